@@ -22,13 +22,14 @@ from benchmarks.results import percentile
 from benchmarks.scaling_profile import Latencies
 from benchmarks.scaling_simulation import FIRST_MS, Machine, Simulation, Steps, found_letters
 from rollforward.streams import Computation, Context, Pipeline, PushSource, Record
-from rollforward.streams.calls import Commit, Found, Key, Pause
-from rollforward.streams.environment import Pace
-from rollforward.streams.errors import HeldBackError
-from rollforward.streams.injection import Arrival, Offer, inject, read_head
-from rollforward.streams.limits import Limits
-from rollforward.streams.rows import HEAD
-from rollforward.streams.sources import MAX_PROCESSES
+from rollforward.streams.exchange.ingest import Arrival, Offer, inject
+from rollforward.streams.graph.environment import Pace
+from rollforward.streams.graph.head import read_head
+from rollforward.streams.model.errors import HeldBackError
+from rollforward.streams.model.limits import Limits
+from rollforward.streams.model.sources import MAX_PROCESSES
+from rollforward.streams.storage.remote_calls import Commit, Found, Key, Pause
+from rollforward.streams.storage.schema import HEAD
 
 WORKERS = (1, 2, 4, 8, 16, 32, 64)
 KEYS, SEED = 10_000, 1

@@ -12,7 +12,7 @@ import random
 from dataclasses import dataclass, field
 
 from rollforward.cloud_profile import BUNDLED, Profile, load
-from rollforward.streams.calls import Key
+from rollforward.streams.storage.remote_calls import Key
 
 CALLS = {
     "read": "lookup",

@@ -10,7 +10,7 @@ from bisect import bisect_left, insort
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping
 
-from rollforward.streams.calls import ChangedError, Commit, Found, Key
+from rollforward.streams.storage.remote_calls import ChangedError, Commit, Found, Key
 
 
 class Rows:

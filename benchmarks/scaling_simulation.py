@@ -1,9 +1,10 @@
 """Workers of streams in virtual time: each remote call takes as long as a profile says.
 
-The code is the real one, which yields its remote calls (rollforward/streams/calls.py). N workers
-run the tasks of one queue, a task each at a time, each on a processor and in a process of its own;
-the ticks have a queue of theirs. Commits that share a row follow each other. Everything that is
-drawn follows from one seed. Nothing fails: what faults do the schedules of the tests search.
+The code is the real one, which yields its remote calls
+(rollforward/streams/storage/remote_calls.py). N workers run the tasks of one queue,
+a task each at a time, each on a processor and in a process of its own; the ticks have a queue of
+theirs. Commits that share a row follow each other. Everything that is drawn follows from one seed.
+Nothing fails: what faults do the schedules of the tests search.
 """
 
 from __future__ import annotations
@@ -17,7 +18,10 @@ from typing import Any
 
 from benchmarks.scaling_profile import CALL_MS, FOUND_MS, RECORD_MS, ContendedError, Latencies
 from benchmarks.scaling_rows import Rows
-from rollforward.streams.calls import (
+from rollforward.streams.coordinator import tick
+from rollforward.streams.graph.declaration import Declaration
+from rollforward.streams.graph.environment import Environment, Pace
+from rollforward.streams.storage.remote_calls import (
     ChangedError,
     Commit,
     Create,
@@ -32,11 +36,8 @@ from rollforward.streams.calls import (
     Snapshot,
     Wake,
 )
-from rollforward.streams.declaration import Declaration
-from rollforward.streams.environment import Environment, Pace
-from rollforward.streams.rows import CHUNK, HEAD, chunk_size
-from rollforward.streams.watermarks import tick
-from rollforward.streams.worker import Worker
+from rollforward.streams.storage.schema import CHUNK, HEAD, chunk_size
+from rollforward.streams.workers.worker import Worker
 
 Steps = Generator[Any, Any, Any]
 

@@ -53,7 +53,7 @@ from benchmarks.testbed import Bench, open_testbed
 from rollforward.datastore import rows
 from rollforward.runtime import Cost
 from rollforward.streams import Pipeline, Pushed
-from rollforward.streams.rows import HEAD
+from rollforward.streams.storage.schema import HEAD
 
 # By a task for each record.
 TASKS = 2_000

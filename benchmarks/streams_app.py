@@ -46,8 +46,8 @@ from rollforward.streams import (
     PushSource,
     Record,
 )
-from rollforward.streams.fused import Fused
-from rollforward.streams.windows import Tumbling, Windowed
+from rollforward.streams.operators.fused import Fused
+from rollforward.streams.operators.windows import Tumbling, Windowed
 from rollforward.tasks import task
 
 RECORDS, BATCH = 50_000, 100

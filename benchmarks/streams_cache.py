@@ -21,10 +21,10 @@ from rollforward.outbox import InlineRelay
 from rollforward.runtime import Clients, Meter, NoCache, open_datastore
 from rollforward.runtime.messages import Message
 from rollforward.streams import Computation, Context, Pipeline, Pushed, Record
-from rollforward.streams.environment import Pace
-from rollforward.streams.owner import Memory
-from rollforward.streams.service import Engine
-from rollforward.streams.worker import Worker
+from rollforward.streams.driver import Engine
+from rollforward.streams.graph.environment import Pace
+from rollforward.streams.workers.lease import Memory
+from rollforward.streams.workers.worker import Worker
 
 KEYS, STATE_CHARS = 2_000, 400
 BATCH, RECORDS, ROUNDS = 100, 4_000, 3

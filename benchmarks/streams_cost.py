@@ -33,14 +33,14 @@ from rollforward.runtime import SystemClock
 from rollforward.runtime.process_state import ProcessState
 from rollforward.runtime.processes import NoProcesses
 from rollforward.streams import Pipeline
-from rollforward.streams.calls import Create, Pause, Wake
-from rollforward.streams.injection import read_head
-from rollforward.streams.pulling import pull, pull_wake
-from rollforward.streams.records import FOREVER
-from rollforward.streams.rows import HEAD, Names
-from rollforward.streams.service import Engine
-from rollforward.streams.watermarks import tick
-from rollforward.streams.worker import Worker
+from rollforward.streams.coordinator import tick
+from rollforward.streams.driver import Engine
+from rollforward.streams.exchange.pulling import pull, pull_wake
+from rollforward.streams.graph.head import read_head
+from rollforward.streams.model.records import FOREVER
+from rollforward.streams.storage.remote_calls import Create, Pause, Wake
+from rollforward.streams.storage.schema import HEAD, Names
+from rollforward.streams.workers.worker import Worker
 
 RECORDS, ROUNDS = streams_app.RECORDS, 3
 SERVED = Path(__file__).parent.parent / "gunicorn.conf.py"

@@ -14,8 +14,9 @@ from benchmarks.streams_workload import KEYS, truth
 from benchmarks.testbed import Bench
 from rollforward.datastore import rows
 from rollforward.streams import Pipeline, Pushed
-from rollforward.streams.errors import HeldBackError
-from rollforward.streams.rows import Names, first_slots
+from rollforward.streams.model.errors import HeldBackError
+from rollforward.streams.model.slots import first_slots
+from rollforward.streams.storage.schema import Names
 
 TIMEOUT_S = 240
 # The answer to a push that is refused says to come again in a second; who is held is let go by a

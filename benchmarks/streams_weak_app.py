@@ -22,8 +22,8 @@ from benchmarks.streams_workload import KEYS
 from rollforward.flask.context import clients
 from rollforward.runtime import Clients
 from rollforward.streams import Computation, Context, Pipeline, Pushed, PushSource, Record
-from rollforward.streams.sink import SinkRecord
-from rollforward.streams.sinks import EffectSink
+from rollforward.streams.connectors.sinks import EffectSink
+from rollforward.streams.model.sink import SinkRecord
 
 
 class WeakPass(Computation):

@@ -96,7 +96,7 @@ PACKAGES = {
         DEEP,
     ),
     "streams": Package(
-        ["rollforward/streams/*.py"],
+        ["rollforward/streams/**/*.py"],
         [f"{TESTS}/streams/test_*.py", "tests/rollforward/flask/test_streams.py"],
         (*DEEP, "test_growing", "test_changing", "test_memories", "test_bounds", "test_sizes"),
     ),

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from rollforward.streams import Computation, Context, Pipeline, Record, Timer
-from rollforward.streams.computation import KeyOf
+from rollforward.streams.model.computation import KeyOf
 
 # howto: compute-over-streams.md
 MINUTE = 60_000

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from handlers.shared.incidents import Delivery, Incidents
-from rollforward.streams.limits import SLOTS
+from rollforward.streams.model.limits import SLOTS
 
 NAMES = {"tick": "the watermarks", "pull": "the reading of a source", "push": "a push"}
 

@@ -37,7 +37,7 @@ from pipelines.zeitgeist.series import (
 )
 from rollforward.flask.context import clients, settings
 from rollforward.streams import FOREVER, StreamError
-from rollforward.streams.limits import SLOTS
+from rollforward.streams.model.limits import SLOTS
 
 bp = Blueprint("zeitgeist", __name__, url_prefix="/zeitgeist")
 

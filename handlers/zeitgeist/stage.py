@@ -15,7 +15,7 @@ from handlers.shared.stage import Stage, Timeline, seconds, stage_of, suffered
 from handlers.shared.stream_stage import Hits, delivery_name, hits_of
 from pipelines.zeitgeist.pipeline import ZEITGEIST
 from pipelines.zeitgeist.playbacks import Playback
-from rollforward.streams.limits import SLOTS
+from rollforward.streams.model.limits import SLOTS
 
 TASKS = "/tasks/streams/zeitgeist/"
 TOLD_FOR = datetime.timedelta(seconds=30)

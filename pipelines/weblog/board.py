@@ -12,7 +12,7 @@ from datetime import timedelta
 from typing import Any
 
 from rollforward.streams import Computation, Context, Record
-from rollforward.streams.windows import milliseconds
+from rollforward.streams.operators.windows import milliseconds
 
 DAY_MS = 86_400_000
 DAYS_KEPT = 100

@@ -24,8 +24,15 @@ from typing import Any
 from pipelines.weblog.board import Board
 from pipelines.weblog.source import REQUESTS
 from rollforward.streams import Pipeline, Record
-from rollforward.streams.combine import Combine, top
-from rollforward.streams.windows import Bounds, Enclosing, Session, Sliding, Tumbling, Windowed
+from rollforward.streams.operators.aggregates import Combine, top
+from rollforward.streams.operators.windows import (
+    Bounds,
+    Enclosing,
+    Session,
+    Sliding,
+    Tumbling,
+    Windowed,
+)
 
 MINUTE = timedelta(minutes=1)
 HOUR = timedelta(hours=1)

@@ -9,7 +9,7 @@ from pipelines.zeitgeist.pipeline import ZEITGEIST
 from pipelines.zeitgeist.playbacks import Playback
 from pipelines.zeitgeist.series import DAY_MS
 from rollforward.runtime import Clients
-from rollforward.streams.limits import SLOTS
+from rollforward.streams.model.limits import SLOTS
 
 
 @dataclass(frozen=True)

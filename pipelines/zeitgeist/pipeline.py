@@ -26,7 +26,7 @@ from pipelines.zeitgeist.detector import Alert, Detector
 from pipelines.zeitgeist.model import Expected, Model
 from pipelines.zeitgeist.series import BUCKET_MS, DAY_MS, MAX_SPAN_MS
 from rollforward.streams import FOREVER, Computation, Context, Pipeline, PushSource, Record, Timer
-from rollforward.streams.limits import Limits
+from rollforward.streams.model.limits import Limits
 
 # Those that push records, each with its own watermark: the stream's is that of the slowest.
 FEEDS = ("tokyo", "paris", "austin")

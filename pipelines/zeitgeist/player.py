@@ -33,7 +33,7 @@ from pipelines.zeitgeist.series import MINUTE_MS
 from rollforward import outbox
 from rollforward.datastore import transact
 from rollforward.runtime import Clients
-from rollforward.streams.errors import HeldBackError
+from rollforward.streams.model.errors import HeldBackError
 from rollforward.tasks import task
 
 # A step about each minute of the stream, between these.

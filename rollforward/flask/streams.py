@@ -20,7 +20,7 @@ from rollforward.flask.auth import workers_only
 from rollforward.flask.context import Wiring, clients, registry
 from rollforward.flask.json_requests import refuse, typed_body
 from rollforward.streams import Pipeline, Pushed
-from rollforward.streams.errors import (
+from rollforward.streams.model.errors import (
     BadRecordError,
     HeldBackError,
     TopologyError,

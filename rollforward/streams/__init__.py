@@ -9,21 +9,35 @@
 
     WEBLOG = Pipeline("weblog", HitsPerPath)
 
-Computations that are there to be used: `rollforward.streams.windows` (tumbling, sliding, session
-and count windows) with `combine` (what they make of their records), `joins` (window, interval,
-as-of) and `deduplicate`. Those that have the same keys run as one by `fused`. What `PullSource`s
-read is in `readers`; where records go that leave, in `sinks`; how much may wait, in `limits`; what
-is refused, in `errors`.
+Ready-made computations are in `operators`: `windows` (tumbling, sliding, session and count
+windows) with their `aggregates`, `joins` (window, interval, as-of), `deduplicate`, `hot_keys`, and
+`fused`, which runs computations with the same keys as one. Readers of pull sources and sinks are in
+`connectors`; `model.limits` says how much may wait, and `model.errors` what is refused.
+
+The rooms stand on each other, from the top to the bottom:
+
+    inspection   states, status and dead letters, read at any time
+    topology     computations attached, replaced and detached while a pipeline runs
+    watermarks   one cut through all rows, and what follows from it
+    workers      the lease of an interval, and one bundle after the other
+    scaling      intervals split and merged by their load
+    exchange     records on their way from sources and workers into inboxes
+    execution    hooks over one bundle of records
+    connectors   readers of pull sources, and sinks
+    operators    ready-made computations
+    graph        which computations run, in which version, and who reads whom
+    storage      rows, their texts and caches, and remote calls as values
+    model        what a user writes, without any service
 
 Source: T. Akidau and others, "MillWheel: Fault-Tolerant Stream Processing at Internet Scale", 2013.
 """
 
-from rollforward.streams.computation import Computation
-from rollforward.streams.context import Context
-from rollforward.streams.errors import StreamError
+from rollforward.streams.model.computation import Computation
+from rollforward.streams.model.context import Context
+from rollforward.streams.model.errors import StreamError
+from rollforward.streams.model.records import FOREVER, Record, Timer
+from rollforward.streams.model.sources import Pulled, PullSource, PushSource
 from rollforward.streams.pipeline import Pipeline, Pushed
-from rollforward.streams.records import FOREVER, Record, Timer
-from rollforward.streams.sources import Pulled, PullSource, PushSource
 from rollforward.streams.testing import StreamTest
 
 __all__ = [

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from rollforward.datastore import rows
 from rollforward.runtime.clients import Clients
-from rollforward.streams import reading
-from rollforward.streams.declaration import Declaration
-from rollforward.streams.records import FOREVER
-from rollforward.streams.rows import CHUNK, DEAD
-from rollforward.streams.service import Engine
+from rollforward.streams.driver import Engine
+from rollforward.streams.graph.declaration import Declaration
+from rollforward.streams.inspection import status
+from rollforward.streams.model.records import FOREVER
+from rollforward.streams.storage.schema import CHUNK, DEAD
 from rollforward.tasks.pattern import Gauge
 
 MAX_COUNTED = 200
@@ -31,7 +31,7 @@ HELP = {
 def gauges_of(clients: Clients, pipeline: Declaration) -> Sequence[Gauge]:
     """Return the gauges of a pipeline; of one that has never run there are none."""
     engine = Engine(clients, pipeline)
-    overview = engine.run(reading.overview(engine.environment))
+    overview = engine.run(status.overview(engine.environment))
     return [
         Gauge(name, HELP[name], value, {"pipeline": pipeline.name, "computation": computation})
         for computation in overview.intervals
@@ -40,7 +40,7 @@ def gauges_of(clients: Clients, pipeline: Declaration) -> Sequence[Gauge]:
 
 
 def _values(
-    engine: Engine, clients: Clients, overview: reading.Overview, name: str
+    engine: Engine, clients: Clients, overview: status.Overview, name: str
 ) -> dict[str, float]:
     environment, intervals = engine.environment, overview.intervals[name]
     pipeline, now_ms = environment.pipeline, environment.now_ms()
@@ -61,12 +61,12 @@ def _values(
     }
 
 
-def _lag_ms(overview: reading.Overview, name: str) -> int:
+def _lag_ms(overview: status.Overview, name: str) -> int:
     watermark = overview.head.inputs.get(name, 0)
     return 0 if watermark >= FOREVER else max(0, overview.latest - watermark)
 
 
-def _missing_ms(engine: Engine, overview: reading.Overview, name: str) -> int:
+def _missing_ms(engine: Engine, overview: status.Overview, name: str) -> int:
     plan = engine.environment.at(overview.head)
-    known_for_ms = reading.known_for(engine.environment, plan, name, overview.intervals[name])
+    known_for_ms = status.known_for(engine.environment, plan, name, overview.intervals[name])
     return 0 if known_for_ms is None else plan.dedup_ms(name) - known_for_ms

@@ -9,9 +9,9 @@ from typing import Any
 
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.each import run_each
+from rollforward.streams.driver import tasks_of
 from rollforward.streams.gauges import gauges_of
 from rollforward.streams.pipeline import Pipeline, push_task
-from rollforward.streams.service import tasks_of
 from rollforward.streams.sweep import sweep_pipeline
 from rollforward.tasks.declaration import Task
 from rollforward.tasks.pattern import Gauge, Pattern

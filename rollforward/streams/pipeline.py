@@ -13,21 +13,25 @@ import pydantic
 from rollforward import outbox
 from rollforward.datastore.transactions import current_transaction
 from rollforward.runtime.clients import Clients
-from rollforward.streams import changes, lookup, progress, reading
-from rollforward.streams.calls import Create, Key, RepeatedError, Steps
-from rollforward.streams.declaration import Declaration
-from rollforward.streams.environment import Environment
-from rollforward.streams.errors import BadRecordError, HeldBackError
-from rollforward.streams.injection import Injected, Offer, arrival, inject, read_head
-from rollforward.streams.keys import AGAIN
-from rollforward.streams.progress import Topology
-from rollforward.streams.pulling import pull_wake
-from rollforward.streams.reading import DeadLetter, Status
-from rollforward.streams.records import FOREVER, check_time, encoded_bytes, value_text
-from rollforward.streams.reshaping import halve, merge, split
-from rollforward.streams.rows import OUTBOX, SLOTS
-from rollforward.streams.service import TICKS_QUEUE, Engine
-from rollforward.streams.sources import PullSource, PushSource
+from rollforward.streams.driver import TICKS_QUEUE, Engine
+from rollforward.streams.exchange.ingest import Injected, Offer, arrival, inject
+from rollforward.streams.exchange.pulling import pull_wake
+from rollforward.streams.graph.declaration import Declaration
+from rollforward.streams.graph.environment import Environment
+from rollforward.streams.graph.head import read_head
+from rollforward.streams.inspection import dead_letters, queryable_state, status, topology_status
+from rollforward.streams.inspection.dead_letters import DeadLetter
+from rollforward.streams.inspection.status import Status
+from rollforward.streams.inspection.topology_status import Topology
+from rollforward.streams.model.bundle import AGAIN
+from rollforward.streams.model.errors import BadRecordError, HeldBackError
+from rollforward.streams.model.records import FOREVER, check_time, encoded_bytes, value_text
+from rollforward.streams.model.slots import SLOTS
+from rollforward.streams.model.sources import PullSource, PushSource
+from rollforward.streams.scaling.resharding import halve, merge, split
+from rollforward.streams.storage.remote_calls import Create, Key, RepeatedError, Steps
+from rollforward.streams.storage.schema import OUTBOX
+from rollforward.streams.topology import changes
 from rollforward.tasks.declaration import Task
 from rollforward.tasks.errors import Retry
 
@@ -247,7 +251,7 @@ class Pipeline(Declaration):
         """
         engine = Engine(clients, self)
         head = None if seen is None or seen.seen is None else seen.seen.head
-        return engine.run(progress.topology(engine.environment, head))
+        return engine.run(topology_status.topology(engine.environment, head))
 
     # What can be read
 
@@ -258,7 +262,7 @@ class Pipeline(Declaration):
             UnknownStreamError: there is no such computation.
         """
         engine = Engine(clients, self)
-        return engine.run(lookup.state(engine.environment, computation, key))
+        return engine.run(queryable_state.state(engine.environment, computation, key))
 
     def states_of(
         self,
@@ -278,7 +282,7 @@ class Pipeline(Declaration):
         """
         engine = Engine(clients, self)
         rows = None if seen is None else seen.seen
-        return engine.run(lookup.states_of(engine.environment, computation, keys, rows))
+        return engine.run(queryable_state.states_of(engine.environment, computation, keys, rows))
 
     def states(self, clients: Clients, computation: str) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yield the keys of a computation with their states, slab by slab, in no order.
@@ -288,20 +292,20 @@ class Pipeline(Declaration):
         """
         engine, slot = Engine(clients, self), 0
         while slot < SLOTS:
-            found, slot = engine.run(lookup.states(engine.environment, computation, slot))
+            found, slot = engine.run(queryable_state.states(engine.environment, computation, slot))
             yield from found.items()
 
     def status(self, clients: Clients) -> Status:
         """Return how far the pipeline is: watermarks, backlog and counts."""
         engine = Engine(clients, self)
-        return engine.run(reading.status(engine.environment))
+        return engine.run(status.status(engine.environment))
 
     # Dead letters
 
     def dead_letters(self, clients: Clients, *, limit: int = 100) -> list[DeadLetter]:
         """Return records and timers that have failed too often."""
         engine = Engine(clients, self)
-        return engine.run(reading.dead_letters(engine.environment, limit))
+        return engine.run(dead_letters.dead_letters(engine.environment, limit))
 
     def replay(self, clients: Clients, dead_letter: str) -> bool:
         """Work on a dead record or timer again, as a late one; return False if there is none.
@@ -310,12 +314,12 @@ class Pipeline(Declaration):
             UnknownStreamError: its computation does not read its stream any more.
         """
         engine = Engine(clients, self)
-        return engine.run(reading.replay(engine.environment, dead_letter))
+        return engine.run(dead_letters.replay(engine.environment, dead_letter))
 
     def discard(self, clients: Clients, dead_letter: str) -> bool:
         """Delete a dead letter; return False if there is none of this id."""
         engine = Engine(clients, self)
-        return engine.run(reading.discard(engine.environment, dead_letter))
+        return engine.run(dead_letters.discard(engine.environment, dead_letter))
 
 
 @dataclass(frozen=True)
@@ -353,7 +357,7 @@ def push_task(pipeline: Pipeline) -> Task[PushLater]:
 
 def _begin_pull(environment: Environment, stream: str) -> Steps[None]:
     yield from read_head(environment)
-    found = yield from reading.source_row(environment, stream)
+    found = yield from status.source_row(environment, stream)
     yield Create([pull_wake(environment, stream, found.seq, "begin", environment.new_id())])
 
 

@@ -2,22 +2,22 @@
 
 Who commits a record wakes its reader afterwards. A process may die in between; then nobody works on
 the record until this, once a minute, looks at all inboxes and timers, as each tick does, and at the
-pull sources that nobody reads. It also looks where no worker does (`stranded.py`).
+pull sources that nobody reads. It also looks where no worker does (`recovery.py`).
 """
 
 from __future__ import annotations
 
 from rollforward.runtime.clients import Clients
-from rollforward.streams.calls import Create, Read, Steps
-from rollforward.streams.declaration import Declaration
-from rollforward.streams.environment import Environment
-from rollforward.streams.pressure import held_name
-from rollforward.streams.pulling import pull_wake
-from rollforward.streams.records import FOREVER
-from rollforward.streams.service import Engine
-from rollforward.streams.sources import PullSource
-from rollforward.streams.stranded import recover
-from rollforward.streams.watermarks import tick
+from rollforward.streams.coordinator import tick
+from rollforward.streams.driver import Engine
+from rollforward.streams.exchange.pulling import pull_wake
+from rollforward.streams.exchange.recovery import recover
+from rollforward.streams.graph.declaration import Declaration
+from rollforward.streams.graph.environment import Environment
+from rollforward.streams.model.records import FOREVER
+from rollforward.streams.model.sources import PullSource
+from rollforward.streams.storage.remote_calls import Create, Read, Steps
+from rollforward.streams.watermarks.backpressure import held_name
 
 STALE_MS = 60_000
 NEWS_MS = 60 * STALE_MS

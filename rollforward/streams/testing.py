@@ -24,12 +24,14 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import Any
 
-from rollforward.streams.batch import MAX_FIRED, run_batch
-from rollforward.streams.declaration import Declaration, Graph
-from rollforward.streams.errors import NotIdempotentError, UnknownStreamError
-from rollforward.streams.keys import NOTHING, Effects, Failure, Input, KeyState, Target
-from rollforward.streams.records import FOREVER, NEVER, Timer, check_time, value_text
-from rollforward.streams.sink import Sink, SinkRecord
+from rollforward.streams.execution.bundle_runner import MAX_FIRED, run_batch
+from rollforward.streams.graph.declaration import Declaration
+from rollforward.streams.graph.graph import Graph
+from rollforward.streams.model.bundle import Effects, Failure, Input, Target
+from rollforward.streams.model.errors import NotIdempotentError, UnknownStreamError
+from rollforward.streams.model.key_state import NOTHING, KeyState
+from rollforward.streams.model.records import FOREVER, NEVER, Timer, check_time, value_text
+from rollforward.streams.model.sink import Sink, SinkRecord
 
 
 @dataclass(frozen=True)

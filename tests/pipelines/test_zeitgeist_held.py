@@ -6,10 +6,10 @@ import json
 
 from pipelines.zeitgeist.pipeline import MAX_AHEAD, ZEITGEIST
 from pipelines.zeitgeist.series import BUCKET_MS, DAY_MS
-from rollforward.streams.errors import HeldBackError
-from rollforward.streams.injection import Offer, arrival, inject
-from rollforward.streams.state import MAX_STATE_BYTES
-from rollforward.streams.watermarks import tick
+from rollforward.streams.coordinator import tick
+from rollforward.streams.exchange.ingest import Offer, arrival, inject
+from rollforward.streams.model.errors import HeldBackError
+from rollforward.streams.model.state import MAX_STATE_BYTES
 from tests.rollforward.streams.desk import Desk
 
 BEGIN = 19_000 * DAY_MS

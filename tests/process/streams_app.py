@@ -11,9 +11,9 @@ from flask import Flask
 from rollforward import flask as endpoints
 from rollforward.registry import Registry
 from rollforward.streams import Computation, Context, Pipeline, PushSource, Record
-from rollforward.streams.computation import KeyOf
-from rollforward.streams.fused import Fused
-from rollforward.streams.windows import Tumbling, Windowed
+from rollforward.streams.model.computation import KeyOf
+from rollforward.streams.operators.fused import Fused
+from rollforward.streams.operators.windows import Tumbling, Windowed
 
 WINDOW = timedelta(seconds=10)
 DISORDER = timedelta(seconds=2)

@@ -26,10 +26,10 @@ from rollforward.streams import (
     PushSource,
     Record,
 )
-from rollforward.streams.environment import Pace
-from rollforward.streams.sink import SinkRecord
-from rollforward.streams.sinks import EffectSink
-from rollforward.streams.windows import Tumbling, Windowed
+from rollforward.streams.connectors.sinks import EffectSink
+from rollforward.streams.graph.environment import Pace
+from rollforward.streams.model.sink import SinkRecord
+from rollforward.streams.operators.windows import Tumbling, Windowed
 
 EFFECTS = "WEAK_EFFECTS"  # The path of the file.
 RECORDS = "WEAK_RECORDS"  # How many are pushed, and as many are pulled.

@@ -23,8 +23,8 @@ from pipelines.zeitgeist.series import BUCKET_MS, DAY_MS
 from rollforward.datastore import rows
 from rollforward.datastore.transactions import transact
 from rollforward.streams import Pushed
-from rollforward.streams.errors import HeldBackError
-from rollforward.streams.rows import LARGE, SLAB
+from rollforward.streams.model.errors import HeldBackError
+from rollforward.streams.storage.schema import LARGE, SLAB
 from tests.handlers.conftest import Browser
 from tests.handlers.looking import look_only
 from tests.world import World

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from rollforward.streams.declaration import Declaration
+from rollforward.streams.graph.declaration import Declaration
 
 FAULTS = ("crash", "machine", "stall", "lost", "refused", "zombie")
 

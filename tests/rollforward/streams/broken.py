@@ -8,12 +8,23 @@ from typing import Any
 
 import pytest
 
-from rollforward.streams import batch, ids, mail, pulling, shelf, sweep, watermarks, worker
-from rollforward.streams.calls import ChangedError, Commit, Peek, Peeks, Read, Scan
-from rollforward.streams.environment import Environment
-from rollforward.streams.pulling import pull
-from rollforward.streams.reading import replay
-from rollforward.streams.rows import (
+from rollforward.streams import coordinator, sweep
+from rollforward.streams.exchange import outgoing, pulling
+from rollforward.streams.exchange.pulling import pull
+from rollforward.streams.execution import bundle_runner
+from rollforward.streams.graph.environment import Environment
+from rollforward.streams.inspection.dead_letters import replay
+from rollforward.streams.storage import dedup, state_store
+from rollforward.streams.storage.remote_calls import (
+    ChangedError,
+    Commit,
+    Peek,
+    Peeks,
+    Read,
+    Scan,
+    Snapshot,
+)
+from rollforward.streams.storage.schema import (
     CHUNK,
     DEAD,
     INTERVAL,
@@ -25,7 +36,9 @@ from rollforward.streams.rows import (
     Slab,
     SlabBody,
 )
-from rollforward.streams.worker import Worker
+from rollforward.streams.watermarks import cut, cut_reader
+from rollforward.streams.workers import worker
+from rollforward.streams.workers.worker import Worker
 from tests.rollforward.streams import mixed
 from tests.rollforward.streams.accidents import Chances
 from tests.rollforward.streams.mixed import Mixed
@@ -44,8 +57,8 @@ def calm_without_sweep(schedule: Schedule, patch: pytest.MonkeyPatch) -> None:
 def no_sweep(schedule: Schedule, patch: pytest.MonkeyPatch) -> None:
     """Neither a tick nor the sweep wakes what has work and no worker."""
     schedule.simulation.sweeps = False
-    patch.setattr(watermarks.Cut, "to_wake", lambda cut, environment, now_ms: cut.due_only(now_ms))
-    patch.setattr(watermarks.Cut, "due_only", _due_only, raising=False)
+    patch.setattr(cut.Cut, "to_wake", lambda cut, environment, now_ms: cut.due_only(now_ms))
+    patch.setattr(cut.Cut, "due_only", _due_only, raising=False)
 
 
 def _due_only(cut: Any, now_ms: int) -> list[tuple[str, int]]:
@@ -177,7 +190,7 @@ def two_commits(schedule: Schedule, patch: pytest.MonkeyPatch) -> None:
 
 def used_values(schedule: Schedule, patch: pytest.MonkeyPatch) -> None:
     """A batch that is run again has the values that its first run has changed."""
-    patch.setattr(batch, "_anew", lambda what, told: told)
+    patch.setattr(bundle_runner, "_anew", lambda what, told: told)
 
 
 def never_gives_up(schedule: Schedule, patch: pytest.MonkeyPatch) -> None:
@@ -213,7 +226,7 @@ def _tick_by(early: Any, environment: Environment, *why: str | int) -> Steps:
     known: dict[Any, Any] = {}
 
     def answer(call: Any) -> Iterator[Any]:
-        if isinstance(call, watermarks.Snapshot):
+        if isinstance(call, Snapshot):
             known.clear()
             if early is not None:
                 yield from early(environment, known)
@@ -226,7 +239,7 @@ def _tick_by(early: Any, environment: Environment, *why: str | int) -> Steps:
         key = call.keys[0] if isinstance(call, Read) else getattr(call, "low", "")[:-20]
         return (known[key],) if key in known else None
 
-    return (yield from answered(watermarks.tick(environment, *why), answer))
+    return (yield from answered(coordinator.tick(environment, *why), answer))
 
 
 def _read_timers(environment: Environment, name: str, known: dict[Any, Any]) -> Steps:
@@ -247,7 +260,7 @@ def _reversed(environment: Environment, known: dict[Any, Any]) -> Steps:
 
 def no_marks(schedule: Schedule, patch: pytest.MonkeyPatch) -> None:
     """Late records travel with those in time, and inboxes are read from the watermark on."""
-    patch.setattr(mail, "LATE", ON_TIME)
+    patch.setattr(outgoing, "LATE", ON_TIME)
 
 
 def late_first(schedule: Schedule, patch: pytest.MonkeyPatch) -> None:
@@ -270,13 +283,13 @@ def late_first(schedule: Schedule, patch: pytest.MonkeyPatch) -> None:
 
 def free_return(schedule: Schedule, patch: pytest.MonkeyPatch) -> None:
     """A process that was left out goes on from its own watermark."""
-    real = watermarks._see_source
+    real = cut_reader._see_source
 
     def unmarked(environment: Any, cut: Any, stream: str, rows: Any) -> None:
         real(environment, cut, stream, rows)
         cut.silent.clear()
 
-    patch.setattr(watermarks, "_see_source", unmarked)
+    patch.setattr(cut_reader, "_see_source", unmarked)
 
 
 def cut_answers(schedule: Schedule, patch: pytest.MonkeyPatch) -> None:
@@ -290,7 +303,7 @@ def cut_answers(schedule: Schedule, patch: pytest.MonkeyPatch) -> None:
 
 def no_wall_hold(schedule: Mixed, patch: pytest.MonkeyPatch) -> None:
     """A timer of the clock does not hold the watermark back."""
-    real = shelf.summary
+    real = state_store.summary
 
     def unheld(lo: int, body: SlabBody) -> Slab:
         keys = {
@@ -304,12 +317,12 @@ def no_wall_hold(schedule: Mixed, patch: pytest.MonkeyPatch) -> None:
         }
         return real(lo, SlabBody(keys, body.large))
 
-    patch.setattr(shelf, "summary", unheld)
+    patch.setattr(state_store, "summary", unheld)
 
 
 def short_horizon(schedule: Mixed, patch: pytest.MonkeyPatch) -> None:
     """Ids are forgotten by the next commit that brings some."""
-    patch.setattr(ids.KnownIds, "_fresh", lambda self, interval, now_ms: [])
+    patch.setattr(dedup.KnownIds, "_fresh", lambda self, interval, now_ms: [])
 
 
 def torn_pull(schedule: Mixed, patch: pytest.MonkeyPatch) -> None:

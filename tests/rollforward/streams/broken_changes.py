@@ -7,11 +7,14 @@ from typing import Any
 
 import pytest
 
-from rollforward.streams import Computation, changes, leaving, topology
-from rollforward.streams.calls import Commit, Found
-from rollforward.streams.records import FOREVER
-from rollforward.streams.rows import Head
-from rollforward.streams.worker import Worker
+from rollforward.streams import Computation
+from rollforward.streams.graph import plan
+from rollforward.streams.model.records import FOREVER
+from rollforward.streams.storage.remote_calls import Commit, Found
+from rollforward.streams.storage.schema import Head
+from rollforward.streams.topology import changes, teardown
+from rollforward.streams.watermarks import phases
+from rollforward.streams.workers.worker import Worker
 from tests.rollforward.streams import broken
 
 
@@ -25,7 +28,8 @@ def calm(schedule: Any, patch: pytest.MonkeyPatch) -> None:
 
 def senders_are_not_waited_for(schedule: Any, patch: pytest.MonkeyPatch) -> None:
     """A computation has left when it is empty, whoever may send to it still."""
-    patch.setattr(leaving, "noted_by_all", lambda rows: FOREVER)
+    for module in (phases, teardown):
+        patch.setattr(module, "noted_by_all", lambda rows: FOREVER)
 
 
 def silent_ones_stay(schedule: Any, patch: pytest.MonkeyPatch) -> None:
@@ -57,13 +61,13 @@ def who_is_not_known_gets_nothing(schedule: Any, patch: pytest.MonkeyPatch) -> N
     """Code sends to those readers that it knows."""
 
     def route(self: Any, stream: str, value: Any) -> Any:
-        found = super(topology.PlanGraph, self).route(stream, value)
+        found = super(plan.PlanGraph, self).route(stream, value)
         computations = self.computations
-        known = {n for n in computations if not isinstance(computations[n], topology.Absent)}
+        known = {n for n in computations if not isinstance(computations[n], plan.Absent)}
         return tuple(each for each in found if each.computation in known)
 
-    patch.setattr(topology.PlanGraph, "route", route)
-    patch.setattr(topology.PlanGraph, "check_readers", lambda self, stream: None)
+    patch.setattr(plan.PlanGraph, "route", route)
+    patch.setattr(plan.PlanGraph, "check_readers", lambda self, stream: None)
 
 
 def workers_keep_their_version(schedule: Any, patch: pytest.MonkeyPatch) -> None:

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from rollforward.streams import batch
-from rollforward.streams.fused import _Steps
+from rollforward.streams.execution import bundle_runner
+from rollforward.streams.operators.fused import _Steps
 from tests.rollforward.streams.fusing import Fusing
 
 
@@ -43,7 +43,7 @@ def readers_first(schedule: Fusing, patch: pytest.MonkeyPatch) -> None:
         _, at, tag = due
         return tag.startswith("delay:"), at
 
-    patch.setattr(batch, "min", lambda due: min(due, key=place), raising=False)
+    patch.setattr(bundle_runner, "min", lambda due: min(due, key=place), raising=False)
 
 
 VARIANTS = (timers_hold_nothing, late_is_forgotten, late_timers_hold, readers_first)

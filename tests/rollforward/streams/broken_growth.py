@@ -7,9 +7,12 @@ from typing import Any
 
 import pytest
 
-from rollforward.streams import looks, mail, owner, reshaping, watermarks
-from rollforward.streams.layout import Inbox, inboxes_of, left_of
-from rollforward.streams.rows import Head, Interval
+from rollforward.streams.exchange import wakeups
+from rollforward.streams.scaling import resharding
+from rollforward.streams.storage.layout import Inbox, inboxes_of, left_of
+from rollforward.streams.storage.schema import Head, Interval
+from rollforward.streams.watermarks import cut_reader, inbox_scan
+from rollforward.streams.workers import lease
 from tests.rollforward.streams import broken
 from tests.rollforward.streams.growing import Reshaped
 from tests.rollforward.streams.schedules import Schedule
@@ -29,30 +32,30 @@ def heirs_sleep(schedule: Reshaped, patch: pytest.MonkeyPatch) -> None:
         yield from ()
 
     calm(schedule, patch)
-    patch.setattr(mail, "_ring_heirs", nobody)
+    patch.setattr(wakeups, "_ring_heirs", nobody)
 
 
 def generation_begins_again(schedule: Reshaped, patch: pytest.MonkeyPatch) -> None:
     """What is cut off begins with the first generation, which may have been used there before."""
     calm(schedule, patch)
-    real = reshaping._halves
+    real = resharding._halves
 
     def halves(was: Interval, lo: int, slot: int, layout: int) -> tuple[Interval, Interval]:
         lower, upper = real(was, lo, slot, layout)
         return lower, upper._replace(gen=0)
 
-    patch.setattr(reshaping, "_halves", halves)
+    patch.setattr(resharding, "_halves", halves)
 
 
 def ids_stay_behind(schedule: Reshaped, patch: pytest.MonkeyPatch) -> None:
     """What is cut off does not know which records were accepted."""
-    real = reshaping._halves
+    real = resharding._halves
 
     def halves(was: Interval, lo: int, slot: int, layout: int) -> tuple[Interval, Interval]:
         lower, upper = real(was, lo, slot, layout)
         return lower, upper._replace(ids=())
 
-    patch.setattr(reshaping, "_halves", halves)
+    patch.setattr(resharding, "_halves", halves)
 
 
 def left_is_forgotten(schedule: Reshaped, patch: pytest.MonkeyPatch) -> None:
@@ -65,12 +68,12 @@ def left_is_forgotten(schedule: Reshaped, patch: pytest.MonkeyPatch) -> None:
         }
         return {name: left for name, left in kept.items() if left}
 
-    patch.setattr(watermarks, "still_left", forgotten)
+    patch.setattr(cut_reader, "still_left", forgotten)
 
 
 def late_overtakes(schedule: Reshaped, patch: pytest.MonkeyPatch) -> None:
     """Late records do not wait for those in time that may be on their way from a left inbox."""
-    patch.setattr(owner, "ready", lambda chunks, watermark: chunks)
+    patch.setattr(lease, "ready", lambda chunks, watermark: chunks)
     schedule.stages = ("rekey",)  # Where records have ids.
     for client in schedule.clients:
         client.luck = [0.1] * len(client.luck)  # Many come late, at their first or second time.
@@ -79,13 +82,13 @@ def late_overtakes(schedule: Reshaped, patch: pytest.MonkeyPatch) -> None:
 def newest_inbox_first(schedule: Reshaped, patch: pytest.MonkeyPatch) -> None:
     """A tick without snapshots reads the inboxes that were born last first."""
     schedule.simulation.has_snapshots = False
-    patch.setattr(looks, "inboxes_of", lambda head, name: inboxes_of(head, name)[::-1])
+    patch.setattr(inbox_scan, "inboxes_of", lambda head, name: inboxes_of(head, name)[::-1])
 
 
 def inboxes_together(schedule: Reshaped, patch: pytest.MonkeyPatch) -> None:
     """A tick without snapshots looks into inboxes that were left and into others side by side."""
     schedule.simulation.has_snapshots, schedule.simulation.tears = False, True
-    patch.setattr(looks, "groupby", lambda places, birth: [(0, places)])
+    patch.setattr(inbox_scan, "groupby", lambda places, birth: [(0, places)])
 
 
 def percentile_stays(schedule: Schedule, patch: pytest.MonkeyPatch) -> None:

@@ -8,14 +8,17 @@ from typing import Any
 
 import pytest
 
-from rollforward.streams import batch, injection, looks, passing, sink_worker
-from rollforward.streams.batch import run_batch
-from rollforward.streams.calls import Attempt, Commit
-from rollforward.streams.inbox import inputs_of
-from rollforward.streams.keys import Target
-from rollforward.streams.passing import Passage
-from rollforward.streams.rows import CHUNK, Letter
-from rollforward.streams.worker import Worker
+from rollforward.streams.exchange import ingest, inline
+from rollforward.streams.exchange.inline import Passage
+from rollforward.streams.execution import bundle_runner
+from rollforward.streams.execution.bundle_runner import run_batch
+from rollforward.streams.model.bundle import Target
+from rollforward.streams.storage.inbox import inputs_of
+from rollforward.streams.storage.remote_calls import Attempt, Commit
+from rollforward.streams.storage.schema import CHUNK, Letter
+from rollforward.streams.watermarks import inbox_scan
+from rollforward.streams.workers import sink_worker
+from rollforward.streams.workers.worker import Worker
 from tests.rollforward.streams import schedules, weak
 from tests.rollforward.streams.store import Steps, answered
 from tests.rollforward.streams.weak import Weak
@@ -28,13 +31,13 @@ def straggler_is_released(schedule: Weak, patch: pytest.MonkeyPatch) -> None:
 
 def acked_before_done(schedule: Weak, patch: pytest.MonkeyPatch) -> None:
     """What was given to a weak sink counts as done."""
-    real = injection.hand_on
+    real = ingest.hand_on
 
     def trusting(environment: Any, passage: Passage) -> Steps:
         yield from real(environment, passage)
         return frozenset(passage.parcels)
 
-    patch.setattr(injection, "hand_on", trusting)
+    patch.setattr(ingest, "hand_on", trusting)
 
 
 def late_passes(schedule: Weak, patch: pytest.MonkeyPatch) -> None:
@@ -63,7 +66,7 @@ def _sinks(passage: Passage) -> Iterator[Any]:
 
 def results_have_no_names(schedule: Weak, patch: pytest.MonkeyPatch) -> None:
     """What follows from a record with an id has none."""
-    patch.setattr(batch._Batch, "_output_id", lambda self: "")
+    patch.setattr(bundle_runner._Batch, "_output_id", lambda self: "")
 
 
 def results_follow(schedule: Weak, patch: pytest.MonkeyPatch) -> None:
@@ -97,27 +100,29 @@ def _chunks_last(call: Any) -> Iterator[Any]:
 
 def weak_inbox_unseen(schedule: Weak, patch: pytest.MonkeyPatch) -> None:
     """A tick takes it that nothing waits for a weak computation: it keeps nothing."""
-    real, names = looks.inboxes_of, schedule.simulation.pipeline.graph.weak
-    patch.setattr(looks, "inboxes_of", lambda head, name: [] if name in names else real(head, name))
+    real, names = inbox_scan.inboxes_of, schedule.simulation.pipeline.graph.weak
+    patch.setattr(
+        inbox_scan, "inboxes_of", lambda head, name: [] if name in names else real(head, name)
+    )
 
 
 def failed_are_dropped(schedule: Weak, patch: pytest.MonkeyPatch) -> None:
     """What a hook raises at on its way through is left out."""
-    real = passing.run_batch
+    real = inline.run_batch
 
     def quiet(*args: Any, **more: Any) -> Any:
         effects = real(*args, **more)
         effects.failures.clear()
         return effects
 
-    patch.setattr(passing, "run_batch", quiet)
+    patch.setattr(inline, "run_batch", quiet)
 
 
 def durable_by_another_name(schedule: Weak, patch: pytest.MonkeyPatch) -> None:
     """A record that a weak sink gets from its inbox is named by its place there."""
     real = sink_worker._records
     strong = SimpleNamespace(weak=False)
-    patch.setattr(sink_worker, "_records", lambda batch, sink: real(batch, strong))
+    patch.setattr(sink_worker, "_records", lambda batch, sink: real(bundle_runner, strong))
 
 
 def attempts_are_forgotten(schedule: Weak, patch: pytest.MonkeyPatch) -> None:

@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 
-from rollforward.streams import batch, passing, sink_worker
-from rollforward.streams.declaration import Declaration
-from rollforward.streams.keys import derived_id
-from rollforward.streams.passing import Parcel, Passage
-from rollforward.streams.sources import PushSource
+from rollforward.streams.exchange import inline
+from rollforward.streams.exchange.inline import Parcel, Passage
+from rollforward.streams.execution import bundle_runner
+from rollforward.streams.graph.declaration import Declaration
+from rollforward.streams.model.bundle import derived_id
+from rollforward.streams.model.sources import PushSource
+from rollforward.streams.workers import sink_worker
 from tests.rollforward.streams import broken
 from tests.rollforward.streams.weak_changes import WeakChanges
 
@@ -45,7 +47,7 @@ def places_of_all_streams(schedule: WeakChanges, patch: pytest.MonkeyPatch) -> N
         self._hook_outputs[""] = place = self._hook_outputs.get("", 0) + 1
         return derived_id(each.stream, each.id, self.computation.name, place)
 
-    patch.setattr(batch._Batch, "_output_id", output_id)
+    patch.setattr(bundle_runner._Batch, "_output_id", output_id)
 
 
 def horizon_of_what_runs(schedule: WeakChanges, patch: pytest.MonkeyPatch) -> None:
@@ -74,7 +76,7 @@ def code_says_what_passes(schedule: WeakChanges, patch: pytest.MonkeyPatch) -> N
 
 def one_id_at_all_sinks(schedule: WeakChanges, patch: pytest.MonkeyPatch) -> None:
     """A record has the same id at all weak sinks."""
-    for module in (passing, sink_worker):
+    for module in (inline, sink_worker):
         patch.setattr(module, "sink_id", lambda sink, stream, id_: derived_id(stream, id_))
 
 

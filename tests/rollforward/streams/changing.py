@@ -9,13 +9,14 @@ from functools import partial
 from typing import Any, ClassVar
 
 from rollforward.streams import Computation, Context, Pipeline, Record
-from rollforward.streams.calls import Commit, Found, Key, Pause
-from rollforward.streams.changes import attach, detach, replace
-from rollforward.streams.errors import StreamError
-from rollforward.streams.reshaping import merge, split
-from rollforward.streams.rows import CHUNK, HEAD, INTERVAL, LARGE, SLAB, SLOTS, Head, slot_of
-from rollforward.streams.state import State
-from rollforward.streams.topology import RUNNING, parts_of
+from rollforward.streams.graph.plan import RUNNING, parts_of
+from rollforward.streams.model.errors import StreamError
+from rollforward.streams.model.slots import SLOTS, slot_of
+from rollforward.streams.model.state import State
+from rollforward.streams.scaling.resharding import merge, split
+from rollforward.streams.storage.remote_calls import Commit, Found, Key, Pause
+from rollforward.streams.storage.schema import CHUNK, HEAD, INTERVAL, LARGE, SLAB, Head
+from rollforward.streams.topology.changes import attach, detach, replace
 from tests.rollforward.streams.accidents import Chances
 from tests.rollforward.streams.growing import SLOTS_OF_KEYS, Other, pipeline_of
 from tests.rollforward.streams.judge import Judge

@@ -7,11 +7,11 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from rollforward.streams import Pipeline
-from rollforward.streams.calls import Call, Commit, Wake
-from rollforward.streams.injection import Injected, Offer, arrival, inject
-from rollforward.streams.lookup import state
-from rollforward.streams.reading import Status, status
-from rollforward.streams.rows import Head, Interval
+from rollforward.streams.exchange.ingest import Injected, Offer, arrival, inject
+from rollforward.streams.inspection.queryable_state import state
+from rollforward.streams.inspection.status import Status, status
+from rollforward.streams.storage.remote_calls import Call, Commit, Wake
+from rollforward.streams.storage.schema import Head, Interval
 from tests.rollforward.streams.accidents import NO_FAULTS
 from tests.rollforward.streams.simulator import Simulation
 from tests.rollforward.streams.store import Steps

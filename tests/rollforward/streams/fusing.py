@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any, ClassVar
 
 from rollforward.streams import Computation, Context, Pipeline, PushSource, Record, Timer
-from rollforward.streams.fused import Fused
+from rollforward.streams.operators.fused import Fused
 from tests.rollforward.streams.accidents import Chances
 from tests.rollforward.streams.growing import Other
 from tests.rollforward.streams.schedules import IDLE_MS, WINDOW, Collect, Rekey, Windows

@@ -10,11 +10,12 @@ from functools import partial
 from typing import Any
 
 from rollforward.streams import Computation, Context, Pipeline, PushSource, Record
-from rollforward.streams.calls import Pause
-from rollforward.streams.errors import BadLayoutError, HeldBackError
-from rollforward.streams.limits import Limits
-from rollforward.streams.reshaping import merge, split
-from rollforward.streams.rows import HEAD, INTERVAL, SLOTS, Head, slot_of
+from rollforward.streams.model.errors import BadLayoutError, HeldBackError
+from rollforward.streams.model.limits import Limits
+from rollforward.streams.model.slots import SLOTS, slot_of
+from rollforward.streams.scaling.resharding import merge, split
+from rollforward.streams.storage.remote_calls import Pause
+from rollforward.streams.storage.schema import HEAD, INTERVAL, Head
 from tests.rollforward.streams.accidents import Chances
 from tests.rollforward.streams.judge import Judge
 from tests.rollforward.streams.schedules import (

@@ -19,7 +19,7 @@ from rollforward.streams import (
     Record,
 )
 from rollforward.streams.entities import StreamChunk, StreamDead
-from rollforward.streams.environment import Pace
+from rollforward.streams.graph.environment import Pace
 from tests.rollforward.streams.test_computations import Hits as HitsInTime
 from tests.world import Services, World
 

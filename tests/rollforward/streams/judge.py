@@ -6,12 +6,12 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from rollforward.streams import shelf
-from rollforward.streams.calls import Commit, Found, Key
-from rollforward.streams.fused import Fused
-from rollforward.streams.records import FOREVER, NEVER
-from rollforward.streams.row_cache import size_of
-from rollforward.streams.rows import (
+from rollforward.streams.model.records import FOREVER, NEVER
+from rollforward.streams.model.slots import slot_of
+from rollforward.streams.operators.fused import Fused
+from rollforward.streams.storage import state_store
+from rollforward.streams.storage.remote_calls import Commit, Found, Key
+from rollforward.streams.storage.schema import (
     CHUNK,
     DEAD,
     HEAD,
@@ -24,8 +24,8 @@ from rollforward.streams.rows import (
     IdsPart,
     Interval,
     SlabBody,
-    slot_of,
 )
+from rollforward.streams.storage.state_cache import size_of
 from tests.rollforward.streams.simulator import Simulation
 from tests.rollforward.streams.store import Violation
 
@@ -105,7 +105,7 @@ class Judge:
 
     def _judge_slab(self, name: str, body: SlabBody) -> None:
         slots = {slot_of(key) for key in body.keys}
-        if len(slots) > 1 and size_of(body) > shelf.MAX_SLAB_BYTES:
+        if len(slots) > 1 and size_of(body) > state_store.MAX_SLAB_BYTES:
             raise Violation(f"{name} has {len(slots)} slots, and {size_of(body)} bytes")
 
     def _judge_ids(self, name: str, new: tuple[str, ...]) -> None:

@@ -6,8 +6,8 @@ from datetime import timedelta
 from typing import Any, ClassVar
 
 from rollforward.streams import Computation, Context, Pipeline, PushSource, Record, Timer
-from rollforward.streams.progress import Topology, topology
-from rollforward.streams.topology import Change
+from rollforward.streams.graph.plan import Change
+from rollforward.streams.inspection.topology_status import Topology, topology
 from tests.rollforward.streams.desk import Came, Desk
 
 SOURCE = PushSource("in", disorder=timedelta(0))

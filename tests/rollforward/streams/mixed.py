@@ -22,10 +22,10 @@ from rollforward.streams import (
     Timer,
     sweep,
 )
-from rollforward.streams.calls import Pause, Scan
-from rollforward.streams.injection import Offer, arrival, inject
-from rollforward.streams.reading import replay
-from rollforward.streams.rows import CHUNK, DEAD, Names, fingerprint
+from rollforward.streams.exchange.ingest import Offer, arrival, inject
+from rollforward.streams.inspection.dead_letters import replay
+from rollforward.streams.storage.remote_calls import Pause, Scan
+from rollforward.streams.storage.schema import CHUNK, DEAD, Names, fingerprint
 from tests.rollforward.streams.accidents import Chances
 from tests.rollforward.streams.judge import Judge
 from tests.rollforward.streams.schedules import TINY, begin_pull, rows_of

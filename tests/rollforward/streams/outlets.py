@@ -16,8 +16,8 @@ from rollforward.outbox import entities as outbox
 from rollforward.runtime import Clients
 from rollforward.streams import Pipeline, Pushed
 from rollforward.streams import entities as streams
-from rollforward.streams.sink import SinkRecord
-from rollforward.streams.sinks import EffectSink, ForkJoinSink, TaskSink, ViewSink
+from rollforward.streams.connectors.sinks import EffectSink, ForkJoinSink, TaskSink, ViewSink
+from rollforward.streams.model.sink import SinkRecord
 from rollforward.tasks import task
 from tests.rollforward.streams.harness import PACE, delete_rows
 from tests.rollforward.tallies import AT_ONCE, Mark, MarkTally

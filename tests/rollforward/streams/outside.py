@@ -7,9 +7,9 @@ from typing import Any, ClassVar
 
 from rollforward.runtime import Clients
 from rollforward.streams import Computation, Context, Pipeline, Pushed, Record
+from rollforward.streams.connectors.sinks import EffectSink
 from rollforward.streams.entities import StreamChunk
-from rollforward.streams.sink import SinkRecord
-from rollforward.streams.sinks import EffectSink
+from rollforward.streams.model.sink import SinkRecord
 
 
 class Tag(Computation):

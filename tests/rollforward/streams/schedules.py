@@ -13,21 +13,13 @@ from typing import Any, ClassVar
 
 import pytest
 
-from rollforward.streams import (
-    FOREVER,
-    Computation,
-    Context,
-    Pipeline,
-    PushSource,
-    Record,
-    Timer,
-    ids,
-    shelf,
-)
-from rollforward.streams.calls import Commit, Create, Pause, Read
-from rollforward.streams.injection import Offer, arrival, inject, read_head
-from rollforward.streams.pulling import pull_wake
-from rollforward.streams.rows import CHUNK, DEAD
+from rollforward.streams import FOREVER, Computation, Context, Pipeline, PushSource, Record, Timer
+from rollforward.streams.exchange.ingest import Offer, arrival, inject
+from rollforward.streams.exchange.pulling import pull_wake
+from rollforward.streams.graph.head import read_head
+from rollforward.streams.storage import dedup, state_store
+from rollforward.streams.storage.remote_calls import Commit, Create, Pause, Read
+from rollforward.streams.storage.schema import CHUNK, DEAD
 from tests.rollforward.streams.accidents import Chances
 from tests.rollforward.streams.judge import Judge
 from tests.rollforward.streams.simulator import Simulation
@@ -117,9 +109,9 @@ def rows_of(sizes: Mapping[str, int], ids_in_a_row: int) -> Iterator[pytest.Monk
     """Let rows have some sizes, or their usual ones; what else is patched ends with that."""
     with pytest.MonkeyPatch.context() as patch:
         for name, size in sizes.items():
-            patch.setattr(shelf, name, size)
+            patch.setattr(state_store, name, size)
         if sizes:
-            patch.setattr(ids, "MAX_PART", ids_in_a_row)
+            patch.setattr(dedup, "MAX_PART", ids_in_a_row)
         yield patch
 
 

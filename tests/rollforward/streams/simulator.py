@@ -1,8 +1,9 @@
 """The workers, ticks and sources of streams in virtual time, in an order drawn by a seed.
 
-The code is the real one: it yields its remote calls (rollforward/streams/calls.py). Here a
-scheduler answers them, one at a time, and at any of them may kill a process before or after the
-effect, or its whole machine; stall it for longer than its lease; lose the reply; refuse; or apply a
+The code is the real one: it yields its remote calls
+(rollforward/streams/storage/remote_calls.py). Here a scheduler answers them, one at a time, and at
+any of them may kill a process before or after the effect, or its whole machine; stall it for longer
+than its lease; lose the reply; refuse; or apply a
 commit later, when its process has given it up. Tasks come twice, late, and in any order, and the
 machines' clocks disagree.
 """
@@ -15,7 +16,14 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from rollforward.streams.calls import (
+from rollforward.streams.coordinator import tick
+from rollforward.streams.exchange.pulling import pull
+from rollforward.streams.exchange.recovery import recover
+from rollforward.streams.graph.declaration import Declaration
+from rollforward.streams.graph.environment import Environment, Pace
+from rollforward.streams.model.errors import MissingCodeError
+from rollforward.streams.model.records import NEVER
+from rollforward.streams.storage.remote_calls import (
     Attempt,
     ChangedError,
     Commit,
@@ -34,17 +42,10 @@ from rollforward.streams.calls import (
     UnworkableError,
     Wake,
 )
-from rollforward.streams.declaration import Declaration
-from rollforward.streams.environment import Environment, Pace
-from rollforward.streams.errors import MissingCodeError
-from rollforward.streams.owner import unknown
-from rollforward.streams.pulling import pull
-from rollforward.streams.records import NEVER
-from rollforward.streams.rows import CHUNK, INTERVAL, is_late
-from rollforward.streams.stranded import recover
+from rollforward.streams.storage.schema import CHUNK, INTERVAL, is_late
 from rollforward.streams.sweep import wake_sources, why_now
-from rollforward.streams.watermarks import tick
-from rollforward.streams.worker import Worker
+from rollforward.streams.workers.lease import unknown
+from rollforward.streams.workers.worker import Worker
 from tests.rollforward.streams.accidents import (
     FAULTS,
     NO_FAULTS,

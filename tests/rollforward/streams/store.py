@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Generator, Mapping
 from typing import Any
 
-from rollforward.streams.calls import (
+from rollforward.streams.storage.remote_calls import (
     ChangedError,
     Commit,
     Found,
@@ -16,7 +16,7 @@ from rollforward.streams.calls import (
     Snapshot,
     UnworkableError,
 )
-from rollforward.streams.encoding import check_sizes, dump
+from rollforward.streams.storage.serde import check_sizes, dump
 
 
 class Violation(AssertionError):

@@ -10,10 +10,10 @@ import pytest
 
 from rollforward.runtime.process_state import ProcessState
 from rollforward.runtime.siblings import FOLDER, MAX_BYTES
-from rollforward.streams import arrivals
-from rollforward.streams.arrivals import MAX_KEPT, Arrivals, Arrived
-from rollforward.streams.encoding import dump
-from rollforward.streams.rows import CHUNK, LATE, ON_TIME, Letter, Names
+from rollforward.streams.storage import inbox_hints
+from rollforward.streams.storage.inbox_hints import MAX_KEPT, Arrivals, Arrived
+from rollforward.streams.storage.schema import CHUNK, LATE, ON_TIME, Letter, Names
+from rollforward.streams.storage.serde import dump
 from tests.stack import until
 
 NAMES = Names("p")
@@ -25,7 +25,7 @@ BODY = (Letter("k", 1, "in", "", "1"),)
 
 @pytest.fixture(autouse=True)
 def looks_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(arrivals, "LOOKS_EVERY_S", 60)
+    monkeypatch.setattr(inbox_hints, "LOOKS_EVERY_S", 60)
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ def test_who_cannot_be_told_all_looks(why: str, monkeypatch: pytest.MonkeyPatch)
     if why != "nobody looks":
         look(here)
     if why == "time":
-        monkeypatch.setattr(arrivals, "LOOKS_EVERY_S", -1)
+        monkeypatch.setattr(inbox_hints, "LOOKS_EVERY_S", -1)
     here.came([chunk(1)])
     if why == "late":
         here.came([chunk(2, lane=LATE)])
@@ -91,7 +91,7 @@ def test_nothing_is_kept_of_an_inbox_that_nobody_looks_into_any_more(
     here = Arrivals()
     look(here)
     here.came([chunk(1)])
-    monkeypatch.setattr(arrivals, "LOOKS_EVERY_S", -1)
+    monkeypatch.setattr(inbox_hints, "LOOKS_EVERY_S", -1)
     here.came([chunk(2)])
     assert here._inboxes[INBOX].kept == {}
 

@@ -13,16 +13,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rollforward.streams import Computation, Context, Pipeline, PushSource, Record, Timer
-from rollforward.streams.batch import MAX_PRODUCED_BYTES, run_batch
-from rollforward.streams.calls import Commit, Found, TooLargeError
-from rollforward.streams.encoding import dump, load
-from rollforward.streams.fused import Fused
-from rollforward.streams.inbox import Batch, gather, inputs_of
-from rollforward.streams.keys import NOTHING, Input, KeyState, SetTimer
-from rollforward.streams.records import NEVER
-from rollforward.streams.row_cache import TIMER_BYTES, size_of
-from rollforward.streams.rows import CHUNK, LATE, Letter, Slab, SlabBody, fingerprint
-from rollforward.streams.shelf import summary
+from rollforward.streams.execution.bundle_runner import MAX_PRODUCED_BYTES, run_batch
+from rollforward.streams.model.bundle import Input
+from rollforward.streams.model.key_state import NOTHING, KeyState, SetTimer
+from rollforward.streams.model.records import NEVER
+from rollforward.streams.operators.fused import Fused
+from rollforward.streams.storage.inbox import Batch, gather, inputs_of
+from rollforward.streams.storage.remote_calls import Commit, Found, TooLargeError
+from rollforward.streams.storage.schema import CHUNK, LATE, Letter, Slab, SlabBody, fingerprint
+from rollforward.streams.storage.serde import dump, load
+from rollforward.streams.storage.state_cache import TIMER_BYTES, size_of
+from rollforward.streams.storage.state_store import summary
 from tests.rollforward.streams.desk import Came, Desk, is_batch
 from tests.rollforward.streams.store import answered
 

@@ -6,10 +6,12 @@ from typing import Any, ClassVar
 
 import pytest
 
-from rollforward.streams import Computation, Context, Record, Timer, shelf, worker
-from rollforward.streams.calls import Commit, Read
-from rollforward.streams.rows import CHUNK, DEAD, LARGE, SLAB
-from rollforward.streams.watermarks import tick
+from rollforward.streams import Computation, Context, Record, Timer
+from rollforward.streams.coordinator import tick
+from rollforward.streams.storage import state_store
+from rollforward.streams.storage.remote_calls import Commit, Read
+from rollforward.streams.storage.schema import CHUNK, DEAD, LARGE, SLAB
+from rollforward.streams.workers import worker
 from tests.rollforward.streams.desk import Came, Desk
 from tests.rollforward.streams.test_sizes import commits, desk_of, key_of
 
@@ -113,7 +115,7 @@ def test_a_large_state_is_written_when_it_has_changed(what: str, kinds: set[str]
 
 def test_timers_of_many_slabs_fire_some_slabs_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """G8, G4: and no record comes before a timer that was due when it was taken."""
-    monkeypatch.setattr(shelf, "MAX_SLAB_BYTES", 150)
+    monkeypatch.setattr(state_store, "MAX_SLAB_BYTES", 150)
     monkeypatch.setattr(worker, "MAX_DUE_SLABS", 3)
     desk = desk_of(Orders)
     keys = [f"k{n}" for n in range(60)]

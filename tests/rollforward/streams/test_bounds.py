@@ -20,11 +20,11 @@ from rollforward.streams import (
     Record,
     StreamTest,
     Timer,
-    ids,
-    service,
+    driver,
 )
 from rollforward.streams.gauges import HELP
-from rollforward.streams.windows import Session, Windowed
+from rollforward.streams.operators.windows import Session, Windowed
+from rollforward.streams.storage import dedup
 from tests.faults import Crash
 from tests.rollforward.streams.harness import PACE, WEBLOG, hits, is_drained, stream_world
 from tests.world import Services, World
@@ -56,7 +56,7 @@ def test_a_timer_that_kills_its_workers_is_a_dead_letter_and_can_be_replayed(
     services: Services, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """G7: the other timers of its key, and the other keys, go on."""
-    monkeypatch.setattr(service, "Pace", lambda: replace(PACE, lease_ms=1_000))
+    monkeypatch.setattr(driver, "Pace", lambda: replace(PACE, lease_ms=1_000))
     world = stream_world(services, BOMB)
     orders = {"a": ["x"], "b": ["e", "kill", "z"], "c": ["y"]}
     records = [
@@ -90,8 +90,8 @@ def test_how_long_ids_are_known_is_said_when_there_is_no_room_for_all(
     services: Services, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """G6: what is younger than that is known; here there is room for three rows of two ids."""
-    monkeypatch.setattr(ids, "MAX_PART", 2)
-    monkeypatch.setattr(ids, "MAX_PARTS", 3)
+    monkeypatch.setattr(dedup, "MAX_PART", 2)
+    monkeypatch.setattr(dedup, "MAX_PARTS", 3)
     pipeline = Pipeline(
         "crowded", *WEBLOG.computations.values(), intervals=1,
         sources=[PushSource("requests", dedup=timedelta(minutes=10))],

@@ -10,17 +10,14 @@ from typing import Any, ClassVar
 import pytest
 
 from rollforward.streams import Computation, Context, Pipeline, PushSource, Record
-from rollforward.streams.calls import Commit, Wake
-from rollforward.streams.changes import attach, detach, replace
-from rollforward.streams.errors import (
-    MissingCodeError,
-    TopologyError,
-    UnknownStreamError,
-)
-from rollforward.streams.injection import Offer, arrival, inject
-from rollforward.streams.reshaping import split
-from rollforward.streams.rows import SLAB, slot_of
-from rollforward.streams.watermarks import tick
+from rollforward.streams.coordinator import tick
+from rollforward.streams.exchange.ingest import Offer, arrival, inject
+from rollforward.streams.model.errors import MissingCodeError, TopologyError, UnknownStreamError
+from rollforward.streams.model.slots import slot_of
+from rollforward.streams.scaling.resharding import split
+from rollforward.streams.storage.remote_calls import Commit, Wake
+from rollforward.streams.storage.schema import SLAB
+from rollforward.streams.topology.changes import attach, detach, replace
 from tests.rollforward.streams.desk import Came, Desk
 from tests.rollforward.streams.live import (
     SOURCE,

@@ -22,13 +22,19 @@ from rollforward.streams import (
     Record,
     Timer,
 )
-from rollforward.streams.calls import ChangedError, Commit, Create, OutcomeUnknownError, Pause
-from rollforward.streams.mail import ring
-from rollforward.streams.pulling import pull
-from rollforward.streams.reading import dead_letters, discard, replay
-from rollforward.streams.rows import CHUNK, IDS
-from rollforward.streams.watermarks import tick
-from rollforward.streams.worker import Ended
+from rollforward.streams.coordinator import tick
+from rollforward.streams.exchange.pulling import pull
+from rollforward.streams.exchange.wakeups import ring
+from rollforward.streams.inspection.dead_letters import dead_letters, discard, replay
+from rollforward.streams.storage.remote_calls import (
+    ChangedError,
+    Commit,
+    Create,
+    OutcomeUnknownError,
+    Pause,
+)
+from rollforward.streams.storage.schema import CHUNK, IDS
+from rollforward.streams.workers.worker import Ended
 from tests.rollforward.streams.accidents import NO_FAULTS, UnavailableError
 from tests.rollforward.streams.desk import Came, Desk, is_batch
 from tests.rollforward.streams.mixed import Mixed

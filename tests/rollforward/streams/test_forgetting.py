@@ -18,9 +18,9 @@ from rollforward.streams import (
     StreamTest,
     Timer,
 )
-from rollforward.streams.changes import attach, detach
-from rollforward.streams.rows import SLAB
-from rollforward.streams.topology import history_of
+from rollforward.streams.graph.plan import history_of
+from rollforward.streams.storage.schema import SLAB
+from rollforward.streams.topology.changes import attach, detach
 from tests.rollforward.streams.desk import Came, Desk
 
 SOURCE = PushSource("in", disorder=timedelta(0))

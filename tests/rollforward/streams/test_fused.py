@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rollforward.streams import Computation, Context, Pipeline, Record, StreamTest, Timer
-from rollforward.streams.batch import run_batch
-from rollforward.streams.fused import Fused
-from rollforward.streams.inbox import inputs_of
-from rollforward.streams.keys import KeyState, SetTimer
-from rollforward.streams.rows import Letter
+from rollforward.streams.execution.bundle_runner import run_batch
+from rollforward.streams.model.key_state import KeyState, SetTimer
+from rollforward.streams.operators.fused import Fused
+from rollforward.streams.operators.windows import Tumbling, Windowed
+from rollforward.streams.storage.inbox import inputs_of
+from rollforward.streams.storage.schema import Letter
 from rollforward.streams.testing import Output
-from rollforward.streams.windows import Tumbling, Windowed
 
 SECOND = 1_000
 KEYS = ("a", "b")

@@ -9,11 +9,11 @@ from typing import Any, ClassVar
 import pytest
 
 from rollforward.streams import Computation, Context, Pipeline, PushSource, Record, StreamTest
-from rollforward.streams.changes import replace
-from rollforward.streams.errors import UnreadableStateError
-from rollforward.streams.fused import Fused
-from rollforward.streams.state import JsonCodec
-from rollforward.streams.topology import parts_of
+from rollforward.streams.graph.plan import parts_of
+from rollforward.streams.model.errors import UnreadableStateError
+from rollforward.streams.model.state import JsonCodec
+from rollforward.streams.operators.fused import Fused
+from rollforward.streams.topology.changes import replace
 from tests.rollforward.streams.desk import Came, Desk
 from tests.rollforward.streams.test_fused import (
     COUNT,

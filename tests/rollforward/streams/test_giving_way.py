@@ -8,11 +8,12 @@ from typing import Any, ClassVar
 import pytest
 
 from rollforward.streams import Computation, Context, Pipeline, PushSource, Record
-from rollforward.streams.calls import Pause
-from rollforward.streams.environment import Pace
-from rollforward.streams.giving_way import MAX_WAIT_MS, is_waited_for, unserved
-from rollforward.streams.rows import Head, Interval, slot_of
-from rollforward.streams.watermarks import tick
+from rollforward.streams.coordinator import tick
+from rollforward.streams.graph.environment import Pace
+from rollforward.streams.model.slots import slot_of
+from rollforward.streams.scaling.yielding import MAX_WAIT_MS, is_waited_for, unserved
+from rollforward.streams.storage.remote_calls import Pause
+from rollforward.streams.storage.schema import Head, Interval
 from tests.rollforward.streams.desk import Came, Desk
 
 HALF = 2**15

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from rollforward.streams.rows import CHUNK, is_late
+from rollforward.streams.storage.schema import CHUNK, is_late
 from tests.rollforward.streams import broken_growth
 from tests.rollforward.streams.growing import Crowded, Early, EarlyNoMore, Held, Reshaped
 from tests.rollforward.streams.schedules import Schedule, found

@@ -6,7 +6,7 @@ import pytest
 from google.api_core import exceptions as rpc_errors
 
 from rollforward.streams import Pushed
-from rollforward.streams.errors import BadLayoutError
+from rollforward.streams.model.errors import BadLayoutError
 from rollforward.tasks import Retry, Unavailable
 from tests.explorer import Explorer
 from tests.faults import KINDS

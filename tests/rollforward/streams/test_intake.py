@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 import pytest
 
 from rollforward.streams import Computation, Context, Pipeline, PushSource, Record
-from rollforward.streams.calls import Commit, Peeks, Scan
-from rollforward.streams.intake import MAX_BYTES, fitting
-from rollforward.streams.rows import CHUNK, LATE, ON_TIME, Letter
+from rollforward.streams.storage.remote_calls import Commit, Peeks, Scan
+from rollforward.streams.storage.schema import CHUNK, LATE, ON_TIME, Letter
+from rollforward.streams.workers.inbox_reader import MAX_BYTES, fitting
 from tests.rollforward.streams.desk import Came, Desk
 
 CHUNK_BYTES = 256 * 1024

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rollforward.streams import Computation, Pipeline, StreamTest
-from rollforward.streams.deduplicate import Deduplicate
-from rollforward.streams.joins import AsOfJoin, IntervalJoin, WindowJoin
-from rollforward.streams.windows import Session, Tumbling
+from rollforward.streams.operators.deduplicate import Deduplicate
+from rollforward.streams.operators.joins import AsOfJoin, IntervalJoin, WindowJoin
+from rollforward.streams.operators.windows import Session, Tumbling
 
 BOTH = {"left": lambda value: value[0], "right": lambda value: value[0]}
 MS = timedelta(milliseconds=1)

@@ -17,13 +17,13 @@ from rollforward.streams import (
     PushSource,
     Record,
     Timer,
-    watermarks,
 )
-from rollforward.streams.calls import Commit, Found, Key
-from rollforward.streams.records import NEVER
-from rollforward.streams.rows import CHUNK, SOURCE, is_late, time_of
-from rollforward.streams.watermarks import tick
-from rollforward.streams.windows import Tumbling, Windowed
+from rollforward.streams.coordinator import tick
+from rollforward.streams.model.records import NEVER
+from rollforward.streams.operators.windows import Tumbling, Windowed
+from rollforward.streams.storage.remote_calls import Commit, Found, Key
+from rollforward.streams.storage.schema import CHUNK, SOURCE, is_late, time_of
+from rollforward.streams.watermarks import cut_reader
 from tests.rollforward.streams import schedules
 from tests.rollforward.streams.desk import Came, Desk
 from tests.rollforward.streams.judge import Judge
@@ -219,7 +219,7 @@ def test_what_came_within_the_lateness_counts_in_any_schedule() -> None:
 
 def passed_by(schedule: Late, patch: pytest.MonkeyPatch) -> None:
     """Late records hold no watermark."""
-    real = watermarks.look
+    real = cut_reader.look
 
     def blind(*args: Any) -> Steps:
         seen = yield from real(*args)
@@ -227,17 +227,17 @@ def passed_by(schedule: Late, patch: pytest.MonkeyPatch) -> None:
             each.late = NEVER
         return seen
 
-    patch.setattr(watermarks, "look", blind)
+    patch.setattr(cut_reader, "look", blind)
 
 
 def passed_downstream(schedule: Late, patch: pytest.MonkeyPatch) -> None:
     """They hold that of who works on them, and not that of those who get what follows."""
-    real = watermarks.Output
+    real = cut_reader.Output
 
-    def output(low: int, reached: int) -> watermarks.Output:
+    def output(low: int, reached: int) -> cut_reader.Output:
         return real(low, low)
 
-    patch.setattr(watermarks, "Output", output)
+    patch.setattr(cut_reader, "Output", output)
 
 
 @pytest.mark.parametrize("variant", [passed_by, passed_downstream], ids=lambda each: each.__name__)

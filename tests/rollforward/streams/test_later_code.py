@@ -9,13 +9,13 @@ from typing import Any, ClassVar
 import pytest
 
 from rollforward.streams import Computation, Context, Pipeline, PushSource, Record
-from rollforward.streams.calls import Found
-from rollforward.streams.changes import attach
-from rollforward.streams.encoding import dump, load
-from rollforward.streams.errors import BadLayoutError, MissingCodeError
-from rollforward.streams.layout import left_of
-from rollforward.streams.reshaping import split
-from rollforward.streams.rows import (
+from rollforward.streams.coordinator import tick
+from rollforward.streams.graph.plan import history_of, parts_of
+from rollforward.streams.model.errors import BadLayoutError, MissingCodeError
+from rollforward.streams.scaling.resharding import split
+from rollforward.streams.storage.layout import left_of
+from rollforward.streams.storage.remote_calls import Found
+from rollforward.streams.storage.schema import (
     CHUNK,
     DEAD,
     HEAD,
@@ -27,8 +27,8 @@ from rollforward.streams.rows import (
     Interval,
     SourceRow,
 )
-from rollforward.streams.topology import history_of, parts_of
-from rollforward.streams.watermarks import tick
+from rollforward.streams.storage.serde import dump, load
+from rollforward.streams.topology.changes import attach
 from tests.rollforward.streams.desk import Came, Desk
 
 LATER = {"later": {"in": [1, 2]}}

@@ -9,18 +9,21 @@ from typing import Any, ClassVar
 
 import pytest
 
-from rollforward.streams import Computation, Context, Pipeline, Record, StreamTest, ids, load, shelf
-from rollforward.streams.balancing import split_if_full
-from rollforward.streams.combine import top
+from rollforward.streams import Computation, Context, Pipeline, Record, StreamTest
+from rollforward.streams.coordinator import tick
 from rollforward.streams.entities import StreamHead, StreamInterval
-from rollforward.streams.errors import BadLayoutError
-from rollforward.streams.limits import Limits
-from rollforward.streams.load import LoadMeter, middle, to_merge
-from rollforward.streams.reshaping import merge, split
-from rollforward.streams.rows import IDS, SLOTS, Head, Load, slot_of
-from rollforward.streams.two_phase import two_phase
-from rollforward.streams.watermarks import tick
-from rollforward.streams.windows import Session, Tumbling, Windowed
+from rollforward.streams.model.errors import BadLayoutError
+from rollforward.streams.model.limits import Limits
+from rollforward.streams.model.slots import SLOTS, slot_of
+from rollforward.streams.operators.aggregates import top
+from rollforward.streams.operators.hot_keys import two_phase
+from rollforward.streams.operators.windows import Session, Tumbling, Windowed
+from rollforward.streams.scaling import load_meter
+from rollforward.streams.scaling.autosplit import split_if_full
+from rollforward.streams.scaling.load_meter import LoadMeter, middle, to_merge
+from rollforward.streams.scaling.resharding import merge, split
+from rollforward.streams.storage import dedup, state_store
+from rollforward.streams.storage.schema import IDS, Head, Load
 from tests.rollforward.streams.desk import Came, Desk
 from tests.rollforward.streams.harness import (
     PACE,
@@ -90,26 +93,26 @@ def test_an_interval_that_has_too_much_to_do_is_split_and_merged_when_it_has_lit
     services: Services, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """G10: its worker was busy for a whole period, and had more waiting each time."""
-    monkeypatch.setattr(load, "PERIOD_MS", 0)
-    monkeypatch.setattr(load, "SPLIT_BUSY", 0.0)
-    monkeypatch.setattr(load, "MERGE_BUSY", 0.0)
+    monkeypatch.setattr(load_meter, "PERIOD_MS", 0)
+    monkeypatch.setattr(load_meter, "SPLIT_BUSY", 0.0)
+    monkeypatch.setattr(load_meter, "MERGE_BUSY", 0.0)
     growing = Pipeline(
         "growing", *WEBLOG.computations.values(), intervals=1, limits=Limits(intervals=3)
     )
     world = stream_world(services, growing)
     small = replace(PACE, max_records=4)
-    monkeypatch.setattr("rollforward.streams.service.Pace", lambda: small)
+    monkeypatch.setattr("rollforward.streams.driver.Pace", lambda: small)
     world.clients.process_state.clear()
     push_all(world, growing, "a", 0)
     world.settle()
     assert len(first_slots(world, growing)) == 3
 
-    monkeypatch.setattr(load, "MERGE_BUSY", 0.3)
+    monkeypatch.setattr(load_meter, "MERGE_BUSY", 0.3)
     with world.context():
         growing.close(world.clients, "requests")
     world.settle()
     for _ in range(2):  # What was just measured says that it was busy.
-        world.clock.sleep(load.STALE_MS / 1000 + 1)
+        world.clock.sleep(load_meter.STALE_MS / 1000 + 1)
         world.sweep()
         world.settle()
     assert len(first_slots(world, growing)) == 1
@@ -150,16 +153,16 @@ def test_a_split_halves_the_records() -> None:
 
 
 def test_two_idle_neighbours_are_merged_and_a_busy_one_with_nobody() -> None:
-    now_ms = 10 * load.STALE_MS
+    now_ms = 10 * load_meter.STALE_MS
     idle, busy, old = Load(now_ms, busy=0.1), Load(now_ms, busy=0.5), Load(1, busy=1.0)
     los = [0, 100, 200, 300]
     assert to_merge(los, dict(zip(los, [busy, idle, idle, busy], strict=True)), now_ms) == 200
     assert to_merge(los, dict(zip(los, [busy, idle, busy, idle], strict=True)), now_ms) is None
     assert to_merge(los, {0: old, 100: old}, now_ms) == 100
     assert to_merge(los, {0: idle, 200: idle}, now_ms) is None  # Somebody works between them.
-    half = load.halved(Load(1, busy=0), now_ms)
-    assert to_merge(los, {0: half, 100: half}, now_ms + load.STALE_MS - 1) is None
-    assert to_merge(los, {0: half, 100: half}, now_ms + load.STALE_MS) == 100
+    half = load_meter.halved(Load(1, busy=0), now_ms)
+    assert to_merge(los, {0: half, 100: half}, now_ms + load_meter.STALE_MS - 1) is None
+    assert to_merge(los, {0: half, 100: half}, now_ms + load_meter.STALE_MS) == 100
 
 
 class Counted(Computation):
@@ -175,17 +178,19 @@ def test_no_computation_is_merged_into_fewer_intervals_than_it_was_declared_with
     for label in "ab":
         desk.push(Came(label, "k", 1))
         desk.run()
-        desk.wait(2 * load.STALE_MS / 1000)
+        desk.wait(2 * load_meter.STALE_MS / 1000)
 
     assert len(desk.head.intervals["counted"]) == 2
 
 
-@pytest.mark.parametrize("period_ms", [load.PERIOD_MS, 0], ids=["short runs", "measured runs"])
+@pytest.mark.parametrize(
+    "period_ms", [load_meter.PERIOD_MS, 0], ids=["short runs", "measured runs"]
+)
 def test_what_was_split_is_not_merged_within_a_minute(
     period_ms: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """G10: whatever its workers do meanwhile, so that bursts do not split and merge by turns."""
-    monkeypatch.setattr(load, "PERIOD_MS", period_ms)
+    monkeypatch.setattr(load_meter, "PERIOD_MS", period_ms)
     pipeline = Pipeline("p", Counted, intervals=1, limits=Limits(intervals=3))
     desk = Desk(pipeline)
     desk.simulation.sweeps = False
@@ -198,7 +203,7 @@ def test_what_was_split_is_not_merged_within_a_minute(
         _push(desk, f"c{n}")
     assert len(desk.head.intervals["counted"]) == 2
 
-    desk.wait(load.STALE_MS / 1000)
+    desk.wait(load_meter.STALE_MS / 1000)
     desk.do(tick(desk.environment))
     assert len(desk.head.intervals["counted"]) == 1
 
@@ -268,8 +273,8 @@ def test_a_merge_keeps_as_many_ids_as_one_interval_may_have(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """G6: the youngest; no row of the others stays behind, and the time that is left is said."""
-    monkeypatch.setattr(ids, "MAX_PART", 2)
-    monkeypatch.setattr(ids, "MAX_PARTS", 3)
+    monkeypatch.setattr(dedup, "MAX_PART", 2)
+    monkeypatch.setattr(dedup, "MAX_PARTS", 3)
     desk = Desk(Pipeline("p", Counted, intervals=2))
     desk.simulation.sweeps = False
     for label in "abc":
@@ -291,8 +296,8 @@ def test_an_interval_is_split_before_its_row_has_no_room_for_its_slabs(
     limits: Limits | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """G8, G10: also where nothing else splits it; and no merge makes such a one."""
-    monkeypatch.setattr(shelf, "MAX_SLAB_BYTES", 150)
-    monkeypatch.setattr(shelf, "MOST_SLABS", 6)
+    monkeypatch.setattr(state_store, "MAX_SLAB_BYTES", 150)
+    monkeypatch.setattr(state_store, "MOST_SLABS", 6)
     desk = Desk(Pipeline("p", Counted, intervals=1, limits=limits))
     keys = [f"k{n}" for n in range(60)]
     for label in "abcd":  # One split follows each batch.
@@ -306,7 +311,7 @@ def test_an_interval_is_split_before_its_row_has_no_room_for_its_slabs(
     assert max(slabs) <= 6
     assert all(desk.state("counted", key) == {"n": 4} for key in keys)
 
-    desk.wait(load.STALE_MS / 1000 + 1)
+    desk.wait(load_meter.STALE_MS / 1000 + 1)
     desk.run()
     los = desk.head.intervals["counted"]
     assert len(los) > 3

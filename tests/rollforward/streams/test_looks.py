@@ -6,12 +6,13 @@ from typing import Any, ClassVar
 
 import pytest
 
-from rollforward.streams import Computation, Context, Pipeline, PushSource, Record, looks
-from rollforward.streams.calls import Commit, Peeks
-from rollforward.streams.layout import Left
-from rollforward.streams.limits import Limits
-from rollforward.streams.rows import LATE, ON_TIME, Letter
-from rollforward.streams.watermarks import tick
+from rollforward.streams import Computation, Context, Pipeline, PushSource, Record
+from rollforward.streams.coordinator import tick
+from rollforward.streams.model.limits import Limits
+from rollforward.streams.storage.layout import Left
+from rollforward.streams.storage.remote_calls import Commit, Peeks
+from rollforward.streams.storage.schema import LATE, ON_TIME, Letter
+from rollforward.streams.watermarks import inbox_scan
 from tests.rollforward.streams.accidents import UnavailableError
 from tests.rollforward.streams.desk import Came, Desk
 
@@ -104,7 +105,7 @@ def test_late_ones_hold_the_watermark_however_many_wait_before_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """G3: no look at the first names comes to them."""
-    monkeypatch.setattr(looks, "FIRST_NAMES", 5)
+    monkeypatch.setattr(inbox_scan, "FIRST_NAMES", 5)
     desk = desk_of()
     before = desk.head.inputs["ends"]
     desk.push(watermark=10_000)
@@ -117,7 +118,7 @@ def test_late_ones_hold_the_watermark_however_many_wait_before_them(
 
 def test_a_tick_counts_no_more_than_may_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     """G11: also in an inbox that has more than are read at first; the source has to wait."""
-    monkeypatch.setattr(looks, "FIRST_NAMES", 5)
+    monkeypatch.setattr(inbox_scan, "FIRST_NAMES", 5)
     desk = desk_of(waiting_rows=20)
     put(desk, 0, count=12, at=200)
     assert looked(desk) == [[5, 0, 0, 0, 0, 0, 0, 0], [0], [7]]

@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 import pytest
 
 from rollforward.streams import FOREVER, Computation, Context, Pipeline, Pulled, PullSource, Record
-from rollforward.streams.pulling import pull_wake
-from rollforward.streams.rows import SLAB
+from rollforward.streams.exchange.pulling import pull_wake
+from rollforward.streams.storage.schema import SLAB
 from tests.rollforward.streams.accidents import NO_FAULTS, Chances
 from tests.rollforward.streams.simulator import Simulation
 

@@ -20,13 +20,13 @@ from rollforward.runtime import SystemClock
 from rollforward.runtime.process_state import ProcessState
 from rollforward.runtime.processes import NoProcesses
 from rollforward.streams import Computation, Context, Pipeline, PushSource, Record
-from rollforward.streams.calls import Commit, Pause, Read, Scan, TooLargeError
-from rollforward.streams.encoding import dump, load
-from rollforward.streams.keys import KeyState, SetTimer
-from rollforward.streams.records import NEVER
-from rollforward.streams.rows import CHUNK, INTERVAL, SLAB, SlabBody
-from rollforward.streams.service import Engine
-from rollforward.streams.texts import decoded, encoder
+from rollforward.streams.driver import Engine
+from rollforward.streams.model.json_text import decoded, encoder
+from rollforward.streams.model.key_state import KeyState, SetTimer
+from rollforward.streams.model.records import NEVER
+from rollforward.streams.storage.remote_calls import Commit, Pause, Read, Scan, TooLargeError
+from rollforward.streams.storage.schema import CHUNK, INTERVAL, SLAB, SlabBody
+from rollforward.streams.storage.serde import dump, load
 from tests.rollforward.streams.desk import Came, Desk
 from tests.rollforward.streams.store import answered
 

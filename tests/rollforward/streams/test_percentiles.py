@@ -8,19 +8,14 @@ from typing import Any, ClassVar
 import pytest
 
 from rollforward.streams import Computation, Context, Pipeline, PushSource, Record, Timer
-from rollforward.streams.changes import detach, replace
-from rollforward.streams.errors import TopologyError
-from rollforward.streams.percentiles import (
-    BUCKETS,
-    MAX_DELAYS,
-    delay_of,
-    of_inbox,
-    of_source,
-    with_delays,
-)
-from rollforward.streams.records import NEVER
-from rollforward.streams.rows import SourceRow
-from rollforward.streams.watermarks import read_cut, tick
+from rollforward.streams.coordinator import tick
+from rollforward.streams.exchange.delays import BUCKETS, MAX_DELAYS, delay_of, with_delays
+from rollforward.streams.model.errors import TopologyError
+from rollforward.streams.model.records import NEVER
+from rollforward.streams.storage.schema import SourceRow
+from rollforward.streams.topology.changes import detach, replace
+from rollforward.streams.watermarks.cut_reader import read_cut
+from rollforward.streams.watermarks.percentiles import of_inbox, of_source
 from tests.rollforward.streams.desk import Came, Desk
 from tests.rollforward.streams.harness import Hits, Minutes, hits, stream_world, windows
 from tests.world import Services

@@ -9,12 +9,12 @@ import pytest
 
 from rollforward.runtime import Clients
 from rollforward.streams import FOREVER, Pipeline, Pulled, PullSource, PushSource
-from rollforward.streams.errors import HeldBackError
-from rollforward.streams.limits import Limits
-from rollforward.streams.pressure import Waiting, held_back
-from rollforward.streams.rows import Head, SourceRow
-from rollforward.streams.service import Engine
-from rollforward.streams.watermarks import tick
+from rollforward.streams.coordinator import tick
+from rollforward.streams.driver import Engine
+from rollforward.streams.model.errors import HeldBackError
+from rollforward.streams.model.limits import Limits
+from rollforward.streams.storage.schema import Head, SourceRow
+from rollforward.streams.watermarks.backpressure import Waiting, held_back
 from tests.rollforward.streams.harness import WEBLOG, hits, stream_world, windows
 from tests.world import ACCOUNT, BASE_URL, Services, World
 

@@ -8,10 +8,10 @@ from typing import Any, ClassVar
 import pytest
 
 from rollforward.streams import Computation, Context, Pipeline, Pulled, PullSource, Record
-from rollforward.streams.calls import Commit, Fetch, Found
-from rollforward.streams.pulling import GATHER_MS, MAX_GATHERED_BYTES, MAX_PULLED, pull
-from rollforward.streams.rows import SourceRow
-from rollforward.streams.sinks import EffectSink
+from rollforward.streams.connectors.sinks import EffectSink
+from rollforward.streams.exchange.pulling import GATHER_MS, MAX_GATHERED_BYTES, MAX_PULLED, pull
+from rollforward.streams.storage.remote_calls import Commit, Fetch, Found
+from rollforward.streams.storage.schema import SourceRow
 from tests.rollforward.streams.desk import Desk
 
 READ = 100

@@ -14,11 +14,12 @@ import pytest
 from rollforward.datastore.transactions import transact
 from rollforward.local.cloudtasks.protocol.messages import FULL
 from rollforward.outbox.entities import OutboxTask
-from rollforward.streams import FOREVER, Pipeline, PushSource, injection
-from rollforward.streams.calls import Commit, Found, Key, Pause, Read, RepeatedError
-from rollforward.streams.injection import Offer, arrival, inject
+from rollforward.streams import FOREVER, Pipeline, PushSource
+from rollforward.streams.exchange import ingest
+from rollforward.streams.exchange.ingest import Offer, arrival, inject
 from rollforward.streams.pipeline import push_task
-from rollforward.streams.rows import OUTBOX
+from rollforward.streams.storage.remote_calls import Commit, Found, Key, Pause, Read, RepeatedError
+from rollforward.streams.storage.schema import OUTBOX
 from tests.explorer import Explorer
 from tests.faults import KINDS, OVERLAP
 from tests.rollforward.streams.accidents import Chances
@@ -182,7 +183,7 @@ class Later(Schedule):
 
 def receipt_is_kept(schedule: Later, patch: pytest.MonkeyPatch) -> None:
     """The commit that lets a record in leaves its receipt; a later one deletes it."""
-    real = injection.inject
+    real = ingest.inject
 
     def inject_then_forget(environment: Any, offer: Offer) -> Steps:
         injected = yield from real(environment, replace(offer, receipt=None))

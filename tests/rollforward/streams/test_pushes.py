@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from rollforward.streams import FOREVER
-from rollforward.streams.calls import Commit, OutcomeUnknownError
-from rollforward.streams.injection import REMEMBERED, Offer, arrival, let_in
+from rollforward.streams.exchange.ingest import REMEMBERED, Offer, arrival, let_in
+from rollforward.streams.storage.remote_calls import Commit, OutcomeUnknownError
 from tests.rollforward.streams.desk import Came
 from tests.rollforward.streams.test_failures import tally, windows
 

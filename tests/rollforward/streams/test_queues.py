@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rollforward.datastore.transactions import transact
-from rollforward.streams.service import Tick, Work, tasks_of
+from rollforward.streams.driver import Tick, Work, tasks_of
 from tests.rollforward.streams.harness import WEBLOG, hits, stream_world
 from tests.world import Services
 

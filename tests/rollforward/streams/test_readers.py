@@ -14,8 +14,8 @@ from rollforward.continuations.upload_entities import put_upload
 from rollforward.materialized_views import ViewMaintenance
 from rollforward.runtime import Clients, naive_utc
 from rollforward.streams import Computation, Context, Pipeline, PullSource, Record
-from rollforward.streams.errors import BadRecordError
-from rollforward.streams.readers import entities, file, lines, rows_of, upload
+from rollforward.streams.connectors.readers import entities, file, lines, rows_of, upload
+from rollforward.streams.model.errors import BadRecordError
 from tests.rollforward.streams.harness import PACE
 from tests.rollforward.streams.outlets import VISITS, OutletVisit, VisitsByPath
 from tests.world import Services, World
@@ -96,7 +96,7 @@ def test_entities_rows_and_uploads_are_read_once(
     services: Services, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """G1: two at a time, each delivery twice; what comes later is read when it has settled."""
-    monkeypatch.setattr("rollforward.streams.pulling.MAX_PULLED", 2)
+    monkeypatch.setattr("rollforward.streams.exchange.pulling.MAX_PULLED", 2)
     world = World(services, streams=[PULLS], builds=[ViewMaintenance(VISITS)])
     world.clients.process_state.get_or_create("streams pace", lambda: PACE)
     now = naive_utc(world.clock.now())

@@ -6,23 +6,16 @@ from typing import ClassVar
 
 import pytest
 
-from rollforward.streams import Computation, Context, Pipeline, Record, reading, shelf
-from rollforward.streams.calls import Found, Read
-from rollforward.streams.load import STALE_MS
-from rollforward.streams.lookup import state, states, states_of
-from rollforward.streams.reading import dead_letters
-from rollforward.streams.reshaping import halve, merge, split
-from rollforward.streams.rows import (
-    HEAD,
-    INTERVAL,
-    LARGE,
-    SLAB,
-    SLOTS,
-    DeadRow,
-    Load,
-    Names,
-    slot_of,
-)
+from rollforward.streams import Computation, Context, Pipeline, Record
+from rollforward.streams.inspection import status
+from rollforward.streams.inspection.dead_letters import dead_letters
+from rollforward.streams.inspection.queryable_state import state, states, states_of
+from rollforward.streams.model.slots import SLOTS, slot_of
+from rollforward.streams.scaling.load_meter import STALE_MS
+from rollforward.streams.scaling.resharding import halve, merge, split
+from rollforward.streams.storage import state_store
+from rollforward.streams.storage.remote_calls import Found, Read
+from rollforward.streams.storage.schema import HEAD, INTERVAL, LARGE, SLAB, DeadRow, Load, Names
 from tests.rollforward.streams.desk import Came, Desk
 from tests.rollforward.streams.test_failures import key_of
 
@@ -41,7 +34,7 @@ class Kept(Computation):
 @pytest.fixture
 def desk(monkeypatch: pytest.MonkeyPatch) -> Desk:
     """A desk with twelve keys in one slab, one of them large."""
-    monkeypatch.setattr(shelf, "MAX_SMALL_BYTES", 100)
+    monkeypatch.setattr(state_store, "MAX_SMALL_BYTES", 100)
     desk = Desk(Pipeline("kept", Kept, intervals=1))
     keep(desk, KEYS[1:], "small")
     keep(desk, KEYS[:1], "large" * 40)
@@ -138,7 +131,7 @@ def test_what_waits_is_counted_up_to_so_many_chunks_of_each_interval(
     for key in KEYS:
         desk.push(Came(key, key, 1), watermark=1, text="small")
     assert desk.status().computations["kept"].waiting == len(KEYS)
-    monkeypatch.setattr(reading, "MAX_BACKLOG", 2)
+    monkeypatch.setattr(status, "MAX_BACKLOG", 2)
 
     assert desk.status().computations["kept"].waiting == 2 * 2
 
@@ -165,7 +158,7 @@ def test_a_large_state_that_becomes_small_while_it_is_read_is_there(desk: Desk) 
 
 def cut(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     """Have the slab cut."""
-    monkeypatch.setattr(shelf, "MAX_SLAB_BYTES", 200)
+    monkeypatch.setattr(state_store, "MAX_SLAB_BYTES", 200)
     keep(desk, ["more"], "small")
     assert len(desk.rows(SLAB)) > 1
 

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from rollforward.streams import Pipeline, Pushed
-from rollforward.streams.calls import Found, Key, Read
-from rollforward.streams.keys import KeyState, SetTimer
-from rollforward.streams.row_cache import ROW_BYTES, RowCache
-from rollforward.streams.rows import LARGE, SLAB, Interval, Names, Slab, SlabBody
-from rollforward.streams.service import Engine
-from rollforward.streams.shelf import Shelf
+from rollforward.streams.driver import Engine
+from rollforward.streams.model.key_state import KeyState, SetTimer
+from rollforward.streams.storage.remote_calls import Found, Key, Read
+from rollforward.streams.storage.schema import LARGE, SLAB, Interval, Names, Slab, SlabBody
+from rollforward.streams.storage.state_cache import ROW_BYTES, RowCache
+from rollforward.streams.storage.state_store import Shelf
 from tests.rollforward.streams.harness import stream_world
 from tests.rollforward.streams.test_streams import Keeper
 from tests.world import Services

@@ -10,8 +10,8 @@ import pytest
 from benchmarks.scaling import Run, Shape, run
 from benchmarks.scaling_profile import ContendedError, Latencies
 from benchmarks.scaling_rows import Rows
-from rollforward.streams.calls import ChangedError, Commit, Found, Key
-from rollforward.streams.rows import CHUNK, INTERVAL, SOURCE, chunk_size
+from rollforward.streams.storage.remote_calls import ChangedError, Commit, Found, Key
+from rollforward.streams.storage.schema import CHUNK, INTERVAL, SOURCE, chunk_size
 
 SMALL = Shape(stages=2, intervals=2, pushed=20, warm_s=0.0, seconds=4.0)
 KEY = Key(INTERVAL, "row")

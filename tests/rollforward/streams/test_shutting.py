@@ -5,14 +5,15 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from rollforward.streams import Computation, Pipeline, PushSource
-from rollforward.streams.balancing import merge_idle, split_if_full
-from rollforward.streams.changes import attach, detach
-from rollforward.streams.limits import Limits
-from rollforward.streams.load import LoadMeter
-from rollforward.streams.reshaping import split
-from rollforward.streams.rows import INTERVAL, SLOTS, Interval, Slab
-from rollforward.streams.shutting import MAX_NOTED
-from rollforward.streams.watermarks import tick
+from rollforward.streams.coordinator import tick
+from rollforward.streams.model.limits import Limits
+from rollforward.streams.model.slots import SLOTS
+from rollforward.streams.scaling.autosplit import merge_idle, split_if_full
+from rollforward.streams.scaling.load_meter import LoadMeter
+from rollforward.streams.scaling.resharding import split
+from rollforward.streams.storage.schema import INTERVAL, Interval, Slab
+from rollforward.streams.topology.changes import attach, detach
+from rollforward.streams.watermarks.retirement import MAX_NOTED
 from tests.rollforward.streams.desk import Came, Desk
 
 AT = 1_767_225_600_000

@@ -18,14 +18,14 @@ from rollforward.streams import (
     PushSource,
     Record,
 )
-from rollforward.streams.errors import HeldBackError
-from rollforward.streams.limits import Limits
-from rollforward.streams.percentiles import of_source
-from rollforward.streams.pulling import pull
-from rollforward.streams.rows import SourceRow
+from rollforward.streams.coordinator import tick
+from rollforward.streams.exchange.pulling import pull
+from rollforward.streams.model.errors import HeldBackError
+from rollforward.streams.model.limits import Limits
+from rollforward.streams.operators.windows import Tumbling, Windowed
+from rollforward.streams.storage.schema import SourceRow
 from rollforward.streams.sweep import sweep
-from rollforward.streams.watermarks import tick
-from rollforward.streams.windows import Tumbling, Windowed
+from rollforward.streams.watermarks.percentiles import of_source
 from tests.rollforward.streams.desk import Came, Desk
 
 S = 1_000

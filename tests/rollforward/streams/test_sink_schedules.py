@@ -11,18 +11,20 @@ from typing import Any, ClassVar
 
 import pytest
 
-from rollforward.streams import Computation, Pipeline, PushSource, reshaping
-from rollforward.streams.calls import Commit, Pause
-from rollforward.streams.environment import Environment
-from rollforward.streams.errors import BadLayoutError
-from rollforward.streams.injection import Offer, arrival, inject
-from rollforward.streams.limits import Limits
-from rollforward.streams.reshaping import merge, split
-from rollforward.streams.rows import CHUNK, DEAD, HEAD, SLOTS, Head
-from rollforward.streams.sink import Sink, SinkRecord
-from rollforward.streams.sink_worker import SinkWorker
-from rollforward.streams.watermarks import tick
-from rollforward.streams.worker import Worker
+from rollforward.streams import Computation, Pipeline, PushSource
+from rollforward.streams.coordinator import tick
+from rollforward.streams.exchange.ingest import Offer, arrival, inject
+from rollforward.streams.graph.environment import Environment
+from rollforward.streams.model.errors import BadLayoutError
+from rollforward.streams.model.limits import Limits
+from rollforward.streams.model.sink import Sink, SinkRecord
+from rollforward.streams.model.slots import SLOTS
+from rollforward.streams.scaling import resharding
+from rollforward.streams.scaling.resharding import merge, split
+from rollforward.streams.storage.remote_calls import Commit, Pause
+from rollforward.streams.storage.schema import CHUNK, DEAD, HEAD, Head
+from rollforward.streams.workers.sink_worker import SinkWorker
+from rollforward.streams.workers.worker import Worker
 from tests.rollforward.streams.desk import Came, Desk
 from tests.rollforward.streams.schedules import Client, Rekey, found
 from tests.rollforward.streams.simulator import Simulation
@@ -121,7 +123,7 @@ class Reshaped(SinkSchedule):
 
     def run(self) -> None:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(reshaping, "_check_keeps_places", lambda plan, computation: None)
+            patch.setattr(resharding, "_check_keeps_places", lambda plan, computation: None)
             super().run()
         if self.head.left:
             raise Violation(f"not forgotten: {self.head.left}")

@@ -15,12 +15,12 @@ from rollforward.datastore.transactions import transact
 from rollforward.registry import Registry
 from rollforward.runtime import Clients
 from rollforward.streams import Computation, Pipeline, Pushed, StreamTest
+from rollforward.streams.connectors.sinks import EffectSink, TaskSink, ViewSink
+from rollforward.streams.driver import Engine
 from rollforward.streams.entities import StreamChunk, StreamInterval
-from rollforward.streams.service import Engine
-from rollforward.streams.sink import Sink
-from rollforward.streams.sink_worker import SinkWorker
-from rollforward.streams.sinks import EffectSink, TaskSink, ViewSink
-from rollforward.streams.worker import Ended
+from rollforward.streams.model.sink import Sink
+from rollforward.streams.workers.sink_worker import SinkWorker
+from rollforward.streams.workers.worker import Ended
 from tests.explorer import Explorer
 from tests.faults import CRASH_AFTER, KINDS, OVERLAP, REPLY_LOST
 from tests.rollforward.streams.harness import is_drained, resumed, stream_world

@@ -19,25 +19,31 @@ from rollforward.streams import (
     Pushed,
     PushSource,
     Record,
-    shelf,
-    state,
 )
-from rollforward.streams.calls import Commit, FullError, OutcomeUnknownError, TooLargeError
-from rollforward.streams.encoding import (
+from rollforward.streams.exchange.ingest import Offer, arrival, inject
+from rollforward.streams.exchange.outgoing import MAX_CHUNK_BYTES
+from rollforward.streams.exchange.pulling import pull
+from rollforward.streams.model import state
+from rollforward.streams.model.errors import BadRecordError
+from rollforward.streams.model.records import MAX_VALUE_BYTES
+from rollforward.streams.model.slots import slot_of
+from rollforward.streams.scaling.resharding import split
+from rollforward.streams.storage import state_store
+from rollforward.streams.storage.remote_calls import (
+    Commit,
+    FullError,
+    OutcomeUnknownError,
+    TooLargeError,
+)
+from rollforward.streams.storage.schema import CHUNK, DEAD, INTERVAL, SLAB, Interval, Slab
+from rollforward.streams.storage.serde import (
     MAX_COMMIT_BYTES,
     MAX_COMMIT_ROWS,
     MAX_ROW_BYTES,
     check_sizes,
     dump,
 )
-from rollforward.streams.errors import BadRecordError
-from rollforward.streams.injection import Offer, arrival, inject
-from rollforward.streams.mail import MAX_CHUNK_BYTES
-from rollforward.streams.pulling import pull
-from rollforward.streams.records import MAX_VALUE_BYTES
-from rollforward.streams.reshaping import split
-from rollforward.streams.row_cache import size_of
-from rollforward.streams.rows import CHUNK, DEAD, INTERVAL, SLAB, Interval, Slab, slot_of
+from rollforward.streams.storage.state_cache import size_of
 from tests.rollforward.streams.desk import Came, Desk
 from tests.rollforward.streams.harness import stream_world
 from tests.world import Services
@@ -107,7 +113,7 @@ def test_a_slab_is_cut_until_all_of_its_parts_are_small() -> None:
     rows = desk.simulation.store.rows
     slabs = [row.body for key, row in rows.items() if key.kind == SLAB]
     for body in slabs:
-        assert size_of(body) <= shelf.MAX_SLAB_BYTES or len(set(map(slot_of, body.keys))) == 1
+        assert size_of(body) <= state_store.MAX_SLAB_BYTES or len(set(map(slot_of, body.keys))) == 1
     assert sum(len(body.keys) for body in slabs) == 700
     assert all(desk.state("last", f"k{n}")["seen"] == 1 for n in range(0, 700, 50))
 
@@ -127,7 +133,7 @@ def test_a_slab_of_one_slot_has_its_states_in_rows_of_their_own_once_it_is_large
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """G8: it cannot be cut, and 17 million keys of 4 KB fill all slots."""
-    monkeypatch.setattr(shelf, "slot_of", lambda key: 0)
+    monkeypatch.setattr(state_store, "slot_of", lambda key: 0)
     desk, keys = desk_of(Last), [f"k{n}" for n in range(400)]
 
     for first in range(0, len(keys), 50):
@@ -165,8 +171,8 @@ def test_a_key_with_more_timers_than_a_row_can_hold_refuses_further_ones(
 
 def test_an_interval_of_many_slabs_has_larger_ones() -> None:
     """G8: its own row has room for what gigabytes of states need."""
-    assert shelf.most_bytes(1) == shelf.MAX_SLAB_BYTES
-    assert shelf.most_bytes(10_000) > 5 * shelf.MAX_SLAB_BYTES
+    assert state_store.most_bytes(1) == state_store.MAX_SLAB_BYTES
+    assert state_store.most_bytes(10_000) > 5 * state_store.MAX_SLAB_BYTES
     at = 1_767_225_600_000
     interval = Interval(2**16, slabs=tuple(Slab(lo, at, at, at, 9) for lo in range(12_000)))
     assert len(dump(INTERVAL, interval)) < MAX_ROW_BYTES

@@ -11,12 +11,12 @@ import pytest
 
 from rollforward.datastore import rows
 from rollforward.streams import Computation, Context, Pipeline, PushSource, Record
-from rollforward.streams.calls import Peeks
-from rollforward.streams.reshaping import split
-from rollforward.streams.rows import CHUNK, DEAD
-from rollforward.streams.service import Engine
+from rollforward.streams.coordinator import tick
+from rollforward.streams.driver import Engine
+from rollforward.streams.scaling.resharding import split
+from rollforward.streams.storage.remote_calls import Peeks
+from rollforward.streams.storage.schema import CHUNK, DEAD
 from rollforward.streams.sweep import sweep, sweep_pipeline
-from rollforward.streams.watermarks import tick
 from tests.rollforward.streams.desk import Came, Desk
 from tests.rollforward.streams.harness import WEBLOG, hits, stream_world
 from tests.rollforward.streams.judge import Judge

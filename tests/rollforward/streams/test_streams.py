@@ -20,8 +20,9 @@ from rollforward.streams import (
     PushSource,
     Record,
     Timer,
-    service,
+    driver,
 )
+from rollforward.streams.driver import QUEUE, TICKS_QUEUE, Engine
 from rollforward.streams.entities import (
     StreamChunk,
     StreamIds,
@@ -29,8 +30,7 @@ from rollforward.streams.entities import (
     StreamSlab,
     StreamState,
 )
-from rollforward.streams.errors import BadRecordError, UnknownStreamError
-from rollforward.streams.service import QUEUE, TICKS_QUEUE, Engine
+from rollforward.streams.model.errors import BadRecordError, UnknownStreamError
 from tests.faults import Crash
 from tests.rollforward.streams.harness import (
     PACE,
@@ -235,7 +235,7 @@ def test_a_record_that_kills_its_workers_is_a_dead_letter_in_the_end(
     services: Services, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """G7: its neighbours are worked on."""
-    monkeypatch.setattr(service, "Pace", lambda: replace(PACE, lease_ms=1_000))
+    monkeypatch.setattr(driver, "Pace", lambda: replace(PACE, lease_ms=1_000))
     world = stream_world(services, KEEPER)
     keys = ("a", "bad", "c")
     records = [
@@ -313,7 +313,7 @@ def test_what_is_at_rest_costs_nothing(services: Services) -> None:
 @one_emulator
 def test_a_worker_that_lost_its_interval_writes_nothing(services: Services) -> None:
     """G5: the lease has ended, another worker has come and gone, and then the first one commits."""
-    from rollforward.streams.worker import Ended, Worker
+    from rollforward.streams.workers.worker import Ended, Worker
 
     world = stream_world(services, KEEPER)
     with world.context():

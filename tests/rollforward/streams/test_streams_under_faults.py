@@ -20,10 +20,10 @@ from rollforward.streams import (
     Timer,
 )
 from rollforward.streams import entities as streams
-from rollforward.streams.calls import Commit
-from rollforward.streams.fused import Fused
-from rollforward.streams.rows import DeadRow, Letter
-from rollforward.streams.service import Engine
+from rollforward.streams.driver import Engine
+from rollforward.streams.operators.fused import Fused
+from rollforward.streams.storage.remote_calls import Commit
+from rollforward.streams.storage.schema import DeadRow, Letter
 from rollforward.tasks import Retry, Unavailable
 from tests.explorer import Explorer
 from tests.faults import KINDS, OVERLAP

@@ -10,13 +10,13 @@ from typing import ClassVar
 import pytest
 
 from rollforward.streams import FOREVER, Computation, Context, Pipeline, PushSource, Record, Timer
-from rollforward.streams.calls import Commit
-from rollforward.streams.changes import attach
-from rollforward.streams.ids import MAX_PART
-from rollforward.streams.limits import Limits
-from rollforward.streams.records import NEVER
-from rollforward.streams.rows import DEAD, IDS
-from rollforward.streams.watermarks import tick
+from rollforward.streams.coordinator import tick
+from rollforward.streams.model.limits import Limits
+from rollforward.streams.model.records import NEVER
+from rollforward.streams.storage.dedup import MAX_PART
+from rollforward.streams.storage.remote_calls import Commit
+from rollforward.streams.storage.schema import DEAD, IDS
+from rollforward.streams.topology.changes import attach
 from tests.rollforward.streams.accidents import NO_FAULTS
 from tests.rollforward.streams.desk import Came, Desk
 from tests.rollforward.streams.test_failures import Tally, Written, key_of, tally, windows

@@ -8,17 +8,13 @@ from typing import Any
 import pytest
 
 from rollforward.streams import Pipeline, PushSource, StreamTest
-from rollforward.streams.calls import Commit
-from rollforward.streams.changes import attach, detach, replace
-from rollforward.streams.errors import (
-    TopologyError,
-    UnknownStreamError,
-    UnreadableStateError,
-)
-from rollforward.streams.injection import Offer, arrival, inject
-from rollforward.streams.rows import CHUNK, INTERVAL, SLAB, Head
-from rollforward.streams.topology import MAX_HISTORY, Change, history_of, with_change
-from rollforward.streams.watermarks import tick
+from rollforward.streams.coordinator import tick
+from rollforward.streams.exchange.ingest import Offer, arrival, inject
+from rollforward.streams.graph.plan import MAX_HISTORY, Change, history_of, with_change
+from rollforward.streams.model.errors import TopologyError, UnknownStreamError, UnreadableStateError
+from rollforward.streams.storage.remote_calls import Commit
+from rollforward.streams.storage.schema import CHUNK, INTERVAL, SLAB, Head
+from rollforward.streams.topology.changes import attach, detach, replace
 from tests.rollforward.streams import broken, broken_changes
 from tests.rollforward.streams.desk import Came, Desk, is_batch
 from tests.rollforward.streams.live import (

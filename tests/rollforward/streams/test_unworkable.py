@@ -23,18 +23,18 @@ from rollforward.streams import (
     Record,
     StreamTest,
     Timer,
-    inbox,
 )
-from rollforward.streams.batch import _Batch
-from rollforward.streams.calls import Commit
-from rollforward.streams.errors import BadRecordError
-from rollforward.streams.mail import Mail
+from rollforward.streams.exchange.outgoing import Mail
+from rollforward.streams.exchange.pulling import pull
+from rollforward.streams.execution.bundle_runner import _Batch
+from rollforward.streams.model.errors import BadRecordError
+from rollforward.streams.model.records import check_key, value_text
+from rollforward.streams.model.sink import Sink
 from rollforward.streams.pipeline import _check_pushed
-from rollforward.streams.pulling import pull
-from rollforward.streams.records import check_key, value_text
-from rollforward.streams.rows import CHUNK, DEAD, DeadRow
-from rollforward.streams.sink import Sink
-from rollforward.streams.sink_worker import SinkWorker
+from rollforward.streams.storage import inbox
+from rollforward.streams.storage.remote_calls import Commit
+from rollforward.streams.storage.schema import CHUNK, DEAD, DeadRow
+from rollforward.streams.workers.sink_worker import SinkWorker
 from tests.rollforward.streams.accidents import UnavailableError
 from tests.rollforward.streams.desk import Came, Desk, is_batch
 from tests.rollforward.streams.store import answered

@@ -9,11 +9,11 @@ from typing import Any, ClassVar
 import pytest
 
 from rollforward.streams import Computation, Context, Pipeline, PushSource, Record, StreamTest
-from rollforward.streams.fused import Fused
-from rollforward.streams.rows import DEAD
-from rollforward.streams.sink import Sink, SinkRecord
-from rollforward.streams.sink_worker import SinkWorker
-from rollforward.streams.worker import Worker
+from rollforward.streams.model.sink import Sink, SinkRecord
+from rollforward.streams.operators.fused import Fused
+from rollforward.streams.storage.schema import DEAD
+from rollforward.streams.workers.sink_worker import SinkWorker
+from rollforward.streams.workers.worker import Worker
 from tests.rollforward.streams.desk import Came, Desk
 
 POISON = ({"shop": "z", "user": "bad", "price": 1, "poison": True}, 9)

@@ -21,17 +21,17 @@ from rollforward.streams import (
     StreamTest,
     Timer,
 )
-from rollforward.streams.calls import Commit, Found, HandOn, TooLargeError
-from rollforward.streams.errors import NotIdempotentError, WeakError
-from rollforward.streams.hands import MAX_HANDS, Hands
-from rollforward.streams.inbox import has_ids
-from rollforward.streams.injection import Offer, arrival, inject
-from rollforward.streams.reading import replay
-from rollforward.streams.reshaping import split
-from rollforward.streams.rows import CHUNK, DEAD, Interval, Letter
-from rollforward.streams.sink import Sink
-from rollforward.streams.sinks import EffectSink
-from rollforward.streams.watermarks import tick
+from rollforward.streams.connectors.sinks import EffectSink
+from rollforward.streams.coordinator import tick
+from rollforward.streams.exchange.effect_pool import MAX_HANDS, Hands
+from rollforward.streams.exchange.ingest import Offer, arrival, inject
+from rollforward.streams.inspection.dead_letters import replay
+from rollforward.streams.model.errors import NotIdempotentError, WeakError
+from rollforward.streams.model.sink import Sink
+from rollforward.streams.scaling.resharding import split
+from rollforward.streams.storage.inbox import has_ids
+from rollforward.streams.storage.remote_calls import Commit, Found, HandOn, TooLargeError
+from rollforward.streams.storage.schema import CHUNK, DEAD, Interval, Letter
 from tests.rollforward.streams.desk import Came, Desk
 from tests.rollforward.streams.harness import PACE, stream_world
 from tests.rollforward.streams.outside import ACTED, COLOURS, acted, colours, heard

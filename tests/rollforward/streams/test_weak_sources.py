@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 
 from rollforward.streams import Context, Pipeline, Pulled, PullSource, Record
-from rollforward.streams.giving_up import MAX_DEATHS
-from rollforward.streams.injection import MAX_PASSES
-from rollforward.streams.owner import CAREFUL_AFTER
-from rollforward.streams.pulling import pull
-from rollforward.streams.rows import CHUNK, DEAD
-from rollforward.streams.sink import SinkRecord
-from rollforward.streams.sink_worker import SinkWorker
-from rollforward.streams.sinks import EffectSink
+from rollforward.streams.connectors.sinks import EffectSink
+from rollforward.streams.exchange.ingest import MAX_PASSES
+from rollforward.streams.exchange.pulling import pull
+from rollforward.streams.execution.quarantine import MAX_DEATHS
+from rollforward.streams.model.sink import SinkRecord
+from rollforward.streams.storage.schema import CHUNK, DEAD
+from rollforward.streams.workers.lease import CAREFUL_AFTER
+from rollforward.streams.workers.sink_worker import SinkWorker
 from tests.rollforward.streams.accidents import KilledError
 from tests.rollforward.streams.desk import Came, Desk
 from tests.rollforward.streams.test_weak import Pass, Seen, nothing

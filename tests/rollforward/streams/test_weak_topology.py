@@ -9,14 +9,15 @@ from typing import Any, ClassVar
 
 import pytest
 
-from rollforward.streams import FOREVER, Computation, Context, Pipeline, PullSource, Record, leaving
-from rollforward.streams.calls import Call, ChangedError, Commit, HandOn
-from rollforward.streams.changes import attach, detach, replace
-from rollforward.streams.injection import Offer, arrival, inject
-from rollforward.streams.reshaping import split
-from rollforward.streams.rows import CHUNK
-from rollforward.streams.topology import DISCARDING, parts_of
-from rollforward.streams.watermarks import tick
+from rollforward.streams import FOREVER, Computation, Context, Pipeline, PullSource, Record
+from rollforward.streams.coordinator import tick
+from rollforward.streams.exchange.ingest import Offer, arrival, inject
+from rollforward.streams.graph.plan import DISCARDING, parts_of
+from rollforward.streams.scaling.resharding import split
+from rollforward.streams.storage.remote_calls import Call, ChangedError, Commit, HandOn
+from rollforward.streams.storage.schema import CHUNK
+from rollforward.streams.topology import teardown
+from rollforward.streams.topology.changes import attach, detach, replace
 from tests.rollforward.streams.desk import Came, Desk
 from tests.rollforward.streams.store import Steps
 from tests.rollforward.streams.test_weak import PIPELINE, Pass, Seen, by_key
@@ -165,7 +166,7 @@ def test_an_inbox_that_was_left_waits_for_who_runs_a_weak_stage_that_is_discarde
 
 def test_a_weak_stage_that_leaves_at_once_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever else runs it still. In schedules that shows in one of thousands."""
-    monkeypatch.setattr(leaving, "is_cut_off", lambda part, is_known: True)
+    monkeypatch.setattr(teardown, "is_cut_off", lambda part, is_known: True)
     with pytest.raises(AssertionError):
         test_readers_of_a_weak_stage_that_is_discarded_wait_for_who_runs_it()
     desk = Desk(Pipeline("weak", Pass, Beside, Wary, intervals=1))

@@ -9,7 +9,7 @@ from google.api_core import exceptions as rpc_errors
 
 from rollforward.outbox import entities as outbox
 from rollforward.streams import entities as streams
-from rollforward.streams.errors import HeldBackError
+from rollforward.streams.model.errors import HeldBackError
 from rollforward.tasks import Retry, Unavailable
 from tests.explorer import Explorer
 from tests.faults import KINDS

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rollforward.streams import Pipeline, StreamTest
-from rollforward.streams.combine import Combine, collect, count, top, total
-from rollforward.streams.records import FOREVER
-from rollforward.streams.windows import (
+from rollforward.streams.model.records import FOREVER
+from rollforward.streams.operators.aggregates import Combine, collect, count, top, total
+from rollforward.streams.operators.windows import (
     CountWindows,
     Enclosing,
     Session,

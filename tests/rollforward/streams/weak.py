@@ -19,17 +19,18 @@ from rollforward.streams import (
     PullSource,
     PushSource,
     Record,
-    ids,
     sweep,
 )
-from rollforward.streams.calls import Commit, Found, Key, Pause
-from rollforward.streams.environment import Environment
-from rollforward.streams.errors import BadLayoutError
-from rollforward.streams.reshaping import merge, split
-from rollforward.streams.rows import CHUNK, DEAD, HEAD, SLOTS, Head, slot_of
-from rollforward.streams.sink import Sink, SinkRecord
-from rollforward.streams.sink_worker import SinkWorker
-from rollforward.streams.worker import Worker
+from rollforward.streams.graph.environment import Environment
+from rollforward.streams.model.errors import BadLayoutError
+from rollforward.streams.model.sink import Sink, SinkRecord
+from rollforward.streams.model.slots import SLOTS, slot_of
+from rollforward.streams.scaling.resharding import merge, split
+from rollforward.streams.storage import dedup
+from rollforward.streams.storage.remote_calls import Commit, Found, Key, Pause
+from rollforward.streams.storage.schema import CHUNK, DEAD, HEAD, Head
+from rollforward.streams.workers.sink_worker import SinkWorker
+from rollforward.streams.workers.worker import Worker
 from tests.rollforward.streams.accidents import NO_FAULTS, Chances, KilledError
 from tests.rollforward.streams.judge import Judge
 from tests.rollforward.streams.schedules import Client, begin_pull
@@ -262,7 +263,7 @@ class Weak:
             Violation: an invariant does not hold.
         """
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(ids, "MAX_PART", 4)
+            patch.setattr(dedup, "MAX_PART", 4)
             patch.setattr(sweep, "STALE_MS", 300)
             self.simulation.run()
         self.judge.judge_rest()

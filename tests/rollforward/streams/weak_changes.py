@@ -13,12 +13,12 @@ from functools import partial
 from typing import Any, ClassVar
 
 from rollforward.streams import Pipeline, PullSource, PushSource
-from rollforward.streams.changes import attach, detach, replace
-from rollforward.streams.computation import Computation
-from rollforward.streams.environment import Environment
-from rollforward.streams.reshaping import merge, split
-from rollforward.streams.rows import SLOTS
-from rollforward.streams.sink import Sink
+from rollforward.streams.graph.environment import Environment
+from rollforward.streams.model.computation import Computation
+from rollforward.streams.model.sink import Sink
+from rollforward.streams.model.slots import SLOTS
+from rollforward.streams.scaling.resharding import merge, split
+from rollforward.streams.topology.changes import attach, detach, replace
 from tests.rollforward.streams.accidents import Chances
 from tests.rollforward.streams.changing import Changer, patiently
 from tests.rollforward.streams.store import Steps, Violation

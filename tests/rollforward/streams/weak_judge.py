@@ -7,11 +7,20 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from rollforward.streams.calls import Commit, Found, Key
-from rollforward.streams.records import value_text
-from rollforward.streams.rows import CHUNK, DEAD, IDS, INTERVAL, SOURCE, Head, Letter, fingerprint
-from rollforward.streams.sink import Sink, SinkRecord
-from rollforward.streams.topology import CLEANING, Part, parts_of
+from rollforward.streams.graph.plan import CLEANING, Part, parts_of
+from rollforward.streams.model.records import value_text
+from rollforward.streams.model.sink import Sink, SinkRecord
+from rollforward.streams.storage.remote_calls import Commit, Found, Key
+from rollforward.streams.storage.schema import (
+    CHUNK,
+    DEAD,
+    IDS,
+    INTERVAL,
+    SOURCE,
+    Head,
+    Letter,
+    fingerprint,
+)
 from tests.rollforward.streams.changing import ChangingJudge, is_cleaned, written
 from tests.rollforward.streams.simulator import Simulation
 from tests.rollforward.streams.store import Violation

@@ -1,0 +1,1 @@
+"""Connectors: readers of pull sources, and sinks."""

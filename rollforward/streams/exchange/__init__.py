@@ -1,0 +1,1 @@
+"""Exchange: records on their way from sources and workers into inboxes."""

@@ -1,0 +1,69 @@
+"""What comes to an inbox that was left behind goes on to those that its keys have now."""
+
+from __future__ import annotations
+
+from rollforward.streams.exchange.outgoing import Mail
+from rollforward.streams.graph.environment import Environment
+from rollforward.streams.model.bundle import Target
+from rollforward.streams.storage.layout import Inbox, Left
+from rollforward.streams.storage.remote_calls import Commit, Found, Key, Scan
+from rollforward.streams.storage.schema import (
+    CHUNK,
+    LATE,
+    Head,
+    Names,
+    is_late,
+    late_at,
+    past_names,
+)
+
+# Of at most 256 KB each, in one commit.
+MAX_FORWARDED = 8
+
+
+def scan_left(names: Names, computation: str, left: Left, watermark: int, limit: int) -> Scan:
+    """Return the call that reads a left inbox."""
+    low, high = names.inbox_range(computation, left.lo, watermark, left.born)
+    return Scan(CHUNK, low, high, limit)
+
+
+def scan_late(names: Names, computation: str, inbox: Inbox, limit: int) -> Scan:
+    """Return the call that reads the late ones of an inbox."""
+    name = names.inbox(computation, inbox.lo, inbox.born)
+    return Scan(CHUNK, f"{name}{LATE}", past_names(name), limit)
+
+
+def forwarded(
+    environment: Environment,
+    head: Head,
+    computation: str,
+    chunks: list[tuple[str, Found]],
+    *,
+    watermark: int = 0,
+) -> tuple[Commit, Mail]:
+    """Return the commit that forwards chunks, each in the lane that it came in.
+
+    Args:
+        watermark: What is before it goes into the lane for late ones.
+    """
+    commit, mail = Commit(), Mail(environment, head)
+    for name, found in chunks:
+        commit.deletes.append((Key(CHUNK, name), found.version))
+        for letter in found.body:
+            late = late_at(name) or (watermark if letter.at < watermark else 0)
+            mail.send(Target(computation, letter.key), letter, late_at=late)
+    commit.inserts += mail.inserts()
+    return commit, mail
+
+
+def ready(chunks: list[tuple[str, Found]], watermark: int) -> list[tuple[str, Found]]:
+    """Return the chunks that may be worked on while something may be on its way from a left inbox.
+
+    A record that came late may be one that was sent before, in time, and is on that way: so what is
+    late waits until the watermark says that nothing in time of before it is under way.
+    """
+    return [
+        (name, found)
+        for name, found in chunks
+        if not is_late(name) or all(letter.at < watermark for letter in found.body)
+    ]

@@ -1,0 +1,199 @@
+"""Bells: how a process wakes the readers of what it commits, commit after commit.
+
+The first commit wakes its readers at once. While further ones follow, one ring every `ring_ms` is
+for all of them: most find a worker at its interval anyway. What is owed when the commits end is
+rung then. A process that dies before leaves it to the next tick, as between a commit and its ring.
+
+Pushes are commits of many short runs, so they share a bell of their process. One that comes while
+workers are known to be at all of its readers has them rung a little later, behind its answer.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from rollforward.streams.graph.environment import Environment
+from rollforward.streams.model.records import NEVER
+from rollforward.streams.storage.layout import interval_of
+from rollforward.streams.storage.remote_calls import Create, Key, Pause, Read, Steps, Wake
+from rollforward.streams.storage.schema import Head
+
+
+class Bell:
+    """Wakes intervals, and the watermarks, now or a little later."""
+
+    def __init__(self, environment: Environment) -> None:
+        self._environment = environment
+        self._owed: set[tuple[str, int]] = set()
+        self._owes_tick = False
+        self._rung_ms = -float(environment.pace.ring_ms)
+
+    def owe(self, targets: Iterable[tuple[str, int]], *, tick: bool = False) -> None:
+        """Note which intervals are to be woken; with `tick` the watermarks, too."""
+        self._owed.update(targets)
+        self._owes_tick |= tick
+
+    def ring_in_time(self) -> Steps[None]:
+        """Wake those that are owed it, unless the last ring was a moment ago."""
+        since_ms = self._environment.elapsed_ms() - self._rung_ms
+        if not 0 <= since_ms < self._environment.pace.ring_ms:
+            yield from self.ring()
+
+    def ring(self) -> Steps[None]:
+        """Wake those that are owed it."""
+        if self._owed or self._owes_tick:
+            targets, tick = sorted(self._owed), self._owes_tick
+            self._rung_ms = self._environment.elapsed_ms()
+            yield from ring(self._environment, targets, tick=tick)
+            self._owed.difference_update(targets)
+            self._owes_tick = False
+
+
+_SHARED = "the bell of all pushes"
+_LONG_AGO = -1e15
+_Targets = set[tuple[str, int]]
+
+
+@dataclass
+class _SharedBell:
+    """What the pushes of a process owe to the readers of one pipeline."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    owed: _Targets = field(default_factory=set)
+    busy: _Targets = field(default_factory=set)  # Where the last ring has found workers.
+    rung_ms: float = _LONG_AGO
+    due_ms: float = _LONG_AGO  # When the ring is due that has been put off.
+
+    def put_off(
+        self, targets: Collection[tuple[str, int]], now_ms: float, ring_ms: int
+    ) -> float | None:
+        """Owe a ring; return in how many ms it is to be rung; 0: somebody else does; None: now."""
+        with self.lock:
+            self.owed.update(targets)
+            left_ms = self.rung_ms + ring_ms - now_ms
+            if not 0 < left_ms <= ring_ms or not self.busy.issuperset(targets):
+                return None
+            if now_ms < self.due_ms:
+                return 0
+            self.due_ms = now_ms + left_ms
+            return left_ms
+
+    def take(self) -> list[tuple[str, int]]:
+        """Return what is owed, to be rung."""
+        with self.lock:
+            owed, self.owed, self.due_ms = self.owed, set(), _LONG_AGO
+        return sorted(owed)
+
+    def rung(self, targets: Collection[tuple[str, int]], idle: _Targets, now_ms: float) -> None:
+        """Note what was rung, and where nobody was."""
+        with self.lock:
+            self.busy, self.rung_ms = set(targets) - idle, now_ms
+
+
+def ring_for_push(environment: Environment, targets: Collection[tuple[str, int]]) -> Steps[None]:
+    """Wake the readers of a push and the watermarks: at once, unless all have workers."""
+    bell: _SharedBell = environment.memories.setdefault(_SHARED, _SharedBell())
+    wait_ms = bell.put_off(targets, environment.elapsed_ms(), environment.pace.ring_ms)
+    if wait_ms is None or environment.later is None:
+        yield from _ring_shared(environment, bell)
+    elif wait_ms:
+        environment.later(_ring_later(environment, bell, wait_ms))
+
+
+def _ring_later(environment: Environment, bell: _SharedBell, wait_ms: float) -> Steps[None]:
+    yield Pause(wait_ms / 1000)
+    yield from _ring_shared(environment, bell)
+
+
+def _ring_shared(environment: Environment, bell: _SharedBell) -> Steps[None]:
+    """Wake who is owed it. If that fails what was let in stays in: the sweep wakes them, too."""
+    targets, now_ms = bell.take(), environment.elapsed_ms()
+    try:
+        idle = yield from ring(environment, targets, tick=True)
+    except Exception as error:
+        environment.complain(f"{environment.pipeline.name} is woken by its sweep: {error}")
+    else:
+        bell.rung(targets, idle, now_ms)
+
+
+MAX_TICK_S = 1.0
+
+
+# Cloud Tasks takes a task for up to 30 days ahead; a timer for later is found by the sweep.
+MAX_DELAY_S = 29 * 24 * 3600.0
+
+
+def ring(
+    environment: Environment, destinations: Iterable[tuple[str, int]], *, tick: bool = False
+) -> Steps[set[tuple[str, int]]]:
+    """Wake intervals that nobody works on; with `tick` have the watermarks looked at, too.
+
+    A task that this process has created for the same version of a row exists: no call asks for it.
+
+    Returns:
+        The intervals that nobody was working on.
+    """
+    targets = list(destinations)
+    if not targets and not tick:
+        return set()
+    names, now_ms = environment.names, environment.now_ms()
+    keys = [names.interval(computation, lo) for computation, lo in targets]
+    found = yield Read([*keys, names.head] if tick else keys)
+    wakes = {
+        (key, row.version): wake(environment, target, row.body.gen)
+        for key, target, row in zip(keys, targets, found, strict=False)
+        if row is not None and not environment.is_worked_on(row.body, now_ms)
+    }
+    if tick and found[-1] is not None:
+        head = found[-1]
+        wakes[names.head, head.version] = tick_wake(environment, head.body._replace(still=0))
+    yield from _create(environment, wakes)
+    rows = list(zip(targets, found, strict=False))
+    gone = [target for target, row in rows if row is None]
+    if gone:
+        yield from _ring_heirs(environment, gone)
+    return {target for target, row in rows if row is None or not row.body.is_held(now_ms)}
+
+
+def _ring_heirs(environment: Environment, gone: Iterable[tuple[str, int]]) -> Steps[None]:
+    """Wake the intervals that have taken the place of others, by a merge."""
+    [head] = yield Read([environment.names.head])
+    # A computation that was detached has none.
+    heirs = {
+        (name, interval_of(head.body, name, lo)) for name, lo in gone if name in head.body.intervals
+    }
+    yield from ring(environment, sorted(heirs.difference(gone)))
+
+
+def _create(environment: Environment, wakes: Mapping[tuple[Key, int], Wake]) -> Steps[None]:
+    """Create tasks that wake rows of a version, but not again for the same one."""
+    memories = environment.memories
+    new = {row: wake for row, wake in wakes.items() if memories.get(("woken", row[0])) != row[1]}
+    if new:
+        yield Create(list(new.values()))
+        memories.update({("woken", key): version for key, version in new})
+
+
+def wake(environment: Environment, target: tuple[str, int], gen: int, *why: str | int) -> Wake:
+    """Return the task that wakes an interval, of one generation of it.
+
+    Args:
+        why: Makes it another task than the one that each sender asks for.
+    """
+    return Wake(target, (environment.pipeline.name, *target, gen, *why))
+
+
+def ring_at(environment: Environment, target: tuple[str, int], wall: int) -> Steps[None]:
+    """Have an interval woken at a time of day, for its next timer of the clock."""
+    if wall < NEVER:
+        delay_s = max(0.0, (wall - environment.now_ms()) / 1000)
+        name = (environment.pipeline.name, *target, "wall", wall)
+        yield Create([Wake(target, name, min(delay_s, MAX_DELAY_S))])
+
+
+def tick_wake(environment: Environment, head: Head) -> Wake:
+    """Return the task of the next tick: ever later while nothing moves, up to a second."""
+    delay_s = environment.pace.tick_s * 2 ** min(head.still, 10)
+    return Wake(("", 0), (environment.pipeline.name, head.gen), min(delay_s, MAX_TICK_S))

@@ -1,0 +1,1 @@
+"""Execution: hooks over one bundle of records."""

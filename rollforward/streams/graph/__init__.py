@@ -1,0 +1,1 @@
+"""Graph: which computations run, in which version, and who reads whom."""

@@ -1,0 +1,1 @@
+"""Inspection: states, status and dead letters, read at any time."""

@@ -1,0 +1,1 @@
+"""Model: what a user writes, without any service."""

@@ -1,0 +1,1 @@
+"""Operators: computations that are ready to be used."""

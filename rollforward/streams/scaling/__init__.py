@@ -1,0 +1,1 @@
+"""Scaling: intervals are split and merged by their load."""

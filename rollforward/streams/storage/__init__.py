@@ -1,0 +1,1 @@
+"""Storage: rows, their texts and caches, and effects as values."""

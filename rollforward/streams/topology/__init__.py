@@ -1,0 +1,1 @@
+"""Topology: computations are attached, replaced and detached while a pipeline runs."""

@@ -1,0 +1,1 @@
+"""Watermarks: a cut through all rows, and what follows from it."""

@@ -1,0 +1,36 @@
+"""Rows that follow from a cut: the next head, and what senders note."""
+
+from __future__ import annotations
+
+from rollforward.streams.graph.environment import Environment
+from rollforward.streams.graph.plan import with_idle
+from rollforward.streams.scaling.yielding import unserved
+from rollforward.streams.storage.remote_calls import (
+    Commit,
+)
+from rollforward.streams.storage.schema import Head
+from rollforward.streams.watermarks.cut import Cut
+from rollforward.streams.watermarks.phases import settled
+from rollforward.streams.watermarks.retirement import to_note
+
+
+def published(environment: Environment, cut: Cut) -> tuple[Commit, Head]:
+    """Return the head with what a cut has found, and a commit of the other rows that follow it."""
+    head: Head = cut.head.body
+    now_ms = environment.now_ms()
+    noted = to_note(environment, head, cut.versions, now_ms)
+    new = settled(head, cut.versions, now_ms)._replace(
+        inputs={**head.inputs, **cut.inputs},
+        early={**head.early, **cut.early},
+        sources={**head.sources, **cut.sources},
+        still=0 if cut.has_moved else head.still + 1,
+        left=cut.left,
+        waiting=cut.waiting,
+        held=cut.held,
+        heard={**head.heard, **cut.hearings},
+        held_ms={**head.held_ms, **dict.fromkeys(cut.held, now_ms)},
+        unserved=unserved(head, cut.to_wake(environment, now_ms), cut.intervals, now_ms),
+    )
+    new = with_idle(cut.plan, new)
+    puts = {key: (key, body, version) for key, body, version in [*noted, *cut.silent]}
+    return Commit(puts=[*puts.values()]), new

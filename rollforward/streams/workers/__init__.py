@@ -1,0 +1,1 @@
+"""Workers: the lease of an interval, and one bundle after the other."""

@@ -1,0 +1,87 @@
+"""The commit of a sink: one transaction with the sink's own writes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from google.api_core import exceptions as rpc_errors
+from google.cloud import ndb
+
+from rollforward.datastore import rows
+from rollforward.datastore.transactions import transact
+from rollforward.runtime.clients import Clients
+from rollforward.streams import entities as streams
+from rollforward.streams.model.sink import Sink
+from rollforward.streams.storage.remote_calls import (
+    ChangedError,
+    Commit,
+    Key,
+    SinkFailedError,
+    TooLargeError,
+)
+from rollforward.streams.storage.serde import check_sizes, dump, load
+from rollforward.tasks.errors import Retry, Unavailable
+
+# Of what a sink asks for, for example a query that lacks its index.
+REFUSALS = (rpc_errors.FailedPrecondition, rpc_errors.NotFound, rpc_errors.AlreadyExists)
+
+
+def deliver(clients: Clients, sink: Sink, made: Sequence[Any], commit: Commit) -> list[int]:
+    """Make a commit of which a sink's writes are a part; return the versions of its rows.
+
+    Raises:
+        ChangedError: the interval was written by somebody else, or by an attempt of this one whose
+            reply was lost.
+        SinkFailedError, TooLargeError: nothing was written.
+    """
+    key, _, version = commit.puts[0]
+
+    def body() -> None:
+        found = rows.read_in_transaction(clients.datastore, rows.Name(*key))
+        if found is None or found.version != version:
+            raise ChangedError(f"{key.name} was written since")
+        _write(commit)
+        try:
+            sink.write(clients, made)
+        except REFUSALS as error:  # Whoever has lost a race says Aborted.
+            raise SinkFailedError(f"{type(error).__name__}: {error}") from error
+        except (rpc_errors.GoogleAPIError, Retry, Unavailable):
+            raise
+        except Exception as error:
+            raise SinkFailedError(f"{type(error).__name__}: {error}") from error
+
+    try:
+        transact(body)
+    except rpc_errors.InvalidArgument as error:
+        raise TooLargeError(str(error)) from error
+    return _versions(clients, commit)
+
+
+def _write(commit: Commit) -> None:
+    """Write the rows of a commit in the transaction that this code runs in."""
+    written = [(key, dump(key.kind, body)) for key, body in _written(commit)]
+    check_sizes(written, len(commit.deletes))
+    for key, text in written:
+        getattr(streams, key.kind)(id=key.name, body=json.loads(text)).put()
+    for key, _ in commit.deletes:
+        ndb.Key(*key).delete()
+
+
+def _versions(clients: Clients, commit: Commit) -> list[int]:
+    """Return the versions that a commit has given to its rows.
+
+    Raises:
+        ChangedError: the interval was written by somebody else since.
+    """
+    written = _written(commit)
+    found, _ = rows.read(clients.datastore, [rows.Name(*key) for key, _ in written])
+    key, interval = written[0]
+    if found[0] is None or load(key.kind, found[0].body) != interval:
+        raise ChangedError(f"{key.name} was written since")
+    return [0 if row is None else row.version for row in found]
+
+
+def _written(commit: Commit) -> list[tuple[Key, Any]]:
+    return [*((key, body) for key, body, _ in commit.puts), *commit.inserts]
