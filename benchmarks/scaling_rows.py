@@ -1,7 +1,7 @@
 """Rows with versions for a simulation of many records: names in order, and moments of the past.
 
-As `tests/rollforward/streams/store.py`, which checks more and is slower: here a query takes the
-time of what it finds, and a moment is a version and not a copy of all rows.
+As `tests/rollforward/streams/simulator/store.py`, which checks more and is slower: here a query
+takes the time of what it finds, and a moment is a version and not a copy of all rows.
 """
 
 from __future__ import annotations

@@ -97,8 +97,8 @@ PACKAGES = {
     ),
     "streams": Package(
         ["rollforward/streams/**/*.py"],
-        [f"{TESTS}/streams/test_*.py", "tests/rollforward/flask/test_streams.py"],
-        (*DEEP, "test_growing", "test_changing", "test_memories", "test_bounds", "test_sizes"),
+        [f"{TESTS}/streams/**/test_*.py", "tests/rollforward/flask/test_streams.py"],
+        (*DEEP, "searches", "test_memories", "test_bounds", "test_sizes"),
     ),
     "query_cache": Package(
         ["rollforward/query_cache/*.py"], [f"{TESTS}/query_cache/test_*.py"], DEEP

@@ -10,7 +10,7 @@ from rollforward.streams.coordinator import tick
 from rollforward.streams.exchange.ingest import Offer, arrival, inject
 from rollforward.streams.model.errors import HeldBackError
 from rollforward.streams.model.state import MAX_STATE_BYTES
-from tests.rollforward.streams.desk import Desk
+from tests.rollforward.streams.simulator.driver import Desk
 
 BEGIN = 19_000 * DAY_MS
 DAYS = 60

@@ -20,7 +20,7 @@ from rollforward.streams import (
 )
 from rollforward.streams.entities import StreamChunk, StreamDead
 from rollforward.streams.graph.environment import Pace
-from tests.rollforward.streams.test_computations import Hits as HitsInTime
+from tests.rollforward.streams.model.test_computations import Hits as HitsInTime
 from tests.world import Services, World
 
 # The clock of these tests stands still: nobody waits.

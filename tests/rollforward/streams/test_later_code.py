@@ -29,7 +29,7 @@ from rollforward.streams.storage.schema import (
 )
 from rollforward.streams.storage.serde import dump, load
 from rollforward.streams.topology.changes import attach
-from tests.rollforward.streams.desk import Came, Desk
+from tests.rollforward.streams.simulator.driver import Came, Desk
 
 LATER = {"later": {"in": [1, 2]}}
 

@@ -1,0 +1,131 @@
+"""What pull sources read: each line, entity and row once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+from google.cloud import ndb
+
+from rollforward.continuations.upload_entities import put_upload
+from rollforward.materialized_views import ViewMaintenance
+from rollforward.runtime import Clients, naive_utc
+from rollforward.streams import Computation, Context, Pipeline, PullSource, Record
+from rollforward.streams.connectors.readers import entities, file, lines, rows_of, upload
+from rollforward.streams.model.errors import BadRecordError
+from tests.rollforward.streams.harness import PACE
+from tests.rollforward.streams.scenarios.sink_pipeline import VISITS, OutletVisit, VisitsByPath
+from tests.world import Services, World
+
+one_emulator = pytest.mark.parametrize("services", ["firestore"], indirect=True)
+NOBODY: Any = None
+
+
+def numbered(line: bytes) -> tuple[str, int] | None:
+    return (line.decode(), len(line)) if line else None
+
+
+def test_a_file_is_read_by_lines_from_any_position(tmp_path: Path) -> None:
+    """In parts of any size; empty lines are no records."""
+    path = tmp_path / "log"
+    path.write_bytes(b"one\r\n\ntwo\nlast")
+    read, texts, position = lines(file(path), numbered), [], None
+    while True:
+        pulled = read(NOBODY, position, 1)
+        texts += [value for value, _ in pulled.records]
+        position = pulled.position
+        if pulled.is_over:
+            break
+    assert (texts, position) == (["one", "two", "last"], path.stat().st_size)
+
+
+def test_a_file_that_grows_gives_a_line_when_it_is_whole(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_bytes(b"one\ntw")
+    read = lines(file(path), numbered, grows=True)
+    first = read(NOBODY, None, 10)
+    path.write_bytes(b"one\ntwo\n")
+    second = read(NOBODY, first.position, 10)
+    assert [first.records, second.records] == [[("one", 3)], [("two", 3)]]
+    assert not second.is_over
+
+
+def test_a_line_without_end_is_refused() -> None:
+    def content(clients: Clients, offset: int) -> Iterable[bytes]:
+        while True:
+            yield b"x" * 50_000
+
+    with pytest.raises(BadRecordError, match="200000 bytes"):
+        lines(content, numbered)(NOBODY, None, 10)
+
+
+class PulledOrder(ndb.Model):
+    created = ndb.DateTimeProperty()
+
+
+class Seen(Computation):
+    """What came in, in the order of its coming."""
+
+    inputs: ClassVar = {stream: lambda value: "all" for stream in ("log", "orders", "keys", "rows")}
+
+    def record(self, ctx: Context, record: Record) -> None:
+        ctx.state.list(record.stream).append(record.value)
+
+
+def order_record(order: PulledOrder) -> tuple[str, int]:
+    return order.key.id(), int(order.created.timestamp())
+
+
+PULLS = Pipeline(
+    "pulls",
+    Seen,
+    sources=[
+        PullSource("log", lines(upload("pulled-log"), numbered)),
+        PullSource("orders", entities(PulledOrder, order_record, by=PulledOrder.created)),
+        PullSource("keys", entities(PulledOrder, order_record)),
+        PullSource("rows", rows_of(VISITS, VisitsByPath, lambda row: ([row.name, row.count], 1))),
+    ],
+)
+
+
+@one_emulator
+def test_entities_rows_and_uploads_are_read_once(
+    services: Services, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """G1: two at a time, each delivery twice; what comes later is read when it has settled."""
+    monkeypatch.setattr("rollforward.streams.exchange.pulling.MAX_PULLED", 2)
+    world = World(services, streams=[PULLS], builds=[ViewMaintenance(VISITS)])
+    world.clients.process_state.get_or_create("streams pace", lambda: PACE)
+    now = naive_utc(world.clock.now())
+    with world.context():
+        for n, path in enumerate(("/a", "/b", "/a")):
+            VISITS.save(world.clients, OutletVisit(id=f"v{n}", path=path, size=1))
+        put_upload("pulled-log", b"1\n2\n3\n", now)
+        for n, age_s in enumerate((60, 50, 50, 50, 40)):
+            PulledOrder(id=f"o{n}", created=now - timedelta(seconds=age_s)).put()
+        PulledOrder(id="new", created=now).put()
+    world.settle()
+    world.doubles = True
+    assert pulled(world) == {
+        "log": ["1", "2", "3"],
+        "orders": ["o0", "o1", "o2", "o3", "o4"],
+        "keys": ["new", "o0", "o1", "o2", "o3", "o4"],
+        "rows": [["/a", 2], ["/b", 1]],
+    }
+    world.clock.sleep(31)
+    assert pulled(world)["orders"][-2:] == ["o4", "new"]
+
+
+def pulled(world: World) -> dict[str, list[Any]]:
+    with world.context():
+        for stream in PULLS.sources:
+            PULLS.pull(world.clients, stream)
+    world.settle(patience_s=10)
+    with world.context():
+        return {
+            stream: sorted(each, key=str) if stream != "orders" else each
+            for stream, each in PULLS.state(world.clients, "seen", "all").items()
+        }

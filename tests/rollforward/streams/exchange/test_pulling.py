@@ -1,0 +1,148 @@
+"""How many reads of a pull source become one commit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import pytest
+
+from rollforward.streams import Computation, Context, Pipeline, Pulled, PullSource, Record
+from rollforward.streams.connectors.sinks import EffectSink
+from rollforward.streams.exchange.pulling import GATHER_MS, MAX_GATHERED_BYTES, MAX_PULLED, pull
+from rollforward.streams.storage.remote_calls import Commit, Fetch, Found
+from rollforward.streams.storage.schema import SourceRow
+from tests.rollforward.streams.simulator.driver import Desk
+
+READ = 100
+
+
+class Counted(Computation):
+    inputs: ClassVar = {"lines": lambda line: line["k"]}
+
+    def record(self, ctx: Context, record: Record) -> None:
+        ctx.state.counter("seen").add(1)
+
+
+class Lines:
+    """A source that finds so many lines at a time, and then no more for now.
+
+    Attributes:
+        limits: What each read was asked for at most.
+    """
+
+    def __init__(self, count: int, size: int = READ, padding: int = 0) -> None:
+        self.count, self.size, self.text = count, size, "x" * padding
+        self.limits: list[int] = []
+        self.broken_at: int | None = None
+
+    def read(self, clients: Any, position: int | None, limit: int) -> Pulled:
+        begin = position or 0
+        self.limits.append(limit)
+        if begin == self.broken_at:
+            raise OSError(f"nothing can be read at {begin}")
+        end = min(begin + min(self.size, limit), self.count)
+        return Pulled([({"k": "k", "text": self.text}, n) for n in range(begin, end)], end)
+
+
+def pipeline_of(lines: Lines, **more: Any) -> Pipeline:
+    return Pipeline("pulled", Counted, sources=[PullSource("lines", lines.read)], **more)
+
+
+def source_row(desk: Desk) -> SourceRow:
+    found: Found = desk.simulation.store.rows[desk.environment.names.source("lines", "")]
+    row: SourceRow = found.body
+    return row
+
+
+def commits(desk: Desk, each: Callable[[Any], None] = lambda call: None) -> list[int]:
+    """Pull; return how many records each commit of the source had."""
+    sizes, acts = list[int](), desk.simulation.acts
+    commit, fetch, rows = acts[Commit], acts[Fetch], desk.simulation.store.rows
+    key = desk.environment.names.source("lines", "")
+
+    def counted(call: Any) -> Any:
+        before = source_row(desk).records if key in rows else 0
+        versions = commit(call)
+        sizes.append(source_row(desk).records - before)
+        return versions
+
+    def fetched(call: Any) -> Any:
+        pulled = fetch(call)
+        each(call)
+        return pulled
+
+    acts[Commit], acts[Fetch] = counted, fetched
+    try:
+        desk.do(pull(desk.environment, "lines"))
+    finally:
+        acts[Commit], acts[Fetch] = commit, fetch
+    return [size for size in sizes if size]
+
+
+def test_a_source_that_has_more_has_twice_as_many_reads_in_its_next_commit() -> None:
+    """G1: ... up to the most that a commit lets in, and no record is left out or doubled."""
+    lines = Lines(1_650)
+    desk = Desk(pipeline_of(lines))
+
+    assert commits(desk) == [READ, 2 * READ, 4 * READ, MAX_PULLED, 450]
+
+    desk.run()
+    assert desk.state("counted", "k") == {"seen": 1_650}
+    assert max(lines.limits) == MAX_PULLED
+    lines.count += 250
+    assert commits(desk) == [READ, 150], "who comes later begins with one read again"
+
+
+def test_reads_of_other_sizes_never_exceed_what_a_commit_lets_in() -> None:
+    """A source may have pages of its own size: it is not asked for less than a page."""
+    lines = Lines(3_000, size=190)
+
+    assert max(commits(Desk(pipeline_of(lines)))) == 2 * 190
+    assert min(lines.limits) == MAX_PULLED - 190
+
+
+def test_what_is_large_is_not_gathered() -> None:
+    """A commit has a limit in bytes, which reads of any size that fit alone do not come near."""
+    lines = Lines(900, padding=MAX_GATHERED_BYTES // READ // 3)
+
+    assert max(commits(Desk(pipeline_of(lines)))) == 2 * READ
+
+
+def test_a_slow_read_is_not_waited_for_by_what_another_has_found() -> None:
+    """What a read has found waits for no second one, if the first took long."""
+    desk = Desk(pipeline_of(Lines(500)))
+
+    assert commits(desk, lambda call: desk.wait((GATHER_MS + 1) / 1000)) == [READ] * 5
+
+
+def test_what_can_be_read_comes_in_although_what_is_behind_it_cannot() -> None:
+    """G1: each attempt begins with one read, so it comes up to the place that fails."""
+    lines = Lines(1_000)
+    lines.broken_at = 600
+    desk = Desk(pipeline_of(lines))
+    for _ in range(4):
+        with pytest.raises(OSError, match="nothing can be read at 600"):
+            commits(desk)
+    assert source_row(desk).records == 600
+
+    lines.broken_at = None
+    commits(desk)
+    desk.run()
+    assert desk.state("counted", "k") == {"seen": 1_000}
+
+
+def test_a_record_keeps_its_name_when_another_number_of_reads_is_committed() -> None:
+    """G14: a reader dies with two reads handed on to a weak sink; the next one begins with one."""
+    sink = EffectSink("lines", lambda clients, record: None, weak=True)
+    desk = Desk(pipeline_of(Lines(10, size=2), sinks=[sink]))
+    steps = pull(desk.environment, "lines")
+    desk.until(steps, Commit, of=3)  # The first one makes the rows.
+    died_with = len(desk.simulation.handed)
+
+    desk.do(pull(desk.environment, "lines"))
+
+    assert (died_with, source_row(desk).records) == (6, 10)
+    names = {record.at: record.id for _, record in desk.simulation.handed}
+    assert len(names) == len(set(names.values())) == 10
+    assert all(names[record.at] == record.id for _, record in desk.simulation.handed)

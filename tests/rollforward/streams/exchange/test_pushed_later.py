@@ -1,0 +1,213 @@
+"""Records that transactions push: each comes in once, however late and often its task comes."""
+
+from __future__ import annotations
+
+import random
+import sys
+from dataclasses import replace
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+import pytest
+
+from rollforward.datastore.transactions import transact
+from rollforward.local.cloudtasks.protocol.messages import FULL
+from rollforward.outbox.entities import OutboxTask
+from rollforward.streams import FOREVER, Pipeline, PushSource
+from rollforward.streams.exchange import ingest
+from rollforward.streams.exchange.ingest import Offer, arrival, inject
+from rollforward.streams.pipeline import push_task
+from rollforward.streams.storage.remote_calls import Commit, Found, Key, Pause, Read, RepeatedError
+from rollforward.streams.storage.schema import OUTBOX
+from tests.explorer import Explorer
+from tests.faults import KINDS, OVERLAP
+from tests.rollforward.streams.harness import (
+    WEBLOG,
+    Hits,
+    Minutes,
+    is_drained,
+    stream_world,
+    windows,
+)
+from tests.rollforward.streams.scenarios.sink_pipeline import OutletNote
+from tests.rollforward.streams.simulator.accidents import Chances
+from tests.rollforward.streams.simulator.invariants import Judge
+from tests.rollforward.streams.simulator.schedules import Collect, Rekey, Schedule, Windows, found
+from tests.rollforward.streams.simulator.store import Steps, Violation
+from tests.soak import BUDGET, IS_SOAK
+from tests.world import Services, World
+
+one_emulator = pytest.mark.parametrize("services", ["firestore"], indirect=True)
+SCHEDULES = 5_000 if IS_SOAK else 100
+DAY_S = 86_400
+
+
+@pytest.fixture
+def world(services: Services) -> World:
+    return stream_world(services)
+
+
+def pushed_twice(world: World) -> None:
+    """Push two records by one transaction."""
+
+    def body() -> None:
+        for at in (1_000, 2_000):
+            WEBLOG.push_in_transaction(world.clients, "requests", {"path": "/t"}, at)
+
+    transact(body)
+
+
+def test_what_a_transaction_pushed_counts_once_although_its_tasks_come_again_days_later(
+    world: World,
+) -> None:
+    """G17: a queue stood still, or a reply was lost, for longer than ids are known."""
+    task = push_task(WEBLOG)
+    with world.context():
+        pushed_twice(world)
+    names = [each.name for each in world.live_tasks(task.queue)]
+    tasks = [world.engine.get_task(name, FULL) for name in names]
+    deliveries = [task.read(each.http_request.body) for each in tasks]
+    assert len(deliveries) == 2
+    world.settle()
+    with world.context():
+        assert OutboxTask.query().get(keys_only=True) is None
+
+    world.clock.sleep(3 * DAY_S)
+    with world.context():
+        for args in deliveries:
+            task.work(world.clients, args)
+    world.settle()
+    with world.context():
+        WEBLOG.close(world.clients, "requests")
+    world.settle()
+
+    assert windows(world) == {"0": [["/t", 2]]}
+
+
+@one_emulator
+def test_what_a_transaction_pushed_is_there_although_its_tasks_were_purged(world: World) -> None:
+    """G17: the row stays until the record is in, and the sweep asks for its task again."""
+    with world.context():
+        pushed_twice(world)
+    world.engine.purge_queue(world.engine.place.queue_name(push_task(WEBLOG).queue))
+    world.clock.sleep(600)
+    world.sweep()
+    world.settle()
+    with world.context():
+        assert WEBLOG.status(world.clients).sources["requests"].records == 2
+
+
+class PushesLater:
+    """A transaction pushes two records, of a source that knows no ids."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+
+    def begin(self, tag: str) -> None:
+        def body() -> None:
+            if OutletNote.get_by_id(tag) is None:
+                OutletNote(id=tag).put()
+                for at in (1_000, 2_000):
+                    UNNAMED.push_in_transaction(self.world.clients, "requests", {"path": tag}, at)
+
+        transact(body)
+
+    def is_done(self, tag: str) -> bool:
+        return is_drained() and OutboxTask.query().get(keys_only=True) is None
+
+    def check(self, tag: str, fault: str) -> None:
+        state = UNNAMED.state(self.world.clients, "hits", tag)
+        assert list(state["windows"].values()) == [2], (fault, state)
+
+
+UNNAMED = Pipeline(
+    "unnamed", Hits, Minutes, intervals=1,
+    sources=[PushSource("requests", dedup=timedelta(0))],
+)  # fmt: skip
+
+
+@one_emulator
+def test_what_a_transaction_pushed_counts_once_with_a_fault_at_any_call(
+    services: Services,
+) -> None:
+    """G17: without any id, and when deliveries overlap."""
+    world = stream_world(services, UNNAMED)
+    Explorer(world, PushesLater(world)).explore([*KINDS, OVERLAP], at_most=1)
+
+
+# In the simulator
+
+
+class Later(Schedule):
+    """Records that transactions have pushed, each with a receipt; tasks come again, also late."""
+
+    has_refused = False
+
+    def __init__(self, seed: int, chances: Chances | None = None) -> None:
+        super().__init__(seed, chances)
+        chance = random.Random(f"later {seed}")
+        simulation = self.simulation
+        simulation.pipeline = Pipeline(
+            "sim", Rekey, Windows, Collect, intervals=2,
+            sources=[PushSource("in", dedup=timedelta(0))],
+        )  # fmt: skip
+        self.judge = Judge(simulation)
+        self.clients.clear()
+        self.receipts = [Key(OUTBOX, record["id"]) for record in self.records]
+        for receipt in self.receipts:
+            simulation.store.rows[receipt] = Found(None, 1)
+        simulation.users[:] = [
+            partial(self._deliver, number, chance.choice((0, 1, 20, 600)))
+            for number in range(len(self.records))
+            for _ in range(chance.randint(1, 3))
+        ]
+        simulation.users.append(self._close)
+
+    def _deliver(self, number: int, wait_ms: int) -> Steps:
+        environment = self.simulation.environment(self.simulation.machines[number % 2])
+        record = self.records[number]
+        yield Pause(wait_ms / 1_000)
+        came = arrival(environment, "in", record, record["at"], record["id"])
+        try:
+            yield from inject(environment, Offer("in", "", [came], receipt=self.receipts[number]))
+        except RepeatedError:
+            return
+
+    def _close(self) -> Steps:
+        environment = self.simulation.environment(self.simulation.machines[0])
+        while any((yield Read(self.receipts))):
+            yield Pause(0.05)
+        yield from inject(environment, Offer("in", "", [], FOREVER))
+
+
+def receipt_is_kept(schedule: Later, patch: pytest.MonkeyPatch) -> None:
+    """The commit that lets a record in leaves its receipt; a later one deletes it."""
+    real = ingest.inject
+
+    def inject_then_forget(environment: Any, offer: Offer) -> Steps:
+        injected = yield from real(environment, replace(offer, receipt=None))
+        if offer.receipt is not None:
+            [row] = yield Read([offer.receipt])
+            if row is not None:
+                yield Commit(deletes=[(offer.receipt, row.version)])
+        return injected
+
+    patch.setattr(sys.modules[__name__], "inject", inject_then_forget)
+
+
+def test_what_transactions_push_counts_once_in_any_schedule() -> None:
+    """G17: without any id, whatever fails, however late a task comes again."""
+    for seed in BUDGET.drawn(range(SCHEDULES)):
+        if BUDGET.is_over():
+            break
+        try:
+            Later(seed).run()
+        except Violation as violation:
+            raise AssertionError(f"Later({seed}): {violation}") from violation
+        BUDGET.played()
+
+
+def test_a_receipt_that_is_not_a_part_of_the_commit_is_noticed() -> None:
+    """G17: deleted by a later commit, it is there still when a crash comes between the two."""
+    assert found(Later, receipt_is_kept, range(200)) is not None

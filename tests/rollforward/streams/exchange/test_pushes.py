@@ -1,0 +1,34 @@
+"""A push whose outcome its caller does not know."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rollforward.streams import FOREVER
+from rollforward.streams.exchange.ingest import REMEMBERED, Offer, arrival, let_in
+from rollforward.streams.storage.remote_calls import Commit, OutcomeUnknownError
+from tests.rollforward.streams.simulator.driver import Came
+from tests.rollforward.streams.test_failures import tally, windows
+
+
+def test_a_push_whose_reply_is_lost_is_known_although_others_have_pushed_since() -> None:
+    """B: a source's row remembers several commits: one request does not push another's again."""
+    desk = tally()
+    desk.push(Came("first", "a", 1))
+    commit = desk.simulation.acts[Commit]
+
+    def lossy(call: Commit) -> Any:
+        desk.simulation.acts[Commit] = commit
+        commit(call)
+        for number in range(REMEMBERED - 1):
+            desk.push(Came(f"{number}", "a", 1))
+        raise OutcomeUnknownError
+
+    desk.simulation.acts[Commit] = lossy
+    arrivals = [arrival(desk.environment, "in", {"k": "a"}, 1)]  # No id tells that it came twice.
+    desk.do(let_in(desk.environment, Offer("in", "", arrivals)))
+    desk.push(watermark=FOREVER)
+    desk.run()
+
+    assert desk.status().sources["in"].records == 1 + REMEMBERED
+    assert windows(desk) == [[0, 1 + REMEMBERED]]

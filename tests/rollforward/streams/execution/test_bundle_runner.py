@@ -1,0 +1,313 @@
+"""What a batch is made of, and what it leaves: letters, values of its own, and what has changed."""
+
+from __future__ import annotations
+
+import gc
+import json
+import weakref
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any, ClassVar
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rollforward.streams import Computation, Context, Pipeline, PushSource, Record, Timer
+from rollforward.streams.execution.bundle_runner import MAX_PRODUCED_BYTES, run_batch
+from rollforward.streams.model.bundle import Input
+from rollforward.streams.model.key_state import NOTHING, KeyState, SetTimer
+from rollforward.streams.model.records import NEVER
+from rollforward.streams.operators.fused import Fused
+from rollforward.streams.storage.inbox import Batch, gather, inputs_of
+from rollforward.streams.storage.remote_calls import Commit, Found, TooLargeError
+from rollforward.streams.storage.schema import CHUNK, LATE, Letter, Slab, SlabBody, fingerprint
+from rollforward.streams.storage.serde import dump, load
+from rollforward.streams.storage.state_cache import TIMER_BYTES, size_of
+from rollforward.streams.storage.state_store import summary
+from tests.rollforward.streams.simulator.driver import Came, Desk, is_batch
+from tests.rollforward.streams.simulator.store import answered
+
+TIMES = st.integers(0, 10**15)
+LETTERS = st.lists(
+    st.builds(
+        Letter,
+        st.text(min_size=1, max_size=5),
+        TIMES,
+        st.sampled_from(("in", "out")),
+        st.sampled_from(("", "", "a", "b", "c")),
+        st.sampled_from(('{"k":"\\u20ac"}', "null", "1.5", '"\\""', "[1,2]")),
+    ),
+    max_size=7,
+).map(tuple)
+
+
+# Letters
+
+
+@given(LETTERS)
+def test_a_chunk_is_read_as_it_was_written(letters: tuple[Letter, ...]) -> None:
+    """Also one that was written before letters stood in columns."""
+    for written in (dump(CHUNK, letters), json.dumps(letters).encode()):
+        found = load(CHUNK, written)
+        assert found == letters
+        assert all(type(each) is Letter for each in found)
+
+
+@given(
+    st.lists(st.tuples(st.booleans(), LETTERS), max_size=4),
+    st.sets(st.sampled_from(("in a", "in b", "out c"))),
+    st.integers(1, 20),
+)
+def test_a_batch_has_what_is_new_up_to_a_number(
+    written: list[tuple[bool, tuple[Letter, ...]]], met: set[str], limit: int
+) -> None:
+    """And takes out of its inbox what it was, and no more."""
+    chunks = [
+        (f"p:c:0000:{int(is_late)}:{n + 1:015d}:id.{n}.1.1", Found(body, n))
+        for n, (is_late, body) in enumerate(written)
+        if body
+    ]
+    known = {fingerprint(each) for each in met}
+
+    batch, expected = gather(chunks, known, limit), one_by_one(chunks, known, limit)
+
+    assert batch.inputs == expected.inputs
+    assert [type(each) for each in batch.inputs] == [Input] * len(batch.inputs)
+    for count in range(len(batch.inputs) + 1):
+        mine, theirs = Commit(), Commit()
+        assert batch.take(count, mine) == expected.take(count, theirs)
+        assert mine == theirs
+        assert batch.is_cut(count) == expected.is_cut(count)
+
+
+def one_by_one(chunks: Sequence[tuple[str, Found]], known: Collection[str], limit: int) -> Batch:
+    """Gather letters one by one."""
+    batch, met = Batch(chunks), set[str]()
+    for number, (name, found) in enumerate(chunks):
+        for place, letter in enumerate(found.body):
+            if len(batch.inputs) >= limit:
+                batch.end = number, place
+                return batch
+            id_ = fingerprint(f"{letter.stream} {letter.id}") if letter.id else ""
+            if id_ and (id_ in known or id_ in met):
+                batch.repeated.append((number, place))
+                continue
+            met.add(id_)
+            _, _, _, lane, at, _ = name.split(":")
+            late_at, value = int(lane == str(LATE)) * int(at), json.loads(letter.text)
+            batch.inputs.append(
+                Input(*letter[:1], value, *letter[1:3], late_at, letter.id, letter.text)
+            )
+            batch.ids.append(id_)
+            batch.places.append((number, place))
+        batch.end = number, len(found.body)
+    return batch
+
+
+# Hooks
+
+
+def key_of(value: Any) -> Any:
+    return value["k"]
+
+
+class Spoiling(Computation):
+    """Changes its records."""
+
+    inputs: ClassVar = {"in": key_of}
+
+    def record(self, ctx: Context, record: Record) -> None:
+        record.value["n"] = record.value.get("n", 0) + 1
+        ctx.state.list("seen").append(record.value["n"])
+
+
+def test_a_batch_that_is_worked_on_again_has_its_records_as_they_came() -> None:
+    """Although its commit was too large, and its chunks are not read again."""
+    desk = Desk(Pipeline("p", Spoiling, sources=[PushSource("in")], intervals=1))
+    desk.push(*(Came(f"{n}", "a", n) for n in range(4)))
+    refused = []
+
+    def answer(call: Any) -> Iterator[Any]:
+        yield from ()
+        if is_batch(call) and len(refused) < 2:
+            refused.append(call)
+            raise TooLargeError
+        return None
+
+    desk.do(answered(desk.worker("spoiling"), answer))
+
+    assert len(refused) == 2
+    assert desk.state("spoiling", "a") == {"seen": [1, 1, 1, 1]}
+
+
+@pytest.mark.parametrize("failures", [1, 2, 3])
+def test_a_hook_that_ends_well_in_the_end_has_counted_once(failures: int) -> None:
+    """Each attempt finds the state as it was, also through what an earlier one was given."""
+    calls = []
+
+    class Flaky(Computation):
+        inputs: ClassVar = {"in": key_of}
+        outputs = ("out",)
+
+        def record(self, ctx: Context, record: Record) -> None:
+            calls.append(ctx.state)
+            ctx.state.counter("seen").add(1)
+            ctx.produce("out", dict(ctx.state))
+            if len(calls) <= failures:
+                raise ValueError
+
+    before = {"k": KeyState('{"seen":4}')}
+    inputs = inputs_of([Letter("k", 1, "in", "", "{}")], late_at=0)
+
+    effects = run_batch(Flaky(), before, inputs, watermark=0, now=0)
+
+    assert (effects.counts.records, effects.counts.produced, effects.counts.dead) == (1, 1, 0)
+    assert effects.keys == {"k": KeyState('{"seen":5}')}
+    assert [each.text for each in effects.productions] == ['{"seen":5}']
+
+
+def test_what_failed_attempts_have_written_leaves_no_less_room() -> None:
+    """A hook that writes much and fails takes nothing of a batch from the records behind it."""
+
+    class Wordy(Computation):
+        inputs: ClassVar = {"in": key_of}
+        outputs = ("out",)
+
+        def record(self, ctx: Context, record: Record) -> None:
+            for _ in range(10):
+                ctx.produce("out", "x" * (MAX_PRODUCED_BYTES // 20))
+            if record.at == 1:
+                raise ValueError
+
+    inputs = inputs_of([Letter("k", at, "in", "", "{}") for at in (1, 2)], late_at=0)
+
+    effects = run_batch(Wordy(), {}, inputs, watermark=0, now=0)
+
+    assert (effects.taken, effects.counts.records, effects.counts.dead) == (2, 1, 1)
+
+
+def test_a_batch_fires_one_timer_however_late_it_begins() -> None:
+    """One that has no time left, each time, comes to the end of its timers all the same."""
+    left = KeyState("", {str(at): SetTimer(at, False, at, False) for at in (1, 2)})
+    fired = []
+
+    class Alarm(Spoiling):
+        def timer(self, ctx: Context, timer: Timer) -> None:
+            fired.append(timer.at)
+
+    for at in (1, 2):
+        effects = run_batch(
+            Alarm(), {"k": left}, watermark=3, now=0, due=["k"], is_over=lambda: True
+        )
+        assert fired[at - 1 :] == [at]
+        left = effects.keys["k"]
+
+    assert left.is_empty
+
+
+@pytest.mark.parametrize("key", [["a"], {}, 7, True, None, "", "x" * 501])
+def test_what_is_no_key_is_said(key: Any) -> None:
+    [target] = Pipeline("p", Spoiling).graph.route("in", {"k": key})
+    assert (target.computation, target.key) == ("spoiling", "")
+    assert target.error.startswith("no key: BadRecordError: a key ")
+
+
+# What has changed
+
+
+class Looking(Computation):
+    """Looks at its state, and changes it if a record says so."""
+
+    inputs: ClassVar = {"in": key_of}
+    outputs = ("out",)
+
+    def record(self, ctx: Context, record: Record) -> None:
+        if "set" in record.value:
+            ctx.state["set"] = record.value["set"]
+        ctx.produce("out", ctx.state.value("set").get())
+
+
+class Listing(Computation):
+    inputs: ClassVar = {"out": lambda value: "all"}
+
+    def record(self, ctx: Context, record: Record) -> None:
+        ctx.state.list("out").append(record.value)
+
+
+def test_a_slab_in_which_nothing_has_changed_is_not_written() -> None:
+    """What is looked at stays as it is, in memory and in its row."""
+    desk = Desk(Pipeline("p", Looking, Listing, sources=[PushSource("in")], intervals=1))
+    slab = desk.environment.names.slab("looking", 0)
+    versions = []
+
+    for n, more in enumerate(({}, {"set": 1}, {}, {"set": 1}, {"set": 2})):
+        desk.push(Came(f"{n}", "a", n), **more)
+        desk.run()
+        row = desk.simulation.store.rows.get(slab)
+        versions.append(row and row.version)
+
+    assert versions[0] is None
+    assert versions[1] == versions[2] == versions[3]
+    assert versions[3] != versions[4]
+    assert desk.state("looking", "a") == {"set": 2}
+    assert desk.state("listing", "all") == {"out": [None, 1, 1, 1, 2]}
+
+
+TIMERS = st.dictionaries(
+    st.text(max_size=3), st.builds(SetTimer, TIMES, st.booleans(), TIMES, st.booleans()), max_size=3
+)
+STATES = st.builds(KeyState, st.text(max_size=9), TIMERS, st.one_of(st.just(NEVER), TIMES))
+
+
+@given(st.dictionaries(st.text(max_size=5), STATES, max_size=4))
+def test_an_interval_knows_what_each_slab_has_to_do_and_its_worker_how_large_it_is(
+    keys: dict[str, KeyState],
+) -> None:
+    body, states = SlabBody(keys), [NOTHING, *keys.values()]
+    timers = [timer for state in states for timer in state.timers.values()]
+    assert summary(7, body) == Slab(
+        7,
+        min([NEVER, *(each.hold for each in timers if not each.is_late)]),
+        min([*(each.expires for each in states), *(e.at for e in timers if not e.is_wall)]),
+        min([NEVER, *(each.at for each in timers if each.is_wall)]),
+        len(timers),
+    )
+    texts = sum(len(key) + len(state.text) for key, state in keys.items())
+    assert size_of(body) == texts + TIMER_BYTES * (len(keys) + len(timers))
+
+
+# What is left behind
+
+
+class Fragile(Computation):
+    """Notes who stands behind its context; fails for some."""
+
+    inputs: ClassVar = {"in": str}
+    seen: ClassVar[list[weakref.ref[Any]]] = []
+
+    def record(self, ctx: Context, record: Record) -> None:
+        hands: Any = ctx._hands
+        self.seen.append(weakref.ref(getattr(hands, "_hands", hands)))
+        if record.value == "poison":
+            raise ValueError
+
+
+class Behind(Fragile):
+    """A part that gets nothing."""
+
+    inputs: ClassVar = {"nothing": str}
+
+
+@pytest.mark.parametrize("computation", [Fragile(), Fused("fused", Fragile, Behind)])
+def test_a_batch_leaves_nothing_for_the_garbage_collector(computation: Computation) -> None:
+    """It has thousands of objects: to look for them took an eighth of a stream's time."""
+    Fragile.seen.clear()
+    gc.disable()
+    try:
+        for value in ("good", "poison"):
+            inputs = inputs_of([Letter("k", 1, "in", "", json.dumps(value))], late_at=0)
+            run_batch(computation, {}, inputs, watermark=0, now=0)
+        assert len(Fragile.seen) == 5  # Poison is tried once, and then carefully.
+        assert all(each() is None for each in Fragile.seen)
+    finally:
+        gc.enable()

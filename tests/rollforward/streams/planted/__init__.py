@@ -1,0 +1,1 @@
+"""Planted bugs: the protocol with a part left out, which the schedules must notice."""

@@ -1,0 +1,1 @@
+"""Pipelines and schedules that the simulator plays."""

@@ -1,0 +1,1 @@
+"""Searches through many drawn schedules."""

@@ -1,0 +1,225 @@
+"""Sinks in the simulator: each record is delivered once, whatever order and faults a seed draws."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections import Counter
+from collections.abc import Generator
+from functools import partial
+from typing import Any, ClassVar
+
+import pytest
+
+from rollforward.streams import Computation, Pipeline, PushSource
+from rollforward.streams.coordinator import tick
+from rollforward.streams.exchange.ingest import Offer, arrival, inject
+from rollforward.streams.graph.environment import Environment
+from rollforward.streams.model.errors import BadLayoutError
+from rollforward.streams.model.limits import Limits
+from rollforward.streams.model.sink import Sink, SinkRecord
+from rollforward.streams.model.slots import SLOTS
+from rollforward.streams.scaling import resharding
+from rollforward.streams.scaling.resharding import merge, split
+from rollforward.streams.storage.remote_calls import Commit, Pause
+from rollforward.streams.storage.schema import CHUNK, DEAD, HEAD, Head
+from rollforward.streams.workers.sink_worker import SinkWorker
+from rollforward.streams.workers.worker import Worker
+from tests.rollforward.streams.simulator.driver import Came, Desk
+from tests.rollforward.streams.simulator.schedules import Client, Rekey, found
+from tests.rollforward.streams.simulator.simulator import Simulation
+from tests.rollforward.streams.simulator.store import Violation
+from tests.soak import BUDGET, IS_SOAK
+
+SCHEDULES = 5_000 if IS_SOAK else 100
+RECORDS = 8
+RESHAPED = 4  # Splits and merges of one schedule.
+MAX_SEARCHED = 300
+
+
+class Picky(Sink):
+    """Makes nothing of some records."""
+
+    max_records = 3
+
+    def make(self, record: SinkRecord) -> tuple[str, str]:
+        if record.value["id"].endswith("5"):
+            raise ValueError("no fives")
+        return record.id, record.value["id"]
+
+
+PIPELINE = Pipeline(
+    "sim", Rekey, sources=[PushSource("in")], intervals=2,
+    sinks=[Picky("in", name="pushed", key=lambda value: value["k"]), Picky("mid", name="produced")],
+)  # fmt: skip
+
+
+def worker_of(environment: Environment, name: str, *place: Any) -> Worker:
+    is_sink = isinstance(environment.pipeline.computations[name], Sink)
+    return (SinkWorker if is_sink else Worker)(environment, name, *place)
+
+
+class SinkSchedule:
+    """One schedule of the sinks, and what they have delivered."""
+
+    def __init__(self, seed: int) -> None:
+        self.simulation = simulation = Simulation(PIPELINE, seed)
+        simulation.worker = worker_of  # type: ignore[assignment]
+        simulation.store.on_commit = self._collect
+        self.delivered: dict[str, list[tuple[str, str]]] = {
+            sink.name: [] for sink in PIPELINE.sinks
+        }
+        chance = random.Random(seed)
+        records = [{"k": f"k{chance.randrange(4)}", "id": f"r{n}", "at": n} for n in range(RECORDS)]
+        simulation.users.append(partial(Client("", records, chance).steps, simulation))
+
+    def _collect(self, commit: Commit, before: Any) -> None:
+        if commit.delivery is not None:
+            self.delivered[commit.delivery.sink[0]] += commit.delivery.made
+
+    def run(self) -> None:
+        """Play it to its end.
+
+        Raises:
+            Violation: something was not delivered, or twice.
+        """
+        self.simulation.run()
+        truth = Counter(f"r{n}" for n in range(RECORDS) if n != 5)
+        for sink, made in self.delivered.items():
+            ids = {id_ for id_, _ in made}
+            if Counter(label for _, label in made) != truth or len(ids) != len(made):
+                raise Violation(f"{sink} has delivered {made}")
+        kinds = Counter(key.kind for key in self.simulation.store.rows)
+        if (kinds[CHUNK], kinds[DEAD]) != (0, 2):
+            raise Violation(f"{kinds[CHUNK]} chunks are left, {kinds[DEAD]} records are dead")
+
+
+class Reshaped(SinkSchedule):
+    """Instances that do not know that "pushed" is a sink split and merge it at any time."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.luck = random.Random(f"sinks {seed}")
+        self.reshaped = 0
+        self.simulation.users.append(self._reshape)
+
+    @property
+    def head(self) -> Head:
+        heads = [row.body for key, row in self.simulation.rows if key.kind == HEAD]
+        return heads[0] if heads else Head()
+
+    def _reshape(self) -> Generator[Any, Any, None]:
+        simulation = self.simulation
+        environment = simulation.environment(simulation.random.choice(simulation.machines))
+        while self.reshaped < RESHAPED:
+            yield Pause(self.luck.choice((0.001, 0.01, 0.03)))
+            los = self.head.intervals.get("pushed", ())[1:]
+            with contextlib.suppress(BadLayoutError):
+                if los and self.luck.random() < 0.5:
+                    yield from merge(environment, "pushed", self.luck.choice(los))
+                else:
+                    yield from split(environment, "pushed", self.luck.randrange(SLOTS))
+            self.reshaped += 1
+
+    def run(self) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(resharding, "_check_keeps_places", lambda plan, computation: None)
+            super().run()
+        if self.head.left:
+            raise Violation(f"not forgotten: {self.head.left}")
+
+
+def nothing_is_forwarded(schedule: SinkSchedule, patch: pytest.MonkeyPatch) -> None:
+    """A sink's worker takes nothing out of inboxes that were left behind."""
+
+    def nothing(worker: Worker) -> Generator[Any, Any, bool]:
+        return False
+        yield
+
+    patch.setattr(SinkWorker, "forward", nothing)
+
+
+@pytest.mark.parametrize("kind", [SinkSchedule, Reshaped], ids=lambda kind: kind.__name__)
+def test_each_record_is_delivered_once_in_any_schedule(kind: type[SinkSchedule]) -> None:
+    """G9, G7: from a source with ids and from a computation; what it cannot make is dead once."""
+    crashes = 0
+    for seed in BUDGET.plays(range(SCHEDULES)):
+        schedule = kind(seed)
+        try:
+            schedule.run()
+        except Violation as violation:
+            raise AssertionError(f"{kind.__name__}({seed}): {violation}") from violation
+        crashes += schedule.simulation.counts["crash"]
+    assert crashes > BUDGET.counts["played"] / 2
+
+
+def test_a_sink_that_forwards_nothing_is_noticed() -> None:
+    """G9: the schedules see what a merge leaves in an inbox that nobody takes from."""
+    assert found(Reshaped, nothing_is_forwarded, range(MAX_SEARCHED)) is not None
+
+
+class Out(Sink):
+    name = "out"
+
+
+class Counted(Computation):
+    inputs: ClassVar = {"in": lambda value: value["k"]}
+
+
+def _pipeline(intervals: int, limits: Limits | None = None, *, has_sink: bool = True) -> Pipeline:
+    sinks = [Out("in", name="out", key=lambda value: value["k"])] if has_sink else []
+    return Pipeline(
+        "p", Counted, sources=[PushSource("in")], intervals=intervals, limits=limits, sinks=sinks
+    )
+
+
+def _desk(intervals: int) -> tuple[Desk, list[str]]:
+    """Return a desk with a sink that ten records wait for, and the ids of what it delivers."""
+    desk, made = Desk(_pipeline(intervals)), list[str]()
+    desk.simulation.worker = worker_of  # type: ignore[assignment]
+    desk.simulation.max_steps = 3_000
+
+    def collect(commit: Commit, before: Any) -> None:
+        if commit.delivery is not None:
+            made.extend(record.id for record in commit.delivery.made)
+
+    desk.simulation.store.on_commit = collect
+    desk.push(*[Came(f"r{n}", f"k{n}", n) for n in range(10)])
+    return desk, made
+
+
+@pytest.mark.parametrize("is_known", [True, False], ids=["sink", "sink of other code"])
+def test_a_sink_is_neither_split_nor_merged(*, is_known: bool) -> None:
+    """G9, G10: also by an instance whose code lacks it; its records keep their ids so."""
+    desk, made = _desk(2)
+    machine = desk.simulation.machines[1]
+    machine.pipeline = None if is_known else _pipeline(2, has_sink=False)
+    environment = desk.simulation.environment(machine)
+
+    with pytest.raises(BadLayoutError, match="out is a sink"):
+        desk.do(merge(environment, "out", SLOTS // 2))
+    with pytest.raises(BadLayoutError, match="out is a sink"):
+        desk.do(split(environment, "out", 100))
+    machine.pipeline = None
+    desk.run()
+
+    assert (len(made), desk.rows(CHUNK)) == (10, [])
+
+
+def test_a_deployment_with_fewer_intervals_leaves_a_sink_as_it_is() -> None:
+    """G9: a tick merges nothing of it beside a push that is under way."""
+    desk, made = _desk(4)
+    desk.run()
+    desk.simulation.pipeline = _pipeline(2, Limits(intervals=8))
+    for machine in desk.simulation.machines:
+        machine.memories.clear()
+    environment = desk.environment
+    later = [arrival(environment, "in", {"k": f"k{n}"}, 100 + n, f"s{n}") for n in range(10)]
+    push = inject(environment, Offer("in", "", later))
+    begun = desk.until(push, Commit)
+
+    desk.do(tick(desk.simulation.environment(desk.simulation.machines[1])))
+    desk.finish(push, begun)
+    desk.run()
+
+    assert (len(made), desk.rows(CHUNK)) == (20, [])

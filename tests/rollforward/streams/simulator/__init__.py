@@ -1,0 +1,1 @@
+"""Simulator of streams in virtual time, and the invariants that it checks."""

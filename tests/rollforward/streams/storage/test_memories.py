@@ -1,0 +1,69 @@
+"""What a process remembers of rows that others have written since."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import pytest
+
+from rollforward.streams import FOREVER, Computation, Context, Pipeline, Pulled, PullSource, Record
+from rollforward.streams.exchange.pulling import pull_wake
+from rollforward.streams.storage.schema import SLAB
+from tests.rollforward.streams.simulator.accidents import NO_FAULTS, Chances
+from tests.rollforward.streams.simulator.simulator import Simulation
+
+LINES = 12
+
+
+def read(clients: Any, position: int | None, limit: int) -> Pulled:
+    at = position or 0
+    return Pulled([({"k": f"k{at % 3}"}, at)], at + 1, is_over=at + 1 == LINES)
+
+
+class Counted(Computation):
+    inputs: ClassVar = {"lines": lambda line: line["k"]}
+
+    def record(self, ctx: Context, record: Record) -> None:
+        ctx.state.counter("seen").add(1)
+
+
+PULLED = Pipeline("pulled", Counted, sources=[PullSource("lines", read)], intervals=1)
+
+
+@pytest.mark.parametrize("chances", [NO_FAULTS, Chances(purge=0)], ids=["calm", "faults"])
+def test_processes_that_pull_in_turn_come_to_the_end(chances: Chances) -> None:
+    """G1: each hands on after each commit, and remembers a row that the other has written since.
+
+    No queue is purged: a source without `poll` then waits for another call of `pull`.
+    """
+    for seed in range(50):
+        simulation = Simulation(PULLED, seed, chances)
+        simulation.pace = replace(simulation.pace, run_ms=-1, linger=())
+        environment = simulation.environment(simulation.machines[0])
+        simulation.wakes.append((simulation.now_ms, pull_wake(environment, "lines", 0)))
+        simulation.run()
+
+        rows = simulation.store.rows
+        [slab] = [found.body for key, found in rows.items() if key.kind == SLAB]
+        seen = {key: Counted.codec.load(state.text)["seen"] for key, state in slab.keys.items()}
+        assert seen == {"k0": 4, "k1": 4, "k2": 4}, seed
+        assert rows[environment.names.head].body.inputs == {"counted": FOREVER}, seed
+
+
+def skip(clients: Any, position: int | None, limit: int) -> Pulled:
+    at = position or 0
+    records = [({"k": "k"}, at)] if at % 2 else []
+    return Pulled(records, at + 1, watermark=at, is_over=at + 1 == LINES)
+
+
+def test_a_read_that_comes_over_what_is_no_record_goes_on() -> None:
+    """G1: only one that finds nothing and stays where it is has come to the end for now."""
+    pipeline = Pipeline("skipping", Counted, sources=[PullSource("lines", skip)], intervals=1)
+    simulation = Simulation(pipeline, 0, NO_FAULTS)
+    environment = simulation.environment(simulation.machines[0])
+    simulation.wakes.append((simulation.now_ms, pull_wake(environment, "lines", 0)))
+    simulation.run()
+
+    [slab] = [found.body for key, found in simulation.store.rows.items() if key.kind == SLAB]
+    assert Counted.codec.load(slab.keys["k"].text) == {"seen": LINES // 2}

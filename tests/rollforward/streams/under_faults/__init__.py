@@ -1,0 +1,1 @@
+"""Streams on the services, with a fault at each remote call."""

@@ -1,0 +1,149 @@
+"""How a tick looks into inboxes: all side by side, with few names, and a look fails as a whole."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import pytest
+
+from rollforward.streams import Computation, Context, Pipeline, PushSource, Record
+from rollforward.streams.coordinator import tick
+from rollforward.streams.model.limits import Limits
+from rollforward.streams.storage.layout import Left
+from rollforward.streams.storage.remote_calls import Commit, Peeks
+from rollforward.streams.storage.schema import LATE, ON_TIME, Letter
+from rollforward.streams.watermarks import inbox_scan
+from tests.rollforward.streams.simulator.accidents import UnavailableError
+from tests.rollforward.streams.simulator.driver import Came, Desk
+
+LATE_AT = 7
+
+
+class Counts(Computation):
+    inputs: ClassVar = {"in": lambda value: str(value["k"])}
+    outputs = ("out",)
+
+    def record(self, ctx: Context, record: Record) -> None:
+        ctx.produce("out", record.value)
+
+
+class Ends(Computation):
+    inputs: ClassVar = {"out": lambda value: str(value["k"])}
+
+    def record(self, ctx: Context, record: Record) -> None:
+        ctx.state.counter("seen").add(1)
+
+
+def desk_of(*, intervals: int = 4, waiting_rows: int = 5_000) -> Desk:
+    """Return a pipeline that was begun, and has nothing to do."""
+    limits = Limits(waiting_rows=waiting_rows)
+    desk = Desk(
+        Pipeline(
+            "looks", Counts, Ends, sources=[PushSource("in")], intervals=intervals, limits=limits
+        )
+    )
+    desk.push(Came("first", "k", 1), watermark=100)
+    desk.run()
+    return desk
+
+
+def put(desk: Desk, lo: int, *, count: int, at: int, lane: int = ON_TIME, born: int = 0) -> None:
+    """Put chunks into an inbox, whose workers nobody wakes."""
+    names = desk.environment.names
+    letters = (Letter("k", at, "in", "", '{"k":"k"}'),)
+    keys = [names.chunk("counts", lo, lane, at, f"t{n}.1.60", born) for n in range(count)]
+    desk.do(committed(Commit(inserts=[(key, letters) for key in keys])))
+
+
+def committed(commit: Commit) -> Any:
+    yield commit
+
+
+def looked(desk: Desk) -> list[list[int]]:
+    """Tick once; return how many names each look at inboxes has found, of each of its peeks."""
+    found, real = [], desk.simulation.acts[Peeks]
+
+    def noted(call: Peeks) -> Any:
+        answers = real(call)
+        found.append([len(names) for names in answers])
+        return answers
+
+    desk.simulation.acts[Peeks] = noted
+    desk.do(tick(desk.environment))
+    desk.simulation.acts[Peeks] = real
+    return found
+
+
+def test_a_tick_looks_into_all_inboxes_by_one_call_where_it_reads_of_one_moment() -> None:
+    """G3: stage by stage, of each all at once, where there are no snapshots."""
+    desk = desk_of()
+    put(desk, 0, count=2, at=200)
+    assert looked(desk) == [[2, 0, 0, 0, 0, 0, 0, 0]]
+    assert desk.head.waiting["counts"][0] == 2
+
+    desk.simulation.has_snapshots = False
+    assert looked(desk) == [[2, 0, 0, 0], [0, 0, 0, 0]]
+
+
+def test_an_inbox_that_was_left_is_looked_into_before_those_that_came_later() -> None:
+    """G3: what lies there goes on to them, so without snapshots it could be in neither."""
+    desk = desk_of(intervals=1)
+    head, names = desk.head, desk.environment.names
+    left = head._replace(
+        layout=3, births={"counts:0000": 3}, left={"counts": [list(Left(0, 0, 3))]}
+    )
+    version = desk.simulation.store.rows[names.head].version
+    desk.do(committed(Commit(puts=[(names.head, left, version)])))
+    put(desk, 0, count=1, at=200)
+    put(desk, 0, count=3, at=200, born=3)
+
+    desk.simulation.has_snapshots = False
+    assert looked(desk)[:2] == [[1], [3]]
+
+
+def test_late_ones_hold_the_watermark_however_many_wait_before_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """G3: no look at the first names comes to them."""
+    monkeypatch.setattr(inbox_scan, "FIRST_NAMES", 5)
+    desk = desk_of()
+    before = desk.head.inputs["ends"]
+    desk.push(watermark=10_000)
+    put(desk, 0, count=9, at=500)
+    put(desk, 0, count=1, at=LATE_AT, lane=LATE)
+    found = looked(desk)
+    assert found[0] == [5, 0, 0, 0, 0, 0, 0, 0]
+    assert desk.head.inputs["counts"] == desk.head.inputs["ends"] == before
+
+
+def test_a_tick_counts_no_more_than_may_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """G11: also in an inbox that has more than are read at first; the source has to wait."""
+    monkeypatch.setattr(inbox_scan, "FIRST_NAMES", 5)
+    desk = desk_of(waiting_rows=20)
+    put(desk, 0, count=12, at=200)
+    assert looked(desk) == [[5, 0, 0, 0, 0, 0, 0, 0], [0], [7]]
+    assert desk.head.waiting["counts"][0] == 12
+    assert desk.head.held == {}
+
+    put(desk, 2**14, count=40, at=200)
+    found = looked(desk)
+    assert sum(map(sum, found)) < 5 * 4 + 2 * 21
+    assert desk.head.waiting["counts"][0] > 20
+    assert desk.head.held == {"in:": "counts has over 20 rows waiting"}
+
+
+def test_a_tick_whose_look_fails_publishes_nothing() -> None:
+    """G3: no watermark follows from a part of what was to be read."""
+    desk = desk_of()
+    desk.push(watermark=10_000)
+    put(desk, 0, count=1, at=200)
+    before = desk.head
+
+    def refused(call: Peeks) -> Any:
+        raise UnavailableError
+
+    desk.simulation.acts[Peeks] = refused
+    with pytest.raises(UnavailableError):
+        desk.do(tick(desk.environment))
+
+    assert desk.head == before

@@ -1,0 +1,254 @@
+"""How a process shares work between records: rings of pushes, batches, and rows as text."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rollforward.datastore import rows
+from rollforward.runtime import SystemClock
+from rollforward.runtime.process_state import ProcessState
+from rollforward.runtime.processes import NoProcesses
+from rollforward.streams import Computation, Context, Pipeline, PushSource, Record
+from rollforward.streams.driver import Engine
+from rollforward.streams.model.json_text import decoded, encoder
+from rollforward.streams.model.key_state import KeyState, SetTimer
+from rollforward.streams.model.records import NEVER
+from rollforward.streams.storage.remote_calls import Commit, Pause, Read, Scan, TooLargeError
+from rollforward.streams.storage.schema import CHUNK, INTERVAL, SLAB, SlabBody
+from rollforward.streams.storage.serde import dump, load
+from tests.rollforward.streams.simulator.driver import Came, Desk
+from tests.rollforward.streams.simulator.store import answered
+
+
+class Counted(Computation):
+    inputs: ClassVar = {"in": lambda value: str(value["k"])}
+
+    def record(self, ctx: Context, record: Record) -> None:
+        ctx.state.counter("seen").add(1)
+
+
+PIPELINE = Pipeline("counts", Counted, sources=[PushSource("in")], intervals=1)
+
+
+class Reads:
+    """How often an interval was read, by those who ring."""
+
+    def __init__(self, desk: Desk) -> None:
+        self.count = 0
+        self._real = desk.simulation.acts[Read]
+        desk.simulation.acts[Read] = self._read
+
+    def _read(self, call: Read) -> Any:
+        self.count += any(key.kind == INTERVAL for key in call.keys)
+        return self._real(call)
+
+
+def pushed_beside_a_worker() -> tuple[Desk, Any, int]:
+    """Push three times while a worker is there from the second one on; return what was read."""
+    desk = Desk(PIPELINE)
+    desk.push(Came("1", "a", 1))
+    worker = desk.worker("counted")
+    scan = desk.until(worker, Scan)
+    desk.push(Came("2", "a", 2))
+    reads = Reads(desk)
+    desk.push(Came("3", "a", 3))
+    desk.push(Came("4", "a", 4))
+    return desk, (worker, scan), reads.count
+
+
+def test_pushes_whose_readers_are_at_work_share_one_ring_a_little_later() -> None:
+    """G1: the worker dies, so only that ring can wake another one."""
+    desk, _, read = pushed_beside_a_worker()
+    assert read == 0
+    assert len(desk.simulation.processes) == 1
+
+    desk.wait(20)
+    desk.simulation.sweeps = False
+    desk.simulation.wakes.clear()
+    desk.run()
+    assert desk.state("counted", "a") == {"seen": 4}
+
+
+def test_what_a_process_was_to_ring_when_it_died_the_sweep_finds() -> None:
+    """G1: as between a commit and its ring."""
+    desk, _, _ = pushed_beside_a_worker()
+    desk.simulation.processes.clear()
+    desk.simulation.wakes.clear()
+    desk.wait(20)
+    desk.run()
+    assert desk.state("counted", "a") == {"seen": 4}
+
+
+def test_a_push_rings_at_once_when_the_last_ring_was_a_while_ago_or_found_nobody() -> None:
+    desk, worker, _ = pushed_beside_a_worker()
+    reads = Reads(desk)
+    desk.wait(0.051)
+    desk.push(Came("5", "a", 5))
+    assert reads.count == 1
+    desk.finish(*worker)
+    desk.wait(0.051)
+    for number in (6, 7):
+        desk.push(Came(f"{number}", "a", number))
+    assert reads.count == 1 + 2
+
+
+@pytest.mark.parametrize(
+    ("records", "at_once", "pauses"),
+    [(4, 4, [0.01]), (5, 4, [0.01]), (20, 4, [0.01]), (99, 200, [0.01]), (100, 200, [0.02])],
+)
+def test_a_worker_that_had_all_that_waited_lets_more_come(
+    records: int, at_once: int, pauses: Any
+) -> None:
+    """For longer after a large batch; one that had not all goes on at once."""
+    desk = Desk(PIPELINE)
+    desk.simulation.pace = replace(desk.simulation.pace, gather_s=0.01, max_records=at_once)
+    desk.push(*(Came(f"{n}", "a", n) for n in range(records)))
+    paused = []
+
+    def answer(call: Any) -> Iterator[Any]:
+        yield from ()
+        if not isinstance(call, Pause):
+            return None
+        paused.append(call.seconds)
+        return (None,)
+
+    desk.do(answered(desk.worker("counted"), answer))
+    assert desk.state("counted", "a") == {"seen": records}
+    assert paused == pauses
+
+
+def test_a_worker_whose_commit_was_too_large_does_not_try_as_many_again() -> None:
+    """At most twice in a run: each of these batches is work for nothing."""
+    desk = Desk(PIPELINE)
+    desk.simulation.pace = replace(desk.simulation.pace, max_records=8)
+    for number in range(40):
+        desk.push(Came(f"{number}", "a", number))
+    sizes = []
+
+    def answer(call: Any) -> Iterator[Any]:
+        yield from ()
+        if isinstance(call, Commit) and (size := taken(call)):
+            sizes.append(size)
+            if size > 3:
+                raise TooLargeError
+        return None
+
+    desk.do(answered(desk.worker("counted"), answer))
+    assert desk.state("counted", "a") == {"seen": 40}
+    assert [size for size in sizes if size > 3] == [8, 4]
+
+
+def taken(commit: Commit) -> int:
+    return sum(key.kind == CHUNK for key, _ in commit.deletes)
+
+
+def test_what_a_process_puts_into_an_inbox_ends_the_pause_of_its_worker(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """And neither what it puts elsewhere nor what the worker has looked at already."""
+    monkeypatch.setattr(rows, "commit", lambda client, **writes: [1])
+    monkeypatch.setattr(rows, "scan", lambda *range_: [])
+    engine = Engine(bare_clients(), PIPELINE)
+    names = engine.environment.names
+    low, high = names.inbox_range("counted", 0, 5)
+    inbox = names.inbox("counted", 0)
+    ended = []
+
+    def put(lo: int) -> None:
+        key = names.chunk("counted", lo, 0, 7, "x.1.1")
+        engine.run(one(Commit(inserts=[(key, ())])))
+
+    def wait(seconds: float) -> None:
+        engine.run(one(Pause(seconds, inbox)))
+        ended.append(seconds)
+
+    wait(0)
+    put(0)
+    wait(HOURS_S)
+    engine.run(one(Scan(CHUNK, low, high, 1)))
+    waiting = threading.Thread(target=wait, args=[HOURS_S], daemon=True)
+    waiting.start()
+    put(2**15)
+    waiting.join(0.1)
+    assert waiting.is_alive()
+    put(0)
+    waiting.join(60)
+    assert ended == [0, HOURS_S, HOURS_S]
+
+
+HOURS_S = 10_000.0
+
+
+def one(call: Any) -> Iterator[Any]:
+    yield call
+
+
+def bare_clients() -> Any:
+    """Return clients of which an engine needs nothing remote."""
+    return SimpleNamespace(
+        datastore=None,
+        clock=SystemClock(),
+        process_state=ProcessState(),
+        processes=NoProcesses(),
+        random=random,
+    )
+
+
+# As text
+
+TEXTS = st.text(max_size=12)
+TIMES = st.integers(0, 10**15)
+TIMERS = st.dictionaries(
+    TEXTS, st.builds(SetTimer, TIMES, st.booleans(), TIMES, st.booleans()), max_size=3
+)
+STATES = st.builds(KeyState, TEXTS, TIMERS, st.one_of(st.just(NEVER), TIMES), st.integers(1, 3))
+
+
+@given(st.dictionaries(TEXTS, STATES, max_size=4))
+def test_a_slab_is_read_as_it_was_written(keys: dict[str, KeyState]) -> None:
+    body = SlabBody(keys, frozenset(list(keys)[::2]))
+    assert load(SLAB, dump(SLAB, body)) == body
+    assert load(SLAB, dump(SLAB, SlabBody(keys))) == SlabBody(keys)
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | TEXTS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3),
+)
+
+
+@given(VALUES)
+def test_a_value_is_written_as_the_standard_library_does(value: Any) -> None:
+    if has_infinity(value):
+        return
+    text = encoder(allow_nan=False)(value)
+    assert text == json.dumps(value, separators=(",", ":"))
+    assert decoded(text) == value
+
+
+def has_infinity(value: Any) -> bool:
+    if isinstance(value, list | dict):
+        return any(map(has_infinity, value.values() if isinstance(value, dict) else value))
+    return isinstance(value, float) and math.isinf(value)
+
+
+def test_what_is_not_json_is_refused() -> None:
+    circle: list[Any] = []
+    circle.append(circle)
+    encode = encoder(allow_nan=False)
+    for bad, error in ((math.nan, ValueError), ({1, 2}, TypeError), (circle, RecursionError)):
+        with pytest.raises(error):
+            encode(bad)
+    with pytest.raises(json.JSONDecodeError):
+        decoded('{"a":1} x')
