@@ -15,26 +15,21 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from benchmarks import (
-    batches,
-    cloud,
-    cloudtasks,
-    continuations,
-    counters,
-    dollars,
-    fan_in,
-    fork_join,
-    growth,
-    healing,
-    live,
-    materialized_views,
-    paging,
-    query_cache,
-    startup,
-    streams,
-    streams_growth,
-)
-from benchmarks.results import Result, table
+from benchmarks import cloud, cloudtasks, paging, startup
+from benchmarks.batches import benchmark as batches
+from benchmarks.continuations import benchmark as continuations
+from benchmarks.counters import benchmark as counters
+from benchmarks.dollars import benchmark as dollars
+from benchmarks.fan_in import benchmark as fan_in
+from benchmarks.fork_join import benchmark as fork_join
+from benchmarks.growth import benchmark as growth
+from benchmarks.harness.results import Result, table
+from benchmarks.healing import benchmark as healing
+from benchmarks.live import benchmark as live
+from benchmarks.materialized_views import benchmark as materialized_views
+from benchmarks.query_cache import benchmark as query_cache
+from benchmarks.streams import benchmark as streams
+from benchmarks.streams import growth as streams_growth
 from rollforward.cloud_profile import BUNDLED
 
 # By the first part of its results' names.

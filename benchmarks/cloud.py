@@ -28,17 +28,19 @@ from typing import Any
 
 from google.cloud import ndb
 
-from benchmarks import cloud_demos, fan_in, fork_join
-from benchmarks.batches_app import BenchDone
-from benchmarks.continuations import addressee
-from benchmarks.counters_app import COUNTERS
-from benchmarks.counters_app import total as counted_by
-from benchmarks.fan_out_app import ITEMS, NOTHING, PAGES, REQUEST, Receipt, Walk
-from benchmarks.load import new_numbers, paced
-from benchmarks.results import Result, percentile
-from benchmarks.streams_app import HOPS, Arrived, BenchCount, count_each
-from benchmarks.streams_load import numbered, push, readable
-from benchmarks.testbed import Bench, open_testbed
+from benchmarks import cloud_demos
+from benchmarks.batches.app import BenchDone
+from benchmarks.continuations.app import ITEMS, NOTHING, PAGES, REQUEST, Receipt, Walk
+from benchmarks.continuations.benchmark import addressee
+from benchmarks.counters.app import COUNTERS
+from benchmarks.counters.app import total as counted_by
+from benchmarks.fan_in import benchmark as fan_in
+from benchmarks.fork_join import benchmark as fork_join
+from benchmarks.harness.load import new_numbers, paced
+from benchmarks.harness.results import Result, percentile
+from benchmarks.harness.testbed import Bench, open_testbed
+from benchmarks.streams.app import HOPS, Arrived, BenchCount, count_each
+from benchmarks.streams.load import numbered, push, readable
 from rollforward import continuations
 from rollforward.continuations.progress import progress
 from rollforward.runtime import Cost
@@ -195,10 +197,12 @@ def _run(
 
 
 @contextlib.contextmanager
-def _stack(target: str, profile: Path, warm: Sequence[str] = (), **options: Any) -> Iterator[Bench]:
+def _stack(
+    subject: str, profile: Path, warm: Sequence[str] = (), **options: Any
+) -> Iterator[Bench]:
     """Run an app in the cloud, whose instances have started."""
     testbed = open_testbed(
-        f"benchmarks.{target}:serve()",
+        f"benchmarks.{subject}.app:serve()",
         is_cached=True,
         emulator="firestore",
         profile=profile,
@@ -241,7 +245,7 @@ def _counters(profile: Path) -> Iterator[Result]:
         "twenty-shards": "the talk's code",
         "one-row": "a transaction on one row",
     }
-    with _stack("counters_app", profile, ["/bench/idle"]) as bench:
+    with _stack("counters", profile, ["/bench/idle"]) as bench:
         for design, versus in designs.items():
             way = design.partition(" ")[0]
 
@@ -258,7 +262,7 @@ def _counters(profile: Path) -> Iterator[Result]:
 def _views(profile: Path) -> Iterator[Result]:
     """Updates of 2 rows, and of 100."""
     designs = {"fan-in": "gathered for a second", "talk": "the talk's code: a task an update"}
-    with _stack("fan_in_app", profile, ["/bench/each/7/7"]) as bench:
+    with _stack("fan_in", profile, ["/bench/each/7/7"]) as bench:
         for rows in fan_in.ROWS:
             for design, versus in designs.items():
                 act = _sent(bench, f"/bench/{design}/{rows}/{{}}")
@@ -274,7 +278,7 @@ def _fork_join(profile: Path) -> Iterator[Result]:
         "slides": "the talk's code",
         "inline": "a transaction each",
     }
-    with _stack("fork_join_app", profile, ["/bench/put"]) as bench:
+    with _stack("fork_join", profile, ["/bench/put"]) as bench:
         for design, versus in designs.items():
             act = _sent(bench, f"/bench/{design}?n={{}}")
             visible = partial(fork_join.folded, bench, design)
@@ -284,7 +288,7 @@ def _fork_join(profile: Path) -> Iterator[Result]:
 
 def _continuations(profile: Path) -> Iterator[Result]:
     """A walk over items, which are all accepted at its beginning."""
-    with _stack("fan_out_app", profile) as bench:
+    with _stack("continuations", profile) as bench:
         with bench.clients.context():
             ndb.put_multi([addressee(number) for number in range(WALKED)])
         _walked(bench, "items")  # The instances start.
@@ -326,7 +330,7 @@ def _walked(bench: Bench, design: str) -> Run:
 def _batches(profile: Path) -> Iterator[Result]:
     """A hundred members and one callback: a member is visible when the batch is complete."""
     designs = {"ours": "a fork-join queue", "article": "the article's code"}
-    with _stack("batches_app", profile, at_once=64) as bench:
+    with _stack("batches", profile, at_once=64) as bench:
         _batch(bench, "ours", is_ours=True)  # The instances start.
         for design, versus in designs.items():
             run = _batch(bench, design, is_ours=design == "ours")
@@ -351,7 +355,7 @@ def _batch(bench: Bench, design: str, *, is_ours: bool) -> Run:
 
 def _streams(profile: Path) -> Iterator[Result]:
     """Records that are counted by their keys, pushed ten at a time."""
-    with _stack("streams_app", profile) as bench:
+    with _stack("streams", profile) as bench:
         for first in (0, OFFERED):  # The instances start with the first ones.
             act = partial(_push, bench, first)
             run = _watched(bench, act, lambda: len(readable(bench)), OFFERED)

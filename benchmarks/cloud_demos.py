@@ -13,11 +13,11 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks.books import GIVE_UP_S
-from benchmarks.dev_server import Stack, running
-from benchmarks.healing import TARGET
-from benchmarks.healing_loads import AllLoads, Visitor
-from benchmarks.results import Result
+from benchmarks.harness.books import GIVE_UP_S
+from benchmarks.harness.dev_server import Stack, running
+from benchmarks.harness.results import Result
+from benchmarks.healing.benchmark import TARGET
+from benchmarks.healing.loads import AllLoads, Visitor
 from models.blog import Comment, post_id
 from models.numbers import numbers_run_key
 from pipelines.blog import samples

@@ -27,7 +27,7 @@ from aiohttp import web
 from google.cloud import tasks_v2
 from google.cloud.tasks_v2.services.cloud_tasks.transports import CloudTasksGrpcTransport
 
-from benchmarks.results import Result
+from benchmarks.harness.results import Result
 from rollforward.local.cloudtasks.emulator import RunningEmulator, running
 
 TARGET_PER_S = 500

@@ -27,7 +27,7 @@ from google.cloud.datastore_v1.types import (
     Value,
 )
 
-from benchmarks.testbed import PROJECT
+from benchmarks.harness.testbed import PROJECT
 from rollforward.local.services.datastore import DatastoreEmulator
 from rollforward.runtime import open_datastore
 

@@ -22,8 +22,8 @@ from dataclasses import asdict, dataclass
 import requests
 from google.cloud import datastore
 
-from benchmarks.books import Books, Writers, until
-from benchmarks.dev_server import Stack, running
+from benchmarks.harness.books import Books, Writers, until
+from benchmarks.harness.dev_server import Stack, running
 from rollforward.local.saves.autosave import SAVE_EVERY_S
 
 WRITERS = Writers(amounts=10, forms=2, students=6, pause_s=0.1)

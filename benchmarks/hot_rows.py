@@ -18,9 +18,9 @@ from dataclasses import dataclass
 
 import psutil
 
-from benchmarks.growth_spent import TIMEOUT_S, until_idle
-from benchmarks.load import new_numbers, paced
-from benchmarks.testbed import Bench, open_testbed
+from benchmarks.growth.spent import TIMEOUT_S, until_idle
+from benchmarks.harness.load import new_numbers, paced
+from benchmarks.harness.testbed import Bench, open_testbed
 from rollforward.cloud_profile import BUNDLED
 
 WORKERS = (1, 2, 4, 8, 16)
@@ -98,20 +98,20 @@ def _batch(bench: Bench, workers: int) -> int:
 
 
 PATTERNS: dict[str, tuple[str, Callable[[Bench, int], int]]] = {
-    "fork-join, one key": ("fork_join_app", _sums),
-    "counters, one count": ("counters_app", _counts),
-    "batches, one batch": ("batches_app", _batch),
+    "fork-join, one key": ("fork_join", _sums),
+    "counters, one count": ("counters", _counts),
+    "batches, one batch": ("batches", _batch),
 }
 
 
 def measure(workers: Sequence[int], names: Sequence[str]) -> Iterator[str]:
     """Yield a row of the table for each pattern and number of workers."""
-    for name, (app, act) in PATTERNS.items():
+    for name, (subject, act) in PATTERNS.items():
         if names and not name.startswith(tuple(names)):
             continue
         for count in workers:
             with open_testbed(
-                f"benchmarks.{app}:serve()",
+                f"benchmarks.{subject}.app:serve()",
                 is_cached=True,
                 emulator="firestore",
                 workers=count,

@@ -16,8 +16,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from benchmarks.fork_join_app import FORK_JOIN, Addition, BareAddition
-from benchmarks.testbed import ACCOUNT, LOCATION, PROJECT, QUEUE_YAML
+from benchmarks.fork_join.app import FORK_JOIN, Addition, BareAddition
+from benchmarks.harness.testbed import ACCOUNT, LOCATION, PROJECT, QUEUE_YAML
 from rollforward.fork_join import insert
 from rollforward.fork_join.items import ItemCodec
 from rollforward.fork_join.joiners import Joiners

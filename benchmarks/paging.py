@@ -15,8 +15,8 @@ from typing import Any
 
 from google.cloud import ndb
 
-from benchmarks.results import Result
-from benchmarks.testbed import PROJECT
+from benchmarks.harness.results import Result
+from benchmarks.harness.testbed import PROJECT
 from rollforward.local.services.standalone import datastore_emulator
 from rollforward.paging import Edge, Listing, Merged, PageTokens, QueryRange, Range, order_key
 from rollforward.runtime import Meter, open_datastore

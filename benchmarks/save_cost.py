@@ -24,8 +24,8 @@ from google.cloud.datastore_v1.types import (
     Value,
 )
 
-from benchmarks.testbed import PROJECT
-from benchmarks.views_app import GROUPS, Bare, source
+from benchmarks.harness.testbed import PROJECT
+from benchmarks.materialized_views.app import GROUPS, Bare, source
 from rollforward.datastore.transactions import transact
 from rollforward.local.services.standalone import datastore_emulator
 from rollforward.materialized_views.entities import catalog_key, marker_key

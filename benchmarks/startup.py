@@ -21,7 +21,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from benchmarks.results import Result, quartiles
+from benchmarks.harness.results import Result, quartiles
 from rollforward.local.services.standalone import datastore_emulator
 
 ROOT = Path(__file__).parent.parent

@@ -1,11 +1,8 @@
 """What a record of a stream costs this framework alone: `python -m benchmarks.streams_cost`.
 
-The workload of benchmarks/streams.py, pulled through one stage and three, with rows in a dict, and
-with all that runs at once in turns on one thread, a remote call each. So the processor time is that
-of our code: no service, no gRPC, no other thread. `--profile` says where it goes.
-
-The least of some rounds counts, for others may use the machine. Calls and bytes hardly vary. The
-garbage collector is set as gunicorn.conf.py sets it: what was loaded before stays anyway.
+The workload of benchmarks/streams/benchmark.py, pulled through one stage and three, with rows in a
+dict, and with all that runs at once in turns on one thread, a remote call each. So the processor
+time is that of our code: no service, no gRPC, no other thread. `--profile` says where it goes.
 """
 
 from __future__ import annotations
@@ -25,9 +22,9 @@ from typing import Any
 
 from google.api_core import exceptions as rpc_errors
 
-from benchmarks import streams_app
-from benchmarks.streams_app import fused, stages
-from benchmarks.streams_workload import truth
+from benchmarks.streams import app
+from benchmarks.streams.app import fused, stages
+from benchmarks.streams.workload import truth
 from rollforward.datastore import rows
 from rollforward.runtime import SystemClock
 from rollforward.runtime.process_state import ProcessState
@@ -42,7 +39,7 @@ from rollforward.streams.storage.remote_calls import Create, Pause, Wake
 from rollforward.streams.storage.schema import HEAD, Names
 from rollforward.streams.workers.worker import Worker
 
-RECORDS, ROUNDS = streams_app.RECORDS, 3
+RECORDS, ROUNDS = app.RECORDS, 3
 SERVED = Path(__file__).parent.parent / "gunicorn.conf.py"
 
 
@@ -168,7 +165,7 @@ def measured(shape: str, name: str, profile: cProfile.Profile | None) -> tuple[f
     store = Rows()
     for each in ("read", "scan", "first_names", "commit"):
         setattr(rows, each, getattr(store, each))
-    machine = Machine(streams_app.pulled(name, SHAPES[shape]), store)
+    machine = Machine(app.pulled(name, SHAPES[shape]), store)
     began_s = time.process_time()
     if profile is None:
         machine.run()

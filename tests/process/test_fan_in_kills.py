@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from benchmarks.fork_join_app import BenchSum
-from benchmarks.testbed import Bench, open_testbed
+from benchmarks.fork_join.app import BenchSum
+from benchmarks.harness.testbed import Bench, open_testbed
 from rollforward.fork_join.accumulator import FLUSH_INTERVAL_S
 from tests.sampling import kills
 from tests.stack import until
@@ -26,7 +26,7 @@ MAX_FLUSH_S = 2.0
 
 @pytest.fixture(scope="module")
 def bench() -> Iterator[Bench]:
-    with open_testbed("benchmarks.fork_join_app:serve()", is_cached=True) as running:
+    with open_testbed("benchmarks.fork_join.app:serve()", is_cached=True) as running:
         yield running
 
 

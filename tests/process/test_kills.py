@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import dev_server
-from benchmarks.books import Books
+from benchmarks.harness import dev_server
+from benchmarks.harness.books import Books
 from models.invitations import Party
 from models.quilt import Quilt, QuiltSquare
 from rollforward.batches.entities import COMPLETED, BatchState

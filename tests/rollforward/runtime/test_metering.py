@@ -11,8 +11,14 @@ from dataclasses import dataclass
 import pytest
 from google.cloud import ndb
 
-from benchmarks.proxies import proxy_before
-from benchmarks.wire_count import CHARGED, MOST_PERCENT_APART, WireCount, apart, percent_apart
+from benchmarks.harness.proxies import proxy_before
+from benchmarks.harness.wire_count import (
+    CHARGED,
+    MOST_PERCENT_APART,
+    WireCount,
+    apart,
+    percent_apart,
+)
 from rollforward import outbox
 from rollforward.datastore.transactions import transact
 from rollforward.runtime import Clients, Cost, rpc

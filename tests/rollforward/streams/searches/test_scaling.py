@@ -1,4 +1,4 @@
-"""The simulation by which benchmarks/scaling.py measures: it repeats itself, and loses nothing."""
+"""The simulation that `python -m benchmarks.scaling` runs: it repeats itself, and loses nothing."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from benchmarks.scaling import Run, Shape, run
-from benchmarks.scaling_profile import ContendedError, Latencies
-from benchmarks.scaling_rows import Rows
+from benchmarks.scaling.profile import ContendedError, Latencies
+from benchmarks.scaling.rows import Rows
 from rollforward.streams.storage.remote_calls import ChangedError, Commit, Found, Key
 from rollforward.streams.storage.schema import CHUNK, INTERVAL, SOURCE, chunk_size
 

@@ -1,0 +1,260 @@
+"""Batches: a thousand tasks that do nothing and one more at the end, by us and others, in one run.
+
+Ours, the article's code and bare tasks run on one stack: gunicorn as the dev server runs it, its
+Cloud Tasks, a Datastore emulator. The queue delivers as many tasks at a time as the app has
+threads, and 500 a second, the most of the service. Celery and Dramatiq run on a Redis beside it,
+with two worker processes each; they keep members in memory, lose them with it, and deliver a
+callback again when a worker dies over it. A round runs each of them once, in turns, but the slow
+ones, which no target is close to, in the first rounds only. How the designs differ:
+benchmarks/batches/app.py, benchmarks/batches/rivals.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import os
+import statistics
+import subprocess
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from unittest import mock
+
+from benchmarks.batches import leasing
+from benchmarks.batches.app import BenchDone
+from benchmarks.harness.results import Result, quartiles
+from benchmarks.harness.testbed import Bench, open_testbed
+from rollforward.local.app.server import THREADS, WORKERS
+from rollforward.local.system import debian
+from rollforward.local.system.ports import free_port
+
+COUNT, WARM_UP = 1_000, 200
+LEAVES = 10_000
+ROUNDS, SLOW_ROUNDS = 7, 2
+SLOW = ("pulled", "article", "dramatiq")
+TIMEOUT_S = 240
+DESIGNS = ("ours", "bare", "pulled", "article")
+RIVALS = {"celery": "Celery, a chord on Redis", "dramatiq": "Dramatiq, a group on Redis"}
+PYTHON = Path(__file__).parents[2] / ".venv" / "rivals" / "bin" / "python"
+MAX_WRITES = 2.2
+
+
+class MissingError(Exception):
+    """Something that is measured against is not there; the text says how to get it."""
+
+
+def measure() -> Iterator[Result]:
+    """Measure everything and yield the comparisons.
+
+    Raises:
+        MissingError: Redis or a rival is not there.
+    """
+    app = "benchmarks.batches.app:serve()"
+    with contextlib.ExitStack() as stack:
+        url = stack.enter_context(_redis())
+        rivals = {name: stack.enter_context(_rival(name, url)) for name in RIVALS}
+        stack.enter_context(_java_without_second_compiler())
+        testbed = open_testbed(app, is_cached=True, at_once=WORKERS * THREADS)
+        bench = stack.enter_context(testbed)
+        seconds, writes = _rounds(bench, rivals)
+        yield from _costs(seconds, writes)
+        yield from _compared(seconds)
+        yield _twice(bench)
+        yield _tree(bench)
+        yield from leasing.measure(bench)
+
+
+@contextlib.contextmanager
+def _java_without_second_compiler() -> Iterator[None]:
+    """Start emulators as the tests do: what asks them little would pay for their compiler.
+
+    A batch of ours asks a hundred times. The Datastore emulator's second compiler took 0.45 s of
+    processor time for each, three times what all the answers took, for as long as it was measured.
+    """
+    with mock.patch.dict(os.environ, JAVA_TOOL_OPTIONS="-XX:TieredStopAtLevel=1"):
+        yield
+
+
+Figures = Mapping[str, list[float]]
+
+
+def _rounds(bench: Bench, rivals: Mapping[str, Callable[[], float]]) -> tuple[Figures, Figures]:
+    """Run all designs in turns; return their seconds, and the writes of a member of ours."""
+    seconds, writes = defaultdict[str, list[float]](list), defaultdict[str, list[float]](list)
+    designs = {design: partial(_run, bench, design, COUNT) for design in DESIGNS}
+    for design in designs:
+        _run(bench, design, WARM_UP)
+    for number in range(ROUNDS):
+        for design, run in {**designs, **rivals}.items():
+            if design in SLOW and number >= SLOW_ROUNDS:
+                continue
+            cost = bench.cost()
+            seconds[design].append(run())
+            if design in designs:
+                writes[design].append((bench.cost() - cost).writes / COUNT)
+    return seconds, writes
+
+
+def _compared(seconds: Figures) -> Iterator[Result]:
+    """Compare how long a batch takes."""
+    yield _ratio("ours_versus_article", seconds["article"], seconds["ours"], "the article's", 10.0)
+    yield _ratio(
+        "ours_versus_bare", seconds["ours"], seconds["bare"], "bare tasks", 1.5, least=False
+    )
+    yield _ratio("pulled_versus_ours", seconds["pulled"], seconds["ours"], "a fork-join queue")
+    yield _ratio("celery_versus_ours", seconds["celery"], seconds["ours"], RIVALS["celery"], 1.0)
+    yield _ratio("dramatiq_versus_ours", seconds["dramatiq"], seconds["ours"], RIVALS["dramatiq"])
+
+
+def _ratio(
+    name: str,
+    one: list[float],
+    other: list[float],
+    versus: str,
+    target: float | None = None,
+    *,
+    least: bool = True,
+) -> Result:
+    return Result(
+        f"batches.{name}",
+        statistics.median(one) / statistics.median(other),
+        "ratio of times",
+        versus,
+        target,
+        at_least=least,
+        raw={"one_s": quartiles(one), "other_s": quartiles(other), "members": COUNT},
+    )
+
+
+def _costs(seconds: Figures, writes: Figures) -> Iterator[Result]:
+    for design in DESIGNS:
+        taken = seconds[design]
+        yield Result(
+            f"batches.{design}_tasks_per_s",
+            COUNT / statistics.median(taken),
+            "tasks a second",
+            "from the call to the completion",
+            raw={"seconds": quartiles(taken)},
+        )
+        yield Result(
+            f"batches.{design}_writes",
+            statistics.median(writes[design]),
+            "entity writes",
+            "a member, completion included",
+            MAX_WRITES if design == "ours" else None,
+            at_least=False,
+            raw={"quartiles": quartiles(writes[design])},
+        )
+
+
+def _twice(bench: Bench) -> Result:
+    """Count how many of the article's batches were told more than once to be complete."""
+    with bench.clients.context():
+        rows = BenchDone.query().fetch()
+    twice = [row for row in rows if row.key.id().startswith("article:") and row.count > 1]
+    return Result("batches.article_completed_twice", len(twice), "batches", f"of {SLOW_ROUNDS + 1}")
+
+
+def _tree(bench: Bench) -> Result:
+    """Run a tree of three levels, and check that each batch in it has completed once."""
+    took_s = _run(bench, "tree", LEAVES)
+    with bench.clients.context():
+        rows = [row for row in BenchDone.query().fetch() if row.key.id().startswith("tree:")]
+    levels = 1 + 10 + 100
+    if len(rows) != levels:
+        raise RuntimeError(f"{len(rows)} batches of {levels} have completed")
+    return Result(
+        "batches.tree_leaves_per_s", LEAVES / took_s, "leaves a second", "a tree of three levels"
+    )
+
+
+# One run
+
+
+def _run(bench: Bench, design: str, count: int) -> float:
+    """Run a batch; return how many seconds that took, from the call that starts it."""
+    batch = f"{time.monotonic_ns()}"
+    began = time.perf_counter()
+    connection = http.client.HTTPConnection("127.0.0.1", bench.port, timeout=TIMEOUT_S)
+    connection.request("GET", f"/bench/{design}/{batch}?count={count}")
+    response = connection.getresponse()
+    connection.close()
+    if response.status != 204:
+        raise RuntimeError(f"{design} answered {response.status}")
+    if design != "bare":
+        _until_done(bench, f"{design}:{batch}")
+    else:
+        _until_idle(bench)
+    took_s = time.perf_counter() - began
+    _until_idle(bench)
+    return took_s
+
+
+def _until_done(bench: Bench, key: str) -> None:
+    """Wait for a completion. Looking costs the app's emulators time: only when nothing is due."""
+    ends_at = time.monotonic() + TIMEOUT_S
+    with bench.clients.context():
+        while not bench.queue.engine.is_idle() or BenchDone.get_by_id(key) is None:
+            if time.monotonic() > ends_at:
+                raise RuntimeError(f"{key} has not completed")
+            time.sleep(0.005)
+
+
+def _until_idle(bench: Bench) -> None:
+    ends_at = time.monotonic() + TIMEOUT_S
+    while bench.queue.engine.wake_at() is not None:
+        if time.monotonic() > ends_at:
+            raise RuntimeError("the queue does not empty")
+        time.sleep(0.005)
+    bench.queue.wait_idle(TIMEOUT_S)
+
+
+# Rivals
+
+
+@contextlib.contextmanager
+def _rival(name: str, url: str) -> Iterator[Callable[[], float]]:
+    """Start a rival; yield what runs one batch of it, and returns how many seconds that took.
+
+    Raises:
+        MissingError: the rival is not there.
+    """
+    if not PYTHON.exists():
+        raise MissingError("Celery and Dramatiq are missing: run `make bench NAMES=batches`")
+    program = Path(__file__).parent / "rivals.py"
+    command = [str(PYTHON), str(program), name, url, str(COUNT)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(command, text=True, **pipes) as process:  # Which waits for its end.
+        asks, answers = process.stdin, process.stdout
+        assert asks is not None
+        assert answers is not None
+
+        def run() -> float:
+            asks.write("run\n")
+            asks.flush()
+            return float(answers.readline())
+
+        with asks:
+            if answers.readline() != "ready\n":
+                raise RuntimeError(f"{name} did not start")
+            yield run
+
+
+@contextlib.contextmanager
+def _redis() -> Iterator[str]:
+    program = debian.find("redis-server") or debian.install("redis-server", "redis-server")
+    if program is None:
+        raise MissingError("Redis is missing: apt-get install redis-server, or brew install redis")
+    port = free_port()
+    with tempfile.TemporaryDirectory() as folder:
+        options = ["--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", folder]
+        server = subprocess.Popen([program, *options], stdout=subprocess.DEVNULL)
+        try:
+            yield f"redis://127.0.0.1:{port}/0"
+        finally:
+            server.terminate()
+            server.wait(10)

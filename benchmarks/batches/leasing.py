@@ -1,0 +1,78 @@
+"""Leasing from a pull queue by 1, 4 and 16 workers, each a process of its own."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+from benchmarks.batches.leaser import PARTITIONS
+from benchmarks.harness.results import Result, quartiles
+from benchmarks.harness.testbed import PROJECT, Bench
+from rollforward.pull_queues import PullQueue
+
+# An emulator's query takes longer the more items there are, which the service's does not.
+ITEMS, LEASERS, AT_ONCE = 500, (1, 4, 16), 20
+ROUNDS = 2
+TIMEOUT_S = 240
+WORK = PullQueue("bench", partitions=PARTITIONS)
+
+
+def measure(bench: Bench) -> Iterator[Result]:
+    """Measure how fast a queue is worked off, and what an item costs where workers meet."""
+    for leasers in LEASERS:
+        rates, trips = [], []
+        for _ in range(ROUNDS):
+            with ThreadPoolExecutor(32) as adders:
+                list(adders.map(partial(_add, bench), range(ITEMS)))
+            took_s, round_trips = _work_off(bench, leasers)
+            rates.append(ITEMS / took_s)
+            trips.append(round_trips / ITEMS)
+        yield Result(
+            f"batches.leased_per_s_by_{leasers}",
+            statistics.median(rates),
+            "items a second",
+            f"leased and acked, {AT_ONCE} at a time, by so many processes side by side",
+            raw={"quartiles": quartiles(rates)},
+        )
+        yield Result(
+            f"batches.lease_round_trips_by_{leasers}",
+            statistics.median(trips),
+            "round trips",
+            "an item, leased and acked",
+            raw={"quartiles": quartiles(trips)},
+        )
+
+
+def _add(bench: Bench, number: int) -> None:
+    with bench.clients.context():
+        WORK.add(bench.clients, str(number))
+
+
+def _work_off(bench: Bench, leasers: int) -> tuple[float, int]:
+    """Let processes work until nothing is left; return the seconds, and their round trips."""
+    command = [sys.executable, "-m", "benchmarks.batches.leaser"]
+    command += [PROJECT, bench.datastore, WORK.name, str(AT_ONCE)]
+    workers = [_worker(command) for _ in range(leasers)]
+    for worker in workers:
+        if worker.stdout is None or worker.stdout.readline() != "ready\n":
+            raise RuntimeError("a leaser did not start")
+    began_at = time.monotonic()
+    for worker in workers:
+        if worker.stdin is not None:
+            worker.stdin.write("\n")
+            worker.stdin.flush()
+    said = [json.loads(worker.communicate(timeout=TIMEOUT_S)[0]) for worker in workers]
+    acked = sum(each["acked"] for each in said)
+    if acked != ITEMS:
+        raise RuntimeError(f"{acked} items of {ITEMS} were acked")
+    return max(each["ended_at"] for each in said) - began_at, sum(e["round_trips"] for e in said)
+
+
+def _worker(command: list[str]) -> subprocess.Popen[str]:
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)

@@ -1,0 +1,156 @@
+"""Counters: one count under many writers, kept in several ways, in one run on one stack.
+
+Over HTTP, by 8 clients, and 32, on kept connections, against gunicorn as the dev server runs it; on
+either emulator, as only one of them increments by itself. The clients (benchmarks/harness/load.py),
+Cloud Tasks and the emulator are processes of their own, but share the machine with it. How the
+designs differ: benchmarks/counters/app.py.
+
+Then a counter under production's limit, simulated: it has to find a number of shards by itself.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Iterator
+
+from benchmarks.counters.app import COUNTERS, KEY, total
+from benchmarks.harness.load import Load, closed, new_numbers, paced, rates_compared
+from benchmarks.harness.results import Result, quartiles
+from benchmarks.harness.testbed import Bench, open_testbed
+
+DESIGNS = ("one-row", "twenty-shards", "adaptive", "one-by-one", "gathered", "in-memory")
+# With 32 clients on one row the Firestore emulator's transactions wait for each other for minutes.
+CLIENTS = {"datastore": (8, 32), "firestore": (8,)}
+SECONDS = 2.0
+ROUNDS = 5
+RIVALS = {"one-row": "a transaction on one row", "twenty-shards": "20 shards by ndb"}
+TARGETS = {
+    ("adaptive", "twenty-shards"): 3.0,
+    ("gathered", "one-row"): 10.0,
+}
+# By one commit each only where that is one round trip.
+TARGETS_OF_ONE_ROUND_TRIP = {("one-by-one", "twenty-shards"): 3.0}
+# Under the limit: clicks a second, and how long the counter may look for its number of shards.
+LIMITED_PER_S = 20
+LIMITED_CLIENTS = 4
+ADAPTS_FOR_S = 40
+MEASURED_FOR_S = 20
+TIMEOUT_S = 120
+
+
+def measure() -> Iterator[Result]:
+    """Measure everything and yield the comparisons."""
+    for emulator in CLIENTS:
+        target = "benchmarks.counters.app:serve()"
+        with open_testbed(target, is_cached=True, emulator=emulator) as bench:
+            for design in DESIGNS:
+                closed(bench.port, f"/bench/{design}", 4, 1.0)
+            _settle(bench)
+            yield from _rates(bench, emulator)
+            if emulator == "datastore":
+                yield from _limited(bench)
+
+
+def _rates(bench: Bench, emulator: str) -> Iterator[Result]:
+    """Compare increments a second, and what they ask of the services."""
+    for clients in CLIENTS[emulator]:
+        loads: dict[str, list[Load]] = {design: [] for design in DESIGNS}
+        spent: dict[str, list[tuple[float, float]]] = {design: [] for design in DESIGNS}
+        for _ in range(ROUNDS):
+            for design in DESIGNS:
+                before, cost = _total(bench, design), bench.cost()
+                load = closed(bench.port, f"/bench/{design}", clients, SECONDS)
+                _settle(bench)
+                counted = len(load.latencies_s)
+                _check(design, _total(bench, design) - before, counted)
+                bill = bench.cost() - cost
+                loads[design].append(load)
+                spent[design].append((bill.writes / counted, bill.round_trips / counted))
+        for design in DESIGNS:
+            for rival in RIVALS:
+                if design != rival:
+                    yield _compared(loads, design, rival, clients, emulator)
+            for place, what in enumerate(("writes", "round_trips")):
+                figures = [each[place] for each in spent[design]]
+                yield Result(
+                    f"counters.{_name(design)}_{what}_at_{clients}_{emulator}",
+                    statistics.median(figures),
+                    "operations",
+                    "an increment",
+                    raw={"quartiles": quartiles(figures)},
+                )
+
+
+def _compared(
+    loads: dict[str, list[Load]], design: str, rival: str, clients: int, emulator: str
+) -> Result:
+    targets = TARGETS | (TARGETS_OF_ONE_ROUND_TRIP if emulator == "firestore" else {})
+    return rates_compared(
+        f"counters.{_name(design)}_versus_{_name(rival)}_at_{clients}_{emulator}",
+        loads[design],
+        loads[rival],
+        RIVALS[rival],
+        targets.get((design, rival)),
+        clients=clients,
+        rounds=ROUNDS,
+    )
+
+
+def _limited(bench: Bench) -> Iterator[Result]:
+    """Let a counter find its number of shards under a limit; compare its p95 with an idle p50."""
+    idle = _paced(bench, "idle", MEASURED_FOR_S)
+    began = _paced(bench, "limited", ADAPTS_FOR_S)
+    found = _paced(bench, "limited", MEASURED_FOR_S)
+    _settle(bench)
+    with bench.clients.context():
+        shards = COUNTERS["limited"].status(bench.clients, KEY)
+    counted = sum(len(load.latencies_s) for load in (began, found))
+    _check("limited", shards.total, counted)
+    yield Result(
+        "counters.limited_p95_versus_idle_p50",
+        found.ms(0.95) / idle.ms(0.5),
+        "ratio",
+        f"an idle counter's p50, {LIMITED_PER_S} a second",
+        2.0,
+        at_least=False,
+        raw={
+            "shards": shards.shards,
+            "p95_ms": round(found.ms(0.95), 2),
+            "p50_ms": round(found.ms(0.5), 2),
+            "p95_while_adapting_ms": round(began.ms(0.95), 2),
+            "idle_p50_ms": round(idle.ms(0.5), 2),
+            "idle_p95_ms": round(idle.ms(0.95), 2),
+        },
+    )
+
+
+def _paced(bench: Bench, design: str, seconds: float) -> Load:
+    numbers = new_numbers(int(LIMITED_PER_S * seconds))
+    return paced(bench.port, f"/bench/{design}", LIMITED_CLIENTS, LIMITED_PER_S, numbers)
+
+
+def _check(design: str, counted: int, accepted: int) -> None:
+    """Check that a count is right. What ndb runs again may count twice, and is measured anyway."""
+    if design in COUNTERS and counted != accepted:
+        raise RuntimeError(f"{design}: {accepted} were accepted, {counted} were counted")
+
+
+def _total(bench: Bench, design: str) -> int:
+    with bench.clients.context():
+        return total(bench.clients, design)
+
+
+def _settle(bench: Bench) -> None:
+    """Wait until everything accepted is folded: past the in-memory window, and no task is left."""
+    time.sleep(0.6)
+    ends_at = time.monotonic() + TIMEOUT_S
+    while bench.queue.engine.wake_at() is not None:
+        if time.monotonic() > ends_at:
+            raise RuntimeError("the queue does not empty")
+        time.sleep(0.05)
+    bench.queue.wait_idle(TIMEOUT_S)
+
+
+def _name(design: str) -> str:
+    return design.replace("-", "_")

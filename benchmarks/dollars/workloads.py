@@ -1,0 +1,288 @@
+"""What `make bench NAMES=dollars` runs: some items through each pattern, and in the plain way.
+
+A plain way runs without contention, one client at a time: it is never dearer than that. The one of
+pull queues is here, the others are in the apps of the other benchmarks.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from google.cloud import ndb
+
+from benchmarks.batches.leasing import AT_ONCE, WORK
+from benchmarks.continuations.app import ITEMS, NOTHING, PAGES, Walk
+from benchmarks.continuations.benchmark import ITEMS_A_RUN, addressee, check_receipts
+from benchmarks.counters.app import total
+from benchmarks.fan_in import benchmark as fan_in
+from benchmarks.fork_join import benchmark as fork_join
+from benchmarks.harness.load import counted, new_numbers, paced
+from benchmarks.harness.testbed import Bench
+from benchmarks.query_cache.app import posts
+from benchmarks.streams.app import BATCH, PUSHED, Arrived, BenchCount, count_each
+from benchmarks.streams.load import check_windows, push
+from benchmarks.streams.workload import events
+from rollforward import continuations
+from rollforward.continuations.progress import progress
+from rollforward.datastore.transactions import transact
+from rollforward.runtime import Cost
+from rollforward.streams import Pushed
+
+TIMEOUT_S = 120
+CLIENTS, MANY = 8, 32
+ITEMS_EACH, ITEMS_OF_MANY = 200, 1_000
+# Of a plain way, where each item costs the same.
+PLAIN_ITEMS = 100
+# The rate of the talk's table at which a fork-join queue has little to gather.
+PACED_PER_S = 76
+PAGES_PER_S, PAGES_SHOWN = 100, 600
+RECORDS = 20_000
+# What is gathered in memory is stored by then, and the tasks that follow are created.
+GATHERED_S = 0.6
+
+
+@dataclass(frozen=True)
+class Spent:
+    """What some items cost."""
+
+    cost: Cost
+    items: int
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A pattern and the plain way to do the same."""
+
+    name: str
+    what: str
+    ours: Spent
+    plain_way: str
+    plain: Spent
+
+
+@dataclass(frozen=True)
+class Stack:
+    """An app of the benchmarks, and what is measured on it."""
+
+    subject: str
+    measure: Callable[[Bench], Iterator[Compared]]
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+class WrongError(Exception):
+    """Items were lost or doubled, so their price says nothing."""
+
+
+def settle(bench: Bench) -> None:
+    """Wait until no task is left, and nothing is gathered in memory. Datastore is not asked."""
+    for _ in range(2):
+        time.sleep(GATHERED_S)
+        bench.queue.wait_idle(TIMEOUT_S, with_scheduled=True)
+
+
+def spend(bench: Bench, items: int, start: Callable[[], object]) -> Spent:
+    """Start some items, and count until they are done."""
+    before = bench.whole_cost()
+    start()
+    settle(bench)
+    return Spent(bench.whole_cost() - before, items)
+
+
+def check(what: str, count: int, expected: int) -> None:
+    """Check that each item was done once.
+
+    Raises:
+        WrongError: it was not.
+    """
+    if count != expected:
+        raise WrongError(f"{what}: {count} items were done of {expected}")
+
+
+# Patterns
+
+
+def fan_out(bench: Bench) -> Iterator[Compared]:
+    """Do a thousand items in pages, and by a task each."""
+    with bench.clients.context():
+        for start in range(0, ITEMS_A_RUN, 500):
+            ndb.put_multi([addressee(number) for number in range(start, start + 500)])
+    run, walk = (Walk(secrets.token_hex(8), "g", NOTHING) for _ in range(2))
+
+    def start_pages() -> None:
+        with bench.clients.context():
+            continuations.start(bench.clients, PAGES, run, run_id=run.run_id)
+
+    def start_items() -> None:
+        with bench.clients.context():
+            ITEMS.enqueue(bench.clients, walk)
+
+    ours = spend(bench, ITEMS_A_RUN, start_pages)
+    plain = spend(bench, ITEMS_A_RUN, start_items)
+    check_receipts(bench, walk)
+    with bench.clients.context():
+        check("continuations", progress(run.run_id).totals.done, ITEMS_A_RUN)
+    yield Compared("continuations", "in pages of 100", ours, "a task and a receipt each", plain)
+
+
+def views(bench: Bench) -> Iterator[Compared]:
+    """Save sources of hot rows, and of many."""
+    for name, rows in (("views_hot", 2), ("views_spread", 100)):
+        spent = {}
+        for design in ("fan-in", "talk"):
+            before = fan_in.visible(bench, design, rows)
+            save = partial(
+                counted,
+                bench.port,
+                f"/bench/{design}/{rows}/{{}}",
+                CLIENTS,
+                new_numbers(ITEMS_EACH),
+            )
+            spent[design] = spend(bench, ITEMS_EACH, save)
+            check(design, fan_in.visible(bench, design, rows) - before, ITEMS_EACH)
+        what = f"saves over {rows} rows, gathered"
+        yield Compared(name, what, spent["fan-in"], "the talk's code", spent["talk"])
+
+
+def sums(bench: Bench) -> Iterator[Compared]:
+    """Add to one sum: under full load, and at a pace at which there is little to gather."""
+    plain = _additions(bench, "inline", 1, PLAIN_ITEMS)
+    way = "a transaction each, one at a time"
+    full = _additions(bench, "fork-join", MANY, ITEMS_OF_MANY)
+    yield Compared("fork_join", f"{MANY} clients, one sum", full, way, plain)
+    numbers = range(4 * PACED_PER_S)
+    before = fork_join.folded(bench, "fork-join")
+    add = partial(paced, bench.port, "/bench/fork-join", CLIENTS, PACED_PER_S, numbers)
+    slow = spend(bench, len(numbers), add)
+    check("fork-join", fork_join.folded(bench, "fork-join") - before, len(numbers))
+    yield Compared("fork_join_paced", f"{PACED_PER_S} a second, one sum", slow, way, plain)
+
+
+def _additions(bench: Bench, design: str, clients: int, items: int) -> Spent:
+    before = fork_join.folded(bench, design)
+    add = partial(counted, bench.port, f"/bench/{design}", clients, range(items))
+    spent = spend(bench, items, add)
+    check(design, fork_join.folded(bench, design) - before, items)
+    return spent
+
+
+def counts(bench: Bench) -> Iterator[Compared]:
+    """Increment one count, with an idempotency key and without."""
+    spent = {}
+    for design, clients, items in (("adaptive", CLIENTS, ITEMS_EACH), ("one-row", 1, PLAIN_ITEMS)):
+        count = partial(counted, bench.port, f"/bench/{design}", clients, range(items))
+        spent[design] = spend(bench, items, count)
+        with bench.clients.context():
+            check(design, total(bench.clients, design), items)
+    ours, plain = spent["adaptive"], spent["one-row"]
+    what = f"exact, {CLIENTS} clients"
+    yield Compared("counters", what, ours, "a transaction each, one at a time, no key", plain)
+
+
+def tasks(bench: Bench) -> Iterator[Compared]:
+    """Run a batch of tasks, and work off a pull queue."""
+    ours = spend(bench, ITEMS_EACH, partial(_get, bench, f"/bench/ours/b?count={ITEMS_EACH}"))
+    plain = spend(bench, PLAIN_ITEMS, partial(_get, bench, f"/bench/article/b?count={PLAIN_ITEMS}"))
+    yield Compared("batches", "members of one batch", ours, "the article's code", plain)
+    ours = spend(bench, ITEMS_EACH, partial(_lease_all, bench))
+    plain = spend(bench, PLAIN_ITEMS, partial(_claim_all, bench))
+    what = f"leased and acked, {AT_ONCE} at a time"
+    yield Compared("pull_queues", what, ours, "a row each, claimed in a transaction", plain)
+
+
+def _get(bench: Bench, path: str) -> None:
+    with urllib.request.urlopen(f"http://127.0.0.1:{bench.port}{path}", timeout=TIMEOUT_S):
+        pass
+
+
+def _lease_all(bench: Bench) -> None:
+    with bench.clients.context():
+        for number in range(ITEMS_EACH):
+            WORK.add(bench.clients, str(number))
+        acked, ends_at = 0, time.monotonic() + TIMEOUT_S
+        while acked < ITEMS_EACH and time.monotonic() < ends_at:
+            leases = WORK.lease(bench.clients, limit=AT_ONCE)
+            acked += len(leases) - len(WORK.ack(bench.clients, leases))
+    check("pull queue", acked, ITEMS_EACH)
+
+
+class BenchJob(ndb.Model):
+    """Work that waits, as one would store it without a queue."""
+
+    payload = ndb.TextProperty()
+    is_claimed = ndb.BooleanProperty(default=False)
+
+
+def _claim_all(bench: Bench) -> None:
+    """Put a row for each item; find, claim and delete them one by one."""
+    with bench.clients.context():
+        for number in range(PLAIN_ITEMS):
+            BenchJob(payload=str(number)).put()
+        waiting = BenchJob.query(BenchJob.is_claimed == False)  # noqa: E712
+        done = 0
+        while (key := waiting.get(keys_only=True)) is not None:
+            if transact(partial(_claim, key)):
+                key.delete()
+                done += 1
+    check("rows", done, PLAIN_ITEMS)
+
+
+def _claim(key: Any) -> bool:
+    job = key.get()
+    if job is None or job.is_claimed:
+        return False
+    job.is_claimed = True
+    job.put()
+    return True
+
+
+def windows(bench: Bench) -> Iterator[Compared]:
+    """Count records in windows: pushed a hundred at a time, and by a task each."""
+    pipeline = PUSHED[BATCH]
+
+    def push_all() -> None:
+        for first in range(0, RECORDS, BATCH):
+            part = enumerate(events(RECORDS)[first : first + BATCH], first)
+            push(bench, pipeline, [Pushed(f"{n}", {"key": each.key}, each.at) for n, each in part])
+        pipeline.close(bench.clients, "in")
+
+    def enqueue_all() -> None:
+        part: Sequence[Any] = events(RECORDS)[:PLAIN_ITEMS]
+        count_each.enqueue_many(bench.clients, [Arrived(*each) for each in part])
+
+    ours = spend(bench, RECORDS, push_all)
+    check_windows(bench, pipeline, RECORDS)
+    plain = spend(bench, PLAIN_ITEMS, enqueue_all)
+    with bench.clients.context():
+        check("tasks", sum(row.count for row in BenchCount.query().fetch()), PLAIN_ITEMS)
+    what = f"records in pushes of {BATCH}, one stage"
+    yield Compared("streams", what, ours, "a task and a transaction each", plain)
+
+
+def pages(bench: Bench) -> Iterator[Compared]:
+    """Show a front page, cached for two seconds and not."""
+    with bench.clients.context():
+        entities = posts()
+        for start in range(0, len(entities), 200):
+            ndb.put_multi(entities[start : start + 200])
+    cached = partial(paced, bench.port, "/bench/cached", CLIENTS, PAGES_PER_S, range(PAGES_SHOWN))
+    bare = partial(counted, bench.port, "/bench/bare", 1, range(PLAIN_ITEMS))
+    ours, plain = spend(bench, PAGES_SHOWN, cached), spend(bench, PLAIN_ITEMS, bare)
+    what = f"a page of ten posts, {PAGES_PER_S} a second, kept for 2 s"
+    yield Compared("query_cache", what, ours, "not cached", plain)
+
+
+STACKS = (
+    Stack("continuations", fan_out),
+    Stack("fan_in", views, {"is_cached": True}),
+    Stack("fork_join", sums, {"is_cached": True}),
+    Stack("counters", counts, {"is_cached": True}),
+    Stack("batches", tasks, {"is_cached": True}),
+    Stack("streams", windows, {"emulator": "firestore"}),
+    Stack("query_cache", pages, {"is_cached": True}),
+)

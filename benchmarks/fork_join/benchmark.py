@@ -1,0 +1,278 @@
+"""Fork-join queues: additions to one sum, against rival designs, in one run on one stack.
+
+Over HTTP, by 1 to 64 clients on kept connections, against gunicorn as the dev server runs it. The
+clients (benchmarks/harness/load.py), Cloud Tasks and the Datastore emulator are processes of their
+own, but share the machine with it. How the designs differ: benchmarks/fork_join/app.py.
+"""
+
+from __future__ import annotations
+
+import statistics
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields
+from functools import partial
+
+from benchmarks.fork_join.app import IN_MEMORY, SUMS, Addition, BareAddition, BenchSum
+from benchmarks.harness.load import Load, closed, paced, rates_compared
+from benchmarks.harness.results import Result, quartiles
+from benchmarks.harness.testbed import Bench, open_testbed
+from rollforward.runtime import Cost
+
+DESIGNS = ("put", "inline", "slides", "fork-join", "at-once", "in-memory")
+CLIENTS = (1, 8, 32, 64)
+FULL_LOAD = CLIENTS[-1]
+SECONDS = 2.0
+ROUNDS = 5
+PACED_CLIENTS = 4
+RIVALS = {"put": "a bare put", "inline": "a transaction each", "slides": "the talk's code"}
+TARGETS = {
+    ("fork-join", "put", 1): 0.8,
+    ("fork-join", "put", 8): 0.8,
+    ("fork-join", "put", 32): 1.5,
+    ("fork-join", "put", 64): 2.0,
+    ("fork-join", "inline", 32): 10.0,
+}
+# The talk's table: items a second, and how long an insert took on App Engine in 2010.
+TALK = {22: 223, 76: 258}
+TIMEOUT_S = 120
+BELOW_HTTP = 8
+
+
+def measure() -> Iterator[Result]:
+    """Measure everything and yield the comparisons."""
+    with open_testbed("benchmarks.fork_join.app:serve()", is_cached=True) as bench:
+        for design in DESIGNS:
+            closed(bench.port, f"/bench/{design}", 4, 1.0)
+        _settle(bench)
+        yield from _rates(bench)
+        yield from _full_load(bench)
+        yield from _paced(bench)
+        yield from _below_http(bench)
+
+
+# As fast as it goes
+
+
+def _rates(bench: Bench) -> Iterator[Result]:
+    """Compare accepted items a second, and how long an insert takes."""
+    for clients in CLIENTS:
+        loads: dict[str, list[Load]] = {design: [] for design in DESIGNS}
+        for _ in range(ROUNDS):
+            for design, found in loads.items():
+                before = folded(bench, design)
+                load = closed(bench.port, f"/bench/{design}", clients, SECONDS)
+                _settle(bench)
+                _check(design, folded(bench, design) - before, len(load.latencies_s))
+                found.append(load)
+        for design in DESIGNS:
+            for rival in RIVALS:
+                if design != rival and (rival == "put" or design == "fork-join"):
+                    yield _compared(loads, design, rival, clients)
+        if clients == 1:
+            yield _latency("fork_join.fork_join_p50_at_1", loads["fork-join"], loads["put"], 1.1)
+
+
+def _compared(loads: dict[str, list[Load]], design: str, rival: str, clients: int) -> Result:
+    return rates_compared(
+        f"fork_join.{design.replace('-', '_')}_versus_{rival}_at_{clients}",
+        loads[design],
+        loads[rival],
+        RIVALS[rival],
+        TARGETS.get((design, rival, clients)),
+        clients=clients,
+        rounds=ROUNDS,
+    )
+
+
+def _latency(
+    name: str, ours: Sequence[Load], theirs: Sequence[Load], most: float | None, **raw: object
+) -> Result:
+    """Compare how long an insert takes, and how long a bare put."""
+    ours_ms, theirs_ms = ([load.ms(0.5) for load in loads] for loads in (ours, theirs))
+    return Result(
+        name,
+        statistics.median(ours_ms) / statistics.median(theirs_ms),
+        "ratio",
+        "a bare put's",
+        most,
+        at_least=False,
+        raw={"ours_ms": quartiles(ours_ms), "theirs_ms": quartiles(theirs_ms), **raw},
+    )
+
+
+def _check(design: str, folded: int, accepted: int) -> None:
+    """Check that a sum is right; the talk's code may lose and double, and is measured anyway."""
+    if design in SUMS and design != "slides" and folded != accepted:
+        raise RuntimeError(f"{design}: {accepted} were accepted, {folded} were folded")
+
+
+# Operations
+
+
+def _full_load(bench: Bench) -> Iterator[Result]:
+    """Count what an item asks of the services when each thread of the app is busy."""
+    for design in ("fork-join", "at-once"):
+        load = partial(closed, bench.port, f"/bench/{design}", FULL_LOAD, 4.0)
+        counted = _count(bench, design, load)
+        name = design.replace("-", "_")
+        yield from _bill(counted, f"fork_join.{name}_", "at_full_load", {"writes": 0.2})
+        yield Result(
+            f"fork_join.{name}_items_per_join_at_full_load",
+            counted.items / max(1, counted.batches),
+            "items",
+            f"{FULL_LOAD} clients, one key",
+            80 if design == "fork-join" else None,
+            raw={"items": counted.items, "joins": counted.batches},
+        )
+
+
+@dataclass
+class Counted:
+    """What some items cost."""
+
+    items: int
+    batches: int
+    cost: Cost
+    cached: int
+    load: Load
+
+
+def _count(bench: Bench, design: str, act: Callable[[], Load]) -> Counted:
+    _settle(bench)
+    cost, cached, (_, batches) = bench.cost(), bench.cached(), _sum(bench, design)
+    load = act()
+    _settle(bench)
+    return Counted(
+        items=len(load.latencies_s),
+        batches=_sum(bench, design)[1] - batches,
+        cost=bench.cost() - cost,
+        cached=bench.cached() - cached,
+        load=load,
+    )
+
+
+def _bill(
+    counted: Counted, prefix: str, suffix: str, targets: dict[str, float]
+) -> Iterator[Result]:
+    figures = {field.name: getattr(counted.cost, field.name) for field in fields(Cost)}
+    for what, spent in {**figures, "cache_operations": counted.cached}.items():
+        yield Result(
+            f"{prefix}{what}_per_item_{suffix}",
+            spent / counted.items,
+            "operations",
+            "one key",
+            targets.get(what),
+            at_least=False,
+            raw={"items": counted.items},
+        )
+
+
+# At the talk's pace
+
+
+def _paced(bench: Bench) -> Iterator[Result]:
+    """Compare how long an insert takes at the talk's rates; count what it asks for."""
+    for per_s, talk_ms in TALK.items():
+        loads: dict[str, list[Load]] = {"put": [], "fork-join": [], "at-once": []}
+        for _ in range(ROUNDS):
+            for design, found in loads.items():
+                found.append(_at(bench, design, per_s, 4.0))
+                _settle(bench)
+        for design in ("fork-join", "at-once"):
+            name = f"fork_join.{design.replace('-', '_')}_p50_at_{per_s}_per_s"
+            most = 1.5 if (design, per_s) == ("fork-join", 76) else None
+            yield _latency(name, loads[design], loads["put"], most, talk_2010_ms=talk_ms)
+    counted = _count(bench, "fork-join", lambda: _at(bench, "fork-join", 76, 10.0))
+    targets = {"writes": 2.1, "tasks": 0.02}
+    yield from _bill(counted, "fork_join.fork_join_", "at_76_per_s", targets)
+
+
+def _at(bench: Bench, design: str, per_s: int, seconds: float) -> Load:
+    numbers = range(int(per_s * seconds))
+    return paced(bench.port, f"/bench/{design}", PACED_CLIENTS, per_s, numbers)
+
+
+# Below HTTP
+
+
+def _below_http(bench: Bench) -> Iterator[Result]:
+    """Compare the in-memory fan-in with a bare put, eight threads in this process."""
+
+    def per_s(act: Callable[[], object], seconds: float) -> float:
+        counts: list[int] = []
+
+        def work() -> None:
+            ends_at, done = time.perf_counter() + seconds, 0
+            with bench.clients.context():
+                while time.perf_counter() < ends_at:
+                    act()
+                    done += 1
+            counts.append(done)
+
+        _side_by_side([work] * BELOW_HTTP)
+        return sum(counts) / seconds
+
+    ours, theirs = [], []
+    for _ in range(ROUNDS):
+        theirs.append(per_s(lambda: BareAddition(amount=1).put(), SECONDS))
+        ours.append(per_s(lambda: IN_MEMORY.add(bench.clients, "below", Addition(1)), SECONDS))
+        with bench.clients.context():
+            IN_MEMORY.flush(bench.clients)
+    _settle(bench)
+    yield Result(
+        "fork_join.in_memory_below_http",
+        statistics.median(ours) / statistics.median(theirs),
+        "ratio",
+        "a bare put",
+        5.0,
+        raw={
+            "ours_per_s": round(statistics.median(ours)),
+            "theirs_per_s": round(statistics.median(theirs)),
+            "threads": BELOW_HTTP,
+            "rounds": ROUNDS,
+        },
+    )
+
+
+def _side_by_side(acts: Sequence[Callable[[], None]]) -> None:
+    errors: list[BaseException] = []
+
+    def guarded(act: Callable[[], None]) -> None:
+        try:
+            act()
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=guarded, args=[act]) for act in acts]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+
+
+# What became of it
+
+
+def _settle(bench: Bench) -> None:
+    """Wait until everything accepted is folded: past the in-memory window, and no task is left."""
+    time.sleep(0.6)
+    ends_at = time.monotonic() + TIMEOUT_S
+    while bench.queue.engine.wake_at() is not None:
+        if time.monotonic() > ends_at:
+            raise RuntimeError("the queue does not empty")
+        time.sleep(0.05)
+    bench.queue.wait_idle(TIMEOUT_S)
+
+
+def _sum(bench: Bench, design: str) -> tuple[int, int]:
+    with bench.clients.context():
+        row = BenchSum.get_by_id(design)
+    return (row.items, row.batches) if row else (0, 0)
+
+
+def folded(bench: Bench, design: str) -> int:
+    return _sum(bench, design)[0]

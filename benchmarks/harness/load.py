@@ -1,0 +1,220 @@
+"""Clients on kept connections, in a process of their own that costs little.
+
+What shares a process with the clients shares its lock, too, and is measured with them. So
+`closed` and `paced` start this module as a program, which says as JSON what its clients saw.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import itertools
+import json
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass
+
+from benchmarks.harness.results import Result, percentile, quartiles
+
+# A lost race is sent again, within the same latency.
+MAX_RACES = 1_000
+ACCEPTED, LOST_RACE = 204, 409
+# What a patient client sends again, too: the services were not there, or the server is too busy.
+TRY_AGAIN = (429, 500, 503)
+_NUMBERS = itertools.count()
+
+
+@dataclass
+class Load:
+    """What the clients saw.
+
+    Attributes:
+        began: When, by time.time().
+        seconds: How long it took.
+        latencies_s: How long each answer took.
+        ends_s: How long after the beginning each answer came, the first one first.
+    """
+
+    began: float
+    seconds: float
+    latencies_s: list[float]
+    ends_s: list[float]
+
+    @property
+    def per_s(self) -> float:
+        return len(self.latencies_s) / self.seconds
+
+    def ms(self, share: float) -> float:
+        """Return a percentile, in milliseconds."""
+        return percentile(self.latencies_s, share) * 1000
+
+
+def new_numbers(count: int) -> range:
+    """Return numbers that this process has not used before."""
+    used = list(itertools.islice(_NUMBERS, count))
+    return range(used[0], used[-1] + 1)
+
+
+def closed(port: int, path: str, clients: int, seconds: float) -> Load:
+    """GET a path as fast as the answers come."""
+    return _run(port, path, "--clients", clients, "--seconds", seconds)
+
+
+def counted(port: int, path: str, clients: int, numbers: range) -> Load:
+    """GET a path once for each number, which is the "{}" in it, as fast as the answers come."""
+    first, most = numbers.start, len(numbers)
+    return _run(port, path, "--clients", clients, "--first", first, "--requests", most)
+
+
+def paced(
+    port: int,
+    path: str,
+    clients: int,
+    per_s: float,
+    numbers: range,
+    *,
+    give_up_s: float = float("inf"),
+) -> Load:
+    """GET a path once for each number, at a rate, whatever the answers.
+
+    Args:
+        give_up_s: After so long no request is sent, and none is waited for; those that were
+            answered until then are what is returned. An error of the server is sent again.
+    """
+    first, most = numbers.start, len(numbers)
+    return _run(
+        port,
+        path,
+        *("--clients", clients, "--per-s", per_s, "--first", first, "--requests", most),
+        *("--give-up-s", give_up_s),
+    )
+
+
+def rates_compared(
+    name: str,
+    ours: Sequence[Load],
+    theirs: Sequence[Load],
+    versus: str,
+    target: float | None,
+    **raw: object,
+) -> Result:
+    """Return how many times as many requests a second one design takes; medians of loads."""
+    figures = {
+        f"{side}_{what}": quartiles([figure(load) for load in loads])
+        for side, loads in (("ours", ours), ("theirs", theirs))
+        for what, figure in _FIGURES.items()
+    }
+    ratio = statistics.median(load.per_s for load in ours) / statistics.median(
+        load.per_s for load in theirs
+    )
+    return Result(name, ratio, "ratio", versus, target, raw={**figures, **raw})
+
+
+_FIGURES: dict[str, Callable[[Load], float]] = {
+    "per_s": lambda load: load.per_s,
+    "p50_ms": lambda load: load.ms(0.5),
+    "p95_ms": lambda load: load.ms(0.95),
+}
+
+
+def _run(port: int, path: str, *arguments: object) -> Load:
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.harness.load",
+        str(port),
+        path,
+        *map(str, arguments),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(done.stderr.strip().splitlines()[-1])
+    return Load(**json.loads(done.stdout))
+
+
+# The program
+
+
+def main() -> int:
+    """Send, and print what the clients saw."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.harness.load")
+    parser.add_argument("port", type=int)
+    parser.add_argument("path")
+    parser.add_argument("--clients", type=int, required=True)
+    parser.add_argument("--seconds", type=float, default=float("inf"))
+    parser.add_argument("--requests", type=int, default=0, help="0: as many as there is time for")
+    parser.add_argument("--first", type=int, default=0, help="the number of the first")
+    parser.add_argument("--give-up-s", type=float, default=float("inf"))
+    parser.add_argument("--per-s", type=float, default=0.0, help="0: as fast as the answers come")
+    print(json.dumps(asdict(asyncio.run(_send(parser.parse_args())))))
+    return 0
+
+
+async def _send(chosen: argparse.Namespace) -> Load:
+    began, started = time.time(), time.perf_counter()
+    numbers = itertools.islice(itertools.count(chosen.first), chosen.requests or None)
+    latencies: list[float] = []
+    ends: list[float] = []
+    is_patient = chosen.give_up_s < float("inf")
+
+    async def client() -> None:
+        async with _line(chosen.port, is_patient=is_patient) as get:
+            for number in numbers:
+                if chosen.per_s:
+                    at = started + (number - chosen.first) / chosen.per_s
+                    await asyncio.sleep(max(0.0, at - time.perf_counter()))
+                elif time.perf_counter() > started + chosen.seconds:
+                    return
+                latencies.append(await get(chosen.path.format(number)))
+                ends.append(time.perf_counter() - started)
+
+    async def until_given_up() -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(chosen.give_up_s if is_patient else None):
+                await client()
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(chosen.clients):
+            group.create_task(until_given_up())
+    return Load(began, time.perf_counter() - started, latencies, ends)
+
+
+@asynccontextmanager
+async def _line(port: int, *, is_patient: bool) -> AsyncIterator[Callable[[str], Awaitable[float]]]:
+    """Keep a connection; its answers are read to their ends, so that the next is the next."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+
+    async def get(path: str) -> float:
+        began = time.perf_counter()
+        for _ in range(MAX_RACES):
+            writer.write(f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
+            head = await reader.readuntil(b"\r\n\r\n")
+            status = int(head[9:12])
+            if status == ACCEPTED:
+                return time.perf_counter() - began
+            await reader.readexactly(_length(head))
+            if status != LOST_RACE and not (is_patient and status in TRY_AGAIN):
+                raise RuntimeError(f"{path}: {status}")
+        raise RuntimeError(f"{path}: lost a thousand races")
+
+    try:
+        yield get
+    finally:
+        writer.close()
+
+
+def _length(head: bytes) -> int:
+    for line in head.split(b"\r\n"):
+        name, _, value = line.partition(b":")
+        if name.lower() == b"content-length":
+            return int(value)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,381 @@
+"""What benchmarks run on: emulators, a queue, and the measured app under gunicorn.
+
+Cloud Tasks runs in the benchmark's own process; the app's workers, two unless a benchmark says
+otherwise, and the Datastore emulator are processes of their own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import secrets
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import grpc
+from flask import Flask
+
+import main
+from benchmarks.harness.proxies import proxy_before
+from benchmarks.harness.wire_count import WireCount
+from handlers.settings import DemoSettings
+from pipelines.invitations.mail import Mailer, SmtpMailer
+from rollforward.cloud_profile import load as load_profile
+from rollforward.cloud_profile.slowdown import slowed
+from rollforward.local.app.server import THREADS, WORKERS, AppServer
+from rollforward.local.cloudtasks.emulator import RunningEmulator, running
+from rollforward.local.services.mail import MailServer
+from rollforward.local.services.standalone import datastore_emulator, mail_server, memcached
+from rollforward.local.system import ports
+from rollforward.outbox import InlineRelay
+from rollforward.registry import Registry
+from rollforward.runtime import (
+    Cache,
+    Clients,
+    Cost,
+    Meter,
+    NoCache,
+    open_cloud_tasks,
+    open_datastore,
+)
+from rollforward.tasks import CloudTaskQueue, UrlTarget
+
+ROOT = Path(__file__).parents[2]
+PROJECT, LOCATION = "demo-bench", "us-central1"
+ACCOUNT = "tasks@demo-bench.iam.gserviceaccount.com"
+NOTED_EVERY_S = 0.1
+# The most that the service gives one queue.
+QUEUE_YAML = """
+queue:
+  - name: bench
+    rate: 500/s
+    bucket_size: 500
+    max_concurrent_requests: AT_ONCE
+"""
+# Of patterns that have tasks of their own; what lost a race comes back as with queue.yaml.
+QUEUE_YAML += "".join(
+    f"""
+  - name: {name}
+    rate: 500/s
+    bucket_size: 500
+    max_concurrent_requests: 16
+    retry_parameters:
+      min_backoff_seconds: 0.1
+      max_backoff_seconds: 5
+"""
+    for name in ("default", "fork-join", "streams", "streams-ticks")
+)
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What is measured, and what it runs on."""
+
+    clients: Clients
+    writer: Clients  # The same, as slow as the profile says: what a caller in the cloud has.
+    read_meter: Meter  # Of what this process asks of Datastore by `clients`.
+    queue: RunningEmulator
+    relay: MailServer
+    costs: Path
+    port: int
+    workers: Callable[[], list[int]]  # Their process ids.
+    datastore: str  # The emulator's address.
+    wire: WireCount | None = None  # What passes by on its way to the emulators, if it is counted.
+
+    def cost(self) -> Cost:
+        """Return what the app has spent so far, and what this process has on Cloud Tasks."""
+        bills = [Cost(**bill["cost"]) for bill in self._bills()]
+        own = [self.clients.meter.total()]
+        if self.writer is not self.clients:
+            own.append(self.writer.meter.total())
+        return sum([*bills, *own], start=Cost())
+
+    def aborts(self) -> int:
+        """Return how many calls of the app have lost a race so far."""
+        return sum(bill["aborts"] for bill in self._bills())
+
+    def moved_bytes(self) -> int:
+        """Return how many bytes the app and Datastore have exchanged; 0 if they are not counted."""
+        return sum(bill["bytes"] for bill in self._bills())
+
+    def whole_cost(self) -> Cost:
+        """Return the same, and what this process has spent on Datastore."""
+        return self.cost() + self.read_meter.total()
+
+    def cached(self) -> int:
+        """Return how often the app has asked memcached."""
+        return sum(bill["cache_operations"] for bill in self._bills())
+
+    def _bills(self) -> list[dict[str, Any]]:
+        """Return the bills of the app's workers, once they have noted what they did last."""
+        time.sleep(3 * NOTED_EVERY_S)
+        return [json.loads(path.read_text()) for path in self.costs.glob("*.json")]
+
+
+class CountingCache:
+    """memcached, counting what is asked of it."""
+
+    def __init__(self, cache: Cache) -> None:
+        self.cache = cache
+        self.operations = 0
+        self._lock = threading.Lock()
+
+    def __getattr__(self, name: str) -> Any:
+        asked = getattr(self.cache, name)
+
+        def counted(*args: Any, **options: Any) -> Any:
+            with self._lock:
+                self.operations += 1
+            return asked(*args, **options)
+
+        return counted
+
+
+class AbortCounter(grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc]
+    """Counts the calls that lost a race, by whoever says so."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._lock = threading.Lock()
+
+    def intercept_unary_unary(
+        self, continuation: Callable[[Any, Any], Any], details: Any, request: Any
+    ) -> Any:
+        call = continuation(details, request)
+        call.add_done_callback(self._look)
+        return call
+
+    def _look(self, call: Any) -> None:
+        error = call.exception()
+        if isinstance(error, grpc.Call) and error.code() == grpc.StatusCode.ABORTED:
+            with self._lock:
+                self.count += 1
+
+
+class ByteCounter(grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc]
+    """Counts the bytes of requests and answers. It serializes both once more, which takes time."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._lock = threading.Lock()
+
+    def intercept_unary_unary(
+        self, continuation: Callable[[Any, Any], Any], details: Any, request: Any
+    ) -> Any:
+        call = continuation(details, request)
+        call.add_done_callback(lambda done: self._add(request, done))
+        return call
+
+    def _add(self, request: Any, call: Any) -> None:
+        count = _size(request) + (0 if call.exception() else _size(call.result()))
+        with self._lock:
+            self.count += count
+
+
+def _size(message: Any) -> int:
+    return int(getattr(message, "_pb", message).ByteSize())
+
+
+def app_for(registry: Registry) -> tuple[Flask, Clients]:
+    """Return an app for a registry; each process notes its bill in the folder BENCH_COSTS.
+
+    Bytes are counted where BENCH_BYTES is set.
+    """
+    settings = DemoSettings.from_environment(os.environ)
+    aborts, moved = AbortCounter(), ByteCounter()
+    watchers = [aborts, moved] if os.environ.get("BENCH_BYTES") else [aborts]
+    opened = main.open_clients(settings, registry, interceptors=watchers)
+    cache = CountingCache(opened.cache)
+    clients = replace(opened, cache=cache)  # type: ignore[arg-type]
+    path = Path(os.environ["BENCH_COSTS"]) / f"{os.getpid()}.json"
+
+    def bill() -> dict[str, Any]:
+        cost, asked = clients.meter.total().as_dict(), cache.operations
+        counts = {"aborts": aborts.count, "bytes": moved.count}
+        return {"cost": cost, "cache_operations": asked, **counts}
+
+    threading.Thread(target=_note, args=[path, bill], daemon=True).start()
+    return main.create_app(settings, clients, registry), clients
+
+
+def _note(path: Path, bill_of: Callable[[], dict[str, Any]]) -> None:
+    """Note a bill whenever it has grown; no request waits for that."""
+    noted = ""
+    while True:
+        bill = json.dumps(bill_of())
+        if bill != noted:
+            part = path.with_suffix(".part")
+            part.write_text(bill)
+            part.replace(path)
+            noted = bill
+        time.sleep(NOTED_EVERY_S)
+
+
+@contextlib.contextmanager
+def open_testbed(
+    target: str,
+    *,
+    is_cached: bool = False,
+    workers: int = WORKERS,
+    threads: int = THREADS,
+    emulator: str = "datastore",
+    at_once: int = 16,
+    profile: Path | None = None,
+    is_counted: bool = False,
+    queue_yaml: str = QUEUE_YAML,
+    environment: Mapping[str, str] | None = None,
+) -> Iterator[Bench]:
+    """Start everything on free ports.
+
+    Args:
+        target: What gunicorn serves, "module:serve()".
+        is_cached: The app has a memcached.
+        workers: How many processes serve the app.
+        threads: Of each of them.
+        emulator: "datastore", or "firestore", which locks, and increments by itself.
+        at_once: How many tasks of the queue "bench" are delivered at a time.
+        profile: How slow the services are; None: as fast as emulators are.
+        is_counted: Proxies count what passes by; they slow it down.
+        queue_yaml: The queues.
+        environment: Of the app, besides what it needs anyway.
+    """
+    port = ports.free_port()
+    url = f"http://127.0.0.1:{port}"
+    wire = WireCount() if is_counted else None
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        datastore_emulator(emulator) as emulated,
+        _watched(emulated, wire) as datastore,
+        memcached() as cache,
+        mail_server() as relay,
+        running(
+            queue_yaml=_written(Path(folder) / "queue.yaml", queue_yaml, at_once),
+            app_url=url,
+            project=PROJECT,
+            location=LOCATION,
+            issuer="http://issuer.bench",
+            profile=load_profile(profile) if profile else None,
+        ) as queue,
+        _watched(queue.grpc_address, wire) as cloud_tasks,
+        _app(
+            target,
+            port,
+            (workers, threads),
+            folder,
+            datastore,
+            cache if is_cached else None,
+            relay,
+            queue,
+            cloud_tasks,
+            {**(environment or {}), "CLOUD_PROFILE": str(profile or "")},
+        ) as app,
+    ):
+        read_meter = Meter()
+        clients = writer = _clients(url, datastore, relay, cloud_tasks, read_meter)
+        if profile is not None:
+            writer = _clients(url, datastore, relay, cloud_tasks, Meter(), profile)
+        if wire is not None:
+            wire.deliveries = lambda: queue.engine.attempts.operations
+        costs = Path(folder)
+        yield Bench(
+            clients, writer, read_meter, queue, relay, costs, port, app.workers, datastore, wire
+        )
+
+
+@contextlib.contextmanager
+def _watched(service: str, wire: WireCount | None) -> Iterator[str]:
+    """Yield the address of a service, or of a proxy before it that counts."""
+    if wire is None:
+        yield service
+        return
+    with proxy_before(service, wire.saw) as proxy:
+        yield proxy.address
+
+
+def _written(path: Path, queue_yaml: str, at_once: int) -> Path:
+    path.write_text(queue_yaml.replace("AT_ONCE", str(at_once)))
+    return path
+
+
+def _clients(
+    url: str,
+    datastore: str,
+    relay: MailServer,
+    cloud_tasks: str,
+    read_meter: Meter,
+    profile: Path | None = None,
+) -> Clients:
+    """Return clients of this process; as slow as a profile says, all they ask counts as cost."""
+    slow = slowed(str(profile), NoCache()) if profile else None
+    meter = Meter() if slow is None else read_meter
+    client = open_cloud_tasks(
+        emulator=cloud_tasks, interceptors=[meter, *(slow.tasks if slow else ())]
+    )
+    host, _, port = relay.address.rpartition(":")
+    return Clients(
+        datastore=open_datastore(
+            PROJECT,
+            emulator=datastore,
+            interceptors=[read_meter, *(slow.datastore if slow else ())],
+        ),
+        tasks=CloudTaskQueue(client, PROJECT, LOCATION, UrlTarget(url, ACCOUNT, url)),
+        cache=NoCache(),
+        meter=meter,
+        relay=InlineRelay(),
+        services={Mailer: SmtpMailer(host, int(port), "News <news@bench.example>")},
+    )
+
+
+@contextlib.contextmanager
+def _app(
+    target: str,
+    port: int,
+    workers: tuple[int, int],
+    folder: str,
+    datastore: str,
+    cache: str | None,
+    relay: MailServer,
+    queue: RunningEmulator,
+    cloud_tasks: str,
+    environment: Mapping[str, str],
+) -> Iterator[AppServer]:
+    """Run gunicorn with the measured app."""
+    url = f"http://127.0.0.1:{port}"
+    env = {
+        **os.environ,
+        "GOOGLE_CLOUD_PROJECT": PROJECT,
+        "DATASTORE_EMULATOR_HOST": datastore,
+        "CLOUD_TASKS_EMULATOR_HOST": cloud_tasks,
+        "MEMCACHE_HOSTS": cache or "",
+        "SMTP_HOST": relay.address,
+        "TASKS_URL": url,
+        "TASKS_LOCATION": LOCATION,
+        "TASKS_SERVICE_ACCOUNT": ACCOUNT,
+        "TASKS_CERTS_URL": f"{queue.control_url}/oauth2/v1/certs",
+        "TASKS_ISSUER": "http://issuer.bench",
+        "SECRET_KEY": secrets.token_hex(32),
+        "LOG_LEVEL": "WARNING",
+        "BENCH_COSTS": folder,
+        **environment,
+    }
+    count, threads = workers
+    app = AppServer(ROOT, port=port, env=env, target=target, workers=count, threads=threads)
+    _wait(app.start)
+    try:
+        yield app
+    finally:
+        _wait(app.stop)
+
+
+def _wait(coroutine_function: Callable[[], object]) -> None:
+    """Run a coroutine on a thread of its own: the caller's may have a loop that runs."""
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(lambda: asyncio.run(coroutine_function())).result()  # type: ignore[arg-type]

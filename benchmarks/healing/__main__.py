@@ -1,0 +1,10 @@
+"""Runs this benchmark by itself: `python -m benchmarks.healing`."""
+
+import os
+import sys
+
+from benchmarks.healing.benchmark import main
+
+if __name__ == "__main__":
+    os.environ.setdefault("LOG_LEVEL", "WARNING")
+    sys.exit(main())

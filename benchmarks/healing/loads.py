@@ -1,0 +1,313 @@
+"""Load on every pattern of the demo app, by its pages, and whether each is exact again.
+
+Each writer repeats what was not accepted. What should be there is known from what was accepted,
+and what is there is read from Datastore, past the app.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import os
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent import futures
+from functools import partial
+from typing import Any, Protocol
+from unittest import mock
+
+import requests
+
+import main
+from benchmarks.harness.books import (
+    GIVE_UP_S,
+    LOOK_EVERY_S,
+    TOKEN,
+    Books,
+    Writers,
+    until,
+    until_taken,
+)
+from benchmarks.harness.dev_server import Stack
+from benchmarks.healing.app import WORK
+from handlers.settings import DemoSettings
+from models.quilt import quilt_key
+from pipelines.counters.counters import FORMS, SHARDED
+from pipelines.invitations.parties import party_of
+from pipelines.weblog.progress import observe
+from rollforward.continuations.entities import RUNNING
+from rollforward.continuations.progress import progress
+from rollforward.local.shell import find
+from rollforward.pull_queues.entities import items_of
+from rollforward.runtime import Clients
+
+GUESTS = 100
+LINES = 60
+SEND_EVERY_S, QUILT_EVERY_S, LOG_EVERY_S, CLICK_EVERY_S = 4.0, 4.0, 2.0, 0.3
+ITEM_EVERY_S = 0.2
+LEASERS, LEASED = 2, 20
+NOON = datetime.datetime(2030, 5, 1, 12, tzinfo=datetime.UTC)
+LINE = '192.0.2.{} - - [{:%d/%b/%Y:%H:%M:%S} +0000] "GET /cakes/{} HTTP/1.1" 200 512 "-" "Ada"\n'
+
+
+class Load(Protocol):
+    """Writes to one pattern, and its truth."""
+
+    def open(self) -> None:
+        """Make what is written to."""
+
+    def write(self, is_over: threading.Event) -> None:
+        """Write until it is over; what was begun is accepted then."""
+
+    def is_exact(self) -> bool:
+        """Return whether all that was accepted is done."""
+
+
+class Visitor:
+    """Sends forms until they are accepted, and looks into Datastore."""
+
+    def __init__(self, stack: Stack) -> None:
+        self.stack = stack
+        self.session = requests.Session()
+
+    def send(self, page: str, path: str, form: Mapping[str, str], log: bytes = b"") -> None:
+        """Send a form of a page, with a file if there is one, until it is accepted."""
+        app = self.stack.where["app"]
+
+        def send() -> requests.Response:
+            shown = self.session.get(app + page, timeout=30).text
+            token = TOKEN.search(shown)
+            sent = {**form, "csrf_token": token.group(1) if token else ""}
+            files = {"file": ("access.log", log)} if log else None
+            url = app + path
+            return self.session.post(url, sent, files=files, timeout=30, allow_redirects=False)
+
+        until_taken(send, {303})
+
+
+class Mails:
+    """A party whose guests are told of one change after the other."""
+
+    def __init__(self, stack: Stack, clients: Clients) -> None:
+        self.visitor, self.clients = Visitor(stack), clients
+        self.party = secrets.token_hex(16)
+        self.page = f"/invitations/{self.party}"
+        self.sends = 0
+
+    def open(self) -> None:
+        self.visitor.send("/invitations", "/invitations", {"id": self.party, **self._details()})
+        form = {"id": secrets.token_hex(16), "count": str(GUESTS)}
+        self.visitor.send(self.page, f"{self.page}/sample-guests", form)
+        until(lambda: not self._is_running(party_of(self.party).imports), "guests are not there")
+
+    def write(self, is_over: threading.Event) -> None:
+        while not is_over.is_set():
+            self.visitor.send(self.page, f"{self.page}/details", self._details())
+            self.visitor.send(self.page, f"{self.page}/send", {})
+            self.sends += 1
+            is_over.wait(SEND_EVERY_S)
+
+    def is_exact(self) -> bool:
+        sends = [send["run_id"] for send in party_of(self.party).sends]
+        return len(sends) == self.sends and not self._is_running(sends)
+
+    def _is_running(self, runs: list[str]) -> bool:
+        return any(progress(run, dots=False).state == RUNNING for run in runs)
+
+    def _details(self) -> dict[str, str]:
+        """Return a change of the party."""
+        place = f"Room {self.sends}"
+        return {"title": "Party", "host": "Ada", "place": place, "when": "2031-01-01T20:00"}
+
+
+class Quilts:
+    """Quilts of 64 squares, each a member of a batch."""
+
+    def __init__(self, stack: Stack, clients: Clients) -> None:
+        self.visitor = Visitor(stack)
+        self.quilts: list[str] = []
+
+    def open(self) -> None:
+        """There is nothing to make."""
+
+    def write(self, is_over: threading.Event) -> None:
+        chosen = {"size": "8", "palette": "dusk", "pattern": "waves", "pace": "fast"}
+        while not is_over.is_set():
+            quilt = secrets.token_hex(16)
+            self.visitor.send("/quilt", "/quilt", {"id": quilt, **chosen})
+            self.quilts.append(quilt)
+            is_over.wait(QUILT_EVERY_S)
+
+    def is_exact(self) -> bool:
+        rows = [quilt_key(quilt).get() for quilt in self.quilts]
+        return all(row is not None and row.outcome == "succeeded" for row in rows)
+
+
+class Weblog:
+    """Access logs, a minute each, which a stream's windows count."""
+
+    def __init__(self, stack: Stack, clients: Clients) -> None:
+        self.visitor, self.clients = Visitor(stack), clients
+        self.logs = 0
+
+    def open(self) -> None:
+        """There is nothing to make."""
+
+    def write(self, is_over: threading.Event) -> None:
+        page = "/streams/weblog"
+        while not is_over.is_set():
+            form = {"id": secrets.token_hex(16), "pace": "fast"}
+            self.visitor.send(page, f"{page}/logs", form, self._log())
+            self.logs += 1
+            is_over.wait(LOG_EVERY_S)
+
+    def _log(self) -> bytes:
+        begin = NOON + datetime.timedelta(seconds=self.logs * LINES)
+        times = (begin + datetime.timedelta(seconds=second) for second in range(LINES))
+        return "".join(LINE.format(i % 50, at, i % 7) for i, at in enumerate(times)).encode()
+
+    def is_exact(self) -> bool:
+        seen = observe(self.clients)
+        totals = seen.totals
+        hits = totals.computations["hits"]
+        worked_on = hits.records + hits.late
+        return not seen.is_moving and totals.requests == worked_on == self.logs * LINES
+
+
+class Clicks:
+    """A sharded counter."""
+
+    def __init__(self, stack: Stack, clients: Clients) -> None:
+        self.visitor, self.clients = Visitor(stack), clients
+        self.clicks = 0
+
+    def open(self) -> None:
+        """There is nothing to make."""
+
+    def write(self, is_over: threading.Event) -> None:
+        while not is_over.is_set():
+            form = {"id": secrets.token_hex(16), "amount": "1"}
+            self.visitor.send("/counters", "/counters/clicks", form)
+            self.clicks += 1
+            is_over.wait(CLICK_EVERY_S)
+
+    def is_exact(self) -> bool:
+        return SHARDED.total(self.clients, FORMS).value == self.clicks
+
+
+class Sums:
+    """Sums by the API, a fork-join queue; and a school, whose bars are a view."""
+
+    def __init__(self, stack: Stack, clients: Clients) -> None:
+        self.books = Books(stack, Writers(amounts=1, students=1, pause_s=0.2))
+
+    def open(self) -> None:
+        self.books.open()
+
+    def write(self, is_over: threading.Event) -> None:
+        with self.books.writing():
+            is_over.wait()
+
+    def is_exact(self) -> bool:
+        return self.books.sum_is_exact()
+
+
+class Leased:
+    """A pull queue of the benchmark's own, with leasers over HTTP that ack what they lease."""
+
+    def __init__(self, stack: Stack, clients: Clients) -> None:
+        self.stack, self.clients = stack, clients
+        self.added = 0
+        self.leased: set[str] = set()
+        self.is_over = threading.Event()
+
+    def open(self) -> None:
+        """Let leasers work until all is done."""
+        for _ in range(LEASERS):
+            threading.Thread(target=self._lease, daemon=True).start()
+
+    def write(self, is_over: threading.Event) -> None:
+        while not is_over.is_set():
+            key = {"Idempotency-Key": secrets.token_hex(16)}
+            until_taken(partial(self._post, "items", {"payload": "work"}, key), {201})
+            self.added += 1
+            is_over.wait(ITEM_EVERY_S)
+
+    def is_exact(self) -> bool:
+        is_left = items_of(WORK.name).get(keys_only=True) is not None
+        is_exact = len(self.leased) == self.added and not is_left
+        if is_exact:
+            self.is_over.set()
+        return is_exact
+
+    def _lease(self) -> None:
+        while not self.is_over.is_set():
+            with contextlib.suppress(requests.RequestException):
+                found = self._post("lease", {"limit": LEASED, "lease_s": 3})
+                if leases := found.json()["leases"] if found.ok else []:
+                    self.leased |= {lease["id"] for lease in leases}
+                    self._post("ack", {"tokens": [lease["token"] for lease in leases]})
+            self.is_over.wait(LOOK_EVERY_S)
+
+    def _post(
+        self, verb: str, body: dict[str, Any], headers: Mapping[str, str] = {}
+    ) -> requests.Response:
+        where = self.stack.where
+        token = requests.get(f"{where['console']}/api/v1/identity-token", timeout=30).text
+        url = f"{where['app']}/api/v1/pull/{WORK.name}/{verb}"
+        signed = {**headers, "Authorization": f"Bearer {token}"}
+        return requests.post(url, json=body, headers=signed, timeout=30)
+
+
+class AllLoads:
+    """Every pattern at once, and more loads if there are any."""
+
+    def __init__(self, stack: Stack, more: Sequence[Callable[[Stack, Clients], Load]] = ()) -> None:
+        with mock.patch.dict(os.environ, find(stack.where["console"]).environment):
+            self.clients = main.open_clients(DemoSettings.from_environment(os.environ))
+        sums = Sums(stack, self.clients)
+        kinds = (Mails, Quilts, Weblog, Clicks, Leased, *more)
+        others: list[Load] = [kind(stack, self.clients) for kind in kinds]
+        self._loads: list[Load] = [sums, *others]
+        self._looks = {type(load).__name__.lower(): (load, load.is_exact) for load in self._loads}
+        self._looks["grades"] = sums, sums.books.bars_are_exact
+        self._threads = futures.ThreadPoolExecutor(len(self._loads))
+        self._writers: dict[Load, futures.Future[None]] = {}
+
+    def open(self) -> None:
+        """Make what is written to."""
+        with self.clients.context():
+            for load in self._loads:
+                load.open()
+
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[None]:
+        """Write meanwhile; what was begun may be accepted later."""
+        is_over = threading.Event()
+        for load in self._loads:
+            self._writers[load] = self._threads.submit(load.write, is_over)
+        try:
+            yield
+        finally:
+            is_over.set()
+
+    def until_exact(self, began: float) -> dict[str, float]:
+        """Return the seconds since `began` until all that a pattern accepted was done.
+
+        It is GIVE_UP_S when that took longer.
+        """
+        with futures.ThreadPoolExecutor(len(self._looks)) as threads:
+            seconds = {
+                name: threads.submit(self._seconds, load, is_exact, began)
+                for name, (load, is_exact) in self._looks.items()
+            }
+            return {name: future.result() for name, future in seconds.items()}
+
+    def _seconds(self, load: Load, is_exact: Callable[[], bool], began: float) -> float:
+        self._writers[load].result()
+        with self.clients.context():
+            while (seconds := time.monotonic() - began) < GIVE_UP_S and not is_exact():
+                time.sleep(LOOK_EVERY_S)
+        return round(seconds, 1)

@@ -1,0 +1,6 @@
+"""Runs this benchmark by itself: `python -m benchmarks.scaling`."""
+
+from benchmarks.scaling.benchmark import main
+
+if __name__ == "__main__":
+    main()

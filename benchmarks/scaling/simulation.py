@@ -1,0 +1,306 @@
+"""Workers of streams in virtual time: each remote call takes as long as a profile says.
+
+The code is the real one, which yields its remote calls
+(rollforward/streams/storage/remote_calls.py). N workers run the tasks of one queue,
+a task each at a time, each on a processor and in a process of its own; the ticks have a queue of
+theirs. Commits that share a row follow each other. Everything that is drawn follows from one seed.
+Nothing fails: what faults do the schedules of the tests search.
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections import Counter, deque
+from collections.abc import Callable, Generator, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from benchmarks.scaling.profile import CALL_MS, FOUND_MS, RECORD_MS, ContendedError, Latencies
+from benchmarks.scaling.rows import Rows
+from rollforward.streams.coordinator import tick
+from rollforward.streams.graph.declaration import Declaration
+from rollforward.streams.graph.environment import Environment, Pace
+from rollforward.streams.storage.remote_calls import (
+    ChangedError,
+    Commit,
+    Create,
+    Found,
+    Key,
+    OutcomeUnknownError,
+    Pause,
+    Peek,
+    Peeks,
+    Read,
+    Scan,
+    Snapshot,
+    Wake,
+)
+from rollforward.streams.storage.schema import CHUNK, HEAD, chunk_size
+from rollforward.streams.workers.worker import Worker
+
+Steps = Generator[Any, Any, Any]
+
+FIRST_MS = 1_735_732_800_000
+RETRY_MS = 100.0
+TICKS = 8  # At a time, as queue.yaml has it.
+
+
+@dataclass
+class Machine:
+    """A process: what it knows, and since when it has had nothing to do."""
+
+    memories: dict[Any, Any] = field(default_factory=dict)
+
+
+@dataclass
+class Queue:
+    """A queue of tasks, and the processes that run them."""
+
+    machines: list[Machine]
+    at_once: int
+    due: deque[Wake] = field(default_factory=deque)
+    running: int = 0
+    full_ms: float = 0.0  # How long tasks have waited for no other reason than `at_once`.
+    since_ms: float = 0.0
+
+
+@dataclass
+class Process:
+    """Steps under way."""
+
+    steps: Steps
+    machine: Machine
+    role: str
+    queue: Queue | None = None
+    wake: Wake | None = None
+    began_ms: float = 0.0
+
+
+class Simulation:
+    """One pipeline and its workers."""
+
+    def __init__(
+        self,
+        pipeline: Declaration,
+        workers: int,
+        *,
+        at_once: int,
+        latencies: Latencies,
+        pace: Pace,
+        seed: int,
+    ) -> None:
+        self.pipeline, self.latencies, self.pace = pipeline, latencies, pace
+        self.random = random.Random(seed)
+        self.rows = Rows()
+        self.now_ms = 0.0
+        self._events: list[tuple[float, int, Callable[[], None]]] = []
+        self._count = 0
+        self._named: set[tuple[Any, ...]] = set()
+        self._free_ms: dict[Key, float] = {}  # When the last commit of a row returns.
+        self.work = Queue([Machine() for _ in range(workers)], at_once)
+        self.ticks = Queue([Machine() for _ in range(TICKS)], TICKS)
+        self.spent: Counter[tuple[str, str]] = Counter()  # Milliseconds by role and by what.
+        self.calls: Counter[tuple[str, str]] = Counter()
+        self.tick_ms: list[float] = []
+        self.weigh: Callable[[Commit], int] = bytes_of
+        self.costs: Counter[str] = Counter()  # Of all: rows read and written, calls, bytes.
+
+    # Time
+
+    def at(self, at_ms: float, event: Callable[[], None]) -> None:
+        self._count += 1
+        heapq.heappush(self._events, (at_ms, self._count, event))
+
+    def run(self, until_ms: float) -> None:
+        """Let time pass."""
+        while self._events and self._events[0][0] <= until_ms:
+            self.now_ms, _, event = heapq.heappop(self._events)
+            event()
+        self.now_ms = until_ms
+
+    def environment(self, machine: Machine) -> Environment:
+        return Environment(
+            self.pipeline,
+            now_ms=lambda: FIRST_MS + int(self.now_ms),
+            elapsed_ms=lambda: self.now_ms,
+            new_id=lambda: f"{self.random.getrandbits(64):016x}",
+            complain=lambda text: None,
+            pace=self.pace,
+            memories=machine.memories,
+            later=lambda steps: self.start(steps, machine, "ring"),
+        )
+
+    def start(self, steps: Steps, machine: Machine, role: str) -> None:
+        """Begin steps that no queue has asked for."""
+        self._resume(Process(steps, machine, role, began_ms=self.now_ms), None)
+
+    # Queues
+
+    def _create(self, wakes: Iterable[Wake]) -> None:
+        for wake in wakes:
+            if wake.name not in self._named:
+                self._named.add(wake.name)
+                delay_ms = wake.delay_s * 1000 + self.latencies.draw("dispatch", self.random)
+                self.at(self.now_ms + delay_ms, lambda wake=wake: self._enqueue(wake))
+
+    def _enqueue(self, wake: Wake) -> None:
+        queue = self.work if wake.target[0] else self.ticks
+        self.note_full(queue)
+        queue.due.append(wake)
+        self._dispatch(queue)
+
+    def _dispatch(self, queue: Queue) -> None:
+        while queue.due and queue.machines and queue.running < queue.at_once:
+            wake = queue.due.popleft()
+            place = self.random.randrange(len(queue.machines))
+            machine = queue.machines.pop(place)
+            queue.running += 1
+            environment, (name, lo) = self.environment(machine), wake.target
+            steps: Steps = Worker(environment, name, lo).run() if name else tick(environment)
+            role = "work" if name else "tick"
+            self._resume(Process(steps, machine, role, queue, wake, self.now_ms), None)
+
+    def note_full(self, queue: Queue) -> None:
+        """Add up how long tasks wait though there are processes; to be called before a change."""
+        if queue.due and queue.machines:
+            queue.full_ms += self.now_ms - queue.since_ms
+        queue.since_ms = self.now_ms
+
+    def _end(self, process: Process, *, again: bool) -> None:
+        self.rows.end_moment(id(process))
+        if process.role == "tick":
+            self.tick_ms.append(self.now_ms - process.began_ms)
+        queue, wake = process.queue, process.wake
+        if queue is None or wake is None:
+            return
+        self.note_full(queue)
+        queue.running -= 1
+        queue.machines.append(process.machine)
+        if again:
+            self.at(self.now_ms + RETRY_MS, lambda: self._enqueue(wake))
+        self._dispatch(queue)
+
+    # Calls
+
+    def _resume(self, process: Process, answer: Any) -> None:
+        go_on = process.steps.throw if isinstance(answer, Exception) else process.steps.send
+        try:
+            call = go_on(answer)
+        except StopIteration:
+            self._end(process, again=False)
+        except (ChangedError, OutcomeUnknownError):
+            self._end(process, again=True)
+        else:
+            self._begin(process, call)
+
+    def _begin(self, process: Process, call: Any) -> None:
+        """Let a call take its time: that of the processor before it, and its own."""
+        what = type(call).__name__.lower()
+        self.calls[process.role, what] += 1
+        if isinstance(call, Pause):
+            self._spend(process, "pause", call.seconds * 1000)
+            self.at(self.now_ms + call.seconds * 1000, lambda: self._resume(process, None))
+            return
+        cpu_ms = CALL_MS
+        if isinstance(call, Commit):
+            cpu_ms += RECORD_MS * letters_of(call)
+        self._spend(process, "processor", cpu_ms)
+        self.at(self.now_ms + cpu_ms, lambda: self._send(process, call, what))
+
+    def _send(self, process: Process, call: Any, what: str) -> None:
+        if isinstance(call, Commit):
+            self._send_commit(process, call)
+            return
+        answer, rows = self._answered(process, call)
+        if what == "create":
+            self.costs["tasks"] += rows
+        elif what not in ("peek", "peeks"):  # Names alone are no reads.
+            self.costs["reads"] += rows
+        self.costs["calls"] += 1
+        if isinstance(call, Peeks):  # Side by side: as long as the slowest one.
+            draws = [self.latencies.draw("peek", self.random) for _ in call.peeks]
+            took_ms = max(draws) + FOUND_MS * rows
+        elif what in ("peek", "scan"):
+            took_ms = self.latencies.draw(what, self.random, found=rows)
+        else:
+            took_ms = self.latencies.draw(what, self.random, rows)
+        self._spend(process, what, took_ms)
+        self.at(self.now_ms + took_ms, lambda: self._resume(process, answer))
+
+    def _answered(self, process: Process, call: Any) -> tuple[Any, int]:
+        """Return the answer of a call that writes no row, and how many rows it has read."""
+        if isinstance(call, Read):
+            return self.rows.read(call.keys, call.at), len(call.keys)
+        if isinstance(call, Snapshot):
+            moment = self.rows.begin_moment(id(process))
+            return (moment, self.rows.read(call.keys)), len(call.keys)
+        if isinstance(call, Create):
+            self._create(call.wakes)
+            return None, len(call.wakes)
+        if isinstance(call, Peeks):
+            answers = [self._answered(process, each)[0] for each in call.peeks]
+            return answers, sum(map(len, answers))
+        assert isinstance(call, Peek | Scan)
+        at = call.at if isinstance(call, Peek) else None
+        found = self.rows.scan(call.kind, call.low, call.high, call.limit, at)
+        return ([name for name, _ in found] if isinstance(call, Peek) else found), len(found)
+
+    def _send_commit(self, process: Process, commit: Commit) -> None:
+        """Commit behind those that write a row of this one, as often as that may be written."""
+        keys = [key for key, *_ in (*commit.puts, *commit.inserts, *commit.deletes)]
+        written = [key for key, *_ in (*commit.puts, *commit.deletes)]
+        free_ms, held_by = self.now_ms, ""
+        try:
+            for key in written:
+                at_ms = max(
+                    self._free_ms.get(key, 0.0),
+                    self.now_ms + self.latencies.wait_for(key, self.now_ms),
+                )
+                if at_ms > free_ms:
+                    free_ms, held_by = at_ms, key.kind
+        except ContendedError:
+            self._spend(process, "contended", self.latencies.abort_ms)
+            self.calls[process.role, "contended"] += 1
+            abort_ms = self.now_ms + self.latencies.abort_ms
+            self.at(abort_ms, lambda: self._resume(process, ChangedError()))
+            return
+        if held_by:
+            self._spend(process, f"wait for {held_by}", free_ms - self.now_ms)
+        self.costs.update(calls=1, writes=len(keys), bytes=self.weigh(commit))
+        took_ms = self.latencies.draw("commit", self.random, len(keys))
+        self._spend(process, "commit", took_ms)
+        for key in written:
+            self._free_ms[key] = free_ms + took_ms
+        self.at(free_ms + took_ms, lambda: self._apply(process, commit))
+
+    def _apply(self, process: Process, commit: Commit) -> None:
+        try:
+            answer: Any = self.rows.commit(commit)
+        except ChangedError as error:
+            self.calls[process.role, "lost"] += 1
+            if any(key.kind == HEAD for key, *_ in commit.puts):
+                self.calls[process.role, "lost head"] += 1
+            answer = error
+        self._resume(process, answer)
+
+    def _spend(self, process: Process, what: str, took_ms: float) -> None:
+        self.spent[process.role, what] += took_ms
+
+
+def letters_of(commit: Commit) -> int:
+    """Return how many records a commit takes out of inboxes and puts into some."""
+    keys = [key for key, *_ in (*commit.inserts, *commit.deletes)]
+    return sum(chunk_size(key.name)[0] for key in keys if key.kind == CHUNK)
+
+
+def bytes_of(commit: Commit) -> int:
+    """Return about how many bytes of records a commit writes."""
+    return sum(chunk_size(key.name)[1] for key, _ in commit.inserts if key.kind == CHUNK)
+
+
+def found_letters(before: Iterable[tuple[Key, Found]], computation: str) -> Iterable[Any]:
+    """Yield the records that were in chunks of a computation."""
+    for key, row in before:
+        if key.kind == CHUNK and key.name.split(":", 2)[1] == computation:
+            yield from row.body

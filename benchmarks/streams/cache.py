@@ -1,0 +1,155 @@
+"""What a worker's state cache saves, by its size: reads, and the worker's processor time.
+
+One worker in this process works on what was pushed to it before, in batches of 100 as they came;
+only that is measured. Nothing else runs beside it but the emulator, whose time does not count.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from benchmarks.harness.results import Result
+from benchmarks.harness.testbed import PROJECT
+from benchmarks.streams.load import WrongError
+from benchmarks.streams.workload import FIRST_MS
+from rollforward.local.services.standalone import datastore_emulator
+from rollforward.outbox import InlineRelay
+from rollforward.runtime import Clients, Meter, NoCache, open_datastore
+from rollforward.runtime.messages import Message
+from rollforward.streams import Computation, Context, Pipeline, Pushed, Record
+from rollforward.streams.driver import Engine
+from rollforward.streams.graph.environment import Pace
+from rollforward.streams.workers.lease import Memory
+from rollforward.streams.workers.worker import Worker
+
+KEYS, STATE_CHARS = 2_000, 400
+BATCH, RECORDS, ROUNDS = 100, 4_000, 3
+# Parts of what all states take in memory.
+PARTS = (0.0, 0.25, 0.5, 0.75, 1.0)
+MIN_READS, MIN_CPU = 2.0, 1.5
+MANY_BYTES = 100_000_000
+
+
+class Kept(Computation):
+    """Keeps a text of each key, and how many records it has had."""
+
+    inputs = {"in": lambda value: str(value["key"])}  # noqa: RUF012 - As its users write it.
+
+    def record(self, ctx: Context, record: Record) -> None:
+        ctx.state.value("text").set(record.value["text"])
+        ctx.state.counter("seen").add(1)
+
+
+class NoTasks:
+    """A queue that forgets: the worker is called here."""
+
+    def create(self, message: Message) -> bool:
+        return True
+
+    def create_many(self, messages: Sequence[Message]) -> list[bool]:
+        return [True] * len(messages)
+
+    def create_each(self, messages: Sequence[Message]) -> list[bool | Exception]:
+        return [True] * len(messages)
+
+    def queues(self) -> list[str]:
+        return []
+
+    def ping(self) -> bool:
+        return True
+
+
+@dataclass(frozen=True)
+class Spent:
+    """What a record has cost: entities read, and microseconds of this process."""
+
+    reads: float
+    cpu_us: float
+
+
+def measure() -> Iterator[Result]:
+    """Measure everything and yield the comparisons."""
+    with datastore_emulator("firestore") as datastore:
+        meter = Meter()
+        clients = Clients(
+            datastore=open_datastore(PROJECT, emulator=datastore, interceptors=[meter]),
+            tasks=NoTasks(),
+            cache=NoCache(),
+            meter=meter,
+            relay=InlineRelay(),
+        )
+        found: dict[float, list[Spent]] = {part: [] for part in PARTS}
+        for round_ in range(ROUNDS + 1):
+            for part in PARTS:
+                spent = _spent(clients, f"cache-{round_}-{int(100 * part)}", part)
+                if round_:  # The first round warms up.
+                    found[part].append(spent)
+    yield from _curve({part: _median(each) for part, each in found.items()})
+
+
+def _curve(curve: dict[float, Spent]) -> Iterator[Result]:
+    for part, spent in curve.items():
+        some = f"a state cache of {part:.0%} of all states"
+        name = f"{int(100 * part)}"
+        yield Result(f"streams_growth.cache_reads_at_{name}", spent.reads, "a record", some)
+        yield Result(f"streams_growth.cache_cpu_us_at_{name}", spent.cpu_us, "us a record", some)
+    none, all_ = curve[PARTS[0]], curve[PARTS[-1]]
+    some = "a worker without a state cache"
+    reads, cpu = none.reads / all_.reads, none.cpu_us / all_.cpu_us
+    yield Result("streams_growth.cache_saves_reads", reads, "ratio", some, MIN_READS)
+    yield Result("streams_growth.cache_saves_cpu", cpu, "ratio", some, MIN_CPU)
+
+
+def _median(spent: Sequence[Spent]) -> Spent:
+    return Spent(
+        statistics.median(each.reads for each in spent),
+        statistics.median(each.cpu_us for each in spent),
+    )
+
+
+def _spent(clients: Clients, name: str, part: float) -> Spent:
+    """Have a worker work on what is pushed to a new pipeline; return what a record costs it."""
+    pipeline, chance = Pipeline(name, Kept, intervals=1), random.Random(7)
+    keys = [f"k{n}" for n in range(KEYS)]
+    _push(clients, pipeline, keys)
+    _work(clients, pipeline, MANY_BYTES)
+    all_bytes = _remembered(clients, pipeline)
+    # As visits are distributed: a few keys often, most of them now and then.
+    weights = [1 / (n + 1) ** 0.5 for n in range(KEYS)]
+    _push(clients, pipeline, chance.choices(keys, weights, k=RECORDS), KEYS)
+    before, began_s = clients.meter.total(), time.process_time()
+    clients.process_state.clear()
+    _work(clients, pipeline, int(all_bytes * part) if part < 1 else MANY_BYTES)
+    cpu_s, cost = time.process_time() - began_s, clients.meter.total() - before
+    if (found := pipeline.status(clients).computations["kept"].records) != KEYS + RECORDS:
+        raise WrongError(f"{found} records were worked on of {KEYS + RECORDS}")
+    return Spent(cost.reads / RECORDS, 1e6 * cpu_s / RECORDS)
+
+
+def _push(clients: Clients, pipeline: Pipeline, keys: Sequence[str], first: int = 0) -> None:
+    """Push a record of each key, in chunks as large as a batch."""
+    records = [
+        Pushed(f"{n}", {"key": key, "text": f"{n:0{STATE_CHARS}}"}, FIRST_MS + n)
+        for n, key in enumerate(keys, first)
+    ]
+    for start in range(0, len(records), BATCH):
+        pipeline.push(clients, "in", records[start : start + BATCH])
+
+
+def _work(clients: Clients, pipeline: Pipeline, cache_bytes: int) -> None:
+    """Have a worker take all that waits, with a state cache of a size."""
+    pace = Pace(max_records=BATCH, max_chunks=10, linger=(), gather_s=0, cache_bytes=cache_bytes)
+    engine = Engine(clients, pipeline, pace)
+    engine.run(Worker(engine.environment, "kept", 0).run())
+
+
+def _remembered(clients: Clients, pipeline: Pipeline) -> int:
+    """Return how many bytes a worker's memory of all states has."""
+    environment = Engine(clients, pipeline).environment
+    memory = environment.memories[environment.names.interval("kept", 0)]
+    assert isinstance(memory, Memory)
+    return memory.shelf.rows.bytes

@@ -1,0 +1,145 @@
+"""Latencies of weak and strong productions side by side: 1,000 records a second, in one run.
+
+All are from the beginning of a push. A weak result is there when its sink is called; a strong one
+when the commit of its stage has returned, so that it can be read. The paper's (T. Akidau and
+others, "MillWheel", 2013, 8.1) are of one stage on 200 CPUs: 3.6 ms (median) and 30 ms (95 %) weak
+and without deduplication, 33.7 ms and 93.8 ms strong and exactly once.
+"""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from http import HTTPStatus
+from http.client import HTTPConnection
+from os import cpu_count
+
+from benchmarks.harness.results import Result, percentile
+from benchmarks.harness.testbed import Bench
+from benchmarks.streams.app import NOTES
+from benchmarks.streams.weak_app import (
+    BEHIND_STRONG,
+    BEHIND_WEAK,
+    HANDED,
+    PUSH,
+    STRONG,
+    WEAK,
+    records,
+)
+from rollforward.streams import Pipeline
+
+PER_S, SIZE = 1_000, 10
+PACED_S, WARM_S, TIMEOUT_S = 10.0, 2.0, 240
+KEPT_S = 1.0
+ROUNDS = 3
+# Their numbers begin here: others note records in the same files.
+FIRST = 10_000_000
+MAX_WEAK_MS, MAX_STRONG_MS = (3.6, 30.0), (15.0, 60.0)  # The median, and 95 %.
+MAX_RATIO = 2.0
+Push = Callable[[int, int], object]  # Takes the first number, and how many.
+
+
+class LostError(Exception):
+    """A record came to nothing."""
+
+
+def measure_weak(bench: Bench) -> Iterator[Result]:
+    """Measure each in turn, and again, and yield the latencies of all rounds together."""
+    machine = f"{cpu_count()} cores, {platform.machine()}"
+    found: dict[str, list[float]] = defaultdict(list)
+    first, pushes = FIRST, _pushes(bench)
+    for _ in range(ROUNDS):
+        for name, push in pushes.items():
+            begun = _paced(push, first)
+            bench.queue.wait_idle(TIMEOUT_S, with_scheduled=True)
+            seen = {**_noted(bench), **HANDED.seen}
+            if missing := begun.keys() - seen.keys():
+                raise LostError(f"{name}: {len(missing)} records of {len(begun)} came to nothing")
+            first += len(begun)
+            warm_s = min(begun.values()) + WARM_S
+            found[name] += [1000 * (seen[n] - at) for n, at in begun.items() if at > warm_s]
+    yield from _results(found, machine)
+
+
+def _results(found: Mapping[str, list[float]], machine: str) -> Iterator[Result]:
+    weak, strong = "the paper, 200 CPUs: 3.6 / 30 ms", "the paper, 200 CPUs: 33.7 / 93.8 ms"
+    for name, versus, most in (
+        ("weak", f"until a weak sink is called; {weak}", MAX_WEAK_MS),
+        ("weak_over_http", f"the same, pushed by HTTP; {weak}", MAX_WEAK_MS),
+        ("strong", f"until it can be read; {strong}", MAX_STRONG_MS),
+        ("strong_over_http", f"the same, pushed by HTTP; {strong}", MAX_STRONG_MS),
+        ("behind_weak", "until it can be read behind a weak stage", (None, None)),
+        ("behind_strong", "until it can be read behind a strong stage", (None, None)),
+    ):
+        for (what, share), limit in zip((("p50", 0.5), ("p95", 0.95)), most, strict=True):
+            yield Result(
+                f"streams.{name}_{what}_ms",
+                percentile(found[name], share),
+                "ms",
+                f"{PER_S} a second, from the beginning of a push of {SIZE}, {versus}; {machine}",
+                limit,
+                at_least=False,
+            )
+    for name, one, other, limit in (
+        ("strong_versus_weak", "strong", "weak", MAX_RATIO),
+        ("behind_strong_versus_behind_weak", "behind_strong", "behind_weak", None),
+    ):
+        yield Result(
+            f"streams.{name}",
+            percentile(found[one], 0.5) / percentile(found[other], 0.5),
+            "ratio of medians",
+            "the paper: 9.4" if limit else "of results that are durable",
+            limit,
+            at_least=False,
+        )
+
+
+def _pushes(bench: Bench) -> dict[str, Push]:
+    """Return what is measured, each by how it gets records."""
+    connection, asked_at = HTTPConnection("127.0.0.1", bench.port, timeout=TIMEOUT_S), 0.0
+
+    def ask(name: str, first: int, size: int) -> None:
+        nonlocal asked_at
+        if time.time() - asked_at > KEPT_S:
+            connection.close()  # The server may have, while others were measured.
+        asked_at = time.time()
+        connection.request("POST", f"{PUSH}/{name}/{first}/{size}")
+        response = connection.getresponse()
+        response.read()
+        if response.status != HTTPStatus.OK:
+            raise LostError(f"a push was answered by {response.status}")
+
+    def here(pipeline: Pipeline) -> Push:
+        return lambda first, size: pipeline.push(bench.clients, "in", records(first, size))
+
+    return {
+        "weak": here(WEAK),
+        "weak_over_http": partial(ask, WEAK.name),
+        "strong": here(STRONG),
+        "strong_over_http": partial(ask, STRONG.name),
+        "behind_weak": here(BEHIND_WEAK),
+        "behind_strong": here(BEHIND_STRONG),
+    }
+
+
+def _paced(push: Push, first: int) -> dict[int, float]:
+    """Push for some time; return when the push of each record began."""
+    began, begun = time.time(), dict[int, float]()
+    for number in range(first, first + int(PER_S * PACED_S), SIZE):
+        time.sleep(max(0.0, began + (number - first) / PER_S - time.time()))
+        begun.update(dict.fromkeys(range(number, number + SIZE), time.time()))
+        push(number, SIZE)
+    return begun
+
+
+def _noted(bench: Bench) -> dict[int, float]:
+    """Return when the app had committed each record, or was called with it: first."""
+    found: dict[int, float] = {}
+    for path in bench.costs.glob(f"*.{NOTES}"):
+        for line in path.open():
+            number, at = line.split()
+            found[int(number)] = min(float(at), found.get(int(number), float(at)))
+    return found
