@@ -119,7 +119,7 @@ def _in_turn(
 
 
 def _page(rows: Range[Any], edge: Edge | None) -> object:
-    token = LISTING.token_at(TOKENS, edge.position) if edge else None
+    token = LISTING.token_at(TOKENS, rows, edge.position) if edge else None
     page = LISTING.page(TOKENS, rows, page_token=token)
     assert len(page.items) == PAGE_SIZE
     return page
