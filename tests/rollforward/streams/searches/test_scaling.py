@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.scaling import Run, Shape, run
+from benchmarks.scaling.benchmark import Run, Shape, run
 from benchmarks.scaling.profile import ContendedError, Latencies
 from benchmarks.scaling.rows import Rows
 from rollforward.streams.storage.remote_calls import ChangedError, Commit, Found, Key
