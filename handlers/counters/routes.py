@@ -8,8 +8,9 @@ from typing import Any
 from flask import Blueprint, abort, flash, redirect, render_template, request, url_for
 from flask.typing import ResponseReturnValue
 
-from handlers.counters.charts import columns
-from handlers.counters.stage import Counts, counter_stage
+from handlers.counters.charts import by_second, columns
+from handlers.counters.stage import CounterStage, Counts
+from handlers.shared.demo_stage import render
 from handlers.shared.faults import strike_once_each
 from handlers.shared.formatting import number
 from handlers.shared.forms import id_in_form
@@ -166,7 +167,7 @@ def _live() -> dict[str, Any]:
     accepted = {way: under.accepted(way) + (sums.forms if way == "sharded" else 0) for way in WAYS}
     counts = Counts(sums, accepted)
     reads = (clients().meter.cost() - before).reads
-    stage, chart = counter_stage(under, counts, NAMES, reads, clients().clock.now())
+    stage = render(CounterStage(under, counts, NAMES, reads), clients().clock.now())
     return {
         "new_id": clients().new_id(),
         "is_limited": is_limited,
@@ -175,6 +176,6 @@ def _live() -> dict[str, Any]:
         "columns": columns(shards),
         "counts": counts,
         "names": NAMES,
-        "chart": chart,
+        "chart": by_second(under, stage.length_s),
         "stage": stage,
     }

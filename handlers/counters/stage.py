@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from handlers.counters.charts import Chart, by_second
-from handlers.shared.faults import switches_of
+from handlers.shared.demo_stage import DemoStage, name_by_path
 from handlers.shared.formatting import duration, number, plural
-from handlers.shared.incidents import Delivery, Incidents, incidents
-from handlers.shared.stage import Cell, Stage, Timeline, flushed, seconds, stage_of, suffered
+from handlers.shared.incidents import Delivery
+from handlers.shared.stage import Cell, Stage, Timeline, flushed, moment_of, suffered
 from pipelines.counters.counters import Sums
 from pipelines.counters.load import LoadStatus
 
@@ -43,76 +42,68 @@ class Counts:
         return max(0, -self.off("gathered"))
 
 
-def counter_stage(
-    under: LoadStatus,
-    counts: Counts,
-    names: Mapping[str, tuple[str, str]],
-    reads: int,
-    now: datetime.datetime,
-) -> tuple[Stage, Chart | None]:
-    """Return the stage of the last load, and its clicks by second over the same time."""
+@dataclass(frozen=True)
+class CounterStage(DemoStage):
+    """The last load of the counters.
 
-    def name(delivery: Delivery) -> str:
-        return _name(delivery, names)
+    Attributes:
+        names: Of ways: a title, and a sentence.
+        reads: What the page has read.
+    """
 
-    if under.load is None:
-        seen = _own(incidents(now - datetime.timedelta(seconds=30), path="counters"))
-        stage = stage_of(None, seen, switches_of(seen.rules), now=seconds(now), name=name)
-        return replace(stage, cost=_cost(under, names, reads)), None
-    started = datetime.datetime.fromtimestamp(under.load.started_ms / 1000, datetime.UTC)
-    seen = _own(incidents(started, path="counters"))
-    time = Timeline(
-        seconds(started),
-        _elapsed_s(under, now),
-        is_over=not under.is_moving,
-        begin="started",
-        end="all accepted",
-    )
-    stage = stage_of(
-        time,
-        replace(seen, deliveries=[each for each in seen.deliveries if time.has(each.at)]),
-        switches_of(seen.rules),
-        now=seconds(now),
-        name=name,
-        closing=lambda stage: _closing(under, counts, stage),
-        cost=_cost(under, names, reads),
-    )
-    return stage, by_second(under, time.length_s)
+    load: LoadStatus
+    counts: Counts
+    names: Mapping[str, tuple[str, str]]
+    reads: int
 
+    path = "counters"
+    paths = tuple(WORDS)
 
-def _own(seen: Incidents) -> Incidents:
-    """Leave out deliveries of other demos."""
-    own = [each for each in seen.deliveries if each.path.startswith(tuple(WORDS))]
-    return replace(seen, deliveries=own)
+    @property
+    def began(self) -> datetime.datetime | None:
+        return moment_of(self.load.load.started_ms) if self.load.load else None
 
+    def timeline(self, started: float, age_s: float, deliveries: Sequence[Delivery]) -> Timeline:
+        is_over = not self.load.is_moving
+        return Timeline(
+            started, self._elapsed_s(age_s), is_over, begin="started", end="all accepted"
+        )
 
-def _name(delivery: Delivery, names: Mapping[str, tuple[str, str]]) -> str:
-    body: Any = delivery.body or {}
-    if delivery.path.startswith(WRITERS) and body.get("way") in names:
-        return f"writer {int(body.get('writer', 0)) + 1}, {names[body['way']][0].lower()}"
-    return next((word for path, word in WORDS.items() if delivery.path.startswith(path)), "a task")
+    def _elapsed_s(self, age_s: float) -> float:
+        """Return how long the load has lasted, or until its last writer was done."""
+        assert self.load.load is not None
+        ended_ms = max((way.ended_ms for way in self.load.ways.values()), default=0)
+        lasted_s = (ended_ms - self.load.load.started_ms) / 1000
+        elapsed_s = age_s if self.load.is_moving else lasted_s
+        # The end of a load that was given up is not known.
+        return elapsed_s if elapsed_s > 0 else float(self.load.load.seconds)
 
+    def name(self, delivery: Delivery) -> str:
+        body: Any = delivery.body or {}
+        if delivery.path.startswith(WRITERS) and body.get("way") in self.names:
+            return f"writer {int(body.get('writer', 0)) + 1}, {self.names[body['way']][0].lower()}"
+        return name_by_path(delivery, WORDS)
 
-def _elapsed_s(under: LoadStatus, now: datetime.datetime) -> float:
-    """Return how long a load has lasted, or until its last writer was done."""
-    if under.load is None:
-        return 0.0
-    ended = max((way.ended_ms for way in under.ways.values()), default=0)
-    until_ms = now.timestamp() * 1000 if under.is_moving else ended
-    # Of a load that was given up nobody knows when it ended.
-    lasted_s = (until_ms - under.load.started_ms) / 1000
-    return lasted_s if lasted_s > 0 else float(under.load.seconds)
+    def closing(self, stage: Stage) -> str:
+        load, ways = self.load.load, self.load.ways
+        clicked = sum(way.accepted for way in ways.values())
+        parts = [plural(clicked, "click") + (f" in {len(ways)} ways" if len(ways) > 1 else "")]
+        parts += [*suffered(stage), *flushed(stage)]
+        if self.load.is_moving and load:
+            to_come = max(0, load.clicks * len(ways) - clicked)
+            return ", ".join([*parts, f"{number(to_come)} to come"])
+        return ", ".join([*parts, *_balance(self.counts)])
 
-
-def _closing(under: LoadStatus, counts: Counts, stage: Stage) -> str:
-    ways = under.ways
-    clicked = sum(way.accepted for way in ways.values())
-    parts = [plural(clicked, "click") + (f" in {len(ways)} ways" if len(ways) > 1 else "")]
-    parts += [*suffered(stage), *flushed(stage)]
-    if under.is_moving and under.load:
-        wanted = under.load.clicks * len(ways)
-        return ", ".join([*parts, f"{number(max(0, wanted - clicked))} to come"])
-    return ", ".join([*parts, *_balance(counts)])
+    def cost(self) -> list[Cell]:
+        """Return a cell for each way: how fast it was, what a click took and what it wrote."""
+        cells = []
+        for way, result in self.load.ways.items():
+            rate = f"{number(self.load.rate(way))} / s"
+            writes = number(result.writes / result.accepted, 1) if result.accepted else "–"
+            p95 = duration(None if result.p95_ms is None else result.p95_ms / 1000)
+            value = number(result.accepted) if self.load.is_moving else rate
+            cells.append(Cell(self.names[way][0], value, f"p95 {p95}, {writes} writes"))
+        return [*cells, Cell("This page", plural(self.reads, "read"), "however many clicks")]
 
 
 def _balance(counts: Counts) -> list[str]:
@@ -129,15 +120,3 @@ def _balance(counts: Counts) -> list[str]:
     elif in_memory > 0:
         said.append(f"of those in memory {number(in_memory)} came twice")
     return said
-
-
-def _cost(under: LoadStatus, names: Mapping[str, tuple[str, str]], reads: int) -> list[Cell]:
-    """Return a cell for each way: how fast it was, what a click took and what it wrote."""
-    cells = []
-    for way, found in under.ways.items():
-        rate = f"{number(under.rate(way))} / s"
-        writes = number(found.writes / found.accepted, 1) if found.accepted else "–"
-        p95 = duration(None if found.p95_ms is None else found.p95_ms / 1000)
-        value = number(found.accepted) if under.is_moving else rate
-        cells.append(Cell(names[way][0], value, f"p95 {p95}, {writes} writes"))
-    return [*cells, Cell("This page", plural(reads, "read"), "however many clicks")]

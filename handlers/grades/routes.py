@@ -11,7 +11,8 @@ from flask.typing import ResponseReturnValue
 from itsdangerous import BadSignature, URLSafeSerializer
 
 from handlers.grades.charts import Chip, bars, class_sizes, is_catching_up
-from handlers.grades.stage import costs, school_stage
+from handlers.grades.stage import SchoolStage, costs
+from handlers.shared.demo_stage import render
 from handlers.shared.faults import strike_once_each
 from handlers.shared.forms import ID_PATTERN, MAX_PASTED_CHARS, id_in_form, uploaded_list
 from handlers.shared.live import live_part
@@ -330,7 +331,7 @@ def _live(school: str) -> dict[str, Any]:
         "verification": verified,
         "table": GRADES.catalog().live(view_of(school)),
         "saved": saved,
-        "stage": school_stage(last, waiting, verified, cost, clients().clock.now()),
+        "stage": render(SchoolStage(last, waiting, verified, cost), clients().clock.now()),
         "is_moving": any(is_catching_up(each) for each in (reading, classes))
         or _is_busy(lists, builds, verified),
     }

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from handlers.shared.faults import switches_of
+from handlers.shared.demo_stage import DemoStage, name_by_path
 from handlers.shared.formatting import duration, number, plural
-from handlers.shared.incidents import Delivery, Incidents, incidents
-from handlers.shared.stage import Cell, Stage, Timeline, seconds, stage_of, suffered
+from handlers.shared.incidents import Delivery
+from handlers.shared.stage import Cell, Stage, Timeline, suffered
 from rollforward.continuations.entities import RUNNING
 from rollforward.continuations.progress import Progress
 from rollforward.materialized_views import Verification
@@ -24,67 +24,51 @@ WORDS = {
 }
 
 
-def school_stage(
-    last: Progress | None,
-    waiting: int,
-    verified: Verification | None,
-    cost: list[Cell],
-    now: datetime.datetime,
-) -> Stage:
-    """Return the stage of a school: of its last list, until its last change is in its bar."""
-    if last is None or last.started is None:
-        seen = _own(incidents(now - datetime.timedelta(seconds=30), path="/tasks/"))
-        switches = switches_of(seen.rules)
-        stage = stage_of(None, seen, switches, now=seconds(now), name=_name)
-        return replace(stage, cost=cost)
-    began = seconds(last.started)
-    age_s = max(0.0, seconds(now) - began)
-    # What waits long after a list is of something else.
-    is_late = age_s > LATE_AFTER * last.elapsed_s + LATE_AFTER_S
-    is_moving = last.state == RUNNING or (waiting > 0 and not is_late)
-    seen = _own(incidents(last.started, path="/tasks/"))
-    ends = [each.task_ended_at for each in seen.deliveries if each.task_ended_at]
-    # An update that was struck while the list was added may be the last to reach its bar.
-    lengths = [at - began for at in ends]
-    longest = LATE_AFTER * last.elapsed_s + LATE_AFTER_S
-    over_s = max([last.elapsed_s, *(each for each in lengths if each <= longest)])
-    elapsed_s = age_s if is_moving else over_s
-    time = Timeline(began, elapsed_s, is_over=not is_moving, begin="list sent", end="added")
-    own = [each for each in seen.deliveries if time.has(each.at)]
-    return stage_of(
-        time,
-        replace(seen, deliveries=own),
-        switches_of(seen.rules),
-        now=seconds(now),
-        name=_name,
-        closing=lambda stage: _closing(last, waiting, verified, stage),
-        cost=cost,
-    )
+@dataclass(frozen=True)
+class SchoolStage(DemoStage):
+    """The last list of a school, until its last change is in its bar."""
 
+    last: Progress | None
+    waiting: int
+    verified: Verification | None
+    cells: list[Cell]
 
-def _own(seen: Incidents) -> Incidents:
-    own = [each for each in seen.deliveries if each.path.startswith(tuple(WORDS))]
-    return replace(seen, deliveries=own)
+    path = "/tasks/"
+    paths = tuple(WORDS)
 
+    @property
+    def began(self) -> datetime.datetime | None:
+        return self.last.started if self.last else None
 
-def _name(delivery: Delivery) -> str:
-    return next((word for path, word in WORDS.items() if delivery.path.startswith(path)), "a task")
+    def timeline(self, started: float, age_s: float, deliveries: Sequence[Delivery]) -> Timeline:
+        assert self.last is not None
+        # A change that waits long after a list is of something else.
+        longest_s = LATE_AFTER * self.last.elapsed_s + LATE_AFTER_S
+        is_moving = self.last.state == RUNNING or (self.waiting > 0 and age_s <= longest_s)
+        # An update that was struck while the list was added may be the last to reach its bar.
+        ends = [task.task_ended_at - started for task in deliveries if task.task_ended_at]
+        over_s = max([self.last.elapsed_s, *(end_s for end_s in ends if end_s <= longest_s)])
+        elapsed_s = age_s if is_moving else over_s
+        return Timeline(started, elapsed_s, is_over=not is_moving, begin="list sent", end="added")
 
+    def name(self, delivery: Delivery) -> str:
+        return name_by_path(delivery, WORDS)
 
-def _closing(last: Progress, waiting: int, verified: Verification | None, stage: Stage) -> str:
-    parts = [f"{plural(last.totals.done, 'student')} added"]
-    parts += suffered(stage)
-    if last.state == RUNNING or waiting:
-        parts.append(f"{number(waiting)} changes on their way")
-        return ", ".join(parts)
-    if last.totals.failed:
-        parts.append(f"{number(last.totals.failed)} not readable")
-    parts.append(f"{number(stage.lost)} lost")
-    if verified is None or verified.state == RUNNING:
-        parts.append("press Verify to count again")
-    else:
-        parts.append(f"drift {len(verified.differences)}")
-    return ", ".join(parts)
+    def closing(self, stage: Stage) -> str:
+        assert self.last is not None
+        totals, verified = self.last.totals, self.verified
+        parts = [f"{plural(totals.done, 'student')} added", *suffered(stage)]
+        if self.last.state == RUNNING or self.waiting:
+            return ", ".join([*parts, f"{number(self.waiting)} changes on their way"])
+        if totals.failed:
+            parts.append(f"{number(totals.failed)} not readable")
+        parts.append(f"{number(stage.lost)} lost")
+        if verified is None or verified.state == RUNNING:
+            return ", ".join([*parts, "press Verify to count again"])
+        return ", ".join([*parts, f"drift {len(verified.differences)}"])
+
+    def cost(self) -> list[Cell]:
+        return self.cells
 
 
 def costs(read: Cost, count: int, saved: Mapping[str, Any] | None) -> list[Cell]:

@@ -10,7 +10,6 @@ from flask.typing import ResponseReturnValue
 from handlers.grades.charts import bars, is_catching_up
 from handlers.invitations.stage import as_data, canvas_of, waiting_canvas
 from handlers.shared.charts import page_bars
-from handlers.shared.incidents import Incidents
 from handlers.shared.live import live_part
 from handlers.sums.charts import sizes
 from models.invitations import newest_parties
@@ -62,7 +61,7 @@ def _pictures(parties: list[Any]) -> dict[str, Any]:
     send = latest_send(clients(), party) if party else None
     reading = GRADES.read(clients(), StudentsByGrade, prefix=(DEMO,))
     name, busiest = _busiest_sum()
-    canvas = canvas_of(send.latest, Incidents()) if send else waiting_canvas(1000, 100)
+    canvas = canvas_of(send.latest, []) if send else waiting_canvas(1000, 100)
     is_sending = send is not None and send.latest.state == RUNNING
     return {
         "new_id": clients().new_id(),

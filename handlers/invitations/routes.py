@@ -10,7 +10,7 @@ from flask import Blueprint, abort, flash, redirect, render_template, request, s
 from flask.typing import ResponseReturnValue
 
 from handlers.invitations.forms import form_of, made_up_guests, read_details, sample_form
-from handlers.invitations.stage import as_data, party_stage, time_left, waiting_canvas
+from handlers.invitations.stage import as_data, canvas_of, party_stage, time_left, waiting_canvas
 from handlers.settings import demo_settings
 from handlers.shared.charts import page_bars
 from handlers.shared.faults import strike_once_each
@@ -246,8 +246,12 @@ def _live(party: Party) -> dict[str, Any]:
     send = latest_send(clients(), party)
     guest_count = sum(run.totals.done for _, run, _ in files)
     page_size = demo_settings().page_size or TELL_GUESTS.page_size
-    stage, canvas = party_stage(party, send, now)
-    canvas = canvas or waiting_canvas(guest_count or 1000, page_size)
+    stage = party_stage(party, send, now)
+    canvas = (
+        canvas_of(send.latest, stage.deliveries)
+        if send is not None and send.latest.started is not None
+        else waiting_canvas(guest_count or 1000, page_size)
+    )
     is_moving = any(run.state == RUNNING for _, run, _ in files[:1]) or (
         send is not None and send.latest.state == RUNNING
     )

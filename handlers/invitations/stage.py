@@ -6,13 +6,14 @@ import datetime
 import functools
 import itertools
 import json
-from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from handlers.shared.faults import switches_of
+from handlers.shared.demo_stage import DemoStage, render
 from handlers.shared.formatting import number, plural
-from handlers.shared.incidents import Delivery, Incidents, incidents, mails_sent_again
-from handlers.shared.stage import Cell, Stage, Timeline, seconds, stage_of, suffered
+from handlers.shared.incidents import Delivery, hits_of, mails_sent_again
+from handlers.shared.stage import Cell, Stage, Timeline, suffered
 from models.invitations import Party
 from pipelines.invitations.send_progress import SendProgress
 from rollforward.continuations.entities import RUNNING, WAITING
@@ -28,34 +29,65 @@ EARLY_S, EARLY_SHARE = 5.0, 0.05
 ENOUGH = 50
 
 
-def party_stage(
-    party: Party, send: SendProgress | None, now: datetime.datetime
-) -> tuple[Stage, dict[str, Any] | None]:
-    """Return the stage of a party's last send, and what its canvas draws."""
-    if send is None or send.latest.started is None:
-        found = incidents(now - datetime.timedelta(seconds=30), path=TASKS, text=party.key.id())
-        switches = switches_of(found.rules)
-        return stage_of(None, found, switches, now=seconds(now), name=page_name), None
-    run = send.latest
-    found = incidents(run.started, path=TASKS, text=run.run_id)  # type: ignore[arg-type]
-    time = Timeline(
-        seconds(run.started),  # type: ignore[arg-type]
-        run.elapsed_s,
-        is_over=run.state != RUNNING,
-        end="cancelled" if run.state == "cancelled" else "sent",
-        is_complete=run.state != "cancelled",
-    )
-    again = _sent_again(party, send, now)
-    stage = stage_of(
-        time,
-        found,
-        switches_of(found.rules),
-        now=seconds(now),
-        name=page_name,
-        closing=lambda stage: _closing(send, stage, again),
-        cost=_cost(send, again),
-    )
-    return stage, canvas_of(run, found)
+@dataclass(frozen=True)
+class PartyStage(DemoStage):
+    """The last send of a party; None: there was none."""
+
+    party: Party
+    send: SendProgress | None
+    sent_again: int | None  # None: nobody knows.
+
+    path = TASKS
+
+    @property
+    def text(self) -> str:
+        run_id = self.send.latest.run_id if self.send and self.began else self.party.key.id()
+        return str(run_id)
+
+    @property
+    def began(self) -> datetime.datetime | None:
+        return self.send.latest.started if self.send else None
+
+    def timeline(self, started: float, age_s: float, deliveries: Sequence[Delivery]) -> Timeline:
+        assert self.send is not None
+        run = self.send.latest
+        is_cancelled = run.state == "cancelled"
+        return Timeline(
+            started,
+            run.elapsed_s,
+            is_over=run.state != RUNNING,
+            end="cancelled" if is_cancelled else "sent",
+            is_complete=not is_cancelled,
+        )
+
+    def name(self, delivery: Delivery) -> str:
+        """Return the name of a page: its chain and its number in it, from 1."""
+        body = delivery.body or {}
+        try:
+            return f"page {int(body['chain']) + 1}.{int(body['number']) + 1}"
+        except (KeyError, TypeError, ValueError):
+            return delivery.task[:12]
+
+    def closing(self, stage: Stage) -> str:
+        assert self.send is not None
+        latest, in_doubt = self.send.latest, self.send.in_doubt
+        to_go = number(latest.waiting + latest.totals.retrying)
+        parts = [f"{plural(self.send.sent, 'mail')} sent", *suffered(stage)]
+        if latest.state == RUNNING:
+            return ", ".join([*parts, f"{to_go} to go"])
+        is_cancelled = latest.state == "cancelled"
+        parts.append(f"{to_go} not sent" if is_cancelled else f"{number(stage.lost)} lost")
+        if latest.totals.failed:
+            parts.append(f"{number(latest.totals.failed)} refused")
+        return ", ".join([*parts, _twice(in_doubt, self.sent_again)])
+
+    def cost(self) -> list[Cell]:
+        return _cost(self.send, self.sent_again) if self.send and self.began else []
+
+
+def party_stage(party: Party, send: SendProgress | None, now: datetime.datetime) -> Stage:
+    """Return the stage of a party's last send."""
+    return render(PartyStage(party, send, _sent_again(party, send)), now)
 
 
 def waiting_canvas(guests: int, page_size: int) -> dict[str, Any]:
@@ -75,25 +107,12 @@ def time_left(run: Progress, stage: Stage) -> float | None:
     return max(run.left_s, STRUCK_S) if is_struck else run.left_s
 
 
-def page_name(delivery: Delivery) -> str:
-    """Return what the page of a delivery is called: its chain and its number in it, from 1."""
-    body = delivery.body or {}
-    try:
-        return f"page {int(body['chain']) + 1}.{int(body['number']) + 1}"
-    except (KeyError, TypeError, ValueError):
-        return delivery.task[:12]
-
-
-def canvas_of(run: Progress, found: Incidents) -> dict[str, Any]:
+def canvas_of(run: Progress, deliveries: Sequence[Delivery]) -> dict[str, Any]:
     """Return what is drawn: a box for each page with a letter for each mail, and where it was hit.
 
     A run whose pages are gone, or not there yet, is drawn by its counts.
     """
-    hits: Counter[str] = Counter()
-    for each in found.deliveries:
-        body = each.body or {}
-        if each.is_hit and "chain" in body and "number" in body:
-            hits[f"{body['chain']}:{body['number']}"] += 1
+    hits = hits_of(deliveries, _page_of)
     boxes = [[page.chain, page.number, packed(page.letters), page.done] for page in run.pages]
     if not boxes and run.totals.ended:
         boxes = [[0, 0, _letters_of(run), True]]
@@ -104,8 +123,13 @@ def canvas_of(run: Progress, found: Incidents) -> dict[str, Any]:
         "size": size or min(100, run.expected),
         "waiting": max(0, run.expected - run.totals.known),
         "boxes": boxes,
-        "hits": dict(hits),
+        "hits": {page: page_hits.count for page, page_hits in hits.items()},
     }
+
+
+def _page_of(delivery: Delivery) -> str | None:
+    body = delivery.body or {}
+    return f"{body['chain']}:{body['number']}" if "chain" in body and "number" in body else None
 
 
 @functools.lru_cache(maxsize=256)  # Most pages have the same.
@@ -129,33 +153,15 @@ def as_data(canvas: dict[str, Any]) -> str:
     return json.dumps(canvas, separators=(",", ":"))
 
 
-def _sent_again(party: Party, send: SendProgress, now: datetime.datetime) -> int | None:
+def _sent_again(party: Party, send: SendProgress | None) -> int | None:
     """Return how many mails of a send the local mail server got twice; None: nobody knows."""
-    if not send.in_doubt:
+    if send is None or not send.in_doubt:
         return 0
     first, last = send.runs[0], send.latest
     if first.started is None or last.started is None:
         return None
     until = last.started + datetime.timedelta(seconds=last.elapsed_s + 1)
     return mails_sent_again(f"{party.title}:", first.started, until)
-
-
-def _closing(send: SendProgress, stage: Stage, again: int | None) -> str:
-    """Return a send in one line."""
-    latest = send.latest
-    parts = [f"{plural(send.sent, 'mail')} sent"]
-    parts += suffered(stage)
-    if latest.state == RUNNING:
-        parts.append(f"{number(latest.waiting + latest.totals.retrying)} to go")
-        return ", ".join(parts)
-    if latest.state == "cancelled":
-        parts.append(f"{number(latest.waiting + latest.totals.retrying)} not sent")
-    else:
-        parts.append(f"{number(stage.lost)} lost")
-    if latest.totals.failed:
-        parts.append(f"{number(latest.totals.failed)} refused")
-    parts.append(_twice(send.in_doubt, again))
-    return ", ".join(parts)
 
 
 def _twice(in_doubt: int, again: int | None) -> str:

@@ -12,7 +12,8 @@ from flask import Blueprint, Response, abort, flash, redirect, render_template, 
 from flask.typing import ResponseReturnValue
 
 from handlers.numbers.charts import strip, ticks, timed, times
-from handlers.numbers.stage import number_stage
+from handlers.numbers.stage import NumberStage
+from handlers.shared.demo_stage import render
 from handlers.shared.faults import strike_once_each
 from handlers.shared.forms import id_in_form
 from handlers.shared.live import live_part
@@ -131,9 +132,7 @@ def _live(found: NumbersRun | None) -> dict[str, Any]:
         "count": len(PROBES),
         "is_complete": is_complete,
         "is_moving": is_moving,
-        "stage": number_stage(
-            found, rows, reads, now, is_moving=is_moving, is_complete=is_complete
-        ),
+        "stage": render(NumberStage(found, rows, reads, is_moving, is_complete), now),
         "new_id": clients().new_id(),
     }
 

@@ -7,9 +7,11 @@ from typing import Any
 from flask import Blueprint, Response, abort, redirect, render_template, request, url_for
 from flask.typing import ResponseReturnValue
 
-from handlers.quilt.stage import picture_of, quilt_stage
+from handlers.quilt.stage import QuiltStage, number_of, picture_of
+from handlers.shared.demo_stage import render
 from handlers.shared.faults import strike_once_each
 from handlers.shared.forms import ID_PATTERN, id_in_form
+from handlers.shared.incidents import hits_of
 from handlers.shared.live import live_part
 from handlers.shared.quotas import let_in_quilt
 from handlers.shared.source_excerpts import Excerpt, excerpt
@@ -139,7 +141,8 @@ def _known_fields() -> dict[str, str]:
 def _live(row: Quilt | None) -> dict[str, Any]:
     now = clients().clock.now()
     found = progress(clients(), row) if row is not None else None
-    stage, hits = quilt_stage(found, now)
+    stage = render(QuiltStage(found), now)
+    hits = hits_of(stage.deliveries, number_of)
     return {
         "new_id": clients().new_id(),
         "quilt": found,

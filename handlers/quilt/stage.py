@@ -4,64 +4,63 @@ from __future__ import annotations
 
 import datetime
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from handlers.shared.faults import switches_of
+from handlers.shared.demo_stage import DemoStage
 from handlers.shared.formatting import duration, number, plural
-from handlers.shared.incidents import Delivery, Incidents, incidents
-from handlers.shared.stage import Cell, Stage, Timeline, seconds, stage_of, suffered
+from handlers.shared.incidents import Delivery, Hits
+from handlers.shared.stage import Cell, Stage, Timeline, suffered
 from pipelines.quilt.progress import QuiltProgress, Square
 
 TASKS = "/tasks/batches/quilt"
 
 
 @dataclass(frozen=True)
-class Hits:
-    """How often the deliveries of a square were hit, and whether its task is done since."""
+class QuiltStage(DemoStage):
+    """A quilt that is painted; None: there is none."""
 
-    count: int
-    is_open: bool
+    quilt: QuiltProgress | None
 
+    path = TASKS
 
-def quilt_stage(
-    found: QuiltProgress | None, now: datetime.datetime
-) -> tuple[Stage, Mapping[int, Hits]]:
-    """Return the stage of a quilt, and which of its squares were hit."""
-    if found is None:
-        seen = incidents(now - datetime.timedelta(seconds=30), path=TASKS)
-        return stage_of(None, seen, switches_of(seen.rules), now=seconds(now), name=_name), {}
-    seen = incidents(found.created, path=TASKS, text=found.id)
-    time = Timeline(
-        seconds(found.created),
-        found.elapsed_s,
-        is_over=not found.is_moving,
-        begin="made",
-        end="finished" if found.is_finished else "unfinished",
-        is_complete=found.is_finished,
-    )
-    stage = stage_of(
-        time,
-        seen,
-        switches_of(seen.rules),
-        now=seconds(now),
-        name=_name,
-        closing=lambda stage: _closing(found, stage),
-        cost=_cost(found),
-    )
-    return stage, hits_of(seen)
+    @property
+    def text(self) -> str:
+        return self.quilt.id if self.quilt else ""
 
+    @property
+    def began(self) -> datetime.datetime | None:
+        return self.quilt.created if self.quilt else None
 
-def hits_of(seen: Incidents) -> dict[int, Hits]:
-    """Return which squares were hit."""
-    hits: dict[int, Hits] = {}
-    for each in seen.deliveries:
-        square = number_of(each)
-        if square is not None and each.is_hit:
-            before = hits.get(square, Hits(0, is_open=False))
-            hits[square] = Hits(before.count + 1, before.is_open or not each.is_repaired)
-    return hits
+    def timeline(self, started: float, age_s: float, deliveries: Sequence[Delivery]) -> Timeline:
+        assert self.quilt is not None
+        is_finished = self.quilt.is_finished
+        return Timeline(
+            started,
+            self.quilt.elapsed_s,
+            is_over=not self.quilt.is_moving,
+            begin="made",
+            end="finished" if is_finished else "unfinished",
+            is_complete=is_finished,
+        )
+
+    def name(self, delivery: Delivery) -> str:
+        if delivery.path.endswith("/completed"):
+            return "the end"
+        square = number_of(delivery)
+        return "a piece" if square is None else f"square {square + 1}"
+
+    def closing(self, stage: Stage) -> str:
+        assert self.quilt is not None
+        painted, count = self.quilt.painted, self.quilt.count
+        parts = [f"{number(painted)} of {plural(count, 'square')} painted", *suffered(stage)]
+        if self.quilt.is_finished:
+            parts += [f"{number(count - painted)} blank", "one completion"]
+        return ", ".join(parts)
+
+    def cost(self) -> list[Cell]:
+        return _cost(self.quilt) if self.quilt else []
 
 
 def number_of(delivery: Delivery) -> int | None:
@@ -72,16 +71,16 @@ def number_of(delivery: Delivery) -> int | None:
         return None
 
 
-def picture_of(found: QuiltProgress, hits: Mapping[int, Hits]) -> str:
+def picture_of(quilt: QuiltProgress, hits: Mapping[int, Hits]) -> str:
     """Return what the script draws: when each square was painted, and what it suffered."""
     squares = [
         0 if square.painted_s is None else _painted(square, square.painted_s)
-        for square in found.squares
+        for square in quilt.squares
     ]
     picture: dict[str, Any] = {
-        "finished": found.is_finished,
+        "finished": quilt.is_finished,
         "squares": squares,
-        "hits": {str(number): [each.count, int(each.is_open)] for number, each in hits.items()},
+        "hits": {str(square): [hit.count, int(hit.is_open)] for square, hit in hits.items()},
     }
     return json.dumps(picture, separators=(",", ":"))
 
@@ -91,32 +90,16 @@ def _painted(square: Square, after_s: float) -> list[int | str]:
     return [after_ms, square.took_ms, square.worker, square.deliveries, square.task]
 
 
-def _name(delivery: Delivery) -> str:
-    if delivery.path.endswith("/completed"):
-        return "the end"
-    square = number_of(delivery)
-    return "a piece" if square is None else f"square {square + 1}"
-
-
-def _closing(found: QuiltProgress, stage: Stage) -> str:
-    parts = [f"{number(found.painted)} of {plural(found.count, 'square')} painted"]
-    parts += suffered(stage)
-    if found.is_finished:
-        parts.append(f"{number(found.count - found.painted)} blank")
-        parts.append("one completion")
-    return ", ".join(parts)
-
-
-def _cost(found: QuiltProgress) -> list[Cell]:
-    took = sorted(square.took_ms for square in found.squares if square.painted_s is not None)
-    each = f"by {plural(len(found.workers), 'worker')}" if found.workers else "so far"
-    rate = found.painted / found.elapsed_s if found.elapsed_s else 0.0
+def _cost(quilt: QuiltProgress) -> list[Cell]:
+    took = sorted(square.took_ms for square in quilt.squares if square.painted_s is not None)
+    by = f"by {plural(len(quilt.workers), 'worker')}" if quilt.workers else "so far"
+    rate = quilt.painted / quilt.elapsed_s if quilt.elapsed_s else 0.0
     return [
-        Cell("Squares", number(found.painted), each),
+        Cell("Squares", number(quilt.painted), by),
         Cell("A second", number(rate, 1), "from made to finished"),
-        Cell("Delivered again", number(found.again), "and painted once"),
+        Cell("Delivered again", number(quilt.again), "and painted once"),
         Cell("A square", _time(took, 0.5), f"median; p95 {_time(took, 0.95)}"),
-        Cell("This page", plural(found.count, "read"), "one for each square"),
+        Cell("This page", plural(quilt.count, "read"), "one for each square"),
     ]
 
 

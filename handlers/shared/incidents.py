@@ -7,13 +7,15 @@ nothing of the kind: there `incidents` returns what is empty.
 from __future__ import annotations
 
 import datetime
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import requests
 
 from rollforward.flask.context import settings
+
+Part = TypeVar("Part", bound=Hashable)
 
 # A stage can do without; a visitor must not wait for it.
 TIMEOUT_S = 1.5
@@ -116,6 +118,32 @@ def incidents(
         [SlowedQueue(**each) for each in found["slowed"]],
         frozenset(found["faults"]),
     )
+
+
+@dataclass(frozen=True)
+class Hits:
+    """How often deliveries of a part were hit; `is_open`: a task of theirs is not done since."""
+
+    count: int
+    is_open: bool
+
+
+def hits_of(
+    deliveries: Iterable[Delivery], part_of: Callable[[Delivery], Part | None]
+) -> dict[Part, Hits]:
+    """Return which parts of a picture were hit.
+
+    Args:
+        part_of: Returns the part that a delivery is of; None: of none.
+    """
+    hits: dict[Part, Hits] = {}
+    for delivery in deliveries:
+        part = part_of(delivery)
+        if part is not None and delivery.is_hit:
+            earlier = hits.get(part, Hits(0, is_open=False))
+            is_open = earlier.is_open or not delivery.is_repaired
+            hits[part] = Hits(earlier.count + 1, is_open)
+    return hits
 
 
 def mails_sent_again(

@@ -95,6 +95,8 @@ class Stage:
         switches: The names of the switches that are on.
         closing: All of it in one line.
         now: Where the run is on its axis, in percent; None when it is over.
+        length_s: Of the axis; 0 without a run.
+        deliveries: All that were struck, repeated or failed.
     """
 
     flags: Sequence[Flag] = ()
@@ -111,6 +113,8 @@ class Stage:
     switches: frozenset[str] = field(default_factory=frozenset)
     closing: str = ""
     cost: Sequence[Cell] = ()
+    length_s: float = 0.0
+    deliveries: Sequence[Delivery] = ()
 
     @property
     def hits_in_words(self) -> str:
@@ -153,6 +157,11 @@ def seconds(at: datetime.datetime) -> float:
     return aware.timestamp()
 
 
+def moment_of(ms: float) -> datetime.datetime:
+    """Return a moment of milliseconds since 1970."""
+    return datetime.datetime.fromtimestamp(ms / 1000, datetime.UTC)
+
+
 def stage_of(
     time: Timeline | None,
     found: Incidents,
@@ -174,7 +183,7 @@ def stage_of(
         said, said_of = _said(found, None, name, now)
         own = {each.queue for each in found.deliveries}
         slowed = [each for each in slowed if each.queue in own]
-        return Stage(switches=switches, slowed=slowed, said=said, said_of=said_of)
+        return Stage(switches=switches, slowed=slowed, said=said, said_of=said_of, cost=cost)
     hits = [each for each in found.deliveries if each.is_hit]
     said, said_of = _said(found, time, name, now)
     stage = Stage(
@@ -191,6 +200,8 @@ def stage_of(
         slowed=[] if time.is_over else slowed,
         switches=switches,
         cost=cost,
+        length_s=time.length_s,
+        deliveries=found.deliveries,
     )
     return replace(stage, closing=closing(stage))
 

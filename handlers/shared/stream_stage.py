@@ -3,38 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
-from handlers.shared.incidents import Delivery, Incidents
+from handlers.shared.incidents import Delivery
 from rollforward.streams.model.limits import SLOTS
 
 NAMES = {"tick": "the watermarks", "pull": "the reading of a source", "push": "a push"}
 
 
-@dataclass(frozen=True)
-class Hits:
-    """How often the deliveries of a box were hit, and whether a task is not done since."""
-
-    count: int
-    is_open: bool
-
-
-def hits_of(seen: Incidents) -> dict[str, Hits]:
-    """Return which computations were hit, and the source by its own name."""
-    hits: dict[str, Hits] = {}
-    for each in seen.deliveries:
-        box = _box(each)
-        if box and each.is_hit:
-            before = hits.get(box, Hits(0, is_open=False))
-            hits[box] = Hits(before.count + 1, before.is_open or not each.is_repaired)
-    return hits
-
-
-def _box(delivery: Delivery) -> str:
-    """Return which box of the picture a delivery is of; "": of none, as that of watermarks."""
+def box_of(delivery: Delivery) -> str | None:
+    """Return the computation or source that a delivery is of; None: of none, as of watermarks."""
     body: Any = delivery.body or {}
-    return str(body.get("computation") or body.get("stream") or "")
+    return str(body.get("computation") or body.get("stream") or "") or None
 
 
 def delivery_name(delivery: Delivery, names: Mapping[str, str] = {}) -> str:

@@ -9,14 +9,15 @@ from typing import Any
 from flask import Blueprint, abort, flash, redirect, render_template, request, url_for
 from flask.typing import ResponseReturnValue
 
+from handlers.shared.demo_stage import render
 from handlers.shared.faults import strike_once_each
 from handlers.shared.formatting import duration, number
 from handlers.shared.forms import id_in_form
 from handlers.shared.live import live_part
 from handlers.shared.quotas import let_in_load
 from handlers.shared.source_excerpts import Excerpt, excerpt
-from handlers.sums.charts import sizes, took_s
-from handlers.sums.stage import sum_stage
+from handlers.sums.charts import gantt, sizes, took_s
+from handlers.sums.stage import SumStage
 from pipelines.loads import LoadGoesOnError
 from pipelines.sums import load, sums
 from pipelines.sums.load import MAX_RATE, MAX_SECONDS, MAX_WRITERS, Load
@@ -169,7 +170,8 @@ def _live(name: str) -> dict[str, Any]:
     recent = found.status.recent
     open_batch = add_up.peek(clients(), name)
     reads = (clients().meter.cost() - before).reads
-    stage, times = sum_stage(found, reads, clients().clock.now())
+    now = clients().clock.now()
+    stage = render(SumStage(found, reads), now)
     return {
         "name": name,
         "new_id": clients().new_id(),
@@ -179,7 +181,7 @@ def _live(name: str) -> dict[str, Any]:
         "open_batch": open_batch,
         "batches": recent[:BATCHES_SHOWN],
         "stage": stage,
-        "gantt": times,
+        "gantt": gantt(found.load, recent, now, stage.length_s),
         "sizes": sizes(recent[:BATCHES_SHOWN], open_batch.items if open_batch else 0),
     }
 

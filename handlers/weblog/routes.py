@@ -21,14 +21,17 @@ from flask import (
 )
 from flask.typing import ResponseReturnValue
 
+from handlers.shared.demo_stage import render
 from handlers.shared.faults import strike_once_each
 from handlers.shared.forms import id_in_form
+from handlers.shared.incidents import hits_of
 from handlers.shared.live import live_part
 from handlers.shared.pipeline_graph import BOX_HEIGHT, BOX_WIDTH, picture_of
 from handlers.shared.quotas import SAMPLE_BYTES, let_in_upload
 from handlers.shared.source_excerpts import Excerpt, excerpt
-from handlers.weblog.charts import SECONDS_HIGH, log_chart
-from handlers.weblog.stage import weblog_stage
+from handlers.shared.stream_stage import box_of
+from handlers.weblog.charts import SECONDS_HIGH, by_second, log_chart
+from handlers.weblog.stage import WeblogStage
 from pipelines.weblog.loads import (
     MAX_LOG_BYTES,
     PACES,
@@ -136,16 +139,16 @@ def _live() -> dict[str, Any]:
     before, now = clients().meter.cost(), clients().clock.now()
     found = progress(clients())
     reads = (clients().meter.cost() - before).reads
-    stage, seconds, hits = weblog_stage(found, reads, now)
+    stage = render(WeblogStage(found, reads), now)
     return {
         "found": found,
         "parts": {each.name: each for each in found.parts},
         "picture": picture_of(WEBLOG),
         "box": (BOX_WIDTH, BOX_HEIGHT),
         "chart": log_chart(found),
-        "seconds": seconds,
+        "seconds": by_second(found.results, stage.length_s) if found.started else [],
         "seconds_high": SECONDS_HIGH,
-        "hits": hits,
+        "hits": hits_of(stage.deliveries, box_of),
         "stage": stage,
         "new_id": clients().new_id(),
     }

@@ -4,78 +4,69 @@ from __future__ import annotations
 
 import datetime
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-from handlers.shared.faults import switches_of
+from handlers.shared.demo_stage import DemoStage
 from handlers.shared.formatting import duration, number, plural
-from handlers.shared.incidents import Delivery, incidents
-from handlers.shared.stage import Cell, Stage, Timeline, flushed, seconds, stage_of, suffered
-from handlers.shared.stream_stage import Hits, delivery_name, hits_of
-from handlers.weblog.charts import Second, by_second
+from handlers.shared.incidents import Delivery
+from handlers.shared.stage import Cell, Stage, Timeline, flushed, suffered
+from handlers.shared.stream_stage import delivery_name
 from pipelines.weblog.progress import Progress
 
 TASKS = "/tasks/streams/weblog/"
 NAMES = {"pull": "the reading of the log"}
 
 
-def weblog_stage(
-    found: Progress, reads: int, now: datetime.datetime
-) -> tuple[Stage, Sequence[Second], Mapping[str, Hits]]:
-    """Return the stage of the last run, its results by second, and the boxes that were hit."""
-    if found.started is None:
-        seen = incidents(now - datetime.timedelta(seconds=30), path=TASKS)
-        return stage_of(None, seen, switches_of(seen.rules), now=seconds(now), name=_name), [], {}
-    time = Timeline(
-        seconds(found.started),
-        found.elapsed_s,
-        is_over=not found.is_moving,
-        begin="given",
-        end="all counted",
-    )
-    seen = incidents(found.started, path=TASKS)
-    own = [each for each in seen.deliveries if time.has(each.at)]
-    stage = stage_of(
-        time,
-        replace(seen, deliveries=own),
-        switches_of(seen.rules),
-        now=seconds(now),
-        name=_name,
-        closing=lambda stage: _closing(found, stage),
-        cost=_cost(found, reads),
-    )
-    return stage, by_second(found.results, time.length_s), hits_of(replace(seen, deliveries=own))
+@dataclass(frozen=True)
+class WeblogStage(DemoStage):
+    """The last run of the web log; `reads`: what the page has read."""
 
+    progress: Progress
+    reads: int
 
-def _name(delivery: Delivery) -> str:
-    return delivery_name(delivery, NAMES)
+    path = TASKS
 
+    @property
+    def began(self) -> datetime.datetime | None:
+        return self.progress.started
 
-def _closing(found: Progress, stage: Stage) -> str:
-    reader = found.worst
-    counted = reader.counted
-    parts = [
-        f"{plural(reader.came, 'record')} in = {number(counted.records)} in windows"
-        f" + {number(counted.late)} late + {number(counted.dead)} dead"
-        f" + {number(reader.waiting)} in flight"
-    ]
-    parts += [*suffered(stage), *flushed(stage)]
-    if found.is_moving:
-        return ", ".join(parts)
-    if not reader.is_complete:
-        return ", ".join([*parts, f"{reader.name} does not add up"])
-    return ", ".join([*parts, f"counted in {duration(found.elapsed_s)}"])
+    def timeline(self, started: float, age_s: float, deliveries: Sequence[Delivery]) -> Timeline:
+        is_over = not self.progress.is_moving
+        elapsed_s = self.progress.elapsed_s
+        return Timeline(started, elapsed_s, is_over, begin="given", end="all counted")
 
+    def name(self, delivery: Delivery) -> str:
+        return delivery_name(delivery, NAMES)
 
-def _cost(found: Progress, reads: int) -> list[Cell]:
-    rate = found.totals.requests / found.elapsed_s if found.elapsed_s else 0.0
-    written = Counter({each.name: each.counted.written for each in found.parts})
-    bad = plural(found.totals.bad, "line")
-    results = sum(written[name] for name in ("hits", "sessions", "error-rates", "top-paths"))
-    return [
-        Cell("Records a second", number(rate), "from line to result"),
-        Cell("Steps", number(sum(each.counted.records for each in found.parts)), "of all stages"),
-        Cell("Results", number(results), "hits, visits, rates, tops"),
-        Cell("Not readable", bad, "costs that line alone"),
-        Cell("This page", plural(reads, "read"), "however long the log"),
-    ]
+    def closing(self, stage: Stage) -> str:
+        reader = self.progress.worst
+        counted = reader.counted
+        parts = [
+            f"{plural(reader.came, 'record')} in = {number(counted.records)} in windows"
+            f" + {number(counted.late)} late + {number(counted.dead)} dead"
+            f" + {number(reader.waiting)} in flight",
+            *suffered(stage),
+            *flushed(stage),
+        ]
+        if self.progress.is_moving:
+            return ", ".join(parts)
+        if not reader.is_complete:
+            return ", ".join([*parts, f"{reader.name} does not add up"])
+        return ", ".join([*parts, f"counted in {duration(self.progress.elapsed_s)}"])
+
+    def cost(self) -> list[Cell]:
+        if self.began is None:
+            return []
+        totals, elapsed_s = self.progress.totals, self.progress.elapsed_s
+        written = Counter({part.name: part.counted.written for part in self.progress.parts})
+        records = sum(part.counted.records for part in self.progress.parts)
+        results = sum(written[name] for name in ("hits", "sessions", "error-rates", "top-paths"))
+        rate = totals.requests / elapsed_s if elapsed_s else 0.0
+        return [
+            Cell("Records a second", number(rate), "from line to result"),
+            Cell("Steps", number(records), "of all stages"),
+            Cell("Results", number(results), "hits, visits, rates, tops"),
+            Cell("Not readable", plural(totals.bad, "line"), "costs that line alone"),
+            Cell("This page", plural(self.reads, "read"), "however long the log"),
+        ]

@@ -7,15 +7,18 @@ from typing import Any
 from flask import Blueprint, abort, flash, redirect, render_template, request, url_for
 from flask.typing import ResponseReturnValue
 
+from handlers.shared.demo_stage import render
 from handlers.shared.faults import strike_once_each, workers
 from handlers.shared.formatting import plural
 from handlers.shared.forms import id_in_form
+from handlers.shared.incidents import hits_of
 from handlers.shared.live import live_part
 from handlers.shared.pipeline_graph import BOX_HEIGHT, BOX_WIDTH, picture_of
 from handlers.shared.quotas import let_in_upload
 from handlers.shared.source_excerpts import Excerpt, excerpt
+from handlers.shared.stream_stage import box_of
 from handlers.zeitgeist.charts import Chart, Spark, chart_of, clock, spark_of
-from handlers.zeitgeist.stage import rows_of, sums_of, zeitgeist_stage
+from handlers.zeitgeist.stage import ZeitgeistStage, rows_of, sums_of
 from pipelines.zeitgeist import intervals, playbacks, player
 from pipelines.zeitgeist.check import MAX_BUCKETS, Check, check
 from pipelines.zeitgeist.pipeline import FEEDS, ZEITGEIST
@@ -236,11 +239,11 @@ def _live() -> dict[str, Any]:
     goes_on = playback is not None and not playback.is_over
     is_moving = goes_on or any(row.waiting or row.lag_ms or row.change for row in rows)
     sums, now = sums_of(found), clients().clock.now()
-    stage, hits = zeitgeist_stage(playback, sums, now, is_moving=is_moving)
+    stage = render(ZeitgeistStage(playback, sums, is_moving), now)
     return {
         "status": found,
         "rows": rows,
-        "hits": hits,
+        "hits": hits_of(stage.deliveries, box_of),
         "came": sums.came,
         "picture": picture_of(ZEITGEIST),
         "box": (BOX_WIDTH, BOX_HEIGHT),

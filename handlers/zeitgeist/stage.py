@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from handlers.shared.faults import switches_of
+from handlers.shared.demo_stage import DemoStage
 from handlers.shared.formatting import duration, number, plural
-from handlers.shared.incidents import Delivery, Incidents, incidents
-from handlers.shared.stage import Stage, Timeline, seconds, stage_of, suffered
-from handlers.shared.stream_stage import Hits, delivery_name, hits_of
+from handlers.shared.incidents import Delivery
+from handlers.shared.stage import Stage, Timeline, moment_of, suffered
+from handlers.shared.stream_stage import delivery_name
 from pipelines.zeitgeist.pipeline import ZEITGEIST
 from pipelines.zeitgeist.playbacks import Playback
 from rollforward.streams.model.limits import SLOTS
 
 TASKS = "/tasks/streams/zeitgeist/"
-TOLD_FOR = datetime.timedelta(seconds=30)
 
 
 @dataclass(frozen=True)
@@ -109,42 +108,44 @@ def sums_of(status: Any) -> Sums:
     )
 
 
-def zeitgeist_stage(
-    playback: Playback | None, sums: Sums, now: datetime.datetime, *, is_moving: bool
-) -> tuple[Stage, Mapping[str, Hits]]:
-    """Return the stage of a playback, and which computations were hit meanwhile."""
-    if playback is None or not playback.started_ms:
-        seen = incidents(now - TOLD_FOR, path=TASKS)
-        return _stage(None, seen, now), {}
-    started, ended = playback.started_ms / 1000, (playback.ended_ms or 0) / 1000
-    is_over = playback.ended_ms is not None
-    time = Timeline(
-        started, max(0.0, (ended if is_over else seconds(now)) - started), is_over,
-        begin="played", end="played",
-    )  # fmt: skip
-    seen = incidents(datetime.datetime.fromtimestamp(started, datetime.UTC), path=TASKS)
-    own = replace(seen, deliveries=[each for each in seen.deliveries if time.has(each.at)])
-    stage = _stage(time, own, now)
-    return replace(stage, closing=_closing(sums, stage, time, is_moving=is_moving)), hits_of(own)
+@dataclass(frozen=True)
+class ZeitgeistStage(DemoStage):
+    """The last playback; None: there was none."""
 
+    playback: Playback | None
+    sums: Sums
+    is_moving: bool
 
-def _stage(time: Timeline | None, seen: Incidents, now: datetime.datetime) -> Stage:
-    return stage_of(time, seen, switches_of(seen.rules), now=seconds(now), name=_name)
+    path = TASKS
 
+    @property
+    def began(self) -> datetime.datetime | None:
+        started_ms = self.playback.started_ms if self.playback else 0
+        return moment_of(started_ms) if started_ms else None
 
-def _name(delivery: Delivery) -> str:
-    return delivery_name(delivery)
+    def timeline(self, started: float, age_s: float, deliveries: Sequence[Delivery]) -> Timeline:
+        lasted_s = self._lasted_s()
+        elapsed_s = age_s if lasted_s is None else lasted_s
+        return Timeline(started, elapsed_s, lasted_s is not None, begin="played", end="played")
 
+    def _lasted_s(self) -> float | None:
+        """Return how long the playback lasted; None: it is not over."""
+        if self.playback is None or self.playback.ended_ms is None:
+            return None
+        return max(0.0, self.playback.ended_ms / 1000 - self.playback.started_ms / 1000)
 
-def _closing(sums: Sums, stage: Stage, time: Timeline, *, is_moving: bool) -> str:
-    parts = [
-        f"{plural(sums.came, 'record')} in = {number(sums.counted)} counted"
-        f" + {number(sums.late)} late + {number(sums.dead)} dead"
-        f" + {number(sums.repeated)} repeated + {number(sums.in_flight)} in flight",
-        *suffered(stage),
-    ]
-    if time.is_over and not is_moving:
-        parts.append(
-            f"played in {duration(time.elapsed_s)}" if sums.adds_up else "it does not add up"
-        )
-    return ", ".join(parts)
+    def name(self, delivery: Delivery) -> str:
+        return delivery_name(delivery)
+
+    def closing(self, stage: Stage) -> str:
+        sums, lasted_s = self.sums, self._lasted_s()
+        parts = [
+            f"{plural(sums.came, 'record')} in = {number(sums.counted)} counted"
+            f" + {number(sums.late)} late + {number(sums.dead)} dead"
+            f" + {number(sums.repeated)} repeated + {number(sums.in_flight)} in flight",
+            *suffered(stage),
+        ]
+        if lasted_s is None or self.is_moving:
+            return ", ".join(parts)
+        verdict = f"played in {duration(lasted_s)}" if sums.adds_up else "it does not add up"
+        return ", ".join([*parts, verdict])

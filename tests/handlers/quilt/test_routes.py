@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from handlers.quilt.stage import Hits, hits_of
-from handlers.shared.incidents import Delivery, Incidents
+from handlers.quilt.stage import number_of
+from handlers.shared.incidents import Delivery, Hits, hits_of
 from models.quilt import QuiltSquare, newest_quilts, quilt_key
 from pipelines.quilt import quilts
 from pipelines.quilt.design import Design
@@ -160,10 +160,10 @@ def test_deliveries_that_were_hit_belong_to_their_squares(services: Services) ->
             "", state, None, body,
         )  # fmt: skip
 
-    seen = Incidents([delivery(3, "done"), delivery(3, "live"), delivery(5, "done"),
-                      delivery(None, "live"), delivery("x", "live")])  # fmt: skip
+    seen = [delivery(3, "done"), delivery(3, "live"), delivery(5, "done"), delivery(None, "live"),
+            delivery("x", "live")]  # fmt: skip
 
-    assert hits_of(seen) == {3: Hits(2, is_open=True), 5: Hits(1, is_open=False)}
+    assert hits_of(seen, number_of) == {3: Hits(2, is_open=True), 5: Hits(1, is_open=False)}
 
 
 @pytest.mark.parametrize("pieces", [1, 4])

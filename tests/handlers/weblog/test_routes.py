@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from handlers.shared.formatting import lag_text, short
-from handlers.shared.incidents import Delivery, Incidents
+from handlers.shared.incidents import Delivery, Hits, hits_of
 from handlers.shared.pipeline_graph import BOX_HEIGHT, BOX_WIDTH, picture_of
-from handlers.shared.stream_stage import Hits, hits_of
+from handlers.shared.stream_stage import box_of
 from models.weblog import access_logs
 from pipelines.weblog import loads, progress, source
 from pipelines.weblog.lines import read_log
@@ -190,7 +190,7 @@ def test_what_was_hit_is_marked_in_the_picture(services: object) -> None:
     struck = delivery("pull", {"stream": "requests"}, faults=("error",), status=500)
     calm = delivery("work", {"computation": "sessions", "first_slot": 0}, status=500)
 
-    assert hits_of(Incidents([killed, struck, killed, calm])) == {
+    assert hits_of([killed, struck, killed, calm], box_of) == {
         "hits": Hits(2, is_open=True),
         "requests": Hits(1, is_open=False),
     }
