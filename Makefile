@@ -44,7 +44,7 @@ soak: $(INSTALLED) ## Break calls in every way for MINUTES=30, drawn by SEED=0; 
 	  --dist load --timeout 0 -k "fault or disorder or histor or exhaustively or poison or tree or in_bulk or kills or any_schedule" $(ARGS)
 
 mutants: $(INSTALLED) $(MUTANTS) ## Plant bugs and see if tests find them; NAMES="outbox views" MOST=0
-	$(VENV)/mutants/bin/python -m tests.mutants $(if $(MOST),--most $(MOST)) $(ARGS) $(NAMES)
+	$(VENV)/mutants/bin/python -m tests.infra.mutation.mutants $(if $(MOST),--most $(MOST)) $(ARGS) $(NAMES)
 
 check: lint types test ## All that CI runs: lint, types, tests
 
@@ -65,7 +65,7 @@ doctor: $(INSTALLED) ## Say what is missing on this machine, and the fix
 	@$(PYTHON) -m rollforward.local.doctor
 
 pictures: $(INSTALLED) ## Take the README's pictures anew; ARGS="--all FOLDER" takes every page
-	$(PYTHON) -m tests.pictures $(ARGS)
+	$(PYTHON) -m tests.infra.pictures $(ARGS)
 
 bench: $(INSTALLED) $(if $(LIKE),,$(if $(filter batches% streams%,$(or $(NAMES),batches)),$(RIVALS))) ## Measure; NAMES="a b" picks some, LIKE=cloud is as slow as the cloud, ITEMS=100000 grows so far, DOCS=1 writes the table in docs/
 	$(PYTHON) -m benchmarks $(if $(LIKE),--like $(LIKE)) $(if $(ITEMS),--items $(ITEMS)) $(if $(DOCS),--docs) $(NAMES)

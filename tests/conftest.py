@@ -23,19 +23,20 @@ from hypothesis import settings as hypothesis_settings
 from rollforward.local.cloudtasks.emulator import running
 from rollforward.local.services import class_training
 from rollforward.local.services import standalone as backing
-from tests import distribution, keys, sampling, soak, summary
-from tests.distribution import Distribution
-from tests.faults import Crash
-from tests.met import MET
-from tests.routes import SharedRule
-from tests.world import BASE_URL, LOCATION, PROJECT, Services, World, empty, wipe
+from tests.infra import fast_keys
+from tests.infra.faults.fault_coverage import MET
+from tests.infra.faults.injection import Crash
+from tests.infra.runs import distribution, sampling, soak, summary
+from tests.infra.runs.distribution import Distribution
+from tests.infra.shared_routes import SharedRule
+from tests.infra.world import BASE_URL, LOCATION, PROJECT, Services, World, empty, wipe
 
 # The same examples each time: a red run means a change. Explore with another profile.
 hypothesis_settings.register_profile("steady", derandomize=True, deadline=None)
 hypothesis_settings.load_profile("steady")
 
 Flask.url_rule_class = SharedRule
-keys.make_fast()
+fast_keys.make_fast()
 
 # An emulator of the tests lives for minutes: too short for Java's optimizing compiler to save the
 # time that it takes, which was half of all that the emulators took.

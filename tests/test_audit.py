@@ -12,7 +12,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from tests.documents import ROOT, text_of
+from tests.infra.documents import ROOT, text_of
 
 RECIPES = re.findall(r"^\t@?(\$\(VENV\)/bin/(?:bandit|pip-audit) .*)$", text_of("Makefile"), re.M)
 BANDIT = [line for line in RECIPES if "bandit" in line]

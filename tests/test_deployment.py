@@ -26,14 +26,7 @@ from pipelines.quilt.quilts import BATCHES
 from pipelines.registry import APP
 from rollforward.batches.callbacks import path_of
 from rollforward.continuations.sources import EntitySource, Span
-from tests.documents import (
-    LOCAL_ENVIRONMENT,
-    ROOT,
-    cells,
-    entity_modules,
-    quoted,
-    text_of,
-)
+from tests.infra.documents import LOCAL_ENVIRONMENT, ROOT, cells, entity_modules, quoted, text_of
 
 FLAGS = re.MULTILINE | re.DOTALL
 

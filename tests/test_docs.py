@@ -14,7 +14,7 @@ import yaml
 import main
 from handlers.settings import DemoSettings
 from pipelines.registry import APP
-from tests.documents import (
+from tests.infra.documents import (
     DOCUMENTS,
     LOCAL_ENVIRONMENT,
     PACKAGES,

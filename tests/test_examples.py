@@ -25,12 +25,7 @@ from docs.examples import (
     sum_up_sales,
 )
 from rollforward.runtime import Clients, Meter, open_cache, open_datastore
-from tests.documents import (
-    PACKAGES,
-    ROOT,
-    sources,
-    text_of,
-)
+from tests.infra.documents import PACKAGES, ROOT, sources, text_of
 
 
 def modules_with_doctests() -> list[str]:

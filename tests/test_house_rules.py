@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.documents import ROOT, named, sources
-from tests.planted import PACKAGES
-from tests.planted import named as planted_in
+from tests.infra.documents import ROOT, named, sources
+from tests.infra.mutation.planted import PACKAGES
+from tests.infra.mutation.planted import named as planted_in
 
 pytestmark = pytest.mark.fast
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.documents import text_of
-from tests.pictures import IMAGES, PICTURES, Forms, main, missing_font
+from tests.infra.documents import text_of
+from tests.infra.pictures import IMAGES, PICTURES, Forms, main, missing_font
 
 pytestmark = pytest.mark.fast
 

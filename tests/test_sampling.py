@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests import sampling
+from tests.infra.runs import sampling
 
 EMULATORS = ("datastore", "firestore")
 DAYS = range(300, 300 + sampling.LOCKING_OF)

@@ -23,8 +23,8 @@ from google.cloud import ndb
 
 from rollforward.registry import PATTERNS, Registry
 from rollforward.tasks import Task
-from tests.documents import ROOT, named, text_of
-from tests.world import Services, World
+from tests.infra.documents import ROOT, named, text_of
+from tests.infra.world import Services, World
 
 BLOCK = re.compile(r"^(?:<!-- (\S+) -->\n)?```python\n(.*?)^```$", flags=re.MULTILINE | re.DOTALL)
 PAGES = [

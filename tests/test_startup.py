@@ -11,7 +11,7 @@ import pytest
 
 from rollforward import lazy_imports
 from rollforward.runtime.first_use import OnFirstUse
-from tests.documents import ROOT
+from tests.infra.documents import ROOT
 
 ACCOUNTS = "google.oauth2.service_account"
 # Each took more than a hundredth of the start of an app that loaded all at once.

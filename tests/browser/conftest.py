@@ -10,7 +10,7 @@ from playwright.sync_api import Page, sync_playwright
 
 from rollforward.local.system import debian
 from rollforward.local.system.debian import CHROMIUM_SHELL, CHROMIUMS
-from tests.stack import Stack, running_stack
+from tests.infra.stack import Stack, running_stack
 
 QUIET = [
     "--no-sandbox",

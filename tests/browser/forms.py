@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from tests.explorer import IS_EXHAUSTIVE
+from tests.infra.faults.explorer import IS_EXHAUSTIVE
 
 TIMEOUT_MS = 60_000
 IS_IN_PLACE = "button => Boolean(window.live && button.form?.matches('[data-in-place]'))"

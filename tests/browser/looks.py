@@ -9,7 +9,7 @@ from typing import Any
 from playwright.sync_api import Page
 
 from tests.browser.forms import width_beyond
-from tests.sampling import IS_SAMPLED, sample
+from tests.infra.runs.sampling import IS_SAMPLED, sample
 
 WINDOWS: dict[str, Any] = {
     "desktop": {"viewport": {"width": 1280, "height": 900}},

@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.browser.forms import TIMEOUT_MS, check_width, one_window, press, without_scripts
-from tests.stack import Stack
+from tests.infra.stack import Stack
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(240)]
 

@@ -11,7 +11,7 @@ from playwright.sync_api import Page, expect
 
 from rollforward.outbox import drain
 from rollforward.outbox.entities import OutboxTask, RowId
-from tests.stack import Stack
+from tests.infra.stack import Stack
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(240)]
 

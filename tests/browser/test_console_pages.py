@@ -9,7 +9,7 @@ import requests
 from playwright.sync_api import Browser, Page, expect
 
 from tests.browser.looks import drawn, violations
-from tests.stack import Stack, until
+from tests.infra.stack import Stack, until
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(240)]
 

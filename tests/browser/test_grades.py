@@ -16,8 +16,8 @@ from tests.browser.forms import (
     refresh_until_still,
     without_scripts,
 )
-from tests.explorer import IS_EXHAUSTIVE
-from tests.stack import Stack
+from tests.infra.faults.explorer import IS_EXHAUSTIVE
+from tests.infra.stack import Stack
 
 STUDENTS = 300
 

@@ -6,7 +6,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from tests.browser.forms import TIMEOUT_MS, check_width, press, without_scripts
-from tests.stack import Stack
+from tests.infra.stack import Stack
 
 GUESTS = 40
 LIST = (

@@ -16,7 +16,7 @@ from tests.browser.forms import (
     without_scripts,
 )
 from tests.browser.test_sums import keep
-from tests.stack import Stack
+from tests.infra.stack import Stack
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(240)]
 

@@ -10,7 +10,7 @@ from playwright.sync_api import Browser, expect
 from tests.browser.forms import TIMEOUT_MS, broken_in_view, press
 from tests.browser.looks import WINDOWS, bottom
 from tests.browser.test_sums import open_sum
-from tests.stack import Stack
+from tests.infra.stack import Stack
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 

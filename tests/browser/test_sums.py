@@ -19,7 +19,7 @@ from tests.browser.forms import (
     refresh_until_still,
     without_scripts,
 )
-from tests.stack import Stack
+from tests.infra.stack import Stack
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(240)]
 

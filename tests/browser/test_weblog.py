@@ -24,8 +24,8 @@ from tests.browser.forms import (
 )
 from tests.browser.looks import WINDOWS, bottom, turn
 from tests.browser.test_sums import keep
+from tests.infra.stack import Stack
 from tests.pipelines.test_weblog import Counts, plain_counts, plain_lines
-from tests.stack import Stack
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(240)]
 

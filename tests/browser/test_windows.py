@@ -19,7 +19,7 @@ from tests.browser.test_grades import add_list
 from tests.browser.test_invitations import GUESTS, LIST, create_party, send, upload
 from tests.browser.test_sums import open_sum, start_load
 from tests.browser.test_zeitgeist import play, write_series
-from tests.stack import Stack
+from tests.infra.stack import Stack
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 

@@ -23,8 +23,8 @@ from tests.browser.forms import (
     press,
 )
 from tests.browser.test_sums import keep
+from tests.infra.stack import Stack, until
 from tests.pipelines.test_zeitgeist_detector import series
-from tests.stack import Stack, until
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(240)]
 

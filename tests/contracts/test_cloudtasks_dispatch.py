@@ -8,7 +8,7 @@ from google.cloud import tasks_v2
 
 from tests.contracts.conftest import Cloud, serving
 from tests.contracts.received import ACCOUNT
-from tests.stack import until
+from tests.infra.stack import until
 
 pytestmark = pytest.mark.fast
 

@@ -47,7 +47,7 @@ from rollforward.tasks import AppEngineTarget, Task
 from rollforward.tasks.attempt_entities import TaskAttempts
 from rollforward.tasks.dead_task_entities import DeadTask
 from tests.handlers.invitations.party import ID, PAGE, invite
-from tests.world import ACCOUNT, BASE_URL, World
+from tests.infra.world import ACCOUNT, BASE_URL, World
 
 KINDS = (
     *(Party, Guest, GuestImport, ContinuationRun, ContinuationPage, UploadChunk, DeadTask),

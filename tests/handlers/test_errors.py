@@ -7,7 +7,7 @@ from google.api_core import exceptions as rpc_errors
 
 import main
 from rollforward.fork_join import OutcomeUnknownError
-from tests.world import World
+from tests.infra.world import World
 
 one_emulator = pytest.mark.parametrize("services", ["datastore"], indirect=True)
 

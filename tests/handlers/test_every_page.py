@@ -12,7 +12,7 @@ import pytest
 from rollforward.flask.security import CONTENT_SECURITY_POLICY
 from tests.handlers.conftest import PARTY, Browser, app_with, on_app_engine, on_cloud_run
 from tests.handlers.invitations.party import ID, PAGE
-from tests.world import Services, World
+from tests.infra.world import Services, World
 
 pytestmark = pytest.mark.parametrize("services", ["datastore"], indirect=True)
 

@@ -14,9 +14,9 @@ from werkzeug.routing import Rule
 
 from rollforward.flask import fields, pull_queues, streams
 from rollforward.flask.context import API_BLUEPRINTS, MACHINE_BLUEPRINTS
-from tests.documents import text_of
 from tests.handlers.conftest import Browser
-from tests.world import World
+from tests.infra.documents import text_of
+from tests.infra.world import World
 
 one_emulator = pytest.mark.parametrize("services", ["datastore"], indirect=True)
 

@@ -12,7 +12,7 @@ import pytest
 from rollforward.flask import fields
 from tests.handlers.conftest import Browser
 from tests.handlers.test_fields import routes
-from tests.world import World
+from tests.infra.world import World
 
 pytestmark = pytest.mark.parametrize("services", ["datastore"], indirect=True)
 

@@ -13,7 +13,7 @@ from flask import Flask
 from handlers.limits import WINDOW_S
 from handlers.settings import DemoSettings
 from tests.handlers.conftest import app_with, on_app_engine, on_cloud_run
-from tests.world import World
+from tests.infra.world import World
 
 pytestmark = pytest.mark.parametrize("services", ["datastore"], indirect=True)
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.handlers.conftest import PARTY, Browser, app_with, on_app_engine, on_cloud_run
-from tests.world import World
+from tests.infra.world import World
 
 pytestmark = pytest.mark.parametrize("services", ["datastore"], indirect=True)
 

@@ -15,7 +15,7 @@ from rollforward.runtime import NoCache, open_cloud_tasks, open_datastore
 from rollforward.tasks import CloudTaskQueue
 from tests.handlers.conftest import Browser
 from tests.handlers.invitations.party import PAGE
-from tests.world import LOCATION, PROJECT, World, in_threads
+from tests.infra.world import LOCATION, PROJECT, World, in_threads
 
 SERVICES = ("datastore", "tasks", "memcached")
 

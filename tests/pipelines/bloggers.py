@@ -10,7 +10,7 @@ from pipelines.blog.drafts import Author, Draft
 from pipelines.blog.posts import DEMO
 from pipelines.blog.views import comment_counts
 from rollforward.paging import PageTokens
-from tests.world import SECRET, World
+from tests.infra.world import SECRET, World
 
 ADA, BOB = Author("a" * 16, "Ada"), Author("b" * 16, "Bob")
 TOKENS = PageTokens([SECRET])

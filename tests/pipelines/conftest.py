@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tests.infra.world import World
 from tests.pipelines.host import Host
-from tests.world import World
 
 
 @pytest.fixture

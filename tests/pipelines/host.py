@@ -18,7 +18,7 @@ from pipelines.invitations.sending import SendResult
 from rollforward.continuations.progress import ItemIssue, Progress, item_issues, progress
 from rollforward.runtime.messages import Message
 from rollforward.tasks.errors import NotAttemptedError, Unavailable
-from tests.world import World
+from tests.infra.world import World
 
 one_emulator = pytest.mark.parametrize("services", ["datastore"], indirect=True)
 

@@ -12,9 +12,9 @@ from pipelines.invitations import imports, parties, sending
 from rollforward.continuations.entities import FINISHED, ContinuationRun, run_key
 from rollforward.continuations.progress import Totals, progress
 from rollforward.runtime import Cost, naive_utc
-from tests.faults import REPLY_LOST
+from tests.infra.faults.injection import REPLY_LOST
+from tests.infra.world import World
 from tests.pipelines.host import DETAILS
-from tests.world import World
 
 
 class ImportScenario:

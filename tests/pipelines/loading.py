@@ -9,7 +9,7 @@ from pipelines.sums.load import Load
 from pipelines.sums.reconciliation import reconcile
 from pipelines.sums.sums import Count
 from pipelines.sums.tally_buffer import tally_buffer
-from tests.world import World
+from tests.infra.world import World
 
 LOAD, OTHER = "a" * 32, "b" * 32
 

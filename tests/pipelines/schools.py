@@ -10,7 +10,7 @@ from models.grades import Student
 from pipelines.grades import verification
 from pipelines.grades.students import DEMO
 from pipelines.grades.views import GRADES, ClassSizes, grade_of, view_of
-from tests.world import World
+from tests.infra.world import World
 
 ADA, BOB = "a" * 32, "b" * 32
 

@@ -19,7 +19,7 @@ from pipelines.blog.markdown import (
     shown,
 )
 from tests.handlers.hostile import XSS, tags
-from tests.world import World
+from tests.infra.world import World
 
 HOSTILE = [
     *XSS,

@@ -12,10 +12,10 @@ from pipelines.blog.comments import comment_of_post
 from pipelines.blog.drafts import BadDraftError, Draft, draft_of
 from pipelines.blog.posts import DEMO, UnknownPostError
 from rollforward.datastore.transactions import transact
-from tests.faults import REPLY_LOST
+from tests.infra.faults.injection import REPLY_LOST
+from tests.infra.faults.short_answers import whole
+from tests.infra.world import World, in_threads
 from tests.pipelines.bloggers import ADA, BOB, DRAFT, TOKENS, counted, form, listed, said, written
-from tests.short_answers import whole
-from tests.world import World, in_threads
 
 pytestmark = pytest.mark.fast
 

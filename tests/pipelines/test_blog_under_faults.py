@@ -7,10 +7,10 @@ import pytest
 from models.blog import Comment, Post, comments_of, index_key, post_id, post_key
 from pipelines.blog import comments, posts
 from pipelines.blog.views import comment_counts
-from tests.explorer import Explorer
-from tests.faults import KINDS, REPLY_LOST
+from tests.infra.faults.explorer import Explorer
+from tests.infra.faults.injection import KINDS, REPLY_LOST
+from tests.infra.world import World
 from tests.pipelines.bloggers import ADA, BOB, DRAFT, TOKENS, form
-from tests.world import World
 
 SAID = ((ADA, "one"), (BOB, "two"), (ADA, "three"))
 

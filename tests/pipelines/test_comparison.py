@@ -9,8 +9,8 @@ import pytest
 from pipelines.grades import comparison, imports
 from pipelines.grades.comparison import BY_AGGREGATION, FROM_VIEW, ONE_BY_ONE, SAMPLES
 from pipelines.grades.views import GRADES
+from tests.infra.world import World
 from tests.pipelines.schools import LIST, bars, settled
-from tests.world import World
 
 
 def status_of(world: World, school: str) -> Any:

@@ -17,8 +17,8 @@ from rollforward.continuations.entities import FINISHED
 from rollforward.continuations.progress import progress
 from rollforward.continuations.upload_entities import UploadChunk, put_upload
 from rollforward.tasks.errors import Unavailable
+from tests.infra.world import World, in_threads
 from tests.pipelines.host import DETAILS, Host, cloud_tasks_away, once, one_emulator, people
-from tests.world import World, in_threads
 
 
 def test_good_rows_are_guests_and_bad_rows_are_listed(host: Host) -> None:

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from tests.explorer import Explorer
-from tests.faults import KINDS
+from tests.infra.faults.explorer import Explorer
+from tests.infra.faults.injection import KINDS
+from tests.infra.world import World
 from tests.pipelines.invitation_scenarios import ImportScenario, SendScenario
-from tests.world import World
 
 Scenario = Callable[[World], Any]
 

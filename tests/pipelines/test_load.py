@@ -14,10 +14,10 @@ from pipelines.sums.load import WriterStep, _record, _Work
 from pipelines.sums.sums import Add
 from rollforward.datastore.transactions import transact
 from rollforward.fork_join.entities import WorkReceipt
-from tests.explorer import Explorer
-from tests.faults import CRASH_AFTER, REPLY_LOST
+from tests.infra.faults.explorer import Explorer
+from tests.infra.faults.injection import CRASH_AFTER, REPLY_LOST
+from tests.infra.world import World
 from tests.pipelines.loading import LOAD, OTHER, LoadScenario, both_sides, load_of, start_load
-from tests.world import World
 
 
 def test_a_load_is_folded_to_the_item(world: World) -> None:

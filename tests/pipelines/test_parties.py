@@ -12,8 +12,8 @@ import pytest
 from models.invitations import Party
 from pipelines.invitations import parties
 from pipelines.invitations.parties import UnknownPartyError
+from tests.infra.world import World
 from tests.pipelines.host import DETAILS, Host, one_emulator
-from tests.world import World
 
 
 @one_emulator

@@ -9,7 +9,7 @@ import pytest
 from models.quotas import usage_key
 from pipelines import quotas
 from pipelines.quotas import MAX_ENTRIES, OverQuotaError, Quota, Work, reserve
-from tests.world import World
+from tests.infra.world import World
 
 pytestmark = pytest.mark.parametrize("services", ["datastore"], indirect=True)
 

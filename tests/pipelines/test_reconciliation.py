@@ -12,9 +12,9 @@ from pipelines.sums import reconciliation, sums
 from pipelines.sums.sums import Count
 from rollforward.fork_join.queue import OutcomeUnknownError
 from rollforward.tasks.dead_task_entities import open_dead_tasks
+from tests.infra.world import World
 from tests.pipelines.loading import LOAD, both_sides
-from tests.rollforward.commits import lost_replies
-from tests.world import World
+from tests.rollforward.fork_join.failing_commits import lost_replies
 
 
 def test_both_sides_are_equal_after_a_kill(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,10 +15,10 @@ from pipelines.grades.views import GRADES, ClassSizes
 from rollforward.materialized_views import ConsistencyToken
 from rollforward.outbox.entities import OutboxTask
 from rollforward.runtime import Cost
-from tests.faults import REPLY_LOST
+from tests.infra.faults.injection import REPLY_LOST
+from tests.infra.faults.short_answers import whole
+from tests.infra.world import World
 from tests.pipelines.schools import ADA, BOB, LIST, bars, joined, settled
-from tests.short_answers import whole
-from tests.world import World
 
 pytestmark = pytest.mark.fast
 

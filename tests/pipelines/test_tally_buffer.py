@@ -15,10 +15,10 @@ from pipelines.sums.sums import Count
 from pipelines.sums.tally_buffer import TallyDelta, tally_buffer, write
 from rollforward.datastore.transactions import transact
 from rollforward.fork_join import DifferentItemError
-from tests.faults import REPLY_LOST
+from tests.infra.faults.injection import REPLY_LOST
+from tests.infra.stack import until
+from tests.infra.world import World
 from tests.pipelines.loading import both_sides
-from tests.stack import until
-from tests.world import World
 
 
 def test_what_the_api_accepts_is_tallied_once(world: World) -> None:

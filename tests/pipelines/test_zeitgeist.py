@@ -9,8 +9,8 @@ from pipelines.zeitgeist.quality import Zeitgeist
 from pipelines.zeitgeist.sample import QUERIES, made_up_count
 from pipelines.zeitgeist.series import BUCKET_MS, DAY_MS, MINUTE_MS
 from rollforward.streams import Pushed, StreamTest
+from tests.infra.world import Services, World
 from tests.rollforward.streams.harness import stream_world
-from tests.world import Services, World
 
 DAY = DAY_MS // BUCKET_MS
 QUERY = QUERIES[0]

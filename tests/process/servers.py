@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rollforward.local.system.ports import free_port
-from tests.stack import ROOT, until
+from tests.infra.stack import ROOT, until
 
 THREADS = 4
 # What a call may take that nobody holds up; far less than a held thread is held.

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from tests.infra.stack import running_stack, until
 from tests.process.test_own_app import LIMIT_S, cell, page
-from tests.stack import running_stack, until
 
 pytestmark = pytest.mark.process
 

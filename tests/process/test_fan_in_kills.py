@@ -14,8 +14,8 @@ import pytest
 from benchmarks.fork_join.app import BenchSum
 from benchmarks.harness.testbed import Bench, open_testbed
 from rollforward.fork_join.accumulator import FLUSH_INTERVAL_S
-from tests.sampling import kills
-from tests.stack import until
+from tests.infra.runs.sampling import kills
+from tests.infra.stack import until
 
 CLIENTS = 4
 SEND_S = 3.0

@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from rollforward.local.system.ports import free_port
-from tests.documents import LOCAL_ENVIRONMENT
+from tests.infra.documents import LOCAL_ENVIRONMENT
+from tests.infra.stack import ROOT, until
 from tests.process.servers import THREADS, Server, everything, gunicorn
-from tests.stack import ROOT, until
 
 pytestmark = pytest.mark.process
 

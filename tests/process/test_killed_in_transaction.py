@@ -15,8 +15,8 @@ from google.cloud.datastore_v1.types import CommitRequest
 from rollforward.runtime import open_datastore
 from rollforward.runtime.open_transactions import OpenTransactions
 from rollforward.runtime.processes import LockedFiles, ProcessFile
-from tests.stack import ROOT
-from tests.world import PROJECT
+from tests.infra.stack import ROOT
+from tests.infra.world import PROJECT
 
 HOLDER = """
 import sys

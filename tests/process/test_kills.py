@@ -23,9 +23,9 @@ from models.quilt import Quilt, QuiltSquare
 from rollforward.batches.entities import COMPLETED, BatchState
 from rollforward.continuations.entities import FINISHED, pages_of
 from rollforward.continuations.progress import Progress, progress
-from tests.explorer import IS_EXHAUSTIVE
-from tests.sampling import kills
-from tests.stack import Stack, running_stack, until
+from tests.infra.faults.explorer import IS_EXHAUSTIVE
+from tests.infra.runs.sampling import kills
+from tests.infra.stack import Stack, running_stack, until
 
 GUESTS, SENDS = (1000, 2) if IS_EXHAUSTIVE else (300, 1)
 PAGE_SIZE = 25

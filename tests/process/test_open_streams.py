@@ -12,7 +12,7 @@ import pytest
 from itsdangerous import URLSafeSerializer
 
 import serving
-from tests.documents import LOCAL_ENVIRONMENT
+from tests.infra.documents import LOCAL_ENVIRONMENT
 from tests.process.servers import PATIENCE_S, THREADS, Server, gunicorn
 
 pytestmark = pytest.mark.process

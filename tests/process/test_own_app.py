@@ -15,7 +15,7 @@ import pytest
 import requests
 
 from rollforward.local.system import ports
-from tests.stack import ROOT, Stack, running_stack, until
+from tests.infra.stack import ROOT, Stack, running_stack, until
 
 pytestmark = pytest.mark.process
 

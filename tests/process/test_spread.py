@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 import serving
+from tests.infra.stack import until
 from tests.process.servers import PATIENCE_S, Server, gunicorn
-from tests.stack import until
 
 pytestmark = pytest.mark.process
 

@@ -20,9 +20,9 @@ from rollforward.flask.settings import Settings
 from rollforward.local.shell import find
 from rollforward.runtime import Clients
 from rollforward.streams import FOREVER, Pipeline, Pushed
+from tests.infra.runs.soak import IS_SOAK
+from tests.infra.stack import Stack, running_stack, until
 from tests.process.streams_app import APART, DISORDER, FUSED, WINDOW
-from tests.soak import IS_SOAK
-from tests.stack import Stack, running_stack, until
 
 RECORDS = int(os.environ.get("STREAM_RECORDS", "50000"))
 KEYS = 500

@@ -17,12 +17,12 @@ import requests
 
 from rollforward.runtime import Clients
 from rollforward.streams import FOREVER
+from tests.infra.runs.sampling import kills
+from tests.infra.runs.soak import IS_SOAK
+from tests.infra.stack import Stack, running_stack, until
 from tests.process import weak_app
 from tests.process.test_stream_kills import Killer, clients_of
 from tests.process.weak_app import COUNTED, PIPELINE, WINDOW, record_of
-from tests.sampling import kills
-from tests.soak import IS_SOAK
-from tests.stack import Stack, running_stack, until
 
 RECORDS = int(os.environ.get(weak_app.RECORDS) or (15_000 if IS_SOAK else 1_200))
 ROUNDS = 2 if IS_SOAK else 1

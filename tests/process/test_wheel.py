@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.documents import LOCAL_ENVIRONMENT, ROOT
+from tests.infra.documents import LOCAL_ENVIRONMENT, ROOT
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
 

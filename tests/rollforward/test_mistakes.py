@@ -21,8 +21,8 @@ from rollforward.registry import Registry
 from rollforward.runtime import Clients
 from rollforward.tasks import BadArgumentsError, Task, task
 from rollforward.tasks.errors import UnknownQueueError, UnknownTaskError
+from tests.infra.world import World
 from tests.rollforward.tasks.reminders import one_emulator, queued
-from tests.world import World
 
 pytestmark = pytest.mark.fast
 

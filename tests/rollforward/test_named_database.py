@@ -19,11 +19,11 @@ from rollforward import continuations
 from rollforward.datastore.commits import insert_all
 from rollforward.datastore.transactions import transact
 from rollforward.runtime import open_datastore
-from tests.rollforward.jobs import APPLY, Walk, ledger, put_items
-from tests.rollforward.orders import STEPS, TASKS, place, ran, waiting
-from tests.rollforward.school import BUILDS, SCHOOL, Pupil, differences
-from tests.rollforward.tallies import QUEUES, TALLIES, Mark, tallied
-from tests.world import PROJECT, Services, World
+from tests.infra.world import PROJECT, Services, World
+from tests.rollforward.continuations.walk_jobs import APPLY, Walk, ledger, put_items
+from tests.rollforward.fork_join.tally_queue import QUEUES, TALLIES, Mark, tallied
+from tests.rollforward.materialized_views.student_views import BUILDS, SCHOOL, Pupil, differences
+from tests.rollforward.outbox.order_tasks import STEPS, TASKS, place, ran, waiting
 
 DATABASE = "named"
 

@@ -15,8 +15,8 @@ from rollforward.runtime import Clients
 from rollforward.tasks import Task
 from rollforward.tasks.errors import UnknownQueueError
 from rollforward.tasks.pattern import Gauge, Pattern
-from tests.rollforward.orders import TASKS
-from tests.rollforward.tallies import TALLIES
+from tests.rollforward.fork_join.tally_queue import TALLIES
+from tests.rollforward.outbox.order_tasks import TASKS
 
 pytestmark = pytest.mark.fast
 

@@ -11,10 +11,18 @@ from rollforward.datastore import calls
 from rollforward.fork_join import ForkJoin
 from rollforward.pull_queues import OLDEST, PullQueue
 from rollforward.pull_queues.entities import items_of
+from tests.infra.faults.short_answers import shortened
+from tests.infra.world import Services, World
+from tests.rollforward.fork_join.tally_queue import (
+    GUARDED,
+    TALLIES,
+    Mark,
+    packs,
+    put,
+    tallied,
+    tally_world,
+)
 from tests.rollforward.streams.harness import WEBLOG, hits, is_drained, stream_world, windows
-from tests.rollforward.tallies import GUARDED, TALLIES, Mark, packs, put, tallied, tally_world
-from tests.short_answers import shortened
-from tests.world import Services, World
 
 SEEDS = pytest.mark.parametrize("seed", range(2))
 WORK = PullQueue("work", max_deliveries=2, partitions=2)

@@ -24,17 +24,39 @@ from rollforward.fork_join import OutcomeUnknownError
 from rollforward.runtime import Clients
 from rollforward.tasks.dead_task_entities import DeadTask
 from rollforward.tasks.declaration import task
-from tests.explorer import ALL, IS_EXHAUSTIVE, Explorer
-from tests.faults import CRASH_AFTER, CRASH_BEFORE, ERROR, FLUSH, OVERLAP, REPLY_LOST
+from tests.infra.faults.explorer import ALL, IS_EXHAUSTIVE, Explorer
+from tests.infra.faults.injection import (
+    CRASH_AFTER,
+    CRASH_BEFORE,
+    ERROR,
+    FLUSH,
+    OVERLAP,
+    REPLY_LOST,
+)
+from tests.infra.world import Services, World
 from tests.pipelines.invitation_scenarios import ImportScenario, SendScenario
 from tests.pipelines.loading import LoadScenario
 from tests.rollforward.continuations.test_continuations_under_faults import WalkScenario
-from tests.rollforward.jobs import Item, Walk, count_items, items_of, ledger_here
+from tests.rollforward.continuations.walk_jobs import Item, Walk, count_items, items_of, ledger_here
+from tests.rollforward.fork_join.tally_queue import (
+    AT_ONCE,
+    TALLIES,
+    Mark,
+    packs,
+    tallied,
+    tally_world,
+)
+from tests.rollforward.materialized_views.student_views import SCHOOL, school_world
 from tests.rollforward.materialized_views.test_materialized_views_under_faults import SaveScenario
-from tests.rollforward.orders import STEPS, TASKS, Order, Step, place, ran_here, rows_here
-from tests.rollforward.school import SCHOOL, school_world
-from tests.rollforward.tallies import AT_ONCE, TALLIES, Mark, packs, tallied, tally_world
-from tests.world import Services, World
+from tests.rollforward.outbox.order_tasks import (
+    STEPS,
+    TASKS,
+    Order,
+    Step,
+    place,
+    ran_here,
+    rows_here,
+)
 
 ITEMS = 5
 BAD = 3  # The item that cannot be applied: by name the last, behind others that can.

@@ -16,8 +16,8 @@ from pipelines.blog.posts import DEMO
 from tests.handlers.conftest import Browser, app_with, on_cloud_run
 from tests.handlers.hostile import XSS, tags
 from tests.handlers.looking import look_only
+from tests.infra.world import World
 from tests.pipelines.bloggers import ADA, BOB, said, written
-from tests.world import World
 
 pytestmark = pytest.mark.parametrize("services", ["datastore"], indirect=True)
 

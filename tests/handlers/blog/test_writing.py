@@ -17,8 +17,8 @@ from pipelines.blog.comments import comment_by_order
 from pipelines.blog.posts import DEMO
 from tests.handlers.conftest import Browser, app_with, on_cloud_run
 from tests.handlers.hostile import XSS, tags
+from tests.infra.world import World
 from tests.pipelines.bloggers import said, threads, written
-from tests.world import World
 
 pytestmark = pytest.mark.parametrize("services", ["datastore"], indirect=True)
 

@@ -15,7 +15,7 @@ from rollforward.runtime.write_limit import EntityWriteLimit, Tickets
 from tests.handlers.conftest import Browser
 from tests.handlers.hostile import XSS, tags
 from tests.handlers.looking import look_only
-from tests.world import World
+from tests.infra.world import World
 
 pytestmark = pytest.mark.parametrize("services", ["datastore"], indirect=True)
 

@@ -7,7 +7,7 @@ from werkzeug.test import TestResponse
 
 from tests.handlers.conftest import Browser
 from tests.handlers.grades.school import STUDENT
-from tests.world import World
+from tests.infra.world import World
 
 
 @pytest.fixture

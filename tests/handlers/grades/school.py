@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from models.grades import Student
-from tests.world import World
+from tests.infra.world import World
 
 ADA, LIST = "a" * 32, "1" * 32
 

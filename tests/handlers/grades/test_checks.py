@@ -14,7 +14,7 @@ from pipelines.grades.students import DEMO
 from pipelines.grades.views import GRADES, StudentsByGrade
 from tests.handlers.conftest import Browser, app_with, on_cloud_run
 from tests.handlers.grades.school import ADA, LIST, bars
-from tests.world import World
+from tests.infra.world import World
 
 pytestmark = pytest.mark.parametrize("services", ["datastore"], indirect=True)
 

@@ -18,7 +18,7 @@ from tests.handlers.conftest import Browser, app_with
 from tests.handlers.grades.school import ADA, CHANGE, DELETE, LIST, STUDENT, bars, stored
 from tests.handlers.hostile import XSS, tags
 from tests.handlers.looking import look_only
-from tests.world import World
+from tests.infra.world import World
 
 pytestmark = pytest.mark.parametrize("services", ["datastore"], indirect=True)
 

@@ -12,11 +12,11 @@ import pytest
 from handlers.grades import routes as grades
 from pipelines.grades.views import GRADES
 from rollforward.materialized_views import Reading
-from tests.explorer import IS_EXHAUSTIVE
 from tests.handlers.conftest import Browser
 from tests.handlers.grades.school import LIST, STUDENT, bars, stored
 from tests.handlers.hostile import TOO_LARGE
-from tests.world import World
+from tests.infra.faults.explorer import IS_EXHAUSTIVE
+from tests.infra.world import World
 
 pytestmark = pytest.mark.parametrize("services", ["datastore"], indirect=True)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from typing import TYPE_CHECKING, Any
 
-from tests.world import World
+from tests.infra.world import World
 
 if TYPE_CHECKING:
     from tests.handlers.conftest import Browser

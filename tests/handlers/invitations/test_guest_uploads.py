@@ -11,7 +11,7 @@ import pytest
 from tests.handlers.conftest import Browser
 from tests.handlers.hostile import TOO_LARGE
 from tests.handlers.invitations.party import GUESTS, ID, PAGE, upload
-from tests.world import World
+from tests.infra.world import World
 
 pytestmark = pytest.mark.parametrize("services", ["datastore"], indirect=True)
 

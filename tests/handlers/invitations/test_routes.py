@@ -15,7 +15,7 @@ from rollforward.continuations.progress import progress
 from tests.handlers.conftest import PARTY, Browser
 from tests.handlers.hostile import XSS, tags
 from tests.handlers.invitations.party import GUESTS, ID, PAGE, invite, upload
-from tests.world import World
+from tests.infra.world import World
 
 pytestmark = pytest.mark.parametrize("services", ["datastore"], indirect=True)
 

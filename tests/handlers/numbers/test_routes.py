@@ -15,7 +15,7 @@ from pipelines.numbers import results
 from pipelines.numbers.probes import PROBES
 from tests.handlers.conftest import Browser
 from tests.handlers.looking import look_only
-from tests.world import World
+from tests.infra.world import World
 
 pytestmark = pytest.mark.parametrize("services", ["datastore"], indirect=True)
 

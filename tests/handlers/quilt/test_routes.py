@@ -17,8 +17,8 @@ from pipelines.quilt import quilts
 from pipelines.quilt.design import Design
 from tests.handlers.conftest import Browser
 from tests.handlers.looking import look_only
+from tests.infra.world import Services, World
 from tests.rollforward.batches.harness import deliver_all
-from tests.world import Services, World
 
 pytestmark = pytest.mark.parametrize("services", ["datastore"], indirect=True)
 

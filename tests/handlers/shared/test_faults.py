@@ -12,7 +12,7 @@ import pytest
 from handlers.shared import faults
 from tests.handlers.conftest import Browser, app_with, on_app_engine, on_cloud_run
 from tests.handlers.invitations.party import ID, PAGE
-from tests.world import World
+from tests.infra.world import World
 
 NOBODY = "http://127.0.0.1:1"  # Nothing listens there.
 

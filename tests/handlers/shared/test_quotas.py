@@ -12,7 +12,7 @@ from handlers.home.demo_runs import TOUR
 from handlers.shared import quotas
 from handlers.shared.quotas import INVITATIONS, QUILTS, SCHOOLS, SUMS, UPLOADS
 from tests.handlers.conftest import Browser
-from tests.world import World
+from tests.infra.world import World
 
 pytestmark = pytest.mark.parametrize("services", ["datastore"], indirect=True)
 

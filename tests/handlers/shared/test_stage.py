@@ -18,7 +18,7 @@ from rollforward.continuations.progress import Progress, Totals, progress
 from rollforward.runtime import Cost
 from tests.handlers.conftest import Browser, app_with
 from tests.handlers.invitations.party import ID, PAGE, invite
-from tests.world import World
+from tests.infra.world import World
 
 pytestmark = pytest.mark.parametrize("services", ["datastore"], indirect=True)
 

@@ -22,7 +22,7 @@ from rollforward.fork_join import queue
 from rollforward.fork_join.entities import WorkOutcome
 from rollforward.fork_join.queue import ItemStatus, OutcomeUnknownError
 from tests.handlers.conftest import Browser, app_with
-from tests.world import World, in_threads
+from tests.infra.world import World, in_threads
 
 pytestmark = pytest.mark.parametrize("services", ["datastore"], indirect=True)
 

@@ -11,7 +11,7 @@ from schemathesis.generation import GenerationMode
 
 from handlers.sums.openapi import DESCRIPTION
 from pipelines.sums import sums
-from tests.world import World
+from tests.infra.world import World
 
 pytestmark = [
     pytest.mark.parametrize("services", ["datastore"], indirect=True),

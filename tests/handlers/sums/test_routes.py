@@ -16,7 +16,7 @@ from rollforward.fork_join.adaptive import BatchPolicy
 from tests.handlers.conftest import Browser, app_with, on_cloud_run
 from tests.handlers.hostile import XSS, tags
 from tests.handlers.looking import look_only
-from tests.world import World
+from tests.infra.world import World
 
 pytestmark = pytest.mark.parametrize("services", ["datastore"], indirect=True)
 

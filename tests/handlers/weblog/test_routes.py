@@ -25,8 +25,8 @@ from rollforward.runtime import Clients
 from rollforward.streams import Pulled
 from tests.handlers.conftest import Browser
 from tests.handlers.looking import look_only
+from tests.infra.world import World
 from tests.rollforward.streams.harness import PACE
-from tests.world import World
 
 pytestmark = pytest.mark.parametrize("services", ["datastore"], indirect=True)
 

@@ -27,7 +27,7 @@ from rollforward.streams.model.errors import HeldBackError
 from rollforward.streams.storage.schema import LARGE, SLAB
 from tests.handlers.conftest import Browser
 from tests.handlers.looking import look_only
-from tests.world import World
+from tests.infra.world import World
 
 pytestmark = pytest.mark.parametrize("services", ["datastore"], indirect=True)
 

@@ -13,9 +13,9 @@ from typing import Any
 from google.cloud import ndb
 
 from rollforward.runtime.messages import Message
+from tests.infra.memory_datastore import Memory
+from tests.infra.model_checking.stepwise import ROWS, Call, Run, rows
 from tests.rollforward.batches.stepwise_batches import of_kind
-from tests.rollforward.memory import Memory
-from tests.rollforward.stepwise import ROWS, Call, Run, rows
 
 MEMBERS = 2
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.infra.world import Services, World
 from tests.rollforward.batches.harness import batch_world, neighbours
-from tests.world import Services, World
 
 
 @pytest.fixture

@@ -29,8 +29,8 @@ from rollforward.outbox.entities import OutboxTask
 from rollforward.runtime import Clients
 from rollforward.runtime.messages import Message, TaskQueue
 from rollforward.tasks import Reject, Task, task
-from tests.rollforward.beside import elsewhere, untouched
-from tests.world import Services, World
+from tests.infra.neighbour_rows import elsewhere, untouched
+from tests.infra.world import Services, World
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,9 @@ from typing import Any
 from rollforward.batches import Completed, Policy, TaskBatch, UnknownBatchError, current_member
 from rollforward.batches.entities import BatchState
 from rollforward.tasks import Reject, Task
+from tests.infra.memory_datastore import Memory
+from tests.infra.model_checking.model_checker import CRASH, DUPLICATE, REPLY_LOST, UNHEARD, End
+from tests.infra.model_checking.stepwise import Process
 from tests.rollforward.batches.harness import Note
 from tests.rollforward.batches.stepwise_batches import (
     DELIVERED,
@@ -24,9 +27,6 @@ from tests.rollforward.batches.stepwise_batches import (
     transact,
     with_clients,
 )
-from tests.rollforward.memory import Memory
-from tests.rollforward.model_checker import CRASH, DUPLICATE, REPLY_LOST, UNHEARD, End
-from tests.rollforward.stepwise import Process
 
 
 @dataclass(frozen=True)

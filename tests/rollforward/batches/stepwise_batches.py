@@ -30,8 +30,16 @@ from rollforward.datastore.transactions import Transaction, current_transaction
 from rollforward.fork_join import Batch, OutcomeUnknownError
 from rollforward.runtime.messages import Message
 from rollforward.tasks import Reject, hashed_name
-from tests.rollforward.memory import Memory
-from tests.rollforward.stepwise import NOON, ROWS, Call, Run, commit_unchanged, rows, stepwise
+from tests.infra.memory_datastore import Memory
+from tests.infra.model_checking.stepwise import (
+    NOON,
+    ROWS,
+    Call,
+    Run,
+    commit_unchanged,
+    rows,
+    stepwise,
+)
 
 JOIN = "/tasks/join"
 _enqueue_callback = callbacks.enqueue

@@ -8,6 +8,7 @@ from google.api_core import exceptions as rpc_errors
 from rollforward.batches import ClosedError
 from rollforward.batches.errors import DifferentWorkError
 from rollforward.datastore.transactions import transact
+from tests.infra.world import World
 from tests.rollforward.batches.harness import (
     BEST,
     NOTES,
@@ -18,7 +19,6 @@ from tests.rollforward.batches.harness import (
     rows_of,
     told,
 )
-from tests.world import World
 
 
 def add_twice(world: World) -> list[int]:

@@ -11,6 +11,7 @@ from rollforward.batches.declaration import Completed
 from rollforward.batches.errors import BadWorkError, DifferentWorkError
 from rollforward.datastore.transactions import transact
 from rollforward.tasks import BadArgumentsError, Task
+from tests.infra.world import World
 from tests.rollforward.batches.harness import (
     BEST,
     FAST,
@@ -28,7 +29,6 @@ from tests.rollforward.batches.harness import (
     rows_of,
     told,
 )
-from tests.world import World
 
 pytestmark = pytest.mark.fast
 

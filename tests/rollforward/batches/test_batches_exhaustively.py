@@ -14,7 +14,9 @@ from typing import Any
 import pytest
 
 from rollforward.batches.entities import BatchState
-from tests.explorer import IS_EXHAUSTIVE
+from tests.infra.faults.explorer import IS_EXHAUSTIVE
+from tests.infra.model_checking.model_checker import DUPLICATE, End, Search
+from tests.infra.model_checking.stepwise import NOON, Process, rows
 from tests.rollforward.batches import article_code
 from tests.rollforward.batches.searched_batches import SCENARIOS, Scenario
 from tests.rollforward.batches.stepwise_batches import (
@@ -26,8 +28,6 @@ from tests.rollforward.batches.stepwise_batches import (
     wake,
     with_clients,
 )
-from tests.rollforward.model_checker import DUPLICATE, End, Search
-from tests.rollforward.stepwise import NOON, Process, rows
 
 NONE = ""
 LATER = NOON + datetime.timedelta(hours=2)

@@ -16,8 +16,9 @@ from rollforward.batches import population
 from rollforward.batches.entities import BatchPage
 from rollforward.datastore.transactions import transact
 from rollforward.tasks import Task
-from tests.explorer import ALL, IS_EXHAUSTIVE, NO_SWEEPS, Explorer
-from tests.faults import CRASH_AFTER, ERROR, FLUSH, KINDS, OVERLAP
+from tests.infra.faults.explorer import ALL, IS_EXHAUSTIVE, NO_SWEEPS, Explorer
+from tests.infra.faults.injection import CRASH_AFTER, ERROR, FLUSH, KINDS, OVERLAP
+from tests.infra.world import Services, World, in_threads
 from tests.rollforward.batches.harness import (
     CALLED,
     NOTES,
@@ -33,7 +34,6 @@ from tests.rollforward.batches.harness import (
     outcomes,
     told,
 )
-from tests.world import Services, World, in_threads
 
 
 class BatchScenario:

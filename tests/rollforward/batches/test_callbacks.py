@@ -18,6 +18,7 @@ from rollforward.runtime.clock import naive_utc
 from rollforward.tasks import Reject, Task
 from rollforward.tasks.dead_task_entities import DeadTask
 from rollforward.tasks.dead_tasks import Replay
+from tests.infra.world import Services, World, in_threads
 from tests.rollforward.batches.harness import (
     BEST,
     CALLED,
@@ -33,7 +34,6 @@ from tests.rollforward.batches.harness import (
     tell,
     told,
 )
-from tests.world import Services, World, in_threads
 
 HOUR_S = 3600.0
 WEEK_S = 7 * 24 * HOUR_S

@@ -15,6 +15,7 @@ from rollforward.batches.ending import STALE_S, CancelNested, cancel_nested
 from rollforward.batches.entities import REMOVED, RUNNING, BatchState, pages_within
 from rollforward.batches.errors import NestedError
 from rollforward.batches.members import Member
+from tests.infra.world import World
 from tests.rollforward.batches.harness import (
     NOTES,
     RAN,
@@ -25,7 +26,6 @@ from tests.rollforward.batches.harness import (
     deliver_next,
     notes,
 )
-from tests.world import World
 
 
 def grow(world: World, count: int) -> Sequence[ndb.Key]:

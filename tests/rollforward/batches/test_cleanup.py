@@ -10,6 +10,7 @@ from rollforward.batches import TaskBatch, UnknownBatchError, sweep
 from rollforward.batches.ending import End, end_members
 from rollforward.batches.entities import state_key
 from rollforward.fork_join.entities import WorkPack
+from tests.infra.world import World
 from tests.rollforward.batches.harness import (
     NOTES,
     RAN,
@@ -19,7 +20,6 @@ from tests.rollforward.batches.harness import (
     rows_of,
     told,
 )
-from tests.world import World
 
 WEEK_S = datetime.timedelta(days=7).total_seconds()
 # A task may be scheduled for a month ahead, and is delivered for a day more.

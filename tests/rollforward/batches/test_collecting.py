@@ -7,6 +7,7 @@ from google.api_core import exceptions as rpc_errors
 
 from rollforward.batches import TaskBatch, collecting
 from rollforward.pull_queues.entities import items_of
+from tests.infra.world import World
 from tests.rollforward.batches.harness import (
     PULLED,
     callbacks,
@@ -16,7 +17,6 @@ from tests.rollforward.batches.harness import (
     tell,
     told,
 )
-from tests.world import World
 
 
 def waiting() -> int:

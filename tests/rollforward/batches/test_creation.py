@@ -17,7 +17,8 @@ from rollforward.runtime import naive_utc
 from rollforward.runtime.messages import Message
 from rollforward.tasks import CloudTaskQueue
 from rollforward.tasks.dead_task_entities import DeadTask
-from tests.explorer import IS_EXHAUSTIVE
+from tests.infra.faults.explorer import IS_EXHAUSTIVE
+from tests.infra.world import World
 from tests.rollforward.batches.harness import (
     NOTES,
     RAN,
@@ -32,7 +33,6 @@ from tests.rollforward.batches.harness import (
     rows_of,
     told,
 )
-from tests.world import World
 
 MANY = 100_000 if IS_EXHAUSTIVE else 2_500
 

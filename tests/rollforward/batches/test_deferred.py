@@ -12,7 +12,7 @@ from rollforward.batches import TaskBatch, defer, defer_in_transaction, deferrab
 from rollforward.datastore.transactions import transact
 from rollforward.runtime import Clients
 from rollforward.tasks import BadArgumentsError
-from tests.world import Services, World
+from tests.infra.world import Services, World
 
 pytestmark = pytest.mark.fast
 

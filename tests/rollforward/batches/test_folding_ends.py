@@ -13,6 +13,7 @@ from rollforward.batches.entities import BatchPage, state_key
 from rollforward.fork_join import Batch
 from rollforward.fork_join import fold as fork_join_fold
 from rollforward.runtime.clock import naive_utc
+from tests.infra.world import World
 from tests.rollforward.batches.harness import (
     NOTES,
     RAN,
@@ -23,7 +24,6 @@ from tests.rollforward.batches.harness import (
     rows_here,
     told,
 )
-from tests.world import World
 
 LABELS = ("a", "says", "c")
 

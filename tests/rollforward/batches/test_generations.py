@@ -7,8 +7,8 @@ import pytest
 from rollforward.batches import population
 from rollforward.batches.ending import End, end_members
 from rollforward.batches.entities import pages_within
+from tests.infra.world import World
 from tests.rollforward.batches.harness import BEST, NOTES, RAN, deliver_all, notes, told
-from tests.world import World
 
 
 def test_a_late_end_of_a_cancelled_generation_counts_no_more(world: World) -> None:

@@ -9,9 +9,9 @@ import pytest
 
 from rollforward.batches import population
 from rollforward.datastore.transactions import transact
-from tests.faults import REPLY_LOST
+from tests.infra.faults.injection import REPLY_LOST
+from tests.infra.world import World
 from tests.rollforward.batches.harness import NOTES, notes
-from tests.world import World
 
 
 def losing_a_reply(world: World, act: Callable[[], Any]) -> Any:

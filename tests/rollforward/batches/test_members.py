@@ -12,6 +12,7 @@ from rollforward.batches.ending import MAX_RESULT_BYTES
 from rollforward.batches.entities import HAS_FAILED, BatchPage, BatchWork, pages_within
 from rollforward.batches.members import Member
 from rollforward.tasks.dead_task_entities import DeadTask
+from tests.infra.world import World
 from tests.rollforward.batches.harness import (
     NOTES,
     RAN,
@@ -21,7 +22,6 @@ from tests.rollforward.batches.harness import (
     outcomes,
     rows_here,
 )
-from tests.world import World
 
 
 def run(world: World, *labels: str) -> None:

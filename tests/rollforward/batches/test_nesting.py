@@ -6,7 +6,8 @@ import pytest
 
 from rollforward.batches.entities import BatchState
 from rollforward.batches.errors import NestedError
-from tests.explorer import IS_EXHAUSTIVE
+from tests.infra.faults.explorer import IS_EXHAUSTIVE
+from tests.infra.world import World
 from tests.rollforward.batches.harness import (
     NOTES,
     RAN,
@@ -21,7 +22,6 @@ from tests.rollforward.batches.harness import (
     rows_here,
     told,
 )
-from tests.world import World
 
 WIDTH = 22 if IS_EXHAUSTIVE else 4
 

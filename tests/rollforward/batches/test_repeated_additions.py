@@ -12,8 +12,8 @@ from rollforward.batches.declaration import MemberRef
 from rollforward.batches.errors import BadWorkError, DifferentWorkError
 from rollforward.batches.population import PopulateOptions
 from rollforward.tasks import Task
+from tests.infra.world import World
 from tests.rollforward.batches.harness import NOTES, RAN, Note, notes, outcomes, rows_of, told
-from tests.world import World
 
 GROWS = PopulateOptions(is_compared=False)  # As a member adds, whose work may differ each time.
 

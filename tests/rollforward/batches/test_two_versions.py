@@ -14,6 +14,7 @@ from rollforward.fork_join.entities import WorkPack
 from rollforward.tasks import Task
 from rollforward.tasks.dead_task_entities import DeadTask
 from rollforward.tasks.errors import UnknownTaskError
+from tests.infra.world import World
 from tests.rollforward.batches.harness import (
     NOTES,
     RAN,
@@ -28,7 +29,6 @@ from tests.rollforward.batches.harness import (
     tell,
     told,
 )
-from tests.world import World
 
 
 def serve_without(world: World, *gone: Task[object]) -> None:

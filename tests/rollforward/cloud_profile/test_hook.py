@@ -22,7 +22,7 @@ from rollforward.cloud_profile.profile import Latency
 from rollforward.cloud_profile.slowdown import DrawnLatency, SlowCache
 from rollforward.flask import open_clients
 from rollforward.flask.settings import Settings
-from tests.documents import LOCAL_ENVIRONMENT, ROOT, text_of
+from tests.infra.documents import LOCAL_ENVIRONMENT, ROOT, text_of
 
 METHOD = "/google.datastore.v1.Datastore/Lookup"
 KEYS = [{"path": [{"kind": "Book", "name": "a"}]}]

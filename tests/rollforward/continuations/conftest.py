@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.rollforward.jobs import APPLY
-from tests.world import Services, World
+from tests.infra.world import Services, World
+from tests.rollforward.continuations.walk_jobs import APPLY
 
 
 @pytest.fixture

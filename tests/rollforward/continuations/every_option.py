@@ -17,7 +17,8 @@ from rollforward.continuations.listing import run_details
 from rollforward.continuations.progress import item_issues, progress
 from rollforward.datastore.transactions import transact
 from rollforward.runtime import Clients
-from tests.rollforward.jobs import (
+from tests.infra.world import World
+from tests.rollforward.continuations.walk_jobs import (
     Item,
     Ledger,
     Walk,
@@ -26,7 +27,6 @@ from tests.rollforward.jobs import (
     ledger_here,
     put_items_here,
 )
-from tests.world import World
 
 # What becomes of an item, by its value.
 FINE, REFUSED, SKIPPED, BUSY_ONCE, BUSY, BROKEN = range(6)

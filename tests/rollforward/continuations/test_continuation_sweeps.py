@@ -25,9 +25,17 @@ from rollforward.continuations.errors import OtherJobError
 from rollforward.continuations.jobs import Job
 from rollforward.continuations.progress import progress
 from rollforward.tasks.dead_task_entities import open_dead_tasks
-from tests.rollforward.jobs import APPLY, Item, Walk, count_items, items_of, ledger, put_items
-from tests.sampling import one_emulator
-from tests.world import LOCATION, PROJECT, Services, World
+from tests.infra.runs.sampling import one_emulator
+from tests.infra.world import LOCATION, PROJECT, Services, World
+from tests.rollforward.continuations.walk_jobs import (
+    APPLY,
+    Item,
+    Walk,
+    count_items,
+    items_of,
+    ledger,
+    put_items,
+)
 
 QUEUE = f"projects/{PROJECT}/locations/{LOCATION}/queues/fan-out"
 

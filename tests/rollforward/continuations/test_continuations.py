@@ -16,18 +16,14 @@ from rollforward import continuations
 from rollforward.continuations import runs
 from rollforward.continuations.attempt import page_task
 from rollforward.continuations.entities import FINISHED, PAGES_KEPT_FOR, pages_of
-from rollforward.continuations.jobs import (
-    ItemError,
-    Job,
-    RefusedItemError,
-    SkippedItemError,
-)
+from rollforward.continuations.jobs import ItemError, Job, RefusedItemError, SkippedItemError
 from rollforward.continuations.progress import item_issues, progress, run_of
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.messages import Message
 from rollforward.tasks import dead_tasks
 from rollforward.tasks.errors import Retry, Unavailable
-from tests.rollforward.jobs import (
+from tests.infra.world import Services, World
+from tests.rollforward.continuations.walk_jobs import (
     APPLY,
     Item,
     Walk,
@@ -37,7 +33,6 @@ from tests.rollforward.jobs import (
     put_items,
     run_to_end,
 )
-from tests.world import Services, World
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 3, 4, 20])

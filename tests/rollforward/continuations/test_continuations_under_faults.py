@@ -19,9 +19,10 @@ from rollforward.continuations.lease import PageLease
 from rollforward.continuations.progress import item_issues, progress
 from rollforward.runtime import Clients
 from rollforward.tasks.errors import Retry, Unavailable
-from tests.explorer import ALL, IS_EXHAUSTIVE, NO_SWEEPS, Explorer
-from tests.faults import FLUSH, KINDS, OVERLAP
-from tests.rollforward.jobs import (
+from tests.infra.faults.explorer import ALL, IS_EXHAUSTIVE, NO_SWEEPS, Explorer
+from tests.infra.faults.injection import FLUSH, KINDS, OVERLAP
+from tests.infra.world import Services, World, in_threads
+from tests.rollforward.continuations.walk_jobs import (
     APPLY,
     Item,
     Walk,
@@ -33,7 +34,6 @@ from tests.rollforward.jobs import (
     put_items,
     put_items_here,
 )
-from tests.world import Services, World, in_threads
 
 ITEMS = 3  # Two pages of two.
 

@@ -16,8 +16,8 @@ from rollforward.continuations.listing import run_details
 from rollforward.continuations.progress import item_issues, progress
 from rollforward.runtime.clients import Clients
 from rollforward.tasks import dead_tasks
-from tests.rollforward.jobs import Item, Walk, items_of, put_items, run_to_end
-from tests.world import QueueClock, Services, World
+from tests.infra.world import QueueClock, Services, World
+from tests.rollforward.continuations.walk_jobs import Item, Walk, items_of, put_items, run_to_end
 
 pytestmark = pytest.mark.fast
 

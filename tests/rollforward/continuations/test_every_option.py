@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 
 from rollforward.continuations import closing
-from tests.explorer import NO_SWEEPS, Explorer
-from tests.faults import CRASH_BEFORE, ERROR, FLUSH, KINDS, OVERLAP
-from tests.leftovers import left_behind
+from tests.infra.faults.explorer import NO_SWEEPS, Explorer
+from tests.infra.faults.injection import CRASH_BEFORE, ERROR, FLUSH, KINDS, OVERLAP
+from tests.infra.faults.leftovers import left_behind
+from tests.infra.world import Services, World, in_threads
 from tests.rollforward.continuations.every_option import (
     EveryScenario,
     FinishCall,
     apply_job,
     side_effect_job,
 )
-from tests.world import Services, World, in_threads
 
 
 @pytest.fixture(params=["apply", "deliver"])

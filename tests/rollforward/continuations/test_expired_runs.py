@@ -22,8 +22,15 @@ from rollforward.continuations.jobs import RefusedItemError
 from rollforward.continuations.progress import progress, run_of
 from rollforward.continuations.upload_entities import KEPT_FOR, UploadChunk, put_upload
 from rollforward.runtime.clock import naive_utc
-from tests.rollforward.jobs import APPLY, Walk, count_items, ledger, put_items, run_to_end
-from tests.world import Services, World
+from tests.infra.world import Services, World
+from tests.rollforward.continuations.walk_jobs import (
+    APPLY,
+    Walk,
+    count_items,
+    ledger,
+    put_items,
+    run_to_end,
+)
 
 
 def test_pages_of_a_finished_run_go_after_their_time(world: World) -> None:

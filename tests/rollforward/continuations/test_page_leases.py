@@ -29,9 +29,9 @@ from rollforward.continuations.progress import progress
 from rollforward.continuations.sources import EntitySource, Slice, Span
 from rollforward.runtime import Clients, naive_utc
 from rollforward.tasks import hashed_name
-from tests.rollforward.jobs import APPLY, Item, Walk, items_of, ledger, put_items
-from tests.rollforward.timelines import Timeline
-from tests.world import Services, World
+from tests.infra.world import Services, World
+from tests.rollforward.continuations.overlapping_attempts import Timeline
+from tests.rollforward.continuations.walk_jobs import APPLY, Item, Walk, items_of, ledger, put_items
 
 
 @dataclass

@@ -23,10 +23,18 @@ from rollforward.continuations.progress import (
 from rollforward.continuations.seen_pages import issues_of
 from rollforward.runtime import Clients
 from rollforward.runtime.rpc import Cost
-from tests.faults import ERROR, REPLY_LOST
+from tests.infra.faults.injection import ERROR, REPLY_LOST
+from tests.infra.world import Services, World
+from tests.rollforward.continuations.walk_jobs import (
+    APPLY,
+    Item,
+    Walk,
+    deliver_job,
+    items_of,
+    put_items,
+    run_to_end,
+)
 from tests.rollforward.datastore.counters import break_call
-from tests.rollforward.jobs import APPLY, Item, Walk, deliver_job, items_of, put_items, run_to_end
-from tests.world import Services, World
 
 pytestmark = pytest.mark.fast
 

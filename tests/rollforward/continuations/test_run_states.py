@@ -14,7 +14,8 @@ from rollforward.continuations.errors import NotEndedError
 from rollforward.continuations.jobs import DeferredItemError, ItemError, Job
 from rollforward.continuations.progress import progress, run_of
 from rollforward.runtime.clients import Clients
-from tests.rollforward.jobs import (
+from tests.infra.world import Services, World, in_threads
+from tests.rollforward.continuations.walk_jobs import (
     APPLY,
     Item,
     Walk,
@@ -24,7 +25,6 @@ from tests.rollforward.jobs import (
     put_items,
     run_to_end,
 )
-from tests.world import Services, World, in_threads
 
 
 def test_a_start_that_cloud_tasks_did_not_answer_begins_without_a_sweep(

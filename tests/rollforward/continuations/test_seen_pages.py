@@ -23,8 +23,15 @@ from rollforward.continuations.progress import item_issues, progress, run_of
 from rollforward.continuations.seen_pages import RememberedPages, seen_run
 from rollforward.runtime import Clients
 from rollforward.runtime.rpc import Cost
-from tests.rollforward.jobs import APPLY, Item, Walk, items_of, put_items, run_to_end
-from tests.world import World
+from tests.infra.world import World
+from tests.rollforward.continuations.walk_jobs import (
+    APPLY,
+    Item,
+    Walk,
+    items_of,
+    put_items,
+    run_to_end,
+)
 
 # By the number of an item: what becomes of it. A deferred one is tried again a second later.
 ENDS = {

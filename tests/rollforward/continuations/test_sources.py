@@ -7,7 +7,7 @@ from google.cloud import ndb
 
 from rollforward.continuations import sources
 from rollforward.continuations.sources import EntitySource, NumberSource, Source, Span
-from tests.world import World
+from tests.infra.world import World
 
 on_both = pytest.mark.parametrize("services", ["datastore", "firestore"], indirect=True)
 

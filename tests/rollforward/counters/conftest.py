@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.infra.world import Services, World
 from tests.rollforward.counters.counts import counter_world, neighbours
-from tests.world import Services, World
 
 
 @pytest.fixture

@@ -24,9 +24,9 @@ from rollforward.counters.entities import (
 )
 from rollforward.runtime import Clients
 from rollforward.runtime.process_state import ProcessState
-from tests.rollforward.beside import elsewhere, untouched
-from tests.soak import IS_SOAK
-from tests.world import Services, World
+from tests.infra.neighbour_rows import elsewhere, untouched
+from tests.infra.runs.soak import IS_SOAK
+from tests.infra.world import Services, World
 
 LIKES = Counter("likes", queue="default")
 VOTES = Counter("votes", queue="default", max_shards=16, calm_s=30)

@@ -25,7 +25,9 @@ from rollforward.counters.layouts import Layouts
 from rollforward.counters.resize import Resizer
 from rollforward.datastore.transactions import pending_writes
 from rollforward.tasks.errors import UnknownTaskError
-from tests.faults import ERROR, REPLY_LOST
+from tests.infra.faults.injection import ERROR, REPLY_LOST
+from tests.infra.stack import until
+from tests.infra.world import World, in_threads
 from tests.rollforward.counters.counts import (
     LIKES,
     ONE_ROUND_TRIP,
@@ -40,8 +42,6 @@ from tests.rollforward.counters.counts import (
     stored,
     total,
 )
-from tests.stack import until
-from tests.world import World, in_threads
 
 pytestmark = [WAYS, pytest.mark.fast]
 

@@ -7,19 +7,15 @@ from functools import partial
 
 import pytest
 
-from rollforward.counters import (
-    Counter,
-    DifferentItemError,
-    NotGatheredError,
-    OutcomeUnknownError,
-)
+from rollforward.counters import Counter, DifferentItemError, NotGatheredError, OutcomeUnknownError
 from rollforward.counters.entities import total_key
 from rollforward.counters.gathered import MAX_CLAIMS
 from rollforward.datastore.transactions import NoTransactionError, transact
 from rollforward.fork_join import expiry
 from rollforward.fork_join.accumulator import BufferFullError
 from rollforward.fork_join.entities import PARTITIONS
-from tests.faults import ERROR, REPLY_LOST
+from tests.infra.faults.injection import ERROR, REPLY_LOST
+from tests.infra.world import Services, World, in_threads
 from tests.rollforward.counters.counts import (
     HITS,
     LIKES,
@@ -29,7 +25,6 @@ from tests.rollforward.counters.counts import (
     neighbours,
     total,
 )
-from tests.world import Services, World, in_threads
 
 
 @pytest.fixture

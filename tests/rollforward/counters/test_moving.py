@@ -12,7 +12,8 @@ from rollforward.counters.entities import CounterTotal
 from rollforward.counters.layouts import Layouts
 from rollforward.counters.resize import Resizer
 from rollforward.datastore import calls
-from tests.faults import REPLY_LOST
+from tests.infra.faults.injection import REPLY_LOST
+from tests.infra.world import World, in_threads
 from tests.rollforward.counters.counts import (
     BESIDE,
     HITS,
@@ -26,7 +27,6 @@ from tests.rollforward.counters.counts import (
     total,
 )
 from tests.rollforward.datastore.counters import break_call
-from tests.world import World, in_threads
 
 pytestmark = WAYS
 

@@ -13,8 +13,8 @@ from rollforward.counters.entities import CounterReceipt, receipt_key
 from rollforward.counters.expiry import RECEIPTS
 from rollforward.datastore import expiry as model_expiry
 from rollforward.fork_join.entities import PARTITIONS
+from tests.infra.world import Services, World
 from tests.rollforward.counters.counts import LIKES, add, counter_world, receipts, total
-from tests.world import Services, World
 
 LONGEST_DELIVERY = datetime.timedelta(days=31)
 

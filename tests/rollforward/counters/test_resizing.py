@@ -20,7 +20,8 @@ from rollforward.counters.entities import config_key
 from rollforward.counters.layouts import Layouts
 from rollforward.counters.resize import Resizer
 from rollforward.runtime import Clients
-from tests.faults import REPLY_LOST
+from tests.infra.faults.injection import REPLY_LOST
+from tests.infra.world import World, in_threads
 from tests.rollforward.counters.counts import (
     HITS,
     LIKES,
@@ -34,7 +35,6 @@ from tests.rollforward.counters.counts import (
     stored,
     total,
 )
-from tests.world import World, in_threads
 
 pytestmark = WAYS
 

@@ -13,7 +13,9 @@ from google.cloud.datastore_v1.types import LookupRequest, LookupResponse
 from rollforward.counters import Total
 from rollforward.counters.totals import ShardReader, _cache_key, cache_total, cached_total
 from rollforward.datastore import calls
-from tests.clocks import ahead
+from tests.infra.clocks import ahead
+from tests.infra.faults.short_answers import whole
+from tests.infra.world import World, in_threads
 from tests.rollforward.counters.counts import (
     LIKES,
     VOTES,
@@ -24,8 +26,6 @@ from tests.rollforward.counters.counts import (
     resize,
     total,
 )
-from tests.short_answers import whole
-from tests.world import World, in_threads
 
 pytestmark = [WAYS, pytest.mark.fast]
 

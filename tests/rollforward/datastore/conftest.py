@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.world import World
+from tests.infra.world import World
 
 
 @pytest.fixture

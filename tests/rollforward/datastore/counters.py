@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from google.cloud import ndb
 
-from tests.world import World
+from tests.infra.world import World
 
 
 class Tally(ndb.Model):

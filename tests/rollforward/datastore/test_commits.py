@@ -7,9 +7,9 @@ from google.api_core import exceptions as rpc_errors
 
 from rollforward.datastore.commits import CHANGED, insert_all, put_unchanged
 from rollforward.datastore.transactions import OUTCOME_UNKNOWN
-from tests.faults import REPLY_LOST
+from tests.infra.faults.injection import REPLY_LOST
+from tests.infra.world import World
 from tests.rollforward.datastore.counters import Tally, break_call, counted
-from tests.world import World
 
 pytestmark = pytest.mark.fast
 

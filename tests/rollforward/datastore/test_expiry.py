@@ -6,7 +6,7 @@ import pytest
 from google.cloud import ndb
 
 from rollforward.datastore.expiry import MAX_KEYS, delete_due, delete_expired
-from tests.world import World
+from tests.infra.world import World
 
 pytestmark = [pytest.mark.parametrize("services", ["datastore"], indirect=True), pytest.mark.fast]
 

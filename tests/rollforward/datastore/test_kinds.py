@@ -19,9 +19,9 @@ from rollforward.outbox import entities as outbox
 from rollforward.pull_queues import entities as pull_queues
 from rollforward.runtime import sweep_entities as sweeps
 from rollforward.tasks import attempt_entities as attempts
-from tests.documents import entity_modules
-from tests.rollforward.memory import offline
-from tests.world import DEPLOYED_REPLICAS
+from tests.infra.documents import entity_modules
+from tests.infra.memory_datastore import offline
+from tests.infra.world import DEPLOYED_REPLICAS
 
 pytestmark = pytest.mark.fast
 

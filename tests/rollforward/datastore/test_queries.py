@@ -53,7 +53,7 @@ from rollforward.materialized_views.entities import (
 from rollforward.outbox import entities as outbox
 from rollforward.tasks.attempt_entities import TaskAttempts, expired_attempts
 from rollforward.tasks.dead_task_entities import DeadTask, open_dead_tasks
-from tests.world import World
+from tests.infra.world import World
 
 pytestmark = pytest.mark.fast
 

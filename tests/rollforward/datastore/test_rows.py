@@ -11,8 +11,8 @@ from google.cloud import ndb
 from rollforward.datastore import calls, rows
 from rollforward.datastore.rows import Name
 from rollforward.streams.entities import StreamSlab
-from tests.short_answers import whole
-from tests.world import World
+from tests.infra.faults.short_answers import whole
+from tests.infra.world import World
 
 pytestmark = pytest.mark.fast
 

@@ -16,9 +16,9 @@ from rollforward.datastore.commits import look_up, read_versions
 from rollforward.datastore.rows import Name
 from rollforward.datastore.transactions import NoTransactionError, transact
 from rollforward.runtime.clients import open_datastore
+from tests.infra.faults.short_answers import shortened, whole
+from tests.infra.world import World
 from tests.rollforward.datastore.counters import Tally
-from tests.short_answers import shortened, whole
-from tests.world import World
 
 pytestmark = pytest.mark.fast
 

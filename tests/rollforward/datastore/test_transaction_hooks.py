@@ -12,7 +12,8 @@ from rollforward.datastore.transactions import (
     current_transaction,
     transact,
 )
-from tests.faults import ERROR, REPLY_LOST
+from tests.infra.faults.injection import ERROR, REPLY_LOST
+from tests.infra.world import World, in_threads
 from tests.rollforward.datastore.counters import (
     break_call,
     count_up,
@@ -20,7 +21,6 @@ from tests.rollforward.datastore.counters import (
     counted,
     no_pause,
 )
-from tests.world import World, in_threads
 
 pytestmark = pytest.mark.fast
 

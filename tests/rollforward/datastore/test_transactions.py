@@ -9,7 +9,8 @@ from google.cloud.datastore_v1.types import RollbackRequest
 from google.cloud.ndb.context import get_context
 
 from rollforward.datastore.transactions import MAX_ATTEMPTS, transact
-from tests.faults import ERROR, REPLY_LOST
+from tests.infra.faults.injection import ERROR, REPLY_LOST
+from tests.infra.world import PROJECT, World, in_threads
 from tests.rollforward.datastore.counters import (
     Tally,
     break_call,
@@ -19,7 +20,6 @@ from tests.rollforward.datastore.counters import (
     fail_with,
     no_pause,
 )
-from tests.world import PROJECT, World, in_threads
 
 pytestmark = pytest.mark.fast
 

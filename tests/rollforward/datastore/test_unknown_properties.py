@@ -11,7 +11,7 @@ from google.cloud import ndb
 
 from rollforward.datastore.commits import commit_unchanged, read_versions
 from rollforward.datastore.transactions import transact
-from tests.world import World
+from tests.infra.world import World
 
 pytestmark = pytest.mark.fast
 

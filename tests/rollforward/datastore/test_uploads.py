@@ -16,7 +16,7 @@ from rollforward.continuations.upload_entities import (
     read_upload,
 )
 from rollforward.runtime import naive_utc
-from tests.world import World
+from tests.infra.world import World
 
 pytestmark = [pytest.mark.parametrize("services", ["datastore"], indirect=True), pytest.mark.fast]
 

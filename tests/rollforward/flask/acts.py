@@ -12,7 +12,7 @@ from rollforward.runtime import Clients
 from rollforward.tasks.attempt_entities import TaskAttempts
 from rollforward.tasks.attempts import Delivery
 from rollforward.tasks.errors import OtherVersionError, Reject, Retry, Unavailable
-from tests.world import World
+from tests.infra.world import World
 
 PATH = "/tasks/tests/act"
 

@@ -7,8 +7,8 @@ from flask import Flask
 
 from rollforward.tasks.declaration import Task
 from tests.handlers.conftest import Queue, app_with, browser, snapshot, world
+from tests.infra.world import World
 from tests.rollforward.flask.acts import PATH, Act, Work
-from tests.world import World
 
 # The demo app is the app that these endpoints are tried in.
 __all__ = ["app", "browser", "queue", "snapshot", "work", "world"]

@@ -17,8 +17,8 @@ from rollforward.flask.settings import CLOUD_RUN
 from rollforward.registry import Registry
 from rollforward.tasks import Task
 from rollforward.tasks.errors import UnknownQueueError
-from tests.stack import until
-from tests.world import World
+from tests.infra.stack import until
+from tests.infra.world import World
 
 pytestmark = pytest.mark.parametrize("services", ["datastore"], indirect=True)
 

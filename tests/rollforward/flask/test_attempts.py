@@ -13,9 +13,10 @@ from rollforward.tasks import attempts
 from rollforward.tasks.attempts import Delivery
 from rollforward.tasks.declaration import Task
 from rollforward.tasks.errors import OtherVersionError, Retry, Unavailable
-from tests.clocks import ahead
-from tests.faults import Crash
 from tests.handlers.conftest import Queue
+from tests.infra.clocks import ahead
+from tests.infra.faults.injection import Crash
+from tests.infra.world import World
 from tests.rollforward.flask.acts import (
     NOT_ITS_FAULT,
     PATH,
@@ -26,7 +27,6 @@ from tests.rollforward.flask.acts import (
     one_emulator,
     rows,
 )
-from tests.world import World
 
 
 def enqueued(world: World, app: Flask, work: Work) -> None:

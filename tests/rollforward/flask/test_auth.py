@@ -17,7 +17,7 @@ from flask import Flask
 
 from rollforward.flask.fields import MAX_HEADER_CHARS
 from tests.handlers.conftest import Queue, app_with, on_app_engine, on_cloud_run
-from tests.world import ACCOUNT, BASE_URL, World
+from tests.infra.world import ACCOUNT, BASE_URL, World
 
 pytestmark = [pytest.mark.parametrize("services", ["datastore"], indirect=True), pytest.mark.fast]
 

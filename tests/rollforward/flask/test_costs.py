@@ -18,8 +18,8 @@ from rollforward.runtime import Clients, Cost
 from rollforward.runtime.cost_report import CostReport
 from rollforward.tasks.declaration import Task
 from tests.handlers.conftest import Queue, app_with
+from tests.infra.world import World
 from tests.rollforward.flask.acts import PATH, Act, one_emulator
-from tests.world import World
 
 
 class Thing(ndb.Model):

@@ -7,8 +7,8 @@ from werkzeug.test import TestResponse
 
 from rollforward.datastore.transactions import transact
 from tests.handlers.conftest import app_with
-from tests.rollforward.orders import STEPS, TASKS, dying, place, ran
-from tests.world import SWEEPS, Services, World
+from tests.infra.world import SWEEPS, Services, World
+from tests.rollforward.outbox.order_tasks import STEPS, TASKS, dying, place, ran
 
 pytestmark = pytest.mark.parametrize("services", ["datastore"], indirect=True)
 

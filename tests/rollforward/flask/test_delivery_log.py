@@ -14,8 +14,8 @@ import pytest
 from rollforward.flask import delivery_log
 from rollforward.tasks import Task
 from tests.handlers.conftest import Queue, app_with, on_app_engine
+from tests.infra.world import World
 from tests.rollforward.flask.acts import PATH, Act, Work
-from tests.world import World
 
 pytestmark = pytest.mark.parametrize("services", ["datastore"], indirect=True)
 

@@ -11,8 +11,8 @@ from rollforward.tasks import Reject, Retry, Unavailable
 from rollforward.tasks.attempt_entities import TaskAttempts
 from rollforward.tasks.declaration import Task
 from tests.handlers.conftest import Queue, app_with
+from tests.infra.world import World
 from tests.rollforward.flask.acts import PATH, Act, Work
-from tests.world import World
 
 pytestmark = pytest.mark.parametrize("services", ["datastore"], indirect=True)
 

@@ -15,8 +15,8 @@ from rollforward.flask.live import ASKED_PER_S, FAST_MS, HEARTBEAT_S, STREAM_S, 
 from rollforward.runtime.topics import version
 from tests.handlers.blog.test_writing import publish
 from tests.handlers.conftest import Browser, Queue, app_with, on_cloud_run
+from tests.infra.world import World
 from tests.rollforward.flask.acts import OUTCOMES, PATH, Work
-from tests.world import World
 
 pytestmark = pytest.mark.parametrize("services", ["datastore"], indirect=True)
 

@@ -13,10 +13,10 @@ from rollforward.flask.metrics import CONTENT_TYPE
 from rollforward.outbox.relay import rate_key
 from rollforward.runtime import Clients
 from rollforward.tasks import dead_tasks
-from tests.faults import ERROR
 from tests.handlers.conftest import app_with, on_app_engine
-from tests.rollforward.orders import Step, dying, step
-from tests.world import World
+from tests.infra.faults.injection import ERROR
+from tests.infra.world import World
+from tests.rollforward.outbox.order_tasks import Step, dying, step
 
 pytestmark = pytest.mark.parametrize("services", ["datastore"], indirect=True)
 

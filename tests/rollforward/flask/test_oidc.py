@@ -16,7 +16,7 @@ from rollforward.flask import oidc
 from rollforward.flask.oidc import BadTokenError, CertsUnavailableError, TokenVerifier
 from rollforward.local.cloudtasks.delivery.tokens import TokenIssuer, new_key
 from tests.handlers.conftest import Queue, app_with
-from tests.world import ACCOUNT, BASE_URL, World
+from tests.infra.world import ACCOUNT, BASE_URL, World
 
 ISSUER = "https://accounts.google.com"
 

@@ -9,8 +9,8 @@ import pytest
 
 from rollforward.pull_queues import PullQueue
 from tests.handlers.conftest import app_with
+from tests.infra.world import ACCOUNT, BASE_URL, Services, World
 from tests.rollforward.flask.acts import one_emulator
-from tests.world import ACCOUNT, BASE_URL, Services, World
 
 WORK, OTHER = PullQueue("work", max_deliveries=1), PullQueue("other")
 

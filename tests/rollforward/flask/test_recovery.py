@@ -11,10 +11,10 @@ from rollforward.continuations.progress import progress
 from rollforward.datastore.transactions import transact
 from rollforward.flask import recovery
 from rollforward.fork_join.joiners import Joiners
-from tests.rollforward.jobs import APPLY, Walk, put_items
-from tests.rollforward.orders import STEPS, TASKS, dying, place, ran, waiting
-from tests.rollforward.tallies import TALLIES, Mark, packs, tallied
-from tests.world import Services, World
+from tests.infra.world import Services, World
+from tests.rollforward.continuations.walk_jobs import APPLY, Walk, put_items
+from tests.rollforward.fork_join.tally_queue import TALLIES, Mark, packs, tallied
+from tests.rollforward.outbox.order_tasks import STEPS, TASKS, dying, place, ran, waiting
 
 
 @pytest.fixture

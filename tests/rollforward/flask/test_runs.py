@@ -15,8 +15,15 @@ from rollforward.continuations import ItemError, Job, RefusedItemError
 from rollforward.continuations.progress import run_of
 from rollforward.runtime import Clients
 from tests.handlers.conftest import app_with, on_app_engine
-from tests.rollforward.jobs import APPLY, Walk, items_of, ledger, put_items, run_to_end
-from tests.world import World
+from tests.infra.world import World
+from tests.rollforward.continuations.walk_jobs import (
+    APPLY,
+    Walk,
+    items_of,
+    ledger,
+    put_items,
+    run_to_end,
+)
 
 pytestmark = pytest.mark.parametrize("services", ["datastore"], indirect=True)
 

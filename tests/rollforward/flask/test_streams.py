@@ -8,9 +8,9 @@ import pytest
 
 import main
 from rollforward.registry import Registry
+from tests.infra.world import ACCOUNT, BASE_URL, Services, World
 from tests.rollforward.flask.acts import one_emulator
 from tests.rollforward.streams.harness import stream_world, windows
-from tests.world import ACCOUNT, BASE_URL, Services, World
 
 
 class Program:

@@ -11,8 +11,8 @@ import pytest
 from rollforward.tasks.declaration import MAX_BODY_BYTES, Task
 from rollforward.tasks.errors import BadArgumentsError, OtherVersionError, Reject
 from tests.handlers.conftest import Queue
+from tests.infra.world import World
 from tests.rollforward.flask.acts import OUTCOMES, PATH, Act, Work, one_emulator, rows
-from tests.world import World
 
 pytestmark = pytest.mark.fast
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.rollforward.tallies import neighbours, tally_world
-from tests.world import Services, World
+from tests.infra.world import Services, World
+from tests.rollforward.fork_join.tally_queue import neighbours, tally_world
 
 
 @pytest.fixture

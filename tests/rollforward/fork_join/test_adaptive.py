@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from rollforward.fork_join import fork_join
 from rollforward.fork_join.adaptive import BatchPolicy, BatchStats, Limits, first, next_policy
-from tests.rollforward.tallies import Mark, batches, tallied, tally
-from tests.world import Services, World
+from tests.infra.world import Services, World
+from tests.rollforward.fork_join.tally_queue import Mark, batches, tallied, tally
 
 LIMITS = Limits(target_latency_s=1.0, period_s=2.0, max_batch_size=400, shards=4)
 TUNED = fork_join(

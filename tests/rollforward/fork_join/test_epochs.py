@@ -26,9 +26,17 @@ from rollforward.fork_join.epochs import (
 )
 from rollforward.runtime.cache import NoCache
 from rollforward.runtime.process_state import ProcessState
-from tests.clocks import ahead
-from tests.rollforward.tallies import TALLIES, Mark, batches, packs, put, tallied, tasks
-from tests.world import World
+from tests.infra.clocks import ahead
+from tests.infra.world import World
+from tests.rollforward.fork_join.tally_queue import (
+    TALLIES,
+    Mark,
+    batches,
+    packs,
+    put,
+    tallied,
+    tasks,
+)
 
 pytestmark = pytest.mark.fast
 

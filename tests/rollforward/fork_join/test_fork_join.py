@@ -13,7 +13,8 @@ from rollforward.fork_join import ForkJoin, fork_join
 from rollforward.fork_join import fold as fork_join_fold
 from rollforward.fork_join.entities import PackId, WorkPack, pack_key
 from rollforward.fork_join.insert import insert_group
-from tests.rollforward.tallies import (
+from tests.infra.world import Services, World
+from tests.rollforward.fork_join.tally_queue import (
     AT_ONCE,
     GUARDED,
     SHARDED,
@@ -26,7 +27,6 @@ from tests.rollforward.tallies import (
     tally,
     tasks,
 )
-from tests.world import Services, World
 
 pytestmark = pytest.mark.fast
 

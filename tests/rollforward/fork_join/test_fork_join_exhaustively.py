@@ -29,9 +29,8 @@ from rollforward.fork_join import queue as fork_join_queue
 from rollforward.fork_join.entities import PackId, pack_key
 from rollforward.runtime import Clients, NoCache
 from rollforward.runtime.messages import Message
-from tests.explorer import IS_EXHAUSTIVE
-from tests.rollforward import talk_code
-from tests.rollforward.model_checker import (
+from tests.infra.faults.explorer import IS_EXHAUSTIVE
+from tests.infra.model_checking.model_checker import (
     CRASH,
     DUPLICATE,
     FLUSH,
@@ -41,8 +40,9 @@ from tests.rollforward.model_checker import (
     End,
     Search,
 )
-from tests.rollforward.stepwise import NOON, LocalState, Process, stepwise
-from tests.rollforward.tallies import Mark
+from tests.infra.model_checking.stepwise import NOON, LocalState, Process, stepwise
+from tests.rollforward.fork_join import talk_code
+from tests.rollforward.fork_join.tally_queue import Mark
 
 NONE = ""
 FAULTS = [NONE, CRASH, FLUSH, TIME_OUT, DUPLICATE, UNHEARD, REPLY_LOST]

@@ -23,9 +23,10 @@ from rollforward.runtime.clients import Clients
 from rollforward.runtime.messages import Message
 from rollforward.tasks.dead_task_entities import open_dead_tasks
 from rollforward.tasks.errors import Reject
-from tests.explorer import ALL, IS_EXHAUSTIVE, NO_SWEEPS, Explorer
-from tests.faults import CRASH_AFTER, ERROR, FLUSH, KINDS, OVERLAP, REPLY_LOST
-from tests.rollforward.tallies import (
+from tests.infra.faults.explorer import ALL, IS_EXHAUSTIVE, NO_SWEEPS, Explorer
+from tests.infra.faults.injection import CRASH_AFTER, ERROR, FLUSH, KINDS, OVERLAP, REPLY_LOST
+from tests.infra.world import Services, World
+from tests.rollforward.fork_join.tally_queue import (
     AT_ONCE,
     SHARDED,
     TALLIES,
@@ -36,7 +37,6 @@ from tests.rollforward.tallies import (
     tally,
     tally_world,
 )
-from tests.world import Services, World
 
 LABELS = ["a", "b", "c", "d"]
 # A process that lives on looks again by itself, and one that starts looks for what another left.

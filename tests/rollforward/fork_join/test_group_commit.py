@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rollforward.fork_join.group_commit import GroupCommit
-from tests.world import in_threads
+from tests.infra.world import in_threads
 
 TIMEOUT_S = 30
 

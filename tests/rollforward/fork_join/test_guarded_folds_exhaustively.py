@@ -14,7 +14,17 @@ from rollforward.fork_join import Batch, fork_join
 from rollforward.fork_join import fold as fork_join_fold
 from rollforward.fork_join import queue as fork_join_queue
 from rollforward.runtime import Clients
-from tests.explorer import IS_EXHAUSTIVE
+from tests.infra.faults.explorer import IS_EXHAUSTIVE
+from tests.infra.model_checking.model_checker import (
+    CRASH,
+    DUPLICATE,
+    FLUSH,
+    REPLY_LOST,
+    TIME_OUT,
+    UNHEARD,
+)
+from tests.infra.model_checking.stepwise import stepwise
+from tests.rollforward.fork_join.tally_queue import Mark
 from tests.rollforward.fork_join.test_fork_join_exhaustively import (
     NONE,
     Heap,
@@ -23,16 +33,6 @@ from tests.rollforward.fork_join.test_fork_join_exhaustively import (
     walk,
     writers_of,
 )
-from tests.rollforward.model_checker import (
-    CRASH,
-    DUPLICATE,
-    FLUSH,
-    REPLY_LOST,
-    TIME_OUT,
-    UNHEARD,
-)
-from tests.rollforward.stepwise import stepwise
-from tests.rollforward.tallies import Mark
 
 
 def heap_guarded(clients: Clients, batch: Batch, items: Sequence[Mark]) -> list[Any]:

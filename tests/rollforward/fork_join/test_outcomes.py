@@ -13,7 +13,8 @@ from rollforward.fork_join import Depth, ForkJoin, ItemStatus
 from rollforward.fork_join.entities import PackId, left_of, packs_tagged, packs_tagged_under
 from rollforward.fork_join.insert import insert_group
 from rollforward.runtime import naive_utc
-from tests.rollforward.tallies import (
+from tests.infra.world import World
+from tests.rollforward.fork_join.tally_queue import (
     GUARDED,
     TALLIES,
     Mark,
@@ -23,7 +24,6 @@ from tests.rollforward.tallies import (
     replay,
     tallied,
 )
-from tests.world import World
 
 
 def test_who_asked_gets_the_joins_result(world: World) -> None:

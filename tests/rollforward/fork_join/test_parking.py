@@ -18,8 +18,9 @@ from rollforward.fork_join.fold import MAX_FAILED_ITEMS, MAX_FAILURES, MAX_FAILU
 from rollforward.fork_join.joiners import Join
 from rollforward.tasks.dead_task_entities import DeadTask, open_dead_tasks
 from rollforward.tasks.errors import Retry, Unavailable
-from tests.explorer import IS_EXHAUSTIVE
-from tests.rollforward.tallies import (
+from tests.infra.faults.explorer import IS_EXHAUSTIVE
+from tests.infra.world import Services, World
+from tests.rollforward.fork_join.tally_queue import (
     GUARDED,
     TALLIES,
     Mark,
@@ -32,7 +33,6 @@ from tests.rollforward.tallies import (
     tally,
     tasks,
 )
-from tests.world import Services, World
 
 
 @pytest.mark.parametrize("queue", [TALLIES, GUARDED], ids=["transaction", "guarded"])

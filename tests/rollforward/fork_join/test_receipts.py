@@ -17,8 +17,8 @@ from rollforward.fork_join.entities import PARTITIONS, WorkReceipt, receipt_key
 from rollforward.fork_join.expiry import RECEIPTS_AND_OUTCOMES
 from rollforward.tasks import expiry as tasks_expiry
 from rollforward.tasks.expiry import DeleteExpired
-from tests.rollforward.tallies import TALLIES, Mark, put, tallied, tally
-from tests.world import Services, World, in_threads
+from tests.infra.world import Services, World, in_threads
+from tests.rollforward.fork_join.tally_queue import TALLIES, Mark, put, tallied, tally
 
 
 def test_a_request_counts_once_however_often_it_is_made(world: World) -> None:

@@ -11,8 +11,16 @@ import pytest
 from rollforward.fork_join import fork_join
 from rollforward.fork_join.entities import EpochId, PackId, WorkPack
 from rollforward.fork_join.sweep import Drain, sweep_all
-from tests.rollforward.tallies import AT_ONCE, TALLIES, packs, put, tallied, tally, tasks
-from tests.world import Services, World
+from tests.infra.world import Services, World
+from tests.rollforward.fork_join.tally_queue import (
+    AT_ONCE,
+    TALLIES,
+    packs,
+    put,
+    tallied,
+    tally,
+    tasks,
+)
 
 
 def test_a_batch_whose_task_is_lost_is_woken_by_the_sweep(world: World) -> None:

@@ -11,8 +11,17 @@ from rollforward.datastore.transactions import NoTransactionError, transact
 from rollforward.fork_join import BadItemError
 from rollforward.fork_join import transactional as fork_join_transactional
 from rollforward.fork_join.entities import WorkPack
-from tests.rollforward.tallies import AT_ONCE, TALLIES, Mark, MarkTally, packs, put, tallied, tasks
-from tests.world import World
+from tests.infra.world import World
+from tests.rollforward.fork_join.tally_queue import (
+    AT_ONCE,
+    TALLIES,
+    Mark,
+    MarkTally,
+    packs,
+    put,
+    tallied,
+    tasks,
+)
 
 
 def test_an_insert_in_a_transaction_is_no_larger_than_a_batch(world: World) -> None:

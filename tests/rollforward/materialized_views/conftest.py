@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.infra.world import Services, World
 from tests.rollforward.materialized_views.harness import ThreadedWorld, neighbours
-from tests.rollforward.school import BUILDS
-from tests.world import Services, World
+from tests.rollforward.materialized_views.student_views import BUILDS
 
 
 @pytest.fixture

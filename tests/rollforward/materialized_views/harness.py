@@ -18,9 +18,9 @@ from rollforward.materialized_views import Contributions, View, ViewGroup, ViewM
 from rollforward.materialized_views.entities import RowMarker, ViewRow, row_key, row_marker_key
 from rollforward.outbox.entities import OutboxTask
 from rollforward.registry import Registry
-from tests.rollforward.beside import elsewhere, untouched
-from tests.rollforward.school import BUILDS, SCHOOL, ByGrade
-from tests.world import Services, World
+from tests.infra.neighbour_rows import elsewhere, untouched
+from tests.infra.world import Services, World
+from tests.rollforward.materialized_views.student_views import BUILDS, SCHOOL, ByGrade
 
 NOON = datetime.datetime(2030, 5, 1, 12)  # noqa: DTZ001  Datastore's are naive.
 

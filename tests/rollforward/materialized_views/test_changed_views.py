@@ -12,6 +12,7 @@ from rollforward.materialized_views import (
     ViewGroup,
     ViewMaintenance,
 )
+from tests.infra.world import World
 from tests.rollforward.materialized_views.harness import (
     counts,
     deploy,
@@ -20,7 +21,7 @@ from tests.rollforward.materialized_views.harness import (
     rebuild,
     row_markers,
 )
-from tests.rollforward.school import (
+from tests.rollforward.materialized_views.student_views import (
     BUILDS,
     SCHOOL,
     ByGrade,
@@ -30,7 +31,6 @@ from tests.rollforward.school import (
     differences,
     pupil,
 )
-from tests.world import World
 
 
 class NewByGrade(View):

@@ -24,8 +24,14 @@ from rollforward.materialized_views import (
 from rollforward.outbox.entities import OutboxTask
 from rollforward.runtime import naive_utc
 from rollforward.tasks.dead_task_entities import DeadTask
-from tests.rollforward.school import SCHOOL, ByGrade, Pupil, differences, school_world
-from tests.world import Services, World
+from tests.infra.world import Services, World
+from tests.rollforward.materialized_views.student_views import (
+    SCHOOL,
+    ByGrade,
+    Pupil,
+    differences,
+    school_world,
+)
 
 
 @pytest.fixture

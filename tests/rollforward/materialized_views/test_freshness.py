@@ -9,9 +9,9 @@ import pytest
 from rollforward.materialized_views import reader
 from rollforward.materialized_views.freshness import MAX_LISTED, freshness_of
 from rollforward.outbox.entities import OutboxTask, RowId
+from tests.infra.world import World
 from tests.rollforward.materialized_views.harness import one_emulator
-from tests.rollforward.school import SCHOOL, ByGrade, pupil
-from tests.world import World
+from tests.rollforward.materialized_views.student_views import SCHOOL, ByGrade, pupil
 
 
 def test_an_update_that_is_applied_between_two_reads_is_told_or_in_a_row(

@@ -17,6 +17,7 @@ from rollforward.outbox.entities import OutboxTask
 from rollforward.tasks.dead_task_entities import DeadTask
 from rollforward.tasks.dead_tasks import Replay
 from rollforward.tasks.declaration import MAX_BODY_BYTES
+from tests.infra.world import Services
 from tests.rollforward.materialized_views.harness import (
     Number,
     Numbers,
@@ -27,8 +28,7 @@ from tests.rollforward.materialized_views.harness import (
     played,
     tasks_here,
 )
-from tests.rollforward.school import differences
-from tests.world import Services
+from tests.rollforward.materialized_views.student_views import differences
 
 
 @pytest.mark.parametrize(

@@ -23,9 +23,17 @@ from rollforward.materialized_views.entities import RowMarker, SourceMarker, Vie
 from rollforward.materialized_views.rows import RowEntry
 from rollforward.runtime.cache import NoCache
 from rollforward.runtime.process_state import ProcessState
-from tests.explorer import IS_EXHAUSTIVE
-from tests.rollforward.memory import Memory, offline
-from tests.rollforward.school import ByGrade, ByHouse, GradesBySize, Pupil, Tutor, exact_sums, pupil
+from tests.infra.faults.explorer import IS_EXHAUSTIVE
+from tests.infra.memory_datastore import Memory, offline
+from tests.rollforward.materialized_views.student_views import (
+    ByGrade,
+    ByHouse,
+    GradesBySize,
+    Pupil,
+    Tutor,
+    exact_sums,
+    pupil,
+)
 
 # One view, so that the space is that of the invariant and not of its combinations.
 ALONE = ViewGroup("alone", ByGrade, queue="default")

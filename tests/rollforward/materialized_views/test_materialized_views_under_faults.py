@@ -13,10 +13,18 @@ from rollforward.fork_join.entities import WorkPack
 from rollforward.materialized_views import Apply, apply, fold
 from rollforward.materialized_views.rows import RowEntry
 from rollforward.outbox.entities import OutboxTask
-from tests.explorer import Explorer
-from tests.faults import FLUSH, KINDS, OVERLAP
-from tests.rollforward.school import SCHOOL, ByGrade, Pupil, Tutor, differences, school_world, wipe
-from tests.world import Services, World
+from tests.infra.faults.explorer import Explorer
+from tests.infra.faults.injection import FLUSH, KINDS, OVERLAP
+from tests.infra.world import Services, World
+from tests.rollforward.materialized_views.student_views import (
+    SCHOOL,
+    ByGrade,
+    Pupil,
+    Tutor,
+    differences,
+    school_world,
+    wipe,
+)
 
 
 class SaveScenario:

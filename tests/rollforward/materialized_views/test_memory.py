@@ -12,10 +12,10 @@ from google.cloud import ndb
 
 from rollforward.materialized_views.entities import RowMarker, SourceMarker, ViewRow
 from rollforward.runtime.cache import NoCache
+from tests.infra.memory_datastore import Memory, offline
+from tests.infra.world import World
 from tests.rollforward.materialized_views.harness import rows_here
-from tests.rollforward.memory import Memory, offline
-from tests.rollforward.school import SCHOOL, Pupil, Tutor, pupil
-from tests.world import World
+from tests.rollforward.materialized_views.student_views import SCHOOL, Pupil, Tutor, pupil
 
 HISTORY: Sequence[Mapping[str, Any]] = (
     {"save": [("ada", 1, 1.5, "x"), ("bob", 1, 2, "y"), ("eve", 2, 0.1, "")]},

@@ -15,6 +15,7 @@ from rollforward.outbox.entities import OutboxTask
 from rollforward.runtime import Clients
 from rollforward.runtime.advisory_lock import advisory_lock
 from rollforward.runtime.cache import NoCache
+from tests.infra.world import Services, World
 from tests.rollforward.materialized_views.harness import (
     NOON,
     Number,
@@ -24,8 +25,7 @@ from tests.rollforward.materialized_views.harness import (
     one_emulator,
     played,
 )
-from tests.rollforward.school import differences
-from tests.world import Services, World
+from tests.rollforward.materialized_views.student_views import differences
 
 
 class Paced(View):

@@ -18,7 +18,8 @@ from rollforward.materialized_views.entities import ViewRow, row_key
 from rollforward.materialized_views.reader import ViewReader
 from rollforward.materialized_views.rebuild import NOT_BUILT, BuildStatus, sweep_all
 from rollforward.materialized_views.walks import BACKFILL, Walk
-from tests.faults import CRASH_AFTER, Crash
+from tests.infra.faults.injection import CRASH_AFTER, Crash
+from tests.infra.world import SWEPT_EVERY_S, Services, World
 from tests.rollforward.materialized_views.harness import (
     NOON,
     Number,
@@ -34,7 +35,7 @@ from tests.rollforward.materialized_views.harness import (
     row_markers,
     rows_here,
 )
-from tests.rollforward.school import (
+from tests.rollforward.materialized_views.student_views import (
     BUILDS,
     SCHOOL,
     ByGrade,
@@ -46,7 +47,6 @@ from tests.rollforward.school import (
     facts,
     pupil,
 )
-from tests.world import SWEPT_EVERY_S, Services, World
 
 
 def without_prints(rows: dict[Any, Any]) -> dict[Any, Any]:

@@ -13,7 +13,9 @@ from rollforward.materialized_views.catalog_changes import with_tables
 from rollforward.materialized_views.entities import RowMarker, ViewRow
 from rollforward.materialized_views.walks import DROP, Walk
 from rollforward.outbox.entities import OutboxTask
+from tests.infra.world import Services, World
 from tests.rollforward.materialized_views.harness import deploy, rows_here
+from tests.rollforward.materialized_views.student_views import differences, pupil
 from tests.rollforward.materialized_views.versions import (
     OLD,
     ByName,
@@ -23,8 +25,6 @@ from tests.rollforward.materialized_views.versions import (
     group,
     old_world,
 )
-from tests.rollforward.school import differences, pupil
-from tests.world import Services, World
 
 
 @pytest.fixture

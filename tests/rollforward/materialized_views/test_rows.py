@@ -12,6 +12,7 @@ from rollforward.materialized_views import Row, freshness
 from rollforward.materialized_views.entities import ViewRow
 from rollforward.materialized_views.freshness import row_order
 from rollforward.materialized_views.rows import ranks_of
+from tests.infra.world import Services, World
 from tests.rollforward.materialized_views.harness import (
     NOON,
     Number,
@@ -21,8 +22,7 @@ from tests.rollforward.materialized_views.harness import (
     one_emulator,
     played,
 )
-from tests.rollforward.school import SCHOOL, ByGrade, Pupil, Tutor, pupil
-from tests.world import Services, World
+from tests.rollforward.materialized_views.student_views import SCHOOL, ByGrade, Pupil, Tutor, pupil
 
 pytestmark = pytest.mark.fast
 

@@ -10,6 +10,7 @@ from google.cloud import ndb
 
 from rollforward.materialized_views.entities import RowMarker, SourceMarker, ViewRow, marker_key
 from rollforward.outbox.entities import OutboxTask
+from tests.infra.world import Services, World
 from tests.rollforward.materialized_views.harness import (
     Number,
     Numbers,
@@ -22,8 +23,14 @@ from tests.rollforward.materialized_views.harness import (
     rows_here,
     tasks_here,
 )
-from tests.rollforward.school import SCHOOL, ByGrade, ByHouse, Pupil, differences, pupil
-from tests.world import Services, World
+from tests.rollforward.materialized_views.student_views import (
+    SCHOOL,
+    ByGrade,
+    ByHouse,
+    Pupil,
+    differences,
+    pupil,
+)
 
 pytestmark = pytest.mark.fast
 

@@ -12,9 +12,9 @@ from rollforward.datastore.transactions import transact
 from rollforward.materialized_views import ConsistencyToken
 from rollforward.materialized_views.entities import SourceMarker
 from rollforward.outbox.entities import OutboxTask
+from tests.infra.world import World
 from tests.rollforward.materialized_views.harness import counts
-from tests.rollforward.school import SCHOOL, Pupil, differences, pupil
-from tests.world import World
+from tests.rollforward.materialized_views.student_views import SCHOOL, Pupil, differences, pupil
 
 
 def test_a_save_joins_the_callers_transaction(here: World) -> None:

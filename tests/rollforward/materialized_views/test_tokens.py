@@ -13,6 +13,7 @@ from rollforward.materialized_views.entities import marker_key
 from rollforward.materialized_views.freshness import TooLargeTokenError
 from rollforward.materialized_views.markers import MAX_LEFT
 from rollforward.outbox.entities import OutboxTask
+from tests.infra.world import Services, World
 from tests.rollforward.materialized_views.harness import (
     Number,
     Numbers,
@@ -22,8 +23,7 @@ from tests.rollforward.materialized_views.harness import (
     played,
     rebuild,
 )
-from tests.rollforward.school import SCHOOL, ByGrade, Pupil, pupil
-from tests.world import Services, World
+from tests.rollforward.materialized_views.student_views import SCHOOL, ByGrade, Pupil, pupil
 
 
 @dataclass(frozen=True)

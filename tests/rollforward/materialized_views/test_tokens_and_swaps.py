@@ -18,9 +18,9 @@ from rollforward.materialized_views.reader import ViewReader
 from rollforward.materialized_views.tables import Tables
 from rollforward.materialized_views.walks import CONFIRM
 from rollforward.outbox.entities import OutboxTask
+from tests.infra.world import World
 from tests.rollforward.materialized_views.harness import in_a_thread, one_emulator
-from tests.rollforward.school import BUILDS, SCHOOL, ByGrade, pupil
-from tests.world import World
+from tests.rollforward.materialized_views.student_views import BUILDS, SCHOOL, ByGrade, pupil
 
 
 @one_emulator

@@ -18,9 +18,16 @@ from rollforward.materialized_views.entities import (
     row_marker_key,
 )
 from rollforward.materialized_views.updates import source_name
+from tests.infra.world import World
 from tests.rollforward.materialized_views.harness import busy, one_emulator, verified
-from tests.rollforward.school import BUILDS, SCHOOL, ByGrade, GradesBySize, Pupil, pupil
-from tests.world import World
+from tests.rollforward.materialized_views.student_views import (
+    BUILDS,
+    SCHOOL,
+    ByGrade,
+    GradesBySize,
+    Pupil,
+    pupil,
+)
 
 
 @pytest.fixture

@@ -8,14 +8,11 @@ import pytest
 
 from rollforward.continuations.entities import FINISHED
 from rollforward.materialized_views import ConsistencyToken
-from tests.explorer import IS_EXHAUSTIVE, Explorer
-from tests.faults import KINDS
+from tests.infra.faults.explorer import IS_EXHAUSTIVE, Explorer
+from tests.infra.faults.injection import KINDS
+from tests.infra.world import Services
 from tests.rollforward.materialized_views.harness import ThreadedWorld
-from tests.rollforward.materialized_views.test_materialized_views_under_faults import (
-    SaveScenario,
-    pupil,
-)
-from tests.rollforward.school import (
+from tests.rollforward.materialized_views.student_views import (
     BUILDS,
     SCHOOL,
     ByGrade,
@@ -25,7 +22,10 @@ from tests.rollforward.school import (
     school_world,
     wipe,
 )
-from tests.world import Services
+from tests.rollforward.materialized_views.test_materialized_views_under_faults import (
+    SaveScenario,
+    pupil,
+)
 
 
 class BuildScenario(SaveScenario):

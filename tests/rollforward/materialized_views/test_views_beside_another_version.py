@@ -13,7 +13,9 @@ from rollforward.materialized_views.entities import SourceMarker, ViewCatalog, V
 from rollforward.materialized_views.walks import BACKFILL, Walk
 from rollforward.outbox.entities import OutboxTask
 from rollforward.tasks.dead_task_entities import DeadTask
+from tests.infra.world import Services, World
 from tests.rollforward.materialized_views.harness import deploy, heal, rows_here
+from tests.rollforward.materialized_views.student_views import Pupil, differences, pupil
 from tests.rollforward.materialized_views.versions import (
     OLD,
     NewByGrade,
@@ -27,8 +29,6 @@ from tests.rollforward.materialized_views.versions import (
     is_update,
     old_world,
 )
-from tests.rollforward.school import Pupil, differences, pupil
-from tests.world import Services, World
 
 versions = pytest.mark.parametrize(
     "newer", [NewByGrade, SameByGrade], ids=["next version", "same version"]

@@ -10,6 +10,7 @@ from rollforward.materialized_views import Contributions, Row, View, ViewGroup
 from rollforward.outbox.entities import OutboxTask
 from rollforward.tasks.dead_task_entities import DeadTask
 from rollforward.tasks.dead_tasks import Replay
+from tests.infra.world import Services, World
 from tests.rollforward.materialized_views.harness import (
     Numbers,
     counts,
@@ -19,7 +20,7 @@ from tests.rollforward.materialized_views.harness import (
     played,
     verified,
 )
-from tests.rollforward.school import (
+from tests.rollforward.materialized_views.student_views import (
     BUILDS,
     SCHOOL,
     ByGrade,
@@ -28,7 +29,6 @@ from tests.rollforward.school import (
     differences,
     pupil,
 )
-from tests.world import Services, World
 
 
 def test_a_view_of_a_view_follows(here: World) -> None:

@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 from google.cloud import ndb
 
 from rollforward.materialized_views import Contributions, Row, View, ViewGroup, ViewMaintenance
+from tests.infra.world import Services, World
 from tests.rollforward.materialized_views.harness import deploy, heal
-from tests.rollforward.school import Pupil, Tutor, pupil
-from tests.world import Services, World
+from tests.rollforward.materialized_views.student_views import Pupil, Tutor, pupil
 
 
 class OldByGrade(View):

@@ -10,9 +10,9 @@ import pytest
 
 from rollforward.outbox.background import BackgroundRelay
 from rollforward.runtime import Clients
-from tests.rollforward.orders import TASKS
+from tests.infra.world import Services, World
 from tests.rollforward.outbox.gates import Gate, Later
-from tests.world import Services, World
+from tests.rollforward.outbox.order_tasks import TASKS
 
 
 @pytest.fixture

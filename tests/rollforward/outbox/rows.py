@@ -19,9 +19,9 @@ from rollforward.outbox.sweep import sweep
 from rollforward.runtime import Clients, naive_utc, open_cloud_tasks
 from rollforward.tasks.cloud_tasks import CloudTaskQueue
 from rollforward.tasks.dead_task_entities import DeadTask
+from tests.infra.world import LOCATION, PROJECT, World
 from tests.rollforward.datastore.counters import break_call, no_pause
-from tests.rollforward.orders import Order, Settle, Step, settle, step
-from tests.world import LOCATION, PROJECT, World
+from tests.rollforward.outbox.order_tasks import Order, Settle, Step, settle, step
 
 SWEEP = importlib.import_module("rollforward.outbox.sweep")
 

@@ -14,18 +14,13 @@ from google.api_core import exceptions as rpc_errors
 from rollforward import outbox
 from rollforward.datastore.transactions import transact
 from rollforward.outbox import background
-from rollforward.outbox.background import (
-    LINGER_S,
-    MAX_DOUBTFUL_ATTEMPTS,
-    BackgroundRelay,
-    by_timer,
-)
+from rollforward.outbox.background import LINGER_S, MAX_DOUBTFUL_ATTEMPTS, BackgroundRelay, by_timer
 from rollforward.runtime import Clients
-from tests.faults import ERROR, REPLY_LOST, UNKNOWN_OUTCOMES
-from tests.rollforward.orders import Order, Settle, Step, place, settle, step, waiting
+from tests.infra.faults.injection import ERROR, REPLY_LOST, UNKNOWN_OUTCOMES
+from tests.infra.world import World, in_threads
 from tests.rollforward.outbox.gates import Gate, Later, finish
+from tests.rollforward.outbox.order_tasks import Order, Settle, Step, place, settle, step, waiting
 from tests.rollforward.outbox.rows import enqueue, give_up, sent, steps_sent
-from tests.world import World, in_threads
 
 pytestmark = pytest.mark.fast
 

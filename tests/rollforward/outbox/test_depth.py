@@ -7,8 +7,8 @@ import pytest
 from rollforward import outbox
 from rollforward.datastore.transactions import transact
 from rollforward.outbox.sweep import sweep
+from tests.infra.world import World
 from tests.rollforward.outbox.rows import DEPTH, enqueue_unacked, strand
-from tests.world import World
 
 
 def test_the_depth_tells_how_much_waits_and_for_how_long(world: World) -> None:

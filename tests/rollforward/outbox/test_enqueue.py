@@ -16,9 +16,11 @@ from rollforward.local.cloudtasks.protocol import messages
 from rollforward.outbox.entities import OutboxTask
 from rollforward.tasks.declaration import MAX_BODY_BYTES, hashed_name
 from rollforward.tasks.errors import BadArgumentsError, TooLargeError
-from tests.faults import ERROR, REPLY_LOST
+from tests.infra.faults.injection import ERROR, REPLY_LOST
+from tests.infra.runs.sampling import one_emulator
+from tests.infra.world import World
 from tests.rollforward.datastore.counters import break_call, no_pause
-from tests.rollforward.orders import (
+from tests.rollforward.outbox.order_tasks import (
     STEPS,
     Order,
     Settle,
@@ -32,8 +34,6 @@ from tests.rollforward.orders import (
     waiting,
 )
 from tests.rollforward.outbox.rows import enqueue, sent, steps_sent
-from tests.sampling import one_emulator
-from tests.world import World
 
 pytestmark = pytest.mark.fast
 

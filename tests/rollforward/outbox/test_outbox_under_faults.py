@@ -21,11 +21,19 @@ from rollforward.outbox.relay import RelayResult, row_id
 from rollforward.outbox.sweep import SweepResult, sweep
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.messages import Message
-from tests.explorer import ALL, IS_EXHAUSTIVE, Explorer
-from tests.faults import ERROR, FLUSH, KINDS, OVERLAP, REPLY_LOST
-from tests.rollforward.orders import STEPS, TASKS, Order, place, ran_here, rows_here, waiting
+from tests.infra.faults.explorer import ALL, IS_EXHAUSTIVE, Explorer
+from tests.infra.faults.injection import ERROR, FLUSH, KINDS, OVERLAP, REPLY_LOST
+from tests.infra.world import Services, World, in_threads
+from tests.rollforward.outbox.order_tasks import (
+    STEPS,
+    TASKS,
+    Order,
+    place,
+    ran_here,
+    rows_here,
+    waiting,
+)
 from tests.rollforward.outbox.rows import SWEEP, enqueue, sent, steps_sent, strand
-from tests.world import Services, World, in_threads
 
 MAX_SWEEPS = 2
 

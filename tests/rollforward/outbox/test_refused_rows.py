@@ -15,8 +15,10 @@ from rollforward.datastore.transactions import transact
 from rollforward.outbox.entities import OutboxTask
 from rollforward.outbox.sweep import sweep
 from rollforward.tasks.dead_tasks import Replay, replay_task
-from tests.faults import KINDS, Crash
-from tests.rollforward.orders import Order, Settle, Step, ran, settle, step, waiting
+from tests.infra.faults.injection import KINDS, Crash
+from tests.infra.runs.sampling import one_emulator
+from tests.infra.world import World
+from tests.rollforward.outbox.order_tasks import Order, Settle, Step, ran, settle, step, waiting
 from tests.rollforward.outbox.rows import (
     dead_tasks_of,
     deliver_drains,
@@ -24,8 +26,6 @@ from tests.rollforward.outbox.rows import (
     steps_sent,
     strand,
 )
-from tests.sampling import one_emulator
-from tests.world import World
 
 # One bad row
 

@@ -10,11 +10,20 @@ import pytest
 from rollforward import outbox
 from rollforward.datastore.transactions import transact
 from rollforward.outbox.relay import relay
-from tests.faults import ERROR, REPLY_LOST
+from tests.infra.faults.injection import ERROR, REPLY_LOST
+from tests.infra.world import World
 from tests.rollforward.datastore.counters import break_call
-from tests.rollforward.orders import STEPS, Order, Step, place, ran, rows_here, step, waiting
+from tests.rollforward.outbox.order_tasks import (
+    STEPS,
+    Order,
+    Step,
+    place,
+    ran,
+    rows_here,
+    step,
+    waiting,
+)
 from tests.rollforward.outbox.rows import away, give_up, steps_sent, strand
-from tests.world import World
 
 # Relay
 

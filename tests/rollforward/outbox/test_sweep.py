@@ -18,8 +18,10 @@ from rollforward.outbox.entities import PARTITIONS, OutboxTask, RowId, lease_key
 from rollforward.outbox.relay import RelayResult
 from rollforward.outbox.sweep import LEASE_S, Drain, _lease, _take, drain, sweep
 from rollforward.runtime import Clients, naive_utc
-from tests.clocks import ahead
-from tests.rollforward.orders import (
+from tests.infra.clocks import ahead
+from tests.infra.runs.sampling import one_emulator
+from tests.infra.world import World
+from tests.rollforward.outbox.order_tasks import (
     Order,
     Settle,
     Step,
@@ -41,8 +43,6 @@ from tests.rollforward.outbox.rows import (
     strand,
     stranded_row,
 )
-from tests.sampling import one_emulator
-from tests.world import World
 
 # The sweep
 

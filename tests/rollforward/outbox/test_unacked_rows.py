@@ -16,19 +16,19 @@ from rollforward.outbox.relay import RelayResult
 from rollforward.outbox.sweep import sweep
 from rollforward.runtime import Clients
 from rollforward.tasks.errors import BadArgumentsError
-from tests.rollforward.orders import Order, Settle, dying, ran, rows_here, settle, waiting
-from tests.rollforward.outbox.rows import (
-    SWEEP as SWEEPING,
+from tests.infra.runs.sampling import one_emulator
+from tests.infra.world import World
+from tests.rollforward.outbox.order_tasks import (
+    Order,
+    Settle,
+    dying,
+    ran,
+    rows_here,
+    settle,
+    waiting,
 )
-from tests.rollforward.outbox.rows import (
-    away,
-    deliver_drains,
-    enqueue_unacked,
-    sent,
-    spend,
-)
-from tests.sampling import one_emulator
-from tests.world import World
+from tests.rollforward.outbox.rows import SWEEP as SWEEPING
+from tests.rollforward.outbox.rows import away, deliver_drains, enqueue_unacked, sent, spend
 
 SWEEP = "/cron/outbox/sweep"
 

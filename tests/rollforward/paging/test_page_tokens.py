@@ -18,7 +18,7 @@ from rollforward.paging import (
     QueryRange,
     Range,
 )
-from tests.rollforward.memory import offline
+from tests.infra.memory_datastore import offline
 from tests.rollforward.paging.model import KEY, TOKENS, Unread, filled
 
 pytestmark = pytest.mark.fast

@@ -21,9 +21,9 @@ from rollforward.paging import (
 from rollforward.paging.listing import SharedPlaceError
 from rollforward.paging.order_keys import number_key, number_of
 from rollforward.paging.ranges import UnplacedRowError
-from tests.rollforward.memory import offline
+from tests.infra.memory_datastore import offline
+from tests.infra.world import World
 from tests.rollforward.paging.model import TOKENS, MemoryStore, Unread, filled
-from tests.world import World
 
 pytestmark = pytest.mark.fast
 

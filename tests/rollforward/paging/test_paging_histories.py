@@ -13,9 +13,9 @@ from google.cloud import ndb
 
 from rollforward.paging import Edge, Entry, KeyRange, Listing, Merged, QueryRange, Range
 from rollforward.paging import listing as listings
+from tests.infra.runs.soak import IS_SOAK
+from tests.infra.world import World
 from tests.rollforward.paging.model import NAMES, TOKENS, History, MemoryStore, SortedRange
-from tests.soak import IS_SOAK
-from tests.world import World
 
 pytestmark = pytest.mark.fast
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from rollforward.pull_queues import PullQueue
+from tests.infra.world import World
 from tests.rollforward.pull_queues.harness import neighbours
-from tests.world import World
 
 # Beside the queue "work": names that begin like it, and that it begins with.
 NEIGHBOURS = (PullQueue("work-2", max_deliveries=1, partitions=4), PullQueue("wor", partitions=4))

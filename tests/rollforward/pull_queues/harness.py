@@ -12,7 +12,7 @@ from google.cloud import ndb
 
 from rollforward.pull_queues import Lease, PullQueue
 from rollforward.pull_queues.entities import PullItem, items_of
-from tests.world import World
+from tests.infra.world import World
 
 WORK = PullQueue("work", max_deliveries=3, partitions=4)
 ELSEWHERE = "beside"  # A namespace.

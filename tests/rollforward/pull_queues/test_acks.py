@@ -12,8 +12,8 @@ from google.api_core import exceptions as rpc_errors
 from rollforward.pull_queues import Lease, leasing
 from rollforward.pull_queues.entities import PullReceipt
 from rollforward.pull_queues.pattern import PullQueues
+from tests.infra.world import World
 from tests.rollforward.pull_queues.harness import WORK, Ahead, add, lease, payloads, waiting
-from tests.world import World
 
 
 def test_a_late_workers_ack_fails(here: World) -> None:

@@ -8,8 +8,8 @@ import pytest
 
 from rollforward.pull_queues import OLDEST, PullQueue
 from rollforward.pull_queues.pattern import PullQueues
+from tests.infra.world import World, in_threads
 from tests.rollforward.pull_queues.harness import WORK, add, lease, waiting
-from tests.world import World, in_threads
 
 
 def test_an_item_that_nobody_can_do_becomes_a_dead_letter(here: World) -> None:

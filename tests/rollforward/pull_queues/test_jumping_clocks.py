@@ -23,9 +23,9 @@ from rollforward.datastore.transactions import transact
 from rollforward.pull_queues import ItemId, Lease, PullQueue, leasing
 from rollforward.pull_queues.entities import PullReceipt
 from rollforward.runtime import Clients
-from tests.faults import UNKNOWN_OUTCOMES
-from tests.soak import IS_SOAK
-from tests.world import World
+from tests.infra.faults.injection import UNKNOWN_OUTCOMES
+from tests.infra.runs.soak import IS_SOAK
+from tests.infra.world import World
 
 pytestmark = pytest.mark.parametrize("services", ["datastore"], indirect=True)
 

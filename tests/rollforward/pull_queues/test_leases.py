@@ -11,8 +11,8 @@ import pytest
 from google.api_core import exceptions as rpc_errors
 
 from rollforward.pull_queues import OLDEST, PullQueue, leasing
+from tests.infra.world import World, in_threads
 from tests.rollforward.pull_queues.harness import Ahead, add, lease, payloads
-from tests.world import World, in_threads
 
 ONE = PullQueue("one", max_deliveries=1, partitions=1)
 TWO = PullQueue("two", partitions=2)

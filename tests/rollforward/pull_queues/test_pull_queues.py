@@ -18,8 +18,8 @@ from rollforward.pull_queues import (
 )
 from rollforward.pull_queues import add as adding
 from rollforward.pull_queues.pattern import PullQueues
+from tests.infra.world import World, in_threads
 from tests.rollforward.pull_queues.harness import WORK, add, lease, payloads, waiting
-from tests.world import World, in_threads
 
 
 def test_an_item_is_leased_to_one_worker_and_gone_after_its_ack(here: World) -> None:

@@ -10,7 +10,7 @@ from google.api_core import exceptions as rpc_errors
 
 from rollforward.pull_queues import Lease, PullQueue, leasing
 from rollforward.pull_queues.entities import items_of
-from tests.faults import (
+from tests.infra.faults.injection import (
     CRASH_AFTER,
     CRASH_BEFORE,
     ERROR,
@@ -19,8 +19,8 @@ from tests.faults import (
     UNKNOWN_OUTCOMES,
     Crash,
 )
-from tests.soak import IS_SOAK
-from tests.world import World
+from tests.infra.runs.soak import IS_SOAK
+from tests.infra.world import World
 
 WORK = PullQueue("work", max_deliveries=9, partitions=1)
 LEASE_S = 30.0

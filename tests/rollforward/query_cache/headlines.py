@@ -17,7 +17,7 @@ from rollforward.query_cache.entry import Entry
 from rollforward.runtime import Clients, Clock
 from rollforward.runtime.cache import MemcachedCache
 from rollforward.runtime.process_state import ProcessState
-from tests.world import World
+from tests.infra.world import World
 
 TTL_S, STALE_S = 60, 30
 

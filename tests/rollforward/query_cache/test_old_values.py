@@ -12,9 +12,9 @@ import pytest
 from rollforward.query_cache import CachedQuery, get_or_compute
 from rollforward.query_cache.flights import Flight
 from rollforward.runtime import Clients, NoCache
+from tests.infra.stack import until
+from tests.infra.world import in_threads
 from tests.rollforward.query_cache.timed import Time, TimedCache, TimedClock, process
-from tests.stack import until
-from tests.world import in_threads
 
 TTL_S = 20
 PATIENCE_S = 60.0

@@ -12,6 +12,7 @@ from rollforward.datastore.transactions import transact
 from rollforward.query_cache import cached, get_or_compute
 from rollforward.query_cache.query import CachedQuery
 from rollforward.runtime import Clients, NoCache
+from tests.infra.world import Services, World
 from tests.rollforward.query_cache.headlines import (
     STALE_S,
     TTL_S,
@@ -20,7 +21,6 @@ from tests.rollforward.query_cache.headlines import (
     another_process,
     publish,
 )
-from tests.world import Services, World
 
 
 def test_a_second_call_reads_nothing_whichever_process_makes_it(world: World) -> None:

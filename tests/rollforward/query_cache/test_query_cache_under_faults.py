@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from rollforward.query_cache.envelope import MAX_BYTES, Envelope, pack, unpack
-from tests import soak
-from tests.faults import CRASH_AFTER, CRASH_BEFORE, ERROR, FLUSH, REPLY_LOST, Crash
+from tests.infra.faults.injection import CRASH_AFTER, CRASH_BEFORE, ERROR, FLUSH, REPLY_LOST, Crash
+from tests.infra.runs import soak
+from tests.infra.world import World
 from tests.rollforward.query_cache.headlines import (
     STALE_S,
     TTL_S,
@@ -20,7 +21,6 @@ from tests.rollforward.query_cache.headlines import (
     entry_of,
     publish,
 )
-from tests.world import World
 
 KINDS = (ERROR, REPLY_LOST, FLUSH)
 

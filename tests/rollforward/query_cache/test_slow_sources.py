@@ -13,9 +13,9 @@ from rollforward.query_cache.entry import Entry
 from rollforward.query_cache.flights import Flight
 from rollforward.query_cache.lease import RENEWALS
 from rollforward.runtime import Clients, NoCache
+from tests.infra.stack import until
+from tests.infra.world import in_threads
 from tests.rollforward.query_cache.timed import Time, TimedCache, TimedHeart, process
-from tests.stack import until
-from tests.world import in_threads
 
 PATIENCE_S = 60.0
 LEASE_S = 9

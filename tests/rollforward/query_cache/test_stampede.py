@@ -10,7 +10,8 @@ import pytest
 
 from rollforward.query_cache.call import is_due
 from rollforward.runtime import Clients, NoCache
-from tests.clocks import ahead
+from tests.infra.clocks import ahead
+from tests.infra.world import World, in_threads
 from tests.rollforward.query_cache.headlines import (
     STALE_S,
     TTL_S,
@@ -21,7 +22,6 @@ from tests.rollforward.query_cache.headlines import (
     entry_of,
     publish,
 )
-from tests.world import World, in_threads
 
 THREADS = 64
 PATIENCE_S = 30.0

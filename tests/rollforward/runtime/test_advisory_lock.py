@@ -10,7 +10,7 @@ import pytest
 
 from rollforward.runtime import NoCache
 from rollforward.runtime.advisory_lock import WAIT_S, advisory_lock
-from tests.world import World
+from tests.infra.world import World
 
 pytestmark = pytest.mark.fast
 

@@ -23,7 +23,7 @@ from rollforward import outbox
 from rollforward.datastore.transactions import transact
 from rollforward.runtime import Clients, Cost, rpc
 from rollforward.tasks import Retry, task
-from tests.world import Services, World
+from tests.infra.world import Services, World
 
 pytestmark = pytest.mark.fast
 

@@ -12,7 +12,7 @@ import pytest
 from google.cloud.datastore_v1.types import RollbackRequest
 
 from rollforward.runtime.processes import LockedFiles, NoProcesses, ProcessFile, open_processes
-from tests.stack import ROOT
+from tests.infra.stack import ROOT
 
 pytestmark = pytest.mark.fast
 

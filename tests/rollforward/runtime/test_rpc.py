@@ -12,7 +12,7 @@ from google.cloud import ndb
 from rollforward.datastore import rows
 from rollforward.datastore.transactions import transact
 from rollforward.runtime import Cost
-from tests.world import World
+from tests.infra.world import World
 
 pytestmark = pytest.mark.fast
 

@@ -8,7 +8,7 @@ import pytest
 
 from rollforward.runtime.sweep_entities import SweepMark, mark_key
 from rollforward.runtime.wakes import Round
-from tests.world import World
+from tests.infra.world import World
 
 pytestmark = pytest.mark.fast
 

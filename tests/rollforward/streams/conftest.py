@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tests.infra.world import Services, World
 from tests.rollforward.streams.harness import stream_world
-from tests.world import Services, World
 
 
 @pytest.fixture

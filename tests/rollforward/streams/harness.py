@@ -10,18 +10,11 @@ from typing import Any, ClassVar
 from google.cloud import ndb
 
 from rollforward.runtime import Clients
-from rollforward.streams import (
-    Computation,
-    Context,
-    Pipeline,
-    Pushed,
-    PushSource,
-    Record,
-)
+from rollforward.streams import Computation, Context, Pipeline, Pushed, PushSource, Record
 from rollforward.streams.entities import StreamChunk, StreamDead
 from rollforward.streams.graph.environment import Pace
+from tests.infra.world import Services, World
 from tests.rollforward.streams.model.test_computations import Hits as HitsInTime
-from tests.world import Services, World
 
 # The clock of these tests stands still: nobody waits.
 # No ring is put off: that takes a thread, for which no test of this world would wait.

@@ -34,11 +34,11 @@ from rollforward.streams.storage.remote_calls import (
 )
 from rollforward.streams.storage.schema import CHUNK, IDS
 from rollforward.streams.workers.worker import Ended
+from tests.infra.runs.soak import IS_SOAK
 from tests.rollforward.streams.scenarios.full_pipeline import Mixed
 from tests.rollforward.streams.simulator.accidents import NO_FAULTS, UnavailableError
 from tests.rollforward.streams.simulator.driver import Came, Desk, is_batch
 from tests.rollforward.streams.simulator.schedules import Schedule
-from tests.soak import IS_SOAK
 
 WINDOW = 10
 FAULTS = (

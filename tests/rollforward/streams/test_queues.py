@@ -6,8 +6,8 @@ import pytest
 
 from rollforward.datastore.transactions import transact
 from rollforward.streams.driver import Tick, Work, tasks_of
+from tests.infra.world import Services
 from tests.rollforward.streams.harness import WEBLOG, hits, stream_world
-from tests.world import Services
 
 one_emulator = pytest.mark.parametrize("services", ["firestore"], indirect=True)
 WORKERS = 40

@@ -31,7 +31,8 @@ from rollforward.streams.entities import (
     StreamState,
 )
 from rollforward.streams.model.errors import BadRecordError, UnknownStreamError
-from tests.faults import Crash
+from tests.infra.faults.injection import Crash
+from tests.infra.world import Services, World
 from tests.rollforward.streams.harness import (
     PACE,
     WEBLOG,
@@ -42,7 +43,6 @@ from tests.rollforward.streams.harness import (
     stream_world,
     windows,
 )
-from tests.world import Services, World
 
 one_emulator = pytest.mark.parametrize("services", ["firestore"], indirect=True)
 

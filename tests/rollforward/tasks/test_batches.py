@@ -15,8 +15,8 @@ from rollforward.datastore.transactions import TRANSIENT
 from rollforward.runtime.messages import Message
 from rollforward.tasks.cloud_tasks import CloudTaskQueue, UrlTarget
 from rollforward.tasks.errors import NotAttemptedError, NotConfirmedError, Unavailable
+from tests.infra.world import ACCOUNT, BASE_URL, LOCATION, PROJECT
 from tests.rollforward.tasks.reminders import message
-from tests.world import ACCOUNT, BASE_URL, LOCATION, PROJECT
 
 pytestmark = pytest.mark.fast
 

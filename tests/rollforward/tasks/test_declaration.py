@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from rollforward.runtime import Clients
 from rollforward.tasks.declaration import MAX_BODY_BYTES, MAX_DELAY_S, Task, hashed_name, task
 from rollforward.tasks.errors import BadArgumentsError, TooLargeError
+from tests.infra.world import World
 from tests.rollforward.tasks.reminders import Remind, one_emulator, queued, remind
-from tests.world import World
 
 pytestmark = pytest.mark.fast
 

@@ -8,8 +8,8 @@ import pytest
 
 from rollforward.runtime import Clients
 from rollforward.tasks.expiry import PAGES_PER_TASK, DeleteExpired, Expiry
+from tests.infra.world import Services, World
 from tests.rollforward.tasks.reminders import one_emulator
-from tests.world import Services, World
 
 pytestmark = pytest.mark.fast
 

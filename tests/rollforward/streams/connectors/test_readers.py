@@ -16,9 +16,9 @@ from rollforward.runtime import Clients, naive_utc
 from rollforward.streams import Computation, Context, Pipeline, PullSource, Record
 from rollforward.streams.connectors.readers import entities, file, lines, rows_of, upload
 from rollforward.streams.model.errors import BadRecordError
+from tests.infra.world import Services, World
 from tests.rollforward.streams.harness import PACE
 from tests.rollforward.streams.scenarios.sink_pipeline import VISITS, OutletVisit, VisitsByPath
-from tests.world import Services, World
 
 one_emulator = pytest.mark.parametrize("services", ["firestore"], indirect=True)
 NOBODY: Any = None

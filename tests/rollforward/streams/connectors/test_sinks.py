@@ -21,8 +21,9 @@ from rollforward.streams.entities import StreamChunk, StreamInterval
 from rollforward.streams.model.sink import Sink
 from rollforward.streams.workers.sink_worker import SinkWorker
 from rollforward.streams.workers.worker import Ended
-from tests.explorer import Explorer
-from tests.faults import CRASH_AFTER, KINDS, OVERLAP, REPLY_LOST
+from tests.infra.faults.explorer import Explorer
+from tests.infra.faults.injection import CRASH_AFTER, KINDS, OVERLAP, REPLY_LOST
+from tests.infra.world import Services, World
 from tests.rollforward.streams.harness import is_drained, resumed, stream_world
 from tests.rollforward.streams.scenarios.sink_pipeline import (
     CALLED,
@@ -41,7 +42,6 @@ from tests.rollforward.streams.scenarios.sink_pipeline import (
     rows,
     visits,
 )
-from tests.world import Services, World
 
 one_emulator = pytest.mark.parametrize("services", ["firestore"], indirect=True)
 LABELS = ("a", "b", "c")

@@ -20,8 +20,10 @@ from rollforward.streams.exchange.ingest import Offer, arrival, inject
 from rollforward.streams.pipeline import push_task
 from rollforward.streams.storage.remote_calls import Commit, Found, Key, Pause, Read, RepeatedError
 from rollforward.streams.storage.schema import OUTBOX
-from tests.explorer import Explorer
-from tests.faults import KINDS, OVERLAP
+from tests.infra.faults.explorer import Explorer
+from tests.infra.faults.injection import KINDS, OVERLAP
+from tests.infra.runs.soak import BUDGET, IS_SOAK
+from tests.infra.world import Services, World
 from tests.rollforward.streams.harness import (
     WEBLOG,
     Hits,
@@ -35,8 +37,6 @@ from tests.rollforward.streams.simulator.accidents import Chances
 from tests.rollforward.streams.simulator.invariants import Judge
 from tests.rollforward.streams.simulator.schedules import Collect, Rekey, Schedule, Windows, found
 from tests.rollforward.streams.simulator.store import Steps, Violation
-from tests.soak import BUDGET, IS_SOAK
-from tests.world import Services, World
 
 one_emulator = pytest.mark.parametrize("services", ["firestore"], indirect=True)
 SCHEDULES = 5_000 if IS_SOAK else 100

@@ -17,14 +17,14 @@ from rollforward.streams.scaling.resharding import split
 from rollforward.streams.storage.remote_calls import Peeks
 from rollforward.streams.storage.schema import CHUNK, DEAD
 from rollforward.streams.sweep import sweep, sweep_pipeline
+from tests.infra.runs.sampling import one_emulator
+from tests.infra.runs.soak import BUDGET, IS_SOAK
+from tests.infra.world import Services, World
 from tests.rollforward.streams.harness import WEBLOG, hits, stream_world
 from tests.rollforward.streams.simulator.driver import Came, Desk
 from tests.rollforward.streams.simulator.invariants import Judge
 from tests.rollforward.streams.simulator.schedules import REFUSED, Schedule
 from tests.rollforward.streams.simulator.simulator import FAULTY_STEPS
-from tests.sampling import one_emulator
-from tests.soak import BUDGET, IS_SOAK
-from tests.world import Services, World
 
 SCHEDULES = 3_000 if IS_SOAK else 60
 

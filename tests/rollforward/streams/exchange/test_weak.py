@@ -32,10 +32,10 @@ from rollforward.streams.scaling.resharding import split
 from rollforward.streams.storage.inbox import has_ids
 from rollforward.streams.storage.remote_calls import Commit, Found, HandOn, TooLargeError
 from rollforward.streams.storage.schema import CHUNK, DEAD, Interval, Letter
+from tests.infra.world import Services
 from tests.rollforward.streams.harness import PACE, stream_world
 from tests.rollforward.streams.scenarios.weak_sources import ACTED, COLOURS, acted, colours, heard
 from tests.rollforward.streams.simulator.driver import Came, Desk
-from tests.world import Services
 
 one_emulator = pytest.mark.parametrize("services", ["firestore"], indirect=True)
 

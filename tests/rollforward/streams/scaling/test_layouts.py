@@ -24,16 +24,9 @@ from rollforward.streams.scaling.load_meter import LoadMeter, middle, to_merge
 from rollforward.streams.scaling.resharding import merge, split
 from rollforward.streams.storage import dedup, state_store
 from rollforward.streams.storage.schema import IDS, Head, Load
-from tests.rollforward.streams.harness import (
-    PACE,
-    WEBLOG,
-    hits,
-    is_drained,
-    stream_world,
-    windows,
-)
+from tests.infra.world import Services, World
+from tests.rollforward.streams.harness import PACE, WEBLOG, hits, is_drained, stream_world, windows
 from tests.rollforward.streams.simulator.driver import Came, Desk
-from tests.world import Services, World
 
 one_emulator = pytest.mark.parametrize("services", ["firestore"], indirect=True)
 PATHS = [f"/{n}" for n in range(12)]

@@ -19,9 +19,9 @@ from rollforward.streams import entities as streams
 from rollforward.streams.connectors.sinks import EffectSink, ForkJoinSink, TaskSink, ViewSink
 from rollforward.streams.model.sink import SinkRecord
 from rollforward.tasks import task
+from tests.infra.world import Services, World
+from tests.rollforward.fork_join.tally_queue import AT_ONCE, Mark, MarkTally
 from tests.rollforward.streams.harness import PACE, delete_rows
-from tests.rollforward.tallies import AT_ONCE, Mark, MarkTally
-from tests.world import Services, World
 
 
 class OutletNote(ndb.Model):

@@ -7,11 +7,11 @@ from collections.abc import Callable
 import pytest
 
 from rollforward.streams.storage.schema import CHUNK, is_late
+from tests.infra.runs.soak import BUDGET, IS_SOAK
 from tests.rollforward.streams.planted import growth
 from tests.rollforward.streams.scenarios.growing import Crowded, Early, EarlyNoMore, Held, Reshaped
 from tests.rollforward.streams.simulator.schedules import Schedule, found
 from tests.rollforward.streams.simulator.store import Violation
-from tests.soak import BUDGET, IS_SOAK
 
 SCHEDULES = 30_000 if IS_SOAK else 60
 MAX_SEARCHED = 3_000

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from tests import sampling
+from tests.infra.runs import sampling
+from tests.infra.runs.soak import BUDGET, IS_SOAK, SEED
 from tests.rollforward.streams.planted import fusion, protocol
 from tests.rollforward.streams.scenarios.full_pipeline import Mixed
 from tests.rollforward.streams.scenarios.fusing import Fusing
 from tests.rollforward.streams.simulator.schedules import Busy, Schedule, found
 from tests.rollforward.streams.simulator.store import Violation
-from tests.soak import BUDGET, IS_SOAK, SEED
 
 SCHEDULES = 100_000 if IS_SOAK else 2_000
 # Another seed, of a soak or of the day, plays others.

@@ -25,11 +25,11 @@ from rollforward.streams.storage.remote_calls import Commit, Pause
 from rollforward.streams.storage.schema import CHUNK, DEAD, HEAD, Head
 from rollforward.streams.workers.sink_worker import SinkWorker
 from rollforward.streams.workers.worker import Worker
+from tests.infra.runs.soak import BUDGET, IS_SOAK
 from tests.rollforward.streams.simulator.driver import Came, Desk
 from tests.rollforward.streams.simulator.schedules import Client, Rekey, found
 from tests.rollforward.streams.simulator.simulator import Simulation
 from tests.rollforward.streams.simulator.store import Violation
-from tests.soak import BUDGET, IS_SOAK
 
 SCHEDULES = 5_000 if IS_SOAK else 100
 RECORDS = 8

@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.infra.runs.soak import BUDGET, IS_SOAK
 from tests.rollforward.streams.planted import weak_changes
 from tests.rollforward.streams.scenarios.weak_changes import WeakChanges
 from tests.rollforward.streams.simulator.schedules import found
 from tests.rollforward.streams.simulator.store import Violation
-from tests.soak import BUDGET, IS_SOAK
 
 SCHEDULES = 30_000 if IS_SOAK else 100
 MAX_SEARCHED = 3_000

@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.infra.runs.soak import BUDGET, IS_SOAK
 from tests.rollforward.streams.planted import weak
 from tests.rollforward.streams.scenarios.weak import Killing, Weak
 from tests.rollforward.streams.simulator.accidents import NO_FAULTS
 from tests.rollforward.streams.simulator.schedules import found
 from tests.rollforward.streams.simulator.store import Violation
-from tests.soak import BUDGET, IS_SOAK
 
 SCHEDULES = 30_000 if IS_SOAK else 200
 MAX_SEARCHED = 3_000

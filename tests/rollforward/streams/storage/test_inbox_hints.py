@@ -14,7 +14,7 @@ from rollforward.streams.storage import inbox_hints
 from rollforward.streams.storage.inbox_hints import MAX_KEPT, Arrivals, Arrived
 from rollforward.streams.storage.schema import CHUNK, LATE, ON_TIME, Letter, Names
 from rollforward.streams.storage.serde import dump
-from tests.stack import until
+from tests.infra.stack import until
 
 NAMES = Names("p")
 INBOX = NAMES.inbox("c", 0)

@@ -44,9 +44,9 @@ from rollforward.streams.storage.serde import (
     dump,
 )
 from rollforward.streams.storage.state_cache import size_of
+from tests.infra.world import Services
 from tests.rollforward.streams.harness import stream_world
 from tests.rollforward.streams.simulator.driver import Came, Desk
-from tests.world import Services
 
 EMOJI = "\U0001f600"
 

@@ -13,9 +13,9 @@ from rollforward.streams.storage.remote_calls import Found, Key, Read
 from rollforward.streams.storage.schema import LARGE, SLAB, Interval, Names, Slab, SlabBody
 from rollforward.streams.storage.state_cache import ROW_BYTES, RowCache
 from rollforward.streams.storage.state_store import Shelf
+from tests.infra.world import Services
 from tests.rollforward.streams.harness import stream_world
 from tests.rollforward.streams.test_streams import Keeper
-from tests.world import Services
 
 KEEPER = Pipeline("keeper", Keeper, intervals=1)
 NAMES = Names("p")

@@ -8,11 +8,11 @@ from google.api_core import exceptions as rpc_errors
 from rollforward.streams import Pushed
 from rollforward.streams.model.errors import BadLayoutError
 from rollforward.tasks import Retry, Unavailable
-from tests.explorer import Explorer
-from tests.faults import KINDS
+from tests.infra.faults.explorer import Explorer
+from tests.infra.faults.injection import KINDS
+from tests.infra.world import World
 from tests.rollforward.streams.harness import WEBLOG
 from tests.rollforward.streams.under_faults.test_streams import WebLog
-from tests.world import World
 
 MIDDLE = 2**15
 

@@ -25,8 +25,9 @@ from rollforward.streams.operators.fused import Fused
 from rollforward.streams.storage.remote_calls import Commit
 from rollforward.streams.storage.schema import DeadRow, Letter
 from rollforward.tasks import Retry, Unavailable
-from tests.explorer import Explorer
-from tests.faults import KINDS, OVERLAP
+from tests.infra.faults.explorer import Explorer
+from tests.infra.faults.injection import KINDS, OVERLAP
+from tests.infra.world import Services, World
 from tests.rollforward.streams.harness import (
     REQUESTS,
     WEBLOG,
@@ -40,7 +41,6 @@ from tests.rollforward.streams.harness import (
     windows,
     windows_here,
 )
-from tests.world import Services, World
 
 FIRST = hits(("a", "/", 1_000), ("b", "/x", 2_000), ("c", "/", 50_000))
 POISON = hits(("p", "/", 51_000), poison=1)

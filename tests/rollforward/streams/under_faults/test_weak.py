@@ -11,8 +11,9 @@ from rollforward.outbox import entities as outbox
 from rollforward.streams import entities as streams
 from rollforward.streams.model.errors import HeldBackError
 from rollforward.tasks import Retry, Unavailable
-from tests.explorer import Explorer
-from tests.faults import KINDS
+from tests.infra.faults.explorer import Explorer
+from tests.infra.faults.injection import KINDS
+from tests.infra.world import Services, World
 from tests.rollforward.streams.harness import dead, delete_rows, stream_world
 from tests.rollforward.streams.scenarios.weak_sources import (
     ACTED,
@@ -22,7 +23,6 @@ from tests.rollforward.streams.scenarios.weak_sources import (
     heard,
     is_drained,
 )
-from tests.world import Services, World
 
 IDS = ("a", "b", "c")
 

@@ -15,8 +15,8 @@ from rollforward.streams.model.errors import HeldBackError
 from rollforward.streams.model.limits import Limits
 from rollforward.streams.storage.schema import Head, SourceRow
 from rollforward.streams.watermarks.backpressure import Waiting, held_back
+from tests.infra.world import ACCOUNT, BASE_URL, Services, World
 from tests.rollforward.streams.harness import WEBLOG, hits, stream_world, windows
-from tests.world import ACCOUNT, BASE_URL, Services, World
 
 one_emulator = pytest.mark.parametrize("services", ["firestore"], indirect=True)
 STAGES = WEBLOG.computations.values()

@@ -10,20 +10,14 @@ from typing import Any, ClassVar
 
 import pytest
 
-from rollforward.streams import (
-    Computation,
-    Context,
-    Pipeline,
-    PushSource,
-    Record,
-    Timer,
-)
+from rollforward.streams import Computation, Context, Pipeline, PushSource, Record, Timer
 from rollforward.streams.coordinator import tick
 from rollforward.streams.model.records import NEVER
 from rollforward.streams.operators.windows import Tumbling, Windowed
 from rollforward.streams.storage.remote_calls import Commit, Found, Key
 from rollforward.streams.storage.schema import CHUNK, SOURCE, is_late, time_of
 from rollforward.streams.watermarks import cut_reader
+from tests.infra.runs.soak import BUDGET, IS_SOAK
 from tests.rollforward.streams.simulator import schedules
 from tests.rollforward.streams.simulator.driver import Came, Desk
 from tests.rollforward.streams.simulator.invariants import Judge
@@ -37,7 +31,6 @@ from tests.rollforward.streams.simulator.schedules import (
     found,
 )
 from tests.rollforward.streams.simulator.store import Steps, Violation
-from tests.soak import BUDGET, IS_SOAK
 
 S = 1_000
 SCHEDULES = 20_000 if IS_SOAK else 60

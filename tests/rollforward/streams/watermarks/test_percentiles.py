@@ -16,9 +16,9 @@ from rollforward.streams.storage.schema import SourceRow
 from rollforward.streams.topology.changes import detach, replace
 from rollforward.streams.watermarks.cut_reader import read_cut
 from rollforward.streams.watermarks.percentiles import of_inbox, of_source
+from tests.infra.world import Services
 from tests.rollforward.streams.harness import Hits, Minutes, hits, stream_world, windows
 from tests.rollforward.streams.simulator.driver import Came, Desk
-from tests.world import Services
 
 one_emulator = pytest.mark.parametrize("services", ["firestore"], indirect=True)
 

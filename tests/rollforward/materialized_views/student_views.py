@@ -13,7 +13,7 @@ from rollforward.continuations.entities import ContinuationPage, ContinuationRun
 from rollforward.materialized_views import Contributions, Row, View, ViewGroup, ViewMaintenance
 from rollforward.materialized_views.entities import RowMarker, SourceMarker, ViewCatalog, ViewRow
 from rollforward.outbox.entities import OutboxTask
-from tests.world import Services, World
+from tests.infra.world import Services, World
 
 STORED = (
     RowMarker,

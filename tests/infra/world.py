@@ -47,8 +47,15 @@ from rollforward.runtime.limits import DatastoreLimits
 from rollforward.runtime.process_state import ProcessState
 from rollforward.streams import Pipeline
 from rollforward.tasks import CloudTaskQueue, Task, UrlTarget
-from tests.faults import Crash, FaultPlan, FaultyCache, FaultyMailer, FaultyWire, WaitingStub
-from tests.short_answers import DrawnAnswers
+from tests.infra.faults.injection import (
+    Crash,
+    FaultPlan,
+    FaultyCache,
+    FaultyMailer,
+    FaultyWire,
+    WaitingStub,
+)
+from tests.infra.faults.short_answers import DrawnAnswers
 
 PROJECT = "demo-tests"
 LOCATION = "us-central1"

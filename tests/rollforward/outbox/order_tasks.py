@@ -14,7 +14,7 @@ from rollforward.datastore.transactions import transact
 from rollforward.outbox.entities import OutboxTask
 from rollforward.runtime import Clients
 from rollforward.tasks import task
-from tests.world import World
+from tests.infra.world import World
 
 
 class Order(ndb.Model):

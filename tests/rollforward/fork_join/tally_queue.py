@@ -17,8 +17,8 @@ from rollforward.fork_join import Batch, ForkJoin, fork_join
 from rollforward.fork_join.entities import EpochId, PackId, WorkPack, key_hash_of, pack_key
 from rollforward.runtime import Clients
 from rollforward.tasks.dead_task_entities import open_dead_tasks
-from tests.rollforward.beside import elsewhere, untouched
-from tests.world import Services, World
+from tests.infra.neighbour_rows import elsewhere, untouched
+from tests.infra.world import Services, World
 
 
 class MarkTally(ndb.Model):

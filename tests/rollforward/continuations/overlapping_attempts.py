@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from tests.world import World
+from tests.infra.world import World
 
 
 @dataclass

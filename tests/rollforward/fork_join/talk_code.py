@@ -14,7 +14,7 @@ from typing import Any
 from google.cloud import ndb
 
 from rollforward.runtime.messages import Message
-from tests.rollforward import stepwise
+from tests.infra.model_checking import stepwise
 
 TRIES = 3
 

@@ -26,10 +26,10 @@ from google.cloud.datastore_v1.types import (
     RunQueryResponse,
 )
 
-from tests import soak
+from tests.infra.runs import soak
 
 if TYPE_CHECKING:
-    from tests.world import World
+    from tests.infra.world import World
 
 # Before the cursors that are given out: one that says nothing else stands for the beginning.
 _MARK = b"short:"

@@ -1,7 +1,7 @@
 """What a test run says at its end: which files took long, and what was played with faults.
 
 A file that takes long holds up everybody who waits for `make test`. What it plays again and again
-belongs behind `make soak` (tests/soak.py).
+belongs behind `make soak` (tests/infra/runs/soak.py).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from typing import Any
 
-from tests import sampling, soak
+from tests.infra.runs import sampling, soak
 
 # What a file may take on a machine with two cores that does nothing else: its tests in a row.
 MAX_FILE_S = 30.0

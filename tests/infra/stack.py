@@ -20,7 +20,7 @@ import requests
 
 from rollforward.runtime import open_datastore
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 PORTS = ("APP", "CONSOLE", "TASKS", "DATASTORE", "MEMCACHE", "MAIL")
 STOP_TIMEOUT_S = 30
 

@@ -29,7 +29,7 @@ from google.cloud import ndb
 
 from rollforward.runtime.messages import Message
 from rollforward.runtime.process_state import ProcessState
-from tests.rollforward.memory import Memory
+from tests.infra.memory_datastore import Memory
 
 CACHE, TASKS, ROWS, WAIT, END = "cache", "tasks", "rows", "wait", "end"
 AGAIN, GAVE_UP, FAILED = "again", "gave up", "failed"

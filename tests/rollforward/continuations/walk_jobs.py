@@ -13,7 +13,7 @@ from rollforward import continuations
 from rollforward.continuations import ItemError, Job
 from rollforward.continuations.sources import EntitySource
 from rollforward.runtime import Clients
-from tests.world import World
+from tests.infra.world import World
 
 
 class Item(ndb.Model):

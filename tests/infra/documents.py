@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 from types import ModuleType
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 PACKAGES = ("handlers", "pipelines", "models", "rollforward")
 LOCAL_ENVIRONMENT = {

@@ -1,6 +1,6 @@
 """Note which lines each test reaches, and how long it takes: a plugin of pytest for `mutants.py`.
 
-    REACHED=answer.json REACHED_MODULES=a.py:b.py pytest -p tests.reached
+    REACHED=answer.json REACHED_MODULES=a.py:b.py pytest -p tests.infra.mutation.line_coverage
 
 The answer is by test: {"seconds": 0.2, "lines": {"a.py": [12, 13]}}. Under "" stands
 what is reached before the first test: what an import runs.

@@ -23,7 +23,8 @@ from typing import Protocol
 
 from google.api_core import exceptions as rpc_errors
 
-from tests.faults import (
+from tests.infra.faults.fault_coverage import MET
+from tests.infra.faults.injection import (
     ERROR,
     FAILURES,
     KINDS,
@@ -32,11 +33,10 @@ from tests.faults import (
     UNKNOWN_OUTCOMES,
     Crash,
 )
-from tests.leftovers import left_behind
-from tests.met import MET
-from tests.sampling import IS_SAMPLED, SEED
-from tests.soak import BUDGET, IS_SOAK
-from tests.world import SWEPT_EVERY_S, NotHealedError, World, in_threads
+from tests.infra.faults.leftovers import left_behind
+from tests.infra.runs.sampling import IS_SAMPLED, SEED
+from tests.infra.runs.soak import BUDGET, IS_SOAK
+from tests.infra.world import SWEPT_EVERY_S, NotHealedError, World, in_threads
 
 # `make soak`: each call with each code, and all pairs of calls. All of that takes hours.
 IS_EXHAUSTIVE = IS_SOAK

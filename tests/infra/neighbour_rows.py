@@ -8,7 +8,7 @@ from typing import Any
 
 from google.cloud import ndb
 
-from tests.world import World
+from tests.infra.world import World
 
 ELSEWHERE = "beside"
 

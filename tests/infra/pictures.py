@@ -25,7 +25,7 @@ from typing import Any
 from playwright.sync_api import sync_playwright
 
 from tests.browser.conftest import QUIET, chromium
-from tests.stack import ROOT, Stack, running_stack
+from tests.infra.stack import ROOT, Stack, running_stack
 
 IMAGES = ROOT / "docs/images"
 TIMEOUT_S = 30
@@ -310,7 +310,7 @@ def missing_font() -> str:
 
 def main(arguments: Sequence[str]) -> int:
     """Take the pictures; return the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m tests.pictures", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.infra.pictures", description=__doc__)
     parser.add_argument("--all", type=Path, metavar="FOLDER", help="every page, in every look")
     parser.add_argument("--only", nargs="*", metavar="NAME", help="these pictures")
     options = parser.parse_args(arguments)

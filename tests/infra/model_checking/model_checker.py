@@ -1,7 +1,7 @@
 """An explicit-state model checker for real code: all interleavings of processes, with a fault.
 
-Each process may stop between any two calls that it makes; `tests.rollforward.stepwise` runs it so,
-without threads. A state of the whole is: what memcached holds, what Datastore holds, which tasks
+Each process may stop between any two calls that it makes; `stepwise` runs it so, without threads. A
+state of the whole is: what memcached holds, what Datastore holds, which tasks
 were created, whether the fault is still to come, and the local state of each process. States are
 searched as a graph, each once, until there is none left. What a call does to what it finds is
 remembered, so code runs once for each local state, and not once for each state of the whole.
@@ -32,8 +32,8 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from google.api_core import exceptions as rpc_errors
 
 from rollforward.runtime.messages import Message
-from tests.rollforward.memory import Memory
-from tests.rollforward.stepwise import (
+from tests.infra.memory_datastore import Memory
+from tests.infra.model_checking.stepwise import (
     CACHE,
     END,
     FAILED,

@@ -47,9 +47,9 @@ from cosmic_ray.operators.exception_replacer import ExceptionReplacer
 from cosmic_ray.work_db import use_db
 from cosmic_ray.work_item import MutationSpec
 
-from tests.planted import PACKAGES, named
+from tests.infra.mutation.planted import PACKAGES, named
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[3]
 PYTHON = ROOT / ".venv" / "bin" / "python"
 NOT_COPIED = shutil.ignore_patterns(".git", ".venv", ".dev", "__pycache__", "*.sqlite", ".*_cache")
 NOTES = ROOT / ".dev" / "mutants"
@@ -155,7 +155,7 @@ def _plant_some(name: str, trees: Sequence[Path], args: argparse.Namespace) -> N
 
 
 def _reached(name: str, tree: Path, modules: Sequence[str]) -> dict[str, Any]:
-    """Return what each test of a package reaches (`reached.py`), by a run without a bug.
+    """Return what each test of a package reaches (`line_coverage.py`), by a run without a bug.
 
     What an earlier run has told is good as long as modules and tests are the same.
     """
@@ -166,7 +166,8 @@ def _reached(name: str, tree: Path, modules: Sequence[str]) -> dict[str, Any]:
         NOTES.mkdir(parents=True, exist_ok=True)
         env = {**os.environ, "REACHED": str(answer), "REACHED_MODULES": ":".join(modules)}
         picked = " and ".join(f"not {test}" for test in PACKAGES[name].slow)
-        options = [*OPTIONS, "-p", "tests.reached", "--timeout=0", "-k", picked]
+        plugin = "tests.infra.mutation.line_coverage"
+        options = [*OPTIONS, "-p", plugin, "--timeout=0", "-k", picked]
         began_s = time.monotonic()
         command = [PYTHON, "-m", "pytest", *options, *tests]
         if subprocess.run(command, cwd=tree, env=env, check=False).returncode:
@@ -310,7 +311,7 @@ def _plant_each(bugs: Sequence[Bug], trees: Sequence[Path]) -> Iterator[Seen]:
 @contextlib.contextmanager
 def _forks() -> Iterator[subprocess.Popen[str]]:
     """Start what runs tests without loading the libraries each time."""
-    command = [PYTHON, ROOT / "tests" / "forks.py"]
+    command = [PYTHON, Path(__file__).with_name("fork_server.py")]
     with subprocess.Popen(
         command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as forks:
