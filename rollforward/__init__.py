@@ -1,4 +1,16 @@
-"""Pipelines over Datastore and Cloud Tasks, as a library. A package has one door, its `__init__`.
+"""Pipelines over Datastore and Cloud Tasks, as a library.
+
+    import rollforward as rf
+
+    @rf.task(queue="default")
+    def greet(clients: rf.Clients, args: Greet) -> None:
+        print("Hello", args.name)
+
+    def serve() -> Flask:
+        return rf.serve(Flask(__name__), rf.Registry(greet))
+
+This front door offers one way into each pattern, and `rf.<package>` the rest. Each name is
+imported on first use, so `import rollforward` alone loads neither Datastore nor Flask.
 
     datastore           transactions, commits and rows: the one way to the store
     runtime             clients, clock, cache, cost: what every pattern is handed
@@ -6,21 +18,123 @@
     outbox              a task that is committed with the data, or not at all
     continuations       any number of items, in linked pages, each item once
     fork_join           many small writes gathered into few
+    pull_queues         items that workers lease, each in turn
     batches             many tasks, and one more when all of them have ended
     counters            totals under many writers, in shards or gathered
     paging              lists in pages, forward and back, each row once
     materialized_views  rows that follow their sources, in whatever order updates come
     query_cache         results that everyone shares, kept in memcached for a stated time
     streams             computations over keyed records, with state, timers and watermarks
-    registry            all that an app can be asked to do, in one list
-    flask               what an app mounts: tasks, cron, health, metrics, runs
-    local               the local platform; nothing that is deployed imports it
+    registry            all parts of an app, in one list
+    flask               endpoints that an app mounts: tasks, cron, health, metrics, runs
+    local               the local platform; no deployed module imports it
     cloud_profile       latencies and limits of the services, for the local platform
 
-A package imports those below it in this order, and an app imports doors only; of continuations
-also `runs`, `sources`, `csv_source`, `progress` and `errors`. `make lint` checks both.
+Each package has a door of its own, its `__init__`. A package imports those above it in this list,
+and an app imports doors only; of continuations also `runs`, `sources`, `csv_source`, `progress`
+and `errors`. `make lint` checks both.
 """
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
 
 from rollforward import lazy_imports
 
-lazy_imports.install()  # Before the first of the packages below imports ndb.
+if TYPE_CHECKING:  # For mypy and editors: `_HOMES` says the same to Python.
+    from rollforward import (  # noqa: I001  `as` exports a package to mypy.
+        batches as batches,
+        continuations as continuations,
+        counters as counters,
+        datastore as datastore,
+        flask as flask,
+        fork_join as fork_join,
+        materialized_views as materialized_views,
+        outbox as outbox,
+        paging as paging,
+        pull_queues as pull_queues,
+        query_cache as query_cache,
+        registry as registry,
+        runtime as runtime,
+        streams as streams,
+        tasks as tasks,
+    )
+    from rollforward.batches import TaskBatch
+    from rollforward.continuations import EntitySource, ItemError, job
+    from rollforward.counters import Counter
+    from rollforward.datastore import transact
+    from rollforward.flask import clients, mount, serve
+    from rollforward.fork_join import ForkJoin
+    from rollforward.materialized_views import View, ViewGroup
+    from rollforward.outbox import enqueue
+    from rollforward.pull_queues import PullQueue
+    from rollforward.query_cache import cached
+    from rollforward.registry import Registry
+    from rollforward.runtime import Clients
+    from rollforward.streams import Computation, Pipeline
+    from rollforward.tasks import task
+
+__all__ = [
+    "Clients",
+    "Computation",
+    "Counter",
+    "EntitySource",
+    "ForkJoin",
+    "ItemError",
+    "Pipeline",
+    "PullQueue",
+    "Registry",
+    "TaskBatch",
+    "View",
+    "ViewGroup",
+    "cached",
+    "clients",
+    "enqueue",
+    "job",
+    "mount",
+    "serve",
+    "task",
+    "transact",
+]
+
+_HOMES = {
+    "Clients": "runtime",
+    "Computation": "streams",
+    "Counter": "counters",
+    "EntitySource": "continuations",
+    "ForkJoin": "fork_join",
+    "ItemError": "continuations",
+    "Pipeline": "streams",
+    "PullQueue": "pull_queues",
+    "Registry": "registry",
+    "TaskBatch": "batches",
+    "View": "materialized_views",
+    "ViewGroup": "materialized_views",
+    "cached": "query_cache",
+    "clients": "flask",
+    "enqueue": "outbox",
+    "job": "continuations",
+    "mount": "flask",
+    "serve": "flask",
+    "task": "tasks",
+    "transact": "datastore",
+}
+_PACKAGES = frozenset(_HOMES.values()) | {"paging"}
+
+lazy_imports.install()  # Before the first of the packages imports ndb.
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name):
+        """Import a package, or a name from its package, on first use (PEP 562)."""
+        if name in _PACKAGES:
+            return importlib.import_module(f"rollforward.{name}")
+        if name not in _HOMES:
+            raise AttributeError(f"module 'rollforward' has no attribute {name!r}")
+        value = getattr(importlib.import_module(f"rollforward.{_HOMES[name]}"), name)
+        globals()[name] = value
+        return value
+
+    def __dir__():
+        return sorted({*globals(), *__all__, *_PACKAGES})

@@ -3,7 +3,7 @@
     def serve() -> Flask:
         app = Flask(__name__)
         app.register_blueprint(pages)
-        return endpoints.serve(app, Registry(ship, RAISE_PRICES))
+        return rf.serve(app, rf.Registry(ship, RAISE_PRICES))
 
     python -m rollforward.local --target shop:serve
 

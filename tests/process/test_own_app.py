@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import requests
 
+import rollforward as rf
 from rollforward.local.system import ports
 from tests.infra.stack import ROOT, Stack, running_stack, until
 
@@ -79,6 +80,11 @@ def test_the_shop_is_short_and_enters_by_the_doors() -> None:
         *("__future__", "collections", "dataclasses", "flask", "google"),
         "rollforward",
     }
+    entered = re.findall(r"\brf\.([a-z_]+)\.(\w+)", source)
+    assert len(entered) > 3
+    for package, name in entered:
+        assert name in getattr(rf, package).__all__
+    assert re.findall(r"\brf\.[a-z_]+\.[a-z_]+\.", source) == []
 
 
 # A prompt on what runs

@@ -27,9 +27,7 @@ from dataclasses import dataclass
 from flask import Flask
 
 import handlers
-from rollforward import flask as endpoints
-from rollforward.registry import Registry
-from rollforward.tasks import task
+import rollforward as rf
 
 
 @dataclass(frozen=True)
@@ -37,13 +35,13 @@ class Greet:
     name: str
 
 
-@task(queue="default")
-def greet(clients, args: Greet) -> None:
+@rf.task(queue="default")
+def greet(clients: rf.Clients, args: Greet) -> None:
     print("Hello", args.name)
 
 
 def serve() -> Flask:
-    return endpoints.serve(Flask(__name__), Registry(greet))
+    return rf.serve(Flask(__name__), rf.Registry(greet))
 
 
 app = serve()

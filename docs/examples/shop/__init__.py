@@ -14,16 +14,7 @@ from flask import Blueprint, Flask, abort, redirect, render_template, request
 from flask.typing import ResponseReturnValue
 from google.cloud import ndb
 
-from rollforward import continuations, outbox
-from rollforward import flask as endpoints
-from rollforward.continuations import EntitySource, ItemError, job
-from rollforward.datastore import transact
-from rollforward.flask import clients
-from rollforward.fork_join import Batch, fork_join
-from rollforward.materialized_views import Contributions, View, ViewGroup, ViewMaintenance
-from rollforward.registry import Registry
-from rollforward.runtime import Clients
-from rollforward.tasks import task
+import rollforward as rf
 
 PRICES = {"chair": 4_900, "lamp": 2_500, "table": 19_900}
 
@@ -39,17 +30,17 @@ class Sale(ndb.Model):
     is_shipped = ndb.BooleanProperty(default=False)
 
 
-class SalesByProduct(View):
+class SalesByProduct(rf.View):
     """How often each product was sold, and what that earned."""
 
     source = Sale
 
     @staticmethod
-    def contributions(sale: Sale) -> Contributions:
+    def contributions(sale: Sale) -> rf.materialized_views.Contributions:
         return {sale.product: {"cents": sale.cents}}
 
 
-SALES = ViewGroup("sales", SalesByProduct, queue="default")
+SALES = rf.ViewGroup("sales", SalesByProduct, queue="default")
 
 
 @dataclass(frozen=True)
@@ -57,8 +48,8 @@ class Ship:
     sale: str
 
 
-@task(queue="default")
-def ship(clients: Clients, args: Ship) -> None:
+@rf.task(queue="default")
+def ship(clients: rf.Clients, args: Ship) -> None:
     """Ship what was sold. Delivered twice, it ships once: the sale says so."""
 
     def body() -> None:
@@ -67,7 +58,7 @@ def ship(clients: Clients, args: Ship) -> None:
             sale.is_shipped = True
             SALES.save_in_transaction(clients, sale)
 
-    transact(body)
+    rf.transact(body)
 
 
 @dataclass(frozen=True)
@@ -75,8 +66,8 @@ class Visit:
     """One look at a product."""
 
 
-@fork_join("visits", queue="default", period_s=1)
-def count_visits(clients: Clients, batch: Batch, items: Sequence[Visit]) -> None:
+@rf.fork_join.fork_join("visits", queue="default", period_s=1)
+def count_visits(clients: rf.Clients, batch: rf.fork_join.Batch, items: Sequence[Visit]) -> None:
     """Add the visits of one product: a page that everybody looks at is one write a second."""
     product = Product.get_by_id(batch.key)
     product.visits += len(items)
@@ -88,10 +79,10 @@ class Raise:
     percent: int
 
 
-@job("raise-prices", queue="default", source=lambda args: EntitySource(Product))
+@rf.job("raise-prices", queue="default", source=lambda args: rf.EntitySource(Product))
 def raise_prices(
-    clients: Clients, args: Raise, products: Sequence[Product]
-) -> Sequence[ItemError | None]:
+    clients: rf.Clients, args: Raise, products: Sequence[Product]
+) -> Sequence[rf.ItemError | None]:
     """Raise some prices, in a transaction, perhaps twice: what changes is read in it."""
     fresh = ndb.get_multi([product.key for product in products])
     for product in fresh:
@@ -100,7 +91,9 @@ def raise_prices(
     return [None] * len(products)
 
 
-APP = Registry(ship, count_visits, raise_prices, ViewMaintenance(SALES, queue="default"))
+APP = rf.Registry(
+    ship, count_visits, raise_prices, rf.materialized_views.ViewMaintenance(SALES, queue="default")
+)
 pages = Blueprint("shop", __name__, template_folder="templates")
 
 
@@ -108,9 +101,9 @@ pages = Blueprint("shop", __name__, template_folder="templates")
 def show() -> ResponseReturnValue:
     products = [p for p in ndb.get_multi([ndb.Key(Product, name) for name in PRICES]) if p]
     for product in products:
-        count_visits.insert(clients(), product.key.id(), Visit())
-    sold = {row.name: row for row in SALES.read(clients(), SalesByProduct).rows}
-    return render_template("shop.html", products=products, sold=sold, new_id=clients().new_id)
+        count_visits.insert(rf.clients(), product.key.id(), Visit())
+    sold = {row.name: row for row in SALES.read(rf.clients(), SalesByProduct).rows}
+    return render_template("shop.html", products=products, sold=sold, new_id=rf.clients().new_id)
 
 
 @pages.post("/open")
@@ -129,17 +122,17 @@ def buy() -> ResponseReturnValue:
     def body() -> None:
         if Sale.get_by_id(sale_id) is None:
             sale = Sale(id=sale_id, product=product.key.id(), cents=product.cents)
-            SALES.save_in_transaction(clients(), sale)
-            outbox.enqueue(clients(), ship, Ship(sale_id))
+            SALES.save_in_transaction(rf.clients(), sale)
+            rf.enqueue(rf.clients(), ship, Ship(sale_id))
 
-    transact(body)
+    rf.transact(body)
     return redirect("/", 303)
 
 
 @pages.post("/raise")
 def raise_all() -> ResponseReturnValue:
     run_id = request.form["form_id"][:32]
-    continuations.start(clients(), raise_prices, Raise(percent=5), run_id=run_id)
+    rf.continuations.start(rf.clients(), raise_prices, Raise(percent=5), run_id=run_id)
     return redirect("/", 303)
 
 
@@ -147,4 +140,4 @@ def serve() -> Flask:
     """Return the shop, as the environment describes it; what gunicorn calls."""
     app = Flask(__name__)
     app.register_blueprint(pages)
-    return endpoints.serve(app, APP)
+    return rf.serve(app, APP)

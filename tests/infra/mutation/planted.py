@@ -44,7 +44,7 @@ OUTBOX_TESTS = _in(
 PACKAGES = {
     "runtime": Package(
         ["rollforward/*.py", "rollforward/runtime/*.py"],
-        [f"{TESTS}/runtime", *_in(TESTS, "registry", "mistakes", start="test_")],
+        [f"{TESTS}/runtime", *_in(TESTS, "registry", "mistakes", "front_door", start="test_")],
     ),
     "models": Package(
         [
