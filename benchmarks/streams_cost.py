@@ -25,7 +25,7 @@ from google.api_core import exceptions as rpc_errors
 from benchmarks.streams import app
 from benchmarks.streams.app import fused, stages
 from benchmarks.streams.workload import truth
-from rollforward.datastore import rows
+from rollforward.datastore import bodies
 from rollforward.runtime import SystemClock
 from rollforward.runtime.process_state import ProcessState
 from rollforward.runtime.processes import NoProcesses
@@ -44,17 +44,17 @@ SERVED = Path(__file__).parent.parent / "gunicorn.conf.py"
 
 
 class Rows:
-    """In the place of rollforward.datastore.rows: rows in a dict."""
+    """In the place of rollforward.datastore.bodies: rows in a dict."""
 
     def __init__(self) -> None:
-        self.rows: dict[tuple[str, str], rows.Row] = {}
+        self.rows: dict[tuple[str, str], bodies.Row] = {}
         self.version = 0
         self.counts: Counter[str] = Counter()
 
-    def read(self, client: Any, names: Sequence[rows.Name], at: Any = None) -> Any:
+    def read(self, client: Any, names: Sequence[bodies.Name], at: Any = None) -> Any:
         return [self.rows.get(name) for name in names], None
 
-    def scan(self, client: Any, kind: str, low: str, high: str, limit: int) -> list[rows.Row]:
+    def scan(self, client: Any, kind: str, low: str, high: str, limit: int) -> list[bodies.Row]:
         return [self.rows[kind, name] for name in self._names(kind, low, high)[:limit]]
 
     def first_names(
@@ -75,14 +75,14 @@ class Rows:
             raise rpc_errors.AlreadyExists("it exists")
         self.version += 1
         for name, body, *_ in [*puts, *inserts]:
-            self.rows[name] = rows.Row(name.name, body, self.version)
+            self.rows[name] = bodies.Row(name.name, body, self.version)
             self.counts["bytes"] += len(body)
         for name, _ in deletes:
             self.rows.pop(name, None)
         self.counts["writes"] += len(puts) + len(inserts) + len(deletes)
         return [self.version] * (len(puts) + len(inserts))
 
-    def _version(self, name: rows.Name) -> int | None:
+    def _version(self, name: bodies.Name) -> int | None:
         row = self.rows.get(name)
         return None if row is None else row.version
 
@@ -121,7 +121,7 @@ class Machine:
                 time.sleep(0.001)
 
     def _is_over(self, names: Names) -> bool:
-        [head], _ = rows.read(self.engine, [rows.Name(HEAD, names.pipeline)])  # type: ignore[arg-type]
+        [head], _ = bodies.read(self.engine, [bodies.Name(HEAD, names.pipeline)])  # type: ignore[arg-type]
         assert head is not None
         return f'"collect":{FOREVER}'.encode() in head.body.partition(b'"sources"')[0]
 
@@ -164,7 +164,7 @@ def measured(shape: str, name: str, profile: cProfile.Profile | None) -> tuple[f
     """Run the workload once; return the processor time in seconds, and what was called."""
     store = Rows()
     for each in ("read", "scan", "first_names", "commit"):
-        setattr(rows, each, getattr(store, each))
+        setattr(bodies, each, getattr(store, each))
     machine = Machine(app.pulled(name, SHAPES[shape]), store)
     began_s = time.process_time()
     if profile is None:

@@ -33,7 +33,7 @@ from benchmarks.streams.workload import DISORDER_MS, WINDOW_MS, events
 from pipelines.zeitgeist.model import MIN_SEEN, Model
 from pipelines.zeitgeist.pipeline import FEEDS, Board, Counter, History, Usual, Watcher
 from pipelines.zeitgeist.series import BUCKET_MS
-from rollforward.datastore import rows
+from rollforward.datastore import bodies
 from rollforward.datastore.transactions import transact
 from rollforward.registry import Registry
 from rollforward.runtime import Clients
@@ -228,7 +228,7 @@ def _numbers() -> list[int]:
 
 def _note_commits() -> None:
     """Have each commit of a batch of `hops` noted, once it has returned."""
-    commit, path = rows.commit, Path(os.environ["BENCH_COSTS"]) / f"{os.getpid()}.{NOTES}"
+    commit, path = bodies.commit, Path(os.environ["BENCH_COSTS"]) / f"{os.getpid()}.{NOTES}"
 
     def noted(client: ndb.Client, **writes: Any) -> list[int]:
         numbers, _local.numbers = _numbers(), []
@@ -238,7 +238,7 @@ def _note_commits() -> None:
                 notes.writelines(f"{number} {time.time()}\n" for number in numbers)
         return versions
 
-    rows.commit = noted
+    bodies.commit = noted
 
 
 def serve(*more: Pipeline) -> Flask:

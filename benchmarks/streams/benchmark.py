@@ -50,7 +50,7 @@ from benchmarks.streams.load import (
 )
 from benchmarks.streams.weak import measure_weak
 from benchmarks.streams.workload import events, truth
-from rollforward.datastore import rows
+from rollforward.datastore import bodies
 from rollforward.runtime import Cost
 from rollforward.streams import Pipeline, Pushed
 from rollforward.streams.storage.schema import HEAD
@@ -281,7 +281,7 @@ def _sample(bench: Bench, pipeline: Pipeline, is_over: threading.Event) -> list[
     samples = []
     is_over.wait(WARM_S)
     while not is_over.wait(0.05):
-        [head], _ = rows.read(bench.clients.datastore, [rows.Name(HEAD, pipeline.name)])
+        [head], _ = bodies.read(bench.clients.datastore, [bodies.Name(HEAD, pipeline.name)])
         if head is not None:
             inputs = json.loads(head.body)["inputs"]
             samples.append({name: time.time() * 1000 - at for name, at in inputs.items()})

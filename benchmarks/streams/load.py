@@ -12,7 +12,7 @@ from benchmarks.harness.results import percentile
 from benchmarks.harness.testbed import Bench
 from benchmarks.streams.app import NOTES
 from benchmarks.streams.workload import KEYS, truth
-from rollforward.datastore import rows
+from rollforward.datastore import bodies
 from rollforward.streams import Pipeline, Pushed
 from rollforward.streams.model.errors import HeldBackError
 from rollforward.streams.model.slots import first_slots
@@ -129,9 +129,9 @@ def until_collected(bench: Bench, pipeline: Pipeline, computation: str, count: i
     """
     names, ends_at = Names(pipeline.name), time.monotonic() + TIMEOUT_S
     los: Collection[int] = first_slots(pipeline.intervals)
-    keys = [rows.Name(*names.interval(computation, lo)) for lo in los]
+    keys = [bodies.Name(*names.interval(computation, lo)) for lo in los]
     while True:
-        found, _ = rows.read(bench.clients.datastore, keys)
+        found, _ = bodies.read(bench.clients.datastore, keys)
         if sum(json.loads(row.body)["records"] for row in found if row is not None) >= count:
             return
         if time.monotonic() > ends_at:

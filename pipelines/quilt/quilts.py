@@ -37,7 +37,7 @@ from models.quilt import (
 from pipelines.quilt.design import Design
 from rollforward.batches import BatchError, Completed, TaskBatch, current_member
 from rollforward.datastore import transact
-from rollforward.datastore.commits import insert_all
+from rollforward.datastore.versions import insert_all
 from rollforward.runtime import Clients, naive_utc
 from rollforward.tasks import Task, task
 from rollforward.tasks.attempts import current_task

@@ -22,8 +22,8 @@ from google.api_core import exceptions as rpc_errors
 from rollforward import outbox
 from rollforward.batches.declaration import Completed, message_task
 from rollforward.batches.entities import COMPLETED, RUNNING, BatchState, state_key
-from rollforward.datastore.commits import commit_unchanged, read_versions
 from rollforward.datastore.transactions import transact
+from rollforward.datastore.versions import commit_unchanged, read_versions
 from rollforward.runtime.adapters import adapter_of
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import naive_utc

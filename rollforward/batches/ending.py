@@ -40,8 +40,8 @@ from rollforward.batches.entities import (
     state_key,
 )
 from rollforward.batches.errors import UnknownBatchError
-from rollforward.datastore.commits import read_versions
 from rollforward.datastore.transactions import current_transaction, transact
+from rollforward.datastore.versions import read_versions
 from rollforward.fork_join import Batch, fork_join
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import naive_utc

@@ -48,8 +48,8 @@ from rollforward.batches.errors import (
     UnknownBatchError,
 )
 from rollforward.batches.written import Written
-from rollforward.datastore.commits import insert_all
 from rollforward.datastore.transactions import current_transaction, transact
+from rollforward.datastore.versions import insert_all
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import naive_utc
 from rollforward.tasks.declaration import Task

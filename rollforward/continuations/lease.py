@@ -19,8 +19,8 @@ from rollforward.continuations.entities import (
     heartbeat_key,
 )
 from rollforward.continuations.jobs import Job
-from rollforward.datastore.commits import CHANGED, insert_all, put_unchanged
 from rollforward.datastore.transactions import RETRIED, transact
+from rollforward.datastore.versions import CHANGED, insert_all, put_unchanged
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import CLOCK_SKEW_S, naive_utc
 from rollforward.tasks.errors import Retry

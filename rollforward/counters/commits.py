@@ -22,8 +22,8 @@ from google.api_core import exceptions as rpc_errors
 
 from rollforward.counters.additions import RECEIPTS_FOR, Addition
 from rollforward.counters.entities import CounterReceipt
-from rollforward.datastore.commits import commit_unchanged, read_versions
 from rollforward.datastore.increments import Increment, insert_and_increment, supports_increments
+from rollforward.datastore.versions import commit_unchanged, read_versions
 from rollforward.fork_join.entities import expiry
 from rollforward.runtime import Clients, naive_utc
 

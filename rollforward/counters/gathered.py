@@ -18,7 +18,7 @@ from rollforward.counters.additions import RECEIPTS_FOR, Addition, Counted
 from rollforward.counters.commits import receipt_of
 from rollforward.counters.entities import CounterReceipt, CounterTotal, total_key
 from rollforward.counters.moving import take_shards
-from rollforward.datastore.commits import insert_all
+from rollforward.datastore.versions import insert_all
 from rollforward.fork_join import Accumulator, Batch, ForkJoin, OutcomeUnknownError
 from rollforward.runtime import Clients
 

@@ -27,7 +27,7 @@ from google.cloud import ndb
 
 from rollforward.counters.entities import CounterConfig, CounterShard, config_key, shard_key
 from rollforward.counters.layouts import Layouts
-from rollforward.datastore.commits import look_up
+from rollforward.datastore.versions import look_up_versions
 from rollforward.runtime import Clients
 from rollforward.runtime.adapters import adapter_of
 
@@ -108,7 +108,7 @@ class ShardReader:
         for key in group:
             asked.append(config_key(self._name, key))
             asked += [shard_key(self._name, key, number) for number in range(numbers[key])]
-        answers, is_one_moment = look_up(self._datastore, asked)
+        answers, is_one_moment = look_up_versions(self._datastore, asked)
         rows: Iterator[Any] = (answer[0] if answer else None for answer in answers)
         found: dict[str, Shards] = {}
         for key in group:

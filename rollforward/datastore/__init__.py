@@ -1,8 +1,9 @@
-"""The one way to Datastore: transactions, commits, rows.
+"""The one way to Datastore: transactions, commits, lookups, queries.
 
-`transact` runs a function in a transaction, again when another one was faster. Patterns also use
-`commits` (inserts and compare-and-set in one round trip), `rows` (the same for many rows of one
-text) and `increments` (numbers that the service adds to).
+`transact` runs a function in a transaction, and runs it again if it lost a race. Without a
+transaction, patterns use `versions` (entities by compare-and-set, in one round trip), `bodies` (the
+same for rows of one JSON body) and `increments` (numbers that the service adds to). All three build
+their commits with `commit`, and read by the loops of `lookup` and `queries`.
 """
 
 from rollforward.datastore.transactions import (

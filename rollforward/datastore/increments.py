@@ -1,67 +1,45 @@
 """Server-side increments: a number grows by a commit that reads nothing.
 
 `insert_and_increment` inserts some entities and adds to numbers of others, all or nothing, in one
-round trip: a single-use transaction with property transforms. The numbers are of no index. What it
-adds to must exist, so an entity that was deleted takes no increment with it.
+round trip: a single-use transaction with property transforms. The numbers are not indexed. An
+entity must exist to be incremented, so a deleted one takes no increment with it.
 
-ndb and google-cloud-datastore reach none of this; datastore_v1 does. The Datastore emulator ignores
-transforms without a word, and an update with an empty mask empties its entity there. So
+ndb and google-cloud-datastore have no call for it; datastore_v1 does. The Datastore emulator
+ignores transforms silently, and an update with an empty mask empties its entity there. So
 `supports_increments` tries it on a row of its own before a process relies on it.
 
 IncrementProbe
-    Key: "probe". What the probe writes: each commit of it leaves the same row, however many
-    processes start together. Queries: none. Growth: one row.
+    Key: "probe". Each commit of the probe leaves the same row, however many processes start
+    together. Queries: none. Growth: one row.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from google.api_core import exceptions as rpc_errors
 from google.cloud import ndb
-from google.cloud.datastore_v1.types import (
-    Entity,
-    Mutation,
-    PropertyMask,
-    PropertyTransform,
-    Value,
-)
 
-from rollforward.datastore.commits import commit, protobuf_of
+from rollforward.datastore.commit import Commit
+from rollforward.datastore.versions import protobuf_of, protobuf_of_key
 
 # Numbers that no service makes up by itself.
-_BEGIN, _ADDED = 1, 41
+_INITIAL, _AMOUNT = 1, 41
 
 
 class IncrementProbe(ndb.Model):
-    """What a process that starts adds to, to see whether it grows."""
+    """A number that a starting process increments, to see whether the service does."""
 
     number = ndb.IntegerProperty(indexed=False, default=0)
 
 
-@dataclass(frozen=True)
-class Increment:
-    """How much a number of an entity grows."""
+class Increment(NamedTuple):
+    """An amount that is added to a number of an entity."""
 
     key: Any
     name: str  # Of the property.
     amount: int
-
-    @property
-    def mutation(self) -> Mutation:
-        """Return it as a part of a commit. The empty mask leaves all other properties alone.
-
-        A sum that is not excluded from indexes is indexed, whatever the number was before.
-        """
-        amount = Value(integer_value=self.amount, exclude_from_indexes=True)
-        grown = PropertyTransform(property=self.name, increment=amount)
-        return Mutation(
-            update=Entity(key=self.key._key.to_protobuf()),
-            property_mask=PropertyMask(),
-            property_transforms=[grown],
-        )
 
 
 def insert_and_increment(
@@ -69,28 +47,28 @@ def insert_and_increment(
 ) -> None:
     """Insert entities, and add to numbers of others, which must exist: all of it, or nothing.
 
-    Raises:
-        google.api_core.exceptions.AlreadyExists: an entity exists; nothing was written.
-        google.api_core.exceptions.NotFound: what was to grow does not exist; nothing was written.
-        google.api_core.exceptions.Aborted: a race was lost; nothing was written.
-        google.api_core.exceptions.GoogleAPICallError: what the service said. It may have been
-            written all the same.
+    Raises: as `Commit.apply`.
     """
-    inserts = [Mutation(insert=protobuf_of(entity)) for entity in entities]
-    commit(client, [*inserts, *(increment.mutation for increment in increments)])
+    commit = Commit(client)
+    for entity in entities:
+        commit.insert(protobuf_of(entity))
+    for key, name, amount in increments:
+        commit.increment(protobuf_of_key(key), name, amount)
+    commit.apply()
 
 
 def supports_increments(client: ndb.Client) -> bool:
-    """Return whether this service adds to a number when it is told to.
+    """Return whether the service applies increments.
 
     Raises:
         google.api_core.exceptions.GoogleAPICallError: it did not answer; that says nothing.
     """
-    key = ndb.Key(IncrementProbe, "probe")
-    begin = Mutation(upsert=protobuf_of(IncrementProbe(key=key, number=_BEGIN)))
+    commit = Commit(client)
+    probe = IncrementProbe(id="probe", number=_INITIAL)
+    commit.upsert(protobuf_of(probe))
+    commit.increment(protobuf_of_key(probe.key), "number", _AMOUNT)
     try:
-        response = commit(client, [begin, Increment(key, "number", _ADDED).mutation])
+        sums = commit.apply()[-1].transform_results
     except (rpc_errors.InvalidArgument, rpc_errors.MethodNotImplemented):
         return False
-    results = list(response.mutation_results[-1].transform_results)
-    return [result.integer_value for result in results] == [_BEGIN + _ADDED]
+    return [result.integer_value for result in sums] == [_INITIAL + _AMOUNT]

@@ -24,8 +24,8 @@ from typing import Any, Generic, TypeVar
 import pydantic
 from google.cloud import ndb
 
-from rollforward.datastore.commits import commit_unchanged, read_versions
 from rollforward.datastore.transactions import TRANSIENT, transact
+from rollforward.datastore.versions import commit_unchanged, read_versions
 from rollforward.fork_join.entities import (
     EpochId,
     PackId,

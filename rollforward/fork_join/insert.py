@@ -16,7 +16,7 @@ from typing import Any
 from google.api_core import exceptions as rpc_errors
 from google.cloud import ndb
 
-from rollforward.datastore.commits import insert_all
+from rollforward.datastore.versions import insert_all
 from rollforward.fork_join.entities import (
     PackId,
     WorkPack,

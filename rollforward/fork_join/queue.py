@@ -322,7 +322,7 @@ def fork_join(
         are_last: Asked with a key, and how many items one commit brings: whether no more will come,
             so that their batch need not wait. A hint: it may be wrong either way.
         guarded: Says what the join would write, each entity with the version that it was read with
-            (`rollforward.datastore.commits.read_versions`), if all that the join depends on is
+            (`rollforward.datastore.versions.read_versions`), if all that the join depends on is
             among them. It is tried first, by one commit that is refused if any of them has changed.
             None, or what it returns for a batch, means: in a transaction.
     """

@@ -10,8 +10,8 @@ from typing import Any
 from google.api_core import exceptions as rpc_errors
 from google.cloud import ndb
 
-from rollforward.datastore.commits import insert_all
 from rollforward.datastore.transactions import OUTCOME_UNKNOWN, current_transaction
+from rollforward.datastore.versions import insert_all
 from rollforward.pull_queues.entities import (
     PullItem,
     PullReceipt,

@@ -18,8 +18,8 @@ from typing import Any
 
 from google.api_core import exceptions as rpc_errors
 
-from rollforward.datastore.commits import CHANGED, commit_unchanged, read_versions
 from rollforward.datastore.transactions import OUTCOME_UNKNOWN, RETRIED
+from rollforward.datastore.versions import CHANGED, commit_unchanged, read_versions
 from rollforward.pull_queues.add import make_ready
 from rollforward.pull_queues.entities import (
     PullItem,

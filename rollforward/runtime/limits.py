@@ -51,7 +51,7 @@ UNINDEXED = Limit("property", 2**20 - 89, "bytes", "split it into several entiti
 INDEX_ENTRIES = Limit("index-entries", 20_000, "indexed values", "index fewer values of it")
 NESTING = Limit("nesting", 20, "levels of entities", "store the inner levels as JSON")
 TRANSFORMS = Limit("transforms", 500, "transforms", "increment in several commits")
-LOOKUP = Limit("lookup", 1_000, "keys", "look up in several calls, as datastore/calls.py does")
+LOOKUP = Limit("lookup", 1_000, "keys", "look up in several calls, as datastore/lookup.py does")
 AGE = Limit("transaction", 270, "s", "read and compute before the transaction begins")
 IDLE = Limit("transaction-idle", 60, "s without a call", "compute before the transaction begins")
 

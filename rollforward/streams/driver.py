@@ -14,7 +14,7 @@ from typing import Annotated, Any, TypeVar
 import pydantic
 from google.api_core import exceptions as rpc_errors
 
-from rollforward.datastore import rows
+from rollforward.datastore import bodies
 from rollforward.datastore.transactions import OUTCOME_UNKNOWN
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import SystemClock
@@ -213,13 +213,15 @@ class Engine:
             self._clients.clock.sleep(call.seconds)
 
     def _read(self, call: Read) -> list[Found | None]:
-        found, _ = rows.read(
-            self._clients.datastore, [rows.Name(*key) for key in call.keys], call.at
+        found, _ = bodies.read(
+            self._clients.datastore, [bodies.Name(*key) for key in call.keys], call.at
         )
         return [_found(key, row) for key, row in zip(call.keys, found, strict=True)]
 
     def _snapshot(self, call: Snapshot) -> tuple[Any, list[Found | None]]:
-        found, moment = rows.read(self._clients.datastore, [rows.Name(*key) for key in call.keys])
+        found, moment = bodies.read(
+            self._clients.datastore, [bodies.Name(*key) for key in call.keys]
+        )
         return moment, [_found(key, row) for key, row in zip(call.keys, found, strict=True)]
 
     def _scan(self, call: Scan) -> list[tuple[str, Found]]:
@@ -227,33 +229,33 @@ class Engine:
             return known
         if call.kind == CHUNK:
             self._arrivals.begin_look(call.low)
-        found = rows.scan(self._clients.datastore, call.kind, call.low, call.high, call.limit)
+        found = bodies.scan(self._clients.datastore, call.kind, call.low, call.high, call.limit)
         if call.kind == CHUNK:
             self._arrivals.end_look(call.low, {row.name for row in found})
         return [(row.name, Found(load(call.kind, row.body), row.version)) for row in found]
 
     def _peek(self, call: Peek) -> list[str]:
-        return rows.first_names(
+        return bodies.first_names(
             self._clients.datastore, call.kind, call.low, call.high, call.limit, call.at
         )
 
     def _peeks(self, call: Peeks) -> list[list[str]]:
         looks = [
-            rows.Range(each.kind, each.low, each.high, each.limit, each.at) for each in call.peeks
+            bodies.Range(each.kind, each.low, each.high, each.limit, each.at) for each in call.peeks
         ]
-        return rows.first_names_of(self._clients.datastore, looks)
+        return bodies.first_names_of(self._clients.datastore, looks)
 
     def _commit(self, call: Commit) -> list[int]:
         if call.delivery is not None:
             return self._deliver(call, call.delivery)
         with at_fault():
-            puts = [(rows.Name(*key), dump(key.kind, body), at) for key, body, at in call.puts]
-            inserts = [(rows.Name(*key), dump(key.kind, body)) for key, body in call.inserts]
-        deletes = [(rows.Name(*key), at) for key, at in call.deletes]
+            puts = [(bodies.Name(*key), dump(key.kind, body), at) for key, body, at in call.puts]
+            inserts = [(bodies.Name(*key), dump(key.kind, body)) for key, body in call.inserts]
+        deletes = [(bodies.Name(*key), at) for key, at in call.deletes]
         written = [*((key, body) for key, body, _ in puts), *inserts]
         check_sizes(((Key(*key), body) for key, body in written), len(deletes))
         try:
-            versions = rows.commit(
+            versions = bodies.commit(
                 self._clients.datastore, puts=puts, inserts=inserts, deletes=deletes
             )
         except CHANGED as error:
@@ -323,5 +325,5 @@ def tasks_of(pipeline: Declaration) -> Tasks:
     return Tasks(pipeline)
 
 
-def _found(key: Key, row: rows.Row | None) -> Found | None:
+def _found(key: Key, row: bodies.Row | None) -> Found | None:
     return None if row is None else Found(load(key.kind, row.body), row.version)

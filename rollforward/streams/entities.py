@@ -3,7 +3,7 @@
 Each row has a name of parts and one JSON body, and is found by its name alone: no property is
 indexed. Names begin with the pipeline and the computation (or the stream), then the first of a
 range of the 65,536 slots that keys are hashed to. Rows are read and written by
-rollforward/datastore/rows.py, and each write names the version that it expects.
+rollforward/datastore/bodies.py, and each write names the version that it expects.
 
 StreamHead
     Name: "<pipeline>". Which computations run, in which version, and the last changes of that; the

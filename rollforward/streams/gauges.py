@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rollforward.datastore import rows
+from rollforward.datastore import bodies
 from rollforward.runtime.clients import Clients
 from rollforward.streams.driver import Engine
 from rollforward.streams.graph.declaration import Declaration
@@ -47,7 +47,7 @@ def _values(
 
     def count(kind: str) -> int:
         first = f"{pipeline.name}:{name}"
-        return rows.count(clients.datastore, kind, f"{first}:", f"{first};", MAX_COUNTED)
+        return bodies.count(clients.datastore, kind, f"{first}:", f"{first};", MAX_COUNTED)
 
     return {
         "streams_waiting_chunks": count(CHUNK),

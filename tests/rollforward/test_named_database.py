@@ -16,8 +16,8 @@ import pytest
 from google.cloud import ndb
 
 from rollforward import continuations
-from rollforward.datastore.commits import insert_all
 from rollforward.datastore.transactions import transact
+from rollforward.datastore.versions import insert_all
 from rollforward.runtime import open_datastore
 from tests.infra.world import PROJECT, Services, World
 from tests.rollforward.continuations.walk_jobs import APPLY, Walk, ledger, put_items

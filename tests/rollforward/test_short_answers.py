@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from rollforward.datastore import calls
+from rollforward.datastore import queries
 from rollforward.fork_join import ForkJoin
 from rollforward.pull_queues import OLDEST, PullQueue
 from rollforward.pull_queues.entities import items_of
@@ -108,7 +108,7 @@ def test_a_stream_that_takes_a_part_for_the_whole_is_found(
     services: Services, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The planted bug: nothing found passes for an empty inbox, and its records are lost."""
-    monkeypatch.setattr(calls, "NOT_FINISHED", None)
+    monkeypatch.setattr(queries, "NOT_FINISHED", None)
 
     with pytest.raises(AssertionError):
         test_records_of_a_stream_count_once(services, 0)

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
 from google.api_core import exceptions as rpc_errors
-from google.cloud import ndb
 
-from rollforward.datastore import rows
+from rollforward.datastore import bodies
 from rollforward.datastore.transactions import transact
 from rollforward.runtime.clients import Clients
-from rollforward.streams import entities as streams
 from rollforward.streams.model.sink import Sink
 from rollforward.streams.storage.remote_calls import (
     ChangedError,
@@ -39,10 +36,10 @@ def deliver(clients: Clients, sink: Sink, made: Sequence[Any], commit: Commit) -
     key, _, version = commit.puts[0]
 
     def body() -> None:
-        found = rows.read_in_transaction(clients.datastore, rows.Name(*key))
+        found = bodies.read_in_transaction(clients.datastore, bodies.Name(*key))
         if found is None or found.version != version:
             raise ChangedError(f"{key.name} was written since")
-        _write(commit)
+        _write(clients, commit)
         try:
             sink.write(clients, made)
         except REFUSALS as error:  # Whoever has lost a race says Aborted.
@@ -59,14 +56,15 @@ def deliver(clients: Clients, sink: Sink, made: Sequence[Any], commit: Commit) -
     return _versions(clients, commit)
 
 
-def _write(commit: Commit) -> None:
+def _write(clients: Clients, commit: Commit) -> None:
     """Write the rows of a commit in the transaction that this code runs in."""
     written = [(key, dump(key.kind, body)) for key, body in _written(commit)]
     check_sizes(written, len(commit.deletes))
-    for key, text in written:
-        getattr(streams, key.kind)(id=key.name, body=json.loads(text)).put()
-    for key, _ in commit.deletes:
-        ndb.Key(*key).delete()
+    bodies.write_in_transaction(
+        clients.datastore,
+        [(bodies.Name(*key), text) for key, text in written],
+        [bodies.Name(*key) for key, _ in commit.deletes],
+    )
 
 
 def _versions(clients: Clients, commit: Commit) -> list[int]:
@@ -76,7 +74,7 @@ def _versions(clients: Clients, commit: Commit) -> list[int]:
         ChangedError: the interval was written by somebody else since.
     """
     written = _written(commit)
-    found, _ = rows.read(clients.datastore, [rows.Name(*key) for key, _ in written])
+    found, _ = bodies.read(clients.datastore, [bodies.Name(*key) for key, _ in written])
     key, interval = written[0]
     if found[0] is None or load(key.kind, found[0].body) != interval:
         raise ChangedError(f"{key.name} was written since")

@@ -20,7 +20,7 @@ from pipelines.zeitgeist.playbacks import Playback, current, save
 from pipelines.zeitgeist.player import Step, play
 from pipelines.zeitgeist.progress import Point, points_of
 from pipelines.zeitgeist.series import BUCKET_MS, DAY_MS
-from rollforward.datastore import rows
+from rollforward.datastore import bodies
 from rollforward.datastore.transactions import transact
 from rollforward.streams import Pushed
 from rollforward.streams.model.errors import HeldBackError
@@ -279,14 +279,14 @@ def test_a_look_reads_each_row_once_and_days_that_are_over_never_again(
             bad = Pushed("bad", {"query": playback.parts[0].query, "n": -1}, playback.begin)
             ZEITGEIST.push(world.clients, "queries", [bad], process="tokyo")
     world.settle(rounds=200)
-    reads = list[rows.Name]()
-    read = rows.read
+    reads = list[bodies.Name]()
+    read = bodies.read
 
-    def noted(client: Any, names: Sequence[rows.Name], at: Any = None) -> Any:
+    def noted(client: Any, names: Sequence[bodies.Name], at: Any = None) -> Any:
         reads.extend(names)
         return read(client, names, at)
 
-    monkeypatch.setattr(rows, "read", noted)
+    monkeypatch.setattr(bodies, "read", noted)
     looks, trips = [], []
     for _ in range(2):
         before = world.clients.meter.cost().round_trips
@@ -305,7 +305,7 @@ def test_a_look_reads_each_row_once_and_days_that_are_over_never_again(
     assert bool(states_in(second, "history")) == has_dead
 
 
-def states_in(names: Iterable[rows.Name], computation: str) -> list[rows.Name]:
+def states_in(names: Iterable[bodies.Name], computation: str) -> list[bodies.Name]:
     """Return the rows of a computation's states."""
     return [each for each in names if each.kind in (SLAB, LARGE) and computation in each.name]
 

@@ -415,7 +415,7 @@ def stepwise() -> Iterator[None]:
         mock.patch("rollforward.fork_join.fold.transact", transact),
         mock.patch("rollforward.fork_join.fold.read_versions", _read_versions),
         mock.patch("rollforward.fork_join.fold.commit_unchanged", commit_unchanged),
-        mock.patch("rollforward.datastore.commits.read_versions", _read_versions),
+        mock.patch("rollforward.datastore.versions.read_versions", _read_versions),
         mock.patch("rollforward.fork_join.epochs.looks", looks),
         mock.patch("rollforward.runtime.advisory_lock.looks", looks),
     ):

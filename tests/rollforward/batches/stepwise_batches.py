@@ -25,7 +25,7 @@ from rollforward.batches.callbacks import completed
 from rollforward.batches.creation import create
 from rollforward.batches.ending import End, cancel_nested, end_members
 from rollforward.batches.entities import BatchState
-from rollforward.datastore import commits, transactions
+from rollforward.datastore import transactions, versions
 from rollforward.datastore.transactions import Transaction, current_transaction
 from rollforward.fork_join import Batch, OutcomeUnknownError
 from rollforward.runtime.messages import Message
@@ -234,7 +234,7 @@ def fold(clients: Any, batch: str) -> None:
 
     def guarded() -> bool:
         keys = rows("query", lambda memory: [row.key for row in waiting()])
-        found = [row for row in commits.read_versions(None, keys) if row is not None]
+        found = [row for row in versions.read_versions(None, keys) if row is not None]
         if not found:
             return True
         ends = [ENDS.validate_json(row.end) for row, _ in found]
@@ -345,9 +345,9 @@ def batches_in_steps() -> Iterator[None]:
         mock.patch("rollforward.batches.callbacks.transact", transact),
         mock.patch("rollforward.batches.sweep.transact", transact),
         mock.patch("rollforward.batches.callbacks.enqueue", complete),
-        mock.patch("rollforward.batches.callbacks.read_versions", commits.read_versions),
+        mock.patch("rollforward.batches.callbacks.read_versions", versions.read_versions),
         mock.patch("rollforward.batches.callbacks.commit_unchanged", commit_unchanged),
-        mock.patch("rollforward.batches.ending.read_versions", commits.read_versions),
+        mock.patch("rollforward.batches.ending.read_versions", versions.read_versions),
         mock.patch.object(ndb, "put_multi", lambda some: [each.put() for each in some]),
         mock.patch("rollforward.batches.ending.batches_in", partial(Which, "parent")),
         mock.patch("rollforward.batches.members.batches_of", partial(Which, "member")),

@@ -12,7 +12,7 @@ from google.cloud import ndb
 from rollforward.counters import OutcomeUnknownError
 from rollforward.counters import commits as counter_commits
 from rollforward.counters.entities import CounterShard, config_key, shard_key
-from rollforward.datastore.commits import commit_unchanged
+from rollforward.datastore.versions import commit_unchanged
 from rollforward.runtime import Clients
 from tests.infra.faults.explorer import Explorer
 from tests.infra.faults.injection import CRASH_AFTER, ERROR, FLUSH, KINDS, OVERLAP, REPLY_LOST

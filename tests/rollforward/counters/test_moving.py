@@ -11,7 +11,7 @@ from rollforward.counters import Counter
 from rollforward.counters.entities import CounterTotal
 from rollforward.counters.layouts import Layouts
 from rollforward.counters.resize import Resizer
-from rollforward.datastore import calls
+from rollforward.datastore import lookup
 from tests.infra.faults.injection import REPLY_LOST
 from tests.infra.world import World, in_threads
 from tests.rollforward.counters.counts import (
@@ -133,7 +133,7 @@ def test_a_total_that_moves_while_it_is_read_is_read_again(
 ) -> None:
     """E8: the reader finds nothing in one place, then the count goes there from the other."""
     add(world, "a", 5, counter=EXACT_HITS)
-    look_up, moves = calls.look_up, [HITS, EXACT_HITS]
+    look_up, moves = lookup.look_up, [HITS, EXACT_HITS]
 
     def moving(client: Any, keys: Any, **options: Any) -> Any:
         answer = look_up(client, keys, **options)
@@ -145,7 +145,7 @@ def test_a_total_that_moves_while_it_is_read_is_read_again(
         add(world, "a", 0, counter=counter, clients=another_process(world))
         world.settle()
 
-    monkeypatch.setattr(calls, "look_up", moving)
+    monkeypatch.setattr(lookup, "look_up", moving)
 
     assert total(world, "a", HITS) == 5
     assert moves == []

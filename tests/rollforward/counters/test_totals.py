@@ -12,7 +12,7 @@ from google.cloud.datastore_v1.types import LookupRequest, LookupResponse
 
 from rollforward.counters import Total
 from rollforward.counters.totals import ShardReader, _cache_key, cache_total, cached_total
-from rollforward.datastore import calls
+from rollforward.datastore import lookup
 from tests.infra.clocks import ahead
 from tests.infra.faults.short_answers import whole
 from tests.infra.world import World, in_threads
@@ -79,7 +79,7 @@ def answer_in_parts(
     monkeypatch: pytest.MonkeyPatch, first: slice, meanwhile: Callable[[], object]
 ) -> list[bool]:
     """Answer some keys of a lookup of six, then defer the others. Meanwhile something happens."""
-    call, moved = calls.call_stub, list[bool]()
+    call, moved = lookup.call_stub, list[bool]()
 
     def answer_some(method: Any, request: Any) -> Any:
         keys = list(getattr(request, "keys", []))
@@ -93,7 +93,7 @@ def answer_in_parts(
             in_threads(meanwhile)
         return response
 
-    monkeypatch.setattr(calls, "call_stub", answer_some)
+    monkeypatch.setattr(lookup, "call_stub", answer_some)
     return moved
 
 

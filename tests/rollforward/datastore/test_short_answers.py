@@ -11,10 +11,12 @@ from google.api_core import exceptions as rpc_errors
 from google.cloud import ndb
 from google.cloud.datastore_v1.types import LookupRequest, LookupResponse
 
-from rollforward.datastore import calls, rows
-from rollforward.datastore.commits import look_up, read_versions
-from rollforward.datastore.rows import Name
+from rollforward.datastore import bodies, queries
+from rollforward.datastore.bodies import Name
+from rollforward.datastore.lookup import look_up
+from rollforward.datastore.stub import key_of
 from rollforward.datastore.transactions import NoTransactionError, transact
+from rollforward.datastore.versions import look_up_versions, read_versions
 from rollforward.runtime.clients import open_datastore
 from tests.infra.faults.short_answers import shortened, whole
 from tests.infra.world import World
@@ -28,7 +30,7 @@ NAMES = [f"p:{number:03d}" for number in range(40)]
 def store(here: World, names: Sequence[str] = NAMES) -> None:
     for start in range(0, len(names), 400):
         inserts = [(Name("StreamSlab", name), name.encode()) for name in names[start : start + 400]]
-        rows.commit(here.clients.datastore, inserts=inserts)
+        bodies.commit(here.clients.datastore, inserts=inserts)
 
 
 def test_a_query_of_rows_is_followed_to_its_end(here: World) -> None:
@@ -38,14 +40,14 @@ def test_a_query_of_rows_is_followed_to_its_end(here: World) -> None:
 
     with shortened(here) as answers:
         for _ in range(5):
-            found = rows.scan(client, "StreamSlab", "p:", "p;", 100)
+            found = bodies.scan(client, "StreamSlab", "p:", "p;", 100)
             assert [(row.name, row.body.decode()) for row in found] == [
                 (name, name) for name in NAMES
             ]
-            names = rows.first_names(client, "StreamSlab", "p:010", "p;", 25)
+            names = bodies.first_names(client, "StreamSlab", "p:010", "p;", 25)
             assert names == NAMES[10:35]
-            assert rows.count(client, "StreamSlab", "p:", "p;", 7) == 7
-            assert rows.scan(client, "StreamSlab", "q:", "q;", 5) == []
+            assert bodies.count(client, "StreamSlab", "p:", "p;", 7) == 7
+            assert bodies.scan(client, "StreamSlab", "q:", "q;", 5) == []
 
     assert answers.cut
     assert answers.empty
@@ -57,8 +59,8 @@ def test_an_answer_that_the_service_cuts_by_itself_is_followed(here: World) -> N
     store(here, names)
 
     client = here.clients.datastore
-    assert rows.first_names(client, "StreamSlab", "p:", "p;", 1000) == names
-    assert rows.count(client, "StreamSlab", "p:", "p;", 650) == 650
+    assert bodies.first_names(client, "StreamSlab", "p:", "p;", 1000) == names
+    assert bodies.count(client, "StreamSlab", "p:", "p;", 650) == 650
 
 
 def test_a_query_that_is_cut_is_of_one_moment(here: World) -> None:
@@ -66,10 +68,10 @@ def test_a_query_that_is_cut_is_of_one_moment(here: World) -> None:
     client, plan = here.clients.datastore, here.plan
     store(here)
     plan.reset("overlap", 1)
-    plan.on_fire = lambda: rows.commit(client, deletes=[(Name("StreamSlab", NAMES[-1]), None)])
+    plan.on_fire = lambda: bodies.commit(client, deletes=[(Name("StreamSlab", NAMES[-1]), None)])
 
     with shortened(here):
-        names = rows.first_names(client, "StreamSlab", "p:", "p;", 100)
+        names = bodies.first_names(client, "StreamSlab", "p:", "p;", 100)
 
     assert plan.fired
     has_snapshots = here.services.datastore_kind == "firestore"
@@ -85,9 +87,9 @@ def test_a_lookup_is_followed_to_its_end(here: World, seed: int) -> None:
     missing = ndb.Key(Tally, "missing")
 
     with shortened(here, seed) as answers:
-        found, moment = rows.read(client, [Name("StreamSlab", name) for name in ["?", *NAMES]])
+        found, moment = bodies.read(client, [Name("StreamSlab", name) for name in ["?", *NAMES]])
         versioned = read_versions(client, [missing, *keys, keys[0]])
-        _, is_one_moment = look_up(client, keys)
+        _, is_one_moment = look_up_versions(client, keys)
 
     assert [None if row is None else row.name for row in found] == [None, *NAMES]
     assert [None if each is None else each[0].key for each in versioned] == [None, *keys, keys[0]]
@@ -100,10 +102,10 @@ def test_a_lookup_that_is_cut_is_of_one_moment(here: World) -> None:
     store(here)
     names = [Name("StreamSlab", name) for name in NAMES]
     plan.reset("overlap", 1)
-    plan.on_fire = lambda: rows.commit(client, deletes=[(name, None) for name in names])
+    plan.on_fire = lambda: bodies.commit(client, deletes=[(name, None) for name in names])
 
     with shortened(here, seed=1) as answers:
-        found, moment = rows.read(client, names)
+        found, moment = bodies.read(client, names)
 
     assert plan.fired
     assert answers.deferred
@@ -121,7 +123,7 @@ def test_without_a_moment_only_one_call_is_of_one(calls_made: int) -> None:
     client: Any = SimpleNamespace(
         project="p", database="", namespace="", stub=SimpleNamespace(lookup=lookup)
     )
-    found = calls.look_up(client, [rows._key(client, name) for name in names])
+    found = look_up(client, [key_of(client, *name) for name in names])
 
     assert (found.moment, found.is_one_moment) == (None, calls_made <= 1)
 
@@ -132,7 +134,7 @@ def test_more_keys_than_one_lookup_takes_are_looked_up_in_several(here: World) -
     here.plan.reset()
     asked = [Name("StreamSlab", f"p:{number:03d}") for number in range(2_100)]
     with whole(here):
-        found, _ = rows.read(here.clients.datastore, asked)
+        found, _ = bodies.read(here.clients.datastore, asked)
 
     assert [row.name for row in found if row is not None] == NAMES
     assert here.plan.calls == ["Lookup"] * 3
@@ -141,8 +143,8 @@ def test_more_keys_than_one_lookup_takes_are_looked_up_in_several(here: World) -
 def test_a_row_is_read_in_a_transaction_or_not_at_all(here: World) -> None:
     store(here)
 
-    def body() -> rows.Row | None:
-        return rows.read_in_transaction(here.clients.datastore, Name("StreamSlab", NAMES[0]))
+    def body() -> bodies.Row | None:
+        return bodies.read_in_transaction(here.clients.datastore, Name("StreamSlab", NAMES[0]))
 
     row = transact(body)
 
@@ -175,7 +177,7 @@ def test_a_loop_that_takes_a_part_for_the_whole_is_found(
     here: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The planted bug: whoever ignores NOT_FINISHED."""
-    monkeypatch.setattr(calls, "NOT_FINISHED", None)
+    monkeypatch.setattr(queries, "NOT_FINISHED", None)
 
     with pytest.raises(AssertionError):
         test_a_query_of_rows_is_followed_to_its_end(here)
@@ -187,21 +189,21 @@ def test_names_of_several_ranges_are_asked_for_side_by_side(
     """Each is followed to its end, also of a moment; if one is refused, so are all."""
     client = here.clients.datastore
     store(here)
-    monkeypatch.setattr(calls, "MAX_SIDE_BY_SIDE", 4)
-    _, moment = rows.read(client, [Name("StreamSlab", NAMES[0])])
-    ranges = [rows.Range("StreamSlab", name, "p;", 1 + n, moment) for n, name in enumerate(NAMES)]
+    monkeypatch.setattr(queries, "MAX_IN_PARALLEL", 4)
+    _, moment = bodies.read(client, [Name("StreamSlab", NAMES[0])])
+    ranges = [bodies.Range("StreamSlab", name, "p;", 1 + n, moment) for n, name in enumerate(NAMES)]
 
     with shortened(here) as answers:
-        found = rows.first_names_of(client, [*ranges, rows.Range("StreamSlab", "q", "r", 9)])
+        found = bodies.first_names_of(client, [*ranges, bodies.Range("StreamSlab", "q", "r", 9)])
 
     assert found == [*(NAMES[n : 2 * n + 1] for n in range(len(NAMES))), []]
     assert answers.cut
     assert answers.empty
-    assert rows.first_names_of(client, []) == []
+    assert bodies.first_names_of(client, []) == []
 
     here.plan.reset("error", 2)
     with pytest.raises(rpc_errors.ServiceUnavailable):
-        rows.first_names_of(client, ranges)
+        bodies.first_names_of(client, ranges)
     assert len(here.plan.calls) == 4  # Those that were under way.
 
 
@@ -215,8 +217,8 @@ def test_the_client_of_the_app_asks_side_by_side(here: World) -> None:
         namespace=of.namespace,
         database=of.database,
     )
-    ranges = [rows.Range("StreamSlab", name, "p;", 3) for name in NAMES * 2]
+    ranges = [bodies.Range("StreamSlab", name, "p;", 3) for name in NAMES * 2]
 
-    found = rows.first_names_of(client, ranges)
+    found = bodies.first_names_of(client, ranges)
 
     assert found == [NAMES[n : n + 3] for n in range(len(NAMES))] * 2

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from google.cloud import ndb
 
-from rollforward.datastore.commits import commit_unchanged, read_versions
 from rollforward.datastore.transactions import transact
+from rollforward.datastore.versions import commit_unchanged, read_versions
 from tests.infra.world import World
 
 pytestmark = pytest.mark.fast

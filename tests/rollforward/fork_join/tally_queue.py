@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from google.cloud import ndb
 
-from rollforward.datastore.commits import read_versions
+from rollforward.datastore.versions import read_versions
 from rollforward.fork_join import Batch, ForkJoin, fork_join
 from rollforward.fork_join.entities import EpochId, PackId, WorkPack, key_hash_of, pack_key
 from rollforward.runtime import Clients

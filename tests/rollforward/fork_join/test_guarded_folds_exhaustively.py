@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from google.cloud import ndb
 
-from rollforward.datastore import commits
+from rollforward.datastore import versions
 from rollforward.fork_join import Batch, fork_join
 from rollforward.fork_join import fold as fork_join_fold
 from rollforward.fork_join import queue as fork_join_queue
@@ -38,7 +38,7 @@ from tests.rollforward.fork_join.test_fork_join_exhaustively import (
 def heap_guarded(clients: Clients, batch: Batch, items: Sequence[Mark]) -> list[Any]:
     """Return what `heap` would write."""
     key = ndb.Key(Heap, batch.key)
-    [found] = commits.read_versions(clients.datastore, [key])
+    [found] = versions.read_versions(clients.datastore, [key])
     row, version = found or (Heap(key=key), None)
     row.labels = sorted([*row.labels, *(item.label for item in items)])
     row.epochs = sorted({*row.epochs, batch.epoch})

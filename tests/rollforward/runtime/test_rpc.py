@@ -9,7 +9,7 @@ import pytest
 from google.api_core import exceptions as rpc_errors
 from google.cloud import ndb
 
-from rollforward.datastore import rows
+from rollforward.datastore import bodies
 from rollforward.datastore.transactions import transact
 from rollforward.runtime import Cost
 from tests.infra.world import World
@@ -83,12 +83,12 @@ def test_a_delete_is_a_write_that_has_a_price_of_its_own(here: World) -> None:
 
 def test_a_commit_that_is_refused_writes_nothing(here: World) -> None:
     """The row is there already: of the two commits one is paid for."""
-    insert = [(rows.Name("Note", "n"), b"{}")]
+    insert = [(bodies.Name("Note", "n"), b"{}")]
 
     def commit_twice() -> None:
-        rows.commit(here.clients.datastore, puts=[], inserts=insert, deletes=[])
+        bodies.commit(here.clients.datastore, puts=[], inserts=insert, deletes=[])
         with pytest.raises(rpc_errors.AlreadyExists):
-            rows.commit(here.clients.datastore, puts=[], inserts=insert, deletes=[])
+            bodies.commit(here.clients.datastore, puts=[], inserts=insert, deletes=[])
 
     assert spent(here, commit_twice) == {"writes": 1}
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from rollforward.datastore import rows
+from rollforward.datastore import bodies
 from rollforward.streams import Computation, Context, Pipeline, PushSource, Record
 from rollforward.streams.coordinator import tick
 from rollforward.streams.driver import Engine
@@ -98,7 +98,7 @@ def test_the_gauge_and_the_log_say_what_came_back(
     with world.context():
         WEBLOG.push(world.clients, "requests", hits(("a", "/", 1_000), ("b", "/", 200_000)))
         with monkeypatch.context() as patch:
-            patch.setattr(rows, "first_names_of", lambda client, ranges: [[] for _ in ranges])
+            patch.setattr(bodies, "first_names_of", lambda client, ranges: [[] for _ in ranges])
             engine.run(tick(engine.environment))
     world.settle()
     assert "streams_recovered_records" not in gauges_above_0(world)

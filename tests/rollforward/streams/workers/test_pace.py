@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollforward.datastore import rows
+from rollforward.datastore import bodies
 from rollforward.runtime import SystemClock
 from rollforward.runtime.process_state import ProcessState
 from rollforward.runtime.processes import NoProcesses
@@ -157,8 +157,8 @@ def test_what_a_process_puts_into_an_inbox_ends_the_pause_of_its_worker(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """And neither what it puts elsewhere nor what the worker has looked at already."""
-    monkeypatch.setattr(rows, "commit", lambda client, **writes: [1])
-    monkeypatch.setattr(rows, "scan", lambda *range_: [])
+    monkeypatch.setattr(bodies, "commit", lambda client, **writes: [1])
+    monkeypatch.setattr(bodies, "scan", lambda *range_: [])
     engine = Engine(bare_clients(), PIPELINE)
     names = engine.environment.names
     low, high = names.inbox_range("counted", 0, 5)

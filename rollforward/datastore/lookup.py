@@ -1,0 +1,58 @@
+"""The one lookup loop: 1,000 keys a call, and the keys that an answer defers in the next one.
+
+Where the service has snapshots, all parts of an answer are of the moment of the first. ndb follows
+its own lookups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from google.cloud import ndb
+from google.cloud.datastore_v1.types import LookupRequest, LookupResponse
+
+from rollforward.datastore.stub import call_stub
+
+MAX_KEYS = 1000
+
+
+class Lookup(NamedTuple):
+    """The entities that exist, and the moment at which they were read.
+
+    `moment` is None where the service has no snapshots (the Datastore emulator).
+    """
+
+    results: list[Any]
+    moment: Any
+    is_one_moment: bool
+
+
+def look_up(
+    client: ndb.Client, keys: Sequence[Any], *, at: Any = None, transaction: bytes | None = None
+) -> Lookup:
+    """Look up distinct keys, all of them, in any order.
+
+    Args:
+        keys: As protobuf.
+        at: A moment that an earlier lookup returned.
+        transaction: The transaction that the lookup belongs to.
+
+    Raises:
+        google.api_core.exceptions.GoogleAPICallError: the service's answer.
+    """
+    results, moment, calls, pending = [], at, 0, list(keys)
+    while pending:
+        request = LookupRequest.pb()(
+            project_id=client.project, database_id=client.database or "", keys=pending[:MAX_KEYS]
+        )
+        if transaction is not None:
+            request.read_options.transaction = transaction
+        elif moment is not None:
+            request.read_options.read_time.CopyFrom(moment)
+        response = LookupResponse.pb(call_stub(client.stub.lookup, request))
+        results += response.found
+        if moment is None and response.HasField("read_time"):
+            moment = response.read_time
+        pending, calls = [*response.deferred, *pending[MAX_KEYS:]], calls + 1
+    return Lookup(results, moment, moment is not None or calls <= 1)

@@ -1,0 +1,60 @@
+"""The one query loop: it asks on while the service says NOT_FINISHED.
+
+The service may answer with a part of the results, or with none, and say that more follow. Where it
+has snapshots, all parts are of the moment of the first. ndb follows its own queries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from google.cloud import ndb
+from google.cloud.datastore_v1.types import QueryResultBatch, RunQueryResponse
+
+from rollforward.datastore.stub import call_in_parallel
+
+MAX_IN_PARALLEL = 50  # A connection takes a hundred calls at a time, of all threads together.
+NOT_FINISHED = QueryResultBatch.MoreResultsType.NOT_FINISHED
+
+
+def run_query(client: ndb.Client, request: Any) -> list[Any]:
+    """Return all results of a query, up to its limit.
+
+    Args:
+        request: A RunQueryRequest, as protobuf; the loop changes it.
+
+    Raises:
+        google.api_core.exceptions.GoogleAPICallError: the service's answer.
+    """
+    return run_queries(client, [request])[0]
+
+
+def run_queries(client: ndb.Client, requests: Sequence[Any]) -> list[list[Any]]:
+    """Return all results of each query; the queries run in parallel. See `run_query`."""
+    results: list[list[Any]] = [[] for _ in requests]
+    pending = list(zip(requests, results, strict=True))
+    while pending:
+        group, waiting = pending[:MAX_IN_PARALLEL], pending[MAX_IN_PARALLEL:]
+        answers = call_in_parallel(client.stub.run_query, [request for request, _ in group])
+        unfinished = []
+        for (request, rows), answer in zip(group, answers, strict=True):
+            batch = RunQueryResponse.pb(answer).batch
+            rows += batch.entity_results
+            if batch.more_results == NOT_FINISHED and _continue(request, batch):
+                unfinished.append((request, rows))
+        pending = unfinished + waiting
+    return results
+
+
+def _continue(request: Any, batch: Any) -> bool:
+    """Ask for the results behind a part; return whether there may be any."""
+    query, options = request.query, request.read_options
+    query.start_cursor = batch.end_cursor
+    query.offset = max(0, query.offset - batch.skipped_results)
+    if options.WhichOneof("consistency_type") is None and batch.HasField("read_time"):
+        options.read_time.CopyFrom(batch.read_time)
+    if not query.HasField("limit"):
+        return True
+    query.limit.value -= len(batch.entity_results)
+    return bool(query.limit.value > 0)

@@ -1,0 +1,102 @@
+"""Entities with their versions: written and read without a transaction, by compare-and-set.
+
+A writer that owns an entity for a while learns each version from its own last commit, and so reads
+nothing in between.
+
+ndb has no such calls, so this uses its conversion of entities. The conversion is looked up for each
+call, and not imported by name: `unknown_properties.py` replaces it when the app opens its client.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from google.api_core import exceptions as rpc_errors
+from google.cloud import ndb
+from google.cloud.datastore import helpers
+from google.cloud.ndb import model
+
+from rollforward.datastore import lookup
+from rollforward.datastore.commit import Commit
+
+# The errors of a compare-and-set whose entity was written or deleted since.
+CHANGED = (rpc_errors.FailedPrecondition, rpc_errors.NotFound)
+
+
+def insert_all(client: ndb.Client, entities: Sequence[ndb.Model]) -> list[int]:
+    """Insert entities with keys of their own, all or none; return their versions.
+
+    Raises: as `Commit.apply`.
+    """
+    return commit_unchanged(client, puts=[(entity, None) for entity in entities])
+
+
+def put_unchanged(client: ndb.Client, entity: ndb.Model, version: int) -> int:
+    """Write an entity that still has a version; return its new one.
+
+    Raises: as `Commit.apply`.
+    """
+    return commit_unchanged(client, puts=[(entity, version)])[0]
+
+
+def commit_unchanged(
+    client: ndb.Client,
+    *,
+    puts: Sequence[tuple[ndb.Model, int | None]] = (),
+    deletes: Sequence[tuple[Any, int]] = (),
+) -> list[int]:
+    """Write and delete entities that all have the versions given, or none; return new versions.
+
+    Args:
+        puts: Entities, each with the version that it has in Datastore; None: it is new.
+        deletes: Keys, each with the version of its entity.
+
+    Raises: as `Commit.apply`.
+    """
+    commit = Commit(client)
+    for entity, version in puts:
+        if version is None:
+            commit.insert(protobuf_of(entity))
+        else:
+            commit.update(protobuf_of(entity), version)
+    for key, version in deletes:
+        commit.delete(protobuf_of_key(key), version)
+    return [result.version for result in commit.apply()]
+
+
+def read_versions(client: ndb.Client, keys: Sequence[Any]) -> list[tuple[ndb.Model, int] | None]:
+    """Read entities by key, each with its version; None: it does not exist.
+
+    Raises:
+        google.api_core.exceptions.GoogleAPICallError: the service's answer.
+    """
+    return look_up_versions(client, keys)[0]
+
+
+def look_up_versions(
+    client: ndb.Client, keys: Sequence[Any]
+) -> tuple[list[tuple[ndb.Model, int] | None], bool]:
+    """Return what `read_versions` does, and whether all of it is of one moment.
+
+    Without snapshots a lookup that defers some of its keys is of several moments.
+
+    Raises:
+        google.api_core.exceptions.GoogleAPICallError: the service's answer.
+    """
+    answer = lookup.look_up(client, [protobuf_of_key(key) for key in dict.fromkeys(keys)])
+    versions: dict[Any, tuple[ndb.Model, int]] = {}
+    for result in answer.results:
+        entity = model._entity_from_ds_entity(helpers.entity_from_protobuf(result.entity))
+        versions[entity.key] = (entity, result.version)
+    return [versions.get(key) for key in keys], answer.is_one_moment
+
+
+def protobuf_of(entity: ndb.Model) -> Any:
+    """Return an entity as protobuf."""
+    return helpers.entity_to_protobuf(model._entity_to_ds_entity(entity))._pb
+
+
+def protobuf_of_key(key: Any) -> Any:
+    """Return ndb's key as protobuf."""
+    return key._key.to_protobuf()._pb
