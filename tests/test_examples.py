@@ -29,9 +29,9 @@ from tests.infra.documents import PACKAGES, ROOT, sources, text_of
 
 
 def modules_with_doctests() -> list[str]:
-    there = [*sources(*PACKAGES), *sorted((ROOT / "tests").glob("[!t]*.py"))]
-    found = [path for path in there if ">>> " in path.read_text(encoding="utf-8")]
-    return [".".join(path.relative_to(ROOT).with_suffix("").parts) for path in found]
+    paths = [*sources(*PACKAGES), *sorted((ROOT / "tests/infra").rglob("*.py"))]
+    with_examples = [path for path in paths if ">>> " in path.read_text(encoding="utf-8")]
+    return [".".join(path.relative_to(ROOT).with_suffix("").parts) for path in with_examples]
 
 
 @pytest.mark.parametrize("name", modules_with_doctests())
