@@ -2,9 +2,9 @@
 
     import rollforward as rf
 
-    @rf.task(queue="default")
-    def greet(clients: rf.Clients, args: Greet) -> None:
-        print("Hello", args.name)
+    @rf.task
+    def greet(clients: rf.Clients, name: str) -> None:
+        print("Hello", name)
 
     def serve() -> Flask:
         return rf.serve(Flask(__name__), rf.Registry(greet))

@@ -150,8 +150,10 @@ from rollforward.runtime import Clients
 
 def wrong(clients: Clients) -> None:
     prices.Raise(percent="10")
-    sales.ship(clients, sales.Ship("x"))
+    sales.ship(clients, "x")
     sales.ship.enqueue(clients, prices.Raise(percent=10))
+    sales.ship.enqueue(clients, 10)
+    sales.ship.bind(10)
 """
 
 
@@ -165,7 +167,8 @@ def test_the_tutorials_files_pass_mypy_and_mistakes_do_not(tmp_path: Path) -> No
 
     (tmp_path / "wrong.py").write_text(MISTAKES, encoding="utf-8")
     found = re.findall(r"^wrong\.py:(\d+): error: .*\[([\w-]+)\]$", mypy(tmp_path), re.MULTILINE)
-    assert found == [("7", "arg-type"), ("8", "operator"), ("9", "arg-type")]
+    enqueued = [("9", "call-overload"), ("10", "call-overload"), ("11", "arg-type")]
+    assert found == [("7", "arg-type"), ("8", "operator"), *enqueued]
 
 
 def mypy(folder: Path) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from google.cloud import ndb
 
@@ -30,15 +30,10 @@ class Purchase(ndb.Model):
     is_shipped = ndb.BooleanProperty(indexed=False, default=False)
 
 
-@dataclass(frozen=True)
-class Ship:
-    purchase: str
-
-
-@task("/tasks/purchases/ship", queue="default")
-def ship(clients: Clients, args: Ship) -> None:
+@task("/tasks/purchases/ship")
+def ship(clients: Clients, what: str) -> None:
     def body() -> None:
-        purchase = Purchase.get_by_id(args.purchase)
+        purchase = Purchase.get_by_id(what)
         if not purchase.is_shipped:  # Else this was delivered before: the guard.
             purchase.is_shipped = True
             purchase.put()
@@ -51,7 +46,7 @@ def buy(clients: Clients, what: str, *, in_stock: bool = True) -> None:
         if Purchase.get_by_id(what) is not None:
             return  # This ran before, and its task is enqueued: the guard.
         Purchase(id=what).put()
-        outbox.enqueue(clients, ship, Ship(what))
+        outbox.enqueue(clients, ship, ship.bind(what))
         if not in_stock:
             raise LookupError(f"there is no {what}")
 

@@ -44,7 +44,6 @@ twice, and what ours does instead: docs/adr/0014.
 
 from rollforward.batches.batch import TaskBatch
 from rollforward.batches.declaration import Completed
-from rollforward.batches.deferred import Deferrable, defer, defer_in_transaction, deferrable
 from rollforward.batches.errors import BatchError, ClosedError, UnknownBatchError
 from rollforward.batches.members import current_member
 from rollforward.batches.policy import Policy
@@ -54,13 +53,9 @@ __all__ = [
     "BatchError",
     "ClosedError",
     "Completed",
-    "Deferrable",
     "MemberResult",
     "Policy",
     "TaskBatch",
     "UnknownBatchError",
     "current_member",
-    "defer",
-    "defer_in_transaction",
-    "deferrable",
 ]

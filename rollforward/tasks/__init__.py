@@ -1,19 +1,14 @@
 """Tasks: declared once, enqueued through the same object, delivered by Cloud Tasks.
 
-    from dataclasses import dataclass
-
     from rollforward.runtime import Clients
     from rollforward.tasks import task
 
-    @dataclass(frozen=True)
-    class Remind:
-        party: str
-
     @task(queue="default")  # Delivered to /tasks/send-reminder.
-    def send_reminder(clients: Clients, args: Remind) -> None:
-        print(f"remind the guests of {args.party}")
+    def send_reminder(clients: Clients, party: str, *, is_last: bool = False) -> None:
+        print(f"remind the guests of {party}")
 
-    send_reminder.enqueue(clients, Remind("p1"), name=("p1",), delay_s=60)
+    send_reminder.enqueue(clients, "p1", is_last=True)
+    send_reminder.enqueue(clients, send_reminder.bind("p1"), name=("p1",), delay_s=60)
 
 An app lists its tasks in its `Registry`; `rollforward/flask/tasks.py` delivers to those. The path
 follows from the function's name: give it (`@task("/tasks/parties/remind", queue=...)`) when the
@@ -24,8 +19,13 @@ function ends in one of these ways: it returns (done), raises `Reject` (can neve
 dead task), `Retry` (lost its race) or `Unavailable` (a service does not answer; so does the
 service's own error). Anything else is its own failure: it is retried `max_attempts` times.
 
-Arguments are a frozen dataclass; they travel as JSON and are checked when they are enqueued and
-when they are delivered. A name is hashed: sequential names slow a whole queue down. "Already
+Arguments are the function's own typed parameters, or one frozen dataclass in their place:
+`def send_reminder(clients, args: Remind)`, `send_reminder.enqueue(clients, Remind("p1"))`. They
+travel as JSON and are checked when they are enqueued and when they are delivered; nothing is
+pickled. `bind` makes one value of a call: for the options of `enqueue`, for `enqueue_many`, the
+outbox and batches.
+
+A name makes a task unique. It is hashed: sequential names slow a whole queue down. "Already
 exists" means that the task was enqueued before, and is a result, not an error.
 
 `rollforward.tasks.attempts`: while a task runs, `current_task()` is its id.

@@ -34,9 +34,9 @@ class ArgumentsCodec(Generic[A]):
             BadArgumentsError: no delivery could read them; the text names field and types.
         """
         if not isinstance(args, self._kind):
+            form = getattr(self._kind, "__form__", self._kind.__name__)
             raise BadArgumentsError(
-                f"{self._owner} takes {self._kind.__name__}, not {type(args).__name__}: "
-                f"{args!r:.100}"
+                f"{self._owner} takes {form}, not {type(args).__name__}: {args!r:.100}"
             )
         try:
             body = self._adapter.dump_json(args, warnings=False)

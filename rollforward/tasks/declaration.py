@@ -4,28 +4,40 @@ from __future__ import annotations
 
 import datetime
 import hashlib
-import inspect
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, get_type_hints
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Generic,
+    NoReturn,
+    ParamSpec,
+    Protocol,
+    TypeVar,
+    overload,
+)
 
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.messages import Message
 from rollforward.tasks.arguments import ArgumentsCodec
 from rollforward.tasks.errors import BadArgumentsError, TooLargeError, UnknownTaskError
+from rollforward.tasks.parameters import Parameters, bound, form_of
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 A = TypeVar("A")
+P = ParamSpec("P")
+D = TypeVar("D", bound="DataclassInstance")
 
 MAX_DELAY_S = 30 * 24 * 3600
 # The service's documents say 1 MB in one place and 100 KB for App Engine targets in another. It was
 # seen to take 1,048,569 bytes of either, and so does the emulator: what is promised is the bound.
 MAX_BODY_BYTES = 100_000
 MAX_NAME_PARTS_BYTES = 2_000
-_FORM = """declare a task in this form, with a dataclass of its arguments:
-    @task(queue="default")
-    def ship(clients: Clients, args: Ship) -> None: ..."""
 
 
 @dataclass(frozen=True)
@@ -65,17 +77,28 @@ class Task(Generic[A]):
     def _codec(self) -> ArgumentsCodec[A]:
         return ArgumentsCodec(self.path, self.args)
 
+    @overload
     def enqueue(
         self,
         clients: Clients,
         args: A,
+        /,
         *,
         name: Sequence[str | int] | None = None,
         delay_s: float = 0,
         at: datetime.datetime | None = None,
         max_attempts: int | None = None,
-    ) -> bool:
-        """Create one task.
+    ) -> bool: ...
+
+    @overload
+    def enqueue(
+        self: Task[Parameters[P]], clients: Clients, /, *args: P.args, **options: P.kwargs
+    ) -> bool: ...
+
+    def enqueue(self, clients: Clients, /, *args: Any, **options: Any) -> bool:
+        """Create one task: of a dataclass of arguments, of a bound call, or of a call's arguments.
+
+        Options stand beside the first two: `greet.enqueue(clients, greet.bind("Ada"), delay_s=60)`.
 
         Args:
             name: What makes this task unique, in parts; a second one is not created.
@@ -89,11 +112,36 @@ class Task(Generic[A]):
             BadArgumentsError, TooLargeError, UnknownTaskError, UnknownQueueError: nothing was
                 enqueued, and the text says what to do.
         """
+        is_bound = len(args) == 1 and isinstance(args[0], self.args)
+        if issubclass(self.args, Parameters) and not is_bound:
+            args, options = (bound(self.args, self.path, args, options),), {}
+        return self._enqueue(clients, *args, **options)
+
+    def _enqueue(
+        self,
+        clients: Clients,
+        args: A,
+        *,
+        name: Sequence[str | int] | None = None,
+        delay_s: float = 0,
+        at: datetime.datetime | None = None,
+        max_attempts: int | None = None,
+    ) -> bool:
         self.check_registered(clients)
         message = self.message(
             args, name=name, at=self.due(clients, delay_s, at), max_attempts=max_attempts
         )
         return clients.tasks.create(message)
+
+    def bind(self: Task[Parameters[P]], /, *args: P.args, **options: P.kwargs) -> Parameters[P]:
+        """Return the arguments of a call as one value: for `outbox.enqueue`, batches and so on.
+
+        Raises:
+            BadArgumentsError: the function has other parameters.
+        """
+        if not issubclass(self.args, Parameters):
+            raise TypeError(f"{self.path} takes one {self.args.__name__}, which needs no bind()")
+        return bound(self.args, self.path, args, options)
 
     def enqueue_many(
         self,
@@ -177,10 +225,37 @@ class Task(Generic[A]):
             raise TooLargeError(f"{self.path}: {len(body)} bytes, at most {MAX_BODY_BYTES}")
 
 
+class _Declare(Protocol):
+    """The decorator that `task(...)` returns."""
+
+    @overload
+    def __call__(self, function: Callable[[Clients, D], object], /) -> Task[D]: ...
+
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[Clients, P], object], /
+    ) -> Task[Parameters[P]]: ...
+
+
+@overload
+def task(function: Callable[[Clients, D], object], /) -> Task[D]: ...
+
+
+@overload
+def task(function: Callable[Concatenate[Clients, P], object], /) -> Task[Parameters[P]]: ...
+
+
+@overload
 def task(
-    path: str | None = None, *, queue: str, max_attempts: int = 50
-) -> Callable[[Callable[[Clients, A], object]], Task[A]]:
-    """Declare the function below as a task; its second parameter's type is its arguments.
+    path: str | None = None, *, queue: str = "default", max_attempts: int = 50
+) -> _Declare: ...
+
+
+def task(path: Any = None, *, queue: str = "default", max_attempts: int = 50) -> Any:
+    """Declare the function below as a task: `@task`, or `@task(queue=...)`.
+
+    Its first parameter gets the clients. The others are the task's arguments, or the second is a
+    dataclass of them.
 
     Args:
         path: Where the task is delivered; by default /tasks/ and the function's name, with dashes.
@@ -191,41 +266,17 @@ def task(
         ValueError: the path is not below /tasks/.
         TypeError: by the decorator, when the function has another form than a task's.
     """
+    if callable(path):
+        return task()(path)
     if path is not None and not path.startswith("/tasks/"):
         raise ValueError(f"a task's path starts with /tasks/, not {path!r}")
 
-    def declare(work: Callable[[Clients, A], object]) -> Task[A]:
-        args = _arguments_of(work)
-        name = work.__name__.strip("_").replace("_", "-")
+    def declare(function: Callable[..., object]) -> Task[Any]:
+        args, work = form_of(function)
+        name = function.__name__.strip("_").replace("_", "-")
         return Task(path or f"/tasks/{name}", queue, args, work, max_attempts)
 
     return declare
-
-
-def _arguments_of(work: Callable[[Clients, A], object]) -> type[A]:
-    """Return the type of a function's second parameter.
-
-    Raises:
-        TypeError: the function does not have the form of a task.
-    """
-    name = getattr(work, "__qualname__", repr(work))
-    parameters = list(inspect.signature(work).parameters.values())
-    if any(p.kind is not p.POSITIONAL_OR_KEYWORD for p in parameters) or len(parameters) != 2:
-        raise TypeError(f"{name} does not take (clients, args); {_FORM}")
-    if inspect.iscoroutinefunction(work) or inspect.isgeneratorfunction(work):
-        raise TypeError(f"{name} would not run when it is called; {_FORM}")
-    last = parameters[1].name
-    try:
-        # Only the arguments are looked up: Clients is known to type checkers alone.
-        args: Any = get_type_hints(work, localns={"Clients": Any}).get(last)
-    except NameError as error:
-        raise TypeError(
-            f"{name}: {error.name} must be defined in its module, above the task; {_FORM}"
-        ) from error
-    is_fit = isinstance(args, type) and is_dataclass(args)
-    if not is_fit:
-        raise TypeError(f"{name}: the type of `{last}` is no dataclass; {_FORM}")
-    return args  # type: ignore[no-any-return]
 
 
 def hashed_name(*parts: str | int) -> str:

@@ -108,7 +108,7 @@ def test_a_shell_has_the_apps_clients_names_and_context(shop: Stack, shell: Any)
     """What is sold at the prompt, the app that runs ships; a real project is never touched."""
     done = shell(
         "SALES.save(clients, Sale(id='shell-sale', product='stool', cents=900))\n"
-        "ship.enqueue(clients, Ship('shell-sale'))\n"
+        "ship.enqueue(clients, 'shell-sale')\n"
         "assert set(clients.task_paths) == set(registry.tasks)\n"
         "print(Sale.get_by_id('shell-sale').cents, ndb.Key(Sale, 'x').id(), app.name)\n",
         GOOGLE_CLOUD_PROJECT="a-real-project",
@@ -138,7 +138,7 @@ def test_a_shell_opens_another_app_when_it_is_told_to(shell: Any) -> None:
 
 def test_a_mistake_in_a_shell_is_shown_from_its_own_line_on(shell: Any) -> None:
     """And the script ends with an error."""
-    done = shell("x = 1\nship.enqueue(clients, Ship(5))\n")
+    done = shell("x = 1\nship.enqueue(clients, 5)\n")
 
     assert done.returncode == 1
     assert '  File "<shell>", line 2, in <module>' in done.stderr.splitlines()
@@ -167,7 +167,7 @@ def test_the_exports_of_the_console_are_all_that_an_own_program_needs(shop: Stac
         "clients = open_clients(Settings.from_environment(os.environ), {})\n"
         "with clients.context():\n"
         "    Sale(id='own-sale', product='stool').put()\n"
-        "    print(Sale.get_by_id('own-sale').product, ship.enqueue(clients, Ship('own-sale')))\n"
+        "    print(Sale.get_by_id('own-sale').product, ship.enqueue(clients, 'own-sale'))\n"
     )
     env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), **exports}
 

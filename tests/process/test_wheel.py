@@ -22,7 +22,6 @@ APP = {
     "tests/__init__.py": "",
     "hello.py": """
 import os
-from dataclasses import dataclass
 
 from flask import Flask
 
@@ -30,14 +29,9 @@ import handlers
 import rollforward as rf
 
 
-@dataclass(frozen=True)
-class Greet:
-    name: str
-
-
-@rf.task(queue="default")
-def greet(clients: rf.Clients, args: Greet) -> None:
-    print("Hello", args.name)
+@rf.task
+def greet(clients: rf.Clients, name: str) -> None:
+    print("Hello", name)
 
 
 def serve() -> Flask:

@@ -43,17 +43,12 @@ class SalesByProduct(rf.View):
 SALES = rf.ViewGroup("sales", SalesByProduct, queue="default")
 
 
-@dataclass(frozen=True)
-class Ship:
-    sale: str
-
-
-@rf.task(queue="default")
-def ship(clients: rf.Clients, args: Ship) -> None:
+@rf.task
+def ship(clients: rf.Clients, sale_id: str) -> None:
     """Ship what was sold. Delivered twice, it ships once: the sale says so."""
 
     def body() -> None:
-        sale = Sale.get_by_id(args.sale)
+        sale = Sale.get_by_id(sale_id)
         if not sale.is_shipped:
             sale.is_shipped = True
             SALES.save_in_transaction(clients, sale)
@@ -123,7 +118,7 @@ def buy() -> ResponseReturnValue:
         if Sale.get_by_id(sale_id) is None:
             sale = Sale(id=sale_id, product=product.key.id(), cents=product.cents)
             SALES.save_in_transaction(rf.clients(), sale)
-            rf.enqueue(rf.clients(), ship, Ship(sale_id))
+            rf.enqueue(rf.clients(), ship, ship.bind(sale_id))
 
     rf.transact(body)
     return redirect("/", 303)

@@ -80,11 +80,15 @@ def without_annotations(clients, args):  # type: ignore[no-untyped-def]
     pass
 
 
-def with_one(args: Remind) -> None:
+def without_clients() -> None:
     pass
 
 
-def with_three(clients: Clients, args: Remind, more: int) -> None:
+def with_arguments_first(args: Remind) -> None:
+    pass
+
+
+def with_one_that_has_no_type(clients: Clients, name) -> None:  # type: ignore[no-untyped-def]
     pass
 
 
@@ -92,15 +96,11 @@ def with_a_star(clients: Clients, *args: Remind) -> None:
     pass
 
 
-def with_a_keyword(clients: Clients, *, args: Remind) -> None:
+def with_many_options(clients: Clients, **options: int) -> None:
     pass
 
 
-def with_a_text(clients: Clients, args: str) -> None:
-    pass
-
-
-def with_a_dict(clients: Clients, args: dict[str, int]) -> None:
+def with_a_default_that_changes(clients: Clients, names: list[str] = []) -> None:  # noqa: B006
     pass
 
 
@@ -118,12 +118,12 @@ def of_a_generator(clients: Clients, args: Remind) -> Iterator[None]:
 
 NO_TASKS: list[Any] = [
     without_annotations,
-    with_one,
-    with_three,
+    without_clients,
+    with_arguments_first,
+    with_one_that_has_no_type,
     with_a_star,
-    with_a_keyword,
-    with_a_text,
-    with_a_dict,
+    with_many_options,
+    with_a_default_that_changes,
     of_a_type_to_come,
     of_a_coroutine,
     of_a_generator,
@@ -138,6 +138,12 @@ def test_a_function_of_another_form_is_refused_when_it_is_declared(work: Any) ->
         task("/tasks/tests/x", queue="default")(work)
 
     assert work.__qualname__ in str(raised.value)
+
+
+def test_a_task_with_a_dataclass_takes_one_value() -> None:
+    """It is no task with the parameters of that dataclass."""
+    with pytest.raises(TypeError, match="/tasks/tests/remind takes one Remind"):
+        remind.bind("p1")  # type: ignore[misc]
 
 
 # What is refused

@@ -1,0 +1,129 @@
+"""Forms of a task's function: one dataclass of arguments, or plain typed parameters."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, Generic, ParamSpec, get_type_hints
+
+from rollforward.runtime.clients import Clients
+from rollforward.tasks.errors import BadArgumentsError
+
+P = ParamSpec("P")
+Work = Callable[[Clients, Any], object]
+
+_FORM = """declare a task in one of these forms, the second with a dataclass of its arguments:
+    @task(queue="default")
+    def ship(clients: Clients, order: str, is_express: bool = False) -> None: ...
+    @task(queue="default")
+    def ship(clients: Clients, args: Ship) -> None: ..."""
+
+
+class Parameters(Generic[P]):
+    """Arguments of a task with plain parameters: each such task has a dataclass that extends this.
+
+    Attributes:
+        __signature_of_task__: The parameters of the task's function, without the clients.
+        __form__: Code that makes such arguments, for error messages.
+    """
+
+    __signature_of_task__: ClassVar[inspect.Signature]
+    __form__: ClassVar[str]
+
+
+def bound(
+    kind: type[Parameters[P]], owner: str, args: Sequence[Any], options: Mapping[str, Any]
+) -> Parameters[P]:
+    """Return the arguments of a call.
+
+    Raises:
+        BadArgumentsError: the function has other parameters.
+    """
+    try:
+        call = kind.__signature_of_task__.bind(*args, **options)
+    except TypeError as error:
+        raise BadArgumentsError(f"{owner}: {error}") from error
+    return kind(**call.arguments)
+
+
+def form_of(function: Callable[..., object]) -> tuple[type[Any], Work]:
+    """Return the type of a task's arguments, and the work that takes them.
+
+    Raises:
+        TypeError: the function does not have the form of a task.
+    """
+    name = getattr(function, "__qualname__", repr(function))
+    if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
+        raise TypeError(f"{name} would not run when it is called; {_FORM}")
+    declared = list(inspect.signature(function).parameters.values())
+    hints, parameters = _hints(name, function), declared[1:]
+    if not declared or hints.get(declared[0].name, Any) not in (Any, Clients):
+        raise TypeError(f"{name} does not take the clients first; {_FORM}")
+    if len(parameters) == 1 and parameters[0].kind is inspect.Parameter.POSITIONAL_OR_KEYWORD:
+        args = hints.get(parameters[0].name)
+        if isinstance(args, type) and dataclasses.is_dataclass(args):
+            return args, function
+    kind = _parameters_type(name, function, parameters, hints)
+    return kind, _unpacking(kind, function)
+
+
+def _hints(name: str, function: Callable[..., object]) -> dict[str, Any]:
+    try:
+        # Only the arguments are looked up: Clients is known to type checkers alone.
+        return get_type_hints(function, localns={"Clients": Any})
+    except NameError as error:
+        raise TypeError(
+            f"{name}: {error.name} must be defined in its module, above the task; {_FORM}"
+        ) from error
+
+
+def _parameters_type(
+    name: str,
+    function: Callable[..., object],
+    parameters: Sequence[inspect.Parameter],
+    hints: Mapping[str, Any],
+) -> type[Parameters[Any]]:
+    for parameter in parameters:
+        if problem := _problem(parameter, hints):
+            raise TypeError(f"{name}: `{parameter.name}` {problem}; {_FORM}")
+    fields = [
+        (parameter.name, hints[parameter.name], _field(parameter)) for parameter in parameters
+    ]
+    namespace = {
+        "__signature_of_task__": inspect.Signature(parameters),
+        "__form__": f"{function.__name__}.bind(...)",
+    }
+    return dataclasses.make_dataclass(
+        "Arguments", fields, bases=(Parameters,), namespace=namespace, frozen=True, kw_only=True
+    )
+
+
+def _problem(parameter: inspect.Parameter, hints: Mapping[str, Any]) -> str:
+    """Return why a function with this parameter is no task; "" if it may be one."""
+    has_default = parameter.default is not parameter.empty
+    if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+        return "stands for any number of arguments: name each of them"
+    if parameter.name not in hints:
+        return "has no type, by which its deliveries could be checked"
+    if has_default and parameter.default.__class__.__hash__ is None:
+        return "has a default that can be changed: use None, or a tuple"
+    return ""
+
+
+def _field(parameter: inspect.Parameter) -> Any:
+    if parameter.default is parameter.empty:
+        return dataclasses.field()
+    return dataclasses.field(default=parameter.default)
+
+
+def _unpacking(kind: type[Parameters[Any]], function: Callable[..., object]) -> Work:
+    signature = kind.__signature_of_task__
+
+    def work(clients: Clients, args: Parameters[Any]) -> object:
+        values = {name: getattr(args, name) for name in signature.parameters}
+        call = inspect.BoundArguments(signature, values)
+        return function(clients, *call.args, **call.kwargs)
+
+    work.__module__, work.__qualname__ = function.__module__, function.__qualname__
+    return work
