@@ -143,7 +143,7 @@ def test_a_mistake_in_a_shell_is_shown_from_its_own_line_on(shell: Any) -> None:
     assert done.returncode == 1
     assert '  File "<shell>", line 2, in <module>' in done.stderr.splitlines()
     assert "shell.py" not in done.stderr
-    assert done.stderr.endswith("sale: Input should be a valid string, not int\n")
+    assert done.stderr.endswith("sale_id: Input should be a valid string, not int\n")
 
 
 def test_a_shell_without_a_platform_says_how_to_start_one(shell: Any) -> None:
@@ -163,7 +163,7 @@ def test_the_exports_of_the_console_are_all_that_an_own_program_needs(shop: Stac
     code = (
         "import os\n"
         "from rollforward.flask import Settings, open_clients\n"
-        "from docs.examples.shop import Sale, Ship, ship\n"
+        "from docs.examples.shop import Sale, ship\n"
         "clients = open_clients(Settings.from_environment(os.environ), {})\n"
         "with clients.context():\n"
         "    Sale(id='own-sale', product='stool').put()\n"
