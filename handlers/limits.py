@@ -42,9 +42,9 @@ class Limit:
             return
         window, passed_s = divmod(int(clients().clock.now().timestamp()), WINDOW_S)
         name = f"limits:{window}:{caller(self._platform)}"
-        made = clients().cache.incr(name, 1, ttl_s=2 * WINDOW_S)
-        self._tell(counts=made is not None)
-        if made is not None and made > self._limit:
+        count = clients().cache.incr(name, 1, ttl_s=2 * WINDOW_S)
+        self._tell(counts=count is not None)
+        if count is not None and count > self._limit:
             message = f"An address may make {self._limit} requests a minute. Try again then."
             raise TooManyRequests(message, retry_after=WINDOW_S - passed_s)
 

@@ -35,7 +35,7 @@ class DemoSettings(Settings):
         """
         fields = super().read(env)
         smtp_host, smtp_port = _host_port(env.get("SMTP_HOST", ""), 587)
-        own = {
+        demo_fields = {
             "smtp_host": smtp_host,
             "smtp_port": smtp_port,
             "mail_from": env.get(
@@ -47,12 +47,12 @@ class DemoSettings(Settings):
             "page_size": _number(env, "PAGE_SIZE", MAX_PAGE_SIZE),
             "requests_per_minute": _requests_per_minute(env),
         }
-        has_password = own["smtp_user"] or own["smtp_password"]
-        if has_password and not own["smtp_starttls"] and fields["platform"] != LOCAL:
+        has_password = demo_fields["smtp_user"] or demo_fields["smtp_password"]
+        if has_password and not demo_fields["smtp_starttls"] and fields["platform"] != LOCAL:
             raise BadSettingsError(
                 "SMTP_STARTTLS is off: the password of the mail relay would travel in the clear"
             )
-        return {**fields, **own}
+        return {**fields, **demo_fields}
 
 
 def demo_settings() -> DemoSettings:

@@ -62,19 +62,19 @@ def _list(tag: str) -> ResponseReturnValue:
     if tab not in TABS:
         abort(404)
     filling = samples.status(clients(), DEMO) if is_first and not tag else None
-    before, started = clients().meter.cost(), time.perf_counter()
-    found, reading = _read(tag, is_filling=bool(filling and filling.is_running))
-    took_s, spent = time.perf_counter() - started, clients().meter.cost() - before
-    if tag and is_first and not found.posts:
+    cost_before, started = clients().meter.cost(), time.perf_counter()
+    front, reading = _read(tag, is_filling=bool(filling and filling.is_running))
+    took_s, spent = time.perf_counter() - started, clients().meter.cost() - cost_before
+    if tag and is_first and not front.posts:
         abort(404)
     stats = newest(page_tokens()).stats(clients()) if reading else None
     return render_template(
         "blog/list.html",
         tag=tag,
-        found=found,
+        front=front,
         is_first=is_first,
         filling=filling,
-        can_fill=is_first and not found.posts and samples.can_fill(DEMO),
+        can_fill=is_first and not front.posts and samples.can_fill(DEMO),
         reading=reading,
         stage=Stage(closing=closing_of(reading), cost=costs_of(spent, took_s, reading, stats)),
         new_id=clients().new_id(),
@@ -101,10 +101,10 @@ def _read(tag: str, *, is_filling: bool) -> tuple[Front, Reading[Front] | None]:
         reading = newest(page_tokens()).read(clients(), DEMO)
         return reading.value, reading
     try:
-        found = front_page(clients(), page_tokens(), DEMO, tag=tag, **_page_in_address())
+        page = front_page(clients(), page_tokens(), DEMO, tag=tag, **_page_in_address())
     except (BadPageTokenError, BadPageSizeError):
         abort(400, OTHER_LIST)
-    return found, None
+    return page, None
 
 
 @bp.get("/live")
@@ -124,9 +124,9 @@ def post_page(
     number: str, form: dict[str, str], errors: dict[str, str], status: int
 ) -> ResponseReturnValue:
     """Return a post's page, with a form that was sent back if there is one."""
-    before, started = clients().meter.cost(), time.perf_counter()
-    found = post_or_404(number)
-    name = found.key.id()
+    cost_before, started = clients().meter.cost(), time.perf_counter()
+    post = post_or_404(number)
+    name = post.key.id()
     address = _page_in_address() if request.method == "GET" else {}
     # Before the comments: what arrives between the two is on the page, and new as well.
     arrivals = arrivals_from(clients(), name)
@@ -134,13 +134,13 @@ def post_page(
         page = comments.threads_page(page_tokens(), name, **address)
     except (BadPageTokenError, BadPageSizeError):
         abort(400, OTHER_LIST)
-    count = comment_counts(clients(), [found])[0]
-    took_s, spent = time.perf_counter() - started, clients().meter.cost() - before
+    count = comment_counts(clients(), [post])[0]
+    took_s, spent = time.perf_counter() - started, clients().meter.cost() - cost_before
     reply_to = request.args.get("reply_to", "") or form.get("reply_to", "")
     html = render_template(
         "blog/post.html",
-        post=found,
-        body=clean_html(shown(clients(), found.body)),
+        post=post,
+        body=clean_html(shown(clients(), post.body)),
         page=page,
         count=count,
         is_first=not address.get("page_token"),
@@ -168,13 +168,13 @@ def _comment_named(post: str, name: str) -> Comment | None:
 @limits(since=MAX_ARRIVALS_CHARS)
 def arrived(number: str) -> ResponseReturnValue:
     """Show the comments that were written since a page was read."""
-    found = post_or_404(number)
-    name = found.key.id()
-    new, arrivals = arrivals_after(clients(), name, _arrivals_in_address(name))
+    post = post_or_404(number)
+    name = post.key.id()
+    arrived, arrivals = arrivals_after(clients(), name, _arrivals_in_address(name))
     return render_template(
         "blog/new_comments.html",
-        post=found,
-        comments=new,
+        post=post,
+        comments=arrived,
         arrivals=_arrivals_token(name, arrivals),
         author=author(),
     )
@@ -184,7 +184,7 @@ def arrived(number: str) -> ResponseReturnValue:
 def feed() -> ResponseReturnValue:
     """Return the newest posts as an Atom feed (RFC 4287)."""
     newest = posts.posts_page(page_tokens(), DEMO, page_size=FEED_POSTS).items
-    times = [each.updated for each in newest]
+    times = [post.updated for post in newest]
     text = render_template(
         "blog/feed.xml",
         posts=newest,
@@ -223,8 +223,8 @@ def post_or_404(number: str) -> Post:
 
 def author() -> Author | None:
     """Return who the cookie says is writing; None: nobody has given a name."""
-    kept = session.get("blog")
-    return Author(kept["id"], kept["name"]) if kept else None
+    saved = session.get("blog")
+    return Author(saved["id"], saved["name"]) if saved else None
 
 
 def page_tokens() -> PageTokens:
@@ -242,19 +242,19 @@ def _signer() -> URLSafeSerializer:
 
 
 def _arrivals_token(post_name: str, arrivals: Arrivals) -> str:
-    known = sorted(arrivals.known)
-    return str(_signer().dumps([post_name, arrivals.since.isoformat(), known]))
+    numbers = sorted(arrivals.known)
+    return str(_signer().dumps([post_name, arrivals.since.isoformat(), numbers]))
 
 
 def _arrivals_in_address(post_name: str) -> Arrivals:
     sealed = request.args.get("since", "")
     try:
-        name, since, known = _signer().loads(sealed)
+        name, since, numbers = _signer().loads(sealed)
     except BadSignature:
         abort(400, OTHER_LIST)
     if name != post_name:
         abort(400, OTHER_LIST)
-    return Arrivals(datetime.datetime.fromisoformat(since), frozenset(known))
+    return Arrivals(datetime.datetime.fromisoformat(since), frozenset(numbers))
 
 
 @bp.app_template_filter()

@@ -36,10 +36,10 @@ def costs_of(
     trips = plural(spent.round_trips, "round trip")
     cells = [Cell("This page", plural(spent.reads, "read"), f"{trips}, {duration(took_s)}")]
     if reading is not None and stats is not None:
-        each = f"{plural(reading.reads, 'read')}, {plural(reading.round_trips, 'round trip')}"
+        cost = f"{plural(reading.reads, 'read')}, {plural(reading.round_trips, 'round trip')}"
         cells += [
             Cell("Hits", str(stats.hits), plural(stats.misses, "miss", "misses")),
             Cell("Refreshes", str(stats.refreshes), "one visitor for all"),
-            Cell("A miss costs", duration(stats.mean_s), each),
+            Cell("A miss costs", duration(stats.mean_s), cost),
         ]
     return cells

@@ -59,16 +59,17 @@ def create() -> ResponseReturnValue:
     form_id = id_in_form()
     form = _fields()
     try:
-        draft, who = draft_of(**{field: form[field] for field in FIELDS}), _author_in_form(form_id)
+        draft = draft_of(**{field: form[field] for field in FIELDS})
+        writer = _author_in_form(form_id)
     except BadDraftError as error:
         return _form(form, dict(error.errors), 400)
     if "preview" in request.form:
         return _form(form, {}, 200, preview=draft)
     try:
-        number = posts.create_post(clients(), DEMO, form_id, who, draft)
+        number = posts.create_post(clients(), DEMO, form_id, writer, draft)
     finally:  # It may be there although its commit was not answered.
         invalidate(clients(), NEWEST)
-    _sign_in(who, form_id, posts.author_id_of(DEMO, number))
+    _sign_in(writer, form_id, posts.author_id_of(DEMO, number))
     return redirect(address_of(number), 303)
 
 
@@ -146,17 +147,17 @@ def comment(number: str) -> ResponseReturnValue:
     form = {name: request.form.get(name, "") for name in ("text", "name", "reply_to")}
     post = post_or_404(number)
     try:
-        text, who = comment_of(form["text"]), _author_in_form(form_id)
+        text, writer = comment_of(form["text"]), _author_in_form(form_id)
     except BadDraftError as error:
         return post_page(number, form, dict(error.errors), 400)
     try:
         name = comments.add_comment(
-            clients(), post.key, form_id, who, text, reply_to=form["reply_to"]
+            clients(), post.key, form_id, writer, text, reply_to=form["reply_to"]
         )
     except (UnknownPostError, UnknownCommentError):
         abort(404)
     clients().publish(comments_topic(post.number))
-    _sign_in(who, form_id, comments.author_id_of(name))
+    _sign_in(writer, form_id, comments.author_id_of(name))
     order = name.rpartition("|")[2]
     return redirect(url_for(".permalink", number=number, order=order), 303)
 
@@ -166,21 +167,21 @@ def permalink(number: str, order: str) -> ResponseReturnValue:
     """Lead to the page of comments that begins with this one."""
     post = post_or_404(number)
     try:
-        found = comments.comment_by_order(post.key.id(), order)
+        comment = comments.comment_by_order(post.key.id(), order)
     except UnknownCommentError:
         abort(404)
-    token = comments.token_of(page_tokens(), found)
-    address = url_for("blog.post", number=number, page_token=token, _anchor=anchor_of(found))
+    token = comments.token_of(page_tokens(), comment)
+    address = url_for("blog.post", number=number, page_token=token, _anchor=anchor_of(comment))
     return redirect(address, 302)
 
 
 @bp.post("/<number>/comments/delete")
 def delete_comment(number: str) -> ResponseReturnValue:
     """Delete a comment, for its author: its place stays for the replies."""
-    post, who = post_or_404(number), _author_or_404()
+    post, writer = post_or_404(number), _author_or_404()
     name = request.form.get("comment", "")
     try:
-        comments.delete_comment(clients(), post.key.id(), name, who)
+        comments.delete_comment(clients(), post.key.id(), name, writer)
     except UnknownCommentError:
         abort(404)
     flash("The comment is deleted.")
@@ -217,7 +218,7 @@ def _new_ids(form_id: str) -> list[str]:
     return [hmac.digest(key.encode(), text, "sha256").hex()[:16] for key in settings().secret_keys]
 
 
-def _sign_in(who: Author, form_id: str, made_by: str) -> None:
+def _sign_in(writer: Author, form_id: str, made_by: str) -> None:
     """Remember who writes, in a session of its own: nothing of the one before is left.
 
     Args:
@@ -225,8 +226,8 @@ def _sign_in(who: Author, form_id: str, made_by: str) -> None:
     """
     if author() is None:
         session.clear()
-        author_id = made_by if made_by in _new_ids(form_id) else who.id
-        session["blog"] = {"id": author_id, "name": who.name}
+        author_id = made_by if made_by in _new_ids(form_id) else writer.id
+        session["blog"] = {"id": author_id, "name": writer.name}
 
 
 def _author_or_404() -> Author:

@@ -60,17 +60,16 @@ class Chart:
     seconds: Sequence[Second]
     wanted_y: float
     wanted_width: float
-    wanted: int
     peak: int
     height: int = CHART_HIGH
 
     @property
     def clicks(self) -> int:
-        return sum(each.clicks for each in self.seconds)
+        return sum(second.clicks for second in self.seconds)
 
     @property
     def conflicts(self) -> int:
-        return sum(each.conflicts for each in self.seconds)
+        return sum(second.conflicts for second in self.seconds)
 
 
 def columns(status: ShardStatus) -> list[Column]:
@@ -97,24 +96,23 @@ def by_second(status: LoadStatus, length_s: float) -> Chart | None:
     if load is None or not load.ways:
         return None
     way = DRAWN if DRAWN in load.ways else load.ways[0]
-    found = status.ways[way].seconds
-    peak = max([load.rate, *(sum(each) for each in found.values())])
+    counts = status.ways[way].seconds
+    peak = max([load.rate, *(sum(pair) for pair in counts.values())])
     pitch = 100 / length_s
 
     def high(count: int) -> float:
         return round(max(MIN_HIGH, CHART_HIGH * count / peak), 1) if count else 0.0
 
     def drawn(second: int) -> Second:
-        clicks, conflicts = found.get(second, (0, 0))
+        clicks, conflicts = counts.get(second, (0, 0))
         x = round(min(100.0, pitch * second), 2)
         width = round(min(100 - x, pitch * 0.8), 2)
         return Second(second, x, width, clicks, conflicts, high(clicks), high(conflicts))
 
     return Chart(
         way,
-        [drawn(second) for second in range(max([load.seconds, *(s + 1 for s in found)]))],
+        [drawn(second) for second in range(max([load.seconds, *(s + 1 for s in counts)]))],
         round(CHART_HIGH * (1 - load.rate / peak), 1),
         round(min(100.0, pitch * load.seconds), 2),
-        load.rate,
         peak,
     )

@@ -81,7 +81,7 @@ def put_under_load() -> ResponseReturnValue:
     if errors:
         return _page(form, errors, 400)
     strike_once_each(request.path)
-    wanted = ClickLoad(
+    new_load = ClickLoad(
         form_id,
         list(WAYS) if form["ways"] == "all" else [form["ways"]],
         int(form["rate"]),
@@ -90,7 +90,7 @@ def put_under_load() -> ResponseReturnValue:
         is_limited=bool(counters.apply_switch(clients())),
     )
     try:
-        load.start(clients(), wanted)
+        load.start(clients(), new_load)
     except LoadGoesOnError:
         message = "there is a load already; try again when it is over"
         return _page(form, {"load": message}, 409)
@@ -133,10 +133,10 @@ def _page(form: dict[str, str], errors: dict[str, str], status: int) -> Response
     tab = request.args.get("tab", TABS[0]) if request.method == "GET" else TABS[0]
     if tab not in TABS:
         abort(404)
-    found = _live()
+    context = _live()
     filled_in = {**FILLED_IN}
-    if found["shards"].is_pinned:
-        filled_in["shards"] = str(found["shards"].shards)
+    if context["shards"].is_pinned:
+        filled_in["shards"] = str(context["shards"].shards)
     html = render_template(
         "counters/page.html",
         form={**filled_in, **form},
@@ -144,7 +144,7 @@ def _page(form: dict[str, str], errors: dict[str, str], status: int) -> Response
         limits={"rate": MAX_RATE, "seconds": MAX_SECONDS, "shards": MAX_SHARDS_BY_HAND},
         tab=tab,
         excerpts=_code() if tab == "code" else [],
-        **found,
+        **context,
     )
     return html, status
 
@@ -160,13 +160,13 @@ def _code() -> list[Excerpt]:
 
 def _live() -> dict[str, Any]:
     is_limited = counters.apply_switch(clients())
-    before = clients().meter.cost()
+    cost_before = clients().meter.cost()
     under = load.status(clients())
     shards = counters.shards(clients())
     sums = counters.sums(clients())
     accepted = {way: under.accepted(way) + (sums.forms if way == "sharded" else 0) for way in WAYS}
     counts = Counts(sums, accepted)
-    reads = (clients().meter.cost() - before).reads
+    reads = (clients().meter.cost() - cost_before).reads
     stage = render(CounterStage(under, counts, NAMES, reads), clients().clock.now())
     return {
         "new_id": clients().new_id(),

@@ -113,10 +113,10 @@ def _balance(counts: Counts) -> list[str]:
     if counts.waiting:
         return [f"{number(counts.waiting)} waiting to be folded"]
     lost, twice = sum(max(0, -off) for off in exact), sum(max(0, off) for off in exact)
-    said = [f"{number(lost)} lost", f"{number(twice)} twice"]
+    parts = [f"{number(lost)} lost", f"{number(twice)} twice"]
     in_memory = counts.off(INEXACT)
     if in_memory < 0:
-        said.append(f"of those in memory {number(-in_memory)} wait or were lost")
+        parts.append(f"of those in memory {number(-in_memory)} wait or were lost")
     elif in_memory > 0:
-        said.append(f"of those in memory {number(in_memory)} came twice")
-    return said
+        parts.append(f"of those in memory {number(in_memory)} came twice")
+    return parts

@@ -43,8 +43,8 @@ class Chip:
 
     @classmethod
     def of(cls, update: Apply, age_s: float) -> Chip:
-        measured = [each for each in update.updates if each.measures is not None]
-        enter = sum(each.is_first for each in measured)
+        measured = [change for change in update.updates if change.measures is not None]
+        enter = sum(change.is_first for change in measured)
         leave = len(update.updates) - len(measured)
         grade = row_name(update.row)[1]  # type: ignore[index]
         return cls(int(grade), enter, leave, len(measured) - enter, age_s)

@@ -155,10 +155,10 @@ def _saved(
     message: str, save: Callable[[], ConsistencyToken], *, student_id: str = ""
 ) -> ResponseReturnValue:
     """Save, keep what it cost, and lead back to a page that holds at least this."""
-    before, started = clients().meter.cost(), time.perf_counter()
+    cost_before, started = clients().meter.cost(), time.perf_counter()
     token = save()
     took_s = time.perf_counter() - started
-    cost = clients().meter.cost() - before
+    cost = clients().meter.cost() - cost_before
     if not cost.writes:
         flash("Nothing was different: this was done before.")
         return _back()
@@ -242,7 +242,7 @@ def _samples() -> Sequence[str]:
 
 def _page(form: dict[str, str], errors: dict[str, str], status: int) -> ResponseReturnValue:
     school = _school_or_404()
-    tab, more = _tabs(errors)
+    tab, section = _tabs(errors)
     if school != DEMO and tab != TABS[0]:
         abort(404)  # A sample school has a chart alone.
     # Before the roster and all else: then everything on the page is at least as new.
@@ -254,8 +254,8 @@ def _page(form: dict[str, str], errors: dict[str, str], status: int) -> Response
         form=form or FILLED_IN,
         errors=errors,
         tab=tab,
-        more=more,
-        excerpts=_code() if more == "code" else [],
+        more=section,
+        excerpts=_code() if section == "code" else [],
         students=roster,
         more_students=more_students,
         taught=GRADES_TAUGHT,
@@ -272,10 +272,10 @@ def _tabs(errors: Mapping[str, str]) -> tuple[str, str]:
     if request.method != "GET":
         return "roster" if "roster" in errors else "chart", MORE[0]
     tab = request.args.get("tab", "roster" if "after" in request.args else TABS[0])
-    more = request.args.get("more", MORE[0])
-    if tab not in TABS or more not in MORE:
+    section = request.args.get("more", MORE[0])
+    if tab not in TABS or section not in MORE:
         abort(404)
-    return tab, more
+    return tab, section
 
 
 def _code() -> list[Excerpt]:
@@ -288,24 +288,24 @@ def _code() -> list[Excerpt]:
 
 def _roster() -> tuple[list[Student], str | None]:
     """Return a page of the demo's students; the one that was saved last stands first."""
-    after = request.args.get("after", "") if request.method == "GET" else ""
-    if after and not ID_PATTERN.fullmatch(after):
+    after_id = request.args.get("after", "") if request.method == "GET" else ""
+    if after_id and not ID_PATTERN.fullmatch(after_id):
         abort(400, "This page of students does not exist.")
-    roster, more = students.students_page(DEMO, after=after, size=STUDENTS_SHOWN)
+    roster, next_id = students.students_page(DEMO, after=after_id, size=STUDENTS_SHOWN)
     saved_id = session.get("saved", {}).get("student_id")
-    if saved_id and not after:
-        last = student_key(DEMO, saved_id).get()
-        rest = [student for student in roster if student.student_id != saved_id]
-        roster = [*([last] if last else []), *rest]
-    return roster, more
+    if saved_id and not after_id:
+        saved_student = student_key(DEMO, saved_id).get()
+        others_listed = [student for student in roster if student.student_id != saved_id]
+        roster = [*([saved_student] if saved_student else []), *others_listed]
+    return roster, next_id
 
 
 def _live(school: str) -> dict[str, Any]:
     # Lists are read first: each student said to be added is in a bar, or on the way to it.
     lists = _lists(school_key(school).get() or School())
-    before = clients().meter.cost()
+    cost_before = clients().meter.cost()
     reading = GRADES.read(clients(), view_of(school), prefix=(school,))
-    read = clients().meter.cost() - before
+    read = clients().meter.cost() - cost_before
     chips = _chips(school) if reading.freshness.waiting else []
     classes = GRADES.read(clients(), ClassSizes, prefix=(school,))
     teachers: list[Teacher] = teachers_of(school).fetch(students.MAX_TEACHERS)
@@ -313,7 +313,7 @@ def _live(school: str) -> dict[str, Any]:
     verified = verification.verification(clients(), school)
     count = sum(row.count for row in reading.rows)
     saved = session.get("saved") if school == DEMO else None
-    last = lists[0][1] if lists else None
+    latest = lists[0][1] if lists else None
     cost = costs(read, count, saved)
     waiting = reading.freshness.waiting
     return {
@@ -331,20 +331,20 @@ def _live(school: str) -> dict[str, Any]:
         "verification": verified,
         "table": GRADES.catalog().live(view_of(school)),
         "saved": saved,
-        "stage": render(SchoolStage(last, waiting, verified, cost), clients().clock.now()),
-        "is_moving": any(is_catching_up(each) for each in (reading, classes))
+        "stage": render(SchoolStage(latest, waiting, verified, cost), clients().clock.now()),
+        "is_moving": any(is_catching_up(view) for view in (reading, classes))
         or _is_busy(lists, builds, verified),
     }
 
 
 def _compared() -> dict[str, Any]:
-    found = comparison.statuses(clients(), _samples())
+    statuses = comparison.statuses(clients(), _samples())
     return {
         "school": DEMO,
         "is_demo": True,
         "new_id": clients().new_id(),
-        "compared": found,
-        "is_moving": any(each.state in ("filling", "measuring") for each in found),
+        "compared": statuses,
+        "is_moving": any(status.state in ("filling", "measuring") for status in statuses),
     }
 
 
@@ -369,11 +369,11 @@ def _lists(school: School) -> list[tuple[str, Progress, list[ItemIssue]]]:
     """Return the school's last lists, newest first, and what was wrong in the newest."""
     now = clients().clock.now()
     listed = []
-    for place, each in enumerate(reversed(school.lists[-LISTS_SHOWN:])):
-        run = progress(each["run_id"], now=now, dots=False, clients=clients())
+    for place, entry in enumerate(reversed(school.lists[-LISTS_SHOWN:])):
+        run = progress(entry["run_id"], now=now, dots=False, clients=clients())
         wrong = place == 0 and run.totals.failed + run.totals.retrying
         rows = _issues(run) if wrong else []
-        listed.append((each["name"], run, rows))
+        listed.append((entry["name"], run, rows))
     return listed
 
 
@@ -383,8 +383,8 @@ def _issues(run: Progress) -> list[ItemIssue]:
 
 def _builds() -> list[BuildStatus]:
     """Return the builds that go on, and those that failed."""
-    found = [BUILDS.rebuilding(clients(), view) for view in VISIBLE_VIEWS]
-    return [build for build in found if build is not None]
+    rebuilds = [BUILDS.rebuilding(clients(), view) for view in VISIBLE_VIEWS]
+    return [build for build in rebuilds if build is not None]
 
 
 # What addresses and forms hold
@@ -413,13 +413,13 @@ def _token_in_address() -> ConsistencyToken:
 def _back(token: ConsistencyToken | None = None) -> ResponseReturnValue:
     """Lead back to the page; with a token, to one that holds at least what it stands for."""
     seen = _signer().dumps(str(token)) if token and str(token) else None
-    after = request.form.get("after", "")
-    kept = after if ID_PATTERN.fullmatch(after) else None
-    tab = "roster" if kept or request.form.get("tab") == "roster" else None
-    more = "teachers" if request.form.get("more") == "teachers" else None
-    anchor = "tabs" if more else tab or "now"
+    form_after = request.form.get("after", "")
+    after_id = form_after if ID_PATTERN.fullmatch(form_after) else None
+    tab = "roster" if after_id or request.form.get("tab") == "roster" else None
+    section = "teachers" if request.form.get("more") == "teachers" else None
+    anchor = "tabs" if section else tab or "now"
     return redirect(
-        url_for(".page", seen=seen, after=kept, tab=tab, more=more, _anchor=anchor), 303
+        url_for(".page", seen=seen, after=after_id, tab=tab, more=section, _anchor=anchor), 303
     )
 
 

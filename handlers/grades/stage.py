@@ -28,7 +28,7 @@ WORDS = {
 class SchoolStage(DemoStage):
     """The last list of a school, until its last change is in its bar."""
 
-    last: Progress | None
+    latest: Progress | None
     waiting: int
     verified: Verification | None
     cells: list[Cell]
@@ -38,16 +38,16 @@ class SchoolStage(DemoStage):
 
     @property
     def began(self) -> datetime.datetime | None:
-        return self.last.started if self.last else None
+        return self.latest.started if self.latest else None
 
     def timeline(self, started: float, age_s: float, deliveries: Sequence[Delivery]) -> Timeline:
-        assert self.last is not None
+        assert self.latest is not None
         # A change that waits long after a list is of something else.
-        longest_s = LATE_AFTER * self.last.elapsed_s + LATE_AFTER_S
-        is_moving = self.last.state == RUNNING or (self.waiting > 0 and age_s <= longest_s)
+        longest_s = LATE_AFTER * self.latest.elapsed_s + LATE_AFTER_S
+        is_moving = self.latest.state == RUNNING or (self.waiting > 0 and age_s <= longest_s)
         # An update that was struck while the list was added may be the last to reach its bar.
         ends = [task.task_ended_at - started for task in deliveries if task.task_ended_at]
-        over_s = max([self.last.elapsed_s, *(end_s for end_s in ends if end_s <= longest_s)])
+        over_s = max([self.latest.elapsed_s, *(end_s for end_s in ends if end_s <= longest_s)])
         elapsed_s = age_s if is_moving else over_s
         return Timeline(started, elapsed_s, is_over=not is_moving, begin="list sent", end="added")
 
@@ -55,10 +55,10 @@ class SchoolStage(DemoStage):
         return name_by_path(delivery, WORDS)
 
     def closing(self, stage: Stage) -> str:
-        assert self.last is not None
-        totals, verified = self.last.totals, self.verified
+        assert self.latest is not None
+        totals, verified = self.latest.totals, self.verified
         parts = [f"{plural(totals.done, 'student')} added", *suffered(stage)]
-        if self.last.state == RUNNING or self.waiting:
+        if self.latest.state == RUNNING or self.waiting:
             return ", ".join([*parts, f"{number(self.waiting)} changes on their way"])
         if totals.failed:
             parts.append(f"{number(totals.failed)} not readable")

@@ -154,9 +154,9 @@ def _sums(form_id: str, tour: int | None) -> str:
     started_ms = round(clients().clock.now().timestamp() * 1000)
     try:
         sums.create(SUM)
-        wanted = Load(form_id, SUM, RATE, WRITERS, SECONDS, started_ms)
-        let_in_load(wanted)
-        load.start(clients(), wanted)
+        sum_load = Load(form_id, SUM, RATE, WRITERS, SECONDS, started_ms)
+        let_in_load(sum_load)
+        load.start(clients(), sum_load)
     except LoadGoesOnError:
         flash("This sum is under load already: here it is.")
     except TooManySumsError:
@@ -174,9 +174,9 @@ def _quilt(form_id: str, tour: int | None) -> str:
 def _counters(form_id: str, tour: int | None) -> str:
     started_ms = round(clients().clock.now().timestamp() * 1000)
     is_limited = bool(apply_switch(clients()))
-    wanted = ClickLoad(form_id, CLICK_WAYS, CLICK_RATE, CLICK_SECONDS, started_ms, is_limited)
+    clicks = ClickLoad(form_id, CLICK_WAYS, CLICK_RATE, CLICK_SECONDS, started_ms, is_limited)
     try:
-        click_load.start(clients(), wanted)
+        click_load.start(clients(), clicks)
     except LoadGoesOnError:
         flash("It is being clicked already: here it is.")
     return url_for("counters.page", tour=tour)

@@ -52,7 +52,7 @@ def _busiest_sum() -> tuple[str, Any]:
     rows: list[tuple[str, Any]] = [
         (name, row) for name, row in sums.listed() if row is not None and row.recent
     ]
-    return max(rows, key=lambda each: str(each[1].recent[0]["folded"]), default=("", None))
+    return max(rows, key=lambda row: str(row[1].recent[0]["folded"]), default=("", None))
 
 
 def _pictures(parties: list[Any]) -> dict[str, Any]:

@@ -75,25 +75,25 @@ def create() -> ResponseReturnValue:
 @bp.get("/<party_id>")
 def party(party_id: str) -> ResponseReturnValue:
     """Show a party: its details, its guests, its mails."""
-    found = _party_or_404(party_id)
-    return _party_page(found, form_of(found), {}, 200)
+    party = _party_or_404(party_id)
+    return _party_page(party, form_of(party), {}, 200)
 
 
 @bp.get("/<party_id>/live")
 def live(party_id: str) -> ResponseReturnValue:
     """Return the part of the page that changes by itself, for the script to put in place."""
-    found = _party_or_404(party_id)
-    return live_part("invitations/_live.html", **_live(found))
+    party = _party_or_404(party_id)
+    return live_part("invitations/_live.html", **_live(party))
 
 
 @bp.post("/<party_id>/details")
 @limits(**DETAILS_LIMITS)
 def change(party_id: str) -> ResponseReturnValue:
     """Save new details."""
-    found = _party_or_404(party_id)
+    party = _party_or_404(party_id)
     form, errors, details = read_details(request.form)
     if details is None:
-        return _party_page(found, form, errors, 400)
+        return _party_page(party, form, errors, 400)
     if parties.change_party(party_id, details):
         flash("Saved. Press send to tell the guests.")
     else:
@@ -111,11 +111,11 @@ def upload(party_id: str) -> ResponseReturnValue:
 @bp.post("/<party_id>/sample-guests")
 def sample_guests(party_id: str) -> ResponseReturnValue:
     """Invite made-up guests, through the same import as a file."""
-    found = _party_or_404(party_id)
+    party = _party_or_404(party_id)
     count = request.form.get("count", 0, type=int)
     if count not in SAMPLE_SIZES:
         abort(400, f"The count must be one of {', '.join(map(str, SAMPLE_SIZES))}.")
-    return _import(found, made_up_guests(count).encode(), f"{count} made-up guests.csv")
+    return _import(party, made_up_guests(count).encode(), f"{count} made-up guests.csv")
 
 
 def _import(party: Party, content: bytes, name: str) -> ResponseReturnValue:
@@ -156,12 +156,12 @@ def send(party_id: str) -> ResponseReturnValue:
 
 def _why_no_mail(run_id: str) -> str:
     """Say why pressing send sent no mail."""
-    last = progress(lineage(run_id)[-1], dots=False)
-    if last.state == RUNNING:
+    latest = progress(lineage(run_id)[-1], dots=False)
+    if latest.state == RUNNING:
         return "this change is being sent already."
-    if last.state == CANCELLED:
+    if latest.state == CANCELLED:
         return "the send of this change was cancelled. Resume it below."
-    if last.totals.failed:
+    if latest.totals.failed:
         return "all others know; the failed ones can be sent again below."
     return "all guests on the list know about this change already."
 
@@ -169,8 +169,8 @@ def _why_no_mail(run_id: str) -> str:
 @bp.post("/<party_id>/sends/<run_id>/<any(cancel, resume, retry):verb>")
 def control(party_id: str, run_id: str, verb: str) -> ResponseReturnValue:
     """Cancel a run, go on with it, or run its failed items again."""
-    found = _party_or_404(party_id)
-    if run_id not in run_ids(found):
+    party = _party_or_404(party_id)
+    if run_id not in run_ids(party):
         abort(404)
     try:
         if verb == "cancel":
@@ -194,7 +194,7 @@ def _party_page(
 ) -> ResponseReturnValue:
     tab = _tab()
     # Only the tab that is open reads the list: the page costs the same however many guests it has.
-    guests, more = _guests(party) if tab == "guests" else ([], None)
+    guests, next_token = _guests(party) if tab == "guests" else ([], None)
     shown = _live(party)
     html = render_template(
         "invitations/party.html",
@@ -202,7 +202,7 @@ def _party_page(
         errors=errors,
         tab=tab,
         guests=guests,
-        more_guests=more,
+        more_guests=next_token,
         excerpts=_code() if tab == "code" else [],
         page_rows=page_bars(shown["canvas"]) if tab == "table" else [],
         still=page_bars(shown["canvas"]),
@@ -230,15 +230,15 @@ def _code() -> list[Excerpt]:
 
 
 def _guests(party: Party) -> tuple[list[Guest], str | None]:
-    after = request.args.get("after", "")
+    token = request.args.get("after", "")
     prefix = f"{party.key.id()}:"
     # A place is a hash in hex under this party's prefix; anything else is not ours.
-    if after and not re.fullmatch(r"[0-9a-f]{24}", after):
+    if token and not re.fullmatch(r"[0-9a-f]{24}", token):
         abort(400, "This page of guests does not exist.")
-    guests, more = parties.guests_page(
-        party.key.id(), after=prefix + after if after else "", size=GUESTS_SHOWN
+    guests, next_token = parties.guests_page(
+        party.key.id(), after=prefix + token if token else "", size=GUESTS_SHOWN
     )
-    return guests, more.removeprefix(prefix) if more else None
+    return guests, next_token.removeprefix(prefix) if next_token else None
 
 
 def _live(party: Party) -> dict[str, Any]:
@@ -295,8 +295,8 @@ def _issues(run: Progress) -> list[ItemIssue]:
     """Return what was refused or is retried; looks at pages only when there is some."""
     if not run.totals.failed + run.totals.retrying:
         return []
-    found = item_issues(run.run_id, limit=run.totals.known, clients=clients())
-    return [issue for issue in found if issue.outcome != "skipped"][:ISSUES_SHOWN]
+    issues = item_issues(run.run_id, limit=run.totals.known, clients=clients())
+    return [issue for issue in issues if issue.outcome != "skipped"][:ISSUES_SHOWN]
 
 
 def _party_or_404(party_id: str) -> Party:

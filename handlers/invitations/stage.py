@@ -157,20 +157,22 @@ def _sent_again(party: Party, send: SendProgress | None) -> int | None:
     """Return how many mails of a send the local mail server got twice; None: nobody knows."""
     if send is None or not send.in_doubt:
         return 0
-    first, last = send.runs[0], send.latest
-    if first.started is None or last.started is None:
+    first_run, last_run = send.runs[0], send.latest
+    if first_run.started is None or last_run.started is None:
         return None
-    until = last.started + datetime.timedelta(seconds=last.elapsed_s + 1)
-    return mails_sent_again(f"{party.title}:", first.started, until)
+    until = last_run.started + datetime.timedelta(seconds=last_run.elapsed_s + 1)
+    return mails_sent_again(f"{party.title}:", first_run.started, until)
 
 
-def _twice(in_doubt: int, again: int | None) -> str:
+def _twice(in_doubt: int, sent_again: int | None) -> str:
     if not in_doubt:
         return "0 twice"
-    return f"at most {number(in_doubt)} twice" if again is None else f"{number(again)} twice"
+    return (
+        f"at most {number(in_doubt)} twice" if sent_again is None else f"{number(sent_again)} twice"
+    )
 
 
-def _cost(send: SendProgress, again: int | None) -> list[Cell]:
+def _cost(send: SendProgress, sent_again: int | None) -> list[Cell]:
     cost, mails, is_over = send.cost, send.sent, send.latest.state != RUNNING
     really = f"at most {number(send.in_doubt)}" if send.in_doubt else "none in doubt"
     return [
@@ -184,8 +186,8 @@ def _cost(send: SendProgress, again: int | None) -> list[Cell]:
         *(_each(label, name, cost, mails, is_over) for label, name in _COUNTED),
         Cell(
             "Twice",
-            number(send.in_doubt) if again is None else number(again),
-            really if again is not None else "at most",
+            number(send.in_doubt) if sent_again is None else number(sent_again),
+            really if sent_again is not None else "at most",
             is_doubtful=bool(send.in_doubt),
         ),
     ]

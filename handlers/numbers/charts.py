@@ -33,8 +33,8 @@ class Strip:
     dots: Sequence[tuple[float, int]]
     p50: float | None
     p95: float | None
-    then: float | None
-    before: float | None
+    in_talk: float | None
+    earlier: float | None
 
 
 def place(ms: float) -> float:
@@ -72,8 +72,8 @@ def ticks(*, is_long: bool) -> list[tuple[str, float]]:
     Args:
         is_long: As if a nanosecond were a second.
     """
-    found = (*TICKS, *LATE_TICKS)
-    return [(_short(as_long(ms)) if is_long else word, place(ms)) for word, ms in found]
+    marks = (*TICKS, *LATE_TICKS)
+    return [(_short(as_long(ms)) if is_long else word, place(ms)) for word, ms in marks]
 
 
 def _short(text: str) -> str:
@@ -107,7 +107,7 @@ def as_long(ms: float | None) -> str:
     if ms is None:
         return "–"
     length_s = ms * NS_PER_MS
-    unit, size = next((each for each in LONG_UNITS if length_s >= each[1]), ("s", 1.0))
+    unit, size = next(((unit, size) for unit, size in LONG_UNITS if length_s >= size), ("s", 1.0))
     count = length_s / size
     figure = f"{count:,.0f}" if count >= 10 else f"{float(f'{count:.2g}'):g}"
     is_noun = unit in ("year", "month", "day") and figure != "1"

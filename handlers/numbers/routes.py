@@ -59,13 +59,13 @@ def live(run_id: str) -> ResponseReturnValue:
 @bp.get("/<run_id>.csv")
 def samples(run_id: str) -> ResponseReturnValue:
     """Return all samples of a run, a line each."""
-    found = _known(run_id)
+    run = _known(run_id)
     text = io.StringIO()
     lines = csv.writer(text, lineterminator="\n")
     lines.writerow(["probe", "title", "sample", "ms"])
-    for each in findings(found):
-        for number, ms in enumerate(each.samples_ms, start=1):
-            lines.writerow([each.probe.name, each.probe.title, number, f"{ms:.4f}"])
+    for finding in findings(run):
+        for number, ms in enumerate(finding.samples_ms, start=1):
+            lines.writerow([finding.probe.name, finding.probe.title, number, f"{ms:.4f}"])
     response = Response(text.getvalue(), content_type="text/csv; charset=utf-8")
     response.headers["Content-Disposition"] = f'attachment; filename="numbers-{run_id[:8]}.csv"'
     return response
@@ -87,7 +87,7 @@ def measure() -> ResponseReturnValue:
 # What the page is made of
 
 
-def _page(found: NumbersRun | None) -> ResponseReturnValue:
+def _page(run: NumbersRun | None) -> ResponseReturnValue:
     tab = request.args.get("tab", TABS[0])
     if tab not in TABS:
         abort(404)
@@ -98,7 +98,7 @@ def _page(found: NumbersRun | None) -> ResponseReturnValue:
         tab=tab,
         excerpts=_code() if tab == "code" else [],
         not_measured=NOT_MEASURED,
-        **_live(found),
+        **_live(run),
     )
 
 
@@ -111,28 +111,28 @@ def _code() -> list[Excerpt]:
     ]
 
 
-def _live(found: NumbersRun | None) -> dict[str, Any]:
+def _live(run: NumbersRun | None) -> dict[str, Any]:
     scale = request.args.get("scale", SCALES[0])
     if scale not in SCALES:
         abort(404)
     spent = clients().meter.cost()
-    before = runs.before(found) if found else None
-    rows: list[Finding] = findings(found, before)
-    reads = (clients().meter.cost() - spent).reads + (found is not None)
-    is_complete = found is not None and runs.is_complete(found)
-    is_moving = found is not None and runs.is_moving(clients(), found)
+    earlier = runs.before(run) if run else None
+    rows: list[Finding] = findings(run, earlier)
+    reads = (clients().meter.cost() - spent).reads + (run is not None)
+    is_complete = run is not None and runs.is_complete(run)
+    is_moving = run is not None and runs.is_moving(clients(), run)
     now = clients().clock.now()
     return {
-        "run": found,
+        "run": run,
         "rows": rows,
         "is_long": scale == "long",
         "scale": scale if scale != SCALES[0] else None,
         "ticks": ticks(is_long=scale == "long"),
-        "taken": sum(bool(each.samples_ms or each.note) for each in rows),
+        "taken": sum(bool(finding.samples_ms or finding.note) for finding in rows),
         "count": len(PROBES),
         "is_complete": is_complete,
         "is_moving": is_moving,
-        "stage": render(NumberStage(found, rows, reads, is_moving, is_complete), now),
+        "stage": render(NumberStage(run, rows, reads, is_moving, is_complete), now),
         "new_id": clients().new_id(),
     }
 
@@ -147,7 +147,7 @@ def stack_in_words() -> str:
 
 
 def _known(run_id: str) -> NumbersRun:
-    found = numbers_run_key(run_id).get() if RUN_ID.fullmatch(run_id) else None
-    if found is None:
+    run = numbers_run_key(run_id).get() if RUN_ID.fullmatch(run_id) else None
+    if run is None:
         abort(404)
-    return found  # type: ignore[no-any-return]
+    return run  # type: ignore[no-any-return]

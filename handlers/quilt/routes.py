@@ -47,9 +47,9 @@ def make() -> ResponseReturnValue:
     quilt = id_in_form()
     form = {field: request.form.get(field, "") for field in CHOICES}
     errors = {
-        field: f"one of {', '.join(known)}"
-        for field, known in CHOICES.items()
-        if form[field] not in known
+        field: f"one of {', '.join(choices)}"
+        for field, choices in CHOICES.items()
+        if form[field] not in choices
     }
     if errors:
         return _page(newest_quilts().get(), errors, 400)
@@ -140,16 +140,16 @@ def _known_fields() -> dict[str, str]:
 
 def _live(row: Quilt | None) -> dict[str, Any]:
     now = clients().clock.now()
-    found = progress(clients(), row) if row is not None else None
-    stage = render(QuiltStage(found), now)
+    quilt = progress(clients(), row) if row is not None else None
+    stage = render(QuiltStage(quilt), now)
     hits = hits_of(stage.deliveries, number_of)
     return {
         "new_id": clients().new_id(),
-        "quilt": found,
+        "quilt": quilt,
         "stage": stage,
         "hits": hits,
-        "picture": picture_of(found, hits) if found else "",
-        "is_moving": found is not None and found.is_moving,
+        "picture": picture_of(quilt, hits) if quilt else "",
+        "is_moving": quilt is not None and quilt.is_moving,
     }
 
 
@@ -164,5 +164,5 @@ def _code() -> list[Excerpt]:
 
 
 def _quilt_or_404(quilt_id: str) -> Quilt:
-    found: Quilt | None = quilt_key(quilt_id).get() if ID_PATTERN.fullmatch(quilt_id) else None
-    return found if found is not None else abort(404)
+    quilt: Quilt | None = quilt_key(quilt_id).get() if ID_PATTERN.fullmatch(quilt_id) else None
+    return quilt if quilt is not None else abort(404)

@@ -74,9 +74,9 @@ def resize() -> ResponseReturnValue:
     """Have as many workers as a form says: so pressing a button twice is the same as once."""
     count = request.form.get("count", 0, type=int)
     with _platform_expected():
-        most = int(ask_platform("GET", "/api/v1/workers", None)["max"])
-        if not 1 <= count <= most:
-            abort(400, f"count must be a whole number from 1 to {most}.")
+        max_workers = int(ask_platform("GET", "/api/v1/workers", None)["max"])
+        if not 1 <= count <= max_workers:
+            abort(400, f"count must be a whole number from 1 to {max_workers}.")
         ask_platform("POST", "/api/v1/workers", {"count": count})
     return redirect(_back(), 303)
 
@@ -86,8 +86,8 @@ def workers() -> tuple[int, int]:
     if not settings().is_local or not settings().devserver_url:
         return 0, 0
     try:
-        found = ask_platform("GET", "/api/v1/workers", None)
-        return int(found["count"]), int(found["max"])
+        answer = ask_platform("GET", "/api/v1/workers", None)
+        return int(answer["count"]), int(answer["max"])
     except (requests.RequestException, KeyError, ValueError):
         return 0, 0
 

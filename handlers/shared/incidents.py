@@ -109,14 +109,14 @@ def incidents(
         path: Only deliveries whose path holds this.
         text: Only deliveries of tasks whose bodies hold this, the id of a run for one.
     """
-    found = _ask("/api/v1/incidents", since, until, path=path, text=text)
-    if found is None:
+    answer = _ask("/api/v1/incidents", since, until, path=path, text=text)
+    if answer is None:
         return Incidents()
     return Incidents(
-        [Delivery(**{**each, "faults": tuple(each["faults"])}) for each in found["deliveries"]],
-        [Mark(**each) for each in found["marks"]],
-        [SlowedQueue(**each) for each in found["slowed"]],
-        frozenset(found["faults"]),
+        [Delivery(**{**row, "faults": tuple(row["faults"])}) for row in answer["deliveries"]],
+        [Mark(**mark) for mark in answer["marks"]],
+        [SlowedQueue(**queue) for queue in answer["slowed"]],
+        frozenset(answer["faults"]),
     )
 
 
@@ -150,8 +150,8 @@ def mails_sent_again(
     subject: str, since: datetime.datetime, until: datetime.datetime | None
 ) -> int | None:
     """Return how many mails the local mail server got more than once; None: nobody knows."""
-    found = _ask("/api/v1/mail/repeats", since, until, text=subject)
-    return None if found is None else int(found["repeats"])
+    answer = _ask("/api/v1/mail/repeats", since, until, text=subject)
+    return None if answer is None else int(answer["repeats"])
 
 
 def _ask(

@@ -81,7 +81,7 @@ def _columns(pipeline: Pipeline) -> dict[str, int]:
     graph = pipeline.graph
     columns = dict.fromkeys(pipeline.sources, 0)
     for name in graph.order:
-        columns[name] = 1 + max((columns[each] for each in graph.upstream[name]), default=0)
+        columns[name] = 1 + max((columns[writer] for writer in graph.upstream[name]), default=0)
     return columns
 
 
@@ -89,10 +89,10 @@ def _rows(pipeline: Pipeline, columns: Mapping[str, int]) -> dict[str, int]:
     """Return how far down each stands: as near as it can to the middle of what it reads."""
     rows: dict[str, int] = {}
     for name, column in columns.items():
-        above = [rows[each] for each in pipeline.graph.upstream.get(name, ())]
-        wanted = round(sum(above) / len(above)) if above else 0
-        taken = {row for each, row in rows.items() if columns[each] == column}
-        rows[name] = min(set(range(len(columns))) - taken, key=lambda row: abs(row - wanted))
+        above = [rows[writer] for writer in pipeline.graph.upstream.get(name, ())]
+        middle = round(sum(above) / len(above)) if above else 0
+        occupied = {row for placed, row in rows.items() if columns[placed] == column}
+        rows[name] = min(set(range(len(columns))) - occupied, key=lambda row: abs(row - middle))
     return rows
 
 
@@ -107,13 +107,13 @@ def _lines(pipeline: Pipeline, boxes: Mapping[str, Box]) -> tuple[Line, ...]:
 
 def _writers(pipeline: Pipeline, stream: str) -> list[str]:
     """Return who writes a stream; its source has its name."""
-    found = [each.name for each in pipeline.computations.values() if stream in each.written]
-    return found or [stream]
+    computations = pipeline.computations.items()
+    return [name for name, writer in computations if stream in writer.written] or [stream]
 
 
 def _line(stream: str, start: Box, end: Box, boxes: Mapping[str, Box]) -> Line:
     """Return a line; it goes below the boxes that stand between."""
     y = start.y + BOX_HEIGHT // 2
-    is_blocked = any(each.y == start.y and start.x < each.x < end.x for each in boxes.values())
+    is_blocked = any(box.y == start.y and start.x < box.x < end.x for box in boxes.values())
     lane = start.y + (BOX_HEIGHT + ROW) // 2 if is_blocked else y
     return Line(stream, start.x + BOX_WIDTH, y, end.x, end.y + BOX_HEIGHT // 2, lane)

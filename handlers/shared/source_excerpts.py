@@ -39,33 +39,34 @@ def excerpt(module: str, name: str, purpose: str) -> Excerpt:
     """
     source = inspect.getsource(importlib.import_module(module))
     node = _find(ast.parse(source), name)
-    first = min([node.lineno, *(each.lineno for each in getattr(node, "decorator_list", []))])
+    parts = [node, *getattr(node, "decorator_list", [])]
+    first_line = min(part.lineno for part in parts)
     lines = source.splitlines()
     hidden = _docstring_lines(node)
     if hidden and not lines[max(hidden)].strip():
         hidden.add(max(hidden) + 1)
-    kept = [
+    shown = [
         lines[number - 1]
-        for number in range(first, (node.end_lineno or first) + 1)
+        for number in range(first_line, (node.end_lineno or first_line) + 1)
         if number not in hidden
     ]
-    indent = min(len(line) - len(line.lstrip()) for line in kept if line.strip())
-    code = "\n".join(line[indent:] for line in kept)
+    indent = min(len(line) - len(line.lstrip()) for line in shown if line.strip())
+    code = "\n".join(line[indent:] for line in shown)
     path = Path(inspect.getfile(importlib.import_module(module))).resolve().relative_to(ROOT)
-    return Excerpt(path.as_posix(), first, code, purpose)
+    return Excerpt(path.as_posix(), first_line, code, purpose)
 
 
 def _find(tree: ast.Module, name: str) -> ast.stmt:
     body: list[ast.stmt] = tree.body
-    found: ast.stmt | None = None
+    statement: ast.stmt | None = None
     for part in name.split("."):
-        found = next((node for node in body if part in _names(node)), None)
-        if found is None:
+        statement = next((node for node in body if part in _names(node)), None)
+        if statement is None:
             raise LookupError(name)
-        body = getattr(found, "body", [])
-    if found is None:
+        body = getattr(statement, "body", [])
+    if statement is None:
         raise LookupError(name)
-    return found
+    return statement
 
 
 def _names(node: ast.stmt) -> list[str]:
@@ -79,7 +80,7 @@ def _names(node: ast.stmt) -> list[str]:
 
 
 def _docstring_lines(node: ast.stmt) -> set[int]:
-    first = getattr(node, "body", [None])[0]
-    if isinstance(first, ast.Expr) and isinstance(getattr(first.value, "value", None), str):
-        return set(range(first.lineno, (first.end_lineno or first.lineno) + 1))
+    docstring = getattr(node, "body", [None])[0]
+    if isinstance(docstring, ast.Expr) and isinstance(getattr(docstring.value, "value", None), str):
+        return set(range(docstring.lineno, (docstring.end_lineno or docstring.lineno) + 1))
     return set()

@@ -58,8 +58,8 @@ class Flag:
 class Struck:
     """A delivery that was hit, and after how long its task was done all the same."""
 
-    what: str
-    how: str
+    delivery: str
+    fault: str
     at_s: float
     healed_s: float | None
 
@@ -80,7 +80,7 @@ class Cell:
 
     label: str
     value: str
-    each: str
+    detail: str
     is_doubtful: bool = False
 
 
@@ -91,7 +91,7 @@ class Stage:
     Attributes:
         hit, repaired, lost: Deliveries that were struck; whose tasks are done; that are given up.
         kills: How many workers were killed while the run lasted.
-        said: What the last kill or flush led to; `said_of` are the deliveries it means.
+        outcome: Of the last kill or flush, in a sentence; `affected` are the deliveries it means.
         switches: The names of the switches that are on.
         closing: All of it in one line.
         now: Where the run is on its axis, in percent; None when it is over.
@@ -107,8 +107,8 @@ class Stage:
     lost: int = 0
     kills: int = 0
     struck: Sequence[Struck] = ()
-    said: str = ""
-    said_of: str = ""
+    outcome: str = ""
+    affected: str = ""
     slowed: Sequence[Slowed] = ()
     switches: frozenset[str] = field(default_factory=frozenset)
     closing: str = ""
@@ -164,7 +164,7 @@ def moment_of(ms: float) -> datetime.datetime:
 
 def stage_of(
     time: Timeline | None,
-    found: Incidents,
+    incidents: Incidents,
     switches: frozenset[str],
     *,
     now: float,
@@ -178,30 +178,32 @@ def stage_of(
         name: What a delivery is called, for one of a run's pages.
         closing: The line that says it all, of a stage without one.
     """
-    slowed = _slowed(found, now)
+    slowed = _slowed(incidents, now)
     if time is None:
-        said, said_of = _said(found, None, name, now)
-        own = {each.queue for each in found.deliveries}
-        slowed = [each for each in slowed if each.queue in own]
-        return Stage(switches=switches, slowed=slowed, said=said, said_of=said_of, cost=cost)
-    hits = [each for each in found.deliveries if each.is_hit]
-    said, said_of = _said(found, time, name, now)
+        outcome, affected = _outcome(incidents, None, name, now)
+        own_queues = {delivery.queue for delivery in incidents.deliveries}
+        slowed = [row for row in slowed if row.queue in own_queues]
+        return Stage(
+            switches=switches, slowed=slowed, outcome=outcome, affected=affected, cost=cost
+        )
+    hits = [delivery for delivery in incidents.deliveries if delivery.is_hit]
+    outcome, affected = _outcome(incidents, time, name, now)
     stage = Stage(
-        flags=_placed(_flags(time, hits, found), time.length_s),
+        flags=_placed(_flags(time, hits, incidents), time.length_s),
         ticks=_ticks(time.length_s),
         now=None if time.is_over else round(100 * time.elapsed_s / time.length_s, 1),
         hit=len(hits),
-        repaired=sum(each.is_repaired for each in hits),
-        lost=sum(each.task_state == "failed" for each in hits),
-        kills=sum(mark.kind == "kill" and time.has(mark.at) for mark in found.marks),
-        struck=[_struck(time, each, name) for each in reversed(hits)][:STRUCK_SHOWN],
-        said=said,
-        said_of=said_of,
+        repaired=sum(hit.is_repaired for hit in hits),
+        lost=sum(hit.task_state == "failed" for hit in hits),
+        kills=sum(mark.kind == "kill" and time.has(mark.at) for mark in incidents.marks),
+        struck=[_struck(time, hit, name) for hit in reversed(hits)][:STRUCK_SHOWN],
+        outcome=outcome,
+        affected=affected,
         slowed=[] if time.is_over else slowed,
         switches=switches,
         cost=cost,
         length_s=time.length_s,
-        deliveries=found.deliveries,
+        deliveries=incidents.deliveries,
     )
     return replace(stage, closing=closing(stage))
 
@@ -216,43 +218,43 @@ def _struck(time: Timeline, delivery: Delivery, name: Callable[[Delivery], str])
     )
 
 
-def victims(mark: Mark, found: Incidents) -> list[Delivery]:
+def victims(mark: Mark, incidents: Incidents) -> list[Delivery]:
     """Return the deliveries that were under way in a worker when it was killed."""
     return [
-        each
-        for each in found.deliveries
-        if each.is_lost_with_its_worker and abs(each.ended_at - mark.at) < DIES_WITHIN_S
+        delivery
+        for delivery in incidents.deliveries
+        if delivery.is_lost_with_its_worker and abs(delivery.ended_at - mark.at) < DIES_WITHIN_S
     ]
 
 
-def _said(
-    found: Incidents, time: Timeline | None, name: Callable[[Delivery], str], now: float
+def _outcome(
+    incidents: Incidents, time: Timeline | None, name: Callable[[Delivery], str], now: float
 ) -> tuple[str, str]:
     """Return what the last kill or flush led to, and which deliveries that was about."""
-    told = [
+    marks = [
         mark
-        for mark in found.marks
+        for mark in incidents.marks
         if now - mark.at < TOLD_FOR_S or (time is not None and time.has(mark.at))
     ]
-    if not told:
+    if not marks:
         return "", ""
-    mark = told[-1]
+    mark = marks[-1]
     when = f", {duration(time.of(mark.at))} in" if time is not None and time.has(mark.at) else ""
     if mark.kind == "flush":
         return f"memcached was flushed{when}.", ""
     if mark.kind == "resize":
         return f"The app was given {MARKS_IN_WORDS['resize'](mark.text)}{when}.", ""
-    lost = victims(mark, found)
+    lost = victims(mark, incidents)
     if not lost:
         return f"Worker {mark.text} was killed{when}. No delivery of this run was in it.", ""
-    again = sum(each.is_repaired for each in lost)
-    state = "all are done" if again == len(lost) else f"{again} of them are done"
-    came = plural(len(lost), "delivery", "deliveries")
-    names = list(dict.fromkeys(name(each) for each in lost))
-    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    repaired = sum(delivery.is_repaired for delivery in lost)
+    state = "all are done" if repaired == len(lost) else f"{repaired} of them are done"
+    deliveries = plural(len(lost), "delivery", "deliveries")
+    names = list(dict.fromkeys(name(delivery) for delivery in lost))
+    and_more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
     return (
-        f"Worker {mark.text} was killed{when}. {came} came again, {state}.",
-        f"{', '.join(names[:NAMED])}{more}",
+        f"Worker {mark.text} was killed{when}. {deliveries} came again, {state}.",
+        f"{', '.join(names[:NAMED])}{and_more}",
     )
 
 
@@ -270,44 +272,44 @@ def flushed(stage: Stage) -> list[str]:
     return [f"memcached flushed {plural(flushes, 'time')}"] if flushes else []
 
 
-def _slowed(found: Incidents, now: float) -> list[Slowed]:
+def _slowed(incidents: Incidents, now: float) -> list[Slowed]:
     return [
         Slowed(
-            each.queue,
-            100 * each.speed_factor,
-            _why_slowed(each.queue, found.deliveries),
-            max(0.0, each.full_speed_at - now),
+            queue.queue,
+            100 * queue.speed_factor,
+            _why_slowed(queue.queue, incidents.deliveries),
+            max(0.0, queue.full_speed_at - now),
         )
-        for each in found.slowed
+        for queue in incidents.slowed
     ]
 
 
 def _why_slowed(queue: str, deliveries: Sequence[Delivery]) -> str:
     """Return the last answer that slowed a queue, in the app's own words."""
-    for each in reversed(deliveries):
-        if each.queue == queue and each.status in (429, 503):
-            return f"{each.status}, {each.reason or 'no reason given'}"
+    for delivery in reversed(deliveries):
+        if delivery.queue == queue and delivery.status in (429, 503):
+            return f"{delivery.status}, {delivery.reason or 'no reason given'}"
     return "429 or 503"
 
 
 # The axis
 
 
-def _flags(time: Timeline, hits: Sequence[Delivery], found: Incidents) -> list[Flag]:
+def _flags(time: Timeline, hits: Sequence[Delivery], incidents: Incidents) -> list[Flag]:
     flags = [Flag("start", 0.0, time.begin)]
-    for each in hits:
-        at_s = time.of(each.at)
-        last = flags[-1]
-        if last.kind == "fault" and at_s - last.at_s < SAME_FLAG * time.length_s:
-            count = last.count + 1
-            flags[-1] = Flag("fault", last.at_s, plural(count, "fault"), count)
+    for hit in hits:
+        at_s = time.of(hit.at)
+        latest = flags[-1]
+        if latest.kind == "fault" and at_s - latest.at_s < SAME_FLAG * time.length_s:
+            count = latest.count + 1
+            flags[-1] = Flag("fault", latest.at_s, plural(count, "fault"), count)
         else:
             flags.append(Flag("fault", at_s, "1 fault"))
-    for mark in found.marks:
+    for mark in incidents.marks:
         if time.has(mark.at):
             flags.append(Flag(mark.kind, time.of(mark.at), MARKS_IN_WORDS[mark.kind](mark.text)))
-            flags += _healed(time, mark, found) if mark.kind == "kill" else []
-    ends = [each.task_ended_at for each in hits if each.is_repaired and each.task_ended_at]
+            flags += _healed(time, mark, incidents) if mark.kind == "kill" else []
+    ends = [hit.task_ended_at for hit in hits if hit.is_repaired and hit.task_ended_at]
     if hits and len(ends) == len(hits):
         flags.append(Flag("healed", time.of(max(ends)), "all repaired", len(hits)))
     if time.is_over:
@@ -316,9 +318,9 @@ def _flags(time: Timeline, hits: Sequence[Delivery], found: Incidents) -> list[F
     return sorted(flags, key=lambda flag: flag.at_s)
 
 
-def _healed(time: Timeline, mark: Mark, found: Incidents) -> list[Flag]:
-    lost = victims(mark, found)
-    ends = [each.task_ended_at for each in lost if each.task_ended_at and each.is_repaired]
+def _healed(time: Timeline, mark: Mark, incidents: Incidents) -> list[Flag]:
+    lost = victims(mark, incidents)
+    ends = [hit.task_ended_at for hit in lost if hit.task_ended_at and hit.is_repaired]
     if not lost or len(ends) < len(lost):
         return []
     return [Flag("healed", time.of(max(ends)), f"{len(lost)} came again", len(lost))]

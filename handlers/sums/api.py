@@ -106,9 +106,9 @@ def _amount() -> int:
     body = json_body(MAX_BODY_BYTES)
     if not isinstance(body, dict):
         refuse(400, 'The body is an object like {"amount": 5}.')
-    others = sorted(set(body) - {"amount"})
-    if others:
-        refuse(400, f"The body has an amount and nothing else, not {others[0]!r:.50}.")
+    unknown_fields = sorted(set(body) - {"amount"})
+    if unknown_fields:
+        refuse(400, f"The body has an amount and nothing else, not {unknown_fields[0]!r:.50}.")
     amount = body.get("amount")
     if type(amount) is not int:  # A bool is an int to isinstance, and none to a caller.
         refuse(400, "amount is missing, or is no whole number.")

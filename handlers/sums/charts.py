@@ -70,8 +70,8 @@ def gantt(
     ]
     # Batches of this load; what came long after it has nothing to do with it.
     ends = [step[1] for writer in load.writers for step in writer.steps or []]
-    last = max([load.load.seconds * 1000, *ends])
-    mine = [each for each in folded if each[1] >= 0 and each[0] <= last]
+    last_ms = max([load.load.seconds * 1000, *ends])
+    folded = [batch for batch in folded if batch[1] >= 0 and batch[0] <= last_ms]
     now_ms = now.timestamp() * 1000 - began_ms
     length = length_s * 1000
     lane = min(MAX_LANE, max(MIN_LANE, WRITERS_HIGH / load.load.writers))
@@ -90,7 +90,7 @@ def gantt(
     ]
     batches = [
         block(start, end, batches_y + (i % 2) * (BATCH_HIGH + 2), BATCH_HIGH, items)
-        for i, (start, end, items) in enumerate(sorted(mine))
+        for i, (start, end, items) in enumerate(sorted(folded))
     ]
     return Gantt(
         steps,

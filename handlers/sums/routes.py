@@ -115,7 +115,7 @@ def put_under_load(name: str) -> ResponseReturnValue:
     if errors:
         return _page(_known(name), form, errors, 400)
     rate, seconds = int(form["rate"]), int(form["seconds"])
-    wanted = Load(
+    new_load = Load(
         form_id,
         _known(name),
         rate,
@@ -124,10 +124,10 @@ def put_under_load(name: str) -> ResponseReturnValue:
         started_ms=round(clients().clock.now().timestamp() * 1000),
         is_random=form["amounts"] == "random",
     )
-    let_in_load(wanted)
+    let_in_load(new_load)
     strike_once_each(request.path)
     try:
-        load.start(clients(), wanted)
+        load.start(clients(), new_load)
     except LoadGoesOnError:
         message = "this sum is under load already; try again when it is over"
         return _page(name, form, {"load": message}, 409)
@@ -165,23 +165,23 @@ def _code() -> list[Excerpt]:
 
 
 def _live(name: str) -> dict[str, Any]:
-    before = clients().meter.cost()
-    found = reconcile(clients(), name)
-    recent = found.status.recent
+    cost_before = clients().meter.cost()
+    reconciliation = reconcile(clients(), name)
+    recent = reconciliation.status.recent
     open_batch = add_up.peek(clients(), name)
-    reads = (clients().meter.cost() - before).reads
+    reads = (clients().meter.cost() - cost_before).reads
     now = clients().clock.now()
-    stage = render(SumStage(found, reads), now)
+    stage = render(SumStage(reconciliation, reads), now)
     return {
         "name": name,
         "new_id": clients().new_id(),
-        "reconciliation": found,
-        "status": found.status,
-        "load": found.load,
+        "reconciliation": reconciliation,
+        "status": reconciliation.status,
+        "load": reconciliation.load,
         "open_batch": open_batch,
         "batches": recent[:BATCHES_SHOWN],
         "stage": stage,
-        "gantt": gantt(found.load, recent, now, stage.length_s),
+        "gantt": gantt(reconciliation.load, recent, now, stage.length_s),
         "sizes": sizes(recent[:BATCHES_SHOWN], open_batch.items if open_batch else 0),
     }
 

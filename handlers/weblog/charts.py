@@ -61,20 +61,20 @@ class LogChart:
     height: int = BARS_HIGH
 
 
-def log_chart(found: Progress) -> LogChart | None:
+def log_chart(progress: Progress) -> LogChart | None:
     """Draw the log that is being read, or was read last; None: there is none."""
-    if found.log is None:
+    if progress.log is None:
         return None
-    begin, end = _bounds(found)
+    begin, end = _bounds(progress)
     length_ms = (end - begin).total_seconds() * 1000
     bar_ms = WINDOW_MS * max(1, round(length_ms / WINDOW_MS / MAX_BARS + 0.499))
     sums: dict[int, tuple[int, int]] = {}
-    for start, (requests, errors) in found.results.series.items():
-        at = found.dates.of(start)
+    for start, (requests, errors) in progress.results.series.items():
+        at = progress.dates.of(start)
         if at is not None and begin <= at < end:
             i = int((at - begin).total_seconds() * 1000 // bar_ms)
-            before = sums.get(i, (0, 0))
-            sums[i] = (before[0] + requests, before[1] + errors)
+            earlier = sums.get(i, (0, 0))
+            sums[i] = (earlier[0] + requests, earlier[1] + errors)
     peak = max((requests for requests, _ in sums.values()), default=0)
 
     def bar(i: int) -> Bar:
@@ -88,7 +88,7 @@ def log_chart(found: Progress) -> LogChart | None:
     return LogChart(
         bars,
         _ticks(begin, end),
-        _watermark(found, begin, end, bars),
+        _watermark(progress, begin, end, bars),
         begin,
         end,
         bar_ms // 60_000,
@@ -97,26 +97,26 @@ def log_chart(found: Progress) -> LogChart | None:
 
 
 def _watermark(
-    found: Progress, begin: datetime.datetime, end: datetime.datetime, bars: Sequence[Bar]
+    progress: Progress, begin: datetime.datetime, end: datetime.datetime, bars: Sequence[Bar]
 ) -> float | None:
     """Return where the watermark is of those results that are drawn; None: behind them all.
 
     It is read a moment before them: what is drawn was final when it was written.
     """
-    [drawn] = [each for each in found.parts if each.name == DRAWN]
-    reached = found.dates.of(drawn.watermark)
-    if not found.is_moving or reached is None or reached >= end:
+    [drawn] = [part for part in progress.parts if part.name == DRAWN]
+    reached = progress.dates.of(drawn.watermark)
+    if not progress.is_moving or reached is None or reached >= end:
         return None
     return max([_percent(reached, begin, end), *(bar.x + bar.width for bar in bars[-1:])])
 
 
-def _bounds(found: Progress) -> tuple[datetime.datetime, datetime.datetime]:
+def _bounds(progress: Progress) -> tuple[datetime.datetime, datetime.datetime]:
     """Return between which times a log is drawn: from its first line to its last one."""
-    assert found.log is not None
+    assert progress.log is not None
     size_s = WINDOW_MS / 1000
-    begin_s = found.log["begin"] / 1000 // size_s * size_s
-    latest = found.dates.of(found.latest)
-    end_s = max(found.log["end"] / 1000, latest.timestamp() if latest else 0.0)
+    begin_s = progress.log["begin"] / 1000 // size_s * size_s
+    latest = progress.dates.of(progress.latest)
+    end_s = max(progress.log["end"] / 1000, latest.timestamp() if latest else 0.0)
     end_s = max(begin_s + size_s, (end_s // size_s + 1) * size_s)
     return _utc(begin_s), _utc(end_s)
 
@@ -136,7 +136,7 @@ def _high(count: int, peak: int) -> float:
 def _ticks(begin: datetime.datetime, end: datetime.datetime) -> list[tuple[float, str]]:
     """Return the dates below a chart; the first one of each day is its date."""
     minutes = (end - begin).total_seconds() / 60
-    step = next((each for each in TICK_MINUTES if minutes / each <= MAX_TICKS), TICK_MINUTES[-1])
+    step = next((pitch for pitch in TICK_MINUTES if minutes / pitch <= MAX_TICKS), TICK_MINUTES[-1])
     step_s = step * 60
     at, day, ticks = _utc(-(-begin.timestamp() // step_s) * step_s), None, []
     while at < end:

@@ -136,17 +136,17 @@ def _page(errors: dict[str, str], status: int) -> ResponseReturnValue:
 
 
 def _live() -> dict[str, Any]:
-    before, now = clients().meter.cost(), clients().clock.now()
-    found = progress(clients())
-    reads = (clients().meter.cost() - before).reads
-    stage = render(WeblogStage(found, reads), now)
+    cost_before, now = clients().meter.cost(), clients().clock.now()
+    run = progress(clients())
+    reads = (clients().meter.cost() - cost_before).reads
+    stage = render(WeblogStage(run, reads), now)
     return {
-        "found": found,
-        "parts": {each.name: each for each in found.parts},
+        "run": run,
+        "parts": {part.name: part for part in run.parts},
         "picture": picture_of(WEBLOG),
         "box": (BOX_WIDTH, BOX_HEIGHT),
-        "chart": log_chart(found),
-        "seconds": by_second(found.results, stage.length_s) if found.started else [],
+        "chart": log_chart(run),
+        "seconds": by_second(run.results, stage.length_s) if run.started else [],
         "seconds_high": SECONDS_HIGH,
         "hits": hits_of(stage.deliveries, box_of),
         "stage": stage,
@@ -161,15 +161,15 @@ def _looked_up() -> dict[str, Any]:
         abort(404)
     key = request.args.get("key", "")[:MAX_KEY_CHARS]
     if key:
-        found = [(key, WEBLOG.state(clients(), name, key))]
+        states = [(key, WEBLOG.state(clients(), name, key))]
     else:
-        found = list(itertools.islice(WEBLOG.states(clients(), name), KEYS_SHOWN + 1))
+        states = list(itertools.islice(WEBLOG.states(clients(), name), KEYS_SHOWN + 1))
     return {
         "computation": name,
         "computations": list(WEBLOG.graph.order),
         "key": key,
-        "states": [(each, _windows(state), _as_text(state)) for each, state in found[:KEYS_SHOWN]],
-        "is_truncated": len(found) > KEYS_SHOWN,
+        "states": [(row, _windows(state), _as_text(state)) for row, state in states[:KEYS_SHOWN]],
+        "is_truncated": len(states) > KEYS_SHOWN,
     }
 
 
@@ -201,8 +201,8 @@ def log_time(at: int, dates: Dates) -> str:
     >>> log_time(86_400_000 + 3_600_000, Dates([(86_400_000, 0)]))
     '1970-01-01 01:00'
     """
-    found = dates.of(at)
-    return "–" if found is None else f"{found:%Y-%m-%d %H:%M}"
+    date = dates.of(at)
+    return "–" if date is None else f"{date:%Y-%m-%d %H:%M}"
 
 
 @bp.app_template_filter("readable_path")

@@ -65,7 +65,7 @@ class Spark:
     line: str
     flags: Sequence[Flag]
     watermark: float | None
-    last: float | None
+    latest: float | None
 
 
 @dataclass(frozen=True)
@@ -107,14 +107,14 @@ def chart_of(
     """
     begin, end = span
     frame = _Frame(begin, end, _top(points, so_far))
-    shown = [each for each in alerts if begin <= each.start < end]
-    known = [each for each in points if each.mean is not None]
+    shown = [alert for alert in alerts if begin <= alert.start < end]
+    expected = [point for point in points if point.mean is not None]
     inside = begin <= watermark < end
     return Chart(
-        band="".join(_band(frame, run) for run in _runs(known)),
+        band="".join(_band(frame, run) for run in _runs(expected)),
         line="".join(_line(frame, run) for run in _runs(points)),
         open="".join(_line(frame, run) for run in _runs([*points[-1:], *so_far])),
-        flags=[_flag(frame, each, shift) for each in shown],
+        flags=[_flag(frame, alert, shift) for alert in shown],
         ticks=list(_ticks(frame, shift)),
         top=frame.top,
         watermark=frame.x(watermark, 100) if inside else None,
@@ -132,16 +132,16 @@ def spark_of(
 ) -> Spark:
     """Return the small chart of a query; the arguments are those of `chart_of`."""
     begin, end = span
-    last = points[-1].count if points else None
+    latest = points[-1].count if points else None
     frame, means = _Frame(begin, end, _top(points, [])), list(_means(points))
-    known = [each for each in means if each.mean is not None]
+    expected = [point for point in means if point.mean is not None]
     step = SPARK_BUCKETS * BUCKET_MS
     return Spark(
-        band="".join(_band(frame, run) for run in _runs(known, step)),
+        band="".join(_band(frame, run) for run in _runs(expected, step)),
         line="".join(_line(frame, run) for run in _runs(means, step)),
-        flags=[_flag(frame, each, shift) for each in alerts if begin <= each.start < end],
+        flags=[_flag(frame, alert, shift) for alert in alerts if begin <= alert.start < end],
         watermark=frame.x(watermark, 100) if begin <= watermark < end else None,
-        last=last,
+        latest=latest,
     )
 
 
@@ -149,15 +149,15 @@ def _means(points: Sequence[Point]) -> Iterator[Point]:
     """Yield the means of some buckets each; what is usual, if it is known of all of them."""
     step = SPARK_BUCKETS * BUCKET_MS
     for start, group in groupby(points, key=lambda point: point.start // step * step):
-        found = list(group)
+        members = list(group)
         usual = [
-            (each.low, each.mean, each.high)
-            for each in found
-            if each.low is not None and each.mean is not None and each.high is not None
+            (point.low, point.mean, point.high)
+            for point in members
+            if point.low is not None and point.mean is not None and point.high is not None
         ]
         mean = [_mean(column) for column in zip(*usual, strict=True)]
-        is_known = len(usual) == len(found)
-        yield Point(start, _mean([each.count for each in found]), *(mean if is_known else ()))
+        is_known = len(usual) == len(members)
+        yield Point(start, _mean([point.count for point in members]), *(mean if is_known else ()))
 
 
 def _mean(values: Sequence[float]) -> float:
@@ -165,8 +165,8 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _top(points: Sequence[Point], so_far: Sequence[Point]) -> float:
-    highest = max((each.count for each in [*points, *so_far]), default=0)
-    usual = max((min(each.high or 0, BAND_CUT * (each.mean or 0)) for each in points), default=0)
+    highest = max((point.count for point in [*points, *so_far]), default=0)
+    usual = max((min(point.high or 0, BAND_CUT * (point.mean or 0)) for point in points), default=0)
     return max(1.0, highest * 1.1, usual)
 
 
@@ -183,13 +183,13 @@ def _runs(points: Sequence[Point], step: int = BUCKET_MS) -> Iterator[list[Point
 
 
 def _line(frame: _Frame, run: Sequence[Point]) -> str:
-    return "M" + "L".join(frame.place(each, each.count) for each in run)
+    return "M" + "L".join(frame.place(point, point.count) for point in run)
 
 
 def _band(frame: _Frame, run: Sequence[Point]) -> str:
-    there = [frame.place(each, each.high or 0) for each in run]
-    back = [frame.place(each, each.low or 0) for each in reversed(run)]
-    return "M" + "L".join([*there, *back]) + "Z"
+    upper = [frame.place(point, point.high or 0) for point in run]
+    lower = [frame.place(point, point.low or 0) for point in reversed(run)]
+    return "M" + "L".join([*upper, *lower]) + "Z"
 
 
 def _flag(frame: _Frame, alert: Alert, shift: int) -> Flag:

@@ -73,16 +73,16 @@ def live() -> ResponseReturnValue:
 def start() -> ResponseReturnValue:
     """Play the sample, or series of uploaded files, once for each form."""
     playback_id, speed = id_in_form(), _speed()
-    files = [each for each in request.files.getlist("files") if each.filename]
+    files = [file for file in request.files.getlist("files") if file.filename]
     try:
         if files:
             _check_none_goes_on(playback_id)
             many = _series(files)
-            let_in_upload(playback_id, sum(8 * len(each.buckets) for each in many))
+            let_in_upload(playback_id, sum(8 * len(series.buckets) for series in many))
             parts = playbacks.upload_parts(clients(), playback_id, many)
             title = ", ".join(part.name for part in parts)
-            wanted = playbacks.new_playback(clients(), playback_id, title, parts, speed)
-            is_new = player.start(clients(), wanted)
+            playback = playbacks.new_playback(clients(), playback_id, title, parts, speed)
+            is_new = player.start(clients(), playback)
         elif request.form.get("sample"):
             is_new = player.start_sample(clients(), playback_id, speed)
         else:
@@ -103,9 +103,9 @@ def _check_none_goes_on(playback_id: str) -> None:
     Raises:
         PlaybackGoesOnError: another playback goes on.
     """
-    old = playbacks.current()
-    if old is not None and old.id != playback_id and not old.is_over:
-        raise playbacks.PlaybackGoesOnError(f"{old.title} is being played")
+    playback = playbacks.current()
+    if playback is not None and playback.id != playback_id and not playback.is_over:
+        raise playbacks.PlaybackGoesOnError(f"{playback.title} is being played")
 
 
 def _series(files: list[Any]) -> list[Series]:
@@ -121,7 +121,7 @@ def _series(files: list[Any]) -> list[Series]:
             many.append(read_series(name, content))
         except BadSeriesError as error:
             raise BadSeriesError(f"{name}: {error}") from error
-        if sum(len(each.buckets) for each in many) > playbacks.MAX_BUCKETS:
+        if sum(len(series.buckets) for series in many) > playbacks.MAX_BUCKETS:
             raise BadSeriesError(f"one playback has at most {playbacks.MAX_BUCKETS:,} buckets")
     return many
 
@@ -181,13 +181,13 @@ def replace_detector(version: int) -> ResponseReturnValue:
     return redirect(url_for(".page", q=request.form.get("query") or None, _anchor="now"), 303)
 
 
-def _split_in_words(found: intervals.Split | None) -> str:
-    if found is None:
+def _split_in_words(split: intervals.Split | None) -> str:
+    if split is None:
         return "Each query has an interval of its own already."
-    share = 100 * found.slot // SLOTS
+    share = 100 * split.slot // SLOTS
     return (
-        f"The keys of {found.computation} were cut at {share} %: {found.intervals - 1} intervals "
-        f"before, {found.intervals} now. “Compare” below shows that the results are the same."
+        f"The keys of {split.computation} were cut at {share} %: {split.intervals - 1} intervals "
+        f"before, {split.intervals} now. “Compare” below shows that the results are the same."
     )
 
 
@@ -226,31 +226,31 @@ def _check(live: dict[str, Any]) -> Check | None:
     """
     if live["playback"] is None or live["part"].buckets > MAX_BUCKETS:
         return None
-    found = live["status"].computations
+    computations = live["status"].computations
     # Of those that keep what is compared.
-    final = min(found["history"].watermark, found["board"].watermark)
+    final = min(computations["history"].watermark, computations["board"].watermark)
     return check(clients(), live["playback"], live["part"], final)
 
 
 def _live() -> dict[str, Any]:
-    playback, found = playbacks.current(), ZEITGEIST.status(clients())
-    topology = ZEITGEIST.topology(clients(), seen=found)
-    rows = rows_of(found, topology, playback.front if playback else 0)
+    playback, status = playbacks.current(), ZEITGEIST.status(clients())
+    topology = ZEITGEIST.topology(clients(), seen=status)
+    rows = rows_of(status, topology, playback.front if playback else 0)
     goes_on = playback is not None and not playback.is_over
     is_moving = goes_on or any(row.waiting or row.lag_ms or row.change for row in rows)
-    sums, now = sums_of(found), clients().clock.now()
+    sums, now = sums_of(status), clients().clock.now()
     stage = render(ZeitgeistStage(playback, sums, is_moving), now)
     return {
-        "status": found,
+        "status": status,
         "rows": rows,
         "hits": hits_of(stage.deliveries, box_of),
-        "came": sums.came,
+        "came": sums.received,
         "picture": picture_of(ZEITGEIST),
         "box": (BOX_WIDTH, BOX_HEIGHT),
         "playback": playback,
         "goes_on": goes_on,
         "is_moving": is_moving,
-        "held_back": found.sources["queries"].held,
+        "held_back": status.sources["queries"].held,
         "feeds": FEEDS,
         "speeds": SPEEDS,
         "sample_speed": SAMPLE_SPEED,
@@ -261,14 +261,14 @@ def _live() -> dict[str, Any]:
         "versions": _versions(topology),
         "replaced": topology.changes[:1],
         "new_id": clients().new_id(),
-        **(_of_playback(playback, found) if playback else {}),
+        **(_of_playback(playback, status) if playback else {}),
     }
 
 
 def _versions(topology: Any) -> tuple[int, int]:
     """Return which version of the detector runs, and the other one that this code has."""
     part = topology.parts["detector"]
-    return part.version, next(each for each in part.versions if each != part.version)
+    return part.version, next(version for version in part.versions if version != part.version)
 
 
 def _of_playback(playback: Playback, status: Any) -> dict[str, Any]:
@@ -278,10 +278,10 @@ def _of_playback(playback: Playback, status: Any) -> dict[str, Any]:
     days = max(1, -(-(playback.end - playback.begin) // DAY_MS))
     day = request.args.get("day", 0, type=int)
     span = _span(playback, day if 1 <= day <= days else None)
-    points = points_of(clients(), [each.query for each in playback.parts], *span, status)
-    own = points[part.query]
+    points = points_of(clients(), [part.query for part in playback.parts], *span, status)
+    shown = points[part.query]
     # They were read after the status, and what is complete lies before the watermark.
-    ends = [found[-1].start + BUCKET_MS for found in points.values() if found]
+    ends = [series[-1].start + BUCKET_MS for series in points.values() if series]
     watermark = max([status.computations["counter"].watermark, *ends])
     so_far = [] if 1 <= day <= days else open_counts(clients(), part.query, status)
     return {
@@ -289,9 +289,9 @@ def _of_playback(playback: Playback, status: Any) -> dict[str, Any]:
         "board": board,
         "told": board.told[:SHOWN_ALERTS],
         "watermark": min(watermark, playback.last),
-        "chart": _chart(playback, board.of(part.query), own, so_far, span, watermark),
+        "chart": _chart(playback, board.of(part.query), shown, so_far, span, watermark),
         "sparks": _sparks(playback, board, points, span, watermark),
-        "points": [*own, *so_far][-SHOWN_BUCKETS:],
+        "points": [*shown, *so_far][-SHOWN_BUCKETS:],
         "open_from": so_far[0].start if so_far else FOREVER,
         "day": day if 1 <= day <= days else None,
         "days": days,
@@ -305,9 +305,9 @@ def _sparks(
 ) -> dict[str, Spark]:  # fmt: skip
     return {
         query: spark_of(
-            found, board.of(query), span=span, watermark=watermark, shift=playback.shift
+            series, board.of(query), span=span, watermark=watermark, shift=playback.shift
         )
-        for query, found in points.items()
+        for query, series in points.items()
     }
 
 
@@ -326,7 +326,7 @@ def _chart(
     span: tuple[int, int], watermark: int,
 ) -> Chart:  # fmt: skip
     return chart_of(
-        points, [each for each in so_far if each.start < span[1]], alerts,
+        points, [point for point in so_far if point.start < span[1]], alerts,
         span=span, watermark=watermark, front=playback.front, shift=playback.shift,
     )  # fmt: skip
 

@@ -54,7 +54,7 @@ class Row:
 class Sums:
     """What has come in since the pipeline began, and what the first computation made of it."""
 
-    came: int
+    received: int
     counted: int
     late: int
     dead: int
@@ -64,24 +64,24 @@ class Sums:
     @property
     def in_flight(self) -> int:
         """Records that are neither: in an inbox, as far as two reads can tell while they move."""
-        return max(0, self.came - self.counted - self.late - self.dead - self.repeated)
+        return max(0, self.received - self.counted - self.late - self.dead - self.repeated)
 
     @property
     def adds_up(self) -> bool:
         """Whether nothing is lost and nothing is doubled; when all is at rest."""
         done = self.counted + self.late + self.dead + self.repeated
-        return self.came == done + self.waiting
+        return self.received == done + self.waiting
 
 
 def rows_of(status: Any, topology: Any, front: int) -> list[Row]:
     """Return how far each computation is, and how far behind the fastest feed."""
     return [
         Row(
-            each.name, each.records, each.waiting, each.late, each.dead,
-            max(0, front - each.watermark), _pieces(each), each.version,
-            _change(topology.parts[each.name]),
+            name, part.records, part.waiting, part.late, part.dead,
+            max(0, front - part.watermark), _pieces(part), part.version,
+            _change(topology.parts[name]),
         )
-        for each in (status.computations[name] for name in ZEITGEIST.graph.order)
+        for name, part in ((name, status.computations[name]) for name in ZEITGEIST.graph.order)
     ]  # fmt: skip
 
 
@@ -89,22 +89,27 @@ def _change(part: Any) -> str:
     return f"{part.phase}, {part.noted} of {part.senders} know" if part.is_changing else ""
 
 
-def _pieces(found: Any) -> list[Piece]:
-    ends = [each.first_slot for each in found.intervals] + [SLOTS]
+def _pieces(computation: Any) -> list[Piece]:
+    ends = [interval.first_slot for interval in computation.intervals] + [SLOTS]
     return [
         Piece(
             round(100 * begin / SLOTS, 2), round(100 * (end - begin) / SLOTS, 2),
-            each.records, each.records_s, each.busy, each.is_held,
+            interval.records, interval.records_s, interval.busy, interval.is_held,
         )
-        for (begin, end), each in zip(pairwise(ends), found.intervals, strict=True)
+        for (begin, end), interval in zip(pairwise(ends), computation.intervals, strict=True)
     ]  # fmt: skip
 
 
 def sums_of(status: Any) -> Sums:
     """Return what has come in, and what became of it."""
-    source, first = status.sources["queries"], status.computations["counter"]
+    source, counter = status.sources["queries"], status.computations["counter"]
     return Sums(
-        source.records, first.records, first.late, first.dead, first.repeated, first.waiting
+        source.records,
+        counter.records,
+        counter.late,
+        counter.dead,
+        counter.repeated,
+        counter.waiting,
     )
 
 
@@ -140,7 +145,7 @@ class ZeitgeistStage(DemoStage):
     def closing(self, stage: Stage) -> str:
         sums, lasted_s = self.sums, self._lasted_s()
         parts = [
-            f"{plural(sums.came, 'record')} in = {number(sums.counted)} counted"
+            f"{plural(sums.received, 'record')} in = {number(sums.counted)} counted"
             f" + {number(sums.late)} late + {number(sums.dead)} dead"
             f" + {number(sums.repeated)} repeated + {number(sums.in_flight)} in flight",
             *suffered(stage),

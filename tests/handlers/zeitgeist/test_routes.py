@@ -377,7 +377,7 @@ def test_a_small_chart_has_the_means_of_half_hours(services: object) -> None:
 
     assert SPARK_BUCKETS == 6
     assert (spark.line.count("M"), spark.line.count("L"), spark.band.count("M")) == (2, 0, 1)
-    assert (spark.last, spark.watermark, len(spark.flags)) == (27, None, 1)
+    assert (spark.latest, spark.watermark, len(spark.flags)) == (27, None, 1)
 
 
 def test_what_is_stopped_ends_where_it_is_and_another_one_begins_behind_it(
