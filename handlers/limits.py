@@ -1,8 +1,8 @@
-"""How many requests one address may make a minute, if the settings say so.
+"""Rate limit of an address: requests a minute, if the settings name a limit.
 
-Counted in memcached, for all processes together, in windows of a minute: around the turn of one an
-address may make twice as many. Without memcached no caller is limited, and the log says
-so. Tasks, cron and health checks are not counted: their callers are proven, or costless.
+memcached counts them for all processes together, in windows of a minute. Around the turn of a
+window an address may make twice as many. Without memcached no caller is limited, and the log says
+so. Tasks, cron and health checks are not counted, because their callers are proven or costless.
 
 Lost on failure: counts, at most a minute's.
 """
@@ -27,7 +27,7 @@ class Limit:
     """The limit of one app."""
 
     def __init__(self, limit: int, platform: str) -> None:
-        """Allow each address so many requests a minute."""
+        """Allow each address `limit` requests a minute."""
         self._limit = limit
         self._platform = platform
         self._counts = True

@@ -15,7 +15,7 @@ MAX_REQUESTS_PER_MINUTE = 1_000_000
 
 @dataclass(frozen=True, kw_only=True)
 class DemoSettings(Settings):
-    """How this process runs, with what the demos need. `docs/settings.md` lists the variables."""
+    """Settings of this process, with those of the demos. `docs/settings.md` lists the variables."""
 
     smtp_host: str
     smtp_port: int

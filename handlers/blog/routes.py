@@ -1,4 +1,4 @@
-"""Pages of the blog that are read: lists, a post with its comments, the feed, what a page costs."""
+"""Pages of the blog for readers: lists, a post with its comments, the feed, the costs."""
 
 from __future__ import annotations
 
@@ -222,13 +222,13 @@ def post_or_404(number: str) -> Post:
 
 
 def author() -> Author | None:
-    """Return who the cookie says is writing; None: nobody has given a name."""
+    """Return the author by the cookie; None: the visitor has given no name."""
     saved = session.get("blog")
     return Author(saved["id"], saved["name"]) if saved else None
 
 
 def page_tokens() -> PageTokens:
-    """Return what signs the tokens of pages."""
+    """Return the signer of page tokens."""
     return PageTokens(settings().secret_keys)
 
 

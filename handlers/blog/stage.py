@@ -1,4 +1,4 @@
-"""What a page of the blog cost, in the words of the stage: where it came from, and what for."""
+"""Costs of a page of the blog, in the words of the stage, and the source of its content."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def closing_of(reading: Reading[Any] | None) -> str:
 def costs_of(
     spent: Cost, took_s: float, reading: Reading[Any] | None, stats: CacheStats | None
 ) -> list[Cell]:
-    """Return what a page cost, and how often its cache was of use."""
+    """Return the cost of a page, and the statistics of its cache."""
     trips = plural(spent.round_trips, "round trip")
     cells = [Cell("This page", plural(spent.reads, "read"), f"{trips}, {duration(took_s)}")]
     if reading is not None and stats is not None:

@@ -1,8 +1,8 @@
-"""Pages of the blog that are written to: posts, comments, the name of who writes, samples.
+"""Pages of the blog for writers: posts, comments, the author's name, samples.
 
-Who writes is an id that nobody can choose and a display name, in the signed cookie of the session.
-They are taken with the first form that a visitor sends. There is no password: the demo has no
-secrets. Somebody else's post or comment is as good as none: 404.
+An author is an id that no visitor can choose and a display name, in the signed cookie of the
+session. The first form of a visitor sets them. There is no password, because the demo has no
+secrets. For another author's post or comment the answer is 404.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def edit(number: str) -> ResponseReturnValue:
 @bp.post("/<number>/edit")
 @limits(**POST_LIMITS)
 def save(number: str) -> ResponseReturnValue:
-    """Save what the author has changed; or show how it will look."""
+    """Save the author's changes, or show a preview."""
     post, form = _own_or_404(number), _fields()
     try:
         draft = draft_of(**{field: form[field] for field in FIELDS})
@@ -208,21 +208,21 @@ def _author_in_form(form_id: str) -> Author:
 
 
 def _new_ids(form_id: str) -> list[str]:
-    """Return the id of whoever sent a form, and those that it had by the keys before ours.
+    """Return the author's id by a form's id, by the current secret key and by earlier ones.
 
-    It is the same when the form is sent again before its cookie came. Visitors choose what they
-    send, and the ids of authors are public: they are in the addresses of comments. So a key of ours
-    makes the id, and nobody can send the form that has a given one.
+    A form that is sent again before its cookie arrived gives the same id. Visitors choose the
+    form's id, and authors' ids are public, in the addresses of comments. So a secret key makes the
+    author's id, and no visitor can craft a form that gives another author's id.
     """
     text = f"blog.author|{form_id}".encode()
     return [hmac.digest(key.encode(), text, "sha256").hex()[:16] for key in settings().secret_keys]
 
 
 def _sign_in(writer: Author, form_id: str, made_by: str) -> None:
-    """Remember who writes, in a session of its own: nothing of the one before is left.
+    """Remember the author in a new session, without anything from the old one.
 
     Args:
-        made_by: The author of what the form has made: by an earlier key, if it was sent before.
+        made_by: The author of the form's post or comment: by an earlier key, if it was sent before.
     """
     if author() is None:
         session.clear()

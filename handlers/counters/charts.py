@@ -91,7 +91,7 @@ def columns(status: ShardStatus) -> list[Column]:
 
 
 def by_second(status: LoadStatus, length_s: float) -> Chart | None:
-    """Draw the last load on an axis of so many seconds; None: there was none."""
+    """Draw the last load on an axis of `length_s`; None: there was none."""
     load = status.load
     if load is None or not load.ways:
         return None

@@ -44,7 +44,7 @@ def page() -> ResponseReturnValue:
 
 @bp.get("/live")
 def live() -> ResponseReturnValue:
-    """Return the part of the page that changes by itself, for the script to put in place."""
+    """Return the live part of the page; its script replaces it."""
     return live_part("counters/_live.html", **_live())
 
 

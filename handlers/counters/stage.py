@@ -1,4 +1,4 @@
-"""The stage of the counters: their last load, and what its deliveries suffered."""
+"""The stage of the counters: their last load, and the incidents of its deliveries."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ INEXACT = "in-memory"
 
 @dataclass(frozen=True)
 class Counts:
-    """What each way has counted, and what it was asked to count."""
+    """Counted and accepted clicks by way."""
 
     sums: Sums
     accepted: Mapping[str, int]
@@ -38,7 +38,7 @@ class Counts:
 
     @property
     def waiting(self) -> int:
-        """How many gathered clicks are accepted and not folded yet."""
+        """Gathered clicks that are accepted and not folded yet."""
         return max(0, -self.off("gathered"))
 
 
@@ -47,8 +47,8 @@ class CounterStage(DemoStage):
     """The last load of the counters.
 
     Attributes:
-        names: Of ways: a title, and a sentence.
-        reads: What the page has read.
+        names: A title and a sentence for each way.
+        reads: Reads of the page so far.
     """
 
     load: LoadStatus
@@ -95,7 +95,7 @@ class CounterStage(DemoStage):
         return ", ".join([*parts, *_balance(self.counts)])
 
     def cost(self) -> list[Cell]:
-        """Return a cell for each way: how fast it was, what a click took and what it wrote."""
+        """Return a cell for each way: its rate, and the latency and writes of a click."""
         cells = []
         for way, result in self.load.ways.items():
             rate = f"{number(self.load.rate(way))} / s"
@@ -107,7 +107,7 @@ class CounterStage(DemoStage):
 
 
 def _balance(counts: Counts) -> list[str]:
-    """Return in words what was lost and what counted twice; of memory, by itself."""
+    """Return lost and doubled clicks in words; those in memory separately."""
     exact = [counts.off(way) for way in counts.accepted if way not in (INEXACT, "gathered")]
     exact.append(max(0, counts.off("gathered")))
     if counts.waiting:

@@ -1,4 +1,4 @@
-"""Pages of students by grade: the roster, the changes under way, and the bars they lead to."""
+"""Pages of students by grade: the roster, the pending changes, and their bars."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def page() -> ResponseReturnValue:
 
 @bp.get("/live")
 def live() -> ResponseReturnValue:
-    """Return the part of the page that changes by itself, for the script to put in place."""
+    """Return the live part of the page; its script replaces it."""
     if request.args.get("tab") == "compare":
         return live_part("grades/_compare_live.html", **_compared())
     return live_part("grades/_live.html", made_up=MADE_UP, **_live(_school_or_404()))
@@ -154,7 +154,7 @@ def delete_teacher(teacher_id: str) -> ResponseReturnValue:
 def _saved(
     message: str, save: Callable[[], ConsistencyToken], *, student_id: str = ""
 ) -> ResponseReturnValue:
-    """Save, keep what it cost, and lead back to a page that holds at least this."""
+    """Save, keep the cost, and redirect to a page that shows at least this save."""
     cost_before, started = clients().meter.cost(), time.perf_counter()
     token = save()
     took_s = time.perf_counter() - started
@@ -210,7 +210,7 @@ def make_up() -> ResponseReturnValue:
 
 @bp.post("/<any(rebuild, verify):verb>")
 def check(verb: str) -> ResponseReturnValue:
-    """Rebuild the view beside the one that is read, or compare it with its sources."""
+    """Rebuild the view while pages read the old one, or compare it with its sources."""
     form_id = id_in_form()
     if verb == "verify":
         verification.verify(clients(), DEMO, form_id)
@@ -268,7 +268,7 @@ def _page(form: dict[str, str], errors: dict[str, str], status: int) -> Response
 
 
 def _tabs(errors: Mapping[str, str]) -> tuple[str, str]:
-    """Return which tab is open, and which one below the chart."""
+    """Return the open tab, and the open section below the chart."""
     if request.method != "GET":
         return "roster" if "roster" in errors else "chart", MORE[0]
     tab = request.args.get("tab", "roster" if "after" in request.args else TABS[0])
@@ -287,7 +287,7 @@ def _code() -> list[Excerpt]:
 
 
 def _roster() -> tuple[list[Student], str | None]:
-    """Return a page of the demo's students; the one that was saved last stands first."""
+    """Return a page of the demo's students, the last saved one first."""
     after_id = request.args.get("after", "") if request.method == "GET" else ""
     if after_id and not ID_PATTERN.fullmatch(after_id):
         abort(400, "This page of students does not exist.")
@@ -366,7 +366,7 @@ def _is_busy(
 
 
 def _lists(school: School) -> list[tuple[str, Progress, list[ItemIssue]]]:
-    """Return the school's last lists, newest first, and what was wrong in the newest."""
+    """Return the school's last lists, newest first, and the newest one's issues."""
     now = clients().clock.now()
     listed = []
     for place, entry in enumerate(reversed(school.lists[-LISTS_SHOWN:])):
@@ -382,7 +382,7 @@ def _issues(run: Progress) -> list[ItemIssue]:
 
 
 def _builds() -> list[BuildStatus]:
-    """Return the builds that go on, and those that failed."""
+    """Return the running and the failed builds."""
     rebuilds = [BUILDS.rebuilding(clients(), view) for view in VISIBLE_VIEWS]
     return [build for build in rebuilds if build is not None]
 
@@ -398,7 +398,7 @@ def _school_or_404() -> str:
 
 
 def _signer() -> URLSafeSerializer:
-    """Return what signs tokens in addresses: a visitor cannot make one up for other keys."""
+    """Return the signer of tokens in addresses, so that visitors cannot forge them."""
     return URLSafeSerializer(list(reversed(settings().secret_keys)), salt="grades.seen")
 
 
@@ -411,7 +411,7 @@ def _token_in_address() -> ConsistencyToken:
 
 
 def _back(token: ConsistencyToken | None = None) -> ResponseReturnValue:
-    """Lead back to the page; with a token, to one that holds at least what it stands for."""
+    """Redirect to the page; with a token, to one that is at least as new as the token."""
     seen = _signer().dumps(str(token)) if token and str(token) else None
     form_after = request.form.get("after", "")
     after_id = form_after if ID_PATTERN.fullmatch(form_after) else None

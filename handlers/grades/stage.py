@@ -1,4 +1,4 @@
-"""The stage of a school: its last list on the way to the bars, and what that suffered."""
+"""The stage of a school: its last list on the way to the bars, and its incidents."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class SchoolStage(DemoStage):
 
 
 def costs(read: Cost, count: int, saved: Mapping[str, Any] | None) -> list[Cell]:
-    """Return what reading the chart costs, and what the visitor's last save did."""
+    """Return the costs of reading the chart and of the visitor's last save."""
     cells = [
         Cell("This chart", plural(read.reads, "read"), "however many students"),
         Cell("Counting", plural(count, "read"), "one for each student"),

@@ -1,4 +1,4 @@
-"""One press that runs a demo with what it needs, and leads to its stage; and the tour of them all.
+"""Runs of a demo by one press, with sample data; and the tour of them all.
 
 A form brings an id along: sent twice, it runs the demo once.
 """

@@ -30,7 +30,7 @@ BATCHES_SHOWN = 16
 
 @bp.get("/")
 def home() -> ResponseReturnValue:
-    """Say what this is, what works, and where to start."""
+    """Show the front page: an introduction, and each demo's state."""
     parties = newest_parties().fetch(LATEST)
     return render_template(
         "home.html",
@@ -56,7 +56,7 @@ def _busiest_sum() -> tuple[str, Any]:
 
 
 def _pictures(parties: list[Any]) -> dict[str, Any]:
-    """Return what the demos look like just now: the newest party, the chart, the busiest sum."""
+    """Return the demos' current state: the newest party, the chart, the busiest sum."""
     party = parties[0] if parties else None
     send = latest_send(clients(), party) if party else None
     reading = GRADES.read(clients(), StudentsByGrade, prefix=(DEMO,))

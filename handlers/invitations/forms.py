@@ -1,4 +1,4 @@
-"""The form of a party: what it is filled in with, and the details in what was typed."""
+"""The form of a party: its default values, and the party's details from its fields."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MAX_CHARS = {"title": 120, "host": 120, "place": 200, "note": 2000}
 
 
 def sample_form(now: datetime.datetime) -> dict[str, str]:
-    """Return what the form of a new party is filled in with."""
+    """Return the default values for the form of a new party."""
     evening = (now + datetime.timedelta(days=14)).replace(hour=19, minute=30)
     return {
         "title": "Garden party",
@@ -35,13 +35,13 @@ def sample_form(now: datetime.datetime) -> dict[str, str]:
 
 
 def made_up_guests(count: int) -> str:
-    """Return a list of so many guests, as a file would hold it."""
+    """Return a list of `count` guests, in the form of a file."""
     rows = (f"{NAMES[i % len(NAMES)]} {i},guest{i}@example.com" for i in range(1, count + 1))
     return "name,email\n" + "\n".join(rows) + "\n"
 
 
 def form_of(party: Party) -> dict[str, str]:
-    """Return what the form of a party is filled in with."""
+    """Return the values of a party for its form."""
     return {
         "title": party.title,
         "host": party.host,
@@ -54,7 +54,7 @@ def form_of(party: Party) -> dict[str, str]:
 def read_details(
     typed: Mapping[str, str],
 ) -> tuple[dict[str, str], dict[str, str], PartyDetails | None]:
-    """Return what was typed, what is wrong with it, and the details if nothing is."""
+    """Return the fields, their errors, and the details if there are no errors."""
     form = {name: typed.get(name, "").strip() for name in LABELS}
     form["note"] = form["note"].replace("\r\n", "\n")
     errors = {name: f"Enter {ASKED_FOR[name]}." for name in LABELS if not form[name]}

@@ -81,7 +81,7 @@ def party(party_id: str) -> ResponseReturnValue:
 
 @bp.get("/<party_id>/live")
 def live(party_id: str) -> ResponseReturnValue:
-    """Return the part of the page that changes by itself, for the script to put in place."""
+    """Return the live part of the page; its script replaces it."""
     party = _party_or_404(party_id)
     return live_part("invitations/_live.html", **_live(party))
 
@@ -168,7 +168,7 @@ def _why_no_mail(run_id: str) -> str:
 
 @bp.post("/<party_id>/sends/<run_id>/<any(cancel, resume, retry):verb>")
 def control(party_id: str, run_id: str, verb: str) -> ResponseReturnValue:
-    """Cancel a run, go on with it, or run its failed items again."""
+    """Cancel a run, resume it, or retry its failed items."""
     party = _party_or_404(party_id)
     if run_id not in run_ids(party):
         abort(404)
@@ -281,7 +281,7 @@ def _responded_s(party: Party) -> float | None:
 
 
 def _imports(party: Party) -> list[tuple[GuestImport, Progress, list[ItemIssue]]]:
-    """Return the party's imports, newest first, and what was wrong in the newest."""
+    """Return the party's imports, newest first, and the newest one's issues."""
     now = clients().clock.now()
     listed = []
     for place, import_id in enumerate(reversed(party.imports)):
@@ -292,7 +292,7 @@ def _imports(party: Party) -> list[tuple[GuestImport, Progress, list[ItemIssue]]
 
 
 def _issues(run: Progress) -> list[ItemIssue]:
-    """Return what was refused or is retried; looks at pages only when there is some."""
+    """Return refused and retried mails; reads pages only if there are some."""
     if not run.totals.failed + run.totals.retrying:
         return []
     issues = item_issues(run.run_id, limit=run.totals.known, clients=clients())

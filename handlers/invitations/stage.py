@@ -1,4 +1,4 @@
-"""The stage of a party: its last send, guest by guest, and what its deliveries suffered."""
+"""The stage of a party: its last send, guest by guest, and the incidents of its deliveries."""
 
 from __future__ import annotations
 
@@ -91,12 +91,12 @@ def party_stage(party: Party, send: SendProgress | None, now: datetime.datetime)
 
 
 def waiting_canvas(guests: int, page_size: int) -> dict[str, Any]:
-    """Return what is drawn before the first send: a dot for each guest, or what it would be."""
+    """Return the canvas before the first send: a dot for each guest, or for a sample list."""
     return {"run": "", "chains": 1, "size": page_size, "waiting": guests, "boxes": [], "hits": {}}
 
 
 def time_left(run: Progress, stage: Stage) -> float | None:
-    """Return about how long a run takes to its end, in seconds; None when that cannot be told.
+    """Estimate the seconds until the end of a run; None without enough evidence.
 
     While something strikes, a page may always have to wait for a lease and a retry.
     """
@@ -108,7 +108,7 @@ def time_left(run: Progress, stage: Stage) -> float | None:
 
 
 def canvas_of(run: Progress, deliveries: Sequence[Delivery]) -> dict[str, Any]:
-    """Return what is drawn: a box for each page with a letter for each mail, and where it was hit.
+    """Return the canvas: a box for each page with a letter for each mail, and the hits.
 
     A run whose pages are gone, or not there yet, is drawn by its counts.
     """
@@ -149,12 +149,12 @@ def _letters_of(run: Progress) -> str:
 
 
 def as_data(canvas: dict[str, Any]) -> str:
-    """Return what a canvas draws as its script reads it."""
+    """Return a canvas as JSON for its script."""
     return json.dumps(canvas, separators=(",", ":"))
 
 
 def _sent_again(party: Party, send: SendProgress | None) -> int | None:
-    """Return how many mails of a send the local mail server got twice; None: nobody knows."""
+    """Return how many mails of a send the local mail server got twice; None: unknown."""
     if send is None or not send.in_doubt:
         return 0
     first_run, last_run = send.runs[0], send.latest

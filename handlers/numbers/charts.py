@@ -38,7 +38,7 @@ class Strip:
 
 
 def place(ms: float) -> float:
-    """Return where a time stands on the axis, in percent.
+    """Return the place of a time on the axis, in percent.
 
     >>> place(0.001), place(10_000), place(0.0), place(1.0) < place(10.0)
     (0.0, 100.0, 0.0, True)
@@ -49,7 +49,7 @@ def place(ms: float) -> float:
 
 
 def strip(finding: Finding) -> Strip:
-    """Draw what was found for a probe."""
+    """Draw the samples of a probe."""
     dots = [
         (place(ms), FIRST_LANE + LANE_HIGH * (i % LANES)) for i, ms in enumerate(finding.samples_ms)
     ]
@@ -67,7 +67,7 @@ def _place(ms: float | None) -> float | None:
 
 
 def ticks(*, is_long: bool) -> list[tuple[str, float]]:
-    """Return the words of the axis, and where each stands.
+    """Return the words of the axis and their places.
 
     Args:
         is_long: As if a nanosecond were a second.

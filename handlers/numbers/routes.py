@@ -1,4 +1,4 @@
-"""Pages of numbers: measure this stack, and look at what was measured, now and before."""
+"""Pages of numbers: measure this stack, and compare the results with earlier ones."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ bp.add_app_template_filter(strip)
 
 @bp.get("")
 def page() -> ResponseReturnValue:
-    """Show the last run, or what the talk says when there is none."""
+    """Show the last run, or the talk's numbers without one."""
     return _page(runs.newest())
 
 
@@ -52,7 +52,7 @@ def run(run_id: str) -> ResponseReturnValue:
 
 @bp.get("/<run_id>/live")
 def live(run_id: str) -> ResponseReturnValue:
-    """Return the part of the page that changes by itself, for the script to put in place."""
+    """Return the live part of the page; its script replaces it."""
     return live_part("numbers/_live.html", **_live(_known(run_id)))
 
 
@@ -138,7 +138,7 @@ def _live(run: NumbersRun | None) -> dict[str, Any]:
 
 
 def stack_in_words() -> str:
-    """Return in words what the numbers are of."""
+    """Return a description of the measured stack."""
     if settings().datastore_emulator:
         words = "the Datastore emulator and the Cloud Tasks emulator, on this machine"
         profile = settings().cloud_profile

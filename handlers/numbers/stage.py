@@ -1,4 +1,4 @@
-"""The stage of a run of numbers: what it has measured, and what its deliveries suffered."""
+"""The stage of a run of numbers: its results, and the incidents of its deliveries."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class NumberStage(DemoStage):
 
     Attributes:
         findings: A row for each probe.
-        reads: What the page has read.
+        reads: Reads of the page so far.
     """
 
     run: NumbersRun | None
@@ -76,7 +76,7 @@ class NumberStage(DemoStage):
         return ", ".join([*parts, "all measured"] if self.is_complete else parts)
 
     def cost(self) -> list[Cell]:
-        """Return what follows from the numbers, and what this page reads to show them."""
+        """Return ratios of the numbers, and the reads of this page."""
         medians = {finding.probe.name: finding.p50_ms for finding in self.findings}
         cells = []
         for label, one, other, share, purpose in RATIOS:

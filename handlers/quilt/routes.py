@@ -77,7 +77,7 @@ def quilt(quilt_id: str) -> ResponseReturnValue:
 
 @bp.get("/<quilt_id>/live")
 def live(quilt_id: str) -> ResponseReturnValue:
-    """Return the part of the page that changes by itself, for the script to put in place."""
+    """Return the live part of the page; its script replaces it."""
     return live_part("quilt/_live.html", **_live(_quilt_or_404(quilt_id)))
 
 
@@ -120,7 +120,7 @@ def _page(row: Quilt | None, errors: dict[str, str], status: int) -> ResponseRet
 
 
 def _form_of(row: Quilt) -> dict[str, str]:
-    """Return what a form says for another quilt like this."""
+    """Return the form of another quilt like this."""
     design = quilts.design_of(row)
     sizes = {size: name for name, size in SIZES.items()}
     paces = {ms: name for name, ms in PACES_MS.items()}
@@ -133,7 +133,7 @@ def _form_of(row: Quilt) -> dict[str, str]:
 
 
 def _known_fields() -> dict[str, str]:
-    """Return what a form chose, as far as there is such a choice."""
+    """Return the valid choices of a form."""
     asked = {field: request.form.get(field, "") for field in CHOICES}
     return {field: value for field, value in asked.items() if value in CHOICES[field]}
 

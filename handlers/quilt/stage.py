@@ -1,4 +1,4 @@
-"""The stage of a quilt: its squares, and what the deliveries that paint them suffered."""
+"""The stage of a quilt: its squares, and the incidents of their deliveries."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def number_of(delivery: Delivery) -> int | None:
 
 
 def picture_of(quilt: QuiltProgress, hits: Mapping[int, Hits]) -> str:
-    """Return what the script draws: when each square was painted, and what it suffered."""
+    """Return the picture for the script: the painting time and the hits of each square."""
     squares = [
         0 if square.painted_s is None else _painted(square, square.painted_s)
         for square in quilt.squares

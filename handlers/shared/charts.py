@@ -59,7 +59,7 @@ def register(app: Flask) -> None:
 
 
 def page_bars(picture: dict[str, Any] | None) -> list[PageBar]:
-    """Return a bar for each page of what a canvas draws, and for each that is not read yet."""
+    """Return a bar for each page of a canvas, and for each page that is not read yet."""
     if picture is None:
         return []
     hits = picture["hits"]

@@ -41,7 +41,7 @@ class DemoStage(Protocol):
         Args:
             started: Its beginning, in seconds since 1970.
             age_s: The time since then.
-            deliveries: Of its tasks, and of runs after it.
+            deliveries: Its tasks' and later runs' deliveries.
         """
 
     def name(self, delivery: Delivery) -> str:

@@ -71,7 +71,7 @@ def kill_worker() -> ResponseReturnValue:
 
 @bp.post("/workers")
 def resize() -> ResponseReturnValue:
-    """Have as many workers as a form says: so pressing a button twice is the same as once."""
+    """Set the number of workers to a form's count, so a second press changes nothing."""
     count = request.form.get("count", 0, type=int)
     with _platform_expected():
         max_workers = int(ask_platform("GET", "/api/v1/workers", None)["max"])

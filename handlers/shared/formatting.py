@@ -1,4 +1,4 @@
-"""How pages show numbers, times and states: one place, so that all pages show them alike."""
+"""Numbers, times and states as words, so that all pages show them alike."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What forms have in common: an id of their own, and lists that are uploaded or pasted."""
+"""Fields that several forms have: an id of the form, and a list, uploaded or pasted."""
 
 from __future__ import annotations
 

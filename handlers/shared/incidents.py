@@ -1,7 +1,7 @@
-"""What the local platform saw of a run: deliveries that were struck, and what people did meanwhile.
+"""Incidents of a run, from the local platform: struck deliveries, kills, flushes, resizes.
 
-Locally the platform knows which deliveries it struck, repeated or lost. A deployed app knows
-nothing of the kind: there `incidents` returns what is empty.
+The local platform knows which deliveries it struck, repeated or lost. A deployed app has no such
+platform: there `incidents` returns an empty result.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ class Delivery:
     """A delivery that was struck, repeated or failed; times are seconds since 1970.
 
     Attributes:
-        kind: "normal", "forced", or that of a copy: "duplicate", "overlap".
+        kind: "normal", "forced", or of a copy "duplicate" or "overlap".
         faults: The kinds of the rules that struck it.
         status: The HTTP status of its response, None if none came.
-        reason: What the app said of it.
-        task_state: Of its task, now: "live", "done", "failed", "deleted".
+        reason: The app's explanation of the response.
+        task_state: Its task's state now: "live", "done", "failed", "deleted".
     """
 
     task: str
@@ -51,10 +51,7 @@ class Delivery:
 
     @property
     def is_hit(self) -> bool:
-        """Whether it was struck by a fault, or lost with its worker.
-
-        What the app itself put off by a 429 or a 503 was not.
-        """
+        """True if a fault struck it or its worker died; a 429 or 503 of the app is no hit."""
         return bool(self.faults) or self.status is None
 
     @property
@@ -68,8 +65,8 @@ class Delivery:
 
 @dataclass(frozen=True)
 class Mark:
-    """What somebody did to the app: "kill" with the worker's process id, "flush", or "resize" with
-    how many workers there are to be.
+    """A person's interference: "kill" with the worker's process id, "flush", or "resize" with
+    the new number of workers.
     """
 
     at: float
@@ -88,7 +85,7 @@ class SlowedQueue:
 
 @dataclass(frozen=True)
 class Incidents:
-    """What happened in a stretch of time, and what is switched on or slowed now."""
+    """Incidents of a stretch of time, with the rules and slowed queues of now."""
 
     deliveries: Sequence[Delivery] = ()
     marks: Sequence[Mark] = ()
@@ -122,7 +119,7 @@ def incidents(
 
 @dataclass(frozen=True)
 class Hits:
-    """How often deliveries of a part were hit; `is_open`: a task of theirs is not done since."""
+    """Number of hits on the deliveries of a part; `is_open`: a task of theirs is not done yet."""
 
     count: int
     is_open: bool
@@ -149,7 +146,7 @@ def hits_of(
 def mails_sent_again(
     subject: str, since: datetime.datetime, until: datetime.datetime | None
 ) -> int | None:
-    """Return how many mails the local mail server got more than once; None: nobody knows."""
+    """Return how many mails the local mail server got more than once; None: unknown."""
     answer = _ask("/api/v1/mail/repeats", since, until, text=subject)
     return None if answer is None else int(answer["repeats"])
 

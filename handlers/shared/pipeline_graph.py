@@ -61,7 +61,7 @@ class Picture:
 
 
 def picture_of(pipeline: Pipeline) -> Picture:
-    """Return the picture: each computation right of those that write for it, and about as high."""
+    """Return the picture: each computation right of its senders, and about as high."""
     columns = _columns(pipeline)
     rows = _rows(pipeline, columns)
     boxes = {
@@ -77,7 +77,7 @@ def picture_of(pipeline: Pipeline) -> Picture:
 
 
 def _columns(pipeline: Pipeline) -> dict[str, int]:
-    """Return for each source and computation how far to the right it stands."""
+    """Return the column of each source and computation."""
     graph = pipeline.graph
     columns = dict.fromkeys(pipeline.sources, 0)
     for name in graph.order:
@@ -86,7 +86,7 @@ def _columns(pipeline: Pipeline) -> dict[str, int]:
 
 
 def _rows(pipeline: Pipeline, columns: Mapping[str, int]) -> dict[str, int]:
-    """Return how far down each stands: as near as it can to the middle of what it reads."""
+    """Return the row of each: as near as possible to the middle of its senders."""
     rows: dict[str, int] = {}
     for name, column in columns.items():
         above = [rows[writer] for writer in pipeline.graph.upstream.get(name, ())]
@@ -106,13 +106,13 @@ def _lines(pipeline: Pipeline, boxes: Mapping[str, Box]) -> tuple[Line, ...]:
 
 
 def _writers(pipeline: Pipeline, stream: str) -> list[str]:
-    """Return who writes a stream; its source has its name."""
+    """Return the writers of a stream; a source has the name of its stream."""
     computations = pipeline.computations.items()
     return [name for name, writer in computations if stream in writer.written] or [stream]
 
 
 def _line(stream: str, start: Box, end: Box, boxes: Mapping[str, Box]) -> Line:
-    """Return a line; it goes below the boxes that stand between."""
+    """Return a line; it goes below the boxes in between."""
     y = start.y + BOX_HEIGHT // 2
     is_blocked = any(box.y == start.y and start.x < box.x < end.x for box in boxes.values())
     lane = start.y + (BOX_HEIGHT + ROW) // 2 if is_blocked else y

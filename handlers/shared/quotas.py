@@ -1,6 +1,6 @@
-"""Quotas of the demos: what a visitor starts is let in, or answered by 429 and when to come again.
+"""Quotas of the demos: a visitor's work is accepted, or refused by 429 with a time to retry.
 
-Who a visitor is, is the address that the platform's front end saw, as with the limit on requests.
+A visitor is an address as the platform's front end saw it, as with the limit on requests.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SAMPLE_BYTES = 1_000_000
 
 
 def let_in(quota: Quota, work_id: str, units: int, takes_s: float) -> None:
-    """Enter what the visitor is about to start, once for its id. A 4xx takes it out again.
+    """Reserve quota for the visitor's new work, once for its id. A 4xx releases it.
 
     Raises:
         TooManyRequests: it would be too much just now.

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 
 @dataclass(frozen=True)
 class Excerpt:
-    """Some lines of a file: a function, a class, a method or an assignment, as it stands there."""
+    """Lines of a file, unchanged: a function, a class, a method or an assignment."""
 
     path: str
     line: int
@@ -29,7 +29,7 @@ class Excerpt:
 
 @functools.cache
 def excerpt(module: str, name: str, purpose: str) -> Excerpt:
-    """Return what a module defines under a name, without its docstring.
+    """Return the definition of a name in a module, without its docstring.
 
     Args:
         name: A function, a class, a constant, or "Class.method".

@@ -1,7 +1,7 @@
-"""The stage of a demo: what happened to a run, on one axis of time, whatever it is that moves.
+"""The stage of a demo: the incidents of a run, on one axis of time.
 
-A demo fills a `Stage`; templates/_stage.html draws it: the fault switches in a bar, the axis with
-its flags, what was hit and came back, the closing line, the cost. What moves stays the demo's own.
+templates/_stage.html draws a `Stage`: the fault switches in a bar, the axis with its flags, the
+struck deliveries, the closing line, the cost. Each demo draws its own moving picture.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Slowed:
 
 @dataclass(frozen=True)
 class Cell:
-    """A number of the cost, with what it is for one of what moves."""
+    """A number of the cost, with a detail: the same for one item, mostly."""
 
     label: str
     value: str
@@ -86,16 +86,16 @@ class Cell:
 
 @dataclass(frozen=True)
 class Stage:
-    """What happened to a run.
+    """A run's incidents, ready to be drawn.
 
     Attributes:
         hit, repaired, lost: Deliveries that were struck; whose tasks are done; that are given up.
         kills: How many workers were killed while the run lasted.
-        outcome: Of the last kill or flush, in a sentence; `affected` are the deliveries it means.
+        outcome: The last kill's or flush's effect in a sentence; `affected` names its deliveries.
         switches: The names of the switches that are on.
         closing: All of it in one line.
-        now: Where the run is on its axis, in percent; None when it is over.
-        length_s: Of the axis; 0 without a run.
+        now: Position of the run on its axis, in percent; None when it is over.
+        length_s: Length of the axis; 0 without a run.
         deliveries: All that were struck, repeated or failed.
     """
 
@@ -118,15 +118,15 @@ class Stage:
 
     @property
     def hits_in_words(self) -> str:
-        """What was hit and what became of it."""
+        """Hits, repairs and losses as a phrase."""
         return f"{plural(self.hit, 'fault')} hit, {self.repaired} repaired, {self.lost} lost"
 
 
 @dataclass(frozen=True)
 class Timeline:
-    """When a run began, and when it ended or how long it has lasted, in seconds since 1970.
+    """Beginning of a run, in seconds since 1970, and its length until its end or until now.
 
-    `is_complete`: whether a run that is over has done all that it was to do.
+    `is_complete`: a run that is over has done all its work.
     """
 
     started: float
@@ -175,7 +175,7 @@ def stage_of(
     """Return the stage of a run; without a run it has its switches alone.
 
     Args:
-        name: What a delivery is called, for one of a run's pages.
+        name: Returns a delivery's name for visitors.
         closing: The line that says it all, of a stage without one.
     """
     slowed = _slowed(incidents, now)
@@ -219,7 +219,7 @@ def _struck(time: Timeline, delivery: Delivery, name: Callable[[Delivery], str])
 
 
 def victims(mark: Mark, incidents: Incidents) -> list[Delivery]:
-    """Return the deliveries that were under way in a worker when it was killed."""
+    """Return the deliveries that a worker was handling when it was killed."""
     return [
         delivery
         for delivery in incidents.deliveries
@@ -230,7 +230,7 @@ def victims(mark: Mark, incidents: Incidents) -> list[Delivery]:
 def _outcome(
     incidents: Incidents, time: Timeline | None, name: Callable[[Delivery], str], now: float
 ) -> tuple[str, str]:
-    """Return what the last kill or flush led to, and which deliveries that was about."""
+    """Return the effect of the last kill or flush, and the deliveries that it hit."""
     marks = [
         mark
         for mark in incidents.marks
@@ -259,7 +259,7 @@ def _outcome(
 
 
 def suffered(stage: Stage) -> list[str]:
-    """Return what was done to a run, as parts of its closing line; [] when nothing was tried."""
+    """Return the hits and kills as parts of the closing line; [] when nothing was tried."""
     if not (stage.hit or stage.switches or stage.kills):
         return []
     faults = plural(stage.hit, "fault")
@@ -327,7 +327,7 @@ def _healed(time: Timeline, mark: Mark, incidents: Incidents) -> list[Flag]:
 
 
 def _placed(flags: Sequence[Flag], length_s: float) -> list[Flag]:
-    """Give each flag its place, and a row to the labels that fit; faults stand for themselves."""
+    """Give each flag its place, and a row to the labels that fit; faults have no label."""
     free_from = [0.0] * LABEL_ROWS
     placed = []
     for flag in flags:

@@ -1,4 +1,4 @@
-"""What the stages of streams have in common: which computation a delivery was of."""
+"""Stages of pipelines: the computation and the name of a delivery."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ def box_of(delivery: Delivery) -> str | None:
 
 
 def delivery_name(delivery: Delivery, names: Mapping[str, str] = {}) -> str:
-    """Return what a delivery of a pipeline is called.
+    """Return the name of a pipeline's delivery.
 
     Args:
-        names: Of tasks, by the end of their paths: other names than the usual ones.
+        names: Names of tasks by the ends of their paths, in place of the usual ones.
     """
     body: Any = delivery.body or {}
     if "computation" in body and isinstance(body.get("first_slot"), int):

@@ -1,9 +1,8 @@
 """Sums as an API: add to one, read one. JSON in, JSON out; errors as of RFC 9457.
 
-No token against forged requests is asked for here. Such a token guards what a browser sends along
-by itself, above all cookies, and the API reads none: any caller may call. A page elsewhere can
-make a visitor's browser send a form, or plain text, but JSON only after asking us (a preflight),
-and we never agree. So whatever is not declared as JSON is refused, with 415.
+The API needs no CSRF token, because it reads no cookies: any caller may call. A page elsewhere
+can make a visitor's browser send a form or plain text. It can send JSON only after a preflight,
+which we never allow. So the API refuses any body that is not declared as JSON, with 415.
 """
 
 from __future__ import annotations

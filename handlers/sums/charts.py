@@ -60,7 +60,7 @@ def gantt(
     now: datetime.datetime,
     length_s: float,
 ) -> Gantt | None:
-    """Draw the last load over so many seconds; None: there was none."""
+    """Draw the last load over `length_s`; None: there was none."""
     if load.load is None:
         return None
     began_ms = load.load.started_ms

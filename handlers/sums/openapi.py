@@ -1,4 +1,4 @@
-"""What the API promises, as an OpenAPI 3.1 description; a test holds the API to it."""
+"""OpenAPI 3.1 description of the API; a test holds the API to it."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ def page(name: str) -> ResponseReturnValue:
 
 @bp.get("/<name>/live")
 def live(name: str) -> ResponseReturnValue:
-    """Return the part of the page that changes by itself, for the script to put in place."""
+    """Return the live part of the page; its script replaces it."""
     return live_part("sums/_live.html", **_live(_known(name)))
 
 

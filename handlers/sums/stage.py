@@ -1,4 +1,4 @@
-"""The stage of a sum: its last load, and what the deliveries of its writers and folds suffered."""
+"""The stage of a sum: its last load, and the incidents of its writers and folds."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WRITERS, FOLDS = "/tasks/sums/", "/tasks/fork-join/sums/"
 
 @dataclass(frozen=True)
 class SumStage(DemoStage):
-    """The last load of a sum, until its last item was folded; `reads`: what the page has read."""
+    """The last load of a sum, until its last item was folded; `reads`: reads of the page so far."""
 
     reconciliation: Reconciliation
     reads: int

@@ -45,9 +45,8 @@ class LogChart:
     """A log by its own time.
 
     Attributes:
-        watermark: Where the watermark is, in percent: right of it nothing is final. None: the whole
-            log is.
-        minutes: Of a bar.
+        watermark: Its place in percent: right of it nothing is final. None: the whole log is.
+        minutes: Length of a bar.
         peak: The most requests in one.
     """
 
@@ -152,7 +151,7 @@ def _ticks(begin: datetime.datetime, end: datetime.datetime) -> list[tuple[float
 
 @dataclass(frozen=True)
 class Second:
-    """How many results were written in a second of a run."""
+    """Number of results written in a second of a run."""
 
     x: float
     width: float

@@ -64,7 +64,7 @@ def page() -> ResponseReturnValue:
 
 @bp.get("/live")
 def live() -> ResponseReturnValue:
-    """Return the part of the page that changes by itself, for the script to put in place."""
+    """Return the live part of the page; its script replaces it."""
     return live_part("weblog/_live.html", **_live())
 
 
@@ -92,7 +92,7 @@ def _too_many(error: str) -> Response:
 
 
 def _give(log_id: str, pace: str) -> bool:
-    """Give the pipeline what a form holds; return whether it is new.
+    """Give a form's logs to the pipeline; return whether they are new.
 
     Raises:
         BadLogError: it is no log.

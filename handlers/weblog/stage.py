@@ -1,4 +1,4 @@
-"""The stage of the web log: its last run, and what its deliveries suffered."""
+"""The stage of the web log: its last run, and the incidents of its deliveries."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NAMES = {"pull": "the reading of the log"}
 
 @dataclass(frozen=True)
 class WeblogStage(DemoStage):
-    """The last run of the web log; `reads`: what the page has read."""
+    """The last run of the web log; `reads`: reads of the page so far."""
 
     progress: Progress
     reads: int

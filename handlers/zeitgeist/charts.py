@@ -1,4 +1,4 @@
-"""The chart of a query: its counts, the band of what is usual, alerts, and the watermark."""
+"""The chart of a query: its counts, the band of usual counts, alerts, and the watermark."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ class Chart:
     """A chart; paths are in units of the lines, all else in percent.
 
     Attributes:
-        band: The area of what is usual.
-        line: What was counted; complete buckets.
-        open: What was counted so far of buckets that are not complete.
+        band: The area of usual counts.
+        line: Counts of complete buckets.
+        open: Counts so far of incomplete buckets.
         watermark: None: it lies outside.
         front: Up to where the fastest feed is.
     """
@@ -101,9 +101,9 @@ def chart_of(
     """Return the chart of a query.
 
     Args:
-        points, so_far: Complete buckets, and what was counted of others.
+        points, so_far: Complete buckets, and counts so far of others.
         span: From when to when.
-        shift: By how much the times of the stream are ahead of those that are shown.
+        shift: The lead of the stream's times over the times on the page.
     """
     begin, end = span
     frame = _Frame(begin, end, _top(points, so_far))
@@ -130,7 +130,7 @@ def spark_of(
     watermark: int,
     shift: int,
 ) -> Spark:
-    """Return the small chart of a query; the arguments are those of `chart_of`."""
+    """Return the small chart of a query; `chart_of` describes the arguments."""
     begin, end = span
     latest = points[-1].count if points else None
     frame, means = _Frame(begin, end, _top(points, [])), list(_means(points))
@@ -207,7 +207,7 @@ def _ticks(frame: _Frame, shift: int) -> Iterator[tuple[float, str]]:
 
 
 def _tick(at: int) -> str:
-    """Return what stands below a chart: a day at its beginning, and the time within it.
+    """Return the labels below a chart: a day at its beginning, and the time within it.
 
     >>> _tick(4 * 86_400_000), _tick(4 * 86_400_000 + 43_200_000)
     ('Mon 5 Jan', '12:00')

@@ -56,13 +56,13 @@ STEERED = {"rumour": playbacks.RUMOUR, "quiet": playbacks.SILENCE}
 
 @bp.get("")
 def page() -> ResponseReturnValue:
-    """Show the playback that goes on, or the last one."""
+    """Show the current playback, or the last one."""
     return _page("", 200)
 
 
 @bp.get("/live")
 def live() -> ResponseReturnValue:
-    """Return the part of the page that changes by itself, for the script to put in place."""
+    """Return the live part of the page; its script replaces it."""
     return live_part("zeitgeist/_live.html", **_live())
 
 
@@ -101,7 +101,7 @@ def _check_none_goes_on(playback_id: str) -> None:
     """Check that before a file is read or stored; `start` checks it again.
 
     Raises:
-        PlaybackGoesOnError: another playback goes on.
+        PlaybackGoesOnError: another playback is running.
     """
     playback = playbacks.current()
     if playback is not None and playback.id != playback_id and not playback.is_over:
@@ -128,7 +128,7 @@ def _series(files: list[Any]) -> list[Series]:
 
 @bp.post("/playbacks/<playback_id>/<any(rumour, quiet, hold, release, speed, stop):verb>")
 def steer(playback_id: str, verb: str) -> ResponseReturnValue:
-    """Change a playback while it goes on."""
+    """Change a running playback."""
     query, feed = request.form.get("query", ""), request.form.get("feed", "")
     playback = playbacks.current()
     if playback is None or playback.id != playback_id:
@@ -152,7 +152,7 @@ def steer(playback_id: str, verb: str) -> ResponseReturnValue:
 
 @bp.post("/intervals/<any(split, merge):verb>")
 def reshape(verb: str) -> ResponseReturnValue:
-    """Split the interval that has most to do, or merge what was split. Local only."""
+    """Split the busiest interval, or merge split ones again. Local only."""
     playback = playbacks.current()
     if not settings().is_local:
         abort(404)
@@ -170,7 +170,7 @@ def reshape(verb: str) -> ResponseReturnValue:
 
 @bp.post("/detector/<int:version>")
 def replace_detector(version: int) -> ResponseReturnValue:
-    """Have another version of the detector take over, while all goes on. Local only."""
+    """Replace the detector by another version while the pipeline runs. Local only."""
     if not settings().is_local:
         abort(404)
     try:
@@ -220,7 +220,7 @@ def _page(error: str, status: int) -> ResponseReturnValue:
 
 
 def _check(live: dict[str, Any]) -> Check | None:
-    """Return whether the pipeline has what a plain run has of the chosen query.
+    """Compare the pipeline's results for the chosen query with those from a plain run.
 
     None: there is none, or it is too long.
     """
@@ -272,7 +272,7 @@ def _versions(topology: Any) -> tuple[int, int]:
 
 
 def _of_playback(playback: Playback, status: Any) -> dict[str, Any]:
-    """Return what is shown of the queries of a playback, and of the chosen one."""
+    """Return the template's context for a playback: all queries, and the chosen one."""
     board = board_of(clients(), playback, status)
     part = playback.part(request.args.get("q", "")) or playback.parts[0]
     days = max(1, -(-(playback.end - playback.begin) // DAY_MS))

@@ -1,4 +1,4 @@
-"""The stage of zeitgeist: its last playback, what its deliveries suffered, how all is cut up."""
+"""The stage of zeitgeist: its last playback, and the rows of its computations."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ class Piece:
 
 @dataclass(frozen=True)
 class Row:
-    """How far a computation is, its version, and the intervals that its keys are cut into.
+    """A computation: progress, version, and the intervals of its keys.
 
-    `change`: what becomes of it, and how many intervals and sources know; empty: nothing.
+    `change`: its current change, and how many intervals and sources know; empty without one.
     """
 
     name: str
@@ -52,7 +52,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Sums:
-    """What has come in since the pipeline began, and what the first computation made of it."""
+    """Records received since the pipeline began, by the first computation's verdict."""
 
     received: int
     counted: int
@@ -63,12 +63,12 @@ class Sums:
 
     @property
     def in_flight(self) -> int:
-        """Records that are neither: in an inbox, as far as two reads can tell while they move."""
+        """Records without a verdict yet; a bit off while records move between two reads."""
         return max(0, self.received - self.counted - self.late - self.dead - self.repeated)
 
     @property
     def adds_up(self) -> bool:
-        """Whether nothing is lost and nothing is doubled; when all is at rest."""
+        """True if nothing is lost and nothing is doubled, once the pipeline is idle."""
         done = self.counted + self.late + self.dead + self.repeated
         return self.received == done + self.waiting
 
@@ -101,7 +101,7 @@ def _pieces(computation: Any) -> list[Piece]:
 
 
 def sums_of(status: Any) -> Sums:
-    """Return what has come in, and what became of it."""
+    """Return the records received, by the first computation's verdict."""
     source, counter = status.sources["queries"], status.computations["counter"]
     return Sums(
         source.records,
