@@ -2,9 +2,9 @@
 
 - server: the aiohttp application, start and stop.
 - guards: who may ask (this machine, this origin, with a token on every form).
-- pages: the HTML pages, a module each; they work without JavaScript.
+- pages: the HTML pages, a module each; they work without JavaScript. frame: what they share.
+- screen: what the pages read and move, and the templates that show it.
+- reading: queues, tasks, runs and what the app stored, as the pages show them.
 - api: JSON next to the Cloud Tasks emulator's own control API.
-- work, dead_tasks, outbox: what the pages show of queues, tasks and what the app stored.
-- datastore_reader: the connection to Datastore.
 - words: how times, sizes, states and bodies are written for people.
 """

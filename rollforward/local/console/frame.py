@@ -4,18 +4,16 @@ import asyncio
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 from urllib.parse import quote
 
 from aiohttp import web
 from google.api_core.exceptions import GoogleAPIError
 
 from rollforward.local.cloudtasks.protocol.errors import Refused
+from rollforward.local.console.screen import Screen
 from rollforward.local.console.words import counted
 from rollforward.local.errors import DevserverError
-
-if TYPE_CHECKING:
-    from rollforward.local.console.server import Console
 
 PATIENCE_S = 2.0
 
@@ -61,11 +59,11 @@ Route = tuple[str, str, Handler]
 class Section(ABC):
     """One part of the console: a page, the pages below it, and their forms."""
 
-    def __init__(self, console: "Console") -> None:
-        """Serve this console."""
-        self.console = console
-        self.platform = console.platform
-        self.engine = console.platform.tasks.engine
+    def __init__(self, screen: Screen) -> None:
+        """Show pages on this screen."""
+        self.screen = screen
+        self.platform = screen.platform
+        self.engine = screen.platform.tasks.engine
 
     @abstractmethod
     def table(self) -> list[Route]:
@@ -85,7 +83,7 @@ class Section(ABC):
         if said in NOTICES_OF_MANY:
             many = counted(whole(request.query.get("count", "")), "task")
             notice = NOTICES_OF_MANY[said].format(many)
-        return self.console.render(request, template, notice=notice, **context)
+        return self.screen.render(request, template, notice=notice, **context)
 
     def _with_errors(self, handler: Handler) -> Handler:
         """Wrap a handler: what it refuses becomes a page that says so."""
@@ -105,7 +103,7 @@ class Section(ABC):
 
     def error(self, request: web.Request, status: int, message: str) -> web.Response:
         """Return a page that says why not."""
-        return self.console.error_page(request, status, message)
+        return self.screen.error_page(request, status, message)
 
     def queue_name(self, request: web.Request) -> str:
         """Return the full name of the queue in the address."""

@@ -5,15 +5,33 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from typing import Protocol
 
 from rollforward.local.errors import DevserverError
-from rollforward.local.services.datastore import DatastoreEmulator
+from rollforward.local.saves.saves import Save
 
 # Under writes without pause; else a save is made as soon as there is none for a moment.
 SAVE_EVERY_S = 30.0
 # A save takes seconds when there is much to save: not more than a twentieth of the time.
 _SAVE_SHARE = 20.0
 _LOOK_EVERY_S = 2.0
+
+
+class SavedDatastore(Protocol):
+    """A Datastore that can be saved."""
+
+    @property
+    def saved(self) -> Save | None:
+        """The newest save, None if there is none."""
+        ...
+
+    def changed_to(self) -> int | None:
+        """Return the version that is not saved yet, None if there is nothing to save."""
+        ...
+
+    def save(self, as_of: float = 0.0, *, is_last: bool = False) -> bool:
+        """Save what it holds, if that has changed; return whether it did."""
+        ...
 
 
 @dataclass
@@ -26,7 +44,7 @@ class Autosave:
         say: Called with a line for the person at the terminal.
     """
 
-    datastore: DatastoreEmulator
+    datastore: SavedDatastore
     standing_still: Callable[[], AbstractContextManager[None]]
     tasks_time: Callable[[], float]
     say: Callable[[str], None]

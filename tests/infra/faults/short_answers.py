@@ -16,7 +16,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from google.cloud.datastore_v1.types import (
     LookupRequest,
@@ -28,9 +28,6 @@ from google.cloud.datastore_v1.types import (
 
 from tests.infra.runs import soak
 
-if TYPE_CHECKING:
-    from tests.infra.world import World
-
 # Before the cursors that are given out: one that says nothing else stands for the beginning.
 _MARK = b"short:"
 NOT_FINISHED = QueryResultBatch.MoreResultsType.NOT_FINISHED
@@ -39,6 +36,19 @@ CUT_OF = 3
 # The Datastore emulator cannot go on from a cursor among the values of a repeated property.
 REPEATED = ["Post", "places"]
 SEED = soak.SEED if soak.IS_SOAK else ""
+
+
+class Wire(Protocol):
+    """A wire to Datastore: it asks by a function that tests replace."""
+
+    ask: Callable[..., Any]
+
+
+class Wired(Protocol):
+    """A world, as far as it is known here."""
+
+    @property
+    def wire(self) -> Wire: ...
 
 
 @dataclass
@@ -150,7 +160,7 @@ def _plain(kind: Any, request: Any) -> Any:
 
 
 @contextmanager
-def shortened(world: World, seed: int = 0) -> Iterator[ShortAnswers]:
+def shortened(world: Wired, seed: int = 0) -> Iterator[ShortAnswers]:
     """Cut the answers to all that this block asks."""
     answers = ShortAnswers(random.Random(seed))
     with _asking(world, answers.ask):
@@ -158,14 +168,14 @@ def shortened(world: World, seed: int = 0) -> Iterator[ShortAnswers]:
 
 
 @contextmanager
-def whole(world: World) -> Iterator[None]:
+def whole(world: Wired) -> Iterator[None]:
     """Answer all that this block asks at once: it counts the calls."""
     with _asking(world, lambda goes_on, *call: goes_on(*call)):
         yield
 
 
 @contextmanager
-def _asking(world: World, ask: Callable[..., Any]) -> Iterator[None]:
+def _asking(world: Wired, ask: Callable[..., Any]) -> Iterator[None]:
     before, world.wire.ask = world.wire.ask, ask
     try:
         yield

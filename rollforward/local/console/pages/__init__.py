@@ -16,8 +16,6 @@
 | /faults   | fault rules, mail faults                  | add, remove, kill a worker  |
 """
 
-from typing import TYPE_CHECKING
-
 from aiohttp import web
 
 from rollforward.local.console.frame import Section
@@ -35,25 +33,7 @@ from rollforward.local.console.pages.overview import Overview
 from rollforward.local.console.pages.queues import Queues
 from rollforward.local.console.pages.runs import RunPages
 from rollforward.local.console.pages.tasks import Tasks
-
-if TYPE_CHECKING:
-    from rollforward.local.console.server import Console
-
-MENU = [
-    ("/", "Overview"),
-    ("/queues", "Queues"),
-    ("/tasks", "Tasks"),
-    ("/runs", "Runs"),
-    ("/dead", "Dead tasks"),
-    ("/outbox", "Outbox"),
-    ("/data", "Data"),
-    ("/limits", "Limits"),
-    ("/costs", "Costs"),
-    ("/logs", "Logs"),
-    ("/mail", "Mail"),
-    ("/cron", "Cron"),
-    ("/faults", "Faults"),
-]
+from rollforward.local.console.screen import Screen
 
 _SECTIONS: list[type[Section]] = [
     Overview,
@@ -73,6 +53,6 @@ _SECTIONS: list[type[Section]] = [
 ]
 
 
-def routes(console: "Console") -> list[web.RouteDef]:
-    """Return the routes of all pages of a console."""
-    return [route for section in _SECTIONS for route in section(console).routes()]
+def routes(screen: Screen) -> list[web.RouteDef]:
+    """Return the routes of all pages."""
+    return [route for section in _SECTIONS for route in section(screen).routes()]

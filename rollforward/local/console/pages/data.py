@@ -32,7 +32,7 @@ class Data(Section):
     async def kinds(self, request: web.Request) -> web.Response:
         """Show the kinds of a namespace."""
         namespace, counts = request.query.get("ns", ""), request.query.get("counts") == "yes"
-        entities, address = self.console.entities, self.platform.datastore_address
+        entities, address = self.screen.entities, self.platform.datastore_address
         problem, kinds, namespaces = "", [], [""]
         try:
             kinds, namespaces = await asyncio.gather(
@@ -68,7 +68,7 @@ class Data(Section):
         )
         page, problem = Page([], ""), ""
         try:
-            entities, address = self.console.entities, self.platform.datastore_address
+            entities, address = self.screen.entities, self.platform.datastore_address
             page = await asyncio.to_thread(entities.page, address, asked)
         except (BadKeyError, BadValueError, InvalidArgument) as error:
             raise web.HTTPBadRequest(text=str(error)) from None
@@ -95,7 +95,7 @@ class Data(Section):
         namespace = request.query.get("ns", "")
         try:
             path = path_of(request.query.get("path", ""))
-            entities, address = self.console.entities, self.platform.datastore_address
+            entities, address = self.screen.entities, self.platform.datastore_address
             shown = await asyncio.to_thread(entities.one, address, path, namespace)
         except (BadKeyError, InvalidArgument) as error:
             raise web.HTTPBadRequest(text=str(error)) from None

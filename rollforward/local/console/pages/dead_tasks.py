@@ -93,7 +93,7 @@ class DeadTasks(Section):
     async def _newest(
         self, *, text: str, unresolved_only: bool = False, limit: int = PAGE_DEAD
     ) -> list[DeadTask]:
-        return await self.console.dead_tasks.newest(
+        return await self.screen.dead_tasks.newest(
             self.platform.datastore_address, text=text, unresolved_only=unresolved_only, limit=limit
         )
 

@@ -23,7 +23,7 @@ class Outbox(Section):
         """Show what was committed and waits to be created."""
         problem, shown = "", Shown([], [])
         try:
-            shown = await self.console.outbox.oldest(self.platform.datastore_address)
+            shown = await self.screen.outbox.oldest(self.platform.datastore_address)
         except GoogleAPIError as error:
             problem = f"Datastore does not answer: {error}"
         rate = await self._relayed_per_s()

@@ -30,7 +30,7 @@ class Overview(Section):
         """Show services, load, and what needs attention."""
         rows = work.queue_rows(self.engine)
         dead, late = await asyncio.gather(self._dead_or_none(), self._late_or_none())
-        samples = self.console.samples
+        samples = self.screen.samples
         graphs = [
             ("Depth", "tasks", list(samples.depth)),
             ("Created", "per second", list(samples.created)),
@@ -81,9 +81,9 @@ class Overview(Section):
 
     async def _late_or_none(self) -> list[Waiting] | None:
         """Return what has waited too long, None if Datastore does not say in time."""
-        return await in_time(self.console.outbox.late(self.platform.datastore_address))
+        return await in_time(self.screen.outbox.late(self.platform.datastore_address))
 
     async def _dead_or_none(self) -> list[DeadTask] | None:
         """Return the unresolved dead tasks, None if Datastore does not say in time."""
         address = self.platform.datastore_address
-        return await in_time(self.console.dead_tasks.newest(address, unresolved_only=True))
+        return await in_time(self.screen.dead_tasks.newest(address, unresolved_only=True))

@@ -257,4 +257,5 @@ def test_samples_follow_the_tasks(console, engine):
     """Depth and flow are taken each second, from what the engine holds."""
     add_task(engine)
 
-    eventually(lambda: bool(console.samples.depth) and console.samples.depth[-1] == 1, "a sample")
+    depth = console.screen.samples.depth
+    eventually(lambda: bool(depth) and depth[-1] == 1, "a sample")

@@ -1,0 +1,134 @@
+"""The screen of the console: what pages read and move, and the templates that show it."""
+
+import hashlib
+import re
+import time
+from http import HTTPStatus
+from pathlib import Path
+
+import jinja2
+from aiohttp import web
+
+from rollforward.local.console import words
+from rollforward.local.console.fault_words import FAULTS
+from rollforward.local.console.guards import Guards
+from rollforward.local.console.platform import Context, Platform
+from rollforward.local.console.reading.datastore_reader import DatastoreReader
+from rollforward.local.console.reading.dead_tasks import DeadTasks
+from rollforward.local.console.reading.entities import Entities
+from rollforward.local.console.reading.outbox import Outbox
+from rollforward.local.console.reading.work import Samples
+
+MENU = [
+    ("/", "Overview"),
+    ("/queues", "Queues"),
+    ("/tasks", "Tasks"),
+    ("/runs", "Runs"),
+    ("/dead", "Dead tasks"),
+    ("/outbox", "Outbox"),
+    ("/data", "Data"),
+    ("/limits", "Limits"),
+    ("/costs", "Costs"),
+    ("/logs", "Logs"),
+    ("/mail", "Mail"),
+    ("/cron", "Cron"),
+    ("/faults", "Faults"),
+]
+_TIME = re.compile(rb"(<time [^>]*>)[^<]*</time>")
+_MESSAGES = {
+    404: "There is no such page in the console.",
+    405: "This address takes forms only: go back to the page with the button.",
+    413: "This form is too large.",
+}
+
+
+class Screen:
+    """Renders pages, and holds what they show."""
+
+    def __init__(self, platform: Platform, guards: Guards) -> None:
+        """Show this platform; each form carries a token of the guards."""
+        self.platform = platform
+        self.samples = Samples(platform.tasks.engine)
+        settings = platform.settings
+        self._reader = DatastoreReader(settings.project, settings.datastore_database)
+        self.entities = Entities(self._reader)
+        self.dead_tasks = DeadTasks(self._reader)
+        self.outbox = Outbox(self._reader)
+        self._guards = guards
+        self._templates = _templates()
+
+    def close(self) -> None:
+        """Close the connection to Datastore."""
+        self._reader.close()
+
+    def error_page(self, request: web.Request, status: int, message: str) -> web.Response:
+        """Return a page that says why not."""
+        title = HTTPStatus(status).phrase
+        message = message or _MESSAGES.get(status, "This did not work.")
+        shown = {"notice": "", "code": status, "title": title, "message": message}
+        page = self.render(request, "error.html", **shown)
+        page.set_status(status)
+        return page
+
+    def render(self, request: web.Request, template: str, **context: object) -> web.Response:
+        """Return a page."""
+        known: Context = {
+            "now": time.time(),
+            "path": request.path,
+            "here": request.path_qs,
+            "csrf": self._guards.token(request),
+            "project": self.platform.settings.project,
+            "app_url": self.platform.app_url,
+        }
+        html = self._templates.get_template(template).render(known | context)
+        # A mail or a body may hold half a character, which is none in UTF-8.
+        content = html.encode(errors="replace")
+        tag = etag_of(content)
+        if request.method == "GET" and request.headers.get("If-None-Match") == tag:
+            return web.Response(status=304, headers={"ETag": tag})
+        return web.Response(
+            body=content, content_type="text/html", charset="utf-8", headers={"ETag": tag}
+        )
+
+
+def etag_of(page: bytes) -> str:
+    """Return the ETag of a page: the same as long as only its relative times have changed.
+
+    The script writes those anew by itself; so a page at rest costs a 304.
+
+    >>> etag_of(b'<time x="1">1 s ago</time>') == etag_of(b'<time x="1">2 s ago</time>')
+    True
+    """
+    digest = hashlib.sha256(_TIME.sub(rb"\1", page)).hexdigest()
+    return f'W/"{digest[:32]}"'
+
+
+def _templates() -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(
+        when=words.when,
+        stamp=words.stamp,
+        duration=words.duration,
+        size=words.size,
+        span=words.span,
+        clock=words.clock,
+        late=words.late,
+        counted=words.counted,
+    )
+    environment.globals.update(
+        STATES=words.STATES,
+        SERVICE_STATES=words.SERVICE_STATES,
+        RUN_STATES=words.RUN_STATES,
+        OUTCOMES=words.OUTCOMES,
+        FAULTS=FAULTS,
+        MENU=MENU,
+        sparkline=words.sparkline,
+        header_value=words.header_value,
+    )
+    return environment
