@@ -35,7 +35,7 @@ from rollforward.streams.driver import Engine
 from rollforward.streams.exchange.pulling import pull, pull_wake
 from rollforward.streams.graph.head import read_head
 from rollforward.streams.model.records import FOREVER
-from rollforward.streams.storage.remote_calls import Create, Pause, Wake
+from rollforward.streams.storage.remote_calls import CreateTasks, Pause, Wake
 from rollforward.streams.storage.schema import HEAD, Names
 from rollforward.streams.workers.worker import Worker
 
@@ -108,7 +108,7 @@ class Machine:
     def run(self) -> None:
         """Pull all, and work until the last window is kept."""
         self.engine.run(read_head(self.environment))
-        self._create(Create([pull_wake(self.environment, "in", 0)]))
+        self._create(CreateTasks([pull_wake(self.environment, "in", 0)]))
         names = Names(self.pipeline.name)
         while not self._is_over(names):
             now = time.monotonic()
@@ -139,11 +139,13 @@ class Machine:
             return
         self.counts["calls"] += 1
         try:
-            process[1] = self._create(call) if isinstance(call, Create) else self.engine._do(call)
+            process[1] = (
+                self._create(call) if isinstance(call, CreateTasks) else self.engine._do(call)
+            )
         except Exception as error:
             process[1] = error
 
-    def _create(self, call: Create) -> None:
+    def _create(self, call: CreateTasks) -> None:
         for wake in call.wakes:
             if wake.name not in self.known:
                 self.known.add(wake.name)

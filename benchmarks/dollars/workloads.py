@@ -32,7 +32,7 @@ from rollforward import continuations
 from rollforward.continuations.progress import progress
 from rollforward.datastore.transactions import transact
 from rollforward.runtime import Cost
-from rollforward.streams import Pushed
+from rollforward.streams import PushedRecord
 
 TIMEOUT_S = 120
 CLIENTS, MANY = 8, 32
@@ -248,7 +248,11 @@ def windows(bench: Bench) -> Iterator[Compared]:
     def push_all() -> None:
         for first in range(0, RECORDS, BATCH):
             part = enumerate(events(RECORDS)[first : first + BATCH], first)
-            push(bench, pipeline, [Pushed(f"{n}", {"key": each.key}, each.at) for n, each in part])
+            push(
+                bench,
+                pipeline,
+                [PushedRecord(f"{n}", {"key": each.key}, each.at) for n, each in part],
+            )
         pipeline.close(bench.clients, "in")
 
     def enqueue_all() -> None:

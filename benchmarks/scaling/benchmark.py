@@ -22,10 +22,10 @@ from benchmarks.harness.results import percentile
 from benchmarks.scaling.profile import Latencies
 from benchmarks.scaling.simulation import FIRST_MS, Machine, Simulation, Steps, found_letters
 from rollforward.streams import Computation, Context, Pipeline, PushSource, Record
-from rollforward.streams.exchange.ingest import Arrival, Offer, inject
-from rollforward.streams.graph.environment import Pace
+from rollforward.streams.exchange.ingest import IncomingRecord, IngestRequest, ingest
+from rollforward.streams.graph.environment import StreamConfig
 from rollforward.streams.graph.head import read_head
-from rollforward.streams.model.errors import HeldBackError
+from rollforward.streams.model.errors import BackpressureError
 from rollforward.streams.model.limits import Limits
 from rollforward.streams.model.sources import MAX_PROCESSES
 from rollforward.streams.storage.remote_calls import Commit, Found, Key, Pause
@@ -92,9 +92,9 @@ def by_key(value: Mapping[str, Any]) -> str:
     return str(value["key"])
 
 
-def arrival(key: str, at: int) -> Arrival:
+def arrival(key: str, at: int) -> IncomingRecord:
     """Return a record of a key."""
-    return Arrival("", f'{{"key":"{key}"}}', at, {"key": key})
+    return IncomingRecord("", f'{{"key":"{key}"}}', at, {"key": key})
 
 
 @dataclass
@@ -135,10 +135,10 @@ class Load:
         while True:
             now_ms = FIRST_MS + int(simulation.now_ms)
             keys = [f"k{chance.randrange(KEYS)}" for _ in range(shape.pushed)]
-            offer = Offer(*feed, [arrival(key, now_ms) for key in keys])
+            offer = IngestRequest(*feed, [arrival(key, now_ms) for key in keys])
             try:
-                yield from inject(environment, offer)
-            except HeldBackError as error:
+                yield from ingest(environment, offer)
+            except BackpressureError as error:
                 yield Pause(error.retry_after_s)
             due_ms = due_ms + pause_ms if shape.rate else simulation.now_ms
             if due_ms > simulation.now_ms:
@@ -165,7 +165,9 @@ class Load:
                 self._note_held(is_held=bool(head.held))
                 self.watermark_lags_ms.append(now_ms - head.inputs.get(self._last, FIRST_MS))
         if self.is_counted:
-            lags = [now_ms - letter.at for letter in found_letters(before.items(), self._last)]
+            lags = [
+                now_ms - letter.timestamp_ms for letter in found_letters(before.items(), self._last)
+            ]
             self.records += len(lags)
             self.lags_ms += lags[::10]
 
@@ -238,7 +240,7 @@ def run(workers: int, shape: Shape, latencies: Latencies) -> Run:
     feeds = max(4, shape.feeds * workers)
     simulation = Simulation(
         shape.pipeline(feeds), workers, at_once=shape.at_once,
-        latencies=latencies, pace=Pace(), seed=SEED,
+        latencies=latencies, config=StreamConfig(), seed=SEED,
     )  # fmt: skip
     load = Load(simulation, shape)
     simulation.run(simulation.now_ms + shape.warm_s * 1_000)

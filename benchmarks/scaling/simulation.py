@@ -20,19 +20,19 @@ from benchmarks.scaling.profile import CALL_MS, FOUND_MS, RECORD_MS, ContendedEr
 from benchmarks.scaling.rows import Rows
 from rollforward.streams.coordinator import tick
 from rollforward.streams.graph.declaration import Declaration
-from rollforward.streams.graph.environment import Environment, Pace
+from rollforward.streams.graph.environment import Environment, StreamConfig
 from rollforward.streams.storage.remote_calls import (
     ChangedError,
     Commit,
-    Create,
+    CreateTasks,
     Found,
     Key,
     OutcomeUnknownError,
     Pause,
-    Peek,
-    Peeks,
     Read,
     Scan,
+    ScanKeys,
+    ScanKeysMany,
     Snapshot,
     Wake,
 )
@@ -87,10 +87,10 @@ class Simulation:
         *,
         at_once: int,
         latencies: Latencies,
-        pace: Pace,
+        config: StreamConfig,
         seed: int,
     ) -> None:
-        self.pipeline, self.latencies, self.pace = pipeline, latencies, pace
+        self.pipeline, self.latencies, self.config = pipeline, latencies, config
         self.random = random.Random(seed)
         self.rows = Rows()
         self.now_ms = 0.0
@@ -125,10 +125,10 @@ class Simulation:
             now_ms=lambda: FIRST_MS + int(self.now_ms),
             elapsed_ms=lambda: self.now_ms,
             new_id=lambda: f"{self.random.getrandbits(64):016x}",
-            complain=lambda text: None,
-            pace=self.pace,
+            warn=lambda text: None,
+            config=self.config,
             memories=machine.memories,
-            later=lambda steps: self.start(steps, machine, "ring"),
+            run_in_background=lambda steps: self.start(steps, machine, "ring"),
         )
 
     def start(self, steps: Steps, machine: Machine, role: str) -> None:
@@ -218,7 +218,7 @@ class Simulation:
         elif what not in ("peek", "peeks"):  # Names alone are no reads.
             self.costs["reads"] += rows
         self.costs["calls"] += 1
-        if isinstance(call, Peeks):  # Side by side: as long as the slowest one.
+        if isinstance(call, ScanKeysMany):  # Side by side: as long as the slowest one.
             draws = [self.latencies.draw("peek", self.random) for _ in call.peeks]
             took_ms = max(draws) + FOUND_MS * rows
         elif what in ("peek", "scan"):
@@ -235,16 +235,16 @@ class Simulation:
         if isinstance(call, Snapshot):
             moment = self.rows.begin_moment(id(process))
             return (moment, self.rows.read(call.keys)), len(call.keys)
-        if isinstance(call, Create):
+        if isinstance(call, CreateTasks):
             self._create(call.wakes)
             return None, len(call.wakes)
-        if isinstance(call, Peeks):
+        if isinstance(call, ScanKeysMany):
             answers = [self._answered(process, each)[0] for each in call.peeks]
             return answers, sum(map(len, answers))
-        assert isinstance(call, Peek | Scan)
-        at = call.at if isinstance(call, Peek) else None
+        assert isinstance(call, ScanKeys | Scan)
+        at = call.at if isinstance(call, ScanKeys) else None
         found = self.rows.scan(call.kind, call.low, call.high, call.limit, at)
-        return ([name for name, _ in found] if isinstance(call, Peek) else found), len(found)
+        return ([name for name, _ in found] if isinstance(call, ScanKeys) else found), len(found)
 
     def _send_commit(self, process: Process, commit: Commit) -> None:
         """Commit behind those that write a row of this one, as often as that may be written."""

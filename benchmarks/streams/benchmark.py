@@ -52,7 +52,7 @@ from benchmarks.streams.weak import measure_weak
 from benchmarks.streams.workload import events, truth
 from rollforward.datastore import bodies
 from rollforward.runtime import Cost
-from rollforward.streams import Pipeline, Pushed
+from rollforward.streams import Pipeline, PushedRecord
 from rollforward.streams.storage.schema import HEAD
 
 # By a task for each record.
@@ -195,7 +195,7 @@ def _costs(bench: Bench) -> Iterator[Result]:
         before, read_before = bench.cost(), bench.read_meter.total()
         for first in range(0, count, size):
             part = enumerate(events(count)[first : first + size], first)
-            pushed = [Pushed(f"{n}", {"key": each.key}, each.at) for n, each in part]
+            pushed = [PushedRecord(f"{n}", {"key": each.key}, each.at) for n, each in part]
             push(bench, pipeline, pushed)
         pipeline.close(bench.clients, "in")
         read = bench.read_meter.total() - read_before

@@ -20,10 +20,10 @@ from rollforward.local.services.standalone import datastore_emulator
 from rollforward.outbox import InlineRelay
 from rollforward.runtime import Clients, Meter, NoCache, open_datastore
 from rollforward.runtime.messages import Message
-from rollforward.streams import Computation, Context, Pipeline, Pushed, Record
+from rollforward.streams import Computation, Context, Pipeline, PushedRecord, Record
 from rollforward.streams.driver import Engine
-from rollforward.streams.graph.environment import Pace
-from rollforward.streams.workers.lease import Memory
+from rollforward.streams.graph.environment import StreamConfig
+from rollforward.streams.workers.lease import CachedInterval
 from rollforward.streams.workers.worker import Worker
 
 KEYS, STATE_CHARS = 2_000, 400
@@ -133,7 +133,7 @@ def _spent(clients: Clients, name: str, part: float) -> Spent:
 def _push(clients: Clients, pipeline: Pipeline, keys: Sequence[str], first: int = 0) -> None:
     """Push a record of each key, in chunks as large as a batch."""
     records = [
-        Pushed(f"{n}", {"key": key, "text": f"{n:0{STATE_CHARS}}"}, FIRST_MS + n)
+        PushedRecord(f"{n}", {"key": key, "text": f"{n:0{STATE_CHARS}}"}, FIRST_MS + n)
         for n, key in enumerate(keys, first)
     ]
     for start in range(0, len(records), BATCH):
@@ -142,8 +142,10 @@ def _push(clients: Clients, pipeline: Pipeline, keys: Sequence[str], first: int 
 
 def _work(clients: Clients, pipeline: Pipeline, cache_bytes: int) -> None:
     """Have a worker take all that waits, with a state cache of a size."""
-    pace = Pace(max_records=BATCH, max_chunks=10, linger=(), gather_s=0, cache_bytes=cache_bytes)
-    engine = Engine(clients, pipeline, pace)
+    config = StreamConfig(
+        max_records=BATCH, max_chunks=10, linger=(), gather_s=0, cache_bytes=cache_bytes
+    )
+    engine = Engine(clients, pipeline, config)
     engine.run(Worker(engine.environment, "kept", 0).run())
 
 
@@ -151,5 +153,5 @@ def _remembered(clients: Clients, pipeline: Pipeline) -> int:
     """Return how many bytes a worker's memory of all states has."""
     environment = Engine(clients, pipeline).environment
     memory = environment.memories[environment.names.interval("kept", 0)]
-    assert isinstance(memory, Memory)
+    assert isinstance(memory, CachedInterval)
     return memory.shelf.rows.bytes

@@ -53,7 +53,7 @@ from benchmarks.streams.workload import truth
 from pipelines.zeitgeist.pipeline import FEEDS
 from pipelines.zeitgeist.series import BUCKET_MS
 from rollforward.runtime import Cost
-from rollforward.streams import Pipeline, Pushed
+from rollforward.streams import Pipeline, PushedRecord
 
 APP = "benchmarks.streams.app:serve()"
 WORKERS = (1, 2, 4)
@@ -221,7 +221,9 @@ def _push_feed(bench: Bench, feed: int, first: int, end: int) -> None:
     for number in range(first, end):
         start = FIRST_BUCKET_MS + number * BUCKET_MS
         records = [
-            Pushed(f"{series}:{number}", {"query": f"q{series}", "n": chance.randint(5, 50)}, start)
+            PushedRecord(
+                f"{series}:{number}", {"query": f"q{series}", "n": chance.randint(5, 50)}, start
+            )
             for series in range(feed, SERIES, len(FEEDS))
         ]
         options = {"process": FEEDS[feed], "watermark": start + BUCKET_MS}

@@ -13,8 +13,8 @@ from benchmarks.harness.testbed import Bench
 from benchmarks.streams.app import NOTES
 from benchmarks.streams.workload import KEYS, truth
 from rollforward.datastore import bodies
-from rollforward.streams import Pipeline, Pushed
-from rollforward.streams.model.errors import HeldBackError
+from rollforward.streams import Pipeline, PushedRecord
+from rollforward.streams.model.errors import BackpressureError
 from rollforward.streams.model.slots import first_slots
 from rollforward.streams.storage.schema import Names
 
@@ -30,7 +30,11 @@ class WrongError(Exception):
 
 
 def push(
-    bench: Bench, pipeline: Pipeline, records: Sequence[Pushed], stream: str = "in", **options: Any
+    bench: Bench,
+    pipeline: Pipeline,
+    records: Sequence[PushedRecord],
+    stream: str = "in",
+    **options: Any,
 ) -> None:
     """Push records; when the source has to wait push the same again, as a client does after 429.
 
@@ -41,7 +45,7 @@ def push(
     while True:
         try:
             pipeline.push(bench.clients, stream, records, **options)
-        except HeldBackError:
+        except BackpressureError:
             if time.monotonic() > ends_at:
                 raise
             time.sleep(RETRY_AFTER_S)
@@ -74,9 +78,9 @@ def push_paced(
     return accepted
 
 
-def numbered(number: int, at: int) -> Pushed:
+def numbered(number: int, at: int) -> PushedRecord:
     """Return a record that says its number."""
-    return Pushed(f"{number}", {"key": f"k{number * 7919 % KEYS}", "number": number}, at)
+    return PushedRecord(f"{number}", {"key": f"k{number * 7919 % KEYS}", "number": number}, at)
 
 
 def hops_ms(bench: Bench, accepted: dict[int, float], records: int) -> list[float]:

@@ -21,7 +21,7 @@ from benchmarks.streams.app import NOTES, Noted, Pass, by_key, pushed
 from benchmarks.streams.workload import KEYS
 from rollforward.flask.context import clients
 from rollforward.runtime import Clients
-from rollforward.streams import Computation, Context, Pipeline, Pushed, PushSource, Record
+from rollforward.streams import Computation, Context, Pipeline, PushedRecord, PushSource, Record
 from rollforward.streams.connectors.sinks import EffectSink
 from rollforward.streams.model.sink import SinkRecord
 
@@ -84,11 +84,11 @@ def serve() -> Flask:
     return app
 
 
-def records(first: int, size: int) -> list[Pushed]:
+def records(first: int, size: int) -> list[PushedRecord]:
     """Return records of this moment, with numbers of their own."""
     now_ms = int(time.time() * 1000)
     return [
-        Pushed(f"{n}", {"key": f"k{n * 7919 % KEYS}", "number": n}, now_ms)
+        PushedRecord(f"{n}", {"key": f"k{n * 7919 % KEYS}", "number": n}, now_ms)
         for n in range(first, first + size)
     ]
 

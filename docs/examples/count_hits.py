@@ -17,7 +17,7 @@ class HitsPerMinute(Computation):
     outputs = ("hits",)
 
     def record(self, ctx: Context, record: Record) -> None:
-        start = record.at // MINUTE * MINUTE
+        start = record.timestamp_ms // MINUTE * MINUTE
         if start + MINUTE <= ctx.watermark:
             ctx.drop_late()  # Its window is closed.
             return

@@ -250,7 +250,7 @@ def _live() -> dict[str, Any]:
         "playback": playback,
         "goes_on": goes_on,
         "is_moving": is_moving,
-        "held_back": status.sources["queries"].held,
+        "held_back": status.sources["queries"].paused,
         "feeds": FEEDS,
         "speeds": SPEEDS,
         "sample_speed": SAMPLE_SPEED,

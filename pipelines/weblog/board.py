@@ -46,7 +46,7 @@ class Board(Computation):
             self._draw(ctx, result)
         ctx.state.counter("results").add(1)
         ctx.state.counter("records").add(result["records"])
-        ctx.state["at_ms"] = ctx.now
+        ctx.state["at_ms"] = ctx.now_ms
         _count_second(ctx)
         last = ctx.state.list("last")
         last.set([*last.get()[1 - LAST_KEPT :], result])
@@ -68,7 +68,7 @@ def rates_key(at: int) -> str:
 
 def _count_second(ctx: Context) -> None:
     """Count a result for the second in which it was written down."""
-    seconds, now_s = ctx.state.map("seconds"), ctx.now // 1000
+    seconds, now_s = ctx.state.map("seconds"), ctx.now_ms // 1000
     is_new = str(now_s) not in seconds
     seconds.add(str(now_s), 1)
     if is_new:

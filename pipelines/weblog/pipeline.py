@@ -67,8 +67,8 @@ class Around:
 
     def assign(self, record: Record) -> Sequence[Bounds]:
         result = record.value
-        delay = record.at - result["end"] + 1
-        begun = record._replace(at=result["start"])
+        delay = record.timestamp_ms - result["end"] + 1
+        begun = record._replace(timestamp_ms=result["start"])
         windows = Sliding(self.size, self.every).assign(begun)
         return [Bounds(start, end, due + delay) for start, end, due in windows]
 

@@ -152,7 +152,7 @@ def _counts(playback: Playback, part: Part, watermark: int) -> Iterator[tuple[in
     for feed in FEEDS:
         played = replace(playback, parts=alone)
         for record in records_of(played, feed, playback.begin, min(watermark, playback.last)):
-            start = record.at // BUCKET_MS * BUCKET_MS
+            start = record.timestamp_ms // BUCKET_MS * BUCKET_MS
             if "until" in record.value:
                 gaps[start] = record.value["until"] or playback.last
             else:

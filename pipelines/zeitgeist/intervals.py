@@ -34,7 +34,7 @@ def split_busiest(clients: Clients, playback: Playback) -> Split | None:
         reverse=True,
     )  # fmt: skip
     for name in dict.fromkeys(name for *_, name in busiest):
-        slot = ZEITGEIST.halve(clients, name, _keys(playback, name))
+        slot = ZEITGEIST.split_by_keys(clients, name, _keys(playback, name))
         if slot is not None:
             return Split(name, slot, len(found[name].intervals) + 1)
     return None

@@ -71,7 +71,7 @@ class Counter(Computation):
     ttl = FORGOTTEN_AFTER
 
     def record(self, ctx: Context, record: Record) -> None:
-        start = record.at // BUCKET_MS * BUCKET_MS
+        start = record.timestamp_ms // BUCKET_MS * BUCKET_MS
         if start + BUCKET_MS <= ctx.watermark:
             ctx.drop_late()
             return
@@ -93,7 +93,7 @@ class Counter(Computation):
 
     def timer(self, ctx: Context, timer: Timer) -> None:
         """Write the bucket that is complete now, and wait for the end of the next one."""
-        start = timer.at - BUCKET_MS
+        start = timer.at_ms - BUCKET_MS
         del ctx.state["next"]
         until = ctx.state.map("gaps").pop(str(start))
         ctx.state.map("written").pop(str(start))
@@ -154,7 +154,7 @@ class Watcher(Computation):
         if found["is_complete"]:
             alerts = detector.complete(start, count, expected)
         else:
-            alerts = detector.partial(start, record.at, count, expected)
+            alerts = detector.partial(start, record.timestamp_ms, count, expected)
         self.keep(ctx, detector)
         for alert in alerts:
             told = asdict(replace(alert, version=self.version))
@@ -230,7 +230,7 @@ ZEITGEIST = Pipeline(
         PushSource("queries", disorder=timedelta(0), processes=FEEDS, idle=GIVEN_UP_AFTER),
     ],
     standby=[NewWatcher],
-    limits=Limits(waiting_bytes=MAX_WAITING_BYTES, skew=MAX_AHEAD),
+    limits=Limits(waiting_bytes=MAX_WAITING_BYTES, max_drift=MAX_AHEAD),
 )
 """The whole pipeline."""
 

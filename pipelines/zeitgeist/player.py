@@ -33,7 +33,7 @@ from pipelines.zeitgeist.series import MINUTE_MS
 from rollforward import outbox
 from rollforward.datastore import transact
 from rollforward.runtime import Clients
-from rollforward.streams.model.errors import HeldBackError
+from rollforward.streams.model.errors import BackpressureError
 from rollforward.tasks import task
 
 # A step about each minute of the stream, between these.
@@ -90,7 +90,9 @@ def play(clients: Clients, args: Step) -> None:
     for feed in [feed for feed in FEEDS if feed not in seen.held]:
         try:
             reached[feed] = _push(clients, seen, feed, due)
-        except HeldBackError as error:  # The others go on: it may be one of them that it waits for.
+        except (
+            BackpressureError
+        ) as error:  # The others go on: it may be one of them that it waits for.
             delay_s = error.retry_after_s
 
     def body() -> None:

@@ -15,20 +15,20 @@ from pipelines.zeitgeist.playbacks import Part, Playback
 from pipelines.zeitgeist.sample import FIRST_DAY, QUERIES, made_up_count
 from pipelines.zeitgeist.series import BUCKET_MS, DAY_MS, MINUTE_MS
 from rollforward.continuations.upload_entities import read_upload
-from rollforward.streams import Pushed
+from rollforward.streams import PushedRecord
 
 _MADE_UP = {query.name: query for query in QUERIES}
 
 
-def records_of(playback: Playback, feed: str, begin: int, end: int) -> list[Pushed]:
+def records_of(playback: Playback, feed: str, begin: int, end: int) -> list[PushedRecord]:
     """Return what a feed pushes from a time on, before another one, in order of time."""
     found = [
-        Pushed(f"{playback.id}:{feed}:{number}:{at}", value, at)
+        PushedRecord(f"{playback.id}:{feed}:{number}:{at}", value, at)
         for number, part in enumerate(playback.parts)
         for value, at in _of_part(playback, part, feed, begin, end)
         if begin <= at < end
     ]
-    return sorted(found, key=lambda each: each.at)
+    return sorted(found, key=lambda each: each.timestamp_ms)
 
 
 def _of_part(

@@ -19,10 +19,10 @@ from flask.typing import ResponseReturnValue
 from rollforward.flask.auth import workers_only
 from rollforward.flask.context import Wiring, clients, registry
 from rollforward.flask.json_requests import refuse, typed_body
-from rollforward.streams import Pipeline, Pushed
+from rollforward.streams import Pipeline, PushedRecord
 from rollforward.streams.model.errors import (
+    BackpressureError,
     BadRecordError,
-    HeldBackError,
     TopologyError,
     UnknownStreamError,
 )
@@ -43,7 +43,7 @@ class NewRecord:
     __pydantic_config__ = _STRICT
     id: Annotated[str, pydantic.Field(min_length=1, max_length=200)]
     value: Any
-    at: int
+    timestamp_ms: int
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ def push(pipeline: str, stream: str) -> ResponseReturnValue:
     """Let records in; they are durable when this answers. It may be repeated, by their ids."""
     found = _pipeline(pipeline)
     asked = typed_body(NewRecords, MAX_BODY_BYTES)
-    records = [Pushed(each.id, each.value, each.at) for each in asked.records]
+    records = [PushedRecord(each.id, each.value, each.timestamp_ms) for each in asked.records]
     try:
         accepted = found.push(
             clients(), stream, records, process=asked.process, watermark=asked.watermark
@@ -82,7 +82,7 @@ def push(pipeline: str, stream: str) -> ResponseReturnValue:
         refuse(404, f"{error}.")
     except BadRecordError as error:
         refuse(400, f"Nothing was let in: {error}.")
-    except HeldBackError as error:
+    except BackpressureError as error:
         refuse(429, f"Nothing was let in: {error}. Send the same records again.")
     except (Retry, Unavailable):
         refuse(503, "It is not known whether all was let in: send the same records again.")

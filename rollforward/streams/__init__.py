@@ -37,7 +37,7 @@ from rollforward.streams.model.context import Context
 from rollforward.streams.model.errors import StreamError
 from rollforward.streams.model.records import FOREVER, Record, Timer
 from rollforward.streams.model.sources import Pulled, PullSource, PushSource
-from rollforward.streams.pipeline import Pipeline, Pushed
+from rollforward.streams.pipeline import Pipeline, PushedRecord
 from rollforward.streams.testing import StreamTest
 
 __all__ = [
@@ -48,7 +48,7 @@ __all__ = [
     "PullSource",
     "Pulled",
     "PushSource",
-    "Pushed",
+    "PushedRecord",
     "Record",
     "StreamError",
     "StreamTest",

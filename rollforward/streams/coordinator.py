@@ -25,14 +25,14 @@ from rollforward.streams.graph.environment import Environment
 from rollforward.streams.scaling.autosplit import merge_idle
 from rollforward.streams.storage.remote_calls import (
     ChangedError,
-    Create,
+    CreateTasks,
     Read,
     Steps,
 )
 from rollforward.streams.storage.schema import Head
 from rollforward.streams.topology.teardown import clear
 from rollforward.streams.watermarks.backpressure import (
-    let_go,
+    resume_sources,
 )
 from rollforward.streams.watermarks.cut import Cut
 from rollforward.streams.watermarks.cut_reader import read_cut
@@ -71,7 +71,7 @@ def tick(environment: Environment, *why: str | int) -> Steps[int]:
                 return woken  # By another tick, which looks after that.
             continue  # A source has written meanwhile, and counts on this tick.
         woken += yield from _wake(environment, cut, now_ms, why)
-        yield from let_go(environment, cut.head.body, cut.held, cut.rows)
+        yield from resume_sources(environment, cut.head.body, cut.paused, cut.rows)
         yield from merge_idle(environment, published, cut.resting(now_ms))
         yield from clear(environment, cut)
         if not rests:
@@ -81,7 +81,7 @@ def tick(environment: Environment, *why: str | int) -> Steps[int]:
             return woken
     if published is None:
         raise ChangedError
-    yield Create([tick_wake(environment, published)])
+    yield CreateTasks([tick_wake(environment, published)])
     return woken
 
 
@@ -107,5 +107,5 @@ def _wake(
         for name, lo in cut.to_wake(environment, now_ms)
     ]
     if wakes:
-        yield Create(wakes)
+        yield CreateTasks(wakes)
     return len(wakes)

@@ -20,32 +20,32 @@ from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import SystemClock
 from rollforward.runtime.messages import Message
 from rollforward.streams.coordinator import tick
-from rollforward.streams.exchange.effect_pool import Hands
+from rollforward.streams.exchange.effect_pool import EffectPool
 from rollforward.streams.exchange.pulling import pull
 from rollforward.streams.execution.quarantine import at_fault
 from rollforward.streams.graph.declaration import Declaration
-from rollforward.streams.graph.environment import Environment, Pace
+from rollforward.streams.graph.environment import Environment, StreamConfig
 from rollforward.streams.model.errors import MissingCodeError
 from rollforward.streams.model.sink import Sink
 from rollforward.streams.model.sources import PullSource
-from rollforward.streams.storage.inbox_hints import Arrivals, Arrived
+from rollforward.streams.storage.inbox_hints import InboxHint, InboxHints
 from rollforward.streams.storage.remote_calls import (
     Attempt,
     Call,
+    CallEffects,
     ChangedError,
     Commit,
-    Create,
+    CreateTasks,
     Delivery,
     Fetch,
     Found,
-    HandOn,
     Key,
     OutcomeUnknownError,
     Pause,
-    Peek,
-    Peeks,
     Read,
     Scan,
+    ScanKeys,
+    ScanKeysMany,
     Snapshot,
     Steps,
     UnworkableError,
@@ -53,7 +53,7 @@ from rollforward.streams.storage.remote_calls import (
 )
 from rollforward.streams.storage.schema import CHUNK
 from rollforward.streams.storage.serde import check_sizes, dump, load
-from rollforward.streams.workers.lease import unknown
+from rollforward.streams.workers.lease import defer_to_other_version
 from rollforward.streams.workers.sink_commit import deliver
 from rollforward.streams.workers.sink_worker import SinkWorker
 from rollforward.streams.workers.worker import Worker
@@ -139,7 +139,9 @@ class Tasks:
 class Engine:
     """One pipeline on the services of one process."""
 
-    def __init__(self, clients: Clients, pipeline: Declaration, pace: Pace | None = None) -> None:
+    def __init__(
+        self, clients: Clients, pipeline: Declaration, config: StreamConfig | None = None
+    ) -> None:
         self._clients = clients
         self._pipeline = pipeline
         self.environment = Environment(
@@ -147,25 +149,25 @@ class Engine:
             now_ms=lambda: int(clients.clock.now().timestamp() * 1000),
             elapsed_ms=lambda: time.monotonic() * 1000,
             new_id=lambda: f"{clients.random.getrandbits(64):016x}",
-            complain=log.warning,
-            pace=pace or clients.process_state.get_or_create("streams pace", Pace),
+            warn=log.warning,
+            config=config or clients.process_state.get_or_create("streams config", StreamConfig),
             memories=clients.process_state.get_or_create(f"streams {pipeline.name}", dict),
-            later=self._run_later,
+            run_in_background=self._run_later,
             sign=clients.processes.sign,
             is_dead=clients.processes.is_dead,
         )
-        self._arrivals = Arrivals.of(clients.process_state)
+        self._arrivals = InboxHints.of(clients.process_state)
         self._acts: dict[type, Callable[[Any], Any]] = {
             Read: self._read,
             Snapshot: self._snapshot,
             Scan: self._scan,
-            Peek: self._peek,
-            Peeks: self._peeks,
+            ScanKeys: self._peek,
+            ScanKeysMany: self._peeks,
             Commit: self._commit,
-            Create: self._create,
+            CreateTasks: self._create,
             Pause: self._pause,
             Attempt: self._attempt,
-            HandOn: self._hand_on,
+            CallEffects: self._call_effects,
             Fetch: self._fetch,
         }
 
@@ -225,21 +227,21 @@ class Engine:
         return moment, [_found(key, row) for key, row in zip(call.keys, found, strict=True)]
 
     def _scan(self, call: Scan) -> list[tuple[str, Found]]:
-        if call.some and (known := self._arrivals.some(call.low, call.high, call.limit)):
+        if call.allow_partial and (known := self._arrivals.take(call.low, call.high, call.limit)):
             return known
         if call.kind == CHUNK:
-            self._arrivals.begin_look(call.low)
+            self._arrivals.begin_scan(call.low)
         found = bodies.scan(self._clients.datastore, call.kind, call.low, call.high, call.limit)
         if call.kind == CHUNK:
-            self._arrivals.end_look(call.low, {row.name for row in found})
+            self._arrivals.end_scan(call.low, {row.name for row in found})
         return [(row.name, Found(load(call.kind, row.body), row.version)) for row in found]
 
-    def _peek(self, call: Peek) -> list[str]:
+    def _peek(self, call: ScanKeys) -> list[str]:
         return bodies.first_names(
             self._clients.datastore, call.kind, call.low, call.high, call.limit, call.at
         )
 
-    def _peeks(self, call: Peeks) -> list[list[str]]:
+    def _peeks(self, call: ScanKeysMany) -> list[list[str]]:
         looks = [
             bodies.Range(each.kind, each.low, each.high, each.limit, each.at) for each in call.peeks
         ]
@@ -265,9 +267,9 @@ class Engine:
         except UNKNOWN as error:
             raise OutcomeUnknownError(str(error)) from error
         came = zip(call.inserts, inserts, versions[len(puts) :], strict=True)
-        self._arrivals.came(
+        self._arrivals.publish(
             [
-                Arrived(key.name, version, text, body)
+                InboxHint(key.name, version, text, body)
                 for (key, body), (_, text), version in came
                 if key.kind == CHUNK
             ]
@@ -284,7 +286,7 @@ class Engine:
         except UNKNOWN as error:
             raise OutcomeUnknownError(str(error)) from error
 
-    def _create(self, call: Create) -> None:
+    def _create(self, call: CreateTasks) -> None:
         tasks = tasks_of(self._pipeline)
         for task in tasks.all:
             task.check_registered(self._clients)
@@ -296,9 +298,9 @@ class Engine:
             return 1
         return cache.incr_existing(key, 1) or 1
 
-    def _hand_on(self, call: HandOn) -> tuple[int, ...]:
-        hands = self._clients.process_state.get_or_create("streams hands", Hands)
-        return hands.hand_on(self._clients, self._pipeline.versions, call)
+    def _call_effects(self, call: CallEffects) -> tuple[int, ...]:
+        pool = self._clients.process_state.get_or_create("streams hands", EffectPool)
+        return pool.deliver_all(self._clients, self._pipeline.versions, call)
 
     def _fetch(self, call: Fetch) -> Any:
         source = self._pipeline.source(call.stream)
@@ -313,7 +315,7 @@ def work_on(environment: Environment, computation: str, lo: int) -> Steps[Any]:
         MissingCodeError: this code does not know the computation, which runs.
     """
     if not environment.pipeline.versions_of(computation):
-        return unknown(environment, computation)
+        return defer_to_other_version(environment, computation)
     made = environment.pipeline.any_version(computation)
     kind = SinkWorker if isinstance(made, Sink) else Worker
     return kind(environment, computation, lo).run()

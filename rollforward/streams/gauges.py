@@ -52,10 +52,10 @@ def _values(
     return {
         "streams_waiting_chunks": count(CHUNK),
         "streams_watermark_lag_seconds": _lag_ms(overview, name) / 1000,
-        "streams_late_records": sum(each.late + each.late_inside for each in intervals),
+        "streams_late_records": sum(each.late + each.late_between_parts for each in intervals),
         "streams_dead_letters": count(DEAD),
         "streams_waiting_timers": sum(each.timers for each in intervals),
-        "streams_owned_intervals": sum(each.is_held(now_ms) for each in intervals),
+        "streams_owned_intervals": sum(each.is_leased(now_ms) for each in intervals),
         "streams_recovered_records": overview.head.recovered.get(name, 0),
         "streams_dedup_missing_seconds": _missing_ms(engine, overview, name) / 1000,
     }

@@ -14,7 +14,7 @@ from rollforward import outbox
 from rollforward.datastore.transactions import current_transaction
 from rollforward.runtime.clients import Clients
 from rollforward.streams.driver import TICKS_QUEUE, Engine
-from rollforward.streams.exchange.ingest import Injected, Offer, arrival, inject
+from rollforward.streams.exchange.ingest import IngestRequest, IngestResult, arrival, ingest
 from rollforward.streams.exchange.pulling import pull_wake
 from rollforward.streams.graph.declaration import Declaration
 from rollforward.streams.graph.environment import Environment
@@ -24,12 +24,12 @@ from rollforward.streams.inspection.dead_letters import DeadLetter
 from rollforward.streams.inspection.status import Status
 from rollforward.streams.inspection.topology_status import Topology
 from rollforward.streams.model.bundle import AGAIN
-from rollforward.streams.model.errors import BadRecordError, HeldBackError
+from rollforward.streams.model.errors import BackpressureError, BadRecordError
 from rollforward.streams.model.records import FOREVER, check_time, encoded_bytes, value_text
 from rollforward.streams.model.slots import SLOTS
 from rollforward.streams.model.sources import PullSource, PushSource
-from rollforward.streams.scaling.resharding import halve, merge, split
-from rollforward.streams.storage.remote_calls import Create, Key, RepeatedError, Steps
+from rollforward.streams.scaling.resharding import merge, split, split_by_keys
+from rollforward.streams.storage.remote_calls import CreateTasks, Key, RepeatedError, Steps
 from rollforward.streams.storage.schema import OUTBOX
 from rollforward.streams.topology import changes
 from rollforward.tasks.declaration import Task
@@ -43,12 +43,12 @@ MAX_ID_CHARS = 200
 
 
 @dataclass(frozen=True)
-class Pushed:
+class PushedRecord:
     """A record that is pushed: an id of its own, its value, and its time."""
 
     id: str
     value: Any
-    at: int
+    timestamp_ms: int
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Pipeline(Declaration):
         self,
         clients: Clients,
         stream: str,
-        records: Sequence[Pushed],
+        records: Sequence[PushedRecord],
         *,
         process: str = "",
         watermark: int | None = None,
@@ -94,18 +94,19 @@ class Pipeline(Declaration):
         _check_pushed(records)
         engine = Engine(clients, self)
         arrivals = [
-            arrival(engine.environment, stream, each.value, each.at, each.id) for each in records
+            arrival(engine.environment, stream, each.value, each.timestamp_ms, each.id)
+            for each in records
         ]
         if sum(len(each.text) for each in arrivals) > MAX_PUSHED_BYTES:
             raise BadRecordError(f"one push has at most {MAX_PUSHED_BYTES} bytes of values")
         if watermark is not None and not 0 <= watermark <= FOREVER:
             raise BadRecordError(f"a watermark is a time, or FOREVER, not {watermark}")
-        offer = Offer(stream, process, arrivals, watermark)
-        injected: Injected = engine.run(inject(engine.environment, offer))
+        offer = IngestRequest(stream, process, arrivals, watermark)
+        injected: IngestResult = engine.run(ingest(engine.environment, offer))
         return Accepted(injected.records, injected.late, injected.found.body.watermark)
 
     def push_in_transaction(
-        self, clients: Clients, stream: str, value: Any, at: int, *, process: str = ""
+        self, clients: Clients, stream: str, value: Any, timestamp_ms: int, *, process: str = ""
     ) -> None:
         """Let a record in if, and only if, the transaction that this code runs in is committed.
 
@@ -118,13 +119,13 @@ class Pipeline(Declaration):
         """
         _check_push(self, stream, process)
         value_text(value)
-        check_time(at)
+        check_time(timestamp_ms)
         transaction = current_transaction()
         id_ = f"{transaction.id}.{transaction.count(f'streams {self.name}')}"
         outbox.enqueue_with_ack(
             clients,
             push_task(self),
-            lambda unacked: PushLater(stream, process, id_, value, at, unacked),
+            lambda unacked: PushLater(stream, process, id_, value, timestamp_ms, unacked),
             tag=f"streams/{self.name}/{stream}",
         )
 
@@ -166,7 +167,7 @@ class Pipeline(Declaration):
         engine = Engine(clients, self)
         engine.run(split(engine.environment, computation, slot))
 
-    def halve(self, clients: Clients, computation: str, keys: Iterable[str]) -> int | None:
+    def split_by_keys(self, clients: Clients, computation: str, keys: Iterable[str]) -> int | None:
         """Cut the interval that has most of some keys in the middle of them, while all goes on.
 
         Returns:
@@ -178,7 +179,7 @@ class Pipeline(Declaration):
             Retry, Unavailable: repeat it; it may have been done.
         """
         engine = Engine(clients, self)
-        return engine.run(halve(engine.environment, computation, keys))
+        return engine.run(split_by_keys(engine.environment, computation, keys))
 
     def merge(self, clients: Clients, computation: str, slot: int) -> None:
         """Make the interval that begins at a slot a part of the one before it.
@@ -330,7 +331,7 @@ class PushLater:
     process: Annotated[str, pydantic.Field(max_length=70)]
     id: Annotated[str, pydantic.Field(max_length=MAX_ID_CHARS)]
     value: Any
-    at: int
+    timestamp_ms: int
     unacked: str = ""  # A row of the outbox; empty in tasks of an earlier version of the code.
 
 
@@ -341,12 +342,12 @@ def push_task(pipeline: Pipeline) -> Task[PushLater]:
     def push(clients: Clients, args: PushLater) -> None:
         _check_push(pipeline, args.stream, args.process)
         engine = Engine(clients, pipeline)
-        record = arrival(engine.environment, args.stream, args.value, args.at, args.id)
+        record = arrival(engine.environment, args.stream, args.value, args.timestamp_ms, args.id)
         receipt = Key(OUTBOX, args.unacked) if args.unacked else None
-        offer = Offer(args.stream, args.process, [record], receipt=receipt)
+        offer = IngestRequest(args.stream, args.process, [record], receipt=receipt)
         try:
-            engine.run(inject(engine.environment, offer))
-        except HeldBackError as error:
+            engine.run(ingest(engine.environment, offer))
+        except BackpressureError as error:
             raise Retry(str(error)) from error
         except RepeatedError:
             log.info("%s was let in before", args.id)
@@ -358,7 +359,7 @@ def push_task(pipeline: Pipeline) -> Task[PushLater]:
 def _begin_pull(environment: Environment, stream: str) -> Steps[None]:
     yield from read_head(environment)
     found = yield from status.source_row(environment, stream)
-    yield Create([pull_wake(environment, stream, found.seq, "begin", environment.new_id())])
+    yield CreateTasks([pull_wake(environment, stream, found.seq, "begin", environment.new_id())])
 
 
 def _check_push(pipeline: Declaration, stream: str, process: str) -> None:
@@ -367,7 +368,7 @@ def _check_push(pipeline: Declaration, stream: str, process: str) -> None:
     pipeline.check_process(stream, process)
 
 
-def _check_pushed(records: Sequence[Pushed]) -> None:
+def _check_pushed(records: Sequence[PushedRecord]) -> None:
     if len(records) > MAX_PUSHED:
         raise BadRecordError(f"one push has at most {MAX_PUSHED} records, not {len(records)}")
     for each in records:

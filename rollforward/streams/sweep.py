@@ -16,8 +16,8 @@ from rollforward.streams.graph.declaration import Declaration
 from rollforward.streams.graph.environment import Environment
 from rollforward.streams.model.records import FOREVER
 from rollforward.streams.model.sources import PullSource
-from rollforward.streams.storage.remote_calls import Create, Read, Steps
-from rollforward.streams.watermarks.backpressure import held_name
+from rollforward.streams.storage.remote_calls import CreateTasks, Read, Steps
+from rollforward.streams.watermarks.backpressure import source_name
 
 STALE_MS = 60_000
 NEWS_MS = 60 * STALE_MS
@@ -59,12 +59,12 @@ def _wake_source(environment: Environment, stream: str, source: PullSource) -> S
     found, head = yield Read([names.source(stream, ""), names.head])
     if found is None or not found.body.seq or found.body.watermark >= FOREVER:
         return 0
-    if held_name(stream, "") in head.body.held:
+    if source_name(stream, "") in head.body.paused:
         return 0
     # Who let it go may have died before it was read again.
-    held_ms = head.body.held_ms.get(held_name(stream, ""), 0)
-    silent_ms = environment.now_ms() - max(found.body.seen_ms, held_ms)
-    if source.poll is None and held_ms < found.body.seen_ms:
+    paused_at_ms = head.body.paused_at_ms.get(source_name(stream, ""), 0)
+    silent_ms = environment.now_ms() - max(found.body.seen_ms, paused_at_ms)
+    if source.poll is None and paused_at_ms < found.body.seen_ms:
         # It may have no more for now, or its task was purged: look ever less often, while that is
         # news. To look once is not enough: that task may be purged, too.
         why: tuple[str | int, ...] = ("sweep", (silent_ms // STALE_MS).bit_length())
@@ -74,5 +74,5 @@ def _wake_source(environment: Environment, stream: str, source: PullSource) -> S
         why = why_now(environment)
         is_due = silent_ms >= STALE_MS + 1000 * poll_s
     if is_due:
-        yield Create([pull_wake(environment, stream, found.body.seq, *why)])
+        yield CreateTasks([pull_wake(environment, stream, found.body.seq, *why)])
     return int(is_due)

@@ -1,9 +1,9 @@
 """A pipeline in a test: time and watermark are the test's, and no service runs.
 
     test = StreamTest(PIPELINE)
-    test.push("requests", {"path": "/"}, at=1_000)
+    test.push("requests", {"path": "/"}, timestamp_ms=1_000)
     test.advance_watermark(60_000)
-    assert test.read("hits") == [Output({"path": "/", "hits": 1}, at=61_000)]
+    assert test.read("hits") == [Output({"path": "/", "hits": 1}, timestamp_ms=61_000)]
 
 Each call does all work that it leads to before it returns. A weak computation works on its records
 twice, and has to write the same: so one that is not idempotent is noticed. `push_all` lets records
@@ -27,7 +27,7 @@ from typing import Any
 from rollforward.streams.execution.bundle_runner import MAX_FIRED, run_batch
 from rollforward.streams.graph.declaration import Declaration
 from rollforward.streams.graph.graph import Graph
-from rollforward.streams.model.bundle import Effects, Failure, Input, Target
+from rollforward.streams.model.bundle import Effects, Failure, KeyedRecord, Target
 from rollforward.streams.model.errors import NotIdempotentError, UnknownStreamError
 from rollforward.streams.model.key_state import NOTHING, KeyState
 from rollforward.streams.model.records import FOREVER, NEVER, Timer, check_time, value_text
@@ -39,7 +39,7 @@ class Output:
     """A record that was written to a stream."""
 
     value: Any
-    at: int
+    timestamp_ms: int
     late: bool = False
 
 
@@ -77,7 +77,7 @@ class _Keys:
 
     def __init__(self) -> None:
         self.states: dict[str, KeyState] = {}
-        self.holds, self.dues, self.walls = _Times(), _Times(), _Times()
+        self.holds, self.dues, self.processing_dues = _Times(), _Times(), _Times()
 
     def put(self, states: Mapping[str, KeyState]) -> None:
         for key, state in states.items():
@@ -87,15 +87,15 @@ class _Keys:
                 self.states[key] = state
             self.holds.put(key, state.times.hold)
             self.dues.put(key, NEVER if state.is_empty else state.times.due)
-            self.walls.put(key, state.times.wall)
+            self.processing_dues.put(key, state.times.processing_due)
 
     def take_due(self, watermark: int, now: int) -> list[str]:
         """Take out some keys that have something to do; `put` puts them back."""
         due = self.dues.take(watermark, MAX_FIRED)
-        return sorted(due | self.walls.take(now, MAX_FIRED - len(due)))
+        return sorted(due | self.processing_dues.take(now, MAX_FIRED - len(due)))
 
     def has_due(self, watermark: int, now: int) -> bool:
-        return self.dues.first() <= watermark or self.walls.first() <= now
+        return self.dues.first() <= watermark or self.processing_dues.first() <= now
 
 
 class StreamTest:
@@ -115,8 +115,8 @@ class StreamTest:
         self.late: Counter[str] = Counter()
         self._graph = pipeline.graph
         self._keys: dict[str, _Keys] = defaultdict(_Keys)
-        self._sunk: dict[str, list[Input]] = defaultdict(list)
-        self._inboxes: dict[str, deque[Input]] = defaultdict(deque)
+        self._sunk: dict[str, list[KeyedRecord]] = defaultdict(list)
+        self._inboxes: dict[str, deque[KeyedRecord]] = defaultdict(deque)
         self._written: dict[str, list[Output]] = defaultdict(list)
         self._read: Counter[str] = Counter()
         self._sources = dict.fromkeys(pipeline.sources, 0)
@@ -124,14 +124,14 @@ class StreamTest:
 
     # What comes in
 
-    def push(self, stream: str, value: Any, at: int) -> None:
+    def push(self, stream: str, value: Any, timestamp_ms: int) -> None:
         """Let a record in, late if it is behind the watermark of its source.
 
         Raises:
             UnknownStreamError: the pipeline has no such source.
             BadRecordError: this is no record.
         """
-        self.push_all(stream, [(value, at)])
+        self.push_all(stream, [(value, timestamp_ms)])
 
     def push_all(self, stream: str, records: Iterable[tuple[Any, int]]) -> None:
         """Let records in, each with its time, that its readers get as one batch.
@@ -147,7 +147,7 @@ class StreamTest:
             self._deliver(stream, text, at, floor if at < floor else 0, targets)
         self._run()
 
-    def advance_watermark(self, at: int, stream: str | None = None) -> None:
+    def advance_watermark(self, timestamp_ms: int, stream: str | None = None) -> None:
         """Say that no record before a time is still to come, from one source or from all.
 
         Raises:
@@ -155,9 +155,9 @@ class StreamTest:
         """
         streams = list(self._sources) if stream is None else [self.pipeline.source(stream).stream]
         for name in streams:
-            if at < self._sources[name]:
+            if timestamp_ms < self._sources[name]:
                 raise ValueError(f"{name} is at {self._sources[name]}: a watermark never falls")
-        self._sources.update(dict.fromkeys(streams, min(at, FOREVER)))
+        self._sources.update(dict.fromkeys(streams, min(timestamp_ms, FOREVER)))
         self._run()
 
     def close(self, stream: str | None = None) -> None:
@@ -223,8 +223,11 @@ class StreamTest:
     def timers(self, computation: str, key: str) -> list[Timer]:
         """Return the timers of a key that have not fired, in order of their times."""
         state = self._state(computation, key)
-        timers = [Timer(key, tag, each.at, each.is_wall) for tag, each in state.timers.items()]
-        return sorted(timers, key=lambda timer: (timer.at, timer.tag))
+        timers = [
+            Timer(key, tag, each.at_ms, each.is_processing_time)
+            for tag, each in state.timers.items()
+        ]
+        return sorted(timers, key=lambda timer: (timer.at_ms, timer.tag))
 
     def watermark(self, computation: str) -> int:
         """Return the watermark that a computation sees."""
@@ -246,7 +249,7 @@ class StreamTest:
         for name in self._graph.order:
             streams = self._graph.computations[name].inputs
             sources = [self._sources[each] for each in streams if each in self._sources]
-            pending = [each.at for each in self._inboxes[name] if not each.late_at]
+            pending = [each.timestamp_ms for each in self._inboxes[name] if not each.late_at]
             first = min([*sources, *(out[each] for each in self._graph.upstream[name]), *pending])
             self._watermarks[name] = max(before[name], first)
             out[name] = min(self._watermarks[name], self._keys[name].holds.first())
@@ -263,7 +266,7 @@ class StreamTest:
         def run(*, is_careful: bool = False) -> Effects:
             return run_batch(
                 self._graph.computations[name], keys.states, [_anew(each) for each in waiting],
-                watermark=watermark, now=self.now, due=due, route=self._graph.route,
+                watermark=watermark, now_ms=self.now, due=due, route=self._graph.route,
                 is_careful=is_careful,
             )  # fmt: skip
 
@@ -281,10 +284,10 @@ class StreamTest:
         return True
 
     def _apply(self, name: str, effects: Effects) -> None:
-        self.late[name] += effects.counts.late + effects.counts.late_inside
+        self.late[name] += effects.counts.late + effects.counts.late_between_parts
         self.dead += [(name, failure) for failure in effects.failures]
         for each in effects.productions:
-            self._deliver(each.stream, each.text, each.at, each.late_at, each.targets)
+            self._deliver(each.stream, each.text, each.timestamp_ms, each.late_at, each.targets)
 
     def _deliver(
         self, stream: str, text: str, at: int, late_at: int, targets: tuple[Target, ...]
@@ -292,7 +295,7 @@ class StreamTest:
         """Write a record to a stream, and put it before those who read that."""
         self._written[stream].append(Output(json.loads(text), at, late_at > 0))
         for target in targets:
-            each = Input(target.key, json.loads(text), at, stream, late_at, text=text)
+            each = KeyedRecord(target.key, json.loads(text), at, stream, late_at, text=text)
             if target.error:
                 self.dead.append((target.computation, Failure("", each, target.error)))
             elif isinstance(self._graph.computations[target.computation], Sink):
@@ -301,6 +304,6 @@ class StreamTest:
                 self._inboxes[target.computation].append(each)
 
 
-def _anew(each: Input) -> Input:
+def _anew(each: KeyedRecord) -> KeyedRecord:
     """Return a record with a value that no hook has had."""
     return each._replace(value=json.loads(each.text))

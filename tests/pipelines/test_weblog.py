@@ -164,7 +164,7 @@ def run(requests: Sequence[Request], disorder_ms: int) -> StreamTest:
     """Run the pipeline over a log, with a watermark that follows each 50 records, and the end."""
     test, latest = StreamTest(WEBLOG), 0
     for number, request in enumerate(requests, start=1):
-        test.push("requests", request.value, at=request.at)
+        test.push("requests", request.value, timestamp_ms=request.at)
         latest = max(latest, request.at)
         if number % 50 == 0:
             test.advance_watermark(latest - disorder_ms)
@@ -235,7 +235,7 @@ def test_a_day_of_the_board_is_used_again_when_it_is_old() -> None:
         at = day * DAY_MS
         value = {"requests": day, "errors": 0}
         result = {"key": "site", "start": at, "end": at + 5 * MINUTE, "records": 8, "value": value}
-        test.push("rates", result, at=at)
+        test.push("rates", result, timestamp_ms=at)
     test.close()
 
     [key] = test.keys("board")

@@ -8,7 +8,7 @@ from pipelines.zeitgeist.pipeline import FEEDS, ZEITGEIST
 from pipelines.zeitgeist.quality import Zeitgeist
 from pipelines.zeitgeist.sample import QUERIES, made_up_count
 from pipelines.zeitgeist.series import BUCKET_MS, DAY_MS, MINUTE_MS
-from rollforward.streams import Pushed, StreamTest
+from rollforward.streams import PushedRecord, StreamTest
 from tests.infra.world import Services, World
 from tests.rollforward.streams.harness import stream_world
 
@@ -34,7 +34,7 @@ def counts(begin: int, end: int, times: float = 1.0) -> list[tuple[int, int]]:
 def push(test: StreamTest, buckets: list[tuple[int, int]], *, moves: bool = True) -> None:
     """Push counts of one feed; the watermark follows unless another feed is held back."""
     for start, count in buckets:
-        test.push("queries", {"query": NAME, "n": count}, at=start + MINUTE_MS)
+        test.push("queries", {"query": NAME, "n": count}, timestamp_ms=start + MINUTE_MS)
         if moves:
             test.advance_watermark(start + BUCKET_MS)
 
@@ -65,7 +65,7 @@ def test_a_delayed_feed_is_no_dip_and_an_outage_is_one() -> None:
     [(kind, bucket)] = told(test)
     assert (kind, bucket - now < 3) == ("dip", True)
 
-    test.push("queries", {"query": NAME, "n": 10_000}, at=now * BUCKET_MS)
+    test.push("queries", {"query": NAME, "n": 10_000}, timestamp_ms=now * BUCKET_MS)
     assert (test.late["counter"], told(test), test.dead) == (1, [], [])
 
 
@@ -84,14 +84,16 @@ def test_the_pipeline_tells_what_model_and_detector_tell() -> None:
     now = 3 * DAY + 120
     buckets = counts(0, now) + counts(now + 12, now + 40, times=1.0)
     push(test, buckets[:now])
-    test.push("queries", {"query": NAME, "until": (now + 12) * BUCKET_MS}, at=now * BUCKET_MS)
+    test.push(
+        "queries", {"query": NAME, "until": (now + 12) * BUCKET_MS}, timestamp_ms=now * BUCKET_MS
+    )
     push(test, buckets[now:])
     assert told(test) == []
     expected = [alert for each in buckets for alert in plain.alerts(*each)]
     assert expected == []
 
     start = (now + 40) * BUCKET_MS
-    test.push("queries", {"query": NAME, "n": 9 * buckets[-1][1]}, at=start + 1)
+    test.push("queries", {"query": NAME, "n": 9 * buckets[-1][1]}, timestamp_ms=start + 1)
     assert told(test) == [("spike", now + 40)]
     [history] = [key for key in test.keys("history") if key.endswith("|3")]
     numbers = [number for number, *_ in test.state("history", history)["buckets"]]
@@ -125,7 +127,7 @@ def test_the_detector_is_replaced_between_two_buckets_and_tells_the_same() -> No
 def test_all_days_of_a_long_series_are_kept_for_its_page() -> None:
     test, later = StreamTest(ZEITGEIST), 60 * DAY
     push(test, counts(0, 1))
-    test.push("queries", {"query": NAME, "until": later * BUCKET_MS}, at=BUCKET_MS)
+    test.push("queries", {"query": NAME, "until": later * BUCKET_MS}, timestamp_ms=BUCKET_MS)
     push(test, counts(later, later + 2))
     assert [key for key in test.keys("history") if key.endswith(("|0", "|60"))] == [
         f"{NAME}|0",
@@ -136,12 +138,12 @@ def test_all_days_of_a_long_series_are_kept_for_its_page() -> None:
 def test_a_query_that_has_ended_leaves_no_timer_and_bad_records_are_dead() -> None:
     test = StreamTest(ZEITGEIST)
     push(test, counts(0, 3))
-    test.push("queries", {"query": NAME, "until": None}, at=3 * BUCKET_MS)
+    test.push("queries", {"query": NAME, "until": None}, timestamp_ms=3 * BUCKET_MS)
     test.advance_watermark(DAY_MS)
     assert test.timers("counter", NAME) == []
 
     for bad in ({"query": 7, "n": 1}, {"query": NAME, "n": -1}, {"query": NAME}):
-        test.push("queries", bad, at=DAY_MS)
+        test.push("queries", bad, timestamp_ms=DAY_MS)
     assert len(test.dead) == 3
     test.close()
     assert told(test) == []
@@ -158,7 +160,7 @@ def push_by_feed(world: World, begin: int, end: int, watermark: int, **only: flo
             if times < 0:
                 continue
             records = [
-                Pushed(
+                PushedRecord(
                     f"{feed}-{number}",
                     {"query": NAME, "n": made_up_count(QUERY, feed, number * BUCKET_MS, times)},
                     number * BUCKET_MS + MINUTE_MS,

@@ -71,7 +71,7 @@ class Tampered:
         """Play all; return the watermark at its end."""
         for number, n in series():
             at = self.begin + number * BUCKET_MS
-            self.test.push("queries", {"query": self.query, "n": n}, at=at + MINUTE_MS)
+            self.test.push("queries", {"query": self.query, "n": n}, timestamp_ms=at + MINUTE_MS)
         end = self.begin + BUCKETS * BUCKET_MS
         self.test.advance_watermark(end)
         return end

@@ -7,8 +7,8 @@ import json
 from pipelines.zeitgeist.pipeline import MAX_AHEAD, ZEITGEIST
 from pipelines.zeitgeist.series import BUCKET_MS, DAY_MS
 from rollforward.streams.coordinator import tick
-from rollforward.streams.exchange.ingest import Offer, arrival, inject
-from rollforward.streams.model.errors import HeldBackError
+from rollforward.streams.exchange.ingest import IngestRequest, arrival, ingest
+from rollforward.streams.model.errors import BackpressureError
 from rollforward.streams.model.state import MAX_STATE_BYTES
 from tests.rollforward.streams.simulator.driver import Desk
 
@@ -24,8 +24,8 @@ def push_day(desk: Desk, feed: str, day: int) -> None:
         arrival(desk.environment, "queries", {"query": "q", "n": COUNT}, at, f"{feed}-{at}")
         for at in starts
     ]
-    offer = Offer("queries", feed, arrivals, starts.stop)
-    desk.do(inject(desk.environment, offer))
+    offer = IngestRequest("queries", feed, arrivals, starts.stop)
+    desk.do(ingest(desk.environment, offer))
     desk.do(tick(desk.environment))
 
 
@@ -35,7 +35,7 @@ def go_on_without_paris(desk: Desk) -> int:
         try:
             for feed in ("tokyo", "austin"):
                 push_day(desk, feed, day)
-        except HeldBackError:
+        except BackpressureError:
             return day
         desk.run()
     return DAYS

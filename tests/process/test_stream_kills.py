@@ -19,7 +19,7 @@ from rollforward.flask.app import open_clients
 from rollforward.flask.settings import Settings
 from rollforward.local.shell import find
 from rollforward.runtime import Clients
-from rollforward.streams import FOREVER, Pipeline, Pushed
+from rollforward.streams import FOREVER, Pipeline, PushedRecord
 from tests.infra.runs.soak import IS_SOAK
 from tests.infra.stack import Stack, running_stack, until
 from tests.process.streams_app import APART, DISORDER, FUSED, WINDOW
@@ -114,20 +114,22 @@ def clients_of(stack: Stack) -> Clients:
     return open_clients(settings, {})
 
 
-def made(chance: random.Random) -> list[Pushed]:
+def made(chance: random.Random) -> list[PushedRecord]:
     """Return records of many keys, in the order in which they come: up to 2 s late."""
     disorder_ms = int(DISORDER.total_seconds() * 1000)
     records = []
     for n in range(RECORDS):
         at = START_MS + n * SPAN_MS // RECORDS + disorder_ms - chance.randrange(disorder_ms)
         value = {"sender": n % 97, "key": f"key {chance.randrange(KEYS)}"}
-        records.append(Pushed(f"record {n}", value, at))
+        records.append(PushedRecord(f"record {n}", value, at))
     return records
 
 
-def truth(records: list[Pushed]) -> dict[str, list[list[int]]]:
+def truth(records: list[PushedRecord]) -> dict[str, list[list[int]]]:
     """Return the windows of each key, counted by a plain script."""
-    counts = Counter((each.value["key"], each.at // WINDOW_MS * WINDOW_MS) for each in records)
+    counts = Counter(
+        (each.value["key"], each.timestamp_ms // WINDOW_MS * WINDOW_MS) for each in records
+    )
     return {
         key: sorted([start, count] for (other, start), count in counts.items() if other == key)
         for key in {key for key, _ in counts}
@@ -143,7 +145,7 @@ def windows_of(clients: Clients, pipeline: Pipeline) -> dict[str, list[list[int]
     return {key: sorted(state["windows"]) for key, state in states.items()}
 
 
-def push(clients: Clients, pipeline: Pipeline, records: list[Pushed], first: int) -> int:
+def push(clients: Clients, pipeline: Pipeline, records: list[PushedRecord], first: int) -> int:
     """Push a batch, one in five again; return how many records came again."""
     pipeline.push(clients, "raw", records)
     if first % (5 * BATCH):

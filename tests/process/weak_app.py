@@ -22,12 +22,12 @@ from rollforward.streams import (
     Pipeline,
     Pulled,
     PullSource,
-    Pushed,
+    PushedRecord,
     PushSource,
     Record,
 )
 from rollforward.streams.connectors.sinks import EffectSink
-from rollforward.streams.graph.environment import Pace
+from rollforward.streams.graph.environment import StreamConfig
 from rollforward.streams.model.sink import SinkRecord
 from rollforward.streams.operators.windows import Tumbling, Windowed
 
@@ -40,7 +40,7 @@ SPAN_MS = 100_000
 START_MS = 1_760_000_000_000
 PULLED = 50
 # A dead worker's interval is taken over after this, so that a test need not wait for 15 s.
-PACE = Pace(lease_ms=3_000)
+PACE = StreamConfig(lease_ms=3_000)
 
 
 def record_of(source: str, number: int, of: int) -> tuple[dict[str, Any], int]:
@@ -123,7 +123,7 @@ def push(first: int, end: int) -> str:
     """Push some records: as a part of this request, with which it dies."""
     of = int(os.environ[RECORDS])
     made = [(number, *record_of("pushed", number, of)) for number in range(first, end)]
-    records = [Pushed(f"record {number}", value, at) for number, value, at in made]
+    records = [PushedRecord(f"record {number}", value, at) for number, value, at in made]
     PIPELINE.push(clients(), "raw", records)
     return "let in"
 
@@ -132,5 +132,5 @@ def serve() -> Flask:
     app = Flask(__name__)
     app.add_url_rule("/push/<int:first>/<int:end>", view_func=push)
     served = endpoints.serve(app, Registry(PIPELINE))
-    served.extensions["wiring"].clients.process_state.get_or_create("streams pace", lambda: PACE)
+    served.extensions["wiring"].clients.process_state.get_or_create("streams config", lambda: PACE)
     return served

@@ -17,11 +17,11 @@ from typing import Any
 
 from rollforward.runtime.clients import Clients
 from rollforward.streams.model.sink import Sink
-from rollforward.streams.storage.remote_calls import HandOn
+from rollforward.streams.storage.remote_calls import CallEffects
 
 log = logging.getLogger(__name__)
 
-MAX_HANDS = 16
+MAX_THREADS = 16
 
 
 @dataclass
@@ -35,13 +35,15 @@ class _Job:
     is_abandoned: bool = False
 
 
-class Hands:
+class EffectPool:
     """The threads of a process in which sinks act."""
 
     def __init__(self) -> None:
-        self._free = threading.BoundedSemaphore(MAX_HANDS)
+        self._free = threading.BoundedSemaphore(MAX_THREADS)
 
-    def hand_on(self, clients: Clients, sinks: Mapping[Any, Any], call: HandOn) -> tuple[int, ...]:
+    def deliver_all(
+        self, clients: Clients, sinks: Mapping[Any, Any], call: CallEffects
+    ) -> tuple[int, ...]:
         """Have sinks act, all at once, each on one record after the other.
 
         Returns:
@@ -53,7 +55,9 @@ class Hands:
         until, jobs = time.monotonic() + call.wait_s, list[_Job]()
         for name, records in by_sink.items():
             if not self._free.acquire(timeout=max(0.0, until - time.monotonic())):
-                log.warning("%d sinks at work hang: what is for others becomes durable", MAX_HANDS)
+                log.warning(
+                    "%d sinks at work hang: what is for others becomes durable", MAX_THREADS
+                )
                 break
             jobs.append(_Job(sinks[name], records))
             threading.Thread(target=self._work, args=(clients, jobs[-1]), daemon=True).start()

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from rollforward.streams.exchange.outgoing import Mail
+from rollforward.streams.exchange.outgoing import Outgoing
 from rollforward.streams.graph.environment import Environment
 from rollforward.streams.model.bundle import Target
-from rollforward.streams.storage.layout import Inbox, Left
+from rollforward.streams.storage.layout import Inbox, RetiredInbox
 from rollforward.streams.storage.remote_calls import Commit, Found, Key, Scan
 from rollforward.streams.storage.schema import (
     CHUNK,
@@ -21,15 +21,17 @@ from rollforward.streams.storage.schema import (
 MAX_FORWARDED = 8
 
 
-def scan_left(names: Names, computation: str, left: Left, watermark: int, limit: int) -> Scan:
+def scan_retired(
+    names: Names, computation: str, left: RetiredInbox, watermark: int, limit: int
+) -> Scan:
     """Return the call that reads a left inbox."""
-    low, high = names.inbox_range(computation, left.lo, watermark, left.born)
+    low, high = names.inbox_range(computation, left.lo, watermark, left.created_in)
     return Scan(CHUNK, low, high, limit)
 
 
 def scan_late(names: Names, computation: str, inbox: Inbox, limit: int) -> Scan:
     """Return the call that reads the late ones of an inbox."""
-    name = names.inbox(computation, inbox.lo, inbox.born)
+    name = names.inbox(computation, inbox.lo, inbox.created_in)
     return Scan(CHUNK, f"{name}{LATE}", past_names(name), limit)
 
 
@@ -40,17 +42,17 @@ def forwarded(
     chunks: list[tuple[str, Found]],
     *,
     watermark: int = 0,
-) -> tuple[Commit, Mail]:
+) -> tuple[Commit, Outgoing]:
     """Return the commit that forwards chunks, each in the lane that it came in.
 
     Args:
         watermark: What is before it goes into the lane for late ones.
     """
-    commit, mail = Commit(), Mail(environment, head)
+    commit, mail = Commit(), Outgoing(environment, head)
     for name, found in chunks:
         commit.deletes.append((Key(CHUNK, name), found.version))
         for letter in found.body:
-            late = late_at(name) or (watermark if letter.at < watermark else 0)
+            late = late_at(name) or (watermark if letter.timestamp_ms < watermark else 0)
             mail.send(Target(computation, letter.key), letter, late_at=late)
     commit.inserts += mail.inserts()
     return commit, mail
@@ -65,5 +67,5 @@ def ready(chunks: list[tuple[str, Found]], watermark: int) -> list[tuple[str, Fo
     return [
         (name, found)
         for name, found in chunks
-        if not is_late(name) or all(letter.at < watermark for letter in found.body)
+        if not is_late(name) or all(letter.timestamp_ms < watermark for letter in found.body)
     ]

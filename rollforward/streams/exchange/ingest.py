@@ -12,14 +12,14 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from rollforward.streams.exchange.delays import with_delays
-from rollforward.streams.exchange.inline import Parcel, Passage, added, hand_on
-from rollforward.streams.exchange.outgoing import Mail
-from rollforward.streams.exchange.wakeups import ring_for_push
+from rollforward.streams.exchange.inline import InlineRun, PendingEffect, added, call_effects
+from rollforward.streams.exchange.outgoing import Outgoing
+from rollforward.streams.exchange.wakeups import wake_for_push
 from rollforward.streams.graph.environment import Environment
 from rollforward.streams.graph.head import MAX_ATTEMPTS, is_complete, read_head
 from rollforward.streams.graph.plan import with_process
 from rollforward.streams.model.bundle import Target
-from rollforward.streams.model.errors import BadRecordError, HeldBackError, UnknownStreamError
+from rollforward.streams.model.errors import BackpressureError, BadRecordError, UnknownStreamError
 from rollforward.streams.model.json_text import quoted
 from rollforward.streams.model.records import FOREVER, check_time, value_text
 from rollforward.streams.storage.remote_calls import (
@@ -34,7 +34,7 @@ from rollforward.streams.storage.remote_calls import (
     Steps,
     UnworkableError,
 )
-from rollforward.streams.storage.schema import Head, Letter, SourceRow, fingerprint
+from rollforward.streams.storage.schema import Head, InboxRecord, SourceRow, fingerprint
 
 # A clock of a source may be so far ahead of ours.
 MAX_AHEAD_MS = 60_000
@@ -44,7 +44,7 @@ MAX_PASSES = 2
 MAX_DESCRIBED = 20_000  # Characters of what is no record.
 
 
-class Arrival(NamedTuple):
+class IncomingRecord(NamedTuple):
     """A record that comes in: its id (empty: none is needed), its value, also as text.
 
     `error`: why it is none; then it becomes a dead letter of each of its readers.
@@ -52,13 +52,13 @@ class Arrival(NamedTuple):
 
     id: str
     text: str
-    at: int
+    timestamp_ms: int
     value: Any
     error: str = ""
 
 
 @dataclass(frozen=True)
-class Offer:
+class IngestRequest:
     """What one commit of a source brings.
 
     Attributes:
@@ -69,13 +69,13 @@ class Offer:
 
     stream: str
     process: str
-    arrivals: Sequence[Arrival]
+    arrivals: Sequence[IncomingRecord]
     watermark: int | None = None
     position: Any = None
     receipt: Key | None = None
 
 
-class Injected(NamedTuple):
+class IngestResult(NamedTuple):
     """What came of an offer: the source's row as it is then, and who has to be woken."""
 
     records: int
@@ -84,26 +84,28 @@ class Injected(NamedTuple):
     destinations: Sequence[tuple[str, int]]
 
 
-def arrival(environment: Environment, stream: str, value: Any, at: int, id_: str = "") -> Arrival:
+def arrival(
+    environment: Environment, stream: str, value: Any, at: int, id_: str = ""
+) -> IncomingRecord:
     """Return a record that comes in, checked.
 
     Raises:
         BadRecordError: it cannot come in.
     """
     environment.pipeline.source(stream)
-    return Arrival(id_, value_text(value), check_time(at), value)
+    return IncomingRecord(id_, value_text(value), check_time(at), value)
 
 
-def unfit(id_: str, value: Any, error: str) -> Arrival:
+def unfit(id_: str, value: Any, error: str) -> IncomingRecord:
     """Return what comes in, and is no record, with what can be said of it."""
     try:
         text = value_text(value)
     except BadRecordError:
         text = quoted(_described(value)[:MAX_DESCRIBED])
-    return Arrival(id_, text, 0, value, error)
+    return IncomingRecord(id_, text, 0, value, error)
 
 
-def too_large(each: Arrival, error: str) -> Arrival:
+def too_large(each: IncomingRecord, error: str) -> IncomingRecord:
     """Return a record that no commit can hold with all its readers, as it can be kept."""
     return each._replace(text=quoted(each.text[:MAX_DESCRIBED]), error=f"cannot be let in: {error}")
 
@@ -115,7 +117,7 @@ def _described(value: Any) -> str:
         return type(value).__name__
 
 
-def inject(environment: Environment, offer: Offer) -> Steps[Injected]:
+def ingest(environment: Environment, offer: IngestRequest) -> Steps[IngestResult]:
     """Let records in, and wake their readers; return when the records are durable.
 
     What one commit cannot hold is let in by several. Only the last of them moves the watermark.
@@ -124,32 +126,32 @@ def inject(environment: Environment, offer: Offer) -> Steps[Injected]:
         ChangedError: too many others were faster; some of it may have been let in.
         BadRecordError: a record cannot be written; some others may have been let in.
     """
-    injected = yield from _let_in_by_parts(environment, offer)
-    yield from ring_for_push(environment, injected.destinations)
+    injected = yield from _ingest_by_parts(environment, offer)
+    yield from wake_for_push(environment, injected.destinations)
     return injected
 
 
-def _let_in_by_parts(environment: Environment, offer: Offer) -> Steps[Injected]:
+def _ingest_by_parts(environment: Environment, offer: IngestRequest) -> Steps[IngestResult]:
     arrivals = offer.arrivals
     try:
-        return (yield from let_in(environment, offer))
+        return (yield from ingest_without_wakeup(environment, offer))
     except UnworkableError as error:
         if len(arrivals) < 2:
             raise BadRecordError(f"a record cannot be written: {error}") from error
     middle = len(arrivals) // 2
     parts = []
     for part, watermark in ((arrivals[:middle], 0), (arrivals[middle:], offer.watermark)):
-        parts.append((yield from _let_in_by_parts(
+        parts.append((yield from _ingest_by_parts(
             environment, replace(offer, arrivals=part, watermark=watermark)
         )))  # fmt: skip
     first, last = parts
     destinations = sorted({*first.destinations, *last.destinations})
-    return Injected(len(arrivals), first.late + last.late, last.found, destinations)
+    return IngestResult(len(arrivals), first.late + last.late, last.found, destinations)
 
 
-def let_in(
-    environment: Environment, offer: Offer, expected: Found | None = None
-) -> Steps[Injected]:
+def ingest_without_wakeup(
+    environment: Environment, offer: IngestRequest, expected: Found | None = None
+) -> Steps[IngestResult]:
     """Let records in, and wake nobody.
 
     What this process has read or written last is not read again: if somebody else has written
@@ -164,21 +166,21 @@ def let_in(
         RepeatedError: the offer's receipt is gone.
     """
     id_, key = environment.new_id(), environment.names.source(offer.stream, offer.process)
-    plan: _Plan | None = None
-    handed: frozenset[Parcel] | None = None
+    plan: _IngestAttempt | None = None
+    handed: frozenset[PendingEffect] | None = None
     passes: bool | None = None
     for _ in range(MAX_ATTEMPTS):
         head, found, read_ms = environment.memories.pop(key, (None, None, -FOREVER))
         # What the head says of intervals, and of who has to wait, may be as old as for workers.
         age_ms = environment.elapsed_ms() - read_ms
         is_other = expected is not None and found is not None and found.version != expected.version
-        if is_other or not 0 <= age_ms <= environment.pace.watermark_ms:
+        if is_other or not 0 <= age_ms <= environment.config.watermark_ms:
             read_ms = environment.elapsed_ms()
             head, found = yield Read([environment.names.head, key])
         if not is_complete(environment, head):
             yield from read_head(environment)
             continue
-        if found is not None and found.body.layout > head.body.layout:
+        if found is not None and found.body.layout_version > head.body.layout_version:
             continue  # It was read before the head has changed.
         if plan is not None and found is not None and id_ in found.body.last:
             return plan.injected(found)  # The reply to the earlier attempt was lost.
@@ -192,13 +194,13 @@ def let_in(
         # A source that is pulled for the first time is let in: whoever lets it go knows of it then.
         is_first = expected is not None and not expected.body.seq
         if plan is None and offer.arrivals and not is_first:
-            _check_not_held(head.body, offer)
+            _check_not_paused(head.body, offer)
         if passes is None:
             passes = yield from _may_pass(environment, head.body, offer, expected)
-        plan = _Plan(environment, offer, head, found, id_, passes=passes)
+        plan = _IngestAttempt(environment, offer, head, found, id_, passes=passes)
         plan.commit.deletes += receipt
         if handed is None:  # Once, however often the commit is tried.
-            handed = yield from hand_on(environment, plan.passage)
+            handed = yield from call_effects(environment, plan.passage)
         try:
             versions = yield plan.committed_with(handed)
         except (ChangedError, OutcomeUnknownError):
@@ -208,15 +210,15 @@ def let_in(
                 raise
             passes = False
             continue
-        found = Found(plan.row, versions[plan.was.is_out])
-        if not plan.was.is_out:
+        found = Found(plan.row, versions[plan.was.is_idle])
+        if not plan.was.is_idle:
             environment.memories[key] = head, found, read_ms
         return plan.injected(found)
     raise ChangedError
 
 
 def _may_pass(
-    environment: Environment, head: Head, offer: Offer, expected: Found | None
+    environment: Environment, head: Head, offer: IngestRequest, expected: Found | None
 ) -> Steps[bool]:
     """Return whether hooks of weak stages are run: not if earlier attempts did not come to an end.
 
@@ -234,7 +236,7 @@ def _may_pass(
     return attempts <= MAX_PASSES  # type: ignore[no-any-return]
 
 
-def _receipt(offer: Offer) -> Steps[list[tuple[Key, int]]]:
+def _receipt(offer: IngestRequest) -> Steps[list[tuple[Key, int]]]:
     """Return the row that the commit of an offer deletes, with its version, if it is there."""
     if offer.receipt is None:
         return []
@@ -242,19 +244,19 @@ def _receipt(offer: Offer) -> Steps[list[tuple[Key, int]]]:
     return [(offer.receipt, row.version)] if row is not None else []
 
 
-def _check_not_held(head: Head, offer: Offer) -> None:
-    why = head.held.get(f"{offer.stream}:{offer.process}")
+def _check_not_paused(head: Head, offer: IngestRequest) -> None:
+    why = head.paused.get(f"{offer.stream}:{offer.process}")
     if why is not None:
-        raise HeldBackError(f"{offer.stream} has to wait: {why}")
+        raise BackpressureError(f"{offer.stream} has to wait: {why}")
 
 
-class _Plan:
+class _IngestAttempt:
     """One attempt to let an offer in."""
 
     def __init__(
         self,
         environment: Environment,
-        offer: Offer,
+        offer: IngestRequest,
         head: Found,
         found: Found | None,
         id_: str,
@@ -263,29 +265,29 @@ class _Plan:
     ) -> None:
         self.environment, self.offer = environment, offer
         self.pipeline = environment.at(head.body)
-        self.mail = Mail(environment, head.body)
-        self.passage = Passage(environment, head.body, self.mail, is_open=passes)
+        self.mail = Outgoing(environment, head.body)
+        self.passage = InlineRun(environment, head.body, self.mail, is_open=passes)
         self.commit = Commit()
-        self.was: SourceRow = found.body if found is not None else SourceRow(is_out=True)
+        self.was: SourceRow = found.body if found is not None else SourceRow(is_idle=True)
         floor = self.was.watermark
-        if self.was.is_out:
+        if self.was.is_idle:
             # The watermark has gone on without it. It may not while this one comes back.
             floor = max(floor, head.body.sources.get(offer.stream, 0))
             known = with_process(head.body, offer.stream, offer.process)
             self.commit.puts.append((environment.names.head, known, head.version))
         late = self._send(floor)
         self.passage.end()
-        self.row = self._row(floor, late, id_)._replace(layout=head.body.layout)
+        self.row = self._row(floor, late, id_)._replace(layout_version=head.body.layout_version)
         self._found = found
 
-    def committed_with(self, handed: Collection[Parcel]) -> Commit:
+    def committed_with(self, handed: Collection[PendingEffect]) -> Commit:
         """Return the commit, to be made once.
 
         Args:
             handed: What weak sinks have acted on.
         """
         self.passage.post(handed)
-        self.row = self.row._replace(passed=added(self.was.passed, self.passage.passed))
+        self.row = self.row._replace(inlined=added(self.was.inlined, self.passage.inlined))
         key = self.environment.names.source(self.offer.stream, self.offer.process)
         if self._found is None:
             self.commit.inserts.append((key, self.row))
@@ -294,10 +296,10 @@ class _Plan:
         self.commit.inserts += self.mail.inserts()
         return self.commit
 
-    def injected(self, found: Found) -> Injected:
+    def injected(self, found: Found) -> IngestResult:
         """Return what has come of it, with the source's row as it is now."""
         late = self.row.late - self.was.late
-        return Injected(len(self.offer.arrivals), late, found, self.mail.destinations)
+        return IngestResult(len(self.offer.arrivals), late, found, self.mail.destinations)
 
     def _send(self, floor: int) -> int:
         late, stream, graph = 0, self.offer.stream, self.pipeline.graph
@@ -308,20 +310,20 @@ class _Plan:
             )
         for id_, text, at, value, error in self.offer.arrivals:
             if error:
-                letter = Letter("", at, stream, id_, text)
+                letter = InboxRecord("", at, stream, id_, text)
                 for reader, _ in graph.readers[stream]:
                     self.mail.send(Target(reader, "", error), letter, late_at=0)
                 continue
             late_at = floor if at < floor else 0
             late += late_at > 0
             for target in graph.route(stream, value):
-                letter = Letter(target.key, at, stream, id_, text)
+                letter = InboxRecord(target.key, at, stream, id_, text)
                 self.passage.send(target, letter, late_at=late_at)
         return late
 
     def _row(self, floor: int, late: int, id_: str) -> SourceRow:
         was, offer, now_ms = self.was, self.offer, self.environment.now_ms()
-        latest = max([was.latest, *[each.at for each in offer.arrivals]])
+        latest = max([was.latest, *[each.timestamp_ms for each in offer.arrivals]])
         latest = max(was.latest, min(latest, now_ms + MAX_AHEAD_MS))
         reached = latest - self.pipeline.disorder_ms(offer.stream)
         if offer.watermark is not None:
@@ -330,7 +332,7 @@ class _Plan:
             watermark=max(floor, reached),
             latest=latest,
             seen_ms=now_ms,
-            is_out=False,
+            is_idle=False,
             last=(*was.last[1 - REMEMBERED :], id_),
             seq=was.seq + 1,
             records=was.records + len(offer.arrivals),
@@ -343,5 +345,5 @@ class _Plan:
     def _delays(self) -> tuple[int, ...]:
         if not self.pipeline.percentiles:
             return ()
-        times = [each.at for each in self.offer.arrivals if not each.error]
+        times = [each.timestamp_ms for each in self.offer.arrivals if not each.error]
         return with_delays(self.was.delays, self.was.latest, times)

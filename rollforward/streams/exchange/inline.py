@@ -25,30 +25,30 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
-from rollforward.streams.exchange.outgoing import Mail
+from rollforward.streams.exchange.outgoing import Outgoing
 from rollforward.streams.execution.bundle_runner import MAX_PRODUCED_BYTES, run_batch
 from rollforward.streams.graph.environment import Environment
-from rollforward.streams.model.bundle import Production, Target, derived_id
+from rollforward.streams.model.bundle import EmittedRecord, Target, derived_id
 from rollforward.streams.model.sink import Sink, SinkRecord
 from rollforward.streams.storage.inbox import inputs_of
-from rollforward.streams.storage.remote_calls import HandOn, Steps
-from rollforward.streams.storage.schema import Head, Letter
+from rollforward.streams.storage.remote_calls import CallEffects, Steps
+from rollforward.streams.storage.schema import Head, InboxRecord
 
 
-class Parcel(NamedTuple):
+class PendingEffect(NamedTuple):
     """A record for a weak sink: it is handed on, or goes into the sink's inbox.
 
     `id`: of the record at this sink, however it gets there.
     """
 
     target: Target
-    letter: Letter
+    letter: InboxRecord
     version: int  # Of the sink.
     id: str
 
     def record(self) -> SinkRecord:
         each = self.letter
-        return SinkRecord(self.id, each.key, json.loads(each.text), each.at, each.stream)
+        return SinkRecord(self.id, each.key, json.loads(each.text), each.timestamp_ms, each.stream)
 
 
 def sink_id(sink: Sink, stream: str, id_: str) -> str:
@@ -59,11 +59,11 @@ def sink_id(sink: Sink, stream: str, id_: str) -> str:
     return derived_id(stream, id_, sink.pipeline, sink.name)
 
 
-class Passage:
+class InlineRun:
     """What one commit passes through weak computations."""
 
     def __init__(
-        self, environment: Environment, head: Head, mail: Mail, *, is_open: bool = True
+        self, environment: Environment, head: Head, mail: Outgoing, *, is_open: bool = True
     ) -> None:
         """Begin a commit.
 
@@ -73,23 +73,23 @@ class Passage:
         self._environment, self._head, self._mail = environment, head, mail
         self._graph = environment.at(head).graph
         self._weak: Collection[str] = self._graph.weak if is_open else ()
-        self._waiting: dict[str, list[Letter]] = {}
+        self._waiting: dict[str, list[InboxRecord]] = {}
         self._began_ms = environment.elapsed_ms()
-        self._left = environment.pace.max_passed
+        self._left = environment.config.max_inlined
         self._bytes = 0
-        self.parcels: list[Parcel] = []
-        self.passed: Counter[str] = Counter()
+        self.parcels: list[PendingEffect] = []
+        self.inlined: Counter[str] = Counter()
 
-    def produce(self, productions: Sequence[Production]) -> None:
+    def produce(self, productions: Sequence[EmittedRecord]) -> None:
         """Take what hooks have written."""
         if not self._weak:
             self._mail.produce(productions)
             return
         for stream, text, at, late_at, targets, id_ in productions:
             for target in targets:
-                self.send(target, Letter(target.key, at, stream, id_, text), late_at=late_at)
+                self.send(target, InboxRecord(target.key, at, stream, id_, text), late_at=late_at)
 
-    def send(self, target: Target, letter: Letter, *, late_at: int) -> None:
+    def send(self, target: Target, letter: InboxRecord, *, late_at: int) -> None:
         """Take a letter: it waits for its computation if that is weak, else it is sent."""
         name = target.computation
         if name not in self._weak or late_at or target.error:
@@ -108,22 +108,22 @@ class Passage:
             if letters:
                 self._pass(name, letters)
 
-    def post(self, handed: Collection[Parcel]) -> None:
+    def post(self, handed: Collection[PendingEffect]) -> None:
         """Send what was to be handed on, and was not done: as it is now, by the sink it is for."""
         for each in self.parcels:
             if each in handed:
-                self.passed[each.target.computation] += 1
+                self.inlined[each.target.computation] += 1
             else:
                 self._mail.send(each.target, each.letter, late_at=0)
 
-    def _hand(self, sink: Sink, target: Target, letter: Letter) -> None:
+    def _hand(self, sink: Sink, target: Target, letter: InboxRecord) -> None:
         if letter.id:
             id_ = sink_id(sink, letter.stream, letter.id)
-            self.parcels.append(Parcel(target, letter, sink.version, id_))
+            self.parcels.append(PendingEffect(target, letter, sink.version, id_))
         else:  # The other side could not tell a repetition.
             self._mail.send(target, letter, late_at=0)
 
-    def _pass(self, name: str, letters: list[Letter]) -> None:
+    def _pass(self, name: str, letters: list[InboxRecord]) -> None:
         part = letters[: self._left]
         inputs = inputs_of(part, late_at=0)
         effects = run_batch(
@@ -131,12 +131,12 @@ class Passage:
             {},
             inputs,
             watermark=self._head.inputs.get(name, 0),
-            now=self._environment.now_ms(),
+            now_ms=self._environment.now_ms(),
             route=self._graph.route,
             is_over=self._is_over,
         )
         self._left -= effects.taken
-        self.passed[name] += effects.counts.records
+        self.inlined[name] += effects.counts.records
         failed = {id(failure.what) for failure in effects.failures}
         for letter, each in zip(part, inputs, strict=True):
             if id(each) in failed:
@@ -148,16 +148,16 @@ class Passage:
 
     def _is_over(self) -> bool:
         took_ms = self._environment.elapsed_ms() - self._began_ms
-        return took_ms > self._environment.pace.pass_ms or self._bytes >= MAX_PRODUCED_BYTES
+        return took_ms > self._environment.config.inline_ms or self._bytes >= MAX_PRODUCED_BYTES
 
 
-def hand_on(environment: Environment, passage: Passage) -> Steps[frozenset[Parcel]]:
+def call_effects(environment: Environment, passage: InlineRun) -> Steps[frozenset[PendingEffect]]:
     """Have weak sinks act on what came through; return what they acted on."""
     parcels = passage.parcels
     if not parcels:
         return frozenset()
-    wait_s = environment.pace.hand_ms / 1000
-    call = HandOn(
+    wait_s = environment.config.effect_ms / 1000
+    call = CallEffects(
         [((each.target.computation, each.version), each.record()) for each in parcels], wait_s
     )
     done = yield call

@@ -15,12 +15,12 @@ from collections.abc import Iterable
 from typing import Any
 
 from rollforward.streams.graph.environment import Environment
-from rollforward.streams.model.bundle import Production, Target
+from rollforward.streams.model.bundle import EmittedRecord, Target
 from rollforward.streams.model.records import FOREVER
 from rollforward.streams.model.slots import slot_of
 from rollforward.streams.storage.layout import birth_of, interval_of
 from rollforward.streams.storage.remote_calls import Key
-from rollforward.streams.storage.schema import LATE, ON_TIME, DeadRow, Head, Letter
+from rollforward.streams.storage.schema import LATE, ON_TIME, DeadRow, Head, InboxRecord
 
 MAX_LETTERS = 500
 MAX_CHUNK_BYTES = 256_000
@@ -28,7 +28,7 @@ LETTER_BYTES = 50  # Besides its text, its key and its id.
 CHAR_BYTES = 12  # Of an emoji, as JSON has it.
 
 
-class Mail:
+class Outgoing:
     """What one commit sends.
 
     A late record holds the watermark of its readers where it was when the record came, until it is
@@ -39,17 +39,17 @@ class Mail:
     def __init__(self, environment: Environment, head: Head) -> None:
         self._environment = environment
         self._head = head
-        self._letters: dict[tuple[str, int, int], list[Letter]] = defaultdict(list)
-        self._by_target: dict[Target, list[Letter]] = {}  # The same lists, of what is in time.
+        self._letters: dict[tuple[str, int, int], list[InboxRecord]] = defaultdict(list)
+        self._by_target: dict[Target, list[InboxRecord]] = {}  # The same lists, of what is in time.
         self._dead: list[DeadRow] = []
 
-    def produce(self, productions: Iterable[Production]) -> None:
+    def produce(self, productions: Iterable[EmittedRecord]) -> None:
         """Send what hooks have written."""
         for stream, text, at, late_at, targets, id_ in productions:
             for target in targets:
-                self.send(target, Letter(target.key, at, stream, id_, text), late_at=late_at)
+                self.send(target, InboxRecord(target.key, at, stream, id_, text), late_at=late_at)
 
-    def send(self, target: Target, letter: Letter, *, late_at: int) -> None:
+    def send(self, target: Target, letter: InboxRecord, *, late_at: int) -> None:
         """Send a letter to an interval, or, if it has no key, to the dead letters.
 
         Args:
@@ -65,7 +65,7 @@ class Mail:
             return
         lo = interval_of(self._head, computation, slot_of(key))
         # What is late may have to wait until the watermark has passed it (forwarding.py).
-        hold = min(max(late_at, letter.at + 1), FOREVER - 1) if late_at else 0
+        hold = min(max(late_at, letter.timestamp_ms + 1), FOREVER - 1) if late_at else 0
         letters = self._letters[computation, lo, hold]
         letters.append(letter)
         if not hold:
@@ -91,22 +91,22 @@ class Mail:
         for (computation, lo, hold), letters in self._letters.items():
             lane = LATE if hold else ON_TIME
             for part, size in _cut(letters):
-                at = hold or min([letter.at for letter in part])
+                at = hold or min([letter.timestamp_ms for letter in part])
                 name = f"{id_}.{len(rows)}.{len(part)}.{size}"
-                born = birth_of(self._head, computation, lo)
-                key = names.chunk(computation, lo, lane, at, name, born)
+                created_in = birth_of(self._head, computation, lo)
+                key = names.chunk(computation, lo, lane, at, name, created_in)
                 rows.append((key, tuple(part)))
         for dead in self._dead:
             rows.append((names.dead(dead.computation, f"{id_}.{len(rows)}"), dead))
         return rows
 
 
-def _cut(letters: list[Letter]) -> Iterable[tuple[list[Letter], int]]:
+def _cut(letters: list[InboxRecord]) -> Iterable[tuple[list[InboxRecord], int]]:
     """Cut letters into chunks, by number and by size; yield each with its size.
 
     In its row a chunk has up to twice that, for what JSON escapes in its texts.
     """
-    part: list[Letter] = []
+    part: list[InboxRecord] = []
     size = 0
     for letter in letters:
         key, _, _, id_, text = letter

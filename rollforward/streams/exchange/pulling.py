@@ -11,16 +11,23 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from rollforward.streams.exchange.ingest import Arrival, Injected, Offer, let_in, too_large, unfit
-from rollforward.streams.exchange.wakeups import Bell
+from rollforward.streams.exchange.ingest import (
+    IncomingRecord,
+    IngestRequest,
+    IngestResult,
+    ingest_without_wakeup,
+    too_large,
+    unfit,
+)
+from rollforward.streams.exchange.wakeups import WakeupBatcher
 from rollforward.streams.graph.environment import Environment
 from rollforward.streams.graph.head import read_head
-from rollforward.streams.model.errors import BadRecordError, HeldBackError, UnknownStreamError
+from rollforward.streams.model.errors import BackpressureError, BadRecordError, UnknownStreamError
 from rollforward.streams.model.records import FOREVER, check_time, value_text
 from rollforward.streams.model.sources import Pulled, PullSource
 from rollforward.streams.storage.remote_calls import (
     ChangedError,
-    Create,
+    CreateTasks,
     Fetch,
     Found,
     Read,
@@ -49,7 +56,7 @@ def pull(environment: Environment, stream: str) -> Steps[bool]:
     if not environment.at(head.body).graph.readers.get(stream):
         return False
     [found] = yield Read([key])
-    bell, reads, limit = Bell(environment), 1, _first_limit(environment, stream)
+    bell, reads, limit = WakeupBatcher(environment), 1, _first_limit(environment, stream)
     while found.body.watermark < FOREVER:
         gathered = yield from _gather(environment, stream, found, reads, limit)
         is_idle = not gathered.has_more
@@ -68,14 +75,14 @@ def pull(environment: Environment, stream: str) -> Steps[bool]:
         except ChangedError:
             yield from bell.ring()
             raise
-        except (HeldBackError, UnknownStreamError):
+        except (BackpressureError, UnknownStreamError):
             break  # The tick that lets it go has it read again, or the attachment of a reader.
         found, reads = injected.found, min(2 * reads, MAX_PULLED)
-        bell.owe(injected.destinations, tick=True)
-        yield from bell.ring_in_time()
-        if is_idle or environment.elapsed_ms() - began_ms > environment.pace.run_ms:
+        bell.schedule(injected.destinations, tick=True)
+        yield from bell.flush_if_due()
+        if is_idle or environment.elapsed_ms() - began_ms > environment.config.run_ms:
             delay_s = source.poll.total_seconds() if is_idle and source.poll else 0.0
-            yield Create([pull_wake(environment, stream, found.body.seq, delay_s=delay_s)])
+            yield CreateTasks([pull_wake(environment, stream, found.body.seq, delay_s=delay_s)])
             break
     yield from bell.ring()
     return found.body.watermark >= FOREVER  # type: ignore[no-any-return]
@@ -99,7 +106,7 @@ def _first_limit(environment: Environment, stream: str) -> int:
     return min(MAX_PULLED, 2 * limit)
 
 
-def _let_in(environment: Environment, gathered: _Gathered, limit: int) -> Steps[Injected]:
+def _let_in(environment: Environment, gathered: _Gathered, limit: int) -> Steps[IngestResult]:
     """Let in what was read; a record that is alone, and that nobody can write, is a dead letter.
 
     Raises:
@@ -107,12 +114,12 @@ def _let_in(environment: Environment, gathered: _Gathered, limit: int) -> Steps[
         ChangedError, HeldBackError: nothing was let in.
     """
     try:
-        return (yield from let_in(environment, gathered.offer(), gathered.found))
+        return (yield from ingest_without_wakeup(environment, gathered.offer(), gathered.found))
     except UnworkableError as error:
         if limit > 1 or len(gathered.arrivals) > 1:  # More than it was asked for.
             raise
         gathered.arrivals = [too_large(each, str(error)) for each in gathered.arrivals]
-    return (yield from let_in(environment, gathered.offer(), gathered.found))
+    return (yield from ingest_without_wakeup(environment, gathered.offer(), gathered.found))
 
 
 def _gather(
@@ -144,7 +151,7 @@ class _Gathered:
     stream: str
     found: Found
     limit: int
-    arrivals: list[Arrival] = field(default_factory=list)
+    arrivals: list[IncomingRecord] = field(default_factory=list)
     position: Any = None
     watermark: int | None = None
     is_full: bool = False
@@ -182,11 +189,11 @@ class _Gathered:
         reached = latest - environment.pipeline.disorder_ms(self.stream)
         self.watermark = max(reached, environment.now_ms() - distance_ms)
 
-    def offer(self) -> Offer:
+    def offer(self) -> IngestRequest:
         """Return what one commit lets in."""
-        return Offer(self.stream, "", self.arrivals, self.watermark, self.position)
+        return IngestRequest(self.stream, "", self.arrivals, self.watermark, self.position)
 
-    def _arrivals(self, pulled: Pulled) -> list[Arrival]:
+    def _arrivals(self, pulled: Pulled) -> list[IncomingRecord]:
         """Return records with ids, if any of them may be handed on before the commit.
 
         Their numbers are those in the stream: however many reads become one commit when it is tried
@@ -200,13 +207,13 @@ class _Gathered:
         ]
 
 
-def _arrival(id_: str, record: Any) -> Arrival:
+def _arrival(id_: str, record: Any) -> IncomingRecord:
     """Return what was read as it comes in: what is no record does not keep others back."""
     try:
         value, at = record
     except (TypeError, ValueError) as error:
         return unfit(id_, record, f"no record: {error}")
     try:
-        return Arrival(id_, value_text(value), check_time(at), value)
+        return IncomingRecord(id_, value_text(value), check_time(at), value)
     except BadRecordError as error:
         return unfit(id_, value, f"no record: {error}")

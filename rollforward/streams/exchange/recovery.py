@@ -22,9 +22,9 @@ from rollforward.streams.storage.remote_calls import (
     ChangedError,
     Found,
     OutcomeUnknownError,
-    Peek,
     Read,
     Scan,
+    ScanKeys,
     Steps,
     UnworkableError,
 )
@@ -48,7 +48,7 @@ def recover(environment: Environment) -> Steps[int]:
         return 0
     plan, records = environment.at(head.body), 0
     for name in plan.parts:
-        if plan.works(name):
+        if plan.is_active(name):
             records += yield from _recover_of(environment, name)
     return records
 
@@ -57,7 +57,7 @@ def _recover_of(environment: Environment, name: str) -> Steps[int]:
     records, most = 0, MAX_FORWARDED
     for _ in range(MAX_COMMITS):
         [head] = yield Read([environment.names.head])
-        if not environment.at(head.body).works(name):
+        if not environment.at(head.body).is_active(name):
             break
         place = yield from _first_stranded(environment, head.body, name)
         if place is None:
@@ -70,7 +70,7 @@ def _recover_of(environment: Environment, name: str) -> Steps[int]:
                     raise
                 most = 1
     if records:
-        environment.complain(
+        environment.warn(
             f"{environment.pipeline.name}: {records} records of {name} lay where nobody looks, and "
             "are worked on as late ones: the store has given a wrong answer, or the code is wrong"
         )
@@ -80,9 +80,9 @@ def _recover_of(environment: Environment, name: str) -> Steps[int]:
 def _first_stranded(environment: Environment, head: Head, name: str) -> Steps[Stranded | None]:
     """Find the first inbox of a computation with something below the watermark, or unknown."""
     names, watermark = environment.names, head.inputs.get(name, 0)
-    known = {names.inbox(name, lo, born) for born, lo in inboxes_of(head, name)}
+    known = {names.inbox(name, lo, created_in) for created_in, lo in inboxes_of(head, name)}
     low, high = names.inboxes(name)
-    while found := (yield Peek(CHUNK, low, high)):
+    while found := (yield ScanKeys(CHUNK, low, high)):
         inbox = inbox_of(found[0])
         floor = first_name(inbox, watermark) if inbox in known else past_names(inbox)
         if found[0] < floor:

@@ -1,6 +1,6 @@
 """Bells: how a process wakes the readers of what it commits, commit after commit.
 
-The first commit wakes its readers at once. While further ones follow, one ring every `ring_ms` is
+The first commit wakes its readers at once. While further ones follow, one ring every `wakeup_ms` is
 for all of them: most find a worker at its interval anyway. What is owed when the commits end is
 rung then. A process that dies before leaves it to the next tick, as between a commit and its ring.
 
@@ -17,28 +17,28 @@ from dataclasses import dataclass, field
 from rollforward.streams.graph.environment import Environment
 from rollforward.streams.model.records import NEVER
 from rollforward.streams.storage.layout import interval_of
-from rollforward.streams.storage.remote_calls import Create, Key, Pause, Read, Steps, Wake
+from rollforward.streams.storage.remote_calls import CreateTasks, Key, Pause, Read, Steps, Wake
 from rollforward.streams.storage.schema import Head
 
 
-class Bell:
+class WakeupBatcher:
     """Wakes intervals, and the watermarks, now or a little later."""
 
     def __init__(self, environment: Environment) -> None:
         self._environment = environment
         self._owed: set[tuple[str, int]] = set()
         self._owes_tick = False
-        self._rung_ms = -float(environment.pace.ring_ms)
+        self._rung_ms = -float(environment.config.wakeup_ms)
 
-    def owe(self, targets: Iterable[tuple[str, int]], *, tick: bool = False) -> None:
+    def schedule(self, targets: Iterable[tuple[str, int]], *, tick: bool = False) -> None:
         """Note which intervals are to be woken; with `tick` the watermarks, too."""
         self._owed.update(targets)
         self._owes_tick |= tick
 
-    def ring_in_time(self) -> Steps[None]:
+    def flush_if_due(self) -> Steps[None]:
         """Wake those that are owed it, unless the last ring was a moment ago."""
         since_ms = self._environment.elapsed_ms() - self._rung_ms
-        if not 0 <= since_ms < self._environment.pace.ring_ms:
+        if not 0 <= since_ms < self._environment.config.wakeup_ms:
             yield from self.ring()
 
     def ring(self) -> Steps[None]:
@@ -57,7 +57,7 @@ _Targets = set[tuple[str, int]]
 
 
 @dataclass
-class _SharedBell:
+class _SharedWakeups:
     """What the pushes of a process owe to the readers of one pipeline."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -66,14 +66,14 @@ class _SharedBell:
     rung_ms: float = _LONG_AGO
     due_ms: float = _LONG_AGO  # When the ring is due that has been put off.
 
-    def put_off(
-        self, targets: Collection[tuple[str, int]], now_ms: float, ring_ms: int
+    def defer(
+        self, targets: Collection[tuple[str, int]], now_ms: float, wakeup_ms: int
     ) -> float | None:
         """Owe a ring; return in how many ms it is to be rung; 0: somebody else does; None: now."""
         with self.lock:
             self.owed.update(targets)
-            left_ms = self.rung_ms + ring_ms - now_ms
-            if not 0 < left_ms <= ring_ms or not self.busy.issuperset(targets):
+            left_ms = self.rung_ms + wakeup_ms - now_ms
+            if not 0 < left_ms <= wakeup_ms or not self.busy.issuperset(targets):
                 return None
             if now_ms < self.due_ms:
                 return 0
@@ -92,28 +92,28 @@ class _SharedBell:
             self.busy, self.rung_ms = set(targets) - idle, now_ms
 
 
-def ring_for_push(environment: Environment, targets: Collection[tuple[str, int]]) -> Steps[None]:
+def wake_for_push(environment: Environment, targets: Collection[tuple[str, int]]) -> Steps[None]:
     """Wake the readers of a push and the watermarks: at once, unless all have workers."""
-    bell: _SharedBell = environment.memories.setdefault(_SHARED, _SharedBell())
-    wait_ms = bell.put_off(targets, environment.elapsed_ms(), environment.pace.ring_ms)
-    if wait_ms is None or environment.later is None:
-        yield from _ring_shared(environment, bell)
+    bell: _SharedWakeups = environment.memories.setdefault(_SHARED, _SharedWakeups())
+    wait_ms = bell.defer(targets, environment.elapsed_ms(), environment.config.wakeup_ms)
+    if wait_ms is None or environment.run_in_background is None:
+        yield from _flush_shared(environment, bell)
     elif wait_ms:
-        environment.later(_ring_later(environment, bell, wait_ms))
+        environment.run_in_background(_flush_later(environment, bell, wait_ms))
 
 
-def _ring_later(environment: Environment, bell: _SharedBell, wait_ms: float) -> Steps[None]:
+def _flush_later(environment: Environment, bell: _SharedWakeups, wait_ms: float) -> Steps[None]:
     yield Pause(wait_ms / 1000)
-    yield from _ring_shared(environment, bell)
+    yield from _flush_shared(environment, bell)
 
 
-def _ring_shared(environment: Environment, bell: _SharedBell) -> Steps[None]:
+def _flush_shared(environment: Environment, bell: _SharedWakeups) -> Steps[None]:
     """Wake who is owed it. If that fails what was let in stays in: the sweep wakes them, too."""
     targets, now_ms = bell.take(), environment.elapsed_ms()
     try:
         idle = yield from ring(environment, targets, tick=True)
     except Exception as error:
-        environment.complain(f"{environment.pipeline.name} is woken by its sweep: {error}")
+        environment.warn(f"{environment.pipeline.name} is woken by its sweep: {error}")
     else:
         bell.rung(targets, idle, now_ms)
 
@@ -148,16 +148,16 @@ def ring(
     }
     if tick and found[-1] is not None:
         head = found[-1]
-        wakes[names.head, head.version] = tick_wake(environment, head.body._replace(still=0))
+        wakes[names.head, head.version] = tick_wake(environment, head.body._replace(idle_ticks=0))
     yield from _create(environment, wakes)
     rows = list(zip(targets, found, strict=False))
     gone = [target for target, row in rows if row is None]
     if gone:
-        yield from _ring_heirs(environment, gone)
-    return {target for target, row in rows if row is None or not row.body.is_held(now_ms)}
+        yield from _wake_successors(environment, gone)
+    return {target for target, row in rows if row is None or not row.body.is_leased(now_ms)}
 
 
-def _ring_heirs(environment: Environment, gone: Iterable[tuple[str, int]]) -> Steps[None]:
+def _wake_successors(environment: Environment, gone: Iterable[tuple[str, int]]) -> Steps[None]:
     """Wake the intervals that have taken the place of others, by a merge."""
     [head] = yield Read([environment.names.head])
     # A computation that was detached has none.
@@ -172,7 +172,7 @@ def _create(environment: Environment, wakes: Mapping[tuple[Key, int], Wake]) -> 
     memories = environment.memories
     new = {row: wake for row, wake in wakes.items() if memories.get(("woken", row[0])) != row[1]}
     if new:
-        yield Create(list(new.values()))
+        yield CreateTasks(list(new.values()))
         memories.update({("woken", key): version for key, version in new})
 
 
@@ -185,15 +185,17 @@ def wake(environment: Environment, target: tuple[str, int], gen: int, *why: str 
     return Wake(target, (environment.pipeline.name, *target, gen, *why))
 
 
-def ring_at(environment: Environment, target: tuple[str, int], wall: int) -> Steps[None]:
+def schedule_wakeup(
+    environment: Environment, target: tuple[str, int], processing_due: int
+) -> Steps[None]:
     """Have an interval woken at a time of day, for its next timer of the clock."""
-    if wall < NEVER:
-        delay_s = max(0.0, (wall - environment.now_ms()) / 1000)
-        name = (environment.pipeline.name, *target, "wall", wall)
-        yield Create([Wake(target, name, min(delay_s, MAX_DELAY_S))])
+    if processing_due < NEVER:
+        delay_s = max(0.0, (processing_due - environment.now_ms()) / 1000)
+        name = (environment.pipeline.name, *target, "wall", processing_due)
+        yield CreateTasks([Wake(target, name, min(delay_s, MAX_DELAY_S))])
 
 
 def tick_wake(environment: Environment, head: Head) -> Wake:
     """Return the task of the next tick: ever later while nothing moves, up to a second."""
-    delay_s = environment.pace.tick_s * 2 ** min(head.still, 10)
+    delay_s = environment.config.tick_s * 2 ** min(head.idle_ticks, 10)
     return Wake(("", 0), (environment.pipeline.name, head.gen), min(delay_s, MAX_TICK_S))

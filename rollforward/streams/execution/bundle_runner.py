@@ -22,9 +22,9 @@ from rollforward.streams.execution.key_work import Work
 from rollforward.streams.model.bundle import (
     DEAD_TIMERS,
     Effects,
+    EmittedRecord,
     Failure,
-    Input,
-    Production,
+    KeyedRecord,
     Target,
     derived_id,
 )
@@ -59,7 +59,7 @@ MAX_HOOK_BYTES = 1_000_000
 MAX_ERROR_CHARS = 500
 
 Route = Callable[[str, Any], tuple[Target, ...]]
-What = Input | tuple[str, SetTimer]
+What = KeyedRecord | tuple[str, SetTimer]
 Hook = Callable[[Context, Any], None]
 
 
@@ -75,10 +75,10 @@ def never() -> bool:
 def run_batch(
     computation: Computation,
     keys: Mapping[str, KeyState],
-    inputs: Sequence[Input] = (),
+    inputs: Sequence[KeyedRecord] = (),
     *,
     watermark: int,
-    now: int,
+    now_ms: int,
     due: Iterable[str] = (),
     route: Route = nowhere,
     is_over: Callable[[], bool] = never,
@@ -98,15 +98,15 @@ def run_batch(
     limits = is_over, max_fired
     if not is_careful:
         with contextlib.suppress(_HookError):
-            return _Batch(computation, keys, watermark, now, route, limits).run(inputs, due)
-    return _CarefulBatch(computation, keys, watermark, now, route, limits).run(inputs, due)
+            return _Batch(computation, keys, watermark, now_ms, route, limits).run(inputs, due)
+    return _CarefulBatch(computation, keys, watermark, now_ms, route, limits).run(inputs, due)
 
 
 class _HookError(Exception):
     """A hook raised, or left a state that cannot be written."""
 
 
-class _Hands:
+class _HookBackend:
     """The hands behind the context of each hook of one batch."""
 
     def __init__(
@@ -114,14 +114,14 @@ class _Hands:
         computation: Computation,
         keys: Mapping[str, KeyState],
         watermark: int,
-        now: int,
+        now_ms: int,
         route: Route,
         limits: tuple[Callable[[], bool], int],
     ) -> None:
         self.computation = computation
         self.before = keys
         self.watermark = watermark
-        self.now = now
+        self.now_ms = now_ms
         self.route = route
         self.is_over, self.max_fired = limits
         self.works: dict[str, Work] = {}
@@ -129,8 +129,8 @@ class _Hands:
         self.bytes = 0
         self.ttl = _milliseconds(computation.ttl)
         self.context = computation.context(self)
-        self.key, self.at, self.late_at = "", 0, 0
-        self._input: Input | None = None
+        self.key, self.timestamp_ms, self.late_at = "", 0, 0
+        self._input: KeyedRecord | None = None
         self._work: Any = None
         self.firing: SetTimer | None = None
         self._has_dropped = False
@@ -138,7 +138,7 @@ class _Hands:
 
     def enter(self, key: str, at: int, late_at: int, firing: SetTimer | None) -> None:
         """Stand at a key, for one hook."""
-        self.key, self.at, self.late_at, self.firing = key, at, late_at, firing
+        self.key, self.timestamp_ms, self.late_at, self.firing = key, at, late_at, firing
         self._has_dropped, self._hook_bytes = False, 0
         self._hook_outputs.clear()
         work = self.works.get(key)
@@ -151,7 +151,7 @@ class _Hands:
 
     def step(self, at: int, late_at: int) -> None:
         """Go on, in the same hook, with a record that it has led to (fused.py)."""
-        self.at, self.late_at, self.firing = at, late_at, None
+        self.timestamp_ms, self.late_at, self.firing = at, late_at, None
         if self.ttl is not None:
             self._keep_until(at + self.ttl)
 
@@ -163,7 +163,7 @@ class _Hands:
 
     def drop_inside(self) -> None:
         """Count a record that the hook has led to as late."""
-        self.effects.counts.late_inside += 1
+        self.effects.counts.late_between_parts += 1
 
     def state(self) -> State:
         state: State | None = self._work.state
@@ -172,47 +172,53 @@ class _Hands:
             state = self._work.decoded()
         return state
 
-    def set_timer(self, tag: str, at: int, is_wall: bool) -> None:
+    def set_timer(self, tag: str, at_ms: int, is_processing_time: bool) -> None:
         _check_strong(self.computation, "timers")
         check_tag(tag)
-        check_time(at)
-        if self.firing is not None or at < self.at:
-            self._check_order(at, is_wall)
-        hold = self.at if is_wall else at
+        check_time(at_ms)
+        if self.firing is not None or at_ms < self.timestamp_ms:
+            self._check_order(at_ms, is_processing_time)
+        hold = self.timestamp_ms if is_processing_time else at_ms
         is_late, before = self.late_at > 0, self._work.timers.get(tag)
-        if before == (at, is_wall, hold, is_late):
+        if before == (at_ms, is_processing_time, hold, is_late):
             return
         if is_late and before is not None and not before.is_late:
             # The one before held the watermark back, so nothing that follows it is late.
-            if is_wall:
+            if is_processing_time:
                 hold = max(hold, before.hold)
             is_late = hold < before.hold
-        self._work.timers[tag] = SetTimer(at, is_wall, hold, is_late)
+        self._work.timers[tag] = SetTimer(at_ms, is_processing_time, hold, is_late)
 
-    def _check_order(self, at: int, is_wall: bool) -> None:
+    def _check_order(self, at_ms: int, is_processing_time: bool) -> None:
         firing = self.firing
-        if firing is not None and firing.is_wall == is_wall and at <= firing.at:
+        if (
+            firing is not None
+            and firing.is_processing_time == is_processing_time
+            and at_ms <= firing.at_ms
+        ):
             raise TooEarlyError(
-                f"a timer that fires at {firing.at} can set further ones behind that, not at {at}"
+                f"a timer set by a timer at {firing.at_ms} must be later than that, got {at_ms}"
             )
-        if not is_wall and at < self.at:
-            raise TooEarlyError(f"a timer at {at} is earlier than its input, at {self.at}")
+        if not is_processing_time and at_ms < self.timestamp_ms:
+            raise TooEarlyError(
+                f"a timer at {at_ms} is earlier than its input, at {self.timestamp_ms}"
+            )
 
     def cancel_timer(self, tag: str) -> bool:
         return self._work.timers.pop(tag, None) is not None
 
-    def produce(self, stream: str, value: object, at: int) -> None:
+    def produce(self, stream: str, value: object, timestamp_ms: int) -> None:
         computation = self.computation
         if stream not in computation.outputs:
             raise UnknownStreamError(
                 f"{computation.name} does not write {stream!r}: add it to its `outputs`"
             )
-        check_output(at, self.at)
+        check_output(timestamp_ms, self.timestamp_ms)
         targets, text = self.route(stream, value), value_text(value)
         id_ = self._output_id(stream) if computation.weak else ""
         size = len(text) * (len(targets) or 1)  # In a commit: each reader gets its own.
         self.count_bytes(size)
-        self._keep(Production(stream, text, at, self.late_at, targets, id_), size)
+        self._keep(EmittedRecord(stream, text, timestamp_ms, self.late_at, targets, id_), size)
 
     def count_bytes(self, size: int) -> None:
         """Count what a hook writes.
@@ -238,7 +244,7 @@ class _Hands:
         place = self._hook_outputs[stream] = self._hook_outputs.get(stream, 0) + 1
         return derived_id(each.stream, each.id, self.computation.name, place)
 
-    def _keep(self, production: Production, size: int) -> None:
+    def _keep(self, production: EmittedRecord, size: int) -> None:
         effects = self.effects
         effects.productions.append(production)
         effects.counts.produced += 1
@@ -258,7 +264,7 @@ class _Hands:
     def produce_late(self, stream: str, text: str, at: int) -> None:
         """Hand a record that was dropped to the stream for late ones, as it was stored."""
         late_at = self.late_at or max(self.watermark, 1)
-        late = Production(stream, text, at, late_at, self.route(stream, decoded(text)))
+        late = EmittedRecord(stream, text, at, late_at, self.route(stream, decoded(text)))
         self._keep(late, len(late.text) * (len(late.targets) or 1))
 
     def _keep_until(self, at: int) -> None:
@@ -268,10 +274,10 @@ class _Hands:
             work.expires = at
 
 
-class _Batch(_Hands):
+class _Batch(_HookBackend):
     """One batch."""
 
-    def run(self, inputs: Sequence[Input], due: Iterable[str]) -> Effects:
+    def run(self, inputs: Sequence[KeyedRecord], due: Iterable[str]) -> Effects:
         try:
             if self._fire_all(due):
                 self._take_all(inputs)
@@ -292,18 +298,18 @@ class _Batch(_Hands):
 
     # Records
 
-    def _take_all(self, inputs: Sequence[Input]) -> None:
+    def _take_all(self, inputs: Sequence[KeyedRecord]) -> None:
         for each in inputs:
             if self._is_full() or self.is_over():
                 break
             self._take(each)
             self.effects.taken += 1
 
-    def _take(self, each: Input) -> None:
+    def _take(self, each: KeyedRecord) -> None:
         key, value, at, stream, late_at, *_ = each
         if stream == DEAD_TIMERS:
-            tag, fires_at, is_wall = value
-            self._fire_one(key, tag, SetTimer(fires_at, is_wall, at, True))
+            tag, fires_at, is_processing_time = value
+            self._fire_one(key, tag, SetTimer(fires_at, is_processing_time, at, True))
             return
         if late_at and self.computation.late == "drop":
             self._drop(each)
@@ -319,11 +325,11 @@ class _Batch(_Hands):
         if self.ttl is not None:
             self._keep_until(at + self.ttl)
 
-    def _drop(self, each: Input) -> None:
+    def _drop(self, each: KeyedRecord) -> None:
         """Count a record as late, and hand it to the stream for late ones."""
         self.effects.counts.late += 1
         if self.computation.late_stream is not None:
-            self.produce_late(self.computation.late_stream, each.text, each.at)
+            self.produce_late(self.computation.late_stream, each.text, each.timestamp_ms)
 
     def _is_full(self) -> bool:
         return len(self.effects.productions) >= MAX_PRODUCTIONS or self.bytes >= MAX_PRODUCED_BYTES
@@ -343,9 +349,9 @@ class _Batch(_Hands):
         work = self._work
         while True:
             due = [
-                (timer.is_wall, timer.at, tag)
+                (timer.is_processing_time, timer.at_ms, tag)
                 for tag, timer in work.timers.items()
-                if timer.is_due(self.watermark, self.now)
+                if timer.is_due(self.watermark, self.now_ms)
             ]
             if not due:
                 break
@@ -374,7 +380,7 @@ class _Batch(_Hands):
 
     def _fire_one(self, key: str, tag: str, timer: SetTimer) -> None:
         self.enter(key, timer.hold, max(self.watermark, 1) if timer.is_late else 0, timer)
-        told = Timer(key, tag, timer.at, timer.is_wall)
+        told = Timer(key, tag, timer.at_ms, timer.is_processing_time)
         self.effects.fired.append((key, timer))
         if self.call((tag, timer), self.computation.timer, told):
             self.effects.counts.timers += 1
@@ -391,7 +397,7 @@ class _CarefulBatch(_Batch):
     """A batch in which each hook can be undone by itself."""
 
     def call(self, what: What, hook: Hook, told: Record | Timer) -> bool:
-        effects, key, at = self.effects, self.key, self.at
+        effects, key, at = self.effects, self.key, self.timestamp_ms
         before, late_at, firing = self._work.freeze(), self.late_at, self.firing
         produced, size, counts = len(effects.productions), self.bytes, replace(effects.counts)
         for _ in range(self.computation.max_attempts):
@@ -415,7 +421,7 @@ class _CarefulBatch(_Batch):
 
 def _anew(what: What, told: Record | Timer) -> Record | Timer:
     """Return what a hook is given, as if no hook had had it before."""
-    return told._replace(value=decoded(what.text)) if isinstance(what, Input) else told  # type: ignore[union-attr]
+    return told._replace(value=decoded(what.text)) if isinstance(what, KeyedRecord) else told  # type: ignore[union-attr]
 
 
 def _check_strong(computation: Computation, what: str) -> None:

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from rollforward.runtime.texts import storable
-from rollforward.streams.model.bundle import Counts, Effects, Failure, Input
+from rollforward.streams.model.bundle import Counts, Effects, Failure, KeyedRecord
 from rollforward.streams.model.key_state import KeyState
 from rollforward.streams.storage.remote_calls import UnworkableError
 
@@ -43,12 +43,12 @@ def at_fault() -> Iterator[None]:
         raise UnworkableError(f"{type(error).__name__}: {error}") from error
 
 
-def give_up(
+def quarantine(
     due: Sequence[str],
     state: KeyState,
-    inputs: Sequence[Input],
+    inputs: Sequence[KeyedRecord],
     watermark: int,
-    now: int,
+    now_ms: int,
     error: str = WORKERS_DIED,
 ) -> Effects | None:
     """Return what it leads to that the first timer, or else the first record, is given up.
@@ -60,7 +60,7 @@ def give_up(
     Returns:
         None: nothing is there that could be at fault.
     """
-    tag = first_due(state, watermark, now)
+    tag = first_due(state, watermark, now_ms)
     if tag is not None:
         left = dict(state.timers)
         failure = Failure(due[0], (tag, left.pop(tag)), storable(error, MAX_ERROR_CHARS))
@@ -72,11 +72,11 @@ def give_up(
     return None
 
 
-def first_due(state: KeyState, watermark: int, now: int) -> str | None:
+def first_due(state: KeyState, watermark: int, now_ms: int) -> str | None:
     """Return the tag of the timer of a key that fires first, if one is due."""
     due = [
-        (timer.is_wall, timer.at, tag)
+        (timer.is_processing_time, timer.at_ms, tag)
         for tag, timer in state.timers.items()
-        if timer.is_due(watermark, now)
+        if timer.is_due(watermark, now_ms)
     ]
     return min(due)[2] if due else None

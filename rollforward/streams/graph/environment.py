@@ -8,13 +8,13 @@ from functools import cached_property
 from typing import Any
 
 from rollforward.streams.graph.declaration import Declaration
-from rollforward.streams.graph.plan import Plan, first_parts, parts_of
+from rollforward.streams.graph.plan import ActivePipeline, first_parts, parts_of
 from rollforward.streams.storage.remote_calls import Steps
 from rollforward.streams.storage.schema import Head, Interval, Names
 
 
 @dataclass(frozen=True)
-class Pace:
+class StreamConfig:
     """How long things take, and how much is done at once.
 
     Attributes:
@@ -48,14 +48,14 @@ class Pace:
     linger: tuple[float, ...] = (0.005, 0.01, 0.02, 0.04, 0.08)
     gather_s: float = 0.005
     watermark_ms: int = 100
-    ring_ms: int = 50
+    wakeup_ms: int = 50
     tick_s: float = 0.25
     max_records: int = 2_000
     max_chunks: int = 20
     max_small_chunks: int = 200
-    pass_ms: int = 100
-    max_passed: int = 2_000
-    hand_ms: int = 1_000
+    inline_ms: int = 100
+    max_inlined: int = 2_000
+    effect_ms: int = 1_000
     cache_bytes: int = 32_000_000
 
 
@@ -73,30 +73,30 @@ class Environment:
     now_ms: Callable[[], int]
     elapsed_ms: Callable[[], float]  # A clock that never goes back.
     new_id: Callable[[], str]
-    complain: Callable[[str], None]
-    pace: Pace = field(default_factory=Pace)
+    warn: Callable[[str], None]
+    config: StreamConfig = field(default_factory=StreamConfig)
     memories: dict[Any, Any] = field(default_factory=dict)
-    later: Callable[[Steps[Any]], None] | None = None
+    run_in_background: Callable[[Steps[Any]], None] | None = None
     sign: Callable[[str], str] = str
     is_dead: Callable[[str], bool] = lambda owner: False
 
     def is_worked_on(self, interval: Interval, now_ms: int) -> bool:
         """Return whether a worker has the lease of an interval, and is not known to be dead."""
-        return interval.is_held(now_ms) and not self.is_dead(interval.owner)
+        return interval.is_leased(now_ms) and not self.is_dead(interval.owner)
 
-    def at(self, head: Head) -> Plan:
+    def at(self, head: Head) -> ActivePipeline:
         """Return the pipeline as the topology of a head has it.
 
         The plan before any head was read is kept beside the newest one: each worker begins with it.
         """
         declared, topology = self.pipeline, head.topology
         slot = "plan" if topology else "first plan"
-        plan: Plan
+        plan: ActivePipeline
         known, of, plan = self.memories.get(slot, (None, None, None))
         if known is declared and of is topology:
             return plan
         if known is not declared or of != topology:
-            plan = Plan(declared, parts_of(head) or first_parts(declared))
+            plan = ActivePipeline(declared, parts_of(head) or first_parts(declared))
         self.memories[slot] = declared, topology, plan
         return plan
 

@@ -58,7 +58,7 @@ def is_complete(environment: Environment, head: Found | None) -> bool:
 
 
 def with_intervals(
-    environment: Environment, head: Head, computations: Iterable[Computation], born: int = 0
+    environment: Environment, head: Head, computations: Iterable[Computation], created_in: int = 0
 ) -> tuple[Head, list[tuple[Key, Any]]]:
     """Return a head with the intervals of new computations, and the rows of those.
 
@@ -66,16 +66,22 @@ def with_intervals(
         born: The layout that they come with. It sets them apart from others of the same name that
             were here before: by their inboxes, generations and rows of ids.
     """
-    intervals, births = dict(head.intervals), dict(head.births)
+    intervals, created_in_by_place = dict(head.intervals), dict(head.created_in_by_place)
     rows: list[tuple[Key, Any]] = []
     for each in computations:
         los = intervals[each.name] = first_slots(environment.pipeline.intervals_of(each))
         for lo, hi in zip(los, [*los[1:], SLOTS], strict=True):
-            row = Interval(hi, gen=born * GENERATIONS, slabs=(Slab(lo),), born=born, layout=born)
+            row = Interval(
+                hi,
+                gen=created_in * GENERATIONS,
+                slabs=(Slab(lo),),
+                created_in=created_in,
+                layout_version=created_in,
+            )
             rows.append((environment.names.interval(each.name, lo), row))
-            if born:
-                births[f"{each.name}:{lo:04x}"] = born
-    return head._replace(intervals=intervals, births=births), rows
+            if created_in:
+                created_in_by_place[f"{each.name}:{lo:04x}"] = created_in
+    return head._replace(intervals=intervals, created_in_by_place=created_in_by_place), rows
 
 
 def with_sources(
@@ -91,7 +97,7 @@ def with_sources(
         for process in environment.pipeline.source(stream).processes:
             head = with_process(head, stream, process)
             if (stream, process) not in known:
-                row = SourceRow(seen_ms=environment.now_ms(), layout=head.layout)
+                row = SourceRow(seen_ms=environment.now_ms(), layout_version=head.layout_version)
                 rows.append((environment.names.source(stream, process), row))
     return head, rows
 

@@ -36,7 +36,7 @@ LEAVING = (DRAINING, DISCARDING, CLEANING)
 MAX_HISTORY = 20
 
 
-class Part(NamedTuple):
+class RunningComputation(NamedTuple):
     """A computation of a topology.
 
     Attributes:
@@ -57,8 +57,8 @@ class Part(NamedTuple):
     phase: str = RUNNING
     since: int = 0
     before: int = 0
-    also: Sequence[str] = ()
-    kept: Sequence[int] = ()
+    previous_outputs: Sequence[str] = ()
+    stored_versions: Sequence[int] = ()
     records: int = 0
     timers: int = 0
     keys: int = 0
@@ -91,24 +91,26 @@ class Change(NamedTuple):
     keys: int = 0
 
 
-def part_of(computation: Computation, phase: str = RUNNING, since: int = 0) -> Part:
+def running_computation(
+    computation: Computation, phase: str = RUNNING, since: int = 0
+) -> RunningComputation:
     """Return a computation as it stands in a topology."""
     inputs, written = tuple(computation.inputs), computation.written
     version = computation.version
-    return Part(
-        version, inputs, written, phase, since, kept=(version,), weak=computation.weak,
+    return RunningComputation(
+        version, inputs, written, phase, since, stored_versions=(version,), weak=computation.weak,
         sink=isinstance(computation, Sink), percentile=computation.percentile,
     )  # fmt: skip
 
 
-def parts_of(head: Head) -> dict[str, Part]:
+def parts_of(head: Head) -> dict[str, RunningComputation]:
     """Return the topology of a head, by computation."""
-    return {name: part_of_row(Part, part) for name, part in head.topology.items()}
+    return {name: part_of_row(RunningComputation, part) for name, part in head.topology.items()}
 
 
-def first_parts(pipeline: Declaration) -> dict[str, Part]:
+def first_parts(pipeline: Declaration) -> dict[str, RunningComputation]:
     """Return the topology that a pipeline begins with."""
-    return {name: part_of(each) for name, each in pipeline.computations.items()}
+    return {name: running_computation(each) for name, each in pipeline.computations.items()}
 
 
 def processes_of(
@@ -128,14 +130,14 @@ def _declared(pipeline: Declaration, stream: str) -> Sequence[str]:
     return source.processes if source is not None else ()
 
 
-def idle_of(plan: Plan, head: Head, stream: str) -> int:
+def idle_of(plan: ActivePipeline, head: Head, stream: str) -> int:
     """Return after which silence a process of a source is left out, also of one of other code."""
     if stream not in plan.known_sources and stream in head.idle:
         return head.idle[stream]
     return plan.idle_ms(stream)
 
 
-def with_idle(plan: Plan, head: Head) -> Head:
+def with_idle(plan: ActivePipeline, head: Head) -> Head:
     """Return a head that has, for other code, what this code knows of sources."""
     known = {each: plan.idle_ms(each) for each in plan.sources if each in plan.known_sources}
     return head._replace(idle={**head.idle, **known})
@@ -164,23 +166,23 @@ def with_change(head: Head, change: Change) -> Head:
     return head._replace(history=(*head.history[1 - MAX_HISTORY :], change))
 
 
-class Absent(Computation):
+class MissingVersion(Computation):
     """A computation that runs and that this code does not have.
 
     Who sends to whom is known, and which watermarks are asked for: ticks of any code move them.
     """
 
-    def __init__(self, name: str, part: Part) -> None:
+    def __init__(self, name: str, part: RunningComputation) -> None:
         self.name, self.version = name, part.version
         self.inputs = dict.fromkeys(part.inputs, str)
         self.outputs = tuple(part.written)
         self.weak, self.percentile = part.weak, part.percentile
 
 
-class Plan(Declaration):
+class ActivePipeline(Declaration):
     """A pipeline as the topology of a head has it."""
 
-    def __init__(self, declared: Declaration, parts: Mapping[str, Part]) -> None:
+    def __init__(self, declared: Declaration, parts: Mapping[str, RunningComputation]) -> None:
         """Put together what runs, with what leaves and what is replaced while that goes on."""
         self.name = declared.name
         self.sinks, self.limits = declared.sinks, declared.limits
@@ -188,10 +190,10 @@ class Plan(Declaration):
         self.known_sources = declared.known_sources
         self.parts = {name: part for name, part in parts.items() if part.phase != CLEANING}
         running = [_code(declared, name, part) for name, part in self.parts.items()]
-        self.graph: PlanGraph = PlanGraph(
+        self.graph: ActiveGraph = ActiveGraph(
             declared.name,
             running,
-            {name: part.also for name, part in self.parts.items()},
+            {name: part.previous_outputs for name, part in self.parts.items()},
             {name for name, part in self.parts.items() if part.is_leaving},
         )
         self.computations = self.graph.computations
@@ -200,11 +202,11 @@ class Plan(Declaration):
             for stream in self.graph.source_streams
         }
 
-    def takes(self, computation: str) -> bool:
+    def accepts_input(self, computation: str) -> bool:
         """Return whether a computation runs, and gets what is sent."""
         return computation in self.parts and not self.parts[computation].is_leaving
 
-    def works(self, computation: str) -> bool:
+    def is_active(self, computation: str) -> bool:
         """Return whether a computation has something to do, if only until it has left."""
         part = self.parts.get(computation)
         return part is not None and part.phase != DISCARDING
@@ -214,7 +216,7 @@ class Plan(Declaration):
         part = self.parts.get(computation)
         return part is not None and (part.sink or isinstance(self.computations[computation], Sink))
 
-    def code(self, computation: str) -> Computation:
+    def runnable(self, computation: str) -> Computation:
         """Return a computation that this code can run.
 
         Raises:
@@ -222,11 +224,11 @@ class Plan(Declaration):
             MissingCodeError: other instances have it.
         """
         found = self.computation(computation)
-        if isinstance(found, Absent):
+        if isinstance(found, MissingVersion):
             raise _missing(self.name, found)
         return found
 
-    def sender(self, computation: str) -> Computation:
+    def runnable_sender(self, computation: str) -> Computation:
         """Return a computation that this code can run, and whose records it can send.
 
         Raises:
@@ -235,10 +237,10 @@ class Plan(Declaration):
         """
         for stream in self.graph.written[computation]:
             self.graph.check_readers(stream)
-        return self.code(computation)
+        return self.runnable(computation)
 
 
-class PlanGraph(Graph):
+class ActiveGraph(Graph):
     """A graph, of which this code may not know all."""
 
     def __init__(
@@ -262,13 +264,13 @@ class PlanGraph(Graph):
         return super().route(stream, value)
 
     @cached_property
-    def _unknown(self) -> Mapping[str, Absent]:
+    def _unknown(self) -> Mapping[str, MissingVersion]:
         """Return by stream a reader of it that this code does not have."""
         return {
             stream: found
             for stream, readers in self.readers.items()
             for name, _ in readers
-            if isinstance(found := self.computations[name], Absent)
+            if isinstance(found := self.computations[name], MissingVersion)
         }
 
     def check_readers(self, stream: str) -> None:
@@ -281,14 +283,14 @@ class PlanGraph(Graph):
             raise _missing(self._pipeline, self._unknown[stream])
 
 
-def _code(declared: Declaration, name: str, part: Part) -> Computation:
+def _code(declared: Declaration, name: str, part: RunningComputation) -> Computation:
     found = declared.versions.get((name, part.version))
-    return found if found is not None and is_same(found, part) else Absent(name, part)
+    return found if found is not None and is_same(found, part) else MissingVersion(name, part)
 
 
-def is_same(computation: Computation, part: Part) -> bool:
+def is_same(computation: Computation, part: RunningComputation) -> bool:
     """Return whether code reads and writes the streams that are stored of its version."""
-    code = part_of(computation)
+    code = running_computation(computation)
     return (code.version, code.weak, {*code.inputs}, {*code.written}) == (
         part.version,
         part.weak,
@@ -297,7 +299,7 @@ def is_same(computation: Computation, part: Part) -> bool:
     )
 
 
-def _missing(pipeline: str, computation: Absent) -> MissingCodeError:
+def _missing(pipeline: str, computation: MissingVersion) -> MissingCodeError:
     return MissingCodeError(
         f"{pipeline}: version {computation.version} of {computation.name} runs, and this code has "
         "none that reads and writes these streams: it is left to other instances of the app"

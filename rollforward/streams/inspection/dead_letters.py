@@ -7,11 +7,11 @@ import json
 from dataclasses import dataclass, replace
 from typing import Any
 
-from rollforward.streams.exchange.outgoing import Mail
+from rollforward.streams.exchange.outgoing import Outgoing
 from rollforward.streams.exchange.wakeups import ring
 from rollforward.streams.graph.environment import Environment
 from rollforward.streams.graph.head import MAX_ATTEMPTS, read_head
-from rollforward.streams.graph.plan import Plan
+from rollforward.streams.graph.plan import ActivePipeline
 from rollforward.streams.model.bundle import DEAD_TIMERS, Target, again_id
 from rollforward.streams.model.errors import UnknownStreamError
 from rollforward.streams.model.records import value_text
@@ -26,7 +26,7 @@ from rollforward.streams.storage.remote_calls import (
 from rollforward.streams.storage.schema import (
     DEAD,
     DeadRow,
-    Letter,
+    InboxRecord,
 )
 
 
@@ -41,7 +41,7 @@ class DeadLetter:
     since_ms: int
     stream: str = ""
     value: Any = None
-    at: int = 0
+    timestamp_ms: int = 0
     tag: str = ""
 
 
@@ -54,11 +54,16 @@ def dead_letters(environment: Environment, limit: int) -> Steps[list[DeadLetter]
         body = row.body
         letter = DeadLetter(name.removeprefix(prefix), *body[:4])
         if body.letter is None:
-            letters.append(replace(letter, tag=body.tag, at=body.at))
+            letters.append(replace(letter, tag=body.tag, timestamp_ms=body.timestamp_ms))
         else:
             value = json.loads(body.letter.text)
             letters.append(
-                replace(letter, stream=body.letter.stream, value=value, at=body.letter.at)
+                replace(
+                    letter,
+                    stream=body.letter.stream,
+                    value=value,
+                    timestamp_ms=body.letter.timestamp_ms,
+                )
             )
     return letters
 
@@ -73,14 +78,14 @@ def replay(environment: Environment, id_: str) -> Steps[bool]:
     """
     computation, _, name = id_.partition(":")
     key = environment.names.dead(computation, name)
-    in_doubt: Mail | None = None
+    in_doubt: Outgoing | None = None
     for _ in range(MAX_ATTEMPTS):
         head = yield from read_head(environment)
         [found] = yield Read([key])
         if found is None:
             break
         dead: DeadRow = found.body
-        mail = Mail(environment, head.body)
+        mail = Outgoing(environment, head.body)
         late_at = max(1, head.body.inputs.get(dead.computation, 0))
         _send_again(environment, environment.at(head.body), dead, mail, late_at)
         try:
@@ -106,15 +111,15 @@ def replay(environment: Environment, id_: str) -> Steps[bool]:
 
 
 def _send_again(
-    environment: Environment, plan: Plan, dead: DeadRow, mail: Mail, late_at: int
+    environment: Environment, plan: ActivePipeline, dead: DeadRow, mail: Outgoing, late_at: int
 ) -> None:
     letter = dead.letter
-    if not plan.takes(dead.computation):
+    if not plan.accepts_input(dead.computation):
         raise UnknownStreamError(f"{dead.computation} does not run any more")
     if letter is None:
-        text = value_text([dead.tag, dead.at, dead.is_wall])
+        text = value_text([dead.tag, dead.timestamp_ms, dead.is_processing_time])
         target = Target(dead.computation, dead.key)
-        mail.send(target, Letter(dead.key, dead.hold, DEAD_TIMERS, "", text), late_at=late_at)
+        mail.send(target, InboxRecord(dead.key, dead.hold, DEAD_TIMERS, "", text), late_at=late_at)
         return
     targets = plan.graph.route(letter.stream, json.loads(letter.text))
     for target in targets:
@@ -125,7 +130,9 @@ def _send_again(
     raise UnknownStreamError(f"{dead.computation} does not read {letter.stream!r} any more")
 
 
-def _id_of_replay(environment: Environment, plan: Plan, dead: DeadRow, letter: Letter) -> str:
+def _id_of_replay(
+    environment: Environment, plan: ActivePipeline, dead: DeadRow, letter: InboxRecord
+) -> str:
     """Return the id with which a dead record is sent again.
 
     What failed was accepted, so its id is known. What had no key was not: pushed twice, it is dead

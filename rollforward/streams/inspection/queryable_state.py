@@ -14,10 +14,10 @@ from rollforward.streams.model.slots import SLOTS, slot_of
 from rollforward.streams.storage.layout import by_interval, interval_of
 from rollforward.streams.storage.remote_calls import ChangedError, Read, Steps
 from rollforward.streams.storage.schema import Head, Interval
-from rollforward.streams.storage.state_store import Shelf
+from rollforward.streams.storage.state_store import StateStore
 
 
-class Seen(NamedTuple):
+class StatusSnapshot(NamedTuple):
     """The head of a pipeline, and its intervals by computation and first slot, as they were."""
 
     head: Head
@@ -81,7 +81,10 @@ def states(
 
 
 def states_of(
-    environment: Environment, computation: str, keys: Iterable[str], seen: Seen | None = None
+    environment: Environment,
+    computation: str,
+    keys: Iterable[str],
+    seen: StatusSnapshot | None = None,
 ) -> Steps[dict[str, dict[str, Any]]]:
     """Return the states of some keys as they were last committed; those without one are left out.
 
@@ -95,15 +98,19 @@ def states_of(
     environment.pipeline.any_version(computation)
     head = seen.head if seen is not None else (yield from look_at_head(environment))
     plan = environment.at(head)
-    if not plan.works(computation):
+    if not plan.is_active(computation):
         return {}
-    by_lo, code = by_interval(head, computation, wanted), plan.code(computation)
+    by_lo, code = by_interval(head, computation, wanted), plan.runnable(computation)
     if seen is None:
         known = yield from read_intervals(environment, computation, by_lo)
     else:
         places = seen.intervals
         known = {lo: places[computation, lo] for lo in by_lo if (computation, lo) in places}
-    shelf, found, doubtful = Shelf(names, computation), dict[str, dict[str, Any]](), list[str]()
+    shelf, found, doubtful = (
+        StateStore(names, computation),
+        dict[str, dict[str, Any]](),
+        list[str](),
+    )
     unsure: dict[int, list[str]] = {}
     for lo, some in by_lo.items():
         interval = known.get(lo)
@@ -137,7 +144,7 @@ def read_intervals(
 
 def _moved(
     environment: Environment,
-    shelf: Shelf,
+    shelf: StateStore,
     known: Mapping[int, Interval],
     unsure: Mapping[int, Sequence[str]],
 ) -> Steps[list[str]]:
@@ -161,15 +168,15 @@ def _moved(
 
 def _interval_of(
     environment: Environment, computation: str, slot: int
-) -> Steps[tuple[Interval | None, Shelf, Computation]]:
+) -> Steps[tuple[Interval | None, StateStore, Computation]]:
     """Return the interval of a slot; None: the computation does not run; and its code."""
-    shelf = Shelf(environment.names, computation)
+    shelf = StateStore(environment.names, computation)
     while True:
         head = yield from look_at_head(environment)
         part = parts_of(head).get(computation)
         if part is None or part.phase in (DISCARDING, CLEANING):
             return None, shelf, environment.pipeline.any_version(computation)
-        code = environment.at(head).code(computation)
+        code = environment.at(head).runnable(computation)
         lo = interval_of(head, computation, slot)
         [found] = yield Read([environment.names.interval(computation, lo)])
         if found is not None and slot < found.body.hi:  # If not, it was split or merged meanwhile.

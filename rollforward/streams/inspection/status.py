@@ -11,7 +11,7 @@ from rollforward.streams.graph.declaration import Declaration
 from rollforward.streams.graph.environment import Environment
 from rollforward.streams.graph.head import look_at_head
 from rollforward.streams.graph.plan import RUNNING, processes_of
-from rollforward.streams.inspection.queryable_state import Seen, read_intervals
+from rollforward.streams.inspection.queryable_state import StatusSnapshot, read_intervals
 from rollforward.streams.model.records import NEVER
 from rollforward.streams.scaling.load_meter import STALE_MS
 from rollforward.streams.storage.dedup import known_for_ms
@@ -29,7 +29,7 @@ from rollforward.streams.storage.schema import (
     Load,
     SourceRow,
 )
-from rollforward.streams.watermarks.backpressure import held_name
+from rollforward.streams.watermarks.backpressure import source_name
 
 MAX_BACKLOG = 200
 
@@ -43,7 +43,7 @@ class IntervalStatus:
     """
 
     first_slot: int
-    is_held: bool
+    is_leased: bool
     records: int
     records_s: float
     busy: float
@@ -66,10 +66,10 @@ class ComputationStatus:
     `version`: of its code; `phase`: what becomes of it (`Pipeline.topology`). The
     rest counts since the pipeline began: `records` that were worked on, `late` ones that were
     dropped, `dead` ones, `repeated` ones that were dropped by their id, `timers` that fired,
-    `produced` records. `late_inside`: of a fused one, how many records that one of its parts wrote
-    another one dropped as late. `passed`: of a weak one, how many of its records those who write
-    for it have worked on. `recovered`: how many lay where no worker looks, and came back as
-    late ones: more than none means a bug, or a wrong answer of the store.
+    `produced` records. `late_between_parts`: of a fused one, how many records that one of its
+    parts wrote another one dropped as late. `inlined`: of a weak one, how many of its records those
+    who write for it have worked on. `recovered`: how many lay where no worker looks, and came back
+    as late ones: more than none means a bug, or a wrong answer of the store.
     """
 
     name: str
@@ -84,14 +84,14 @@ class ComputationStatus:
     repeated: int
     timers: int
     produced: int
-    late_inside: int = 0
+    late_between_parts: int = 0
     waiting_timers: int = 0
     known_for_ms: int | None = None
-    early: int | None = None
+    percentile_watermarks: int | None = None
     version: int = 1
     phase: str = RUNNING
     intervals: tuple[IntervalStatus, ...] = ()
-    passed: int = 0
+    inlined: int = 0
     recovered: int = 0
 
 
@@ -99,17 +99,18 @@ class ComputationStatus:
 class SourceStatus:
     """How far a source is: its watermark, and what it has brought.
 
-    `silent`: the processes that are left out; `held`: those that have to wait, and why. `position`:
-    of a pull source, where its next read begins; None: at the beginning.
+    `idle`: processes that the watermark does not wait for; `paused`: those that backpressure
+    stops, with the reason. `position`: where the next read of a pull source begins; None: at the
+    beginning.
     """
 
     stream: str
     watermark: int
     records: int
     late: int
-    silent: tuple[str, ...] = ()
+    idle: tuple[str, ...] = ()
     position: Any = None
-    held: Mapping[str, str] = field(default_factory=dict)
+    paused: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -121,16 +122,16 @@ class Status:
 
     computations: Mapping[str, ComputationStatus] = field(default_factory=dict)
     sources: Mapping[str, SourceStatus] = field(default_factory=dict)
-    seen: Seen | None = field(default=None, repr=False, compare=False)
+    seen: StatusSnapshot | None = field(default=None, repr=False, compare=False)
 
 
 def status(environment: Environment) -> Steps[Status]:
     """Return how far a pipeline is: a few reads for each of its intervals."""
     head = yield from look_at_head(environment)
-    computations, passed = {}, Counter[str]()
+    computations, inlined = {}, Counter[str]()
     plan, intervals = environment.at(head), dict[tuple[str, int], Interval]()
     for name in plan.graph.order:
-        computations[name], by_lo = yield from _computation_status(environment, head, name, passed)
+        computations[name], by_lo = yield from _computation_status(environment, head, name, inlined)
         intervals |= {(name, lo): interval for lo, interval in by_lo.items()}
     sources = {}
     places = processes_of(plan, head.processes)
@@ -143,28 +144,30 @@ def status(environment: Environment) -> Steps[Status]:
             if row is not None
         }
         for row in known.values():
-            passed.update(row.passed)
+            inlined.update(row.inlined)
         sources[stream] = SourceStatus(
             stream,
             head.sources.get(stream, 0),
             sum(row.records for row in known.values()),
             sum(row.late for row in known.values()),
-            tuple(process for process, row in known.items() if row.is_out),
+            tuple(process for process, row in known.items() if row.is_idle),
             known[""].position if "" in known else None,
             {
-                process: head.held[held_name(stream, process)]
+                process: head.paused[source_name(stream, process)]
                 for process in processes
-                if held_name(stream, process) in head.held
+                if source_name(stream, process) in head.paused
             },
         )
-    for name in {*passed} & {*computations}:
+    for name in {*inlined} & {*computations}:
         was = computations[name]
-        computations[name] = replace(was, records=was.records + passed[name], passed=passed[name])
-    return Status(computations, sources, Seen(head, intervals))
+        computations[name] = replace(
+            was, records=was.records + inlined[name], inlined=inlined[name]
+        )
+    return Status(computations, sources, StatusSnapshot(head, intervals))
 
 
 def _computation_status(
-    environment: Environment, head: Head, name: str, passed: Counter[str]
+    environment: Environment, head: Head, name: str, inlined: Counter[str]
 ) -> Steps[tuple[ComputationStatus, dict[int, Interval]]]:
     plan = environment.at(head)
     part, asks = plan.parts[name], plan.computation(name).percentile < 100
@@ -173,7 +176,7 @@ def _computation_status(
     by_lo = yield from read_intervals(environment, name, los)
     found = list(by_lo.values())
     for each in found:
-        passed.update(each.passed)
+        inlined.update(each.inlined)
     hold = min((each.hold for each in found), default=NEVER)
     rows_, _, bytes_ = head.waiting.get(name, (0, 0, 0))
     status = ComputationStatus(
@@ -184,10 +187,10 @@ def _computation_status(
         repeated=sum(each.repeated for each in found),
         timers=sum(each.fired for each in found),
         produced=sum(each.produced for each in found),
-        late_inside=sum(each.late_inside for each in found),
+        late_between_parts=sum(each.late_between_parts for each in found),
         waiting_timers=sum(each.timers for each in found),
         known_for_ms=known_for(environment, plan, name, found),
-        early=head.early.get(name) if asks else None,
+        percentile_watermarks=head.percentile_watermarks.get(name) if asks else None,
         version=part.version,
         phase=part.phase,
         intervals=tuple(
@@ -204,8 +207,8 @@ def _waiting(environment: Environment, head: Head, name: str) -> Steps[int]:
     chunks = (yield Scan(CHUNK, *names.inboxes(name), MAX_BACKLOG)) if inboxes else []
     if len(chunks) == MAX_BACKLOG:
         chunks = []
-        for born, lo in inboxes:
-            inbox = names.inbox(name, lo, born)
+        for created_in, lo in inboxes:
+            inbox = names.inbox(name, lo, created_in)
             chunks += yield Scan(CHUNK, inbox, f"{inbox}{LATE + 1}", MAX_BACKLOG)
     return sum(len(found.body) for _, found in chunks)
 
@@ -215,7 +218,7 @@ def _interval_status(environment: Environment, lo: int, interval: Interval) -> I
     if load.at_ms < now_ms - STALE_MS:
         load = Load()
     return IntervalStatus(
-        lo, interval.is_held(now_ms), interval.records, load.records_s, load.busy, load.commit_ms,
+        lo, interval.is_leased(now_ms), interval.records, load.records_s, load.busy, load.commit_ms,
         load.hot_key, load.hot_share,
     )  # fmt: skip
 

@@ -11,7 +11,7 @@ from rollforward.streams.graph.head import look_at_head
 from rollforward.streams.graph.plan import (
     RUNNING,
     Change,
-    Part,
+    RunningComputation,
     first_parts,
     history_of,
     is_same,
@@ -93,7 +93,9 @@ def topology(environment: Environment, seen: Head | None = None) -> Steps[Topolo
     return Topology(parts, tuple(history_of(head)))
 
 
-def _status(pipeline: Declaration, name: str, part: Part, cut: Cut | None) -> PartStatus:
+def _status(
+    pipeline: Declaration, name: str, part: RunningComputation, cut: Cut | None
+) -> PartStatus:
     code = pipeline.versions.get((name, part.version))
     status = PartStatus(
         name, part.version, tuple(pipeline.versions_of(name)), part.phase,
@@ -101,7 +103,7 @@ def _status(pipeline: Declaration, name: str, part: Part, cut: Cut | None) -> Pa
     )  # fmt: skip
     if cut is None or not status.is_changing:
         return status
-    layouts = [row.layout for row, _ in cut.versions.values()]
+    layouts = [row.layout_version for row, _ in cut.versions.values()]
     timers = sum(row.timers for (each, _), row in cut.intervals.items() if each == name)
     return replace(
         status,

@@ -16,7 +16,7 @@ AGAIN = "\0"  # In no id that somebody has given.
 DEAD_TIMERS = ""
 
 
-class Input(NamedTuple):
+class KeyedRecord(NamedTuple):
     """A record on its way to a key; `id` is empty for what needs no deduplication.
 
     `late_at`: see Production.
@@ -26,7 +26,7 @@ class Input(NamedTuple):
 
     key: str
     value: Any
-    at: int
+    timestamp_ms: int
     stream: str
     late_at: int = 0
     id: str = ""
@@ -41,7 +41,7 @@ class Target(NamedTuple):
     error: str = ""
 
 
-class Production(NamedTuple):
+class EmittedRecord(NamedTuple):
     """A record that a hook has written: its value as text, and who gets it.
 
     `late_at`: the watermark by which it, or the record that it follows from, came late. It holds
@@ -51,7 +51,7 @@ class Production(NamedTuple):
 
     stream: str
     text: str
-    at: int
+    timestamp_ms: int
     late_at: int
     targets: tuple[Target, ...]
     id: str = ""
@@ -61,7 +61,7 @@ class Failure(NamedTuple):
     """A record or a timer whose hook has raised too often."""
 
     key: str
-    what: Input | tuple[str, SetTimer]
+    what: KeyedRecord | tuple[str, SetTimer]
     error: str
 
 
@@ -82,7 +82,9 @@ class Counts:
 
     records: int = 0  # Worked on, late ones included unless they were dropped.
     late: int = 0  # Dropped.
-    late_inside: int = 0  # Dropped by a part of a fused computation, and written by another one.
+    late_between_parts: int = (
+        0  # Dropped by a part of a fused computation, and written by another one.
+    )
     timers: int = 0
     dead: int = 0
     produced: int = 0
@@ -99,7 +101,7 @@ class Effects:
     """
 
     keys: dict[str, KeyState] = field(default_factory=dict)
-    productions: list[Production] = field(default_factory=list)
+    productions: list[EmittedRecord] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
     fired: list[tuple[str, SetTimer]] = field(default_factory=list)
     counts: Counts = field(default_factory=Counts)

@@ -6,7 +6,7 @@
 
         def record(self, ctx: Context, record: Record) -> None:
             ctx.state.counter("hits").add(1)
-            ctx.set_timer("report", record.at + 60_000)
+            ctx.set_timer("report", record.timestamp_ms + 60_000)
 
         def timer(self, ctx: Context, timer: Timer) -> None:
             ctx.produce("hits", {"path": ctx.key, "hits": ctx.state.counter("hits").get()})
@@ -14,7 +14,7 @@
 A hook works on what it is given and on nothing else: it may be called again for the same record
 when its commit was lost, or when a hook beside it has raised. Then its first call never was, and
 `record.value` is as it came, whatever the hook has changed in it. A hook calls no service, asks
-no clock (`ctx.now` is the time) and keeps nothing in `self`, which all threads share.
+no clock (`ctx.now_ms` is the time) and keeps nothing in `self`, which all threads share.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, ClassVar, Literal
 
-from rollforward.streams.model.context import Context, Hands
+from rollforward.streams.model.context import Context, ContextBackend
 from rollforward.streams.model.errors import BadRecordError
 from rollforward.streams.model.records import Record, Timer
 from rollforward.streams.model.state import JSON, Codec
@@ -94,9 +94,9 @@ class Computation:
     def timer(self, ctx: Context, timer: Timer) -> None:
         """Act on a timer: called once for each, in order of time for one key."""
 
-    def context(self, hands: Hands) -> Context:
+    def context(self, backend: ContextBackend) -> Context:
         """Return what hooks get, for one batch."""
-        return Context(hands)
+        return Context(backend)
 
     def upgrade(self, state: dict[str, Any], version: int) -> dict[str, Any]:
         """Return a state that an earlier version has left as this one has it: here, as it is.

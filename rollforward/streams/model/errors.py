@@ -15,7 +15,7 @@ class BadLayoutError(StreamError, ValueError):
     """Intervals cannot be split or merged so; the text says why."""
 
 
-class HeldBackError(StreamError):
+class BackpressureError(StreamError):
     """A source has to wait for those who work on its records, or for another source.
 
     The same may be pushed again after `retry_after_s`.

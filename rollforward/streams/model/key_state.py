@@ -23,13 +23,13 @@ class SetTimer(NamedTuple):
     one was set by a late record, holds nothing back, and what it writes is late.
     """
 
-    at: int
-    is_wall: bool
+    at_ms: int
+    is_processing_time: bool
     hold: int
     is_late: bool
 
     def is_due(self, watermark: int, now: int) -> bool:
-        return self.at <= (now if self.is_wall else watermark)
+        return self.at_ms <= (now if self.is_processing_time else watermark)
 
 
 class Times(NamedTuple):
@@ -37,7 +37,7 @@ class Times(NamedTuple):
 
     hold: int
     due: int
-    wall: int
+    processing_due: int
 
 
 class _Kept(NamedTuple):
@@ -70,15 +70,15 @@ class KeyState(_Kept):
         return times
 
     def _found_times(self) -> Times:
-        hold, due, wall = NEVER, self.expires, NEVER
-        for at, is_wall, held, is_late in self.timers.values():
-            if is_wall:
-                wall = min(wall, at)
+        hold, due, processing_due = NEVER, self.expires, NEVER
+        for at, is_processing_time, paused, is_late in self.timers.values():
+            if is_processing_time:
+                processing_due = min(processing_due, at)
             elif at < due:
                 due = at
-            if held < hold and not is_late:
-                hold = held
-        return Times(hold, due, wall)
+            if paused < hold and not is_late:
+                hold = paused
+        return Times(hold, due, processing_due)
 
 
 NOTHING = KeyState()

@@ -27,8 +27,8 @@ class Limits:
         waiting_rows: Chunks that wait for one computation: of up to 500 records, that come from one
             commit.
         waiting_bytes: What these chunks have, as they were sent.
-        skew: How far the watermark of one source may be ahead of the slowest one; it then has to
-            wait until it is ahead by half of that. None: any.
+        max_drift: How far the watermark of one source may run ahead of the slowest one. Beyond
+            that the source is paused until it is ahead by half of it. None: no limit.
         intervals: Up to how many intervals a computation may be split while its workers do not keep
             up; what was split is merged when there is less to do. None: nothing is split but by
             `Pipeline.split`.
@@ -36,13 +36,13 @@ class Limits:
 
     waiting_rows: int = 5_000
     waiting_bytes: int = 100_000_000
-    skew: timedelta | None = None
+    max_drift: timedelta | None = None
     intervals: int | None = None
 
     def __post_init__(self) -> None:
         if min(self.waiting_rows, self.waiting_bytes) < 1:
-            raise TypeError("`waiting_rows` and `waiting_bytes` are at least 1")
-        if self.skew is not None and self.skew <= timedelta(0):
-            raise TypeError(f"`skew` is more than nothing, not {self.skew}")
+            raise TypeError("waiting_rows and waiting_bytes must be at least 1")
+        if self.max_drift is not None and self.max_drift <= timedelta(0):
+            raise TypeError(f"max_drift must be positive, got {self.max_drift}")
         if self.intervals is not None and not 1 <= self.intervals <= MAX_INTERVALS:
-            raise TypeError(f"`intervals` is 1 to {MAX_INTERVALS}, not {self.intervals}")
+            raise TypeError(f"intervals must be 1 to {MAX_INTERVALS}, got {self.intervals}")

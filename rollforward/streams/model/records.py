@@ -27,18 +27,21 @@ class Record(NamedTuple):
 
     key: str
     value: Any
-    at: int
+    timestamp_ms: int
     stream: str
 
 
 @dataclass(frozen=True, slots=True)
 class Timer:
-    """A timer that fires: when the watermark, or the clock if `is_wall`, has reached `at`."""
+    """A timer that fires when the watermark has reached `at_ms`.
+
+    A timer of processing time fires when the clock has.
+    """
 
     key: str
     tag: str
-    at: int
-    is_wall: bool = False
+    at_ms: int
+    is_processing_time: bool = False
 
 
 def check_key(key: Any) -> str:

@@ -27,7 +27,7 @@ class SinkRecord:
     id: str
     key: str
     value: Any
-    at: int
+    timestamp_ms: int
     stream: str
     late: bool = False
 

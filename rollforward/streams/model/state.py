@@ -2,7 +2,7 @@
 
     ctx.state["last"] = record.value            # Any item, as in a dict.
     ctx.state.counter("hits").add(1)
-    ctx.state.buffer("recent").add(record.at, record.value)
+    ctx.state.buffer("recent").add(record.timestamp_ms, record.value)
 
 A cell is a view of one item of the state: it costs nothing until it is written. An empty list, map
 or buffer, and a state without items, take no place.

@@ -50,12 +50,12 @@ class Deduplicate(Computation):
             raise TypeError(f"{name}: `within` is at least a millisecond, not {within}")
 
     def record(self, ctx: Context, record: Record) -> None:
-        if record.at + self.within <= ctx.watermark:
+        if record.timestamp_ms + self.within <= ctx.watermark:
             ctx.drop_late()
             return
         oldest = ctx.watermark - 2 * self.within
         passed = [at for at in ctx.state.list("passed").get() if at > oldest]
-        if all(abs(at - record.at) >= self.within for at in passed):
-            passed.append(record.at)
+        if all(abs(at - record.timestamp_ms) >= self.within for at in passed):
+            passed.append(record.timestamp_ms)
             ctx.produce(self.outputs[0], record.value)
         ctx.state.list("passed").set(passed)

@@ -32,7 +32,7 @@ from typing import Any, Protocol, cast
 from rollforward.streams.graph.declaration import as_computation
 from rollforward.streams.graph.graph import Graph
 from rollforward.streams.model.computation import Computation, KeyOf
-from rollforward.streams.model.context import Context, Hands
+from rollforward.streams.model.context import Context, ContextBackend
 from rollforward.streams.model.errors import BadRecordError, UnknownStreamError
 from rollforward.streams.model.json_text import decoded
 from rollforward.streams.model.key_state import SetTimer
@@ -115,8 +115,8 @@ class Fused(Computation):
         if unknown := {*self.outputs} - {*written}:
             raise TypeError(f"{name}: no part writes {min(unknown)!r}")
 
-    def context(self, hands: Hands) -> Context:
-        return _Fusion(self, cast(_BatchHands, hands))
+    def context(self, backend: ContextBackend) -> Context:
+        return _Fusion(self, cast(_BundleBackend, backend))
 
     def record(self, ctx: Context, record: Record) -> None:
         cast(_Fusion, ctx).steps.work_on(record)
@@ -172,7 +172,7 @@ def _unfit(part: Computation) -> str:
     return next((why for why, is_so in reasons.items() if is_so), "")
 
 
-class _BatchHands(Hands, Protocol):
+class _BundleBackend(ContextBackend, Protocol):
     """What stands behind a computation, in a batch (bundle_runner.py)."""
 
     firing: SetTimer | None
@@ -197,9 +197,9 @@ class _Fusion(Context):
 
     __slots__ = ("steps",)
 
-    def __init__(self, fused: Fused, hands: _BatchHands) -> None:
-        super().__init__(hands)
-        self.steps = _Steps(fused, hands)
+    def __init__(self, fused: Fused, backend: _BundleBackend) -> None:
+        super().__init__(backend)
+        self.steps = _Steps(fused, backend)
 
     def close(self) -> None:
         super().close()
@@ -210,24 +210,33 @@ class _Steps:
     """The hands behind the part at work, in the course of one hook of a fused computation."""
 
     __slots__ = (
-        "_context", "_fired", "_fused", "_hands", "_has_dropped", "_part", "_waiting",
-        "at", "key", "late_at", "now",
+        "_backend",
+        "_context",
+        "_fired",
+        "_fused",
+        "_has_dropped",
+        "_part",
+        "_waiting",
+        "key",
+        "late_at",
+        "now_ms",
+        "timestamp_ms",
     )  # fmt: skip
 
-    def __init__(self, fused: Fused, hands: _BatchHands) -> None:
-        self._fused, self._hands = fused, hands
+    def __init__(self, fused: Fused, backend: _BundleBackend) -> None:
+        self._fused, self._backend = fused, backend
         self._context = Context(self)
         self._waiting: deque[_Waiting] = deque()
         self._part: Computation = fused
         self._has_dropped = False
         # Whose timer fires, and where it holds back what comes behind it; None: a record has come.
         self._fired: tuple[str, int] | None = None
-        self.key, self.now, self.at, self.late_at = "", 0, 0, 0
+        self.key, self.now_ms, self.timestamp_ms, self.late_at = "", 0, 0, 0
 
     def close(self) -> None:
         """Let go of what stands behind this, and of what this stands behind."""
         self._context.close()
-        del self._hands
+        del self._backend
 
     # One hook
 
@@ -235,7 +244,7 @@ class _Steps:
         """Have the parts work on a record from outside, and on what it leads to."""
         self._begin(None)
         [(first, _), *others] = self._fused.readers[record.stream]
-        text = self._hands.text
+        text = self._backend.text
         self._waiting.append((first, None, record, self.late_at, text))
         for part, key_of in others:
             again = record._replace(value=decoded(text))
@@ -246,17 +255,22 @@ class _Steps:
         """Have a part act on its timer, and the others work on what that leads to."""
         self._fused.check_tag(timer.tag)
         name, _, tag = timer.tag.partition(_BETWEEN)
-        part, set_timer = self._fused.parts.get(name), self._hands.firing
+        part, set_timer = self._fused.parts.get(name), self._backend.firing
         if part is None or set_timer is None:
             return  # It is a part of an earlier version, and forgotten.
         self._begin((name, NEVER if set_timer.is_late else set_timer.hold))
         self._part = part
-        part.timer(self._context, Timer(self.key, tag, timer.at, timer.is_wall))
+        part.timer(self._context, Timer(self.key, tag, timer.at_ms, timer.is_processing_time))
         self._work_on_all(is_alone=False)
 
     def _begin(self, fired: tuple[str, int] | None) -> None:
-        hands = self._hands
-        self.key, self.now, self.at, self.late_at = hands.key, hands.now, hands.at, hands.late_at
+        backend = self._backend
+        self.key, self.now_ms, self.timestamp_ms, self.late_at = (
+            backend.key,
+            backend.now_ms,
+            backend.timestamp_ms,
+            backend.late_at,
+        )
         self._fired = fired
         self._waiting.clear()  # A hook that raised has left something.
 
@@ -266,11 +280,11 @@ class _Steps:
         Args:
             is_alone: The first record is the one that came in, and no other part gets it.
         """
-        waiting, step = self._waiting, self._hands.step
+        waiting, step = self._waiting, self._backend.step
         while waiting:
             part, key_of, record, late_at, text = waiting.popleft()
-            self._part, self.at, self.late_at = part, record.at, late_at
-            step(record.at, late_at)
+            self._part, self.timestamp_ms, self.late_at = part, record.timestamp_ms, late_at
+            step(record.timestamp_ms, late_at)
             if key_of is not None and (key := key_of(record.value)) != self.key:
                 raise BadRecordError(
                     f"{part.name} has the key {key!r:.100} for a record of {self.key!r:.100}: "
@@ -280,20 +294,20 @@ class _Steps:
             if not self._has_dropped:
                 part.record(self._context, record)
             if self._has_dropped:
-                self._drop(text, record.at, is_alone=is_alone)
+                self._drop(text, record.timestamp_ms, is_alone=is_alone)
             is_alone = False
 
     def _drop(self, text: str, at: int, *, is_alone: bool) -> None:
         """Count a record as late, and hand it to its part's stream for late ones."""
         if is_alone:
-            self._hands.drop_late()
+            self._backend.drop_late()
         else:
-            self._hands.drop_inside()
+            self._backend.drop_inside()
         stream = self._part.late_stream
         if stream is not None:
             self._send(stream, text, at, late_at=self.late_at or 1)
             if stream in self._fused.outputs:
-                self._hands.produce_late(stream, text, at)
+                self._backend.produce_late(stream, text, at)
 
     # What a part sees and does
 
@@ -303,46 +317,50 @@ class _Steps:
 
         While timers fire, those of other parts may still write for it.
         """
-        watermark, before = self._hands.watermark, self._fused.before[self._part.name]
+        watermark, before = self._backend.watermark, self._fused.before[self._part.name]
         if self._fired is None or not before:
             return watermark  # No record comes before a timer that is due.
         by, hold = self._fired
         if by in before:
             watermark = min(watermark, hold)
-        for tag, timer in self._hands.timers.items():
+        for tag, timer in self._backend.timers.items():
             if not timer.is_late and tag.partition(_BETWEEN)[0] in before:
                 watermark = min(watermark, timer.hold)
         return watermark
 
     def state(self) -> State:
-        return self._hands.state().part(self._part.name)
+        return self._backend.state().part(self._part.name)
 
-    def set_timer(self, tag: str, at: int, is_wall: bool) -> None:
-        if is_wall and any(self._fused.readers[each] for each in self._part.written):
+    def set_timer(self, tag: str, at_ms: int, is_processing_time: bool) -> None:
+        if is_processing_time and any(self._fused.readers[each] for each in self._part.written):
             raise BadRecordError(
                 f"{self._part.name} cannot have timers of the clock: they would hold back those "
                 "that it is fused with, and that read what it writes"
             )
-        self._hands.set_timer(f"{self._part.name}{_BETWEEN}{check_tag(tag)}", at, is_wall)
+        self._backend.set_timer(
+            f"{self._part.name}{_BETWEEN}{check_tag(tag)}", at_ms, is_processing_time
+        )
 
     def cancel_timer(self, tag: str) -> bool:
-        return self._hands.cancel_timer(f"{self._part.name}{_BETWEEN}{tag}")
+        return self._backend.cancel_timer(f"{self._part.name}{_BETWEEN}{tag}")
 
-    def produce(self, stream: str, value: object, at: int) -> None:
+    def produce(self, stream: str, value: object, timestamp_ms: int) -> None:
         if stream not in self._part.outputs:
             raise UnknownStreamError(
                 f"{self._part.name} does not write {stream!r}: add it to its `outputs`"
             )
         if self._fused.readers[stream]:
             text = value_text(value)
-            self._hands.count_bytes(len(text))
-            self._send(stream, text, check_output(at, self.at), late_at=self.late_at)
+            self._backend.count_bytes(len(text))
+            self._send(
+                stream, text, check_output(timestamp_ms, self.timestamp_ms), late_at=self.late_at
+            )
         if stream in self._fused.outputs:
-            self._hands.produce(stream, value, at)
+            self._backend.produce(stream, value, timestamp_ms)
 
     def drop_late(self) -> None:
-        if self._hands.firing is not None:
-            self._hands.drop_late()  # It refuses that for a timer.
+        if self._backend.firing is not None:
+            self._backend.drop_late()  # It refuses that for a timer.
         self._has_dropped = True
 
     def _send(self, stream: str, text: str, at: int, *, late_at: int) -> None:

@@ -128,17 +128,21 @@ class IntervalJoin(Computation):
             raise TypeError(f"{name}: `lower` is at most `upper`, `lateness` not below zero")
 
     def record(self, ctx: Context, record: Record) -> None:
-        if record.at + self.lateness < ctx.watermark:
+        if record.timestamp_ms + self.lateness < ctx.watermark:
             ctx.drop_late()
             return
         if record.stream == self.left:
             mine, others, low, high = _LEFT, _RIGHT, self.lower, self.upper
         else:
             mine, others, low, high = _RIGHT, _LEFT, -self.upper, -self.lower
-        me = record.at, record.value
-        for other in ctx.state.buffer(others).between(record.at + low, record.at + high + 1):
+        me = record.timestamp_ms, record.value
+        for other in ctx.state.buffer(others).between(
+            record.timestamp_ms + low, record.timestamp_ms + high + 1
+        ):
             left, right = (me, other) if mine == _LEFT else (other, me)
-            ctx.produce(self.outputs[0], _pair(ctx.key, left, right), max(record.at, other[0]))
+            ctx.produce(
+                self.outputs[0], _pair(ctx.key, left, right), max(record.timestamp_ms, other[0])
+            )
         self._keep(ctx, mine, record)
 
     def timer(self, ctx: Context, timer: Timer) -> None:
@@ -146,16 +150,16 @@ class IntervalJoin(Computation):
         ctx.state.value("forget").clear()
         for side in (_LEFT, _RIGHT):
             span, buffer = self._span(side), ctx.state.buffer(side)
-            buffer.drop_before(timer.at - span + 1)
+            buffer.drop_before(timer.at_ms - span + 1)
             for at, _ in buffer.between(0, FOREVER)[:1]:
                 self._forget_at(ctx, at + span)
 
     def _keep(self, ctx: Context, side: str, record: Record) -> None:
         """Keep a record for those that it may meet."""
-        end = record.at + self._span(side)
+        end = record.timestamp_ms + self._span(side)
         if end > ctx.watermark:
-            ctx.state.buffer(side).add(record.at, record.value)
-            self._forget_at(ctx, max(end, record.at))
+            ctx.state.buffer(side).add(record.timestamp_ms, record.value)
+            self._forget_at(ctx, max(end, record.timestamp_ms))
 
     def _span(self, side: str) -> int:
         """Return how far behind a record the watermark is when no further one can meet it."""
@@ -214,15 +218,15 @@ class AsOfJoin(Computation):
     def record(self, ctx: Context, record: Record) -> None:
         if record.stream != self.left:
             self._keep(ctx, record)
-        elif record.at < ctx.watermark:
+        elif record.timestamp_ms < ctx.watermark:
             ctx.drop_late()
         else:
-            ctx.state.buffer(_LEFT).add(record.at, record.value)
-            ctx.set_timer(f"{_AT}{record.at}", record.at + 1)
+            ctx.state.buffer(_LEFT).add(record.timestamp_ms, record.value)
+            ctx.set_timer(f"{_AT}{record.timestamp_ms}", record.timestamp_ms + 1)
 
     def timer(self, ctx: Context, timer: Timer) -> None:
         """Join the left records of one time."""
-        at, waiting, rights = timer.at - 1, ctx.state.buffer(_LEFT), ctx.state.buffer(_RIGHT)
+        at, waiting, rights = timer.at_ms - 1, ctx.state.buffer(_LEFT), ctx.state.buffer(_RIGHT)
         last = rights.latest(at)
         if last is not None and at - last[0] > self.max_age:
             last = None
@@ -238,10 +242,10 @@ class AsOfJoin(Computation):
         # All left records that wait, or come in time, are at the watermark or behind it.
         rights = ctx.state.buffer(_RIGHT)
         last = rights.latest(ctx.watermark)
-        if last is not None and record.at < last[0]:
+        if last is not None and record.timestamp_ms < last[0]:
             ctx.drop_late()
             return
-        rights.add(record.at, record.value)
+        rights.add(record.timestamp_ms, record.value)
         last = rights.latest(ctx.watermark)
         if last is not None:
             rights.drop_before(last[0])
@@ -263,7 +267,7 @@ def _sides(left: str) -> Combine:
     """Collect the records of the left stream and of the right one, each with its time."""
 
     def add(sides: Any, record: Record) -> Any:
-        sides[0 if record.stream == left else 1].append([record.at, record.value])
+        sides[0 if record.stream == left else 1].append([record.timestamp_ms, record.value])
         return sides
 
     def merge(first: Any, second: Any) -> Any:

@@ -72,7 +72,7 @@ class Tumbling:
 
     def assign(self, record: Record) -> Sequence[Bounds]:
         size = self._size_ms
-        start = record.at // size * size
+        start = record.timestamp_ms // size * size
         return [Bounds(start, start + size, start + size)]
 
     @functools.cached_property
@@ -95,10 +95,10 @@ class Sliding:
 
     def assign(self, record: Record) -> Sequence[Bounds]:
         size, every = milliseconds(self.size), milliseconds(self.every)
-        last = record.at // every * every
+        last = record.timestamp_ms // every * every
         return [
             Bounds(start, start + size, start + size)
-            for start in range(last, record.at - size, -every)
+            for start in range(last, record.timestamp_ms - size, -every)
         ]
 
 
@@ -117,8 +117,8 @@ class Session:
         _check_span("gap", self.gap)
 
     def assign(self, record: Record) -> Sequence[Bounds]:
-        end = record.at + milliseconds(self.gap)
-        return [Bounds(record.at, end, end)]
+        end = record.timestamp_ms + milliseconds(self.gap)
+        return [Bounds(record.timestamp_ms, end, end)]
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,9 @@ class Enclosing:
         start, end, pane = (record.value[each] for each in ("start", "end", "pane"))
         if pane != "on-time":
             raise BadRecordError(f"the result of {start} to {end} is {pane}: it cannot be added up")
-        delay = record.at - end + 1  # So much later than a window's end its last result is here.
+        delay = (
+            record.timestamp_ms - end + 1
+        )  # So much later than a window's end its last result is here.
         if self.size is not None:
             size = milliseconds(self.size)
             start = start // size * size
@@ -216,12 +218,12 @@ class Windowed(Computation):
         if timer.tag.startswith(_EARLY):
             del window["early"]
             if ctx.watermark < window["due"]:
-                self.write(ctx, window, "early", timer.at)
+                self.write(ctx, window, "early", timer.at_ms)
             return
-        if timer.at == window["due"]:
-            self.write(ctx, window, "on-time", timer.at)
+        if timer.at_ms == window["due"]:
+            self.write(ctx, window, "on-time", timer.at_ms)
             if self.lateness:
-                ctx.set_timer(timer.tag, timer.at + self.lateness)
+                ctx.set_timer(timer.tag, timer.at_ms + self.lateness)
                 return
         kept.pop(tag)
 
@@ -303,7 +305,7 @@ class Windowed(Computation):
         return tag, window
 
     def _set_early(self, ctx: Context, tag: str, window: dict[str, Any], early: int) -> None:
-        at = (max(ctx.at, ctx.watermark) // early + 1) * early
+        at = (max(ctx.timestamp_ms, ctx.watermark) // early + 1) * early
         if at < min(window["due"], window.get("early", at + 1)):
             window["early"] = at
             ctx.set_timer(_EARLY + tag, at)
@@ -349,9 +351,13 @@ class CountWindows(Computation):
 
     def record(self, ctx: Context, record: Record) -> None:
         cell = ctx.state.value("window")
-        window = cell.get() or {"start": record.at, "records": 0, "total": self.combine.empty()}
-        window["start"] = min(window["start"], record.at)
-        window["end"] = max(window.get("end", 0), record.at + 1)
+        window = cell.get() or {
+            "start": record.timestamp_ms,
+            "records": 0,
+            "total": self.combine.empty(),
+        }
+        window["start"] = min(window["start"], record.timestamp_ms)
+        window["end"] = max(window.get("end", 0), record.timestamp_ms + 1)
         window["records"] += 1
         window["total"] = self.combine.add(window["total"], record)
         cell.set(window)

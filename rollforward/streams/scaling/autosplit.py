@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from rollforward.streams.graph.environment import Environment
 from rollforward.streams.model.errors import BadLayoutError, UnknownStreamError
 from rollforward.streams.model.limits import MAX_INTERVALS
-from rollforward.streams.scaling.load_meter import LoadMeter, to_merge
+from rollforward.streams.scaling.load_meter import LoadMeter, merge_candidate
 from rollforward.streams.scaling.resharding import merge, split
 from rollforward.streams.storage.remote_calls import ChangedError, OutcomeUnknownError, Steps
 from rollforward.streams.storage.schema import Head, Interval
@@ -28,7 +28,7 @@ def split_if_full(
     load, limit = meter.load, environment.pipeline.limits.intervals
     if load.hot_key and meter.split_slot is not None:
         share = f"{load.hot_share:.0%} of {computation}"
-        environment.complain(
+        environment.warn(
             f"{environment.pipeline.name}: {load.hot_key!r} is {share}, which one worker at a time "
             "works on: combine its records by parts first (rollforward.streams.operators.hot_keys)"
         )
@@ -56,7 +56,7 @@ def _try_to_split(environment: Environment, computation: str, slot: int) -> Step
     try:
         yield from split(environment, computation, slot)
     except FAILED as error:
-        environment.complain(f"{environment.pipeline.name}: {computation} was not split: {error}")
+        environment.warn(f"{environment.pipeline.name}: {computation} was not split: {error}")
 
 
 def merge_idle(
@@ -76,10 +76,10 @@ def merge_idle(
             for (each, lo), row in resting.items()
             if each == name and not is_crowded(2 * len(row.slabs))
         }
-        slot = to_merge(head.intervals[name], loads, now_ms)
+        slot = merge_candidate(head.intervals[name], loads, now_ms)
         if (
             slot is None
-            or not pipeline.takes(name)
+            or not pipeline.accepts_input(name)
             or pipeline.is_sink(name)
             or len(head.intervals[name]) <= pipeline.intervals
         ):
@@ -87,4 +87,4 @@ def merge_idle(
         try:
             yield from merge(environment, name, slot)
         except FAILED as error:
-            environment.complain(f"{pipeline.name}: {name} was not merged: {error}")
+            environment.warn(f"{pipeline.name}: {name} was not merged: {error}")

@@ -98,7 +98,7 @@ def halved(load: Load, now_ms: int) -> Load:
     return Load(at_ms=now_ms, busy=load.busy / 2, split_ms=now_ms)
 
 
-def to_merge(los: Sequence[int], loads: Mapping[int, Load], now_ms: int) -> int | None:
+def merge_candidate(los: Sequence[int], loads: Mapping[int, Load], now_ms: int) -> int | None:
     """Return the first slot of an interval that should be a part of the one before it, or None.
 
     Args:

@@ -12,10 +12,10 @@ from collections.abc import Iterable
 from typing import Any
 
 from rollforward.streams.exchange.inline import added
-from rollforward.streams.exchange.wakeups import ring, ring_at
+from rollforward.streams.exchange.wakeups import ring, schedule_wakeup
 from rollforward.streams.graph.environment import Environment
 from rollforward.streams.graph.head import MAX_ATTEMPTS, look_at_head, read_head
-from rollforward.streams.graph.plan import Plan
+from rollforward.streams.graph.plan import ActivePipeline
 from rollforward.streams.model.errors import BadLayoutError
 from rollforward.streams.model.limits import MAX_INTERVALS
 from rollforward.streams.model.slots import SLOTS, slot_of
@@ -40,7 +40,7 @@ from rollforward.streams.storage.schema import IdsPart, Interval, Slab, SlabBody
 from rollforward.streams.storage.state_store import is_crowded, summary
 
 COUNTS = (
-    "records", "late", "late_inside", "dead", "repeated", "fired", "produced", "unkeyed",
+    "records", "late", "late_between_parts", "dead", "repeated", "fired", "produced", "unkeyed",
 )  # fmt: skip
 
 
@@ -83,13 +83,13 @@ def _to_split(environment: Environment, head: Found, computation: str, slot: int
     return interval_of(head.body, computation, slot)
 
 
-def _check_stays(plan: Plan, computation: str) -> None:
+def _check_stays(plan: ActivePipeline, computation: str) -> None:
     plan.computation(computation)
-    if not plan.takes(computation):
+    if not plan.accepts_input(computation):
         raise BadLayoutError(f"{computation} is being detached")
 
 
-def _check_keeps_places(plan: Plan, computation: str) -> None:
+def _check_keeps_places(plan: ActivePipeline, computation: str) -> None:
     """Check that the ids of records do not follow from their places in an inbox.
 
     Raises:
@@ -104,9 +104,11 @@ def _split(
 ) -> Steps[None]:
     names, was = environment.names, found.body
     lo = interval_of(head.body, computation, slot)
-    after = with_layout(head.body, computation, [Inbox(was.born, lo)], [lo, slot])
+    after = with_layout(head.body, computation, [Inbox(was.created_in, lo)], [lo, slot])
     load = halved(was.load, environment.now_ms())
-    lower, upper = (half._replace(load=load) for half in _halves(was, lo, slot, after.layout))
+    lower, upper = (
+        half._replace(load=load) for half in _halves(was, lo, slot, after.layout_version)
+    )
     commit = Commit()
     if slot not in [slab.lo for slab in was.slabs]:
         of_lower, of_upper = yield from _cut_slab(environment, computation, slot, was, commit)
@@ -122,13 +124,15 @@ def _halves(was: Interval, lo: int, slot: int, layout: int) -> tuple[Interval, I
     """Return an interval and what is cut off it: both know the ids, one keeps the counts."""
     _check_known(was)
     known = tuple(_placed(part, lo) for part in was.ids)
-    both = was._replace(seq=was.seq + 1, gen=was.gen + 1, born=layout, layout=layout, ids=known)
+    both = was._replace(
+        seq=was.seq + 1, gen=was.gen + 1, created_in=layout, layout_version=layout, ids=known
+    )
     lower = both._replace(hi=slot, slabs=tuple(each for each in was.slabs if each.lo < slot))
     upper = both._replace(
-        owner="", lease_ms=0, deaths=0,
+        owner="", lease_ms=0, crash_count=0,
         slabs=tuple(each for each in was.slabs if each.lo >= slot),
         records=0, late=0, dead=0, repeated=0, fired=0, produced=0, unkeyed=0,
-        passed={}, late_inside=0,
+        inlined={}, late_between_parts=0,
     )  # fmt: skip
     return lower, upper
 
@@ -207,7 +211,7 @@ def _merged(
     names, (lower, upper) = environment.names, (row.body for row in found)
     before = [Inbox(birth_of(head.body, computation, lo), lo) for lo in los]
     after = with_layout(head.body, computation, before, [los[0]])
-    union = _union(los, lower, upper, after.layout)
+    union = _union(los, lower, upper, after.layout_version)
     older, kept = dedup.parted(union.ids)
     return Commit(
         puts=[
@@ -231,12 +235,12 @@ def _union(los: tuple[int, int], lower: Interval, upper: Interval, layout: int) 
         hi=upper.hi,
         seq=max(lower.seq, upper.seq) + 1,
         gen=max(lower.gen, upper.gen) + 1,
-        deaths=max(lower.deaths, upper.deaths),
-        born=layout,
-        layout=layout,
+        crash_count=max(lower.crash_count, upper.crash_count),
+        created_in=layout,
+        layout_version=layout,
         slabs=lower.slabs + upper.slabs,
         ids=tuple(sorted(youngest.values(), key=_age)),
-        passed=added(lower.passed, upper.passed),
+        inlined=added(lower.inlined, upper.inlined),
         **{name: getattr(lower, name) + getattr(upper, name) for name in COUNTS},
     )
 
@@ -257,10 +261,12 @@ def _wake_all(environment: Environment, computation: str, los: list[int]) -> Ste
     rows = yield Read([environment.names.interval(computation, lo) for lo in los])
     for lo, row in zip(los, rows, strict=True):
         if row is not None:
-            yield from ring_at(environment, (computation, lo), row.body.wall)
+            yield from schedule_wakeup(environment, (computation, lo), row.body.processing_due)
 
 
-def halve(environment: Environment, computation: str, keys: Iterable[str]) -> Steps[int | None]:
+def split_by_keys(
+    environment: Environment, computation: str, keys: Iterable[str]
+) -> Steps[int | None]:
     """Cut the interval that has most of some keys in the middle of these; return the slot.
 
     None: no interval has two of them, so nothing was changed.

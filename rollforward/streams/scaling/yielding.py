@@ -57,12 +57,12 @@ def unserved(
 
 def is_waited_for(environment: Environment, head: Head) -> bool:
     """Return whether an interval has waited for a worker for a while, and not for too long."""
-    now_ms, least_ms = environment.now_ms(), environment.pace.waits_ms
+    now_ms, least_ms = environment.now_ms(), environment.config.waits_ms
     waits_ms = (now_ms - since_ms for _, since_ms, *_ in head.unserved.values())
     return any(least_ms <= each < MAX_WAIT_MS for each in waits_ms)
 
 
 def _done(interval: Interval) -> int:
     """Return what was done in an interval: it only rises."""
-    counts = interval.records, interval.late, interval.late_inside, interval.dead
+    counts = interval.records, interval.late, interval.late_between_parts, interval.dead
     return sum(counts) + interval.repeated + interval.fired

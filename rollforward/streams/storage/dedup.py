@@ -92,7 +92,7 @@ class KnownIds:
                 commit.puts.append((self._key(last), ids, row.version))
                 parts.remove(last)
                 parts.append(IdsPart(last.number, max(now_s, last.last_s), len(ids)))
-        number = interval.born * PARTS_OF_BIRTH if last is None else last.number
+        number = interval.created_in * PARTS_OF_BIRTH if last is None else last.number
         for start in range(0, len(accepted), MAX_PART):
             new, number = tuple(accepted[start : start + MAX_PART]), number + 1
             parts.append(IdsPart(number, now_s, len(new)))

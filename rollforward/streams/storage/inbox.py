@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from itertools import repeat
 from operator import attrgetter
 
-from rollforward.streams.model.bundle import Input
+from rollforward.streams.model.bundle import KeyedRecord
 from rollforward.streams.model.key_state import made
 from rollforward.streams.storage.remote_calls import Commit, Found, Key
-from rollforward.streams.storage.schema import CHUNK, Letter, fingerprint, late_at
+from rollforward.streams.storage.schema import CHUNK, InboxRecord, fingerprint, late_at
 
 _id_of = attrgetter("id")
 
@@ -21,14 +21,16 @@ class Batch:
     """Letters that were taken out of chunks, without those whose ids are known."""
 
     chunks: Sequence[tuple[str, Found]]
-    inputs: list[Input] = field(default_factory=list)
+    inputs: list[KeyedRecord] = field(default_factory=list)
     ids: list[str] = field(default_factory=list)  # Of the inputs; empty: it has none.
     places: list[tuple[int, int]] = field(default_factory=list)  # Chunk and letter of an input.
     repeated: list[tuple[int, int]] = field(default_factory=list)
     end: tuple[int, int] = (0, 0)
     met: set[str] = field(default_factory=set)
 
-    def choose_all(self, chunk: int, letters: Sequence[Letter], limit: int) -> Sequence[Letter]:
+    def choose_all(
+        self, chunk: int, letters: Sequence[InboxRecord], limit: int
+    ) -> Sequence[InboxRecord]:
         """Choose the first letters of a chunk, which has no ids; `end` says how many."""
         chosen = letters[: limit - len(self.ids)]
         self.ids += repeat("", len(chosen))
@@ -37,8 +39,8 @@ class Batch:
         return chosen
 
     def choose(
-        self, chunk: int, letters: Sequence[Letter], known: Collection[str], limit: int
-    ) -> Iterator[Letter]:
+        self, chunk: int, letters: Sequence[InboxRecord], known: Collection[str], limit: int
+    ) -> Iterator[InboxRecord]:
         """Choose those letters of a chunk that are new, up to so many inputs of the batch.
 
         `end` says behind which letter that was.
@@ -102,7 +104,7 @@ def gather(
     batch = Batch(chunks)
     for number, (name, found) in enumerate(chunks):
         letters = found.body
-        chosen: Sequence[Letter]
+        chosen: Sequence[InboxRecord]
         if any(map(_id_of, letters)):
             chosen = list(batch.choose(number, letters, known, limit))
         else:
@@ -113,14 +115,16 @@ def gather(
     return batch
 
 
-def inputs_of(letters: Sequence[Letter], *, late_at: int, are_decoded: bool = True) -> list[Input]:
+def inputs_of(
+    letters: Sequence[InboxRecord], *, late_at: int, are_decoded: bool = True
+) -> list[KeyedRecord]:
     """Return letters as a batch gets them, each with a value of its own."""
     if not letters:
         return []
     keys, times, streams, ids, texts = zip(*letters, strict=True)
     values = json.loads(f"[{','.join(texts)}]") if are_decoded else (None,) * len(letters)
     late = (late_at,) * len(letters)
-    return list(made(Input, zip(keys, values, times, streams, late, ids, texts, strict=True)))
+    return list(made(KeyedRecord, zip(keys, values, times, streams, late, ids, texts, strict=True)))
 
 
 def has_ids(chunks: Sequence[tuple[str, Found]]) -> bool:

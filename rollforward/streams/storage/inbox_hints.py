@@ -26,7 +26,7 @@ MAX_KEPT = 50  # Of one inbox.
 MAX_INBOXES = 1_000
 
 
-class Arrived(NamedTuple):
+class InboxHint(NamedTuple):
     """A chunk that was committed: its name, version and body, as text, or as it is decoded."""
 
     name: str
@@ -45,12 +45,12 @@ class _Inbox:
 
     arrived: threading.Event = field(default_factory=threading.Event)
     lock: threading.Lock = field(default_factory=threading.Lock)
-    kept: dict[str, Arrived] = field(default_factory=dict)
+    kept: dict[str, InboxHint] = field(default_factory=dict)
     seen: Collection[str] = ()  # What the last look has found.
     looked_at: float = -LOOKS_EVERY_S
     has_more: bool = False  # Something has come that is not kept here.
 
-    def note(self, chunk: Arrived | None) -> None:
+    def note(self, chunk: InboxHint | None) -> None:
         """Keep a chunk that has come; None: one that only a look can find."""
         with self.lock:
             if self._is_look_due():  # Its worker may be in another process now, or gone.
@@ -62,7 +62,7 @@ class _Inbox:
                 self.kept[chunk.name] = chunk
         self.arrived.set()
 
-    def take(self, low: str, high: str, limit: int) -> list[Arrived]:
+    def take(self, low: str, high: str, limit: int) -> list[InboxHint]:
         """Return chunks that have come since the last look; none, if it is time for the next."""
         self.arrived.clear()
         with self.lock:
@@ -74,14 +74,14 @@ class _Inbox:
                 self.arrived.set()
             return taken
 
-    def begin_look(self) -> None:
+    def begin_scan(self) -> None:
         """Forget what has come: a look that begins now finds it."""
         self.arrived.clear()
         with self.lock:
             self.kept.clear()
             self.seen, self.has_more, self.looked_at = (), False, time.monotonic()
 
-    def end_look(self, names: Collection[str]) -> None:
+    def end_scan(self, names: Collection[str]) -> None:
         """Note what a look has found, some of which may have been told meanwhile."""
         with self.lock:
             self.seen = names
@@ -92,7 +92,7 @@ class _Inbox:
         return time.monotonic() - self.looked_at > LOOKS_EVERY_S
 
 
-class Arrivals:
+class InboxHints:
     """What has come to the inboxes that somebody in this process looks into."""
 
     def __init__(self) -> None:
@@ -100,7 +100,7 @@ class Arrivals:
         self._siblings = open_siblings(self._hear)
 
     @classmethod
-    def of(cls, state: ProcessState) -> Arrivals:
+    def of(cls, state: ProcessState) -> InboxHints:
         """Return those of a process."""
         found = state.get_or_create("streams arrivals", cls)
         state.on_shutdown("streams arrivals", found.close)
@@ -110,22 +110,22 @@ class Arrivals:
         """Wait until something has come to an inbox since it was last looked into, or so long."""
         self._inbox(inbox).arrived.wait(seconds)
 
-    def some(self, low: str, high: str, limit: int) -> list[tuple[str, Found]]:
+    def take(self, low: str, high: str, limit: int) -> list[tuple[str, Found]]:
         """Return chunks of an inbox that are known to have come, in order; none may be known."""
         taken = self._inbox(_inbox_from(low)).take(low, high, limit)
         return [(chunk.name, chunk.found()) for chunk in taken]
 
-    def begin_look(self, low: str) -> None:
+    def begin_scan(self, low: str) -> None:
         """Note that somebody is about to look into an inbox: what comes from now on is new."""
         if inbox := self._inboxes.get(_inbox_from(low)):
-            inbox.begin_look()
+            inbox.begin_scan()
 
-    def end_look(self, low: str, names: Collection[str]) -> None:
+    def end_scan(self, low: str, names: Collection[str]) -> None:
         """Note which chunks somebody has found."""
         if inbox := self._inboxes.get(_inbox_from(low)):
-            inbox.end_look(names)
+            inbox.end_scan(names)
 
-    def came(self, chunks: Collection[Arrived]) -> None:
+    def publish(self, chunks: Collection[InboxHint]) -> None:
         """Tell those who look into their inboxes of chunks that were committed."""
         for chunk in chunks:
             if inbox := self._inboxes.get(inbox_of(chunk.name)):
@@ -140,7 +140,7 @@ class Arrivals:
 
     def _hear(self, message: bytes) -> None:
         name, version, text = message.split(b"\n", 2)
-        chunk = Arrived(name.decode(), int(version), text)
+        chunk = InboxHint(name.decode(), int(version), text)
         if inbox := self._inboxes.get(inbox_of(chunk.name)):
             inbox.note(chunk if text else None)
 
@@ -153,7 +153,7 @@ class Arrivals:
         return inbox
 
 
-def _message(chunk: Arrived) -> bytes:
+def _message(chunk: InboxHint) -> bytes:
     """Return a chunk as the other processes hear it: without its text, if that is too long."""
     head = f"{chunk.name}\n{chunk.version}\n".encode()
     return head + chunk.text if len(head) + len(chunk.text) <= MAX_BYTES else head

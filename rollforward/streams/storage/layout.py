@@ -23,7 +23,7 @@ from rollforward.streams.model.slots import slot_of
 from rollforward.streams.storage.schema import Head, part_of_row
 
 
-class Left(NamedTuple):
+class RetiredInbox(NamedTuple):
     """An inbox that an interval has left behind.
 
     Attributes:
@@ -32,15 +32,15 @@ class Left(NamedTuple):
     """
 
     lo: int
-    born: int
-    died: int
-    is_shut: bool = False
+    created_in: int
+    retired_in: int
+    is_sealed: bool = False
 
 
 class Inbox(NamedTuple):
     """An inbox: the birth and the first slot that it is named by."""
 
-    born: int
+    created_in: int
     lo: int
 
 
@@ -52,17 +52,17 @@ def interval_of(head: Head, computation: str, slot: int) -> int:
 
 def birth_of(head: Head, computation: str, lo: int) -> int:
     """Return the layout with which an interval came."""
-    return head.births.get(f"{computation}:{lo:04x}", 0)
+    return head.created_in_by_place.get(f"{computation}:{lo:04x}", 0)
 
 
-def left_of(head: Head, computation: str) -> list[Left]:
+def retired_of(head: Head, computation: str) -> list[RetiredInbox]:
     """Return the inboxes of a computation that intervals have left behind."""
-    return [part_of_row(Left, left) for left in head.left.get(computation, ())]
+    return [part_of_row(RetiredInbox, left) for left in head.retired.get(computation, ())]
 
 
-def left_within(head: Head, computation: str, lo: int, hi: int) -> list[Left]:
+def left_within(head: Head, computation: str, lo: int, hi: int) -> list[RetiredInbox]:
     """Return those that the owner of an interval has to forward."""
-    return [each for each in left_of(head, computation) if lo <= each.lo < hi]
+    return [each for each in retired_of(head, computation) if lo <= each.lo < hi]
 
 
 def inboxes_of(head: Head, computation: str) -> list[Inbox]:
@@ -70,7 +70,9 @@ def inboxes_of(head: Head, computation: str) -> list[Inbox]:
     live = [
         Inbox(birth_of(head, computation, lo), lo) for lo in head.intervals.get(computation, ())
     ]
-    return sorted([*live, *(Inbox(each.born, each.lo) for each in left_of(head, computation))])
+    return sorted(
+        [*live, *(Inbox(each.created_in, each.lo) for each in retired_of(head, computation))]
+    )
 
 
 def with_layout(head: Head, computation: str, before: list[Inbox], after: list[int]) -> Head:
@@ -80,21 +82,24 @@ def with_layout(head: Head, computation: str, before: list[Inbox], after: list[i
         before: Those that there were.
         after: The first slots of those that there are instead.
     """
-    layout = head.layout + 1
+    layout = head.layout_version + 1
     gone = {lo for _, lo in before}
     los = sorted([*(lo for lo in head.intervals[computation] if lo not in gone), *after])
-    births = {
-        name: born
-        for name, born in head.births.items()
+    created_in_by_place = {
+        name: created_in
+        for name, created_in in head.created_in_by_place.items()
         if name not in {f"{computation}:{lo:04x}" for lo in gone}
     }
-    births |= {f"{computation}:{lo:04x}": layout for lo in after}
-    left = [*left_of(head, computation), *(Left(lo, born, layout) for born, lo in before)]
+    created_in_by_place |= {f"{computation}:{lo:04x}": layout for lo in after}
+    left = [
+        *retired_of(head, computation),
+        *(RetiredInbox(lo, created_in, layout) for created_in, lo in before),
+    ]
     return head._replace(
-        layout=layout,
+        layout_version=layout,
         intervals={**head.intervals, computation: los},
-        births=births,
-        left={**head.left, computation: left},
+        created_in_by_place=created_in_by_place,
+        retired={**head.retired, computation: left},
     )
 
 

@@ -92,11 +92,11 @@ class Scan:
     low: str
     high: str
     limit: int
-    some: bool = False
+    allow_partial: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Peek:
+class ScanKeys:
     """Return the first names, in order, from `low` on and before `high`: some, or all there are."""
 
     kind: str
@@ -107,13 +107,13 @@ class Peek:
 
 
 @dataclass(frozen=True, slots=True)
-class Peeks:
+class ScanKeysMany:
     """Make several peeks side by side; the result is the names of each.
 
     Those that name no moment may see different ones, in any order. All answer, or the call fails.
     """
 
-    peeks: Sequence[Peek]
+    peeks: Sequence[ScanKeys]
 
 
 class Delivery(NamedTuple):
@@ -159,7 +159,7 @@ class Wake(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Create:
+class CreateTasks:
     """Create tasks."""
 
     wakes: Sequence[Wake]
@@ -188,7 +188,7 @@ class Attempt:
 
 
 @dataclass(frozen=True, slots=True)
-class HandOn:
+class CallEffects:
     """Have weak sinks act on records before these are durable.
 
     `parcels`: a sink, by name and version, and its record, of each. The result: the places of those
@@ -208,4 +208,16 @@ class Fetch:
     limit: int
 
 
-Call = Read | Snapshot | Scan | Peek | Peeks | Commit | Create | Pause | Attempt | HandOn | Fetch
+Call = (
+    Read
+    | Snapshot
+    | Scan
+    | ScanKeys
+    | ScanKeysMany
+    | Commit
+    | CreateTasks
+    | Pause
+    | Attempt
+    | CallEffects
+    | Fetch
+)

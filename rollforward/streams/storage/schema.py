@@ -37,7 +37,7 @@ class Slab(NamedTuple):
     lo: int
     hold: int = NEVER
     due: int = NEVER
-    wall: int = NEVER
+    processing_due: int = NEVER
     timers: int = 0
 
 
@@ -74,7 +74,9 @@ class Interval(NamedTuple):
     gen: int = 0  # Names the task that wakes it; one more whenever a worker takes it.
     owner: str = ""  # Of one run of a worker; empty: nobody.
     lease_ms: int = 0
-    deaths: int = 0  # How many workers in a row took it, committed nothing, and were not heard of.
+    crash_count: int = (
+        0  # How many workers in a row took it, committed nothing, and were not heard of.
+    )
     slabs: tuple[Slab, ...] = ()
     ids: tuple[IdsPart, ...] = ()
     records: int = 0
@@ -84,12 +86,14 @@ class Interval(NamedTuple):
     fired: int = 0
     produced: int = 0
     unkeyed: int = 0
-    born: int = 0  # The layout that it came with: names its inbox.
-    layout: int = 0  # The latest one that an owner of it has written under.
+    created_in: int = 0  # The layout that it came with: names its inbox.
+    layout_version: int = 0  # The latest one that an owner of it has written under.
     load: Load = Load()
-    passed: Mapping[str, int] = {}  # By weak computation, how many records its owner has passed.
-    late_inside: int = 0  # Dropped by a part of a fused computation, and written by another one.
-    suspect: str = ""  # The timer or record over which the last of those deaths were.
+    inlined: Mapping[str, int] = {}  # By weak computation, how many records its owner has passed.
+    late_between_parts: int = (
+        0  # Dropped by a part of a fused computation, and written by another one.
+    )
+    crash_suspect: str = ""  # The timer or record over which the last of those deaths were.
     rest: Mapping[str, Any] = {}  # Fields of later code, by name.
 
     @property
@@ -101,14 +105,14 @@ class Interval(NamedTuple):
         return min((slab.due for slab in self.slabs), default=NEVER)
 
     @property
-    def wall(self) -> int:
-        return min((slab.wall for slab in self.slabs), default=NEVER)
+    def processing_due(self) -> int:
+        return min((slab.processing_due for slab in self.slabs), default=NEVER)
 
     @property
     def timers(self) -> int:
         return sum(slab.timers for slab in self.slabs)
 
-    def is_held(self, now_ms: int) -> bool:
+    def is_leased(self, now_ms: int) -> bool:
         """Return whether a worker has a lease; one that seems too long is that of a wrong clock."""
         return bool(self.owner) and now_ms < self.lease_ms < now_ms + MAX_LEASE_MS
 
@@ -121,15 +125,19 @@ class Head(NamedTuple):
     inputs: Mapping[str, int] = {}  # Of computations: below it nothing in time is missing.
     sources: Mapping[str, int] = {}
     # Of computations that ask for a percentile, or did: that watermark. It stays, for none falls.
-    early: Mapping[str, int] = {}
-    still: int = 0  # How many ticks in a row have moved nothing.
+    percentile_watermarks: Mapping[str, int] = {}
+    idle_ticks: int = 0  # How many ticks in a row have moved nothing.
     waiting: Mapping[str, Sequence[int]] = {}  # By computation: rows, records, bytes in its inbox.
-    layout: int = 0  # How often intervals were split or merged; layout.py has what follows of it.
-    births: Mapping[str, int] = {}  # "<computation>:<first slot>": the layout that it came with.
-    left: Mapping[str, Sequence[Sequence[int]]] = {}  # Inboxes that were left behind.
-    held: Mapping[str, str] = {}  # "<stream>:<process>" that has to wait, and why.
-    held_ms: Mapping[str, int] = {}  # When it had to last.
-    heard: Mapping[str, Sequence[int]] = {}  # By stream, when: idleness.py.
+    layout_version: int = (
+        0  # How often intervals were split or merged; layout.py has what follows of it.
+    )
+    created_in_by_place: Mapping[
+        str, int
+    ] = {}  # "<computation>:<first slot>": the layout that it came with.
+    retired: Mapping[str, Sequence[Sequence[int]]] = {}  # Inboxes that were left behind.
+    paused: Mapping[str, str] = {}  # "<stream>:<process>" that has to wait, and why.
+    paused_at_ms: Mapping[str, int] = {}  # When it had to last.
+    last_heard: Mapping[str, Sequence[int]] = {}  # By stream, when: idleness.py.
     idle: Mapping[str, int] = {}  # By stream, in ms: for code that does not know the source.
     processes: Mapping[str, Sequence[str]] = {}  # By stream: all that have ever had a row.
     topology: Mapping[str, Sequence[Any]] = {}  # Which computations run: plan.py.
@@ -141,7 +149,7 @@ class Head(NamedTuple):
 
     def reached(self, computation: str) -> int:
         """Return the watermark that the hooks and the timers of a computation follow."""
-        return max(self.inputs.get(computation, 0), self.early.get(computation, 0))
+        return max(self.inputs.get(computation, 0), self.percentile_watermarks.get(computation, 0))
 
 
 class SourceRow(NamedTuple):
@@ -150,24 +158,24 @@ class SourceRow(NamedTuple):
     watermark: int = 0
     latest: int = 0
     seen_ms: int = 0
-    is_out: bool = False  # It was silent for too long, and the watermark no more waits for it.
+    is_idle: bool = False  # It was silent for too long, and the watermark no more waits for it.
     last: tuple[str, ...] = ()  # The last commits, to know one again when its reply was lost.
     seq: int = 0
     records: int = 0
     late: int = 0
     dead: int = 0
     position: Any = None
-    layout: int = 0  # The latest one that it has written under.
+    layout_version: int = 0  # The latest one that it has written under.
     delays: tuple[int, ...] = ()  # How many records came how late; percentiles.py has the buckets.
-    passed: Mapping[str, int] = {}  # By weak computation or sink, how many records it has passed.
+    inlined: Mapping[str, int] = {}  # By weak computation or sink, how many records it has passed.
     rest: Mapping[str, Any] = {}
 
 
-class Letter(NamedTuple):
+class InboxRecord(NamedTuple):
     """A record in an inbox: its value as text."""
 
     key: str
-    at: int
+    timestamp_ms: int
     stream: str
     id: str
     text: str
@@ -180,10 +188,10 @@ class DeadRow(NamedTuple):
     key: str
     error: str
     since_ms: int
-    letter: Letter | None = None
+    letter: InboxRecord | None = None
     tag: str = ""  # Of a timer, which stands at `at`.
-    at: int = 0
-    is_wall: bool = False
+    timestamp_ms: int = 0
+    is_processing_time: bool = False
     hold: int = 0
     rest: Mapping[str, Any] = {}
 
@@ -241,17 +249,19 @@ class Names:
     def dead(self, computation: str, id_: str) -> Key:
         return Key(DEAD, f"{self.pipeline}:{computation}:{id_}")
 
-    def chunk(self, computation: str, lo: int, lane: int, at: int, id_: str, born: int = 0) -> Key:
+    def chunk(
+        self, computation: str, lo: int, lane: int, at: int, id_: str, created_in: int = 0
+    ) -> Key:
         """Name a chunk: in an inbox those in time come first, the oldest of them before all.
 
         Args:
             id_: Ends in how many letters and bytes it has: ".<letters>.<bytes>".
         """
-        return Key(CHUNK, f"{self.inbox(computation, lo, born)}{lane}:{at:015d}:{id_}")
+        return Key(CHUNK, f"{self.inbox(computation, lo, created_in)}{lane}:{at:015d}:{id_}")
 
-    def inbox(self, computation: str, lo: int, born: int = 0) -> str:
+    def inbox(self, computation: str, lo: int, created_in: int = 0) -> str:
         """Return what the names of an interval's chunks begin with."""
-        birth = f".{born}" if born else ""
+        birth = f".{created_in}" if created_in else ""
         return f"{self.pipeline}:{computation}:{lo:04x}{birth}:"
 
     def inboxes(self, computation: str) -> tuple[str, str]:
@@ -259,10 +269,10 @@ class Names:
         return f"{self.pipeline}:{computation}:", f"{self.pipeline}:{computation};"
 
     def inbox_range(
-        self, computation: str, lo: int, watermark: int, born: int = 0
+        self, computation: str, lo: int, watermark: int, created_in: int = 0
     ) -> tuple[str, str]:
         """Return where the names of an inbox begin and end: below the watermark is nothing."""
-        inbox = self.inbox(computation, lo, born)
+        inbox = self.inbox(computation, lo, created_in)
         return first_name(inbox, watermark), past_names(inbox)
 
 

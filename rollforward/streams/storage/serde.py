@@ -30,8 +30,8 @@ from rollforward.streams.storage.schema import (
     DeadRow,
     Head,
     IdsPart,
+    InboxRecord,
     Interval,
-    Letter,
     Load,
     Slab,
     SlabBody,
@@ -40,7 +40,7 @@ from rollforward.streams.storage.schema import (
     part_of_row,
 )
 
-_COLUMNS = frozenset(Letter._fields)
+_COLUMNS = frozenset(InboxRecord._fields)
 _encode = encoder(allow_nan=True)
 # The service takes 1,048,487 bytes of a property.
 MAX_ROW_BYTES = 1_000_000
@@ -114,30 +114,32 @@ def _encoded(key: str, state: KeyState, *, is_large: bool) -> str:
         line += f",{quoted(state.text)}"
     if state.timers:
         timers_ = ",".join(
-            f"[{quoted(tag)},{at},{_bool(wall)},{hold},{_bool(late)}]"
-            for tag, (at, wall, hold, late) in state.timers.items()
+            f"[{quoted(tag)},{at},{_bool(is_processing_time)},{hold},{_bool(late)}]"
+            for tag, (at, is_processing_time, hold, late) in state.timers.items()
         )
         line += f",[{timers_}]"
     return f"{line}]"
 
 
-def _columns(letters: Sequence[Letter]) -> dict[str, Any]:
+def _columns(letters: Sequence[InboxRecord]) -> dict[str, Any]:
     """Return letters by column, which takes less time and place; of equal fields there is one."""
-    columns: dict[str, Any] = dict(zip(Letter._fields, zip(*letters, strict=True), strict=False))
+    columns: dict[str, Any] = dict(
+        zip(InboxRecord._fields, zip(*letters, strict=True), strict=False)
+    )
     for name in ("stream", "id"):
         if len(set(columns.get(name, ()))) == 1:
             columns[name] = columns[name][0]
     return columns
 
 
-def _letters(body: Any) -> tuple[Letter, ...]:
+def _letters(body: Any) -> tuple[InboxRecord, ...]:
     if isinstance(body, list):  # As they were written before they stood in columns.
-        return tuple(Letter(*each) for each in body)
+        return tuple(InboxRecord(*each) for each in body)
     if not _COLUMNS.issuperset(body):
         raise later_code("a chunk")
-    columns = [body.get(name, ()) for name in Letter._fields]
+    columns = [body.get(name, ()) for name in InboxRecord._fields]
     same = [[each] * len(columns[0]) if isinstance(each, str) else each for each in columns]
-    return tuple(made(Letter, zip(*same, strict=True)))
+    return tuple(made(InboxRecord, zip(*same, strict=True)))
 
 
 def _bool(value: bool) -> str:
@@ -151,8 +153,8 @@ def _slab(items: list[Any]) -> SlabBody:
         try:
             text, timers, expires, is_large, version = stored
             set_timers = {
-                tag: SetTimer(at, bool(wall), hold, bool(late))
-                for tag, at, wall, hold, late in timers
+                tag: SetTimer(at, bool(processing_due), hold, bool(late))
+                for tag, at, processing_due, hold, late in timers
             }
         except ValueError as error:
             raise later_code("a slab") from error
@@ -177,7 +179,9 @@ def _source(body: dict[str, Any]) -> SourceRow:
 
 def _dead(body: dict[str, Any]) -> DeadRow:
     letter = body.pop("letter")
-    return DeadRow(**_fields(DeadRow, body), letter=part_of_row(Letter, letter) if letter else None)
+    return DeadRow(
+        **_fields(DeadRow, body), letter=part_of_row(InboxRecord, letter) if letter else None
+    )
 
 
 def _fields(kind: Any, body: dict[str, Any]) -> dict[str, Any]:

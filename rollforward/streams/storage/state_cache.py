@@ -1,8 +1,8 @@
 """What a worker keeps in memory of the rows of states: bounded in bytes, and evicted by next use.
 
 It is valid as long as nobody else has committed with the interval, and for no longer: the owner of
-an interval knows that by its version, also when it comes back to it (`Memory`). So no row is ever
-asked whether it has changed.
+an interval knows that by its version, also when it comes back to it (`CachedInterval`). So no row
+is ever asked whether it has changed.
 
 A row with a timer is used when that is due, if not sooner. So the rows whose timers are furthest
 away go first, those without a timer before all, and among them those that were not used for

@@ -39,7 +39,7 @@ BEHIND_ALL = NEVER + 1  # To compare with slabs of the same slot.
 
 
 @dataclass
-class Shelf:
+class StateStore:
     """The slabs of one interval that were read."""
 
     names: Names
@@ -56,7 +56,7 @@ class Shelf:
         """Forget rows, those of the latest next use first, if all of them are too large."""
         if self.rows.bytes <= max_bytes:
             return
-        due = {slab.lo: min(slab.due, slab.wall) for slab in interval.slabs}
+        due = {slab.lo: min(slab.due, slab.processing_due) for slab in interval.slabs}
 
         def next_use(key: Key) -> int:
             _, _, slot, *_ = key.name.split(":", 3)
@@ -140,7 +140,7 @@ class Shelf:
             key
             for lo in slabs
             for key, state in self._slab(lo).keys.items()
-            if state.times.due <= watermark or state.times.wall <= now_ms
+            if state.times.due <= watermark or state.times.processing_due <= now_ms
         ]
 
     def change(
@@ -273,6 +273,6 @@ def _cut(lo: int, body: SlabBody, max_bytes: int) -> Iterable[tuple[int, SlabBod
 def summary(lo: int, body: SlabBody) -> Slab:
     """Return what an interval has to know of a slab."""
     states = [NOTHING, *body.keys.values()]
-    holds, dues, walls = zip(*[state.times for state in states], strict=True)
+    holds, dues, processing_dues = zip(*[state.times for state in states], strict=True)
     timers = sum([len(state.timers) for state in states])
-    return Slab(lo, min(holds), min(dues), min(walls), timers)
+    return Slab(lo, min(holds), min(dues), min(processing_dues), timers)

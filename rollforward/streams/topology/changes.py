@@ -23,11 +23,11 @@ from rollforward.streams.graph.plan import (
     DRAINING,
     REPLACING,
     RUNNING,
-    Absent,
-    Part,
-    Plan,
-    part_of,
+    ActivePipeline,
+    MissingVersion,
+    RunningComputation,
     parts_of,
+    running_computation,
 )
 from rollforward.streams.model.computation import Computation
 from rollforward.streams.model.errors import TopologyError, UnknownStreamError
@@ -39,12 +39,12 @@ from rollforward.streams.storage.remote_calls import (
     Steps,
 )
 from rollforward.streams.storage.schema import Head
-from rollforward.streams.topology.compatibility import try_states
+from rollforward.streams.topology.compatibility import check_stored_states
 from rollforward.streams.watermarks.cut_reader import read_cut
 from rollforward.streams.watermarks.publishing import published
 
 # Returns the topology with a change, or None: there is nothing to do.
-Changed = Callable[[Head], dict[str, Part] | None]
+Changed = Callable[[Head], dict[str, RunningComputation] | None]
 
 
 def attach(environment: Environment, name: str, version: int | None) -> Steps[None]:
@@ -57,7 +57,7 @@ def attach(environment: Environment, name: str, version: int | None) -> Steps[No
     """
     code = _code(environment, name, version)
 
-    def changed(head: Head) -> dict[str, Part] | None:
+    def changed(head: Head) -> dict[str, RunningComputation] | None:
         parts = parts_of(head)
         if name in parts:
             if parts[name].is_leaving:
@@ -67,7 +67,7 @@ def attach(environment: Environment, name: str, version: int | None) -> Steps[No
                     f"version {parts[name].version} of {name} runs: replace it by another one"
                 )
             return None
-        return {**parts, name: part_of(code, ATTACHING, head.layout + 1)}
+        return {**parts, name: running_computation(code, ATTACHING, head.layout_version + 1)}
 
     yield from _change(environment, changed, code)
 
@@ -84,11 +84,11 @@ def replace(environment: Environment, name: str, version: int | None) -> Steps[N
     code = _code(environment, name, version)
     head = yield from read_head(environment)
     part = parts_of(head.body).get(name)
-    kept: Sequence[int] = ()
+    stored_versions: Sequence[int] = ()
     if part is not None and part.phase == RUNNING and part.version != code.version:
-        kept = yield from try_states(environment, head.body, code, part)
+        stored_versions = yield from check_stored_states(environment, head.body, code, part)
 
-    def changed(head: Head) -> dict[str, Part] | None:
+    def changed(head: Head) -> dict[str, RunningComputation] | None:
         parts = parts_of(head)
         if name not in parts:
             raise UnknownStreamError(f"{name} does not run: attach it")
@@ -100,9 +100,14 @@ def replace(environment: Environment, name: str, version: int | None) -> Steps[N
         if was != part:
             raise ChangedError  # Its states are others than were tried.
         _check_replaces(environment.at(head).computation(name), was, code)
-        new = part_of(code, REPLACING, head.layout + 1)
-        stored = tuple(sorted({*kept, was.version, code.version}))
-        return {**parts, name: new._replace(before=was.version, also=was.written, kept=stored)}
+        new = running_computation(code, REPLACING, head.layout_version + 1)
+        stored = tuple(sorted({*stored_versions, was.version, code.version}))
+        return {
+            **parts,
+            name: new._replace(
+                before=was.version, previous_outputs=was.written, stored_versions=stored
+            ),
+        }
 
     yield from _change(environment, changed, code)
 
@@ -117,16 +122,16 @@ def detach(environment: Environment, name: str, *, discard: bool) -> Steps[None]
     """
     phase = DISCARDING if discard else DRAINING
 
-    def changed(head: Head) -> dict[str, Part] | None:
+    def changed(head: Head) -> dict[str, RunningComputation] | None:
         parts = parts_of(head)
         if name not in parts:
             return None
         was = parts[name]
         if was.is_leaving and (was.phase != DRAINING or not discard):
             return None
-        if not discard and isinstance(environment.at(head).computation(name), Absent):
+        if not discard and isinstance(environment.at(head).computation(name), MissingVersion):
             raise TopologyError(f"this code cannot drain {name}, which it does not have")
-        return {**parts, name: was._replace(phase=phase, since=head.layout + 1)}
+        return {**parts, name: was._replace(phase=phase, since=head.layout_version + 1)}
 
     head = yield from read_head(environment)
     if name not in parts_of(head.body):
@@ -144,7 +149,7 @@ def _code(environment: Environment, name: str, version: int | None) -> Computati
     return pipeline.versions[name, version]
 
 
-def _check_replaces(was: Computation, part: Part, code: Computation) -> None:
+def _check_replaces(was: Computation, part: RunningComputation, code: Computation) -> None:
     """Check that a version can go on with the inbox and the timers of another one.
 
     Raises:
@@ -198,7 +203,7 @@ def _plan(
         parts = changed(head)
         if parts is None:
             return head
-        after = head._replace(layout=head.layout + 1, topology=parts)
+        after = head._replace(layout_version=head.layout_version + 1, topology=parts)
         _check(environment.at(head), environment.at(after))
         return after
 
@@ -211,7 +216,7 @@ def _plan(
     _check_in_time(cut.was, cut.lows)
     commit, head = published(environment, cut)
     if code is not None and code.name not in head.intervals:
-        head, commit.inserts = with_intervals(environment, head, [code], head.layout)
+        head, commit.inserts = with_intervals(environment, head, [code], head.layout_version)
     new = [each for each in cut.plan.sources if each not in before.sources]
     head, rows = with_sources(environment, head, new, cut.rows)
     commit.inserts += rows
@@ -232,13 +237,13 @@ def _check_in_time(head: Head, lows: Mapping[str, int]) -> None:
             )
 
 
-def _check(before: Plan, after: Plan) -> None:
+def _check(before: ActivePipeline, after: ActivePipeline) -> None:
     """Check that a topology can take the place of another.
 
     Raises:
         TopologyError: it cannot; the text says why.
     """
-    staying = [name for name in after.computations if after.takes(name)]
+    staying = [name for name in after.computations if after.accepts_input(name)]
     if not staying:
         raise TopologyError("a pipeline has computations: this is its last one")
     written = {stream for name in staying for stream in after.parts[name].written}

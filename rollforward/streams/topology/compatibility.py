@@ -6,14 +6,14 @@ from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
 from rollforward.streams.graph.environment import Environment
-from rollforward.streams.graph.plan import Part
+from rollforward.streams.graph.plan import RunningComputation
 from rollforward.streams.model.computation import Computation
 from rollforward.streams.model.errors import UnreadableStateError
 from rollforward.streams.model.key_state import KeyState
 from rollforward.streams.model.sink import Sink
 from rollforward.streams.storage.remote_calls import Read, Steps
 from rollforward.streams.storage.schema import Head, Interval
-from rollforward.streams.storage.state_store import LARGE_AT_ONCE, Shelf
+from rollforward.streams.storage.state_store import LARGE_AT_ONCE, StateStore
 
 # Of up to 32 KB each: of more, every second one is read, or third, and so on.
 MAX_SLABS = 400
@@ -22,8 +22,8 @@ SLABS_AT_ONCE = 10
 Item = TypeVar("Item")
 
 
-def try_states(
-    environment: Environment, head: Head, code: Computation, part: Part
+def check_stored_states(
+    environment: Environment, head: Head, code: Computation, part: RunningComputation
 ) -> Steps[Sequence[int]]:
     """Read stored states with a version of a computation; return which versions are stored.
 
@@ -36,10 +36,10 @@ def try_states(
     found = yield Read(keys)
     intervals = [row.body for row in found if row]
     step = max(1, -(-sum(len(each.slabs) for each in intervals) // MAX_SLABS))
-    versions: set[int] = set() if step == 1 else {*part.kept}
+    versions: set[int] = set() if step == 1 else {*part.stored_versions}
     versions.add(part.version)
     _check_reads(code, versions)
-    shelf = Shelf(environment.names, code.name)
+    shelf = StateStore(environment.names, code.name)
     for interval in intervals:
         for slabs in _batched([slab.lo for slab in interval.slabs[::step]], SLABS_AT_ONCE):
             yield from shelf.load(interval, (), slabs)
@@ -58,7 +58,9 @@ def _batched(items: Sequence[Item], count: int) -> Iterator[Sequence[Item]]:
         yield items[first : first + count]
 
 
-def _try_all(code: Computation, shelf: Shelf, interval: Interval, keys: Sequence[str]) -> set[int]:
+def _try_all(
+    code: Computation, shelf: StateStore, interval: Interval, keys: Sequence[str]
+) -> set[int]:
     """Read the states of some keys; return which versions have left them."""
     versions = set[int]()
     for key in keys:

@@ -23,7 +23,7 @@ from rollforward.streams.graph.plan import (
     DISCARDING,
     DRAINING,
     Change,
-    Part,
+    RunningComputation,
     parts_of,
     with_change,
 )
@@ -34,14 +34,14 @@ from rollforward.streams.storage.remote_calls import (
     Found,
     Key,
     OutcomeUnknownError,
-    Peek,
     Read,
     Scan,
+    ScanKeys,
     Steps,
 )
 from rollforward.streams.storage.schema import CHUNK, IDS, LARGE, SLAB, Head, part_of_row
 from rollforward.streams.watermarks.phases import is_drained
-from rollforward.streams.watermarks.retirement import noted_by_all
+from rollforward.streams.watermarks.retirement import acknowledged_layout
 
 if TYPE_CHECKING:
     from rollforward.streams.watermarks.cut import Cut
@@ -54,7 +54,7 @@ MAX_CHUNKS = 40  # Of these, which are read whole.
 def clear(environment: Environment, cut: Cut) -> Steps[None]:
     """Take the next step of each computation that leaves; who is slower than others stops."""
     for name, part in parts_of(cut.head.body).items():
-        is_known = noted_by_all(cut.versions) >= part.since
+        is_known = acknowledged_layout(cut.versions) >= part.since
         try:
             if part.phase == DRAINING and _has_ended(environment, cut, name):
                 yield from _delete_intervals(environment, name, part, cut)
@@ -72,13 +72,13 @@ def _has_ended(environment: Environment, cut: Cut, name: str) -> bool:
         return False
     now_ms = environment.now_ms()
     return not any(
-        min(row.hold, row.due, row.wall) < NEVER or row.is_held(now_ms)
+        min(row.hold, row.due, row.processing_due) < NEVER or row.is_leased(now_ms)
         for (each, _), row in cut.intervals.items()
         if each == name
     )
 
 
-def is_cut_off(part: Part, *, is_known: bool) -> bool:
+def is_cut_off(part: RunningComputation, *, is_known: bool) -> bool:
     """Return whether nothing more comes of what is discarded, once it has no intervals.
 
     Args:
@@ -88,7 +88,7 @@ def is_cut_off(part: Part, *, is_known: bool) -> bool:
 
 
 def _delete_intervals(
-    environment: Environment, name: str, part: Part, cut: Cut | None = None
+    environment: Environment, name: str, part: RunningComputation, cut: Cut | None = None
 ) -> Steps[None]:
     """Delete the intervals of a computation: no commit of its workers succeeds any more.
 
@@ -118,7 +118,7 @@ def _as_seen(cut: Cut, name: str, lo: int) -> Found:
     return Found(*cut.versions[name, lo])
 
 
-def _without(head: Head, name: str, cleaning: Part) -> Head:
+def _without(head: Head, name: str, cleaning: RunningComputation) -> Head:
     """Return a head that knows of a computation only that it is cleaned up."""
 
     def others(of: Mapping[str, Any]) -> dict[str, Any]:
@@ -127,10 +127,10 @@ def _without(head: Head, name: str, cleaning: Part) -> Head:
     return head._replace(
         topology={**head.topology, name: cleaning},
         intervals=others(head.intervals),
-        births=others(head.births),
-        left=others(head.left),
+        created_in_by_place=others(head.created_in_by_place),
+        retired=others(head.retired),
         inputs=others(head.inputs),
-        early=others(head.early),
+        percentile_watermarks=others(head.percentile_watermarks),
         waiting=others(head.waiting),
     )
 
@@ -152,7 +152,7 @@ def _clean(environment: Environment, name: str, *, is_known: bool) -> Steps[None
         found = [Key(SLAB, each) for each, _ in slabs] + [Key(CHUNK, each) for each, _ in chunks]
         for kind in (LARGE, IDS):
             if len(found) < MAX_DELETED:
-                rows = yield Peek(kind, low, high, None, MAX_DELETED - len(found))
+                rows = yield ScanKeys(kind, low, high, None, MAX_DELETED - len(found))
                 found += [Key(kind, each) for each in rows]
         if not found and not is_known:
             return
@@ -169,11 +169,11 @@ def _clean(environment: Environment, name: str, *, is_known: bool) -> Steps[None
         )
 
 
-def _cleaned(head: Head, name: str, part: Part | None, now_ms: int) -> Head:
+def _cleaned(head: Head, name: str, part: RunningComputation | None, now_ms: int) -> Head:
     """Return a head with a computation as it is after a commit; None: it has left."""
     if part is not None:
         return head._replace(topology={**head.topology, name: part})
     topology = dict(head.topology)
-    gone = part_of_row(Part, topology.pop(name))
+    gone = part_of_row(RunningComputation, topology.pop(name))
     change = Change(name, "detached", gone.version, 0, now_ms, gone.records, gone.timers, gone.keys)
     return with_change(head._replace(topology=topology), change)

@@ -16,7 +16,7 @@ from rollforward.streams.graph.declaration import Declaration
 from rollforward.streams.graph.environment import Environment
 from rollforward.streams.model.records import FOREVER
 from rollforward.streams.model.sources import PullSource
-from rollforward.streams.storage.remote_calls import Create, Steps
+from rollforward.streams.storage.remote_calls import CreateTasks, Steps
 from rollforward.streams.storage.schema import Head, SourceRow, chunk_size
 
 Place = tuple[str, str]  # A stream and a process.
@@ -40,7 +40,7 @@ def waiting_in(names: Iterable[str]) -> Waiting:
     return Waiting(len(sizes), sum(letters for letters, _ in sizes), sum(size for _, size in sizes))
 
 
-def held_back(
+def paused_sources(
     pipeline: Declaration,
     head: Head,
     waiting: Mapping[str, Waiting],
@@ -52,14 +52,14 @@ def held_back(
     Args:
         quiet: Those that were not heard for long: nobody waits for them.
     """
-    held: dict[str, str] = {}
+    paused: dict[str, str] = {}
     heard = {place: row for place, row in rows.items() if place not in quiet}
     for place, why in [*_ahead(pipeline, head, heard), *_crowded(pipeline, head, waiting, rows)]:
-        held[held_name(*place)] = why
-    return held
+        paused[source_name(*place)] = why
+    return paused
 
 
-def held_name(stream: str, process: str) -> str:
+def source_name(stream: str, process: str) -> str:
     """Return what a process of a source is called in the head."""
     return f"{stream}:{process}"
 
@@ -77,7 +77,7 @@ def _crowded(
             declared = pipeline.sources[stream].processes
             stored = [each for of, each in rows if of == stream]
             for process in dict.fromkeys([*declared, *stored]):
-                part = 2 if held_name(stream, process) in head.held else 1
+                part = 2 if source_name(stream, process) in head.paused else 1
                 if found.rows * part > limits.waiting_rows:
                     yield (stream, process), f"{name} has over {limits.waiting_rows} rows waiting"
                 elif found.bytes * part > limits.waiting_bytes:
@@ -88,24 +88,27 @@ def _ahead(
     pipeline: Declaration, head: Head, rows: Mapping[Place, SourceRow]
 ) -> Iterator[tuple[Place, str]]:
     """Yield the processes that are far ahead of the slowest one that has begun."""
-    skew = pipeline.limits.skew
-    if skew is None:
+    max_drift = pipeline.limits.max_drift
+    if max_drift is None:
         return
     inside = {
         place: row
         for place, row in rows.items()
-        if row.seq and not row.is_out and row.watermark < FOREVER
+        if row.seq and not row.is_idle and row.watermark < FOREVER
     }
     slowest = min(inside, key=lambda place: inside[place].watermark, default=("", ""))
     for (stream, process), row in inside.items():
-        part = 2 if held_name(stream, process) in head.held else 1
+        part = 2 if source_name(stream, process) in head.paused else 1
         ahead_ms = row.watermark - inside[slowest].watermark
-        if ahead_ms * part > skew // timedelta(milliseconds=1):
-            yield (stream, process), f"it is over {skew} ahead of {held_name(*slowest).rstrip(':')}"
+        if ahead_ms * part > max_drift // timedelta(milliseconds=1):
+            yield (
+                (stream, process),
+                f"it is over {max_drift} ahead of {source_name(*slowest).rstrip(':')}",
+            )
 
 
-def let_go(
-    environment: Environment, head: Head, held: Mapping[str, str], rows: Mapping[Place, SourceRow]
+def resume_sources(
+    environment: Environment, head: Head, paused: Mapping[str, str], rows: Mapping[Place, SourceRow]
 ) -> Steps[None]:
     """Have the pull sources go on that need not wait any more; who pushes comes back by itself."""
     free = [
@@ -114,8 +117,8 @@ def let_go(
         if row.seq
         # Other code may have sources that this one does not know: nor could it read them.
         and isinstance(environment.pipeline.known_sources.get(stream), PullSource)
-        and held_name(stream, process) in head.held
-        and held_name(stream, process) not in held
+        and source_name(stream, process) in head.paused
+        and source_name(stream, process) not in paused
     ]
     if free:
-        yield Create(free)
+        yield CreateTasks(free)

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rollforward.streams.graph.environment import Environment
-from rollforward.streams.graph.plan import Plan
+from rollforward.streams.graph.plan import ActivePipeline
 from rollforward.streams.model.records import NEVER
-from rollforward.streams.storage.layout import Inbox, Left
+from rollforward.streams.storage.layout import Inbox, RetiredInbox
 from rollforward.streams.storage.remote_calls import (
     Found,
 )
@@ -28,22 +28,22 @@ class Cut:
     """What a tick has read."""
 
     head: Found
-    plan: Plan
+    plan: ActivePipeline
     intervals: dict[tuple[str, int], Interval] = field(default_factory=dict)
     versions: dict[Any, Row] = field(default_factory=dict)  # Of intervals and sources.
     filled: set[tuple[str, Inbox]] = field(default_factory=set)
-    left: dict[str, list[Left]] = field(default_factory=dict)
+    retired: dict[str, list[RetiredInbox]] = field(default_factory=dict)
     pending: set[tuple[str, int]] = field(default_factory=set)
     inputs: dict[str, int] = field(default_factory=dict)
     lows: dict[str, int] = field(default_factory=dict)  # What they follow from: never lower.
     sources: dict[str, int] = field(default_factory=dict)
-    silent: list[Any] = field(default_factory=list)  # Commit puts that leave processes out.
+    idle: list[Any] = field(default_factory=list)  # Commit puts that leave processes out.
     was: Head | None = None  # Before a change that is tried.
     rows: dict[Place, Any] = field(default_factory=dict)  # Of the processes of sources.
     waiting: dict[str, Waiting] = field(default_factory=dict)
-    held: dict[str, str] = field(default_factory=dict)
-    heard: dict[str, list[Any]] = field(default_factory=dict)  # By stream, who is waited for.
-    early: dict[str, int] = field(default_factory=dict)
+    paused: dict[str, str] = field(default_factory=dict)
+    last_heard: dict[str, list[Any]] = field(default_factory=dict)  # By stream, who is waited for.
+    percentile_watermarks: dict[str, int] = field(default_factory=dict)
     quiet: set[Place] = field(default_factory=set)  # Processes that were not heard for long.
     hearings: dict[str, Hearing] = field(default_factory=dict)  # By stream.
 
@@ -51,8 +51,9 @@ class Cut:
     def has_moved(self) -> bool:
         head = self.head.body
         return bool(
-            self.silent
-            or {**head.early, **self.early} != head.early
+            self.idle
+            or {**head.percentile_watermarks, **self.percentile_watermarks}
+            != head.percentile_watermarks
             or {**head.inputs, **self.inputs} != head.inputs
             or {**head.sources, **self.sources} != head.sources
         )
@@ -72,8 +73,10 @@ class Cut:
 
     def has_work(self, name: str, lo: int, now_ms: int) -> bool:
         interval = self.intervals[name, lo]
-        reached = max(self.inputs[name], self.early.get(name, 0), self.head.body.reached(name))
-        is_due = interval.due <= reached or interval.wall <= now_ms
+        reached = max(
+            self.inputs[name], self.percentile_watermarks.get(name, 0), self.head.body.reached(name)
+        )
+        is_due = interval.due <= reached or interval.processing_due <= now_ms
         return is_due or (name, lo) in self.pending
 
     def resting(self, now_ms: int) -> dict[tuple[str, int], Interval]:
@@ -81,5 +84,5 @@ class Cut:
         return {
             (name, lo): interval
             for (name, lo), interval in self.intervals.items()
-            if not interval.is_held(now_ms) and not self.has_work(name, lo, now_ms)
+            if not interval.is_leased(now_ms) and not self.has_work(name, lo, now_ms)
         }

@@ -18,20 +18,20 @@ from rollforward.streams.storage.remote_calls import (
 from rollforward.streams.storage.schema import Head
 from rollforward.streams.watermarks.backpressure import (
     Place,
-    held_back,
+    paused_sources,
     waiting_in,
 )
 from rollforward.streams.watermarks.cut import Cut
 from rollforward.streams.watermarks.idleness import (
     hear,
+    idle_among,
     left_out,
-    silent_among,
     watermark_of,
 )
-from rollforward.streams.watermarks.inbox_scan import Seen, look
-from rollforward.streams.watermarks.percentiles import Early
+from rollforward.streams.watermarks.inbox_scan import InboxContents, look
+from rollforward.streams.watermarks.percentiles import PercentileWatermarks
 from rollforward.streams.watermarks.phases import is_drained
-from rollforward.streams.watermarks.retirement import still_left
+from rollforward.streams.watermarks.retirement import still_retired
 
 
 class Output(NamedTuple):
@@ -70,7 +70,7 @@ def read_cut(
     else:
         seen = {}
     out: dict[str, Output] = {}
-    early = Early(pipeline, cut.head.body, cut.sources, cut.heard)
+    early = PercentileWatermarks(pipeline, cut.head.body, cut.sources, cut.last_heard)
     for name in pipeline.graph.order:
         if moment is None:
             seen = yield from look(environment, pipeline, cut.head.body, [name], moment)
@@ -78,9 +78,9 @@ def read_cut(
         waiting = _see_computation(cut, name, out, seen)
         cut.waiting[name] = waiting_in(waiting)
         early.see(name, cut.inputs[name], waiting, cut.hold(name))
-    cut.early = early.inputs
-    cut.left = still_left(pipeline, cut.head.body, cut.versions, cut.filled)
-    cut.held = held_back(pipeline, cut.head.body, cut.waiting, cut.rows, cut.quiet)
+    cut.percentile_watermarks = early.inputs
+    cut.retired = still_retired(pipeline, cut.head.body, cut.versions, cut.filled)
+    cut.paused = paused_sources(pipeline, cut.head.body, cut.waiting, cut.rows, cut.quiet)
     return cut
 
 
@@ -104,24 +104,24 @@ def _see_source(environment: Environment, cut: Cut, stream: str, rows: Mapping[s
     """Find the watermark of a source: that of the slowest of its processes that is not silent."""
     head: Head = cut.head.body
     published = head.sources.get(stream, 0)
-    inside = {process: row for process, row in rows.items() if not row.body.is_out}
+    inside = {process: row for process, row in rows.items() if not row.body.is_idle}
     idle_ms, now_ms = idle_of(cut.plan, head, stream), environment.now_ms()
     hearing = cut.hearings[stream] = hear(head, stream, rows, idle_ms, now_ms)
-    quiet = silent_among(head, stream, inside, hearing, idle_ms, now_ms)
+    quiet = idle_among(head, stream, inside, hearing, idle_ms, now_ms)
     cut.quiet |= {(stream, process) for process in quiet}
     advance_ms = cut.plan.advance_ms(stream)
     silent = left_out(inside, quiet, advances=advance_ms is not None)
     for process, row in silent.items():
         key = environment.names.source(stream, process)
-        cut.silent.append((key, row.body._replace(is_out=True), row.version))
-    cut.heard[stream] = [row.body for process, row in inside.items() if process not in silent]
+        cut.idle.append((key, row.body._replace(is_idle=True), row.version))
+    cut.last_heard[stream] = [row.body for process, row in inside.items() if process not in silent]
     known = [row.body for row in rows.values()]
     clock_ms = None if advance_ms is None else now_ms - advance_ms
-    cut.sources[stream] = watermark_of(published, known, cut.heard[stream], clock_ms)
+    cut.sources[stream] = watermark_of(published, known, cut.last_heard[stream], clock_ms)
 
 
 def _see_computation(
-    cut: Cut, name: str, out: dict[str, Output], seen: Mapping[tuple[str, Inbox], Seen]
+    cut: Cut, name: str, out: dict[str, Output], seen: Mapping[tuple[str, Inbox], InboxContents]
 ) -> list[str]:
     """Find the watermarks of a computation; return the names of the chunks that wait for it.
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from rollforward.streams.model.records import FOREVER
 from rollforward.streams.storage.remote_calls import Found
 from rollforward.streams.storage.schema import Head, SourceRow
-from rollforward.streams.watermarks.backpressure import held_name
+from rollforward.streams.watermarks.backpressure import source_name
 
 # While a watermark follows the clock, ticks come to rest between two of its steps.
 STEP_MS = 10_000
@@ -30,15 +30,15 @@ class Hearing(NamedTuple):
 def hear(head: Head, stream: str, rows: Mapping[str, Found], idle_ms: int, now_ms: int) -> Hearing:
     """Return when a stream was heard, as a tick finds it."""
     last_ms = min(now_ms, max((row.body.seen_ms for row in rows.values()), default=0))
-    if stream not in head.heard:
+    if stream not in head.last_heard:
         return Hearing(last_ms)
-    was = Hearing(*head.heard[stream])
+    was = Hearing(*head.last_heard[stream])
     if last_ms - was.last_ms > idle_ms:
         return Hearing(last_ms, was.last_ms, now_ms)
     return was._replace(last_ms=max(last_ms, was.last_ms))
 
 
-def silent_among(
+def idle_among(
     head: Head,
     stream: str,
     inside: Mapping[str, Found],
@@ -49,8 +49,8 @@ def silent_among(
     """Return the silent ones of the processes that the watermark waits for."""
 
     def is_silent(process: str, row: Found) -> bool:
-        held_ms = head.held_ms.get(held_name(stream, process), 0)
-        heard_ms = max(row.body.seen_ms, held_ms)
+        paused_at_ms = head.paused_at_ms.get(source_name(stream, process), 0)
+        heard_ms = max(row.body.seen_ms, paused_at_ms)
         if heard_ms >= hearing.began_ms - idle_ms:
             heard_ms = max(heard_ms, hearing.ended_ms)
         return bool(heard_ms < now_ms - idle_ms and row.body.watermark < FOREVER)

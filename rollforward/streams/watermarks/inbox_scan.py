@@ -18,7 +18,7 @@ from rollforward.streams.graph.declaration import Declaration
 from rollforward.streams.graph.environment import Environment
 from rollforward.streams.model.records import NEVER
 from rollforward.streams.storage.layout import Inbox, inboxes_of
-from rollforward.streams.storage.remote_calls import Peek, Peeks, Steps
+from rollforward.streams.storage.remote_calls import ScanKeys, ScanKeysMany, Steps
 from rollforward.streams.storage.schema import (
     CHUNK,
     LATE,
@@ -35,7 +35,7 @@ Place = tuple[str, Inbox]
 
 
 @dataclass
-class Seen:
+class InboxContents:
     """What lies in an inbox: the first names, those in time before all.
 
     `late`: the earliest time at which its late ones hold the watermark.
@@ -57,7 +57,7 @@ def look(
     head: Head,
     computations: Sequence[str],
     moment: Any,
-) -> Steps[Mapping[Place, Seen]]:
+) -> Steps[Mapping[Place, InboxContents]]:
     """Look into all inboxes of some computations, as they are at a moment.
 
     Args:
@@ -67,8 +67,8 @@ def look(
     places = [(name, inbox) for name in computations for inbox in inboxes_of(head, name)]
     groups = [places]
     if moment is None:
-        groups = [list(group) for _, group in groupby(places, lambda place: place[1].born)]
-    found: dict[Place, Seen] = {}
+        groups = [list(group) for _, group in groupby(places, lambda place: place[1].created_in)]
+    found: dict[Place, InboxContents] = {}
     for group in groups:
         found |= yield from _first_look(environment, plan, head, group, moment)
     yield from _count_on(plan, found, moment)
@@ -81,28 +81,28 @@ def _first_look(
     head: Head,
     places: Sequence[Place],
     moment: Any,
-) -> Steps[dict[Place, Seen]]:
+) -> Steps[dict[Place, InboxContents]]:
     """Find the first names of inboxes, and when their late ones hold the watermark."""
     names, limit = environment.names, _limit(plan)
     ranges = [
-        names.inbox_range(name, inbox.lo, head.inputs.get(name, 0), inbox.born)
+        names.inbox_range(name, inbox.lo, head.inputs.get(name, 0), inbox.created_in)
         for name, inbox in places
     ]
-    answers = yield from _look_at([Peek(CHUNK, *each, moment, limit) for each in ranges])
-    found = [Seen(answer) for answer in answers]
+    answers = yield from _look_at([ScanKeys(CHUNK, *each, moment, limit) for each in ranges])
+    found = [InboxContents(answer) for answer in answers]
     hidden = []  # Late ones behind so many in time that none was seen.
     for seen, (_, high) in zip(found, ranges, strict=True):
         late = [time_of(each) for each in seen.names if is_late(each)]
         seen.late = min(late, default=NEVER)
         if not late and len(seen.names) >= limit:
-            hidden.append((seen, Peek(CHUNK, f"{inbox_of(seen.names[0])}{LATE}", high, moment)))
+            hidden.append((seen, ScanKeys(CHUNK, f"{inbox_of(seen.names[0])}{LATE}", high, moment)))
     answers = yield from _look_at([peek for _, peek in hidden])
     for (seen, _), late_names in zip(hidden, answers, strict=True):
         seen.late = min(map(time_of, late_names), default=NEVER)
     return dict(zip(places, found, strict=True))
 
 
-def _count_on(plan: Declaration, found: Mapping[Place, Seen], moment: Any) -> Steps[None]:
+def _count_on(plan: Declaration, found: Mapping[Place, InboxContents], moment: Any) -> Steps[None]:
     """Count what else lies in full inboxes, up to what may wait for their computation."""
     waiting: Counter[str] = Counter()
     for (name, _), seen in found.items():
@@ -112,14 +112,14 @@ def _count_on(plan: Declaration, found: Mapping[Place, Seen], moment: Any) -> St
         left = plan.limits.waiting_rows + 1 - waiting[name]
         if left > 0 and len(seen.names) >= _limit(plan):
             high = past_names(inbox_of(seen.names[0]))
-            full.append((seen, Peek(CHUNK, f"{seen.names[-1]}\0", high, moment, left)))
+            full.append((seen, ScanKeys(CHUNK, f"{seen.names[-1]}\0", high, moment, left)))
     answers = yield from _look_at([peek for _, peek in full])
     for (seen, _), names in zip(full, answers, strict=True):
         seen.names += names
 
 
-def _look_at(peeks: Sequence[Peek]) -> Steps[list[list[str]]]:
-    return (yield Peeks(peeks)) if peeks else []
+def _look_at(peeks: Sequence[ScanKeys]) -> Steps[list[list[str]]]:
+    return (yield ScanKeysMany(peeks)) if peeks else []
 
 
 def _limit(plan: Declaration) -> int:

@@ -58,7 +58,7 @@ def of_inbox(names: Iterable[str], percentile: float) -> int:
     return NEVER
 
 
-class Early:
+class PercentileWatermarks:
     """The percentile watermarks of one tick."""
 
     def __init__(
@@ -95,7 +95,7 @@ class Early:
             reached = max(exact, min([of_inbox(names, percentile), *feeds]))
             self._out[name, percentile] = min(reached, hold)
             if percentile == own:
-                self.inputs[name] = max(self._head.early.get(name, 0), reached)
+                self.inputs[name] = max(self._head.percentile_watermarks.get(name, 0), reached)
 
     def _streams(self, name: str) -> list[str]:
         inputs = self._pipeline.computations[name].inputs

@@ -17,7 +17,7 @@ from rollforward.streams.graph.plan import (
 from rollforward.streams.model.records import FOREVER, NEVER
 from rollforward.streams.storage.schema import Head
 from rollforward.streams.watermarks.cut import Cut
-from rollforward.streams.watermarks.retirement import Row, noted_by_all
+from rollforward.streams.watermarks.retirement import Row, acknowledged_layout
 
 COMING = {ATTACHING: "attached", REPLACING: "replaced"}
 
@@ -28,10 +28,10 @@ def settled(head: Head, rows: Mapping[Any, Row], now_ms: int) -> Head:
     Args:
         rows: Of all intervals and sources.
     """
-    noted, after = noted_by_all(rows), dict(head.topology)
+    noted, after = acknowledged_layout(rows), dict(head.topology)
     for name, part in parts_of(head).items():
         if part.phase in COMING and noted >= part.since:
-            after[name] = part._replace(phase=RUNNING, before=0, also=())
+            after[name] = part._replace(phase=RUNNING, before=0, previous_outputs=())
             change = Change(name, COMING[part.phase], part.version, part.before, now_ms)
             head = with_change(head, change)
     return head._replace(topology=after)
@@ -42,7 +42,7 @@ def is_drained(cut: Cut, name: str) -> bool:
     part = cut.plan.parts[name]
     if part.phase != DRAINING or any(each == name for each, _ in cut.filled):
         return False
-    return noted_by_all(cut.versions) >= part.since
+    return acknowledged_layout(cut.versions) >= part.since
 
 
 def is_waiting(cut: Cut) -> bool:
@@ -54,12 +54,16 @@ def is_waiting(cut: Cut) -> bool:
 
 
 def _has_alarms(cut: Cut, name: str) -> bool:
-    walls = [row.wall for (each, _), row in cut.intervals.items() if each == name]
-    return cut.head.body.inputs.get(name, 0) >= FOREVER and min(walls, default=NEVER) < NEVER
+    processing_dues = [
+        row.processing_due for (each, _), row in cut.intervals.items() if each == name
+    ]
+    return (
+        cut.head.body.inputs.get(name, 0) >= FOREVER and min(processing_dues, default=NEVER) < NEVER
+    )
 
 
 def is_at_rest(cut: Cut, now_ms: int) -> bool:
     """Return whether nothing moves, nothing waits and no change is under way."""
-    if cut.has_moved or cut.left or is_waiting(cut):
+    if cut.has_moved or cut.retired or is_waiting(cut):
         return False
     return not any(cut.has_work(name, lo, now_ms) for name, lo in cut.intervals)

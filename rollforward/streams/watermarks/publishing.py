@@ -21,16 +21,16 @@ def published(environment: Environment, cut: Cut) -> tuple[Commit, Head]:
     noted = to_note(environment, head, cut.versions, now_ms)
     new = settled(head, cut.versions, now_ms)._replace(
         inputs={**head.inputs, **cut.inputs},
-        early={**head.early, **cut.early},
+        percentile_watermarks={**head.percentile_watermarks, **cut.percentile_watermarks},
         sources={**head.sources, **cut.sources},
-        still=0 if cut.has_moved else head.still + 1,
-        left=cut.left,
+        idle_ticks=0 if cut.has_moved else head.idle_ticks + 1,
+        retired=cut.retired,
         waiting=cut.waiting,
-        held=cut.held,
-        heard={**head.heard, **cut.hearings},
-        held_ms={**head.held_ms, **dict.fromkeys(cut.held, now_ms)},
+        paused=cut.paused,
+        last_heard={**head.last_heard, **cut.hearings},
+        paused_at_ms={**head.paused_at_ms, **dict.fromkeys(cut.paused, now_ms)},
         unserved=unserved(head, cut.to_wake(environment, now_ms), cut.intervals, now_ms),
     )
     new = with_idle(cut.plan, new)
-    puts = {key: (key, body, version) for key, body, version in [*noted, *cut.silent]}
+    puts = {key: (key, body, version) for key, body, version in [*noted, *cut.idle]}
     return Commit(puts=[*puts.values()]), new

@@ -16,7 +16,7 @@ from typing import Any
 from rollforward.streams.graph.declaration import Declaration
 from rollforward.streams.graph.environment import Environment
 from rollforward.streams.graph.plan import under_way
-from rollforward.streams.storage.layout import Inbox, Left, left_of
+from rollforward.streams.storage.layout import Inbox, RetiredInbox, retired_of
 from rollforward.streams.storage.remote_calls import Key
 from rollforward.streams.storage.schema import MAX_LEASE_MS, Head, Interval, SourceRow
 
@@ -32,27 +32,27 @@ Sender = tuple[str, int] | tuple[str, str]
 Row = tuple[Any, int]  # With its version.
 
 
-def noted_by_all(rows: Mapping[Sender, Row]) -> int:
+def acknowledged_layout(rows: Mapping[Sender, Row]) -> int:
     """Return the layout that all intervals and sources have noted, or a later one."""
-    return min((row.layout for row, _ in rows.values()), default=0)
+    return min((row.layout_version for row, _ in rows.values()), default=0)
 
 
-def still_left(
+def still_retired(
     plan: Declaration, head: Head, rows: Mapping[Sender, Row], filled: set[tuple[str, Inbox]]
-) -> dict[str, list[Left]]:
+) -> dict[str, list[RetiredInbox]]:
     """Return the left inboxes that cannot be forgotten yet.
 
     Args:
         rows: Of intervals and sources.
         filled: The inboxes that are not empty.
     """
-    found: dict[str, list[Left]] = {}
-    for name in head.left:
-        noted = min((row.layout for _, row, _ in _senders(plan, name, rows)), default=0)
+    found: dict[str, list[RetiredInbox]] = {}
+    for name in head.retired:
+        noted = min((row.layout_version for _, row, _ in _senders(plan, name, rows)), default=0)
         kept = [
-            left._replace(is_shut=left.is_shut or noted >= left.died)
-            for left in left_of(head, name)
-            if not left.is_shut or (name, Inbox(left.born, left.lo)) in filled
+            left._replace(is_sealed=left.is_sealed or noted >= left.retired_in)
+            for left in retired_of(head, name)
+            if not left.is_sealed or (name, Inbox(left.created_in, left.lo)) in filled
         ]
         if kept:
             found[name] = kept
@@ -66,11 +66,11 @@ def to_note(
     found: dict[Key, tuple[Key, Any, int]] = {}
     plan = environment.at(head)
     changed = [(each, *row) for each, row in rows.items()] if under_way(head) else []
-    for senders in (changed, *(_senders(plan, name, rows) for name in head.left)):
+    for senders in (changed, *(_senders(plan, name, rows) for name in head.retired)):
         for sender, row, version in senders:
-            if row.layout < head.layout and _rests(row, now_ms):
+            if row.layout_version < head.layout_version and _rests(row, now_ms):
                 key = _key(environment, sender)
-                found[key] = (key, row._replace(layout=head.layout), version)
+                found[key] = (key, row._replace(layout_version=head.layout_version), version)
     return _some([*found.values()][:MAX_NOTED])
 
 
@@ -100,7 +100,7 @@ def _senders(
 
 def _rests(row: Interval | SourceRow, now_ms: int) -> bool:
     if isinstance(row, Interval):
-        return not row.is_held(now_ms)
+        return not row.is_leased(now_ms)
     # If that seems to be still to come, it was by a wrong clock.
     return not now_ms - BUSY_MS <= row.seen_ms < now_ms + MAX_LEASE_MS
 

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rollforward.streams.exchange.forwarding import scan_late
-from rollforward.streams.graph.environment import Pace
+from rollforward.streams.graph.environment import StreamConfig
 from rollforward.streams.storage.layout import Inbox
-from rollforward.streams.storage.remote_calls import Found, Peek, Peeks, Scan, Steps
+from rollforward.streams.storage.remote_calls import Found, Scan, ScanKeys, ScanKeysMany, Steps
 from rollforward.streams.storage.schema import (
     CHUNK,
     LATE,
@@ -39,7 +39,7 @@ class Intake:
         are_small: The first `max_chunks` that were read last did not fill a batch.
     """
 
-    pace: Pace
+    config: StreamConfig
     names: Names
     computation: str
     is_full: bool = False
@@ -55,20 +55,20 @@ class Intake:
             The chunks, and of late ones those to come to where much waits in time: they hold the
             watermark, and no look at the first chunks would find them.
         """
-        begin = self.names.inbox(self.computation, inbox.lo, inbox.born)
+        begin = self.names.inbox(self.computation, inbox.lo, inbox.created_in)
         low, high, most, has_late = first_name(begin, watermark), past_names(begin), 0, True
         if self.are_small:
-            look = Peek(CHUNK, low, high, limit=self.pace.max_small_chunks)
-            seen, late = yield Peeks([look, Peek(CHUNK, f"{begin}{LATE}", high)])
+            look = ScanKeys(CHUNK, low, high, limit=self.config.max_small_chunks)
+            seen, late = yield ScanKeysMany([look, ScanKeys(CHUNK, f"{begin}{LATE}", high)])
             most, has_late = fitting(seen, records), bool(late)
-        most = max(most, self.pace.max_chunks)
-        found = yield Scan(CHUNK, low, high, most, some=True)
+        most = max(most, self.config.max_chunks)
+        found = yield Scan(CHUNK, low, high, most, allow_partial=True)
         self.is_full = len(found) >= most
-        first = [chunk_size(name)[0] for name, _ in found[: self.pace.max_chunks]]
-        self.are_small = len(first) == self.pace.max_chunks and sum(first) < records
+        first = [chunk_size(name)[0] for name, _ in found[: self.config.max_chunks]]
+        self.are_small = len(first) == self.config.max_chunks and sum(first) < records
         if not self.is_full or not has_late:
             return found, []
-        few = max(1, self.pace.max_chunks // 4)
+        few = max(1, self.config.max_chunks // 4)
         return found, (yield scan_late(self.names, self.computation, inbox, few))
 
 

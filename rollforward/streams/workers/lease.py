@@ -11,19 +11,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rollforward.streams.exchange.forwarding import MAX_FORWARDED, forwarded, ready, scan_left
-from rollforward.streams.exchange.wakeups import Bell, ring, wake
+from rollforward.streams.exchange.forwarding import MAX_FORWARDED, forwarded, ready, scan_retired
+from rollforward.streams.exchange.wakeups import WakeupBatcher, ring, wake
 from rollforward.streams.graph.environment import Environment
 from rollforward.streams.graph.head import is_complete, read_head
-from rollforward.streams.graph.plan import Plan
+from rollforward.streams.graph.plan import ActivePipeline
 from rollforward.streams.model.computation import Computation
 from rollforward.streams.model.records import FOREVER
 from rollforward.streams.storage.dedup import KnownIds
-from rollforward.streams.storage.layout import Left, left_within
+from rollforward.streams.storage.layout import RetiredInbox, left_within
 from rollforward.streams.storage.remote_calls import (
     ChangedError,
     Commit,
-    Create,
+    CreateTasks,
     Found,
     Key,
     OutcomeUnknownError,
@@ -34,7 +34,7 @@ from rollforward.streams.storage.remote_calls import (
     TooLargeError,
 )
 from rollforward.streams.storage.schema import CHUNK, Head, Interval
-from rollforward.streams.storage.state_store import Shelf
+from rollforward.streams.storage.state_store import StateStore
 
 ID_BYTES = 100  # In memory.
 # After so many deaths in a row an interval is worked on record by record.
@@ -54,11 +54,11 @@ class GoneError(Exception):
 
 
 @dataclass
-class Memory:
+class CachedInterval:
     """What is known of an interval since a commit: good as long as that is its last one."""
 
     version: int
-    shelf: Shelf
+    shelf: StateStore
     ids: KnownIds
 
     @property
@@ -66,9 +66,9 @@ class Memory:
         return self.shelf.rows.bytes + ID_BYTES * len(self.ids.seen)
 
 
-def trim(memories: dict[Any, Any], max_bytes: int) -> None:
+def evict(memories: dict[Any, Any], max_bytes: int) -> None:
     """Forget what is known of intervals, of those that were left longest ago first."""
-    kept = [(key, each) for key, each in list(memories.items()) if isinstance(each, Memory)]
+    kept = [(key, each) for key, each in list(memories.items()) if isinstance(each, CachedInterval)]
     left = sum(memory.bytes for _, memory in kept)
     for key, memory in kept:
         if left <= max_bytes:
@@ -77,12 +77,12 @@ def trim(memories: dict[Any, Any], max_bytes: int) -> None:
         left -= memory.bytes
 
 
-def _horizon_ms(plan: Plan, computation: str) -> int:
+def _horizon_ms(plan: ActivePipeline, computation: str) -> int:
     """Return for how long a computation knows ids; one that does not run knows none."""
     return plan.dedup_ms(computation) if plan.has(computation) else 0
 
 
-def unknown(environment: Environment, computation: str) -> Steps[None]:
+def defer_to_other_version(environment: Environment, computation: str) -> Steps[None]:
     """Leave an interval of a computation that this code does not know to who does.
 
     Raises:
@@ -90,11 +90,11 @@ def unknown(environment: Environment, computation: str) -> Steps[None]:
     """
     [head] = yield Read([environment.names.head])
     if head is not None and environment.at(head.body).has(computation):
-        environment.at(head.body).code(computation)
+        environment.at(head.body).runnable(computation)
 
 
 @dataclass
-class Owner:
+class LeasedInterval:
     """One that takes an interval, commits with it, and gives it up."""
 
     environment: Environment
@@ -104,22 +104,22 @@ class Owner:
 
     def __post_init__(self) -> None:
         self.interval, self.version = Interval(0), 0
-        self.held_ms = 0  # When the lease of another worker ends.
+        self.paused_at_ms = 0  # When the lease of another worker ends.
         self.head, self.head_read_ms = Head(), -float(FOREVER)
         self.inbox: dict[str, Found] = {}  # What a scan has found, and nobody has taken out yet.
         self.plan = self.environment.at(self.head)
         self.computation: Computation = self.environment.pipeline.any_version(self.name)
         self.names = self.environment.names
         self.key: Key = self.names.interval(self.name, self.lo)
-        self.pace = self.environment.pace
+        self.config = self.environment.config
         # Of a batch; less after a commit that was too large, and then never again so many.
-        self.limit = self.most = self.pace.max_records
+        self.limit = self.most = self.config.max_records
         self.forwards = MAX_FORWARDED
-        self.bell = Bell(self.environment)
+        self.bell = WakeupBatcher(self.environment)
         self._new_memory()
 
     def _new_memory(self) -> None:
-        self.shelf = Shelf(self.names, self.name)
+        self.shelf = StateStore(self.names, self.name)
         self.ids = KnownIds(self.names, self.name, self.lo, _horizon_ms(self.plan, self.name))
 
     # What is read
@@ -140,11 +140,11 @@ class Owner:
         What is sent goes by the layout of the head: never by an older one than was written under.
         """
         now_ms, memories = self.environment.elapsed_ms(), self.environment.memories
-        is_old = self.head.layout < self.interval.layout
-        if 0 <= now_ms - self.head_read_ms <= self.pace.watermark_ms and not is_old:
+        is_old = self.head.layout_version < self.interval.layout_version
+        if 0 <= now_ms - self.head_read_ms <= self.config.watermark_ms and not is_old:
             return
         head, read_ms = memories.get(self.names.head, (None, self.head_read_ms))
-        if is_old or not 0 <= now_ms - read_ms <= self.pace.watermark_ms:
+        if is_old or not 0 <= now_ms - read_ms <= self.config.watermark_ms:
             [head] = yield Read([self.names.head])
             read_ms = now_ms
             memories[self.names.head] = head, read_ms
@@ -158,37 +158,44 @@ class Owner:
             MissingCodeError: another version of it runs now, which this code does not have.
         """
         new: Head = head.body
-        if new.inputs.get(self.name, 0) >= self.watermark and new.layout >= self.head.layout:
+        if (
+            new.inputs.get(self.name, 0) >= self.watermark
+            and new.layout_version >= self.head.layout_version
+        ):
             before, self.head, self.plan = self.plan, new, self.environment.at(new)
             if self.plan is not before:  # A weak computation may stand behind another source now.
                 self.ids.horizon_ms = _horizon_ms(self.plan, self.name)
-            if not self.plan.works(self.name):
+            if not self.plan.is_active(self.name):
                 raise GoneError
-            self.computation = self.plan.sender(self.name)
+            self.computation = self.plan.runnable_sender(self.name)
         self.head_read_ms = read_ms
 
     def _scan(self, limit: int) -> Scan:
-        low, high = self.names.inbox_range(self.name, self.lo, self.watermark, self.interval.born)
+        low, high = self.names.inbox_range(
+            self.name, self.lo, self.watermark, self.interval.created_in
+        )
         return Scan(CHUNK, low, high, limit)
 
     # What was left behind by a split or a merge
 
     @property
-    def left(self) -> list[Left]:
+    def retired(self) -> list[RetiredInbox]:
         return left_within(self.head, self.name, self.lo, self.interval.hi)
 
     def ready(self, chunks: list[tuple[str, Found]]) -> list[tuple[str, Found]]:
         """Return those of its chunks that may be worked on."""
-        return ready(chunks, self.watermark) if self.name in self.head.left else chunks
+        return ready(chunks, self.watermark) if self.name in self.head.retired else chunks
 
     def forward(self) -> Steps[bool]:
         """Forward what has come to a left inbox; return False if there was nothing."""
-        for left in self.left:
-            chunks = yield scan_left(self.names, self.name, left, self.watermark, self.forwards)
+        for inbox in self.retired:
+            chunks = yield scan_retired(self.names, self.name, inbox, self.watermark, self.forwards)
             if chunks:
                 commit, mail = forwarded(self.environment, self.head, self.name, chunks)
-                lease_ms = self.environment.now_ms() + self.pace.lease_ms
-                noted = self.interval._replace(layout=self.head.layout, lease_ms=lease_ms)
+                lease_ms = self.environment.now_ms() + self.config.lease_ms
+                noted = self.interval._replace(
+                    layout_version=self.head.layout_version, lease_ms=lease_ms
+                )
                 try:
                     yield from self.commit(commit, noted)
                 except TooLargeError:
@@ -201,8 +208,8 @@ class Owner:
         return False
 
     def _has_mail(self) -> Steps[bool]:
-        for left in self.left:
-            if (yield scan_left(self.names, self.name, left, self.watermark, 1)):
+        for inbox in self.retired:
+            if (yield scan_retired(self.names, self.name, inbox, self.watermark, 1)):
                 return True
         return bool(self.ready((yield self._scan(1))))
 
@@ -222,19 +229,19 @@ class Owner:
         if found is None:
             raise GoneError
         if self.environment.is_worked_on(found.body, now_ms):
-            self.held_ms = found.body.lease_ms
+            self.paused_at_ms = found.body.lease_ms
             return False
         self._remember(found)
         self.owner = self.environment.sign(self.environment.new_id())
-        deaths = found.body.deaths + bool(found.body.owner)
-        if deaths >= CAREFUL_AFTER:
+        crash_count = found.body.crash_count + bool(found.body.owner)
+        if crash_count >= CAREFUL_AFTER:
             self.limit = 1
         taken = found.body._replace(
-            deaths=deaths,
+            crash_count=crash_count,
             seq=found.body.seq + 1,
             gen=found.body.gen + 1,
             owner=self.owner,
-            lease_ms=now_ms + self.pace.lease_ms,
+            lease_ms=now_ms + self.config.lease_ms,
         )
         self.interval, self.version = found.body, found.version
         yield from self.commit(Commit(), taken)
@@ -254,21 +261,21 @@ class Owner:
         return True
 
     def _release(self) -> Steps[bool]:
-        free = self.interval._replace(owner="", lease_ms=0, deaths=0)
+        free = self.interval._replace(owner="", lease_ms=0, crash_count=0)
         self.inbox.clear()
         is_free: bool = yield from self.commit(Commit(), free)
         if is_free:
             memories = self.environment.memories
-            memories[self.key] = Memory(self.version, self.shelf, self.ids)
-            trim(memories, self.pace.cache_bytes)
+            memories[self.key] = CachedInterval(self.version, self.shelf, self.ids)
+            evict(memories, self.config.cache_bytes)
         return is_free
 
-    def _hand_on(self) -> Steps[None]:
+    def _yield_interval(self) -> Steps[None]:
         """Leave what is left to the next task."""
         if self.interval.owner:
             yield from self._release()
             next_ = wake(self.environment, (self.name, self.lo), self.interval.gen)
-            yield Create([next_])
+            yield CreateTasks([next_])
 
     def _give_back(self) -> Steps[None]:
         """Try to give the interval up after an error, so that the next task need not wait.
@@ -320,7 +327,7 @@ class Owner:
 
     def _look_again(self) -> Steps[None]:
         [found] = yield Read([self.key])
-        self.held_ms = found.body.lease_ms if found is not None else 0
+        self.paused_at_ms = found.body.lease_ms if found is not None else 0
         if found is None or found.body.owner not in (self.owner, ""):
             raise LostLeaseError
         if not found.body.owner and found.version != self.version:

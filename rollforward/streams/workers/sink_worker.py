@@ -7,14 +7,14 @@ from typing import Any
 
 from rollforward.runtime.texts import storable
 from rollforward.streams.exchange.inline import sink_id
-from rollforward.streams.exchange.outgoing import Mail
+from rollforward.streams.exchange.outgoing import Outgoing
 from rollforward.streams.execution.quarantine import (
     MAX_DEATHS,
     MAX_ERROR_CHARS,
     WORKERS_DIED,
     at_fault,
 )
-from rollforward.streams.model.bundle import Counts, Effects, Failure, Input
+from rollforward.streams.model.bundle import Counts, Effects, Failure, KeyedRecord
 from rollforward.streams.model.sink import Sink, SinkRecord
 from rollforward.streams.storage.inbox import Batch, gather
 from rollforward.streams.storage.remote_calls import Commit, Delivery, Found, Steps, UnworkableError
@@ -33,17 +33,17 @@ class SinkWorker(Worker):
         yield from self._refresh()
         if (yield from self.forward()):
             return True
-        max_chunks = min(MAX_CHUNKS, self.pace.max_chunks)
+        max_chunks = min(MAX_CHUNKS, self.config.max_chunks)
         chunks = self.ready((yield self._scan(max_chunks)))
         if not chunks:
             return False
         yield from self._know_ids(chunks)
         limit = min(self.limit, self.sink.max_records)
-        if self.interval.deaths >= CAREFUL_AFTER:
+        if self.interval.crash_count >= CAREFUL_AFTER:
             first = gather(chunks, self.ids.seen, 1, are_decoded=False)
             if not (yield from self._suspect(first)):
                 return True
-        if self.interval.deaths >= MAX_DEATHS:
+        if self.interval.crash_count >= MAX_DEATHS:
             yield from self._bury(chunks, WORKERS_DIED)
             return True
         try:
@@ -58,7 +58,7 @@ class SinkWorker(Worker):
             else:
                 self.limit = limit // 4 or 1
         else:
-            self.limit = min(2 * limit, self.pace.max_records)
+            self.limit = min(2 * limit, self.config.max_records)
         return True
 
     @property
@@ -86,11 +86,11 @@ class SinkWorker(Worker):
         yield from self._write(batch, (), effects)
 
     def _write(self, batch: Batch, made: Sequence[Any], effects: Effects) -> Steps[None]:
-        commit, mail = Commit(), Mail(self.environment, self.head)
+        commit, mail = Commit(), Outgoing(self.environment, self.head)
         if made:
             commit.delivery = Delivery((self.name, self.sink.version), made)
         with at_fault():
-            interval = self._outcome(batch, effects, commit, mail)
+            interval = self._build_commit(batch, effects, commit, mail)
             commit.inserts += mail.inserts()
         yield from self.commit(commit, interval)
 
@@ -104,10 +104,10 @@ def _records(batch: Batch, sink: Sink) -> list[SinkRecord]:
         else:
             id_ = batch.name_of(number)
         records.append(
-            SinkRecord(id_, each.key, each.value, each.at, each.stream, each.late_at > 0)
+            SinkRecord(id_, each.key, each.value, each.timestamp_ms, each.stream, each.late_at > 0)
         )
     return records
 
 
-def _failure(each: Input, error: str) -> Failure:
+def _failure(each: KeyedRecord, error: str) -> Failure:
     return Failure(each.key, each, storable(error, MAX_ERROR_CHARS))

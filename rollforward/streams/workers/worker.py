@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from enum import Enum
 
 from rollforward.streams.exchange.forwarding import ready
-from rollforward.streams.exchange.inline import Passage, added
-from rollforward.streams.exchange.outgoing import Mail
-from rollforward.streams.exchange.wakeups import ring, ring_at, wake
+from rollforward.streams.exchange.inline import InlineRun, added
+from rollforward.streams.exchange.outgoing import Outgoing
+from rollforward.streams.exchange.wakeups import ring, schedule_wakeup, wake
 from rollforward.streams.execution.bundle_runner import MAX_FIRED, run_batch
-from rollforward.streams.execution.quarantine import MAX_DEATHS, at_fault, first_due, give_up
-from rollforward.streams.model.bundle import Effects, Failure, Input
+from rollforward.streams.execution.quarantine import MAX_DEATHS, at_fault, first_due, quarantine
+from rollforward.streams.model.bundle import Effects, Failure, KeyedRecord
 from rollforward.streams.model.key_state import NOTHING
 from rollforward.streams.scaling.autosplit import split_if_full, split_if_large
 from rollforward.streams.scaling.load_meter import LoadMeter
@@ -26,16 +26,21 @@ from rollforward.streams.storage.inbox import Batch, gather, has_ids
 from rollforward.streams.storage.layout import Inbox
 from rollforward.streams.storage.remote_calls import (
     Commit,
-    Create,
+    CreateTasks,
     Found,
     Pause,
     Steps,
     TooLargeError,
     UnworkableError,
 )
-from rollforward.streams.storage.schema import MAX_LEASE_MS, DeadRow, Interval, Letter
+from rollforward.streams.storage.schema import MAX_LEASE_MS, DeadRow, InboxRecord, Interval
 from rollforward.streams.workers.inbox_reader import Intake
-from rollforward.streams.workers.lease import CAREFUL_AFTER, GoneError, LostLeaseError, Owner
+from rollforward.streams.workers.lease import (
+    CAREFUL_AFTER,
+    GoneError,
+    LeasedInterval,
+    LostLeaseError,
+)
 
 MIN_WAIT_MS = 1_000
 MAX_GATHER_S = 0.1
@@ -44,20 +49,20 @@ LARGE_BATCH = 100  # Records.
 MAX_DUE_SLABS, MAX_LOADED_BYTES = 400, 64_000_000
 
 
-class Ended(Enum):
+class RunResult(Enum):
     """How a run has ended."""
 
     DONE = "done"
     LEASED = "leased"  # Another worker has the interval: a task looks after it.
 
 
-class Worker(Owner):
+class Worker(LeasedInterval):
     """One run of one interval of a computation."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.meter = LoadMeter(self.environment.elapsed_ms)
-        self.intake = Intake(self.pace, self.names, self.name)
+        self.intake = Intake(self.config, self.names, self.name)
         self.round_ms = 0.0
         self.is_behind = True  # More may be waiting than the last batch had.
         self.was_large = False  # The last batch.
@@ -67,26 +72,26 @@ class Worker(Owner):
 
     # A run
 
-    def run(self) -> Steps[Ended]:
+    def run(self) -> Steps[RunResult]:
         """Work until there is nothing to do, or for some time."""
-        ended = Ended.DONE
+        ended = RunResult.DONE
         try:
             if not (yield from self.take()):
-                yield from self._look_after()
-                return Ended.LEASED
+                yield from self._schedule_takeover()
+                return RunResult.LEASED
             yield from self._work()
         except LostLeaseError:
-            yield from self._look_after()
-            ended = Ended.LEASED
+            yield from self._schedule_takeover()
+            ended = RunResult.LEASED
         except GoneError:
             yield from ring(self.environment, [(self.name, self.lo)])
-            return Ended.DONE
+            return RunResult.DONE
         except MemoryError:
             raise  # With its lease, as one that dies.
         except Exception:
             yield from self._give_back()
             raise
-        self.bell.owe((), tick=True)
+        self.bell.schedule((), tick=True)
         yield from self.bell.ring()
         return ended
 
@@ -101,22 +106,24 @@ class Worker(Owner):
                     yield from self._gather()
             else:
                 yield from self.bell.ring()
-                if idle < len(self.pace.linger) and not is_waited_for(self.environment, self.head):
-                    inbox = self.names.inbox(self.name, self.lo, self.interval.born)
-                    yield Pause(self.pace.linger[idle], inbox)
+                if idle < len(self.config.linger) and not is_waited_for(
+                    self.environment, self.head
+                ):
+                    inbox = self.names.inbox(self.name, self.lo, self.interval.created_in)
+                    yield Pause(self.config.linger[idle], inbox)
                     idle += 1
                 elif (yield from self.leave()):
                     return
             if self._is_over(began_ms):
-                yield from self._hand_on()
+                yield from self._yield_interval()
                 return
 
     def _is_over(self, began_ms: float) -> bool:
         """Return whether another task is to go on here, or first of all elsewhere."""
         ran_ms = self.environment.elapsed_ms() - began_ms
-        if ran_ms > self.pace.give_way_ms and not self.is_behind:
-            return ran_ms > self.pace.run_ms or is_waited_for(self.environment, self.head)
-        return ran_ms > self.pace.run_ms
+        if ran_ms > self.config.give_way_ms and not self.is_behind:
+            return ran_ms > self.config.run_ms or is_waited_for(self.environment, self.head)
+        return ran_ms > self.config.run_ms
 
     def _gather(self) -> Steps[None]:
         """Let more come before the next batch, if this one had all that waited.
@@ -125,7 +132,7 @@ class Worker(Owner):
         commits of more records are fewer. After a batch of many records it waits twice as long.
         """
         took_s = (self.environment.elapsed_ms() - self.round_ms) / 1000
-        gather_s = self.pace.gather_s * (2 if self.was_large else 1)
+        gather_s = self.config.gather_s * (2 if self.was_large else 1)
         wait_s = min(max(gather_s - took_s, took_s / 2), MAX_GATHER_S)
         if gather_s and not self.is_behind:
             yield Pause(wait_s)
@@ -138,17 +145,17 @@ class Worker(Owner):
         if split:
             yield from self._look_again()
 
-    def _look_after(self) -> Steps[None]:
+    def _schedule_takeover(self) -> Steps[None]:
         """Have a task look at the interval when the lease of its worker ends: that one may be dead.
 
         It is a task of its own: if this one failed, to be tried again, its queue would be slowed.
         Those that look in the same second share one, and it looks in another second than they do.
         """
         now_ms = self.environment.now_ms()
-        left_s = min(max(self.held_ms - now_ms, MIN_WAIT_MS), MAX_LEASE_MS) / 1000
-        why = "held", self.held_ms, now_ms // 1000
+        left_s = min(max(self.paused_at_ms - now_ms, MIN_WAIT_MS), MAX_LEASE_MS) / 1000
+        why = "held", self.paused_at_ms, now_ms // 1000
         next_ = wake(self.environment, (self.name, self.lo), self.interval.gen, *why)
-        yield Create([next_._replace(delay_s=left_s)])
+        yield CreateTasks([next_._replace(delay_s=left_s)])
 
     # A round
 
@@ -165,11 +172,11 @@ class Worker(Owner):
         slabs = [
             slab.lo
             for slab in self.interval.slabs
-            if slab.due <= self.reached or slab.wall <= now_ms
+            if slab.due <= self.reached or slab.processing_due <= now_ms
         ]
         chunks = self.ready(list(self.inbox.items()))
         if not chunks:
-            inbox = Inbox(self.interval.born, self.lo)
+            inbox = Inbox(self.interval.created_in, self.lo)
             found, late = yield from self.intake.read(inbox, self.watermark, self.limit)
             self.inbox = {**dict(ready(late, self.watermark)), **dict(found)}
             chunks = self.ready(list(self.inbox.items()))
@@ -177,7 +184,7 @@ class Worker(Owner):
             return False
         if len(slabs) > MAX_DUE_SLABS:  # No record comes before the timers of the others.
             slabs, chunks = slabs[:MAX_DUE_SLABS], []
-        self.shelf.evict(self.interval, self.pace.cache_bytes)
+        self.shelf.evict(self.interval, self.config.cache_bytes)
         yield from self._know_ids(chunks)
         yield from self.shelf.load(self.interval, (), slabs)
         due = self.shelf.due(slabs, self.reached, now_ms)
@@ -211,7 +218,7 @@ class Worker(Owner):
         if not (yield from self._suspect(batch, due, now_ms)):
             return
         with at_fault():
-            effects = self._worked(batch.inputs, due, now_ms)
+            effects = self._process(batch.inputs, due, now_ms)
         yield from self._finish(batch, effects)
 
     def _suspect(self, batch: Batch, due: Sequence[str] = (), now_ms: int = 0) -> Steps[bool]:
@@ -220,19 +227,19 @@ class Worker(Owner):
         An older record may come, and stand before the one that kills. Returns False if the note may
         not have been made.
         """
-        if self.interval.deaths < CAREFUL_AFTER or not (due or batch.inputs):
+        if self.interval.crash_count < CAREFUL_AFTER or not (due or batch.inputs):
             return True
         if due:
             state = self.shelf.state(self.interval, due[0])
             suspect = f"{due[0]} {first_due(state, self.reached, now_ms)}"
         else:
             suspect = batch.name_of(0)
-        if suspect == self.interval.suspect:
+        if suspect == self.interval.crash_suspect:
             return True
         noted = self.interval._replace(
-            suspect=suspect,
-            deaths=CAREFUL_AFTER,
-            lease_ms=self.environment.now_ms() + self.pace.lease_ms,
+            crash_suspect=suspect,
+            crash_count=CAREFUL_AFTER,
+            lease_ms=self.environment.now_ms() + self.config.lease_ms,
         )
         return (yield from self.commit(Commit(), noted))
 
@@ -261,31 +268,31 @@ class Worker(Owner):
                 self.most = max(1, self.limit // 2)
             self.limit = max(1, self.limit // 4)
         else:
-            self.environment.complain(f"{self.name} gives up what nobody can work on: {error}")
+            self.environment.warn(f"{self.name} gives up what nobody can work on: {error}")
             most = self._most_inputs(due)
             batch = gather(chunks, self.ids.seen, most, are_decoded=False)
             effects = self._given_up(batch.inputs, due, now_ms, str(error) or type(error).__name__)
             if effects is None:
                 raise error
             yield from self._finish(batch, effects)
-            self.most = self.pace.max_records
+            self.most = self.config.max_records
 
     def _given_up(
-        self, inputs: Sequence[Input], due: Sequence[str], now_ms: int, *error: str
+        self, inputs: Sequence[KeyedRecord], due: Sequence[str], now_ms: int, *error: str
     ) -> Effects | None:
         state = self.shelf.state(self.interval, due[0]) if due else NOTHING
-        return give_up(due, state, inputs, self.reached, now_ms, *error)
+        return quarantine(due, state, inputs, self.reached, now_ms, *error)
 
-    def _worked(self, inputs: Sequence[Input], due: Sequence[str], now_ms: int) -> Effects:
+    def _process(self, inputs: Sequence[KeyedRecord], due: Sequence[str], now_ms: int) -> Effects:
         """Return what some timers and records lead to; what its workers do not survive is dead."""
-        if self.interval.deaths >= MAX_DEATHS and (due or inputs):
+        if self.interval.crash_count >= MAX_DEATHS and (due or inputs):
             given_up = self._given_up(inputs, due, now_ms)
             if given_up is not None:
                 return given_up
         return self._run_hooks(inputs, due[: self.limit], now_ms)
 
-    def _run_hooks(self, inputs: Sequence[Input], due: Sequence[str], now_ms: int) -> Effects:
-        elapsed_ms, hooks_ms = self.environment.elapsed_ms, self.pace.hooks_ms
+    def _run_hooks(self, inputs: Sequence[KeyedRecord], due: Sequence[str], now_ms: int) -> Effects:
+        elapsed_ms, hooks_ms = self.environment.elapsed_ms, self.config.hooks_ms
         began_ms = elapsed_ms()
         keys = dict.fromkeys([*due, *[each.key for each in inputs]])
         return run_batch(
@@ -293,22 +300,26 @@ class Worker(Owner):
             self.shelf.states(self.interval, keys),
             inputs,
             watermark=self.reached,
-            now=now_ms,
+            now_ms=now_ms,
             due=due,
             route=self.plan.graph.route,
             is_over=lambda: elapsed_ms() - began_ms > hooks_ms,
-            max_fired=MAX_FIRED if self.limit >= self.pace.max_records else self.limit,
+            max_fired=MAX_FIRED if self.limit >= self.config.max_records else self.limit,
         )
 
     def _finish(self, batch: Batch, effects: Effects) -> Steps[None]:
         """Commit a batch, then wake those who got something."""
-        commit, mail, wall = Commit(), Mail(self.environment, self.head), self.interval.wall
+        commit, mail, processing_due = (
+            Commit(),
+            Outgoing(self.environment, self.head),
+            self.interval.processing_due,
+        )
         with at_fault():
-            interval = self._outcome(batch, effects, commit, mail)
+            interval = self._build_commit(batch, effects, commit, mail)
             commit.inserts += mail.inserts()
         commit_ms = self.environment.elapsed_ms()
         # Also when it is not known whether the commit was applied: a ring can do no harm.
-        self.bell.owe(mail.destinations)
+        self.bell.schedule(mail.destinations)
         yield from self.commit(commit, interval)
         now_ms = self.environment.elapsed_ms()
         keys = [each.key for each in batch.inputs[: effects.taken]]
@@ -316,14 +327,18 @@ class Worker(Owner):
         self.meter.round(now_ms - self.round_ms, now_ms - commit_ms, keys, behind=is_behind)
         self.is_behind = is_behind or self.interval.due <= self.reached
         self.was_large = effects.taken >= LARGE_BATCH
-        yield from self.bell.ring_in_time()
-        if self.interval.wall != wall:
-            yield from ring_at(self.environment, (self.name, self.lo), self.interval.wall)
+        yield from self.bell.flush_if_due()
+        if self.interval.processing_due != processing_due:
+            yield from schedule_wakeup(
+                self.environment, (self.name, self.lo), self.interval.processing_due
+            )
 
-    def _outcome(self, batch: Batch, effects: Effects, commit: Commit, mail: Mail) -> Interval:
+    def _build_commit(
+        self, batch: Batch, effects: Effects, commit: Commit, mail: Outgoing
+    ) -> Interval:
         """Add to a commit and its mail what a batch leads to; return the interval as it is then."""
         now_ms, was, counts = self.environment.now_ms(), self.interval, effects.counts
-        passage = Passage(self.environment, self.head, mail, is_open=self._may_pass())
+        passage = InlineRun(self.environment, self.head, mail, is_open=self._may_pass())
         passage.produce(effects.productions)
         passage.end()
         passage.post(())  # What a worker writes leaves behind its commit.
@@ -334,35 +349,36 @@ class Worker(Owner):
         slabs = self.shelf.change(was, effects.keys, commit)
         ids = self.ids.change(was, accepted, now_ms, commit) if accepted else was.ids
         return was._replace(
-            lease_ms=now_ms + self.pace.lease_ms,
-            layout=self.head.layout,
+            lease_ms=now_ms + self.config.lease_ms,
+            layout_version=self.head.layout_version,
             load=self.meter.load_after(was.load),
-            deaths=0,
-            suspect="",
+            crash_count=0,
+            crash_suspect="",
             slabs=slabs,
             ids=ids,
             records=was.records + counts.records,
             late=was.late + counts.late,
-            late_inside=was.late_inside + counts.late_inside,
+            late_between_parts=was.late_between_parts + counts.late_between_parts,
             dead=was.dead + counts.dead,
             repeated=was.repeated + repeated,
             fired=was.fired + counts.timers,
             produced=was.produced + counts.produced,
             unkeyed=was.unkeyed + unkeyed,
-            passed=added(was.passed, passage.passed),
+            inlined=added(was.inlined, passage.inlined),
         )
 
     def _may_pass(self) -> bool:
         """Return whether this worker runs others' hooks: one may have killed those before it."""
-        return self.passes and self.interval.deaths < CAREFUL_AFTER
+        return self.passes and self.interval.crash_count < CAREFUL_AFTER
 
     def _dead(self, failure: Failure, now_ms: int) -> DeadRow:
         what = failure.what
-        if isinstance(what, Input):
-            letter = Letter(what.key, what.at, what.stream, what.id, what.text)
+        if isinstance(what, KeyedRecord):
+            letter = InboxRecord(what.key, what.timestamp_ms, what.stream, what.id, what.text)
             return DeadRow(self.name, failure.key, failure.error, now_ms, letter)
         tag, timer = what
         return DeadRow(
             self.name, failure.key, failure.error, now_ms,
-            tag=tag, at=timer.at, is_wall=timer.is_wall, hold=timer.hold,
+            tag=tag, timestamp_ms=timer.at_ms, is_processing_time=timer.is_processing_time,
+            hold=timer.hold,
         )  # fmt: skip

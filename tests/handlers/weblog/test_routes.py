@@ -46,7 +46,7 @@ def test_looking_at_it_before_any_log_says_what_to_press(browser: Browser) -> No
 @pytest.fixture(autouse=True)
 def no_lingering(world: World) -> None:
     """Workers that find nothing leave at once."""
-    world.clients.process_state.get_or_create("streams pace", lambda: PACE)
+    world.clients.process_state.get_or_create("streams config", lambda: PACE)
 
 
 @pytest.fixture

@@ -22,8 +22,8 @@ from pipelines.zeitgeist.progress import Point, points_of
 from pipelines.zeitgeist.series import BUCKET_MS, DAY_MS
 from rollforward.datastore import bodies
 from rollforward.datastore.transactions import transact
-from rollforward.streams import Pushed
-from rollforward.streams.model.errors import HeldBackError
+from rollforward.streams import PushedRecord
+from rollforward.streams.model.errors import BackpressureError
 from rollforward.streams.storage.schema import LARGE, SLAB
 from tests.handlers.conftest import Browser
 from tests.handlers.looking import look_only
@@ -196,7 +196,7 @@ def test_a_step_that_is_held_back_pushes_later_what_it_could_not(
     def push(*args: Any, process: str, **more: Any) -> Any:
         if process == "tokyo" and not refused:
             refused.append(process)
-            raise HeldBackError("queries has to wait")
+            raise BackpressureError("queries has to wait")
         return real(*args, process=process, **more)
 
     browser.post("/zeitgeist/playbacks", {"id": FORM, "speed": "3000", "sample": "yes"})
@@ -276,7 +276,7 @@ def test_a_look_reads_each_row_once_and_days_that_are_over_never_again(
         playback = current()
         assert playback is not None
         if has_dead:
-            bad = Pushed("bad", {"query": playback.parts[0].query, "n": -1}, playback.begin)
+            bad = PushedRecord("bad", {"query": playback.parts[0].query, "n": -1}, playback.begin)
             ZEITGEIST.push(world.clients, "queries", [bad], process="tokyo")
     world.settle(rounds=200)
     reads = list[bodies.Name]()
@@ -318,7 +318,7 @@ def test_a_record_too_many_is_seen_when_it_is_compared(
     with world.context():
         playback = current()
         assert playback is not None
-        extra = Pushed("extra", {"query": playback.parts[0].query, "n": 1}, playback.begin)
+        extra = PushedRecord("extra", {"query": playback.parts[0].query, "n": 1}, playback.begin)
         ZEITGEIST.push(world.clients, "queries", [extra], process="tokyo")
     world.settle(rounds=200)
 

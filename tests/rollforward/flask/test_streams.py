@@ -45,7 +45,10 @@ def program(services: Services) -> Program:
 @one_emulator
 def test_a_program_in_any_language_pushes_and_may_repeat(program: Program) -> None:
     """Each record counts once; the answer says how far the source is."""
-    body = {"records": [{"id": "a", "value": {"path": "/"}, "at": 1_000}], "watermark": 60_000}
+    body = {
+        "records": [{"id": "a", "value": {"path": "/"}, "timestamp_ms": 1_000}],
+        "watermark": 60_000,
+    }
     for _ in range(2):
         answer = program.post("minutes/requests", body)
         assert answer.status_code == 202
@@ -57,7 +60,7 @@ def test_a_program_in_any_language_pushes_and_may_repeat(program: Program) -> No
 @one_emulator
 def test_who_proves_nothing_is_refused(program: Program) -> None:
     """S1: and nothing changes."""
-    body = {"records": [{"id": "a", "value": {"path": "/"}, "at": 1}]}
+    body = {"records": [{"id": "a", "value": {"path": "/"}, "timestamp_ms": 1}]}
     for headers in ({"Authorization": ""}, {"Authorization": "Bearer x"}):
         assert program.post("minutes/requests", body, **headers).status_code == 403
         for path in ("minutes", "minutes/hits/states?key=/"):
@@ -73,9 +76,9 @@ def test_who_proves_nothing_is_refused(program: Program) -> None:
         ("minutes/hits", {"records": []}, 404),
         ("minutes/requests", {"records": [], "process": "p"}, 404),
         ("minutes/requests", {"records": [{"id": "a", "value": 1}]}, 400),
-        ("minutes/requests", {"records": [{"id": "a", "value": 1, "at": -1}]}, 400),
-        ("minutes/requests", {"records": [{"id": "", "value": 1, "at": 1}]}, 400),
-        ("minutes/requests", {"records": [{"id": "a", "value": 1, "at": 1}] * 501}, 400),
+        ("minutes/requests", {"records": [{"id": "a", "value": 1, "timestamp_ms": -1}]}, 400),
+        ("minutes/requests", {"records": [{"id": "", "value": 1, "timestamp_ms": 1}]}, 400),
+        ("minutes/requests", {"records": [{"id": "a", "value": 1, "timestamp_ms": 1}] * 501}, 400),
         ("minutes/requests", {"records": [], "watermark": -1}, 400),
         ("minutes/requests", {"records": [], "more": 1}, 400),
     ],
@@ -92,7 +95,10 @@ def test_what_cannot_come_in_is_refused(
 @one_emulator
 def test_what_is_there_is_read_at_any_time(program: Program) -> None:
     """Watermarks, backlog, and the state of a key with its open window."""
-    body = {"records": [{"id": "a", "value": {"path": "/"}, "at": 1_000}], "watermark": 30_000}
+    body = {
+        "records": [{"id": "a", "value": {"path": "/"}, "timestamp_ms": 1_000}],
+        "watermark": 30_000,
+    }
     program.post("minutes/requests", body)
     assert program.get("minutes").json["computations"]["hits"]["waiting"] == 1
     program.world.settle()
@@ -132,7 +138,10 @@ def test_what_cannot_be_read_is_refused(program: Program, path: str, status: int
 def test_a_computation_is_replaced_attached_and_detached(program: Program) -> None:
     """G15: each answer says how far that is; in the end the versions that were asked for run."""
     world = program.world
-    body = {"records": [{"id": "a", "value": {"path": "/"}, "at": 1_000}], "watermark": 30_000}
+    body = {
+        "records": [{"id": "a", "value": {"path": "/"}, "timestamp_ms": 1_000}],
+        "watermark": 30_000,
+    }
     program.post("minutes/requests", body)
     world.settle()
     for path, wanted in (("hits", {"version": 2}), ("seen", {})):
@@ -144,7 +153,10 @@ def test_a_computation_is_replaced_attached_and_detached(program: Program) -> No
     assert (parts["hits"]["version"], parts["hits"]["versions"]) == (2, [1, 2, 3])
     assert (parts["seen"]["phase"], parts["minutes"]["phase"]) == ("running", "running")
 
-    more = {"records": [{"id": "b", "value": {"path": "/"}, "at": 31_000}], "watermark": 60_000}
+    more = {
+        "records": [{"id": "b", "value": {"path": "/"}, "timestamp_ms": 31_000}],
+        "watermark": 60_000,
+    }
     program.post("minutes/requests", more)
     assert program.send("DELETE", "minutes/topology/seen").status_code == 202
     world.settle()
@@ -178,7 +190,7 @@ def test_a_change_that_cannot_be_is_refused(
     program: Program, method: str, path: str, body: object, status: int
 ) -> None:
     """G15, S1: with a problem that says why, and nothing changes."""
-    record = {"id": "a", "value": {"path": "/"}, "at": 1_000}
+    record = {"id": "a", "value": {"path": "/"}, "timestamp_ms": 1_000}
     program.post("minutes/requests", {"records": [record], "watermark": 30_000})
     program.world.settle()
     before = program.get("minutes/topology").json

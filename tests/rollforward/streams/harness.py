@@ -10,15 +10,15 @@ from typing import Any, ClassVar
 from google.cloud import ndb
 
 from rollforward.runtime import Clients
-from rollforward.streams import Computation, Context, Pipeline, Pushed, PushSource, Record
+from rollforward.streams import Computation, Context, Pipeline, PushedRecord, PushSource, Record
 from rollforward.streams.entities import StreamChunk, StreamDead
-from rollforward.streams.graph.environment import Pace
+from rollforward.streams.graph.environment import StreamConfig
 from tests.infra.world import Services, World
 from tests.rollforward.streams.model.test_computations import Hits as HitsInTime
 
 # The clock of these tests stands still: nobody waits.
 # No ring is put off: that takes a thread, for which no test of this world would wait.
-PACE = Pace(linger=(), gather_s=0, watermark_ms=0, tick_s=0.25, ring_ms=0)
+PACE = StreamConfig(linger=(), gather_s=0, watermark_ms=0, tick_s=0.25, wakeup_ms=0)
 
 
 class Hits(HitsInTime):
@@ -77,13 +77,13 @@ WEBLOG = Pipeline(
 
 def stream_world(services: Services, *pipelines: Pipeline) -> World:
     world = World(services, streams=pipelines or (WEBLOG,))
-    world.clients.process_state.get_or_create("streams pace", lambda: PACE)
+    world.clients.process_state.get_or_create("streams config", lambda: PACE)
     return world
 
 
-def hits(*requests: tuple[str, str, int], **more: Any) -> list[Pushed]:
+def hits(*requests: tuple[str, str, int], **more: Any) -> list[PushedRecord]:
     """Return records to push: the id, the path and the time of each."""
-    return [Pushed(id_, {"path": path, **more}, at) for id_, path, at in requests]
+    return [PushedRecord(id_, {"path": path, **more}, at) for id_, path, at in requests]
 
 
 def windows(world: World, pipeline: Pipeline = WEBLOG) -> dict[str, Sequence[Any]]:

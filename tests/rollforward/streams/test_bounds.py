@@ -15,7 +15,7 @@ from rollforward.streams import (
     Computation,
     Context,
     Pipeline,
-    Pushed,
+    PushedRecord,
     PushSource,
     Record,
     StreamTest,
@@ -40,7 +40,7 @@ class Bomb(Computation):
 
     def record(self, ctx: Context, record: Record) -> None:
         for tag in record.value["tags"]:
-            ctx.set_timer(tag, record.at)
+            ctx.set_timer(tag, record.timestamp_ms)
 
     def timer(self, ctx: Context, timer: Timer) -> None:
         if timer.tag == "kill" and self.is_live:
@@ -56,11 +56,11 @@ def test_a_timer_that_kills_its_workers_is_a_dead_letter_and_can_be_replayed(
     services: Services, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """G7: the other timers of its key, and the other keys, go on."""
-    monkeypatch.setattr(driver, "Pace", lambda: replace(PACE, lease_ms=1_000))
+    monkeypatch.setattr(driver, "StreamConfig", lambda: replace(PACE, lease_ms=1_000))
     world = stream_world(services, BOMB)
     orders = {"a": ["x"], "b": ["e", "kill", "z"], "c": ["y"]}
     records = [
-        Pushed(key, {"key": key, "tags": tags}, 1_000 + n)
+        PushedRecord(key, {"key": key, "tags": tags}, 1_000 + n)
         for n, (key, tags) in enumerate(orders.items())
     ]
     with world.context():
@@ -71,7 +71,7 @@ def test_a_timer_that_kills_its_workers_is_a_dead_letter_and_can_be_replayed(
         assert is_drained()
         assert fired(world) == {"a": ["x"], "b": ["e", "z"], "c": ["y"]}
         [letter] = BOMB.dead_letters(world.clients)
-        assert (letter.key, letter.tag, letter.at) == ("b", "kill", 1_001)
+        assert (letter.key, letter.tag, letter.timestamp_ms) == ("b", "kill", 1_001)
         assert "workers died" in letter.error
         monkeypatch.setattr(Bomb, "is_live", False)
         assert BOMB.replay(world.clients, letter.id)
@@ -195,7 +195,7 @@ def calls_of_a_record(keys: int) -> float:
     """Return how many calls one of 100 records leads to, while each key has an open window."""
     test = StreamTest(VISITS)
     for n in range(keys):
-        test.push("requests", f"k{n}", at=1_000)
+        test.push("requests", f"k{n}", timestamp_ms=1_000)
     counted = 0
 
     def count(frame: Any, event: str, arg: Any) -> None:
@@ -205,7 +205,7 @@ def calls_of_a_record(keys: int) -> float:
     sys.setprofile(count)
     try:
         for n in range(100):
-            test.push("requests", f"k{n}", at=2_000 + n)
+            test.push("requests", f"k{n}", timestamp_ms=2_000 + n)
             test.advance_watermark(2_000 + n)
     finally:
         sys.setprofile(None)

@@ -28,12 +28,12 @@ from rollforward.streams.exchange.wakeups import ring
 from rollforward.streams.storage.remote_calls import (
     ChangedError,
     Commit,
-    Create,
+    CreateTasks,
     OutcomeUnknownError,
     Pause,
 )
 from rollforward.streams.storage.schema import CHUNK, IDS
-from rollforward.streams.workers.worker import Ended
+from rollforward.streams.workers.worker import RunResult
 from tests.infra.runs.soak import IS_SOAK
 from tests.rollforward.streams.scenarios.full_pipeline import Mixed
 from tests.rollforward.streams.simulator.accidents import NO_FAULTS, UnavailableError
@@ -66,7 +66,7 @@ class Tally(Computation):
     outputs = ("counts",)
 
     def record(self, ctx: Context, record: Record) -> None:
-        start = record.at // WINDOW * WINDOW
+        start = record.timestamp_ms // WINDOW * WINDOW
         if start + WINDOW <= ctx.watermark:
             ctx.drop_late()
             return
@@ -142,8 +142,8 @@ def test_every_task_that_comes_again_ten_minutes_later_changes_nothing() -> None
     """B: whatever it was for, there is nothing left to do."""
     desk = tally()
     created: list[Any] = []
-    create = desk.simulation.acts[Create]
-    desk.simulation.acts[Create] = lambda call: (created.extend(call.wakes), create(call))[1]
+    create = desk.simulation.acts[CreateTasks]
+    desk.simulation.acts[CreateTasks] = lambda call: (created.extend(call.wakes), create(call))[1]
     desk.push(Came("1", "a", 1), Came("2", "a", 12), watermark=FOREVER)
     desk.run()
     before = desk.status()
@@ -226,12 +226,12 @@ def test_a_worker_that_wakes_after_another_took_its_interval_writes_nothing(
     desk.wait(16)
     new = desk.worker("tally", machine=1)
     if does_work:
-        assert desk.do(new) is Ended.DONE
+        assert desk.do(new) is RunResult.DONE
     else:
         desk.simulation.acts[Commit](desk.until(new, Commit))
     before = dict(desk.simulation.store.rows)
 
-    assert desk.finish(old, late) is Ended.LEASED
+    assert desk.finish(old, late) is RunResult.LEASED
     assert desk.simulation.store.rows == before
 
 
@@ -274,7 +274,7 @@ def test_a_process_that_slept_does_not_count_on_what_it_remembers() -> None:
     desk = tally()
     for number, machine in enumerate((0, 1, 0)):
         desk.push(Came(str(number), "a", 1), Came("same", "a", 1), watermark=1)
-        assert desk.do(desk.worker("tally", machine=machine)) is Ended.DONE
+        assert desk.do(desk.worker("tally", machine=machine)) is RunResult.DONE
     desk.push(watermark=FOREVER)
     desk.run()
 
@@ -307,10 +307,10 @@ def test_workers_that_died_are_not_held_against_an_interval_that_others_left_ali
     for _ in range(2):
         desk.simulation.acts[Commit](desk.until(desk.worker("tally"), Commit))
         desk.wait(16)
-    deaths = desk.interval("tally").deaths
-    assert desk.do(desk.worker("tally")) is Ended.DONE
+    crash_count = desk.interval("tally").crash_count
+    assert desk.do(desk.worker("tally")) is RunResult.DONE
 
-    assert (deaths, desk.interval("tally").deaths) == (1, 0)
+    assert (crash_count, desk.interval("tally").crash_count) == (1, 0)
 
 
 # G: wake-ups and queues
@@ -329,7 +329,7 @@ def test_ten_thousand_rings_for_one_interval_make_one_task() -> None:
     assert len(desk.simulation.wakes) == 1
 
 
-@pytest.mark.parametrize("call", [Create, Commit])
+@pytest.mark.parametrize("call", [CreateTasks, Commit])
 def test_an_outage_of_a_minute_delays_and_loses_nothing(call: type[Any]) -> None:
     """G, H: of the queue, or of all commits. What a worker has taken, others wait for."""
     desk = tally()
@@ -337,7 +337,7 @@ def test_an_outage_of_a_minute_delays_and_loses_nothing(call: type[Any]) -> None
 
     def fail(asked: Any) -> Any:
         if desk.simulation.now_ms < ends_ms:
-            raise UnavailableError if call is Create else OutcomeUnknownError
+            raise UnavailableError if call is CreateTasks else OutcomeUnknownError
         return real(asked)
 
     desk.push(Came("1", "a", 1), Came("2", "a", 12), watermark=FOREVER)

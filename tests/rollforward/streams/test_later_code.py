@@ -13,7 +13,7 @@ from rollforward.streams.coordinator import tick
 from rollforward.streams.graph.plan import history_of, parts_of
 from rollforward.streams.model.errors import BadLayoutError, MissingCodeError
 from rollforward.streams.scaling.resharding import split
-from rollforward.streams.storage.layout import left_of
+from rollforward.streams.storage.layout import retired_of
 from rollforward.streams.storage.remote_calls import Found
 from rollforward.streams.storage.schema import (
     CHUNK,
@@ -39,7 +39,7 @@ class Old(Computation):
 
     def record(self, ctx: Context, record: Record) -> None:
         ctx.state.counter("n").add(1)
-        ctx.set_timer("t", record.at + 10)
+        ctx.set_timer("t", record.timestamp_ms + 10)
 
 
 class New(Computation):
@@ -110,8 +110,8 @@ def test_a_row_of_which_something_would_be_dropped_is_left_to_later_code(
 
 def test_a_head_of_which_something_would_be_dropped_is_left_to_later_code() -> None:
     """G15: computations, changes and inboxes that were left stand in it by their places."""
-    head = Head(topology={"c": [1] * 20}, history=[[1] * 20], left={"c": [[1] * 20]})
-    for look in (parts_of, history_of, lambda of: left_of(of, "c")):
+    head = Head(topology={"c": [1] * 20}, history=[[1] * 20], retired={"c": [[1] * 20]})
+    for look in (parts_of, history_of, lambda of: retired_of(of, "c")):
         with pytest.raises(MissingCodeError, match="later code"):
             look(head)
 
@@ -140,5 +140,5 @@ def test_a_tick_of_old_code_waits_for_processes_as_long_as_new_code_says() -> No
     machine.pipeline = OLD
     desk.do(tick(desk.simulation.environment(machine)))
 
-    assert desk.status().sources["meters"].silent == ()
+    assert desk.status().sources["meters"].idle == ()
     assert desk.push(Came("b1", "k", 5_000), stream="meters", process="b").late == 0

@@ -16,7 +16,7 @@ from rollforward.streams import (
     Pipeline,
     Pulled,
     PullSource,
-    Pushed,
+    PushedRecord,
     PushSource,
     Record,
     Timer,
@@ -81,7 +81,7 @@ def test_a_dead_record_is_replayed_when_its_computation_takes_it(world: World) -
     clients = world.clients
     with world.context():
         WEBLOG.push(clients, "requests", hits(("p", "/", 1_000), poison=1))
-        WEBLOG.push(clients, "requests", [Pushed("q", {"no": "path"}, 1_000)])
+        WEBLOG.push(clients, "requests", [PushedRecord("q", {"no": "path"}, 1_000)])
     world.settle()
     with world.context():
         found = WEBLOG.dead_letters(clients)
@@ -170,7 +170,7 @@ class Keeper(Computation):
             raise Crash
         ctx.state["text"] = record.value["text"] * record.value.get("times", 1)
         if "remind" in record.value:
-            ctx.set_timer("remind", ctx.now + record.value["remind"], wall=True)
+            ctx.set_timer("remind", ctx.now_ms + record.value["remind"], processing_time=True)
 
     def timer(self, ctx: Context, timer: Timer) -> None:
         ctx.state["text"] = "reminded"
@@ -180,7 +180,7 @@ KEEPER = Pipeline("keeper", Keeper, intervals=1)
 
 
 def note(world: World, *keys: str, **more: Any) -> None:
-    records = [Pushed(f"{world.clock.time_s} {key}", {"key": key, **more}, 1) for key in keys]
+    records = [PushedRecord(f"{world.clock.time_s} {key}", {"key": key, **more}, 1) for key in keys]
     with world.context():
         KEEPER.push(world.clients, "notes", records)
     world.settle(patience_s=10)
@@ -235,11 +235,11 @@ def test_a_record_that_kills_its_workers_is_a_dead_letter_in_the_end(
     services: Services, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """G7: its neighbours are worked on."""
-    monkeypatch.setattr(driver, "Pace", lambda: replace(PACE, lease_ms=1_000))
+    monkeypatch.setattr(driver, "StreamConfig", lambda: replace(PACE, lease_ms=1_000))
     world = stream_world(services, KEEPER)
     keys = ("a", "bad", "c")
     records = [
-        Pushed(key, {"key": key, "text": key, "kills": key == "bad"}, at)
+        PushedRecord(key, {"key": key, "text": key, "kills": key == "bad"}, at)
         for at, key in enumerate(keys)
     ]
     with world.context():
@@ -313,11 +313,11 @@ def test_what_is_at_rest_costs_nothing(services: Services) -> None:
 @one_emulator
 def test_a_worker_that_lost_its_interval_writes_nothing(services: Services) -> None:
     """G5: the lease has ended, another worker has come and gone, and then the first one commits."""
-    from rollforward.streams.workers.worker import Ended, Worker
+    from rollforward.streams.workers.worker import RunResult, Worker
 
     world = stream_world(services, KEEPER)
     with world.context():
-        KEEPER.push(world.clients, "notes", [Pushed("1", {"key": "a", "text": "first"}, 1)])
+        KEEPER.push(world.clients, "notes", [PushedRecord("1", {"key": "a", "text": "first"}, 1)])
         engine = Engine(world.clients, KEEPER)
         steps = Worker(engine.environment, "keeper", 0).run()
         call = next(steps)
@@ -328,7 +328,7 @@ def test_a_worker_that_lost_its_interval_writes_nothing(services: Services) -> N
     with world.context():
         before = StreamInterval.query().get().body
         assert before["records"] == 1
-        assert engine.run(resumed(steps, call)) is Ended.LEASED
+        assert engine.run(resumed(steps, call)) is RunResult.LEASED
         assert StreamInterval.query().get().body == before
         assert StreamChunk.query().get() is None
 
@@ -338,11 +338,11 @@ def test_what_cannot_come_in_is_refused_and_changes_nothing(services: Services) 
     world = stream_world(services)
     with world.clients.context():
         for stream, record, process in (
-            ("requests", Pushed("a", {"path": "/"}, -1), ""),
-            ("requests", Pushed("", {"path": "/"}, 1), ""),
-            ("requests", Pushed("a", {1, 2}, 1), ""),
-            ("requests", Pushed("a", {"path": "/"}, 1), "unknown"),
-            ("hits", Pushed("a", {"path": "/"}, 1), ""),
+            ("requests", PushedRecord("a", {"path": "/"}, -1), ""),
+            ("requests", PushedRecord("", {"path": "/"}, 1), ""),
+            ("requests", PushedRecord("a", {1, 2}, 1), ""),
+            ("requests", PushedRecord("a", {"path": "/"}, 1), "unknown"),
+            ("hits", PushedRecord("a", {"path": "/"}, 1), ""),
         ):
             with pytest.raises((BadRecordError, UnknownStreamError)):
                 WEBLOG.push(world.clients, stream, [record], process=process)

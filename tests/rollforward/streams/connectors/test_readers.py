@@ -98,7 +98,7 @@ def test_entities_rows_and_uploads_are_read_once(
     """G1: two at a time, each delivery twice; what comes later is read when it has settled."""
     monkeypatch.setattr("rollforward.streams.exchange.pulling.MAX_PULLED", 2)
     world = World(services, streams=[PULLS], builds=[ViewMaintenance(VISITS)])
-    world.clients.process_state.get_or_create("streams pace", lambda: PACE)
+    world.clients.process_state.get_or_create("streams config", lambda: PACE)
     now = naive_utc(world.clock.now())
     with world.context():
         for n, path in enumerate(("/a", "/b", "/a")):

@@ -14,13 +14,13 @@ from google.cloud import ndb
 from rollforward.datastore.transactions import transact
 from rollforward.registry import Registry
 from rollforward.runtime import Clients
-from rollforward.streams import Computation, Pipeline, Pushed, StreamTest
+from rollforward.streams import Computation, Pipeline, PushedRecord, StreamTest
 from rollforward.streams.connectors.sinks import EffectSink, TaskSink, ViewSink
 from rollforward.streams.driver import Engine
 from rollforward.streams.entities import StreamChunk, StreamInterval
 from rollforward.streams.model.sink import Sink
 from rollforward.streams.workers.sink_worker import SinkWorker
-from rollforward.streams.workers.worker import Ended
+from rollforward.streams.workers.worker import RunResult
 from tests.infra.faults.explorer import Explorer
 from tests.infra.faults.injection import CRASH_AFTER, KINDS, OVERLAP, REPLY_LOST
 from tests.infra.world import Services, World
@@ -34,7 +34,7 @@ from tests.rollforward.streams.scenarios.sink_pipeline import (
     OutletVisit,
     calls,
     forget,
-    is_out,
+    is_idle,
     marks,
     note_outlet,
     notes,
@@ -71,7 +71,7 @@ class Leaving:
 
     def is_done(self, tag: str) -> bool:
         is_applied = rows(self.world.clients) == {"/": (3, 30)}
-        return is_out() and is_applied and len(notes()) == len(calls()) == 3
+        return is_idle() and is_applied and len(notes()) == len(calls()) == 3
 
     def check(self, tag: str, fault: str) -> None:
         once = Counter(LABELS)
@@ -125,7 +125,7 @@ def test_a_sinks_worker_that_lost_its_interval_writes_nothing(world: World) -> N
     with world.context():
         assert notes() == Counter(LABELS)
         ndb.delete_multi(OutletNote.query().fetch(keys_only=True))
-        assert engine.run(resumed(steps, call)) is Ended.LEASED
+        assert engine.run(resumed(steps, call)) is RunResult.LEASED
     world.settle()
     with world.context():
         assert notes() == Counter()
@@ -223,7 +223,7 @@ def test_a_sink_of_ones_own_writes_its_entities_with_the_transaction(services: S
     texts = [*(f"l{n}" for n in range(9)), "bad", "lost", "last"]
     with world.context():
         for text in texts:
-            LINES.push(world.clients, "lines", [Pushed(text, text, 1)])
+            LINES.push(world.clients, "lines", [PushedRecord(text, text, 1)])
     world.settle()
     with world.context():
         assert StreamChunk.query().get() is None
@@ -244,7 +244,7 @@ def test_a_test_without_services_sees_what_a_sink_makes() -> None:
     )
     test = StreamTest(pipeline)
     for each in visits("a", "b"):
-        test.push("visits", each.value, each.at)
+        test.push("visits", each.value, each.timestamp_ms)
     assert [note.label for note in test.made("visits-sink")] == ["a", "b"]
     test.push("visits", {"no": "label"}, 1)
     with pytest.raises(KeyError):
@@ -279,7 +279,7 @@ def test_a_sink_is_attached_replaced_and_detached(services: Services) -> None:
 
     def push(label: str) -> None:
         with world.context():
-            pipeline.push(world.clients, "visits", [Pushed(label, {"label": label}, 1)])
+            pipeline.push(world.clients, "visits", [PushedRecord(label, {"label": label}, 1)])
         world.settle()
 
     push("a")

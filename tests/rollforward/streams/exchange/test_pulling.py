@@ -143,6 +143,6 @@ def test_a_record_keeps_its_name_when_another_number_of_reads_is_committed() -> 
     desk.do(pull(desk.environment, "lines"))
 
     assert (died_with, source_row(desk).records) == (6, 10)
-    names = {record.at: record.id for _, record in desk.simulation.handed}
+    names = {record.timestamp_ms: record.id for _, record in desk.simulation.handed}
     assert len(names) == len(set(names.values())) == 10
-    assert all(names[record.at] == record.id for _, record in desk.simulation.handed)
+    assert all(names[record.timestamp_ms] == record.id for _, record in desk.simulation.handed)

@@ -15,8 +15,7 @@ from rollforward.datastore.transactions import transact
 from rollforward.local.cloudtasks.protocol.messages import FULL
 from rollforward.outbox.entities import OutboxTask
 from rollforward.streams import FOREVER, Pipeline, PushSource
-from rollforward.streams.exchange import ingest
-from rollforward.streams.exchange.ingest import Offer, arrival, inject
+from rollforward.streams.exchange.ingest import IngestRequest, arrival, ingest
 from rollforward.streams.pipeline import push_task
 from rollforward.streams.storage.remote_calls import Commit, Found, Key, Pause, Read, RepeatedError
 from rollforward.streams.storage.schema import OUTBOX
@@ -170,7 +169,9 @@ class Later(Schedule):
         yield Pause(wait_ms / 1_000)
         came = arrival(environment, "in", record, record["at"], record["id"])
         try:
-            yield from inject(environment, Offer("in", "", [came], receipt=self.receipts[number]))
+            yield from ingest(
+                environment, IngestRequest("in", "", [came], receipt=self.receipts[number])
+            )
         except RepeatedError:
             return
 
@@ -178,14 +179,14 @@ class Later(Schedule):
         environment = self.simulation.environment(self.simulation.machines[0])
         while any((yield Read(self.receipts))):
             yield Pause(0.05)
-        yield from inject(environment, Offer("in", "", [], FOREVER))
+        yield from ingest(environment, IngestRequest("in", "", [], FOREVER))
 
 
 def receipt_is_kept(schedule: Later, patch: pytest.MonkeyPatch) -> None:
     """The commit that lets a record in leaves its receipt; a later one deletes it."""
-    real = ingest.inject
+    real = ingest
 
-    def inject_then_forget(environment: Any, offer: Offer) -> Steps:
+    def ingest_then_forget(environment: Any, offer: IngestRequest) -> Steps:
         injected = yield from real(environment, replace(offer, receipt=None))
         if offer.receipt is not None:
             [row] = yield Read([offer.receipt])
@@ -193,7 +194,7 @@ def receipt_is_kept(schedule: Later, patch: pytest.MonkeyPatch) -> None:
                 yield Commit(deletes=[(offer.receipt, row.version)])
         return injected
 
-    patch.setattr(sys.modules[__name__], "inject", inject_then_forget)
+    patch.setattr(sys.modules[__name__], "ingest", ingest_then_forget)
 
 
 def test_what_transactions_push_counts_once_in_any_schedule() -> None:

@@ -5,7 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from rollforward.streams import FOREVER
-from rollforward.streams.exchange.ingest import REMEMBERED, Offer, arrival, let_in
+from rollforward.streams.exchange.ingest import (
+    REMEMBERED,
+    IngestRequest,
+    arrival,
+    ingest_without_wakeup,
+)
 from rollforward.streams.storage.remote_calls import Commit, OutcomeUnknownError
 from tests.rollforward.streams.simulator.driver import Came
 from tests.rollforward.streams.test_failures import tally, windows
@@ -26,7 +31,7 @@ def test_a_push_whose_reply_is_lost_is_known_although_others_have_pushed_since()
 
     desk.simulation.acts[Commit] = lossy
     arrivals = [arrival(desk.environment, "in", {"k": "a"}, 1)]  # No id tells that it came twice.
-    desk.do(let_in(desk.environment, Offer("in", "", arrivals)))
+    desk.do(ingest_without_wakeup(desk.environment, IngestRequest("in", "", arrivals)))
     desk.push(watermark=FOREVER)
     desk.run()
 

@@ -14,7 +14,7 @@ from rollforward.streams import Computation, Context, Pipeline, PushSource, Reco
 from rollforward.streams.coordinator import tick
 from rollforward.streams.driver import Engine
 from rollforward.streams.scaling.resharding import split
-from rollforward.streams.storage.remote_calls import Peeks
+from rollforward.streams.storage.remote_calls import ScanKeysMany
 from rollforward.streams.storage.schema import CHUNK, DEAD
 from rollforward.streams.sweep import sweep, sweep_pipeline
 from tests.infra.runs.sampling import one_emulator
@@ -41,10 +41,10 @@ ONE = Pipeline("p", Count, intervals=1, sources=[PushSource("in", disorder=timed
 
 def tick_that_sees_no_chunk(desk: Desk) -> None:
     """Move the watermarks while each inbox seems to be empty."""
-    look = desk.simulation.acts[Peeks]
-    desk.simulation.acts[Peeks] = lambda call: [[] for _ in call.peeks]
+    look = desk.simulation.acts[ScanKeysMany]
+    desk.simulation.acts[ScanKeysMany] = lambda call: [[] for _ in call.peeks]
     desk.do(tick(desk.environment))
-    desk.simulation.acts[Peeks] = look
+    desk.simulation.acts[ScanKeysMany] = look
 
 
 def test_a_record_that_the_watermark_has_passed_comes_back_as_a_late_one() -> None:
@@ -79,7 +79,7 @@ def test_a_record_in_an_inbox_that_was_forgotten_comes_back() -> None:
         tick_that_sees_no_chunk(desk)
         desk.wait(2)
     desk.run()
-    assert (desk.head.left, len(desk.rows(CHUNK))) == ({}, 1)
+    assert (desk.head.retired, len(desk.rows(CHUNK))) == ({}, 1)
 
     desk.do(sweep(desk.environment))
     desk.run()

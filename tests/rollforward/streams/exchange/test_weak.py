@@ -23,15 +23,15 @@ from rollforward.streams import (
 )
 from rollforward.streams.connectors.sinks import EffectSink
 from rollforward.streams.coordinator import tick
-from rollforward.streams.exchange.effect_pool import MAX_HANDS, Hands
-from rollforward.streams.exchange.ingest import Offer, arrival, inject
+from rollforward.streams.exchange.effect_pool import MAX_THREADS, EffectPool
+from rollforward.streams.exchange.ingest import IngestRequest, arrival, ingest
 from rollforward.streams.inspection.dead_letters import replay
 from rollforward.streams.model.errors import NotIdempotentError, WeakError
 from rollforward.streams.model.sink import Sink
 from rollforward.streams.scaling.resharding import split
 from rollforward.streams.storage.inbox import has_ids
-from rollforward.streams.storage.remote_calls import Commit, Found, HandOn, TooLargeError
-from rollforward.streams.storage.schema import CHUNK, DEAD, Interval, Letter
+from rollforward.streams.storage.remote_calls import CallEffects, Commit, Found, TooLargeError
+from rollforward.streams.storage.schema import CHUNK, DEAD, InboxRecord, Interval
 from tests.infra.world import Services
 from tests.rollforward.streams.harness import PACE, stream_world
 from tests.rollforward.streams.scenarios.weak_sources import ACTED, COLOURS, acted, colours, heard
@@ -157,7 +157,7 @@ def test_a_weak_hook_keeps_nothing(does: Any) -> None:
             does(ctx)
 
     test = StreamTest(Pipeline("weak", Keeping))
-    test.push("in", {"k": "a"}, at=1_000)
+    test.push("in", {"k": "a"}, timestamp_ms=1_000)
 
     [(_, failure)] = test.dead
     assert WeakError.__name__ in failure.error
@@ -174,10 +174,10 @@ def test_a_hook_that_writes_something_else_the_second_time_is_noticed_in_a_test(
             ctx.produce("passed", {**record.value, "call": Counting.calls})
 
     with pytest.raises(NotIdempotentError):
-        StreamTest(Pipeline("weak", Counting)).push("in", {"k": "a"}, at=1_000)
+        StreamTest(Pipeline("weak", Counting)).push("in", {"k": "a"}, timestamp_ms=1_000)
 
     test = StreamTest(PIPELINE)
-    test.push("in", {"k": "a"}, at=1_000)
+    test.push("in", {"k": "a"}, timestamp_ms=1_000)
     assert [each.value for each in test.read("seen")] == [{"k": "a"}]
 
 
@@ -194,7 +194,7 @@ def test_a_record_passes_a_weak_stage_in_the_commit_that_lets_it_in() -> None:
     desk.run()
     assert desk.state("seen", "a") == {"seen": 1}
     status = desk.status().computations
-    assert (status["pass"].records, status["pass"].passed, status["seen"].records) == (1, 1, 1)
+    assert (status["pass"].records, status["pass"].inlined, status["seen"].records) == (1, 1, 1)
 
 
 def test_a_record_that_is_pushed_again_counts_once_behind_a_weak_stage() -> None:
@@ -202,7 +202,7 @@ def test_a_record_that_is_pushed_again_counts_once_behind_a_weak_stage() -> None
     desk = Desk(PIPELINE)
 
     desk.push(Came("r-0", "a", 1_000), Came("r-1", "a", 1_000))
-    desk.simulation.pace = replace(desk.simulation.pace, max_passed=0)
+    desk.simulation.config = replace(desk.simulation.config, max_inlined=0)
     desk.push(Came("r-1", "a", 1_000), Came("r-2", "a", 1_000))
     assert sorted(name.split(":")[1] for name in desk.rows(CHUNK)) == ["pass", "seen"]
     desk.run()
@@ -247,8 +247,8 @@ def test_workers_that_died_pass_nothing_on() -> None:
     desk.push(Came("r-1", "a", 1_000), stream="passed")
     key = desk.environment.names.interval("seen", 0)
     store = desk.simulation.store
-    died: Interval = store.rows[key].body._replace(owner="dead", deaths=2)
-    store.rows[key] = store.rows[key]._replace(body=died)
+    crashed: Interval = store.rows[key].body._replace(owner="dead", crash_count=2)
+    store.rows[key] = store.rows[key]._replace(body=crashed)
 
     # It takes the interval, and notes the record before it works on that.
     call = desk.until(steps := desk.worker("seen"), Commit, of=3)
@@ -269,17 +269,17 @@ def test_an_inbox_that_was_left_waits_for_senders_in_front_of_weak_stages() -> N
     desk.do(split(desk.environment, "heard", 2**15))
     for _ in range(5):
         desk.do(tick(desk.environment))
-        assert desk.head.left["heard"]
+        assert desk.head.retired["heard"]
     desk.finish(steps, call)
     desk.run()
 
-    assert not desk.head.left
+    assert not desk.head.retired
     assert desk.state("heard", "a") == {"heard": 1}
 
 
 def test_a_chunk_has_ids_if_any_of_its_letters_has() -> None:
     """G1: behind a weak stage pushed records stand beside others."""
-    letters = tuple(Letter("k", 0, "in", id_, "{}") for id_ in ("", "r-1"))
+    letters = tuple(InboxRecord("k", 0, "in", id_, "{}") for id_ in ("", "r-1"))
     assert has_ids([("n", Found(letters, 1))])
     assert not has_ids([("n", Found(letters[:1], 1))])
 
@@ -289,7 +289,7 @@ def test_what_is_too_large_behind_a_weak_stage_is_let_in_as_it_came() -> None:
     desk = Desk(PIPELINE)
     desk.push(Came("r-0", "a", 1_000))
     each = arrival(desk.environment, "in", {"k": "a"}, 1_000, "r-1")
-    steps = inject(desk.environment, Offer("in", "", [each]))
+    steps = ingest(desk.environment, IngestRequest("in", "", [each]))
 
     desk.until(steps, Commit)
     desk.finish(steps, steps.throw(TooLargeError()))
@@ -302,7 +302,7 @@ def test_what_is_too_large_behind_a_weak_stage_is_let_in_as_it_came() -> None:
 def test_what_a_worker_cannot_commit_behind_a_weak_stage_goes_into_its_inbox() -> None:
     """G8: before the batch is cut, down to one record."""
     desk = Desk(Pipeline("weak", Seen, Shout, Heard, intervals=1))
-    desk.simulation.pace = replace(desk.simulation.pace, max_records=1)
+    desk.simulation.config = replace(desk.simulation.config, max_records=1)
     desk.push(Came("r-1", "a", 1_000), Came("r-2", "a", 1_000), stream="passed")
     desk.until(steps := desk.worker("seen"), Commit, of=2)
 
@@ -331,7 +331,7 @@ def test_a_weak_sink_has_acted_when_the_push_returns(world: Any) -> None:
 
         assert set(acted()) == {"a", "b"}
         found = COLOURS.status(world.clients).computations["outside"]
-        assert (found.passed, found.waiting) == (2, 0)
+        assert (found.inlined, found.waiting) == (2, 0)
     world.settle()
     assert len(ACTED) == 2
 
@@ -341,7 +341,7 @@ def test_a_sink_that_hangs_is_waited_for_until_its_record_is_durable(
     world: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """G14: the push returns all the same, and the sink acts by a task, under the same name."""
-    go_on, pace = threading.Event(), replace(PACE, hand_ms=10)
+    go_on, config = threading.Event(), replace(PACE, effect_ms=10)
     hung = []
 
     def hang(clients: Any, record: Any) -> None:
@@ -350,7 +350,7 @@ def test_a_sink_that_hangs_is_waited_for_until_its_record_is_durable(
 
     monkeypatch.setattr(COLOURS.sinks[0], "effect", hang)
     world.clients.process_state.clear()
-    world.clients.process_state.get_or_create("streams pace", lambda: pace)
+    world.clients.process_state.get_or_create("streams config", lambda: config)
     with world.context():
         COLOURS.push(world.clients, "in", colours("a"))
         assert COLOURS.status(world.clients).computations["outside"].waiting == 1
@@ -374,21 +374,21 @@ class Hanging(Sink):
 
 def test_sinks_that_hang_take_a_few_threads_and_no_more() -> None:
     """G14: memory is bounded; when they come back, there is room again."""
-    go_on, hands = threading.Event(), Hands()
+    go_on, pool = threading.Event(), EffectPool()
     sink, clients = Hanging(go_on), SimpleNamespace(context=nullcontext)
-    call = HandOn([(("hanging", 1), n) for n in range(3)], 0.001)
+    call = CallEffects([(("hanging", 1), n) for n in range(3)], 0.001)
 
-    done = [hands.hand_on(clients, {("hanging", 1): sink}, call) for _ in range(MAX_HANDS + 3)]  # type: ignore[arg-type]
+    done = [pool.deliver_all(clients, {("hanging", 1): sink}, call) for _ in range(MAX_THREADS + 3)]  # type: ignore[arg-type]
 
     assert not any(done)
-    assert sink.begun == MAX_HANDS
+    assert sink.begun == MAX_THREADS
     go_on.set()
     for thread in threading.enumerate():
         if thread.daemon and "_work" in thread.name:
             thread.join()
-    call = HandOn(call.parcels, 60)
-    assert hands.hand_on(clients, {("hanging", 1): sink}, call) == (0, 1, 2)  # type: ignore[arg-type]
-    assert sink.begun == MAX_HANDS + 3
+    call = CallEffects(call.parcels, 60)
+    assert pool.deliver_all(clients, {("hanging", 1): sink}, call) == (0, 1, 2)  # type: ignore[arg-type]
+    assert sink.begun == MAX_THREADS + 3
 
 
 def test_pulled_records_have_names_at_weak_sinks_and_need_no_ids_elsewhere() -> None:

@@ -41,7 +41,7 @@ def test_a_record_that_kills_its_source_at_a_weak_stage_is_a_dead_letter_in_the_
 
     pulled = [PullSource("in", read)] if is_pulled else []
     desk = Desk(Pipeline("weak", Kills, Seen, intervals=1, sources=pulled))
-    deaths = 0
+    crash_count = 0
     while not desk.rows(CHUNK):
         try:
             if is_pulled:
@@ -49,14 +49,17 @@ def test_a_record_that_kills_its_source_at_a_weak_stage_is_a_dead_letter_in_the_
             else:
                 desk.push(*[Came(f"r-{key}", key, 1_000) for key in keys])
         except KilledError:
-            deaths += 1
-            assert deaths <= MAX_PASSES
+            crash_count += 1
+            assert crash_count <= MAX_PASSES
             for machine in desk.simulation.machines:
                 machine.memories.clear()
 
     desk.run()
 
-    assert (deaths, desk.simulation.counts["killed"]) == (MAX_PASSES, CAREFUL_AFTER + MAX_DEATHS)
+    assert (crash_count, desk.simulation.counts["killed"]) == (
+        MAX_PASSES,
+        CAREFUL_AFTER + MAX_DEATHS,
+    )
     assert len(desk.rows(DEAD)) == 1
     assert [desk.state("seen", key) for key in keys] == [{"seen": 1}, {}, {"seen": 1}]
 

@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 
 from rollforward.streams import Computation, Context, Pipeline, PushSource, Record, Timer
 from rollforward.streams.execution.bundle_runner import MAX_PRODUCED_BYTES, run_batch
-from rollforward.streams.model.bundle import Input
+from rollforward.streams.model.bundle import KeyedRecord
 from rollforward.streams.model.key_state import NOTHING, KeyState, SetTimer
 from rollforward.streams.model.records import NEVER
 from rollforward.streams.operators.fused import Fused
 from rollforward.streams.storage.inbox import Batch, gather, inputs_of
 from rollforward.streams.storage.remote_calls import Commit, Found, TooLargeError
-from rollforward.streams.storage.schema import CHUNK, LATE, Letter, Slab, SlabBody, fingerprint
+from rollforward.streams.storage.schema import CHUNK, LATE, InboxRecord, Slab, SlabBody, fingerprint
 from rollforward.streams.storage.serde import dump, load
 from rollforward.streams.storage.state_cache import TIMER_BYTES, size_of
 from rollforward.streams.storage.state_store import summary
@@ -30,7 +30,7 @@ from tests.rollforward.streams.simulator.store import answered
 TIMES = st.integers(0, 10**15)
 LETTERS = st.lists(
     st.builds(
-        Letter,
+        InboxRecord,
         st.text(min_size=1, max_size=5),
         TIMES,
         st.sampled_from(("in", "out")),
@@ -45,12 +45,12 @@ LETTERS = st.lists(
 
 
 @given(LETTERS)
-def test_a_chunk_is_read_as_it_was_written(letters: tuple[Letter, ...]) -> None:
+def test_a_chunk_is_read_as_it_was_written(letters: tuple[InboxRecord, ...]) -> None:
     """Also one that was written before letters stood in columns."""
     for written in (dump(CHUNK, letters), json.dumps(letters).encode()):
         found = load(CHUNK, written)
         assert found == letters
-        assert all(type(each) is Letter for each in found)
+        assert all(type(each) is InboxRecord for each in found)
 
 
 @given(
@@ -59,7 +59,7 @@ def test_a_chunk_is_read_as_it_was_written(letters: tuple[Letter, ...]) -> None:
     st.integers(1, 20),
 )
 def test_a_batch_has_what_is_new_up_to_a_number(
-    written: list[tuple[bool, tuple[Letter, ...]]], met: set[str], limit: int
+    written: list[tuple[bool, tuple[InboxRecord, ...]]], met: set[str], limit: int
 ) -> None:
     """And takes out of its inbox what it was, and no more."""
     chunks = [
@@ -72,7 +72,7 @@ def test_a_batch_has_what_is_new_up_to_a_number(
     batch, expected = gather(chunks, known, limit), one_by_one(chunks, known, limit)
 
     assert batch.inputs == expected.inputs
-    assert [type(each) for each in batch.inputs] == [Input] * len(batch.inputs)
+    assert [type(each) for each in batch.inputs] == [KeyedRecord] * len(batch.inputs)
     for count in range(len(batch.inputs) + 1):
         mine, theirs = Commit(), Commit()
         assert batch.take(count, mine) == expected.take(count, theirs)
@@ -96,7 +96,7 @@ def one_by_one(chunks: Sequence[tuple[str, Found]], known: Collection[str], limi
             _, _, _, lane, at, _ = name.split(":")
             late_at, value = int(lane == str(LATE)) * int(at), json.loads(letter.text)
             batch.inputs.append(
-                Input(*letter[:1], value, *letter[1:3], late_at, letter.id, letter.text)
+                KeyedRecord(*letter[:1], value, *letter[1:3], late_at, letter.id, letter.text)
             )
             batch.ids.append(id_)
             batch.places.append((number, place))
@@ -157,9 +157,9 @@ def test_a_hook_that_ends_well_in_the_end_has_counted_once(failures: int) -> Non
                 raise ValueError
 
     before = {"k": KeyState('{"seen":4}')}
-    inputs = inputs_of([Letter("k", 1, "in", "", "{}")], late_at=0)
+    inputs = inputs_of([InboxRecord("k", 1, "in", "", "{}")], late_at=0)
 
-    effects = run_batch(Flaky(), before, inputs, watermark=0, now=0)
+    effects = run_batch(Flaky(), before, inputs, watermark=0, now_ms=0)
 
     assert (effects.counts.records, effects.counts.produced, effects.counts.dead) == (1, 1, 0)
     assert effects.keys == {"k": KeyState('{"seen":5}')}
@@ -176,12 +176,12 @@ def test_what_failed_attempts_have_written_leaves_no_less_room() -> None:
         def record(self, ctx: Context, record: Record) -> None:
             for _ in range(10):
                 ctx.produce("out", "x" * (MAX_PRODUCED_BYTES // 20))
-            if record.at == 1:
+            if record.timestamp_ms == 1:
                 raise ValueError
 
-    inputs = inputs_of([Letter("k", at, "in", "", "{}") for at in (1, 2)], late_at=0)
+    inputs = inputs_of([InboxRecord("k", at, "in", "", "{}") for at in (1, 2)], late_at=0)
 
-    effects = run_batch(Wordy(), {}, inputs, watermark=0, now=0)
+    effects = run_batch(Wordy(), {}, inputs, watermark=0, now_ms=0)
 
     assert (effects.taken, effects.counts.records, effects.counts.dead) == (2, 1, 1)
 
@@ -193,11 +193,11 @@ def test_a_batch_fires_one_timer_however_late_it_begins() -> None:
 
     class Alarm(Spoiling):
         def timer(self, ctx: Context, timer: Timer) -> None:
-            fired.append(timer.at)
+            fired.append(timer.at_ms)
 
     for at in (1, 2):
         effects = run_batch(
-            Alarm(), {"k": left}, watermark=3, now=0, due=["k"], is_over=lambda: True
+            Alarm(), {"k": left}, watermark=3, now_ms=0, due=["k"], is_over=lambda: True
         )
         assert fired[at - 1 :] == [at]
         left = effects.keys["k"]
@@ -268,8 +268,13 @@ def test_an_interval_knows_what_each_slab_has_to_do_and_its_worker_how_large_it_
     assert summary(7, body) == Slab(
         7,
         min([NEVER, *(each.hold for each in timers if not each.is_late)]),
-        min([*(each.expires for each in states), *(e.at for e in timers if not e.is_wall)]),
-        min([NEVER, *(each.at for each in timers if each.is_wall)]),
+        min(
+            [
+                *(each.expires for each in states),
+                *(e.at_ms for e in timers if not e.is_processing_time),
+            ]
+        ),
+        min([NEVER, *(each.at_ms for each in timers if each.is_processing_time)]),
         len(timers),
     )
     texts = sum(len(key) + len(state.text) for key, state in keys.items())
@@ -286,8 +291,8 @@ class Fragile(Computation):
     seen: ClassVar[list[weakref.ref[Any]]] = []
 
     def record(self, ctx: Context, record: Record) -> None:
-        hands: Any = ctx._hands
-        self.seen.append(weakref.ref(getattr(hands, "_hands", hands)))
+        hands: Any = ctx._backend
+        self.seen.append(weakref.ref(getattr(hands, "_backend", hands)))
         if record.value == "poison":
             raise ValueError
 
@@ -305,8 +310,8 @@ def test_a_batch_leaves_nothing_for_the_garbage_collector(computation: Computati
     gc.disable()
     try:
         for value in ("good", "poison"):
-            inputs = inputs_of([Letter("k", 1, "in", "", json.dumps(value))], late_at=0)
-            run_batch(computation, {}, inputs, watermark=0, now=0)
+            inputs = inputs_of([InboxRecord("k", 1, "in", "", json.dumps(value))], late_at=0)
+            run_batch(computation, {}, inputs, watermark=0, now_ms=0)
         assert len(Fragile.seen) == 5  # Poison is tried once, and then carefully.
         assert all(each() is None for each in Fragile.seen)
     finally:

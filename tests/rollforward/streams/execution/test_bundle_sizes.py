@@ -140,8 +140,8 @@ class Orders(Computation):
     inputs: ClassVar = {"in": key_of}
 
     def record(self, ctx: Context, record: Record) -> None:
-        ctx.state.list("seen").append(record.at)
-        if record.at < 10_000:
+        ctx.state.list("seen").append(record.timestamp_ms)
+        if record.timestamp_ms < 10_000:
             ctx.set_timer("end", 10_000)
 
     def timer(self, ctx: Context, timer: Timer) -> None:

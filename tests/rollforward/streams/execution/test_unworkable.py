@@ -18,13 +18,13 @@ from rollforward.streams import (
     Pipeline,
     Pulled,
     PullSource,
-    Pushed,
+    PushedRecord,
     PushSource,
     Record,
     StreamTest,
     Timer,
 )
-from rollforward.streams.exchange.outgoing import Mail
+from rollforward.streams.exchange.outgoing import Outgoing
 from rollforward.streams.exchange.pulling import pull
 from rollforward.streams.execution.bundle_runner import _Batch
 from rollforward.streams.model.errors import BadRecordError
@@ -66,8 +66,8 @@ class Waiting(Computation):
     outputs = ("out",)
 
     def record(self, ctx: Context, record: Record) -> None:
-        ctx.state[f"t{record.at}"] = record.value
-        ctx.set_timer(f"t{record.at}", record.at)
+        ctx.state[f"t{record.timestamp_ms}"] = record.value
+        ctx.set_timer(f"t{record.timestamp_ms}", record.timestamp_ms)
 
     def timer(self, ctx: Context, timer: Timer) -> None:
         ctx.state.counter("seen").add(1)
@@ -124,14 +124,14 @@ def untaken(desk: Desk, patch: pytest.MonkeyPatch) -> None:
 
 def unsent(desk: Desk, patch: pytest.MonkeyPatch) -> None:
     """What it leads to cannot be sent."""
-    real = Mail.send
+    real = Outgoing.send
 
     def send(self: Any, target: Any, letter: Any, *, late_at: int) -> None:
         if target.computation == "reading" and is_bad(letter.text):
             raise UnicodeEncodeError("utf-8", HALF, 0, 1, "surrogates not allowed")
         real(self, target, letter, late_at=late_at)
 
-    patch.setattr(Mail, "send", send)
+    patch.setattr(Outgoing, "send", send)
 
 
 def refused(desk: Desk, patch: pytest.MonkeyPatch) -> None:
@@ -169,14 +169,14 @@ def test_what_nobody_can_work_on_is_a_dead_letter_and_the_others_go_on(
     assert (letter.computation, letter.key) == ("handing", "a")
     assert letter.error
     if letter.letter is None:
-        assert (letter.tag, letter.at) == ("t41", 41)
+        assert (letter.tag, letter.timestamp_ms) == ("t41", 41)
     else:
         assert json.loads(letter.letter.text) == {"k": "a", "to": "bad"}
-        assert (letter.letter.id, letter.letter.at) == ("r41", 41)
+        assert (letter.letter.id, letter.letter.timestamp_ms) == ("r41", 41)
     assert desk.state("handing", "a")["seen"] == 59
     assert desk.state("reading", "x") == {"seen": 59}
     assert desk.rows(CHUNK) == []
-    assert desk.interval("handing").deaths == 0
+    assert desk.interval("handing").crash_count == 0
 
 
 def test_a_batch_with_one_bad_record_costs_a_bounded_number_of_commits() -> None:
@@ -231,17 +231,17 @@ def test_a_worker_without_memory_is_held_to_have_died() -> None:
         calls: ClassVar[list[int]] = []
 
         def record(self, ctx: Context, record: Record) -> None:
-            self.calls.append(record.at)
+            self.calls.append(record.timestamp_ms)
             if len(self.calls) < 3:
                 raise MemoryError
             ctx.state.counter("seen").add(1)
 
     desk = desk_of(Greedy)
     desk.push(Came("r1", "a", 1))
-    for deaths in (0, 1):
+    for crash_count in (0, 1):
         with pytest.raises(MemoryError):
             desk.do(desk.worker("greedy"))
-        assert desk.interval("greedy").deaths == deaths
+        assert desk.interval("greedy").crash_count == crash_count
         desk.wait(60)
     desk.run()
 
@@ -259,7 +259,7 @@ def test_a_key_with_half_a_character_is_none() -> None:
 
 def test_an_id_with_half_a_character_is_refused() -> None:
     with pytest.raises(BadRecordError, match="an id must be whole characters"):
-        _check_pushed([Pushed("a", {}, 1), Pushed(f"r{HALF}", {}, 1)])
+        _check_pushed([PushedRecord("a", {}, 1), PushedRecord(f"r{HALF}", {}, 1)])
 
 
 def test_a_record_with_such_an_id_that_is_in_already_is_worked_on() -> None:
@@ -303,7 +303,7 @@ def test_a_value_that_could_not_be_read_again_everywhere_is_refused() -> None:
             ctx.state["deep"] = nested(250)
 
     test = StreamTest(Pipeline("p", Deep))
-    test.push("in", {"k": "a"}, at=1)
+    test.push("in", {"k": "a"}, timestamp_ms=1)
     [(_, failure)] = test.dead
     assert "the depth of a value must be at most 200" in failure.error
 
@@ -350,9 +350,9 @@ def test_who_fails_forgets_no_workers_that_died_before_it() -> None:
     desk.wait(16)
     steps = desk.worker("tally")
     desk.until(steps, Commit, of=2)
-    assert desk.interval("tally").deaths == 1
+    assert desk.interval("tally").crash_count == 1
 
     with pytest.raises(UnavailableError):
         desk.finish(steps, steps.throw(UnavailableError()))
 
-    assert (desk.interval("tally").owner, desk.interval("tally").deaths) == ("", 1)
+    assert (desk.interval("tally").owner, desk.interval("tally").crash_count) == ("", 1)

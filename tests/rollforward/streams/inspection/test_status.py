@@ -12,7 +12,7 @@ from rollforward.streams.inspection.dead_letters import dead_letters
 from rollforward.streams.inspection.queryable_state import state, states, states_of
 from rollforward.streams.model.slots import SLOTS, slot_of
 from rollforward.streams.scaling.load_meter import STALE_MS
-from rollforward.streams.scaling.resharding import halve, merge, split
+from rollforward.streams.scaling.resharding import merge, split, split_by_keys
 from rollforward.streams.storage import state_store
 from rollforward.streams.storage.remote_calls import Found, Read
 from rollforward.streams.storage.schema import HEAD, INTERVAL, LARGE, SLAB, DeadRow, Load, Names
@@ -114,7 +114,7 @@ def test_states_are_found_by_what_was_read_before_all_was_cut_and_put_together(
 def test_of_an_interval_each_half_gets_half_of_the_keys(desk: Desk) -> None:
     """Until each of them has one of its own; what was split is read as before."""
     keys, before = KEYS[:4], desk.do(states_of(desk.environment, "kept", KEYS))
-    slots = [desk.do(halve(desk.environment, "kept", keys)) for _ in range(4)]
+    slots = [desk.do(split_by_keys(desk.environment, "kept", keys)) for _ in range(4)]
 
     assert slots[:1] == sorted(slot_of(key) for key in keys)[2:3]
     assert sorted(slots[:3]) == sorted(slot_of(key) for key in keys)[1:]
@@ -140,7 +140,7 @@ def test_before_anything_came_there_is_no_state_and_nothing_to_halve() -> None:
     desk = Desk(Pipeline("kept", Kept, intervals=1))
 
     assert desk.do(states_of(desk.environment, "kept", KEYS)) == {}
-    assert desk.do(halve(desk.environment, "kept", KEYS)) is None
+    assert desk.do(split_by_keys(desk.environment, "kept", KEYS)) is None
     assert desk.rows(HEAD) == []
 
 

@@ -22,7 +22,7 @@ class Hits(Computation):
     late_stream = "late-hits"
 
     def record(self, ctx: Context, record: Record) -> None:
-        start = record.at // MINUTE * MINUTE
+        start = record.timestamp_ms // MINUTE * MINUTE
         if start + MINUTE <= ctx.watermark:
             ctx.drop_late()
             return
@@ -45,7 +45,7 @@ WEBLOG = Pipeline("weblog", Hits, Total)
 
 
 def hit(test: StreamTest, at: int, path: str = "/") -> None:
-    test.push("requests", {"path": path}, at=at)
+    test.push("requests", {"path": path}, timestamp_ms=at)
 
 
 def test_a_window_is_counted_when_the_watermark_passes_its_end() -> None:
@@ -57,9 +57,9 @@ def test_a_window_is_counted_when_the_watermark_passes_its_end() -> None:
     assert test.read("hits") == []
 
     test.advance_watermark(MINUTE)
-    assert test.read("hits") == [Output({"path": "/", "start": 0, "hits": 2}, at=MINUTE)]
+    assert test.read("hits") == [Output({"path": "/", "start": 0, "hits": 2}, timestamp_ms=MINUTE)]
     assert test.state("total", "all") == {"hits": 2}
-    assert [timer.at for timer in test.timers("hits", "/")] == [2 * MINUTE]
+    assert [timer.at_ms for timer in test.timers("hits", "/")] == [2 * MINUTE]
 
     test.close()
     assert [output.value["hits"] for output in test.read("hits")] == [1]
@@ -91,7 +91,7 @@ def test_a_late_record_is_dropped_and_counted_when_its_window_is_closed() -> Non
 
     assert [(output.value["hits"], output.late) for output in test.read("hits")] == [(2, False)]
     assert test.late == {"hits": 1, "total": 0}
-    assert test.read("late-hits") == [Output({"path": "/"}, at=50_000, late=True)]
+    assert test.read("late-hits") == [Output({"path": "/"}, timestamp_ms=50_000, late=True)]
 
     test.advance_watermark(MINUTE + 10_000)
     hit(test, MINUTE + 5_000)
@@ -115,12 +115,12 @@ class Recorded(Computation):
         ctx.state.list("kept").append(record.value.get("n"))
 
     def timer(self, ctx: Context, timer: Timer) -> None:
-        ctx.produce("out", [timer.tag, timer.at])
+        ctx.produce("out", [timer.tag, timer.at_ms])
 
 
 def told(do: Sequence[Any], at: int = 1_000, **more: Any) -> StreamTest:
     test = StreamTest(Pipeline("p", Recorded))
-    test.push("orders", {"do": do, **more}, at=at)
+    test.push("orders", {"do": do, **more}, timestamp_ms=at)
     return test
 
 
@@ -128,7 +128,11 @@ def test_timers_fire_in_order_once_and_the_last_setting_counts() -> None:
     test = told(
         [("set_timer", (tag, at)) for tag, at in [("c", 5_000), ("b", 4_000), ("a", 4_000)]]
     )
-    test.push("orders", {"do": [("set_timer", ("c", 3_000)), ("cancel_timer", ("b",))]}, at=2_000)
+    test.push(
+        "orders",
+        {"do": [("set_timer", ("c", 3_000)), ("cancel_timer", ("b",))]},
+        timestamp_ms=2_000,
+    )
     test.read("out")
 
     test.advance_watermark(10_000)
@@ -141,17 +145,17 @@ def test_timers_fire_in_order_once_and_the_last_setting_counts() -> None:
 def test_a_timer_of_the_clock_fires_by_the_clock_and_writes_at_its_record_s_time() -> None:
     class Reminder(Recorded):
         def record(self, ctx: Context, record: Record) -> None:
-            ctx.set_timer("wall", 100, wall=True)
+            ctx.set_timer("wall", 100, processing_time=True)
 
     test = StreamTest(Pipeline("p", Reminder, Sink))
-    test.push("orders", {}, at=1_000)
+    test.push("orders", {}, timestamp_ms=1_000)
     test.advance_watermark(50_000)
 
     assert test.read("out") == []
     assert test.watermark("sink") == 1_000  # What it will write is in time then.
 
     test.advance_clock(100)
-    assert test.read("out") == [Output(["wall", 100], at=1_000)]
+    assert test.read("out") == [Output(["wall", 100], timestamp_ms=1_000)]
     assert test.watermark("sink") == 50_000
 
 
@@ -173,11 +177,11 @@ class Sink(Computation):
 def test_what_cannot_be_is_refused_and_leaves_nothing(do: Any) -> None:
     """The record is a dead letter; nothing that its hook did before remains."""
     test = told([do])
-    test.push("orders", {"n": 2}, at=1_000)
+    test.push("orders", {"n": 2}, timestamp_ms=1_000)
 
     [(computation, failure)] = test.dead
     assert computation == "recorded"
-    assert failure.what.at == 1_000  # type: ignore[union-attr]
+    assert failure.what.timestamp_ms == 1_000  # type: ignore[union-attr]
     assert [output.value for output in test.read("out")] == ["begun"]
     assert test.state("recorded", "k") == {"seen": 1, "kept": [2]}
 
@@ -189,16 +193,16 @@ def test_an_output_or_a_state_that_is_not_json_or_too_large_is_refused(bad: Any)
 
         def record(self, ctx: Context, record: Record) -> None:
             ctx.state.counter("seen").add()
-            if record.at == 1:
+            if record.timestamp_ms == 1:
                 ctx.produce("out", bad)
-            elif record.at == 2:
+            elif record.timestamp_ms == 2:
                 ctx.state["bad"] = bad if bad != "x" * 300_000 else bad * 4
 
     test = StreamTest(Pipeline("p", Bad))
     for at in range(3):
-        test.push("orders", {}, at=at)
+        test.push("orders", {}, timestamp_ms=at)
 
-    assert [failure.what.at for _, failure in test.dead] == [1, 2]  # type: ignore[union-attr]
+    assert [failure.what.timestamp_ms for _, failure in test.dead] == [1, 2]  # type: ignore[union-attr]
     assert test.state("bad", "k") == {"seen": 1}
 
 
@@ -226,7 +230,7 @@ def test_a_poison_record_takes_no_neighbour_with_it() -> None:
 
 def test_a_record_without_a_key_is_a_dead_letter_of_its_reader() -> None:
     test = StreamTest(Pipeline("p", Recorded))
-    test.push("orders", {"key": 7}, at=1)
+    test.push("orders", {"key": 7}, timestamp_ms=1)
 
     [(computation, failure)] = test.dead
     assert computation == "recorded"
@@ -238,8 +242,8 @@ def test_a_key_is_forgotten_when_its_time_to_live_is_over() -> None:
         ttl = timedelta(seconds=10)
 
     test = StreamTest(Pipeline("p", Kept))
-    test.push("orders", {"do": [("set_timer", ("t", 30_000))]}, at=1_000)
-    test.push("orders", {"n": 1}, at=6_000)
+    test.push("orders", {"do": [("set_timer", ("t", 30_000))]}, timestamp_ms=1_000)
+    test.push("orders", {"n": 1}, timestamp_ms=6_000)
 
     test.advance_watermark(15_999)
     assert test.keys("kept") == ["k"]
@@ -252,7 +256,7 @@ def test_a_late_record_does_not_make_late_what_others_have_set() -> None:
     for at, is_late in ((6_000, False), (5_000, False), (4_500, True)):
         test = told([("set_timer", ("t", 5_000))], at=1_000)
         test.advance_watermark(4_000)
-        test.push("orders", {"do": [("set_timer", ("t", at))]}, at=2_000)
+        test.push("orders", {"do": [("set_timer", ("t", at))]}, timestamp_ms=2_000)
         test.read("out")
 
         test.close()
@@ -266,7 +270,7 @@ def test_cells_keep_what_is_written_and_take_no_place_when_empty() -> None:
     class Cells(Recorded):
         def record(self, ctx: Context, record: Record) -> None:
             state = ctx.state
-            if record.at == 1:
+            if record.timestamp_ms == 1:
                 state.value("v").set({"a": 1})
                 state.list("l").append(1)
                 state.map("m").set("x", 2)
@@ -281,10 +285,10 @@ def test_cells_keep_what_is_written_and_take_no_place_when_empty() -> None:
                 state.value("v").clear()
 
     test = StreamTest(Pipeline("p", Cells))
-    test.push("orders", {}, at=1)
+    test.push("orders", {}, timestamp_ms=1)
     assert test.state("cells", "k")["b"] == [[3, "early"], [5, "late"]]
 
-    test.push("orders", {}, at=2)
+    test.push("orders", {}, timestamp_ms=2)
     assert seen == {"b": ([(3, "early")], (5, "late")), "v": ({"a": 1}, 7)}
     assert test.keys("cells") == []
 

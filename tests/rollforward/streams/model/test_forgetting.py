@@ -52,9 +52,9 @@ class Edited(Tally):
 def test_a_key_that_is_in_use_is_kept_when_its_time_to_live_is_taken_away() -> None:
     """G15: also with a time to live that the version before has left with it."""
     test = StreamTest(Pipeline("p", Tally, standby=[Tally2]))
-    test.push("in", {"k": "a"}, at=1_000)
+    test.push("in", {"k": "a"}, timestamp_ms=1_000)
     test.replace("tally", 2)
-    test.push("in", {"k": "a"}, at=2_000)
+    test.push("in", {"k": "a"}, timestamp_ms=2_000)
 
     test.advance_watermark(11_001)
 
@@ -94,13 +94,13 @@ class Alarm(Computation):
     rung: ClassVar[Counter[str]] = Counter()
 
     def record(self, ctx: Context, record: Record) -> None:
-        ctx.state["since"] = ctx.now
-        ctx.set_timer("ring", ctx.now + 30_000, wall=True)
+        ctx.state["since"] = ctx.now_ms
+        ctx.set_timer("ring", ctx.now_ms + 30_000, processing_time=True)
 
     def timer(self, ctx: Context, timer: Timer) -> None:
         self.rung[timer.tag] += ctx.state["since"] > 0
         if timer.tag == "ring":
-            ctx.set_timer("again", ctx.now + 30_000, wall=True)
+            ctx.set_timer("again", ctx.now_ms + 30_000, processing_time=True)
 
 
 @pytest.mark.parametrize("ttl_", [None, timedelta(days=1)], ids=["kept", "with a ttl"])

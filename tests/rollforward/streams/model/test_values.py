@@ -85,7 +85,7 @@ def test_each_attempt_of_a_hook_has_the_value_as_it_came() -> None:
                 raise ValueError
 
     test = StreamTest(Pipeline("p", Flaky))
-    test.push("orders", {"shop": "a", "price": 1}, at=1)
+    test.push("orders", {"shop": "a", "price": 1}, timestamp_ms=1)
 
     assert (seen, test.dead) == ([100, 100, 100], [])
 
@@ -121,7 +121,7 @@ class Parses(Computation):
     max_attempts = 2
 
     def record(self, ctx: Context, record: Record) -> None:
-        record.value["when"] = datetime.fromtimestamp(record.at, UTC)
+        record.value["when"] = datetime.fromtimestamp(record.timestamp_ms, UTC)
         if record.value.get("late"):
             ctx.drop_late()
         elif "poison" in record.value:
@@ -141,7 +141,7 @@ class Refusing(Sink):
     """Has a text become a time, and refuses it."""
 
     def make(self, record: SinkRecord) -> Any:
-        record.value["when"] = datetime.fromtimestamp(record.at, UTC)
+        record.value["when"] = datetime.fromtimestamp(record.timestamp_ms, UTC)
         raise ValueError("poison")
 
     def write(self, clients: Any, made: Any) -> None:

@@ -16,7 +16,7 @@ from rollforward.streams.model.key_state import KeyState, SetTimer
 from rollforward.streams.operators.fused import Fused
 from rollforward.streams.operators.windows import Tumbling, Windowed
 from rollforward.streams.storage.inbox import inputs_of
-from rollforward.streams.storage.schema import Letter
+from rollforward.streams.storage.schema import InboxRecord
 from rollforward.streams.testing import Output
 
 SECOND = 1_000
@@ -39,7 +39,7 @@ class Spread(Computation):
             if wait_ms:
                 tag = str(ctx.state.counter("tags").add(1))
                 ctx.state.map("waiting").set(tag, record.value)
-                ctx.set_timer(tag, record.at + wait_ms)
+                ctx.set_timer(tag, record.timestamp_ms + wait_ms)
             else:
                 ctx.produce("mid", record.value)
 
@@ -54,9 +54,9 @@ class Follow(Computation):
     outputs = ("told",)
 
     def record(self, ctx: Context, record: Record) -> None:
-        if record.at < ctx.watermark and not ctx.late:
-            ctx.state.list("bad").append([record.at, ctx.watermark])
-        ctx.state.list(record.stream).append(record.at)
+        if record.timestamp_ms < ctx.watermark and not ctx.late:
+            ctx.state.list("bad").append([record.timestamp_ms, ctx.watermark])
+        ctx.state.list(record.stream).append(record.timestamp_ms)
         ctx.produce("told", {"k": ctx.key, "stream": record.stream, "value": record.value})
 
 
@@ -80,7 +80,7 @@ def played(pipeline: Pipeline, steps: Sequence[Any], *, in_time: bool) -> Stream
             test.advance_watermark(watermark)
         else:
             key, at, waits = step
-            test.push("in", {"k": key, "waits": waits}, at=watermark * in_time + at)
+            test.push("in", {"k": key, "waits": waits}, timestamp_ms=watermark * in_time + at)
     test.close()
     return test
 
@@ -90,7 +90,7 @@ def told(test: StreamTest) -> dict[tuple[str, str], list[Any]]:
     found: dict[tuple[str, str], list[Any]] = {}
     for each in test.read("told"):
         place = each.value["k"], each.value["stream"]
-        found.setdefault(place, []).append((each.value["value"], each.at, each.late))
+        found.setdefault(place, []).append((each.value["value"], each.timestamp_ms, each.late))
     return found
 
 
@@ -133,12 +133,12 @@ class Watch(Computation):
     outputs = ("seen",)
 
     def record(self, ctx: Context, record: Record) -> None:
-        ctx.produce("seen", [record.at, ctx.watermark, ctx.late, ctx.is_over])
+        ctx.produce("seen", [record.timestamp_ms, ctx.watermark, ctx.late, ctx.is_over])
 
 
 def test_a_later_part_sees_a_watermark_that_waits_for_timers_of_those_before_it() -> None:
     test = StreamTest(Pipeline("p", Fused("fused", Spread, Watch)))
-    test.push("in", {"k": "a", "waits": [0, 300, 1_200]}, at=100)
+    test.push("in", {"k": "a", "waits": [0, 300, 1_200]}, timestamp_ms=100)
     test.advance_watermark(200)
     test.close()
 
@@ -156,7 +156,7 @@ def test_a_late_timer_does_not_move_a_later_parts_watermark_back() -> None:
         "spread:2": SetTimer(500, False, 500, False),
     }
     state = KeyState(waiting, timers)
-    effects = run_batch(fused, {"a": state}, watermark=900, now=0, due=["a"])
+    effects = run_batch(fused, {"a": state}, watermark=900, now_ms=0, due=["a"])
 
     assert [each.text for each in effects.productions] == [
         "[100,500,true,false]", "[500,500,false,false]",
@@ -190,7 +190,7 @@ class KeepsToo(Keeps):
 
 def test_each_part_gets_a_value_of_its_own_as_json_has_made_it() -> None:
     test = StreamTest(Pipeline("p", Fused("fused", Changes, Keeps, KeepsToo)))
-    test.push("in", {"k": "a"}, at=1)
+    test.push("in", {"k": "a"}, timestamp_ms=1)
 
     state = test.state("fused", "a")
     assert state["changes"]["mine"]["many"] == ["more"]
@@ -208,7 +208,7 @@ class KeepsInputToo(Keeps):
 
 def test_a_stream_from_outside_may_have_several_parts() -> None:
     test = StreamTest(Pipeline("p", Fused("fused", KeepsInput, KeepsInputToo)))
-    test.push("in", {"k": "a", "many": []}, at=1)
+    test.push("in", {"k": "a", "many": []}, timestamp_ms=1)
 
     assert test.state("fused", "a") == {
         "keeps-input": {"kept": {"k": "a", "many": ["keeps-input"]}},
@@ -236,7 +236,7 @@ def test_a_hook_that_fails_undoes_what_all_parts_have_done_and_takes_no_neighbou
     test = StreamTest(Pipeline("p", Fused("fused", Spread, Fails)))
     inputs = [{"k": "a", "waits": [0]}, {"k": "a", "waits": [0], "poison": 1}]
     for value in (*inputs, inputs[0]):
-        test.push("in", value, at=1)
+        test.push("in", value, timestamp_ms=1)
 
     assert [each.value for each in test.read("out")] == [inputs[0]] * 2
     assert test.state("fused", "a") == {"spread": {"seen": 2}, "fails": {"seen": 2}}
@@ -247,7 +247,7 @@ def test_a_hook_that_fails_undoes_what_all_parts_have_done_and_takes_no_neighbou
 def test_a_timer_whose_record_fails_is_the_dead_letter() -> None:
     """G7: and what it has taken out of its state is there for when it is replayed."""
     test = StreamTest(Pipeline("p", Fused("fused", Spread, Fails)))
-    test.push("in", {"k": "a", "waits": [300], "poison": 1}, at=1)
+    test.push("in", {"k": "a", "waits": [300], "poison": 1}, timestamp_ms=1)
     test.close()
 
     [(_, failure)] = test.dead
@@ -263,7 +263,7 @@ class OtherKey(Fails):
 def test_a_record_with_another_key_fails() -> None:
     test = StreamTest(Pipeline("p", Fused("fused", Spread, OtherKey)))
     for more in ({}, {"other": "b"}):
-        test.push("in", {"k": "a", "waits": [0], **more}, at=1)
+        test.push("in", {"k": "a", "waits": [0], **more}, timestamp_ms=1)
 
     assert len(test.read("out")) == 1
     [(_, failure)] = test.dead
@@ -281,8 +281,8 @@ class Floods(Computation):
 
 def test_what_parts_write_for_each_other_in_one_hook_is_bounded() -> None:
     test = StreamTest(Pipeline("p", Fused("fused", Floods, Fails)))
-    test.push("in", {"k": "a", "times": 4}, at=1)
-    test.push("in", {"k": "a", "times": 11}, at=1)
+    test.push("in", {"k": "a", "times": 4}, timestamp_ms=1)
+    test.push("in", {"k": "a", "times": 11}, timestamp_ms=1)
 
     assert test.state("fused", "a")["fails"] == {"seen": 4}
     assert "one call may write" in test.dead[0][1].error
@@ -295,10 +295,10 @@ class Clock(Computation):
     outputs = ("told",)
 
     def record(self, ctx: Context, record: Record) -> None:
-        ctx.set_timer("tell", ctx.now + SECOND, wall=True)
+        ctx.set_timer("tell", ctx.now_ms + SECOND, processing_time=True)
 
     def timer(self, ctx: Context, timer: Timer) -> None:
-        ctx.produce("told", [timer.tag, timer.at, timer.is_wall])
+        ctx.produce("told", [timer.tag, timer.at_ms, timer.is_processing_time])
 
 
 class Relay(Clock):
@@ -308,12 +308,12 @@ class Relay(Clock):
 
 def test_only_a_part_that_writes_for_no_other_has_timers_of_the_clock() -> None:
     test = StreamTest(Pipeline("p", Fused("fused", Spread, Clock)))
-    test.push("in", {"k": "a", "waits": [0]}, at=1)
+    test.push("in", {"k": "a", "waits": [0]}, timestamp_ms=1)
     test.advance_clock(SECOND)
-    assert test.read("told") == [Output(["tell", SECOND, True], at=1)]
+    assert test.read("told") == [Output(["tell", SECOND, True], timestamp_ms=1)]
 
     test = StreamTest(Pipeline("p", Fused("fused", Relay, Clock)))
-    test.push("in", {"k": "a"}, at=1)
+    test.push("in", {"k": "a"}, timestamp_ms=1)
     assert "relay cannot have timers of the clock" in test.dead[0][1].error
 
 
@@ -327,7 +327,7 @@ class Cancels(Spread):
 
 def test_a_timer_is_cancelled_by_its_part() -> None:
     test = StreamTest(Pipeline("p", Fused("fused", Cancels, Fails)))
-    test.push("in", {"k": "a", "waits": [300]}, at=1)
+    test.push("in", {"k": "a", "waits": [300]}, timestamp_ms=1)
     test.close()
 
     assert test.state("fused", "a")["cancels"]["had"] is True
@@ -370,17 +370,17 @@ def late_of(*parts: type[Computation]) -> tuple[StreamTest, Any]:
     """Have one record in time and one late; return the batch of a late one, too."""
     fused = Fused("fused", *parts)
     test = StreamTest(Pipeline("p", fused))
-    test.push("in", {"k": "a", "waits": [0]}, at=10)
+    test.push("in", {"k": "a", "waits": [0]}, timestamp_ms=10)
     test.advance_watermark(20)
-    test.push("in", {"k": "a", "waits": [0]}, at=10)
-    inputs = inputs_of([Letter("a", 10, "in", "", '{"k":"a","waits":[0]}')], late_at=1)
-    return test, run_batch(fused, {}, inputs, watermark=20, now=0).counts
+    test.push("in", {"k": "a", "waits": [0]}, timestamp_ms=10)
+    inputs = inputs_of([InboxRecord("a", 10, "in", "", '{"k":"a","waits":[0]}')], late_at=1)
+    return test, run_batch(fused, {}, inputs, watermark=20, now_ms=0).counts
 
 
 def test_a_late_record_that_its_part_drops_counts_as_late() -> None:
     test, counts = late_of(Drops, Fails)
 
-    assert (counts.records, counts.late, counts.late_inside) == (0, 1, 0)
+    assert (counts.records, counts.late, counts.late_between_parts) == (0, 1, 0)
     assert [each.late for each in test.read("too-late")] == [True]
     assert len(test.read("out")) == 1
 
@@ -389,7 +389,7 @@ def test_one_that_is_dropped_by_a_later_part_counts_as_worked_on_and_as_late_ins
     """G7: so what came in is still the sum of what was worked on, late, and dead."""
     test, counts = late_of(Spread, DropsLater)
 
-    assert (counts.records, counts.late, counts.late_inside) == (1, 0, 1)
+    assert (counts.records, counts.late, counts.late_between_parts) == (1, 0, 1)
     assert [each.late for each in test.read("later")] == [True]
     assert test.late["fused"] == 1
 
@@ -407,7 +407,7 @@ class DropsTimer(Spread):
 
 def test_a_part_cannot_drop_a_timer() -> None:
     test = StreamTest(Pipeline("p", Fused("fused", DropsTimer, Fails)))
-    test.push("in", {"k": "a", "waits": [300]}, at=1)
+    test.push("in", {"k": "a", "waits": [300]}, timestamp_ms=1)
     test.close()
     assert "a timer cannot be dropped as late" in test.dead[0][1].error
 
@@ -422,8 +422,8 @@ class Remembers(Drops):
     ttl = timedelta(seconds=1)
 
     def record(self, ctx: Context, record: Record) -> None:
-        ctx.state["last"] = record.at
-        ctx.produce(self.outputs[0], record.value, record.at + 5 * SECOND)
+        ctx.state["last"] = record.timestamp_ms
+        ctx.produce(self.outputs[0], record.value, record.timestamp_ms + 5 * SECOND)
 
 
 class RemembersLonger(Remembers):
@@ -434,7 +434,7 @@ class RemembersLonger(Remembers):
 
 def test_a_key_is_forgotten_as_one_when_the_last_part_forgets_it() -> None:
     test = StreamTest(Pipeline("p", Fused("fused", Remembers, RemembersLonger)))
-    test.push("in", {"k": "a"}, at=1)
+    test.push("in", {"k": "a"}, timestamp_ms=1)
 
     test.advance_watermark(7 * SECOND)  # Behind the latest record of a part: that at 5001.
     assert set(test.state("fused", "a")) == {"remembers", "remembers-longer"}

@@ -48,9 +48,9 @@ def test_another_version_goes_on_with_the_states_of_its_parts() -> None:
     later = Fused("fused", LaterTally, Follow, version=2, reads=[1])
     early = Fused("fused", Tally, Follow, Watch)
     test = StreamTest(Pipeline("p", early, standby=[later]))
-    test.push("in", {"k": "a"}, at=1)
+    test.push("in", {"k": "a"}, timestamp_ms=1)
     test.replace("fused", 2)
-    test.push("in", {"k": "a"}, at=2)
+    test.push("in", {"k": "a"}, timestamp_ms=2)
 
     assert test.state("fused", "a") == {"tally": {"count": 102}, "follow": {"mid": [1, 2]}}
 
@@ -58,7 +58,7 @@ def test_another_version_goes_on_with_the_states_of_its_parts() -> None:
 def test_what_a_part_that_is_not_there_any_more_has_left_is_forgotten_if_that_is_said() -> None:
     later = Fused("fused", Tally, Watch, version=2, reads=[1], forgets=["spread"])
     test = StreamTest(Pipeline("p", Fused("fused", Spread, Watch), standby=[later]))
-    test.push("in", {"k": "a", "waits": [300]}, at=1)
+    test.push("in", {"k": "a", "waits": [300]}, timestamp_ms=1)
     test.replace("fused", 2)
     test.close()
 
@@ -70,7 +70,7 @@ def test_a_timer_of_no_part_is_a_dead_letter() -> None:
     """G16: nothing that was set is dropped in silence."""
     later = Fused("fused", Tally, Watch, version=2, reads=[1])
     test = StreamTest(Pipeline("p", Fused("fused", Spread, Watch), standby=[later]))
-    test.push("in", {"k": "a", "waits": [300]}, at=1)
+    test.push("in", {"k": "a", "waits": [300]}, timestamp_ms=1)
     test.replace("fused", 2)
     test.close()
 
@@ -181,22 +181,22 @@ def test_what_stays_inside_has_no_readers_and_no_writers_outside() -> None:
 def test_a_stream_that_parts_read_can_leave_as_well() -> None:
     fused = Fused("fused", Spread, Watch, outputs=["mid", "seen"])
     test = StreamTest(Pipeline("p", fused, Keeps))
-    test.push("in", {"k": "a", "waits": [0], "many": []}, at=1)
+    test.push("in", {"k": "a", "waits": [0], "many": []}, timestamp_ms=1)
 
     assert len(test.read("seen")) == len(test.read("mid")) == 1
     assert "kept" in test.state("keeps", "a")
 
 
 def test_an_output_before_its_input_or_of_an_unknown_stream_fails() -> None:
-    class Early(Tally):
+    class PercentileWatermarks(Tally):
         name = "early"
 
         def record(self, ctx: Context, record: Record) -> None:
-            ctx.produce(record.value["to"], record.value, record.at - 1)
+            ctx.produce(record.value["to"], record.value, record.timestamp_ms - 1)
 
-    test = StreamTest(Pipeline("p", Fused("fused", Early, Watch)))
+    test = StreamTest(Pipeline("p", Fused("fused", PercentileWatermarks, Watch)))
     for stream in ("mid", "nowhere"):
-        test.push("in", {"k": "a", "to": stream}, at=5)
+        test.push("in", {"k": "a", "to": stream}, timestamp_ms=5)
 
     assert [failure.error.partition(":")[0] for _, failure in test.dead] == [
         "TooEarlyError", "UnknownStreamError",

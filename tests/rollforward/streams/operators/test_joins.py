@@ -40,7 +40,7 @@ def as_of_join(max_age: int | None = None, *, outer: bool = True) -> StreamTest:
 
 
 def push(test: StreamTest, side: str, at: int, name: str = "k") -> None:
-    test.push(side, [name, at], at=at)
+    test.push(side, [name, at], timestamp_ms=at)
 
 
 def pairs(test: StreamTest) -> list[tuple[int | None, int | None]]:
@@ -57,7 +57,7 @@ def test_a_window_join_pairs_all_of_one_window_at_its_end() -> None:
     test.advance_watermark(10)
 
     written = test.read("out")
-    assert [output.at for output in written] == [10, 10]
+    assert [output.timestamp_ms for output in written] == [10, 10]
     assert written[0].value == {
         "key": "k", "start": 0, "end": 10,
         "left": ["k", 1], "left_at": 1, "right": ["k", 9], "right_at": 9,
@@ -93,7 +93,10 @@ def test_an_interval_join_pairs_at_once_and_forgets_what_can_meet_no_more() -> N
     for at in (7, 8, 13, 14):
         push(test, "right", at)
     written = test.read("out")
-    assert [(output.value["right_at"], output.at) for output in written] == [(8, 10), (13, 13)]
+    assert [(output.value["right_at"], output.timestamp_ms) for output in written] == [
+        (8, 10),
+        (13, 13),
+    ]
 
     test.advance_watermark(13)
     assert test.state("j", "k")["left"] == [[10, ["k", 10]]]

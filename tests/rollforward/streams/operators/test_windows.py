@@ -36,7 +36,7 @@ def windowed(windows: Windows, **options: Any) -> StreamTest:
 
 def push(test: StreamTest, *seconds: float, key: str = "k", n: int = 1) -> None:
     for each in seconds:
-        test.push("in", {"key": key, "n": n}, at=round(each * SECOND))
+        test.push("in", {"key": key, "n": n}, timestamp_ms=round(each * SECOND))
 
 
 def results(test: StreamTest) -> list[tuple[str, float, float, Any]]:
@@ -60,7 +60,7 @@ def test_a_tumbling_window_ends_with_the_watermark_and_leaves_nothing() -> None:
     [output] = test.read("out")
     bounds = {"key": "k", "start": 0, "end": 10_000}
     assert output.value == {**bounds, "pane": "on-time", "records": 2, "value": 2}
-    assert (output.at, output.late) == (10_000, False)
+    assert (output.timestamp_ms, output.late) == (10_000, False)
 
     test.close()
     assert results(test) == [("on-time", 10, 20, 1)]
@@ -162,7 +162,7 @@ def test_a_record_between_two_sessions_makes_them_one() -> None:
     for n, at in enumerate((20, 3, 12)):
         push(test, at, n=n)
 
-    assert [timer.at for timer in test.timers("w", "k")] == [30 * SECOND]
+    assert [timer.at_ms for timer in test.timers("w", "k")] == [30 * SECOND]
     test.close()
     [(pane, start, end, values)] = results(test)
     assert (pane, start, end) == ("on-time", 3, 30)
@@ -262,7 +262,7 @@ def test_a_window_of_results_waits_for_the_latest_of_them() -> None:
     """Results of the same bounds come one stage after the other: the window is due after each."""
     test = windowed(Enclosing())
     for at in (10_000, 10_003):
-        test.push("in", {"key": "k", "start": 0, "end": 10_000, "pane": "on-time"}, at=at)
+        test.push("in", {"key": "k", "start": 0, "end": 10_000, "pane": "on-time"}, timestamp_ms=at)
     test.advance_watermark(10_003)
     assert results(test) == []
     test.close()

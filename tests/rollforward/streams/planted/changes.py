@@ -29,7 +29,7 @@ def calm(schedule: Any, patch: pytest.MonkeyPatch) -> None:
 def senders_are_not_waited_for(schedule: Any, patch: pytest.MonkeyPatch) -> None:
     """A computation has left when it is empty, whoever may send to it still."""
     for module in (phases, teardown):
-        patch.setattr(module, "noted_by_all", lambda rows: FOREVER)
+        patch.setattr(module, "acknowledged_layout", lambda rows: FOREVER)
 
 
 def silent_ones_stay(schedule: Any, patch: pytest.MonkeyPatch) -> None:
@@ -61,13 +61,13 @@ def who_is_not_known_gets_nothing(schedule: Any, patch: pytest.MonkeyPatch) -> N
     """Code sends to those readers that it knows."""
 
     def route(self: Any, stream: str, value: Any) -> Any:
-        found = super(plan.PlanGraph, self).route(stream, value)
+        found = super(plan.ActiveGraph, self).route(stream, value)
         computations = self.computations
-        known = {n for n in computations if not isinstance(computations[n], plan.Absent)}
+        known = {n for n in computations if not isinstance(computations[n], plan.MissingVersion)}
         return tuple(each for each in found if each.computation in known)
 
-    patch.setattr(plan.PlanGraph, "route", route)
-    patch.setattr(plan.PlanGraph, "check_readers", lambda self, stream: None)
+    patch.setattr(plan.ActiveGraph, "route", route)
+    patch.setattr(plan.ActiveGraph, "check_readers", lambda self, stream: None)
 
 
 def workers_keep_their_version(schedule: Any, patch: pytest.MonkeyPatch) -> None:
@@ -92,7 +92,7 @@ def births_repeat(schedule: Any, patch: pytest.MonkeyPatch) -> None:
     """What is attached again has the inboxes and generations that it had before."""
     real = changes.with_intervals
 
-    def with_intervals(environment: Any, head: Head, new: Iterable[Any], born: int) -> Any:
+    def with_intervals(environment: Any, head: Head, new: Iterable[Any], created_in: int) -> Any:
         return real(environment, head, new)
 
     patch.setattr(changes, "with_intervals", with_intervals)

@@ -13,7 +13,7 @@ from tests.rollforward.streams.scenarios.fusing import Fusing
 
 def timers_hold_nothing(schedule: Fusing, patch: pytest.MonkeyPatch) -> None:
     """A part sees the watermark of them all, while others' timers still write for it."""
-    patch.setattr(_Steps, "watermark", property(lambda self: self._hands.watermark))
+    patch.setattr(_Steps, "watermark", property(lambda self: self._backend.watermark))
 
 
 def late_is_forgotten(schedule: Fusing, patch: pytest.MonkeyPatch) -> None:
@@ -31,7 +31,7 @@ def late_timers_hold(schedule: Fusing, patch: pytest.MonkeyPatch) -> None:
     real = _Steps._begin
 
     def begin(self: Any, fired: tuple[str, int] | None) -> None:
-        real(self, fired and (fired[0], self._hands.firing.at))
+        real(self, fired and (fired[0], self._backend.firing.at_ms))
 
     patch.setattr(_Steps, "_begin", begin)
 

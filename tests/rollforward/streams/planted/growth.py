@@ -9,7 +9,7 @@ import pytest
 
 from rollforward.streams.exchange import wakeups
 from rollforward.streams.scaling import resharding
-from rollforward.streams.storage.layout import Inbox, inboxes_of, left_of
+from rollforward.streams.storage.layout import Inbox, inboxes_of, retired_of
 from rollforward.streams.storage.schema import Head, Interval
 from rollforward.streams.watermarks import cut_reader, inbox_scan
 from rollforward.streams.workers import lease
@@ -32,7 +32,7 @@ def heirs_sleep(schedule: Reshaped, patch: pytest.MonkeyPatch) -> None:
         yield from ()
 
     calm(schedule, patch)
-    patch.setattr(wakeups, "_ring_heirs", nobody)
+    patch.setattr(wakeups, "_wake_successors", nobody)
 
 
 def generation_begins_again(schedule: Reshaped, patch: pytest.MonkeyPatch) -> None:
@@ -63,12 +63,12 @@ def left_is_forgotten(schedule: Reshaped, patch: pytest.MonkeyPatch) -> None:
 
     def forgotten(environment: Any, head: Any, rows: Any, filled: Any) -> dict[str, Any]:
         kept = {
-            name: [e for e in left_of(head, name) if (name, Inbox(e.born, e.lo)) in filled]
-            for name in head.left
+            name: [e for e in retired_of(head, name) if (name, Inbox(e.created_in, e.lo)) in filled]
+            for name in head.retired
         }
         return {name: left for name, left in kept.items() if left}
 
-    patch.setattr(cut_reader, "still_left", forgotten)
+    patch.setattr(cut_reader, "still_retired", forgotten)
 
 
 def late_overtakes(schedule: Reshaped, patch: pytest.MonkeyPatch) -> None:
@@ -95,6 +95,6 @@ def percentile_stays(schedule: Schedule, patch: pytest.MonkeyPatch) -> None:
     """Timers follow the watermark of a percentile that nobody asks for any more."""
 
     def reached(head: Head, computation: str) -> int:
-        return head.early.get(computation, head.inputs.get(computation, 0))
+        return head.percentile_watermarks.get(computation, head.inputs.get(computation, 0))
 
     patch.setattr(Head, "reached", reached)

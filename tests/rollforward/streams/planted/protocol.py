@@ -18,10 +18,10 @@ from rollforward.streams.storage import dedup, state_store
 from rollforward.streams.storage.remote_calls import (
     ChangedError,
     Commit,
-    Peek,
-    Peeks,
     Read,
     Scan,
+    ScanKeys,
+    ScanKeysMany,
     Snapshot,
 )
 from rollforward.streams.storage.schema import (
@@ -65,7 +65,7 @@ def _due_only(cut: Any, now_ms: int) -> list[tuple[str, int]]:
     return [
         place
         for place, interval in cut.intervals.items()
-        if interval.due <= cut.inputs[place[0]] and not interval.is_held(now_ms)
+        if interval.due <= cut.inputs[place[0]] and not interval.is_leased(now_ms)
     ]
 
 
@@ -83,12 +83,12 @@ def same_generation(schedule: Schedule, patch: pytest.MonkeyPatch) -> None:
 def scan_before_raise(schedule: Schedule, patch: pytest.MonkeyPatch) -> None:
     """The inbox is looked at before the generation rises, and not again."""
 
-    class Early(Worker):
-        early: Any = ()
+    class PercentileWatermarks(Worker):
+        percentile_watermarks: Any = ()
 
         def take(self) -> Steps:
             inbox = self.names.inbox(self.name, self.lo)
-            self.early = yield Scan(CHUNK, inbox, f"{inbox}2", 20)
+            self.percentile_watermarks = yield Scan(CHUNK, inbox, f"{inbox}2", 20)
             return (yield from super().take())
 
         def step(self) -> Steps:
@@ -98,7 +98,7 @@ def scan_before_raise(schedule: Schedule, patch: pytest.MonkeyPatch) -> None:
             yield from ()
             if not isinstance(call, Scan):
                 return None
-            early, self.early = self.early, ()
+            early, self.percentile_watermarks = self.percentile_watermarks, ()
             return (early,)
 
         def leave(self) -> Steps:
@@ -106,7 +106,7 @@ def scan_before_raise(schedule: Schedule, patch: pytest.MonkeyPatch) -> None:
             return True
 
     calm_without_sweep(schedule, patch)
-    schedule.simulation.worker = Early
+    schedule.simulation.worker = PercentileWatermarks
 
 
 def no_last_look(schedule: Schedule, patch: pytest.MonkeyPatch) -> None:
@@ -125,7 +125,7 @@ def hands_on_to_nobody(schedule: Schedule, patch: pytest.MonkeyPatch) -> None:
     """Who gives way, or has run for long, wakes nobody who goes on."""
 
     class Silent(Worker):
-        def _hand_on(self) -> Steps:
+        def _yield_interval(self) -> Steps:
             if self.interval.owner:
                 yield from self._release()
 
@@ -140,7 +140,7 @@ def forgotten_ring(schedule: Schedule, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
         schedule.simulation,
         "environment",
-        lambda machine: replace(real(machine), later=lambda steps: None),
+        lambda machine: replace(real(machine), run_in_background=lambda steps: None),
     )
 
 
@@ -195,7 +195,7 @@ def used_values(schedule: Schedule, patch: pytest.MonkeyPatch) -> None:
 
 def never_gives_up(schedule: Schedule, patch: pytest.MonkeyPatch) -> None:
     """What nobody can work on is tried again and again."""
-    patch.setattr(worker, "give_up", lambda *args: None)
+    patch.setattr(worker, "quarantine", lambda *args: None)
 
 
 def no_dedup(schedule: Schedule, patch: pytest.MonkeyPatch) -> None:
@@ -231,7 +231,7 @@ def _tick_by(early: Any, environment: Environment, *why: str | int) -> Steps:
             if early is not None:
                 yield from early(environment, known)
             return None
-        if isinstance(call, Peeks):
+        if isinstance(call, ScanKeysMany):
             if early is None:
                 yield from _read_timers(environment, call.peeks[0].low.split(":")[1], known)
                 return None
@@ -254,7 +254,7 @@ def _reversed(environment: Environment, known: dict[Any, Any]) -> Steps:
     for name in reversed(environment.pipeline.graph.order if head else []):
         for lo in (0, 2**15):
             low, high = names.inbox_range(name, lo, head.body.inputs.get(name, 0))
-            known[low[:-20]] = yield Peek(CHUNK, low, high)
+            known[low[:-20]] = yield ScanKeys(CHUNK, low, high)
         yield from _read_timers(environment, name, known)
 
 
@@ -287,7 +287,7 @@ def free_return(schedule: Schedule, patch: pytest.MonkeyPatch) -> None:
 
     def unmarked(environment: Any, cut: Any, stream: str, rows: Any) -> None:
         real(environment, cut, stream, rows)
-        cut.silent.clear()
+        cut.idle.clear()
 
     patch.setattr(cut_reader, "_see_source", unmarked)
 
@@ -309,7 +309,7 @@ def no_wall_hold(schedule: Mixed, patch: pytest.MonkeyPatch) -> None:
         keys = {
             key: state._replace(
                 timers={
-                    tag: timer._replace(is_late=timer.is_late or timer.is_wall)
+                    tag: timer._replace(is_late=timer.is_late or timer.is_processing_time)
                     for tag, timer in state.timers.items()
                 }
             )

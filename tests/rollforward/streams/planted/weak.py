@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from rollforward.streams.exchange import ingest, inline
-from rollforward.streams.exchange.inline import Passage
+from rollforward.streams.exchange.inline import InlineRun
 from rollforward.streams.execution import bundle_runner
 from rollforward.streams.execution.bundle_runner import run_batch
 from rollforward.streams.model.bundle import Target
 from rollforward.streams.storage.inbox import inputs_of
 from rollforward.streams.storage.remote_calls import Attempt, Commit
-from rollforward.streams.storage.schema import CHUNK, Letter
+from rollforward.streams.storage.schema import CHUNK, InboxRecord
 from rollforward.streams.watermarks import inbox_scan
 from rollforward.streams.workers import sink_worker
 from rollforward.streams.workers.worker import Worker
@@ -27,41 +27,41 @@ from tests.rollforward.streams.simulator.store import Steps, answered
 
 def straggler_is_released(schedule: Weak, patch: pytest.MonkeyPatch) -> None:
     """What a weak sink has not done in time is not put into its inbox."""
-    patch.setattr(Passage, "post", lambda self, handed: None)
+    patch.setattr(InlineRun, "post", lambda self, handed: None)
 
 
 def acked_before_done(schedule: Weak, patch: pytest.MonkeyPatch) -> None:
     """What was given to a weak sink counts as done."""
-    real = ingest.hand_on
+    real = ingest.call_effects
 
-    def trusting(environment: Any, passage: Passage) -> Steps:
+    def trusting(environment: Any, passage: InlineRun) -> Steps:
         yield from real(environment, passage)
         return frozenset(passage.parcels)
 
-    patch.setattr(ingest, "hand_on", trusting)
+    patch.setattr(ingest, "call_effects", trusting)
 
 
 def late_passes(schedule: Weak, patch: pytest.MonkeyPatch) -> None:
     """Late records pass, too, and may overtake themselves, sent in time, in an inbox."""
-    real = Passage.send
+    real = InlineRun.send
 
-    def send(self: Passage, target: Target, letter: Letter, *, late_at: int) -> None:
+    def send(self: InlineRun, target: Target, letter: InboxRecord, *, late_at: int) -> None:
         stage = self._graph.computations[target.computation]
         if not late_at or target.computation not in self._weak or stage in (*_sinks(self),):
             real(self, target, letter, late_at=late_at)
             return
         inputs = inputs_of([letter], late_at=1)
-        effects = run_batch(stage, {}, inputs, watermark=0, now=0, route=self._graph.route)
+        effects = run_batch(stage, {}, inputs, watermark=0, now_ms=0, route=self._graph.route)
         if effects.failures:
             real(self, target, letter, late_at=1)
         for production in effects.productions:
             self.produce([production])
 
-    patch.setattr(Passage, "send", send)
+    patch.setattr(InlineRun, "send", send)
     schedule.client.luck = [0.1] * len(schedule.client.luck)  # Many come late.
 
 
-def _sinks(passage: Passage) -> Iterator[Any]:
+def _sinks(passage: InlineRun) -> Iterator[Any]:
     yield from passage._environment.pipeline.sinks
 
 
@@ -82,8 +82,8 @@ def results_follow(schedule: Weak, patch: pytest.MonkeyPatch) -> None:
 
 def released_before_durable(schedule: Weak, patch: pytest.MonkeyPatch) -> None:
     """A source goes on first, and then commits what came of its records behind weak stages."""
-    real = schedules.inject
-    patch.setattr(schedules, "inject", lambda *args: answered(real(*args), _chunks_last))
+    real = schedules.ingest
+    patch.setattr(schedules, "ingest", lambda *args: answered(real(*args), _chunks_last))
 
 
 def _chunks_last(call: Any) -> Iterator[Any]:

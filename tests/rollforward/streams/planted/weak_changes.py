@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rollforward.streams.exchange import inline
-from rollforward.streams.exchange.inline import Parcel, Passage
+from rollforward.streams.exchange.inline import InlineRun, PendingEffect
 from rollforward.streams.execution import bundle_runner
 from rollforward.streams.graph.declaration import Declaration
 from rollforward.streams.model.bundle import derived_id
@@ -28,12 +28,12 @@ def calm(schedule: WeakChanges, patch: pytest.MonkeyPatch) -> None:
 def handed_by_name(schedule: WeakChanges, patch: pytest.MonkeyPatch) -> None:
     """A record that one weak sink has acted on counts as done for all of them."""
 
-    def post(self: Passage, handed: Collection[Parcel]) -> None:
+    def post(self: InlineRun, handed: Collection[PendingEffect]) -> None:
         done = {each.letter for each in handed}
         real(self, {each for each in self.parcels if each.letter in done})
 
-    real = Passage.post
-    patch.setattr(Passage, "post", post)
+    real = InlineRun.post
+    patch.setattr(InlineRun, "post", post)
 
 
 def places_of_all_streams(schedule: WeakChanges, patch: pytest.MonkeyPatch) -> None:
@@ -64,14 +64,14 @@ def horizon_of_what_runs(schedule: WeakChanges, patch: pytest.MonkeyPatch) -> No
 
 def code_says_what_passes(schedule: WeakChanges, patch: pytest.MonkeyPatch) -> None:
     """Records pass through what the code declares, not through what runs."""
-    real = Passage.__init__
+    real = InlineRun.__init__
 
-    def begin(self: Passage, environment: Any, *args: Any, **more: Any) -> None:
+    def begin(self: InlineRun, environment: Any, *args: Any, **more: Any) -> None:
         real(self, environment, *args, **more)
         self._graph = environment.pipeline.graph
         self._weak = self._graph.weak if self._weak else ()
 
-    patch.setattr(Passage, "__init__", begin)
+    patch.setattr(InlineRun, "__init__", begin)
 
 
 def one_id_at_all_sinks(schedule: WeakChanges, patch: pytest.MonkeyPatch) -> None:

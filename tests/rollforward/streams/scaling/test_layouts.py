@@ -20,7 +20,7 @@ from rollforward.streams.operators.hot_keys import two_phase
 from rollforward.streams.operators.windows import Session, Tumbling, Windowed
 from rollforward.streams.scaling import load_meter
 from rollforward.streams.scaling.autosplit import split_if_full
-from rollforward.streams.scaling.load_meter import LoadMeter, middle, to_merge
+from rollforward.streams.scaling.load_meter import LoadMeter, merge_candidate, middle
 from rollforward.streams.scaling.resharding import merge, split
 from rollforward.streams.storage import dedup, state_store
 from rollforward.streams.storage.schema import IDS, Head, Load
@@ -78,7 +78,7 @@ def test_the_results_are_those_of_one_interval_whatever_is_split_or_merged(
         status = WEBLOG.status(clients).computations["hits"]
         assert (status.records, status.repeated) == (24, 12)
         assert dict(WEBLOG.states(clients, "hits")).keys() <= {*PATHS}
-        assert StreamHead.query().get().body["left"] == {}
+        assert StreamHead.query().get().body["retired"] == {}
 
 
 @one_emulator
@@ -94,7 +94,7 @@ def test_an_interval_that_has_too_much_to_do_is_split_and_merged_when_it_has_lit
     )
     world = stream_world(services, growing)
     small = replace(PACE, max_records=4)
-    monkeypatch.setattr("rollforward.streams.driver.Pace", lambda: small)
+    monkeypatch.setattr("rollforward.streams.driver.StreamConfig", lambda: small)
     world.clients.process_state.clear()
     push_all(world, growing, "a", 0)
     world.settle()
@@ -149,13 +149,19 @@ def test_two_idle_neighbours_are_merged_and_a_busy_one_with_nobody() -> None:
     now_ms = 10 * load_meter.STALE_MS
     idle, busy, old = Load(now_ms, busy=0.1), Load(now_ms, busy=0.5), Load(1, busy=1.0)
     los = [0, 100, 200, 300]
-    assert to_merge(los, dict(zip(los, [busy, idle, idle, busy], strict=True)), now_ms) == 200
-    assert to_merge(los, dict(zip(los, [busy, idle, busy, idle], strict=True)), now_ms) is None
-    assert to_merge(los, {0: old, 100: old}, now_ms) == 100
-    assert to_merge(los, {0: idle, 200: idle}, now_ms) is None  # Somebody works between them.
+    assert (
+        merge_candidate(los, dict(zip(los, [busy, idle, idle, busy], strict=True)), now_ms) == 200
+    )
+    assert (
+        merge_candidate(los, dict(zip(los, [busy, idle, busy, idle], strict=True)), now_ms) is None
+    )
+    assert merge_candidate(los, {0: old, 100: old}, now_ms) == 100
+    assert (
+        merge_candidate(los, {0: idle, 200: idle}, now_ms) is None
+    )  # Somebody works between them.
     half = load_meter.halved(Load(1, busy=0), now_ms)
-    assert to_merge(los, {0: half, 100: half}, now_ms + load_meter.STALE_MS - 1) is None
-    assert to_merge(los, {0: half, 100: half}, now_ms + load_meter.STALE_MS) == 100
+    assert merge_candidate(los, {0: half, 100: half}, now_ms + load_meter.STALE_MS - 1) is None
+    assert merge_candidate(los, {0: half, 100: half}, now_ms + load_meter.STALE_MS) == 100
 
 
 class Counted(Computation):
@@ -252,7 +258,9 @@ def test_windows_in_two_phases_have_the_results_of_one() -> None:
     for pipeline in (Pipeline("one", one), Pipeline("two", *two)):
         test = StreamTest(pipeline)
         for n in range(60):
-            test.push("requests", {"path": "hot" if n % 5 else "cold", "n": n}, at=n * 2_000)
+            test.push(
+                "requests", {"path": "hot" if n % 5 else "cold", "n": n}, timestamp_ms=n * 2_000
+            )
         test.close()
         results = [output.value for output in test.read("hits")]
         found.append(sorted(results, key=lambda each: (each["key"], each["start"])))

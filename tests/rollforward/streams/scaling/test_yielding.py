@@ -9,7 +9,7 @@ import pytest
 
 from rollforward.streams import Computation, Context, Pipeline, PushSource, Record
 from rollforward.streams.coordinator import tick
-from rollforward.streams.graph.environment import Pace
+from rollforward.streams.graph.environment import StreamConfig
 from rollforward.streams.model.slots import slot_of
 from rollforward.streams.scaling.yielding import MAX_WAIT_MS, is_waited_for, unserved
 from rollforward.streams.storage.remote_calls import Pause
@@ -39,7 +39,7 @@ class Trickle:
 
     def __init__(self) -> None:
         self.desk = Desk(PIPELINE)
-        self.desk.simulation.pace = Pace()
+        self.desk.simulation.config = StreamConfig()
         self.pushed = 0
         self.push(LOWER)
         self.push(UPPER)
@@ -157,13 +157,13 @@ def names(computation: str, lo: int) -> object:
 
 def test_an_idle_worker_does_not_linger_while_others_wait() -> None:
     desk = Desk(PIPELINE)
-    desk.simulation.pace = Pace()
+    desk.simulation.config = StreamConfig()
     desk.push(Came("1", LOWER, 1), Came("2", UPPER, 1))
     for _ in range(2):
         desk.do(tick(desk.environment))
         desk.wait(2)
     paused = [each for each in calls(desk) if isinstance(each, Pause)]
-    assert sum(each.seconds for each in paused) <= desk.simulation.pace.gather_s
+    assert sum(each.seconds for each in paused) <= desk.simulation.config.gather_s
 
 
 def calls(desk: Desk) -> list[object]:

@@ -82,9 +82,9 @@ class Extras(Collect):
     inputs: ClassVar = {"extra": lambda value: value["k"]}
 
     def record(self, ctx: Context, record: Record) -> None:
-        if record.at < ctx.watermark and not ctx.late:
+        if record.timestamp_ms < ctx.watermark and not ctx.late:
             ctx.state.list("bad").append(f"extra {record.value} was in time, and is late")
-        ctx.set_timer("later", record.at + 30)
+        ctx.set_timer("later", record.timestamp_ms + 30)
 
 
 class Echo(Computation):
@@ -114,7 +114,7 @@ class ChangingJudge(Judge):
     def judge(self, commit: Commit, before: Mapping[Key, Found]) -> None:
         for key, body in written(commit):
             if key.kind == HEAD:
-                self.topologies.setdefault(body.layout, body)
+                self.topologies.setdefault(body.layout_version, body)
                 self._know_readers(body)
         super().judge(commit, before)
         self._judge_sent(commit, before)
@@ -122,7 +122,7 @@ class ChangingJudge(Judge):
 
     def _judge_versions(self, commit: Commit, before: Mapping[Key, Found]) -> None:
         """Check that an interval's states are written by the version of the layout it has noted."""
-        layouts = [body.layout for key, body in written(commit) if key.kind == INTERVAL]
+        layouts = [body.layout_version for key, body in written(commit) if key.kind == INTERVAL]
         was: dict[str, Any] = {}
         for key, found in before.items():
             was |= found.body.keys if key.kind == SLAB else {}
@@ -142,7 +142,7 @@ class ChangingJudge(Judge):
             name: [
                 other
                 for other, part in parts.items()
-                if {*part.inputs} & {*parts[name].written, *parts[name].also}
+                if {*part.inputs} & {*parts[name].written, *parts[name].previous_outputs}
                 and not part.is_leaving
             ]
             for name in parts
@@ -179,7 +179,7 @@ class ChangingJudge(Judge):
         for key, body in commit.inserts:
             if key.kind == CHUNK:
                 name = key.name.split(":")[1]
-                letters = Counter((each.stream, each.text, each.at) for each in body)
+                letters = Counter((each.stream, each.text, each.timestamp_ms) for each in body)
                 sent.setdefault(name, Counter()).update(letters)
         senders = [
             (key.name.split(":")[1], body)
@@ -188,7 +188,7 @@ class ChangingJudge(Judge):
         ]
         if len(senders) != 1 or _is_forwarded(senders[0][0], sent):
             return
-        parts = parts_of(self.topologies[senders[0][1].layout])
+        parts = parts_of(self.topologies[senders[0][1].layout_version])
         for stream in {each for letters in sent.values() for each, _, _ in letters}:
             readers = {n for n, p in parts.items() if stream in p.inputs and not p.is_leaving}
             got = {

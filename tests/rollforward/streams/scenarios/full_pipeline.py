@@ -22,7 +22,7 @@ from rollforward.streams import (
     Timer,
     sweep,
 )
-from rollforward.streams.exchange.ingest import Offer, arrival, inject
+from rollforward.streams.exchange.ingest import IngestRequest, arrival, ingest
 from rollforward.streams.inspection.dead_letters import replay
 from rollforward.streams.storage.remote_calls import Pause, Scan
 from rollforward.streams.storage.schema import CHUNK, DEAD, Names, fingerprint
@@ -56,17 +56,17 @@ class Notes(Computation):
     def record(self, ctx: Context, record: Record) -> None:
         if "poison" in record.value and not self.schedule.is_fixed:
             raise ValueError("poison")
-        if record.at < ctx.watermark and not ctx.late:
+        if record.timestamp_ms < ctx.watermark and not ctx.late:
             ctx.state.list("bad").append(f"{record.value['id']} was in time, and is late")
         ctx.state.list("waiting").append(record.value["id"])
-        if record.at % 3 or "at" not in ctx.state:
-            ctx.state["at"] = ctx.now + WAIT_MS
-            ctx.set_timer("tell", ctx.now + WAIT_MS, wall=True)
+        if record.timestamp_ms % 3 or "at" not in ctx.state:
+            ctx.state["at"] = ctx.now_ms + WAIT_MS
+            ctx.set_timer("tell", ctx.now_ms + WAIT_MS, processing_time=True)
 
     def timer(self, ctx: Context, timer: Timer) -> None:
         waiting = ctx.state.list("waiting")
-        if ctx.now < timer.at or timer.at != ctx.state.pop("at"):
-            ctx.state.list("bad").append(f"{timer} fires at {ctx.now}")
+        if ctx.now_ms < timer.at_ms or timer.at_ms != ctx.state.pop("at"):
+            ctx.state.list("bad").append(f"{timer} fires at {ctx.now_ms}")
         ctx.produce("told", {"k": ctx.key, "ids": list(waiting.get())})
         waiting.set([])
 
@@ -75,7 +75,7 @@ class Told(Computation):
     inputs: ClassVar = {"told": lambda value: value["k"]}
 
     def record(self, ctx: Context, record: Record) -> None:
-        if record.at < ctx.watermark and not ctx.late:
+        if record.timestamp_ms < ctx.watermark and not ctx.late:
             ctx.state.list("bad").append(f"{record.value} was in time, and is late")
         ctx.state.list("told").append(record.value["ids"])
 
@@ -95,14 +95,14 @@ class Mixed:
             for process in self.processes
         }
         # Two push side by side for one process.
-        self.left = {
+        self.retired = {
             (process, part): self._sends(records[part::2])
             for process, records in self.pushed.items()
             for part in (0, 1)
         }
         self.sizes = TINY if seed % 5 else {}
         self.judge = Judge(self.simulation)
-        users = [partial(self._push, *place) for place in self.left]
+        users = [partial(self._push, *place) for place in self.retired]
         self.simulation.users += [*users, partial(begin_pull, self.simulation, "log"), self._replay]
 
     def _pipeline(self) -> Pipeline:
@@ -136,15 +136,15 @@ class Mixed:
 
     def _push(self, process: str, part: int) -> Steps:
         environment = self.simulation.environment(self.simulation.machines[part])
-        left = self.left[process, part]
+        left = self.retired[process, part]
         while left:
             value, wait_s = left[0]
             yield Pause(wait_s)
             arrivals = [arrival(environment, "in", value, value["at"], value["id"])]
-            yield from inject(environment, Offer("in", process, arrivals, value["at"]))
+            yield from ingest(environment, IngestRequest("in", process, arrivals, value["at"]))
             left.pop(0)
-        if not any(self.left[process, each] for each in (0, 1)):
-            yield from inject(environment, Offer("in", process, [], FOREVER))
+        if not any(self.retired[process, each] for each in (0, 1)):
+            yield from ingest(environment, IngestRequest("in", process, [], FOREVER))
 
     def _read(self, clients: Any, position: Any, limit: int) -> Pulled:
         """Read two records at a time; of a log that grows, what is there by now."""
@@ -172,7 +172,7 @@ class Mixed:
         places = [("log", ""), *(("in", process) for process in self.processes)]
         sources = [rows.get(names.source(*place)) for place in places]
         are_over = all(row is not None and row.body.watermark >= FOREVER for row in sources)
-        are_sent = are_over and not any(self.left.values())
+        are_sent = are_over and not any(self.retired.values())
         return are_sent and not any(key.kind == CHUNK for key in rows)
 
     def _is_over(self) -> bool:

@@ -23,13 +23,13 @@ class Delay(Computation):
 
     def record(self, ctx: Context, record: Record) -> None:
         ctx.state.map("waiting").set(record.value["id"], record.value)
-        ctx.set_timer(record.value["id"], record.at + DELAY)
+        ctx.set_timer(record.value["id"], record.timestamp_ms + DELAY)
 
     def timer(self, ctx: Context, timer: Timer) -> None:
         last = ctx.state.value("fired", -1)
-        if timer.at < last.get() and not ctx.late:
-            ctx.state.list("bad").append(f"timer {timer.at} after {last.get()}")
-        last.set(max(timer.at, last.get()))
+        if timer.at_ms < last.get() and not ctx.late:
+            ctx.state.list("bad").append(f"timer {timer.at_ms} after {last.get()}")
+        last.set(max(timer.at_ms, last.get()))
         ctx.produce("delayed", ctx.state.map("waiting").pop(timer.tag))
 
 

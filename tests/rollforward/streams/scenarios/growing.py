@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from rollforward.streams import Computation, Context, Pipeline, PushSource, Record
-from rollforward.streams.model.errors import BadLayoutError, HeldBackError
+from rollforward.streams.model.errors import BackpressureError, BadLayoutError
 from rollforward.streams.model.limits import Limits
 from rollforward.streams.model.slots import SLOTS, slot_of
 from rollforward.streams.scaling.resharding import merge, split
@@ -66,7 +66,7 @@ class Other(Schedule):
         while True:
             try:
                 yield from client.steps(self.simulation)
-            except HeldBackError:
+            except BackpressureError:
                 self.refused += 1
                 yield Pause(0.02)
             else:
@@ -95,7 +95,7 @@ class Reshaped(Other):
         self.luck = random.Random(f"reshaped {seed}")
         self.reshaped = 0
         if seed % 2:  # So that each batch reads again what others have evicted.
-            self.simulation.pace = replace(self.simulation.pace, cache_bytes=seed % 5 * 200)
+            self.simulation.config = replace(self.simulation.config, cache_bytes=seed % 5 * 200)
         self.stages: tuple[str, ...] = STAGES
         self.simulation.users.append(partial(self._reshape, self.simulation))
 
@@ -133,8 +133,8 @@ class Reshaped(Other):
     def _judge_layout(self) -> None:
         """Check that at rest the intervals have all slots once, and nothing is left behind."""
         head, rows = self.head_now, self.simulation.store.rows
-        if head.left:
-            raise Violation(f"not forgotten: {head.left}")
+        if head.retired:
+            raise Violation(f"not forgotten: {head.retired}")
         intervals = {
             (key.name.split(":")[1], int(key.name.split(":")[2], 16)): found.body
             for key, found in rows.items()
@@ -158,7 +158,7 @@ class Crowded(Reshaped):
         self.sizes = {**TINY, "MOST_SLABS": 3, "MAX_SLOT_BYTES": 400}
 
 
-TIGHT = Limits(waiting_rows=2, skew=timedelta(milliseconds=6))
+TIGHT = Limits(waiting_rows=2, max_drift=timedelta(milliseconds=6))
 
 
 class Held(Other):
@@ -175,14 +175,14 @@ class EarlyWindows(Windows):
     percentile = 60
 
     def record(self, ctx: Context, record: Record) -> None:
-        if record.at // WINDOW * WINDOW + WINDOW <= ctx.watermark:
+        if record.timestamp_ms // WINDOW * WINDOW + WINDOW <= ctx.watermark:
             ctx.state.list("late").append(record.value["id"])
             ctx.drop_late()
             return
         super().record(ctx, record)
 
 
-class Early(Other):
+class PercentileWatermarks(Other):
     """Windows of a percentile: the same but that what comes too late may have come in time."""
 
     def __init__(self, seed: int, chances: Chances | None = None) -> None:
@@ -200,7 +200,7 @@ class ExactWindows(EarlyWindows):
     percentile = 100
 
 
-class EarlyNoMore(Early):
+class EarlyNoMore(PercentileWatermarks):
     """The percentile is taken away, and instances of before, or that lack the windows, serve on."""
 
     def __init__(self, seed: int, chances: Chances | None = None) -> None:

@@ -14,7 +14,7 @@ from rollforward.materialized_views import Contributions, View, ViewGroup, ViewM
 from rollforward.materialized_views import entities as materialized_views
 from rollforward.outbox import entities as outbox
 from rollforward.runtime import Clients
-from rollforward.streams import Pipeline, Pushed
+from rollforward.streams import Pipeline, PushedRecord
 from rollforward.streams import entities as streams
 from rollforward.streams.connectors.sinks import EffectSink, ForkJoinSink, TaskSink, ViewSink
 from rollforward.streams.model.sink import SinkRecord
@@ -109,13 +109,13 @@ def outlets_world(services: Services) -> World:
         services, streams=[OUTLETS], tasks=[note_outlet], fork_joins=[AT_ONCE],
         builds=[ViewMaintenance(VISITS)],
     )  # fmt: skip
-    world.clients.process_state.get_or_create("streams pace", lambda: PACE)
+    world.clients.process_state.get_or_create("streams config", lambda: PACE)
     return world
 
 
-def visits(*labels: str, path: str = "/", **more: Any) -> list[Pushed]:
+def visits(*labels: str, path: str = "/", **more: Any) -> list[PushedRecord]:
     values = [(label, {"label": label, "path": path, "size": 10, **more}) for label in labels]
-    return [Pushed(label, value, 1_000 + n) for n, (label, value) in enumerate(values)]
+    return [PushedRecord(label, value, 1_000 + n) for n, (label, value) in enumerate(values)]
 
 
 def notes() -> Counter[str]:
@@ -140,7 +140,7 @@ def calls() -> Counter[str]:
     return Counter(value for _, value in {(each.id, each.value["label"]) for each in CALLED})
 
 
-def is_out() -> bool:
+def is_idle() -> bool:
     """Return whether nothing is on its way."""
     kinds = (streams.StreamChunk, outbox.OutboxTask, fork_join.WorkPack)
     return not any(kind.query().get(keys_only=True) for kind in kinds)

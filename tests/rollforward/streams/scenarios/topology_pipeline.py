@@ -26,7 +26,7 @@ class Tally(Computation):
     def record(self, ctx: Context, record: Record) -> None:
         count = ctx.state.counter("count").add(1)
         ctx.produce("tallies", {"k": ctx.key, "count": count, "version": self.version})
-        ctx.set_timer("later", record.at + 100)
+        ctx.set_timer("later", record.timestamp_ms + 100)
 
     def timer(self, ctx: Context, timer: Timer) -> None:
         ctx.state["fired"] = [self.version, ctx.is_over]
@@ -51,8 +51,8 @@ class Told(Computation):
     inputs: ClassVar = {"tallies": key_of}
 
     def record(self, ctx: Context, record: Record) -> None:
-        if record.at < ctx.watermark and not ctx.late:
-            ctx.state.list("bad").append(record.at)
+        if record.timestamp_ms < ctx.watermark and not ctx.late:
+            ctx.state.list("bad").append(record.timestamp_ms)
         ctx.state.list("told").append([record.value["count"], record.value["version"]])
 
 
@@ -61,7 +61,7 @@ class Second(Told):
 
     def record(self, ctx: Context, record: Record) -> None:
         super().record(ctx, record)
-        ctx.state.list("at").append(record.at)
+        ctx.state.list("at").append(record.timestamp_ms)
 
 
 class Third(Computation):
@@ -70,7 +70,7 @@ class Third(Computation):
     inputs: ClassVar = {"tallies": key_of, "others": key_of}
 
     def record(self, ctx: Context, record: Record) -> None:
-        ctx.state.list("at").append(record.at)
+        ctx.state.list("at").append(record.timestamp_ms)
 
 
 def desk_of(*standby: type[Computation], **more: Any) -> Desk:

@@ -85,7 +85,7 @@ class Collect(Computation):
 def _note(ctx: Context, record: Record) -> None:
     if ctx.late:
         ctx.state.list("late").append([record.value["id"], record.value["path"]])
-    elif record.at < ctx.watermark:
+    elif record.timestamp_ms < ctx.watermark:
         ctx.state.list("bad").append(f"{record.value} was in time, and is late")
 
 
@@ -142,7 +142,7 @@ class Topology:
                     for n in range(stage.copies):
                         yield id_, (*path, f"{stage.name}.{n}")
 
-    def deaths(self, source: str, record: Mapping[str, Any]) -> int:
+    def crash_count(self, source: str, record: Mapping[str, Any]) -> int:
         """Return how many dead letters a record leads to."""
         stage = next((each for each in self.stages if each.name == record.get("poison")), None)
         inputs = stage.inputs if stage else ()
@@ -210,7 +210,7 @@ class Weak:
         simulation.worker = _worker_of  # type: ignore[assignment]
         simulation.slow_sinks = chance.choice((0.0, 0.4)) if chances is not NO_FAULTS else 0.0
         most = chance.choice((0, 1, 3, 2_000, 2_000))
-        simulation.pace = replace(simulation.pace, max_passed=most)
+        simulation.config = replace(simulation.config, max_inlined=most)
         self.judge = self.judged_by(simulation)
         self.client = Client("", self.records, chance)
         self.pushed: Counter[str] = Counter()
@@ -303,16 +303,16 @@ class Weak:
         if got != truth:
             raise Violation(f"more {got - truth}, fewer {truth - got}")
         dead = sum(key.kind == DEAD for key in self.simulation.store.rows)
-        deaths = sum(
-            self.topology.deaths(source, record)
+        crash_count = sum(
+            self.topology.crash_count(source, record)
             for source, records in (("in", self.records), ("log", self.logged))
             if source in self.topology.sources
             for record in records
         )
-        if dead != deaths:
-            raise Violation(f"{dead} dead letters, not {deaths}")
-        if self.head.left:
-            raise Violation(f"not forgotten: {self.head.left}")
+        if dead != crash_count:
+            raise Violation(f"{dead} dead letters, not {crash_count}")
+        if self.head.retired:
+            raise Violation(f"not forgotten: {self.head.retired}")
 
     def _judge_outside(self) -> None:
         """Check that the sink acted on each record, by one name, and on nothing else."""

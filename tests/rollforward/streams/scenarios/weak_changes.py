@@ -40,7 +40,7 @@ WEIGHTS = (3, 4, 3, 2, 1)
 SINKS = ("acts", "acts-too", "leaves")
 
 
-class Early(Stage):
+class PercentileWatermarks(Stage):
     """The version that runs first."""
 
     reads = (2,)
@@ -50,7 +50,7 @@ class Early(Stage):
         self.outputs = (output,)
 
 
-class Later(Early):
+class Later(PercentileWatermarks):
     """Writes to a further stream, before all else."""
 
     version, reads = 2, (1,)
@@ -87,7 +87,7 @@ class ChangingTopology(Topology):
         self.strong = {name for name, (_, _, is_weak, _) in self.drawn.items() if not is_weak}
         self.handed = self._drawn_handed(chance)
         self.has_sinks = chance.random() < 0.5
-        self.stages = self._stages(Early)
+        self.stages = self._stages(PercentileWatermarks)
         self.pipeline = self.deployed(with_standby=True)
 
     def _drawn_handed(self, chance: random.Random) -> str:
@@ -98,7 +98,7 @@ class ChangingTopology(Topology):
             streams.remove("far")
         return chance.choice(streams)
 
-    def _stages(self, kind: type[Early]) -> list[Stage]:
+    def _stages(self, kind: type[PercentileWatermarks]) -> list[Stage]:
         return [
             kind(name, streams, output, weak=weak, copies=copies)
             for name, (streams, output, weak, copies) in self.drawn.items()
@@ -114,7 +114,7 @@ class ChangingTopology(Topology):
         standby += [each for each in sinks if each not in running]
         return Pipeline(
             "weak",
-            *self._stages(Early),
+            *self._stages(PercentileWatermarks),
             Collect(["in", "log"]),
             Collect(["mid"], "heard"),
             Collect(["far"], "kept"),
@@ -197,8 +197,8 @@ class WeakChanges(Weak):
                     raise Violation(f"{id_} by {path} counts {count} times at {name}")
             if name == "collect":
                 self._judge_all(got)
-        if self.head.left:
-            raise Violation(f"not forgotten: {self.head.left}")
+        if self.head.retired:
+            raise Violation(f"not forgotten: {self.head.retired}")
 
     def _judge_all(self, got: Counter[Path]) -> None:
         truth = Counter[Path]((each["id"], ()) for each in [*self.records, *self.logged])

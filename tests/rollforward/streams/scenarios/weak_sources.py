@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from typing import Any, ClassVar
 
 from rollforward.runtime import Clients
-from rollforward.streams import Computation, Context, Pipeline, Pushed, Record
+from rollforward.streams import Computation, Context, Pipeline, PushedRecord, Record
 from rollforward.streams.connectors.sinks import EffectSink
 from rollforward.streams.entities import StreamChunk
 from rollforward.streams.model.sink import SinkRecord
@@ -71,8 +71,10 @@ COLOURS = Pipeline(
 )  # fmt: skip
 
 
-def colours(*ids: str, colour: str = "red") -> list[Pushed]:
-    return [Pushed(id_, {"id": id_, "colour": colour}, 1_000 + n) for n, id_ in enumerate(ids)]
+def colours(*ids: str, colour: str = "red") -> list[PushedRecord]:
+    return [
+        PushedRecord(id_, {"id": id_, "colour": colour}, 1_000 + n) for n, id_ in enumerate(ids)
+    ]
 
 
 def acted() -> dict[str, set[str]]:

@@ -9,7 +9,13 @@ import pytest
 from rollforward.streams.storage.schema import CHUNK, is_late
 from tests.infra.runs.soak import BUDGET, IS_SOAK
 from tests.rollforward.streams.planted import growth
-from tests.rollforward.streams.scenarios.growing import Crowded, Early, EarlyNoMore, Held, Reshaped
+from tests.rollforward.streams.scenarios.growing import (
+    Crowded,
+    EarlyNoMore,
+    Held,
+    PercentileWatermarks,
+    Reshaped,
+)
 from tests.rollforward.streams.simulator.schedules import Schedule, found
 from tests.rollforward.streams.simulator.store import Violation
 
@@ -29,7 +35,9 @@ VARIANTS: list[tuple[Variant, int]] = [
 
 
 @pytest.mark.parametrize(
-    "kind", [Reshaped, Crowded, Held, Early, EarlyNoMore], ids=lambda kind: kind.__name__
+    "kind",
+    [Reshaped, Crowded, Held, PercentileWatermarks, EarlyNoMore],
+    ids=lambda kind: kind.__name__,
 )
 def test_all_holds_in_any_schedule(kind: type[Schedule]) -> None:
     """G1, G2, G3, G4, G5, G10, G11, G12, G13."""
@@ -61,7 +69,7 @@ def test_no_wake_is_lost_without_faults_when_intervals_are_split_and_merged() ->
 
 def _waits_for_a_tick(schedule: Reshaped) -> bool:
     """Return whether all that waits is late, and an inbox of its computation is left."""
-    left = schedule.head_now.left
+    left = schedule.head_now.retired
     waiting = [key.name for key, _ in schedule.simulation.rows if key.kind == CHUNK]
     return bool(waiting) and all(is_late(name) and name.split(":")[1] in left for name in waiting)
 

@@ -35,10 +35,10 @@ def test_what_came_in_waits_or_was_counted_at_each_stage(is_limited: bool) -> No
     found = played(4, is_limited=is_limited)
     rows = found.load.simulation.rows
     sources = [rows.read([Key(SOURCE, name)])[0] for name in rows.names(SOURCE)]
-    let_in = sum(row.body.records for row in sources if row is not None)
+    ingest_without_wakeup = sum(row.body.records for row in sources if row is not None)
     assert found.load.records > 0
     waiting, worked, handed_on = counts_of(rows, 1)
-    assert waiting + worked == let_in
+    assert waiting + worked == ingest_without_wakeup
     waiting, worked, _ = counts_of(rows, 2)
     assert waiting + worked == handed_on
 

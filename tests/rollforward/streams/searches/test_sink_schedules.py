@@ -13,7 +13,7 @@ import pytest
 
 from rollforward.streams import Computation, Pipeline, PushSource
 from rollforward.streams.coordinator import tick
-from rollforward.streams.exchange.ingest import Offer, arrival, inject
+from rollforward.streams.exchange.ingest import IngestRequest, arrival, ingest
 from rollforward.streams.graph.environment import Environment
 from rollforward.streams.model.errors import BadLayoutError
 from rollforward.streams.model.limits import Limits
@@ -125,8 +125,8 @@ class Reshaped(SinkSchedule):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(resharding, "_check_keeps_places", lambda plan, computation: None)
             super().run()
-        if self.head.left:
-            raise Violation(f"not forgotten: {self.head.left}")
+        if self.head.retired:
+            raise Violation(f"not forgotten: {self.head.retired}")
 
 
 def nothing_is_forwarded(schedule: SinkSchedule, patch: pytest.MonkeyPatch) -> None:
@@ -215,7 +215,7 @@ def test_a_deployment_with_fewer_intervals_leaves_a_sink_as_it_is() -> None:
         machine.memories.clear()
     environment = desk.environment
     later = [arrival(environment, "in", {"k": f"k{n}"}, 100 + n, f"s{n}") for n in range(10)]
-    push = inject(environment, Offer("in", "", later))
+    push = ingest(environment, IngestRequest("in", "", later))
     begun = desk.until(push, Commit)
 
     desk.do(tick(desk.simulation.environment(desk.simulation.machines[1])))

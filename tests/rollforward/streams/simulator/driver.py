@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from rollforward.streams import Pipeline
-from rollforward.streams.exchange.ingest import Injected, Offer, arrival, inject
+from rollforward.streams.exchange.ingest import IngestRequest, IngestResult, arrival, ingest
 from rollforward.streams.inspection.queryable_state import state
 from rollforward.streams.inspection.status import Status, status
 from rollforward.streams.storage.remote_calls import Call, Commit, Wake
@@ -44,7 +44,7 @@ class Desk:
         self.simulation = simulation = Simulation(pipeline, 0, NO_FAULTS)
         simulation.tells = False  # Each look is a scan.
         simulation.looks_below = True
-        simulation.pace = replace(simulation.pace, linger=(), gather_s=0, **PACE)  # type: ignore[arg-type]
+        simulation.config = replace(simulation.config, linger=(), gather_s=0, **PACE)  # type: ignore[arg-type]
         simulation.has_snapshots = True
         simulation.tears = False
         simulation.max_steps = 100_000
@@ -62,14 +62,14 @@ class Desk:
         process: str = "",
         watermark: int | None = None,
         **more: Any,
-    ) -> Injected:
+    ) -> IngestResult:
         """Let records in; nobody is woken before `run`."""
         arrivals = [
             arrival(self.environment, stream, {"k": each.key, **more}, each.at, each.id)
             for each in records
         ]
-        found: Injected = self.do(
-            inject(self.environment, Offer(stream, process, arrivals, watermark))
+        found: IngestResult = self.do(
+            ingest(self.environment, IngestRequest(stream, process, arrivals, watermark))
         )
         return found
 

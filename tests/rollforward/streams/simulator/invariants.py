@@ -120,9 +120,9 @@ class Judge:
             ats.append(self.simulation.now_ms)
 
     def _judge_source(self, name: str, now: Any, was: Any) -> None:
-        if now == was._replace(layout=now.layout):
+        if now == was._replace(layout_version=now.layout_version):
             return  # A tick has noted the layout.
-        if now.watermark < was.watermark or now.seq != was.seq + (not now.is_out):
+        if now.watermark < was.watermark or now.seq != was.seq + (not now.is_idle):
             raise Violation(f"{name} goes back to {now}")
         if now.position is not None and now.position != now.records:
             raise Violation(f"{name} is at {now.position}, with {now.records} records")
@@ -155,7 +155,7 @@ class Judge:
         if set(self.head.inputs.values()) != {FOREVER}:
             raise Violation(f"the watermark stands still at {self.head.inputs}")
         intervals = {key.name: row.body for key, row in rows.items() if key.kind == INTERVAL}
-        if any(min(each.due, each.wall) < NEVER for each in intervals.values()):
+        if any(min(each.due, each.processing_due) < NEVER for each in intervals.values()):
             raise Violation("a timer has not fired")
 
     def judge_rest(self) -> None:

@@ -14,11 +14,11 @@ from typing import Any, ClassVar
 import pytest
 
 from rollforward.streams import FOREVER, Computation, Context, Pipeline, PushSource, Record, Timer
-from rollforward.streams.exchange.ingest import Offer, arrival, inject
+from rollforward.streams.exchange.ingest import IngestRequest, arrival, ingest
 from rollforward.streams.exchange.pulling import pull_wake
 from rollforward.streams.graph.head import read_head
 from rollforward.streams.storage import dedup, state_store
-from rollforward.streams.storage.remote_calls import Commit, Create, Pause, Read
+from rollforward.streams.storage.remote_calls import Commit, CreateTasks, Pause, Read
 from rollforward.streams.storage.schema import CHUNK, DEAD
 from tests.rollforward.streams.simulator.accidents import Chances
 from tests.rollforward.streams.simulator.invariants import Judge
@@ -38,7 +38,7 @@ def begin_pull(simulation: Simulation, stream: str) -> Steps:
         [found] = yield Read([environment.names.source(stream, "")])
         if found.body.seq:
             return
-        yield Create([pull_wake(environment, stream, 0, "begin", environment.new_id())])
+        yield CreateTasks([pull_wake(environment, stream, 0, "begin", environment.new_id())])
         yield Pause(0.2)
 
 
@@ -64,7 +64,7 @@ class Windows(Computation):
     outputs = ("counts",)
 
     def record(self, ctx: Context, record: Record) -> None:
-        start = record.at // WINDOW * WINDOW
+        start = record.timestamp_ms // WINDOW * WINDOW
         if start + WINDOW <= ctx.watermark:
             if not ctx.late:
                 ctx.state.list("bad").append(f"{record.value['id']} was in time, and is late")
@@ -76,9 +76,9 @@ class Windows(Computation):
 
     def timer(self, ctx: Context, timer: Timer) -> None:
         last = ctx.state.value("fired", -1)
-        if timer.at < last.get():
-            ctx.state.list("bad").append(f"timer {timer.at} after {last.get()}")
-        last.set(timer.at)
+        if timer.at_ms < last.get():
+            ctx.state.list("bad").append(f"timer {timer.at_ms} after {last.get()}")
+        last.set(timer.at_ms)
         count = ctx.state.map("open").pop(timer.tag)
         ctx.produce("counts", {"k": ctx.key, "start": int(timer.tag), "count": count})
 
@@ -87,7 +87,7 @@ class Collect(Computation):
     inputs: ClassVar = {"counts": lambda value: value["k"]}
 
     def record(self, ctx: Context, record: Record) -> None:
-        if record.at < ctx.watermark and not ctx.late:
+        if record.timestamp_ms < ctx.watermark and not ctx.late:
             ctx.state.list("bad").append(f"window {record.value} was in time, and is late")
         ctx.state.list("got").append([record.value["start"], record.value["count"]])
 
@@ -139,14 +139,14 @@ class Client:
                 watermark += 8  # An estimate that is too high: some will be late.
             watermark = max(self.watermark, watermark)
             arrivals = [arrival(environment, "in", each, each["at"], each["id"]) for each in part]
-            yield from inject(environment, Offer("in", self.process, arrivals, watermark))
+            yield from ingest(environment, IngestRequest("in", self.process, arrivals, watermark))
             is_silent = self.process == "b" and self.luck[self.sent] > 0.6
             self.sent, self.watermark = self.sent + len(part), watermark
             yield Pause(4 * IDLE_MS / 1000 if is_silent else 0.01)
         for _ in range(self.heartbeats):
-            yield from inject(environment, Offer("in", self.process, [], self.watermark))
+            yield from ingest(environment, IngestRequest("in", self.process, [], self.watermark))
             yield Pause(IDLE_MS / 3 / 1000)
-        yield from inject(environment, Offer("in", self.process, [], FOREVER))
+        yield from ingest(environment, IngestRequest("in", self.process, [], FOREVER))
 
 
 def is_taken(commit: Commit) -> bool:
@@ -246,8 +246,8 @@ class Busy(Schedule):
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed, records=16)
-        pace = self.simulation.pace
-        self.simulation.pace = replace(pace, tick_s=0.01, max_records=2)
+        config = self.simulation.config
+        self.simulation.config = replace(config, tick_s=0.01, max_records=2)
 
 
 def found(

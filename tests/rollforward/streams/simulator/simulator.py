@@ -20,31 +20,31 @@ from rollforward.streams.coordinator import tick
 from rollforward.streams.exchange.pulling import pull
 from rollforward.streams.exchange.recovery import recover
 from rollforward.streams.graph.declaration import Declaration
-from rollforward.streams.graph.environment import Environment, Pace
+from rollforward.streams.graph.environment import Environment, StreamConfig
 from rollforward.streams.model.errors import MissingCodeError
 from rollforward.streams.model.records import NEVER
 from rollforward.streams.storage.remote_calls import (
     Attempt,
+    CallEffects,
     ChangedError,
     Commit,
-    Create,
+    CreateTasks,
     Fetch,
     Found,
-    HandOn,
     Key,
     OutcomeUnknownError,
     Pause,
-    Peek,
-    Peeks,
     Read,
     Scan,
+    ScanKeys,
+    ScanKeysMany,
     Snapshot,
     UnworkableError,
     Wake,
 )
 from rollforward.streams.storage.schema import CHUNK, INTERVAL, is_late
 from rollforward.streams.sweep import wake_sources, why_now
-from rollforward.streams.workers.lease import unknown
+from rollforward.streams.workers.lease import defer_to_other_version
 from rollforward.streams.workers.worker import Worker
 from tests.rollforward.streams.simulator.accidents import (
     FAULTS,
@@ -56,7 +56,7 @@ from tests.rollforward.streams.simulator.accidents import (
 )
 from tests.rollforward.streams.simulator.store import Steps, Store, Violation, answered, one_by_one
 
-PACE = Pace(
+PACE = StreamConfig(
     lease_ms=200,
     run_ms=150,
     give_way_ms=20,
@@ -115,7 +115,7 @@ class Simulation:
         self.has_snapshots = self.random.random() < 0.5
         # Without snapshots the rows of one read may be of different moments, in their order.
         self.tears = not self.has_snapshots and self.random.random() < 0.3
-        self.pace = PACE if seed % 4 else replace(PACE, linger=(0.002,), gather_s=0.004)
+        self.config = PACE if seed % 4 else replace(PACE, linger=(0.002,), gather_s=0.004)
         self.sweeps = True
         # What a broken variant of the protocol replaces.
         self.tick: Callable[..., Any] = tick
@@ -140,12 +140,12 @@ class Simulation:
             Read: lambda call: self.store.read(call.keys, call.at),
             Snapshot: self._snapshot,
             Scan: self._scan,
-            Peek: self._peek,
-            Peeks: lambda call: [self._peek(each) for each in call.peeks],
+            ScanKeys: self._peek,
+            ScanKeysMany: lambda call: [self._peek(each) for each in call.peeks],
             Commit: self._commit,
-            Create: self._create,
+            CreateTasks: self._create,
             Attempt: self._attempt,
-            HandOn: self._hand_on,
+            CallEffects: self._call_effects,
             Fetch: self._fetch,
         }
 
@@ -161,10 +161,10 @@ class Simulation:
             now_ms=lambda: self.now_ms + machine.skew_ms,
             elapsed_ms=lambda: self.now_ms,
             new_id=self._new_id,
-            complain=lambda text: None,
-            pace=self.pace,
+            warn=lambda text: None,
+            config=self.config,
             memories=machine.memories,
-            later=lambda steps: self.processes.append(Process(steps, machine, None)),
+            run_in_background=lambda steps: self.processes.append(Process(steps, machine, None)),
             is_dead=lambda owner: self.mistakes.random() < self.chances.mistaken,
         )
 
@@ -220,7 +220,9 @@ class Simulation:
         if times:
             self.now_ms = max(self.now_ms, min(times))
             return True
-        waits = any(key.kind == INTERVAL and row.body.wall < NEVER for key, row in self.rows)
+        waits = any(
+            key.kind == INTERVAL and row.body.processing_due < NEVER for key, row in self.rows
+        )
         if not self.sweeps or (self.has_rested and not waits):
             return False
         self.has_rested = True
@@ -252,7 +254,7 @@ class Simulation:
         if lo < 0:
             return self.pull(environment, name)
         if not environment.pipeline.versions_of(name):
-            return unknown(environment, name)
+            return defer_to_other_version(environment, name)
         return self.worker(environment, name, lo).run()
 
     def _tick(self, environment: Environment, *why: str | int) -> Steps:
@@ -410,7 +412,7 @@ class Simulation:
     def _scan(self, call: Scan) -> list[tuple[str, Found]]:
         names = self.store.first_names(call.kind, call.low, call.high, call.limit)
         found = [(name, self.store.rows[Key(call.kind, name)]) for name in names]
-        is_told = call.some and self.tells and self.random.random() < 0.5
+        is_told = call.allow_partial and self.tells and self.random.random() < 0.5
         return self._some(call, found) if is_told else found
 
     def _some(self, call: Scan, found: list[tuple[str, Found]]) -> list[tuple[str, Found]]:
@@ -420,7 +422,7 @@ class Simulation:
         some = [*gone, *(each for each in found if chance() < 0.5)]
         return sorted(each for each in some if not is_late(each[0])) or found
 
-    def _peek(self, call: Peek) -> list[str]:
+    def _peek(self, call: ScanKeys) -> list[str]:
         return self.store.first_names(call.kind, call.low, call.high, call.limit, call.at)
 
     def _fetch(self, call: Fetch) -> Any:
@@ -430,7 +432,7 @@ class Simulation:
         self.attempts[call.what] += 1
         return self.attempts[call.what]
 
-    def _hand_on(self, call: HandOn) -> list[int]:
+    def _call_effects(self, call: CallEffects) -> list[int]:
         done = []
         for place, parcel in enumerate(call.parcels):
             luck = self.random.random() if self.slow_sinks else 1.0
@@ -440,7 +442,7 @@ class Simulation:
                 done.append(place)
         return done
 
-    def _create(self, call: Create) -> None:
+    def _create(self, call: CreateTasks) -> None:
         for wake in call.wakes:
             if wake.name not in self.used:
                 self.used.add(wake.name)

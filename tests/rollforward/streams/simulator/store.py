@@ -11,8 +11,8 @@ from rollforward.streams.storage.remote_calls import (
     Commit,
     Found,
     Key,
-    Peeks,
     Read,
+    ScanKeysMany,
     Snapshot,
     UnworkableError,
 )
@@ -49,7 +49,7 @@ def answered(steps: Steps, answer: Answer) -> Steps:
 
 def one_by_one(call: Any) -> Generator[Any, Any, tuple[Any] | None]:
     """Read several rows one after the other: each is as it is then. The last peek comes first."""
-    if type(call) is Peeks and len(call.peeks) > 1:
+    if type(call) is ScanKeysMany and len(call.peeks) > 1:
         answers: list[Any] = []
         for peek in reversed(call.peeks):
             answers.insert(0, (yield peek))

@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from rollforward.streams.graph.plan import CLEANING, Part, parts_of
+from rollforward.streams.graph.plan import CLEANING, RunningComputation, parts_of
 from rollforward.streams.model.records import value_text
 from rollforward.streams.model.sink import Sink, SinkRecord
 from rollforward.streams.storage.remote_calls import Commit, Found, Key
@@ -18,7 +18,7 @@ from rollforward.streams.storage.schema import (
     INTERVAL,
     SOURCE,
     Head,
-    Letter,
+    InboxRecord,
     fingerprint,
 )
 from tests.rollforward.streams.scenarios.changing import ChangingJudge, is_cleaned, written
@@ -116,7 +116,7 @@ class WeakChangesJudge(ChangingJudge, WeakJudge):
                 path = each.value["id"], tuple(each.value["path"])
                 self.came[name].setdefault(path, each.lane)
 
-    def _judge_forwarded(self, taken: list[tuple[str, str, Letter]], inboxes: Inboxes) -> None:
+    def _judge_forwarded(self, taken: list[tuple[str, str, InboxRecord]], inboxes: Inboxes) -> None:
         """Check that what lay in an inbox that was left goes on as it is."""
         was = Counter(_one(lane, letter) for _, lane, letter in taken)
         if +inboxes.pop(taken[0][0]) != was or any(inboxes.values()):
@@ -126,7 +126,7 @@ class WeakChangesJudge(ChangingJudge, WeakJudge):
         self,
         commit: Commit,
         before: Mapping[Key, Found],
-        taken: list[tuple[str, str, Letter]],
+        taken: list[tuple[str, str, InboxRecord]],
         inboxes: Inboxes,
     ) -> tuple[int | None, list[Sent]]:
         """Return what a commit has to send, and the layout by which it does."""
@@ -135,18 +135,20 @@ class WeakChangesJudge(ChangingJudge, WeakJudge):
             if key.kind == SOURCE and body.seq > (was.seq if was is not None else 0):
                 stream = key.name.split(":")[1]
                 found = inboxes["collect"].elements()
-                return body.layout, [each for each in found if each.stream == stream]
+                return body.layout_version, [each for each in found if each.stream == stream]
             if key.kind == INTERVAL and taken:
                 repeated = body.repeated - (was.repeated if was is not None else 0)
                 accepted = self._accepted(commit, before, taken, repeated)
-                return body.layout, self._made(commit, taken[0][0], body.layout, accepted)
+                return body.layout_version, self._made(
+                    commit, taken[0][0], body.layout_version, accepted
+                )
         return None, []
 
     def _accepted(
         self,
         commit: Commit,
         before: Mapping[Key, Found],
-        taken: list[tuple[str, str, Letter]],
+        taken: list[tuple[str, str, InboxRecord]],
         repeated: int,
     ) -> list[Sent]:
         """Return what was not dropped as repeated; nothing of that was accepted before."""
@@ -179,10 +181,12 @@ class WeakChangesJudge(ChangingJudge, WeakJudge):
             return []
         return [made for each in accepted if each not in poison for made in _results(code, each)]
 
-    def _code(self, parts: Mapping[str, Part], name: str) -> Any:
+    def _code(self, parts: Mapping[str, RunningComputation], name: str) -> Any:
         return self.simulation.pipeline.versions[name, parts[name].version]
 
-    def _expect(self, parts: Mapping[str, Part], inboxes: Inboxes, sent: Sent) -> None:
+    def _expect(
+        self, parts: Mapping[str, RunningComputation], inboxes: Inboxes, sent: Sent
+    ) -> None:
         """Find a record with all who read its stream, or what has become of it there."""
         for name, part in parts.items():
             if sent.stream not in part.inputs or part.is_leaving:
@@ -202,22 +206,23 @@ class WeakChangesJudge(ChangingJudge, WeakJudge):
     def _judge_acted(self, sink: tuple[str, int], sent: Sent) -> None:
         value = sent.value
         if not any(
-            by == sink and (record.stream, record.at, record.value) == (sent.stream, sent.at, value)
+            by == sink
+            and (record.stream, record.timestamp_ms, record.value) == (sent.stream, sent.at, value)
             for by, record in self.simulation.handed
         ):
             raise Violation(f"{sink[0]} has not acted on {sent}, and does not get it")
 
 
-def _sent(key: Key, letters: Iterable[Letter]) -> list[Sent]:
+def _sent(key: Key, letters: Iterable[InboxRecord]) -> list[Sent]:
     lane = key.name.split(":")[3]
     return [_one(lane, letter) for letter in letters]
 
 
-def _one(lane: str, letter: Letter) -> Sent:
-    return Sent(lane, letter.stream, letter.at, letter.text)
+def _one(lane: str, letter: InboxRecord) -> Sent:
+    return Sent(lane, letter.stream, letter.timestamp_ms, letter.text)
 
 
-def _taken(commit: Commit, before: Mapping[Key, Found]) -> list[tuple[str, str, Letter]]:
+def _taken(commit: Commit, before: Mapping[Key, Found]) -> list[tuple[str, str, InboxRecord]]:
     """Return what a commit takes out of an inbox, in the order in which that is worked on."""
     left = {key: len(body) for key, body, _ in commit.puts if key.kind == CHUNK}
     taken = []

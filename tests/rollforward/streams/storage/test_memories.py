@@ -39,7 +39,7 @@ def test_processes_that_pull_in_turn_come_to_the_end(chances: Chances) -> None:
     """
     for seed in range(50):
         simulation = Simulation(PULLED, seed, chances)
-        simulation.pace = replace(simulation.pace, run_ms=-1, linger=())
+        simulation.config = replace(simulation.config, run_ms=-1, linger=())
         environment = simulation.environment(simulation.machines[0])
         simulation.wakes.append((simulation.now_ms, pull_wake(environment, "lines", 0)))
         simulation.run()

@@ -16,11 +16,11 @@ from rollforward.streams import (
     Pipeline,
     Pulled,
     PullSource,
-    Pushed,
+    PushedRecord,
     PushSource,
     Record,
 )
-from rollforward.streams.exchange.ingest import Offer, arrival, inject
+from rollforward.streams.exchange.ingest import IngestRequest, arrival, ingest
 from rollforward.streams.exchange.outgoing import MAX_CHUNK_BYTES
 from rollforward.streams.exchange.pulling import pull
 from rollforward.streams.model import state
@@ -126,7 +126,7 @@ class Reminders(Computation):
 
     def record(self, ctx: Context, record: Record) -> None:
         for n in range(100):
-            ctx.set_timer(f"{record.value['id']}:{n}", record.at + n)
+            ctx.set_timer(f"{record.value['id']}:{n}", record.timestamp_ms + n)
 
 
 def test_a_slab_of_one_slot_has_its_states_in_rows_of_their_own_once_it_is_large(
@@ -247,7 +247,9 @@ def test_a_push_whose_reply_is_lost_is_known_behind_others() -> None:
     desk = desk_of(Last)
     desk.push(Came("0", "a", 1), watermark=1)
     environment = desk.environment
-    steps = inject(environment, Offer("in", "", [arrival(environment, "in", {"k": "a"}, 1, "1")]))
+    steps = ingest(
+        environment, IngestRequest("in", "", [arrival(environment, "in", {"k": "a"}, 1, "1")])
+    )
     desk.simulation.acts[Commit](desk.until(steps, Commit))
     for id_ in "234":
         desk.push(Came(id_, "a", 1))
@@ -279,10 +281,10 @@ def test_a_record_that_no_commit_can_hold_is_refused() -> None:
     """Once for each of its readers it is more than a commit takes."""
     desk = desk_of(*readers(10))
     value = {"k": "a", "text": '"' * (MAX_VALUE_BYTES // 2 - 100)}
-    offer = Offer("in", "", [arrival(desk.environment, "in", value, 1, "r")])
+    offer = IngestRequest("in", "", [arrival(desk.environment, "in", value, 1, "r")])
 
     with pytest.raises(BadRecordError, match="a record cannot be written: a commit must have"):
-        desk.do(inject(desk.environment, offer))
+        desk.do(ingest(desk.environment, offer))
 
     assert desk.rows(CHUNK) == []
 
@@ -345,7 +347,7 @@ def test_many_new_keys_and_long_ids_are_let_in_and_worked_on_by_the_services(
     pipeline = Pipeline("sizes", *readers(2), sources=[PushSource("in")], intervals=1)
     world = stream_world(services, pipeline)
     records = [
-        Pushed(f"{n:03}{EMOJI * 197}", {"k": f"k{n}", "text": "x" * 3_600}, 1_000)
+        PushedRecord(f"{n:03}{EMOJI * 197}", {"k": f"k{n}", "text": "x" * 3_600}, 1_000)
         for n in range(500)
     ]
     with world.context():

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from rollforward.streams import Pipeline, Pushed
+from rollforward.streams import Pipeline, PushedRecord
 from rollforward.streams.driver import Engine
 from rollforward.streams.model.key_state import KeyState, SetTimer
 from rollforward.streams.storage.remote_calls import Found, Key, Read
 from rollforward.streams.storage.schema import LARGE, SLAB, Interval, Names, Slab, SlabBody
 from rollforward.streams.storage.state_cache import ROW_BYTES, RowCache
-from rollforward.streams.storage.state_store import Shelf
+from rollforward.streams.storage.state_store import StateStore
 from tests.infra.world import Services
 from tests.rollforward.streams.harness import stream_world
 from tests.rollforward.streams.test_streams import Keeper
@@ -47,7 +47,7 @@ def test_what_is_needed_last_goes_first_and_among_equals_what_was_used_longest_a
 
 
 def test_a_large_state_is_kept_as_long_as_the_timers_of_its_slab_are_near() -> None:
-    shelf = Shelf(NAMES, "c")
+    shelf = StateStore(NAMES, "c")
     near, far = Slab(0, due=10), Slab(2**15, due=1_000)
     interval = Interval(2**16, slabs=(near, far))
     timer = {"t": SetTimer(10, False, 10, False)}
@@ -79,7 +79,7 @@ def test_a_worker_that_comes_back_reads_no_state_again_unless_another_was_there(
     def note(number: int) -> int:
         read.clear()
         with world.context():
-            record = Pushed(str(number), {"key": "a", "text": str(number)}, 1)
+            record = PushedRecord(str(number), {"key": "a", "text": str(number)}, 1)
             KEEPER.push(world.clients, "notes", [record])
         world.settle()
         with world.context():

@@ -11,7 +11,7 @@ import pytest
 
 from rollforward.streams import Computation, Context, Pipeline, PushSource, Record
 from rollforward.streams.coordinator import tick
-from rollforward.streams.exchange.ingest import Offer, arrival, inject
+from rollforward.streams.exchange.ingest import IngestRequest, arrival, ingest
 from rollforward.streams.model.errors import MissingCodeError, TopologyError, UnknownStreamError
 from rollforward.streams.model.slots import slot_of
 from rollforward.streams.scaling.resharding import split
@@ -50,16 +50,16 @@ def test_a_tick_of_old_code_waits_for_senders_of_new_code() -> None:
     environment = desk.simulation.environment(old)
     for _ in range(5):
         desk.do(tick(environment))
-    assert desk.head.left["told"]
-    offer = Offer("in", "", [arrival(environment, "in", {"k": "a"}, 3, "3")], 3)
+    assert desk.head.retired["told"]
+    offer = IngestRequest("in", "", [arrival(environment, "in", {"k": "a"}, 3, "3")], 3)
     with pytest.raises(MissingCodeError):
-        desk.do(inject(environment, offer))
+        desk.do(ingest(environment, offer))
     with pytest.raises(MissingCodeError):
         desk.do(desk.simulation.steps_of(Wake(("teller", 0), ()), old))
     desk.finish(teller, call)
     old.pipeline = None
     desk.run()
-    assert desk.head.left == {}
+    assert desk.head.retired == {}
     assert sorted(desk.state("told", "a")["told"]) == [[0, 0], [1, 1], [2, 1]]
 
 
@@ -85,7 +85,10 @@ def test_a_topology_costs_no_call_where_records_flow() -> None:
     def calls(at: int) -> list[str]:
         environment, made = desk.environment, list[str]()
         record = arrival(environment, "in", {"k": "a"}, at, f"r{at}")
-        for steps in (inject(environment, Offer("in", "", [record], at)), desk.worker("tally")):
+        for steps in (
+            ingest(environment, IngestRequest("in", "", [record], at)),
+            desk.worker("tally"),
+        ):
             reply: Any = None
             with contextlib.suppress(StopIteration):
                 while True:
@@ -175,7 +178,7 @@ def test_what_is_discarded_is_counted_and_its_timers_with_it() -> None:
         inputs: ClassVar = {"in": key_of}
 
         def record(self, ctx: Context, record: Record) -> None:
-            ctx.set_timer("ring", ctx.now + 3_600_000, wall=True)
+            ctx.set_timer("ring", ctx.now_ms + 3_600_000, processing_time=True)
 
     desk = desk_of(Alarm, intervals=1)
     desk.do(attach(desk.environment, "alarm", None))
@@ -205,7 +208,7 @@ def test_of_a_chunk_what_was_worked_on_is_not_counted_as_discarded(chunks: int) 
 
     desk = desk_of(Echo, intervals=1)
     desk.do(attach(desk.environment, "echo", None))
-    desk.simulation.pace = dataclasses.replace(desk.simulation.pace, max_records=4)
+    desk.simulation.config = dataclasses.replace(desk.simulation.config, max_records=4)
     for n in range(chunks):
         desk.push(*(Came(f"{n}.{m}", "a", 1) for m in range(10)))
     worker = desk.worker("echo")

@@ -9,7 +9,7 @@ import pytest
 
 from rollforward.streams import Pipeline, PushSource, StreamTest
 from rollforward.streams.coordinator import tick
-from rollforward.streams.exchange.ingest import Offer, arrival, inject
+from rollforward.streams.exchange.ingest import IngestRequest, arrival, ingest
 from rollforward.streams.graph.plan import MAX_HISTORY, Change, history_of, with_change
 from rollforward.streams.model.errors import TopologyError, UnknownStreamError, UnreadableStateError
 from rollforward.streams.storage.remote_calls import Commit
@@ -82,7 +82,7 @@ def pushes_to_one_that_has_left(desk: Desk) -> None:
     desk.do(attach(desk.environment, "third", None))
     environment = desk.environment
     records = [arrival(environment, "others", {"k": "a"}, 1, "1")]
-    pushed = inject(environment, Offer("others", "", records, 1))
+    pushed = ingest(environment, IngestRequest("others", "", records, 1))
     call = desk.until(pushed, Commit)
     desk.do(detach(desk.environment, "third", discard=True))
     for _ in range(3):
@@ -159,10 +159,10 @@ def test_a_change_beside_a_worker_or_a_sender_under_way(
 def test_a_version_is_tried_in_a_test() -> None:
     """A `StreamTest` goes on with another version, and its states and timers."""
     test = StreamTest(Pipeline("live", Tally, Told, standby=[Tally2], sources=[SOURCE]))
-    test.push("in", {"k": "a"}, at=1)
+    test.push("in", {"k": "a"}, timestamp_ms=1)
     test.replace("tally", 2)
     assert test.state("tally", "a") == {"kept": 1}
-    test.push("in", {"k": "a"}, at=2)
+    test.push("in", {"k": "a"}, timestamp_ms=2)
     test.advance_watermark(200)
     assert test.state("tally", "a") == {"kept": 2, "fired": [2, False]}
     with pytest.raises(UnknownStreamError):

@@ -11,10 +11,10 @@ import pytest
 
 from rollforward.streams import FOREVER, Computation, Context, Pipeline, PullSource, Record
 from rollforward.streams.coordinator import tick
-from rollforward.streams.exchange.ingest import Offer, arrival, inject
+from rollforward.streams.exchange.ingest import IngestRequest, arrival, ingest
 from rollforward.streams.graph.plan import DISCARDING, parts_of
 from rollforward.streams.scaling.resharding import split
-from rollforward.streams.storage.remote_calls import Call, ChangedError, Commit, HandOn
+from rollforward.streams.storage.remote_calls import Call, CallEffects, ChangedError, Commit
 from rollforward.streams.storage.schema import CHUNK
 from rollforward.streams.topology import teardown
 from rollforward.streams.topology.changes import attach, detach, replace
@@ -53,14 +53,16 @@ class Wary(Seen):
 
     def record(self, ctx: Context, record: Record) -> None:
         super().record(ctx, record)
-        if ctx.late or record.at < ctx.watermark:
+        if ctx.late or record.timestamp_ms < ctx.watermark:
             ctx.state.counter("missed").add(1)
 
 
 def pushing(desk: Desk, id_: str, at: int = 1_000) -> Steps:
     """Return the steps of a push, under way."""
     environment = desk.environment
-    return inject(environment, Offer("in", "", [arrival(environment, "in", {"k": "a"}, at, id_)]))
+    return ingest(
+        environment, IngestRequest("in", "", [arrival(environment, "in", {"k": "a"}, at, id_)])
+    )
 
 
 def inboxes(desk: Desk) -> list[str]:
@@ -81,8 +83,8 @@ def test_what_one_weak_sink_has_done_another_has_not() -> None:
     desk.push(Came("r-0", "a", 900))
     desk.run()
 
-    call = desk.until(steps := pushing(desk, "r-1"), HandOn)
-    assert isinstance(call, HandOn)
+    call = desk.until(steps := pushing(desk, "r-1"), CallEffects)
+    assert isinstance(call, CallEffects)
     done = [place for place, (sink, _) in enumerate(call.parcels) if sink[0] == "fast"]
     desk.finish(steps, steps.send(done))
 
@@ -156,11 +158,11 @@ def test_an_inbox_that_was_left_waits_for_who_runs_a_weak_stage_that_is_discarde
     desk.do(split(desk.environment, "seen", 2**15))
     for _ in range(5):
         desk.do(tick(desk.environment))
-        assert desk.head.left["seen"]
+        assert desk.head.retired["seen"]
     desk.finish(*push)
     desk.run()
 
-    assert not desk.head.left
+    assert not desk.head.retired
     assert desk.state("seen", "a") == {"seen": 3}
 
 

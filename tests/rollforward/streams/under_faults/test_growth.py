@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from google.api_core import exceptions as rpc_errors
 
-from rollforward.streams import Pushed
+from rollforward.streams import PushedRecord
 from rollforward.streams.model.errors import BadLayoutError
 from rollforward.tasks import Retry, Unavailable
 from tests.infra.faults.explorer import Explorer
@@ -20,7 +20,7 @@ MIDDLE = 2**15
 class GrowingWebLog(WebLog):
     """The same, while an interval is split after the first push, and merged after the second."""
 
-    def push(self, records: list[Pushed], *, is_over: bool = False) -> None:
+    def push(self, records: list[PushedRecord], *, is_over: bool = False) -> None:
         super().push(records, is_over=is_over)
         clients = self.world.clients
         begins = [each.first_slot for each in WEBLOG.status(clients).computations["hits"].intervals]

@@ -15,7 +15,7 @@ from rollforward.streams import (
     Pipeline,
     Pulled,
     PullSource,
-    Pushed,
+    PushedRecord,
     Record,
     Timer,
 )
@@ -23,7 +23,7 @@ from rollforward.streams import entities as streams
 from rollforward.streams.driver import Engine
 from rollforward.streams.operators.fused import Fused
 from rollforward.streams.storage.remote_calls import Commit
-from rollforward.streams.storage.schema import DeadRow, Letter
+from rollforward.streams.storage.schema import DeadRow, InboxRecord
 from rollforward.tasks import Retry, Unavailable
 from tests.infra.faults.explorer import Explorer
 from tests.infra.faults.injection import KINDS, OVERLAP
@@ -63,7 +63,7 @@ class WebLog:
             self.push(records)
         self.push([], is_over=True)
 
-    def push(self, records: list[Pushed], *, is_over: bool = False) -> None:
+    def push(self, records: list[PushedRecord], *, is_over: bool = False) -> None:
         try:
             if is_over:
                 self.pipeline.close(self.world.clients, "requests")
@@ -115,7 +115,7 @@ class Waits(Computation):
 
     def record(self, ctx: Context, record: Record) -> None:
         ctx.state.list("waiting").append(record.value["id"])
-        ctx.set_timer("tell", ctx.now + 1_000, wall=True)
+        ctx.set_timer("tell", ctx.now_ms + 1_000, processing_time=True)
 
     def timer(self, ctx: Context, timer: Timer) -> None:
         waiting = ctx.state.list("waiting")
@@ -156,7 +156,7 @@ class Reminders(WebLog):
             raise rpc_errors.ServiceUnavailable(str(error)) from error  # type: ignore[no-untyped-call]
 
     def _bury(self) -> None:
-        letter = Letter("k0", 7, "log", "", '{"key":"k0","id":"x"}')
+        letter = InboxRecord("k0", 7, "log", "", '{"key":"k0","id":"x"}')
         with self.world.plan.unwatched():
             engine = Engine(self.world.clients, REMINDERS)
             key = engine.environment.names.dead("waits", "x")

@@ -7,7 +7,7 @@ import contextlib
 import pytest
 from google.api_core import exceptions as rpc_errors
 
-from rollforward.streams import Pushed
+from rollforward.streams import PushedRecord
 from rollforward.streams.model.errors import TopologyError
 from rollforward.tasks import Retry, Unavailable
 from tests.infra.faults.explorer import Explorer
@@ -20,7 +20,7 @@ from tests.rollforward.streams.under_faults.test_streams import WebLog
 class ChangingWebLog(WebLog):
     """The same, while `hits` is replaced, and a computation comes and leaves."""
 
-    def push(self, records: list[Pushed], *, is_over: bool = False) -> None:
+    def push(self, records: list[PushedRecord], *, is_over: bool = False) -> None:
         super().push(records, is_over=is_over)
         clients = self.world.clients
         try:

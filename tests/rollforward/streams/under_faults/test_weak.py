@@ -9,7 +9,7 @@ from google.api_core import exceptions as rpc_errors
 
 from rollforward.outbox import entities as outbox
 from rollforward.streams import entities as streams
-from rollforward.streams.model.errors import HeldBackError
+from rollforward.streams.model.errors import BackpressureError
 from rollforward.tasks import Retry, Unavailable
 from tests.infra.faults.explorer import Explorer
 from tests.infra.faults.injection import KINDS
@@ -51,7 +51,7 @@ class Coloured:
         for records in ([*colours(*IDS[:2]), *bad], [*colours(*IDS[1:]), *bad, *nothing]):
             try:
                 COLOURS.push(self.world.clients, "in", records)
-            except (Retry, Unavailable, HeldBackError) as error:
+            except (Retry, Unavailable, BackpressureError) as error:
                 raise rpc_errors.ServiceUnavailable(str(error)) from error  # type: ignore[no-untyped-call]
 
     def is_done(self, tag: str) -> bool:

@@ -11,10 +11,10 @@ from rollforward.runtime import Clients
 from rollforward.streams import FOREVER, Pipeline, Pulled, PullSource, PushSource
 from rollforward.streams.coordinator import tick
 from rollforward.streams.driver import Engine
-from rollforward.streams.model.errors import HeldBackError
+from rollforward.streams.model.errors import BackpressureError
 from rollforward.streams.model.limits import Limits
 from rollforward.streams.storage.schema import Head, SourceRow
-from rollforward.streams.watermarks.backpressure import Waiting, held_back
+from rollforward.streams.watermarks.backpressure import Waiting
 from tests.infra.world import ACCOUNT, BASE_URL, Services, World
 from tests.rollforward.streams.harness import WEBLOG, hits, stream_world, windows
 
@@ -37,10 +37,10 @@ def test_a_push_waits_until_those_who_work_have_caught_up(services: Services) ->
         for n in range(3):
             NARROW.push(world.clients, "requests", hits((f"a{n}", "/", n)))
         look(world.clients, NARROW)
-        with pytest.raises(HeldBackError, match="hits has over 2 rows waiting"):
+        with pytest.raises(BackpressureError, match="hits has over 2 rows waiting"):
             NARROW.push(world.clients, "requests", hits(("b", "/", 4)))
         status = NARROW.status(world.clients)
-        assert status.sources["requests"].held == {"": "hits has over 2 rows waiting"}
+        assert status.sources["requests"].paused == {"": "hits has over 2 rows waiting"}
         assert (status.computations["hits"].waiting_rows, status.sources["requests"].records) == (
             3,
             3,
@@ -48,7 +48,7 @@ def test_a_push_waits_until_those_who_work_have_caught_up(services: Services) ->
     answer = post(world, [{"id": "b", "value": {"path": "/"}, "at": 4}])
     assert (answer.status_code, answer.headers["Retry-After"]) == (429, "1")
     shown = get(world, "narrow").json
-    assert shown["sources"]["requests"]["held"] == {"": "hits has over 2 rows waiting"}
+    assert shown["sources"]["requests"]["paused"] == {"": "hits has over 2 rows waiting"}
     assert get(world, "none").status_code == 404
 
     world.settle()
@@ -104,25 +104,25 @@ def row(watermark: int, **more: Any) -> SourceRow:
 def test_a_source_far_ahead_of_the_slowest_waits_until_half_of_that() -> None:
     """G11: what is silent, has ended or has never begun is no measure."""
     pipeline = Pipeline(
-        "skewed", *STAGES, limits=Limits(skew=timedelta(seconds=10)),
+        "skewed", *STAGES, limits=Limits(max_drift=timedelta(seconds=10)),
         sources=[PushSource("requests", processes=("a", "b", "c", "d", "e"))],
     )  # fmt: skip
-    silent, over = row(0, is_out=True), row(FOREVER)
+    silent, over = row(0, is_idle=True), row(FOREVER)
 
-    def held(ahead: int, **before: str) -> dict[str, str]:
+    def paused(ahead: int, **before: str) -> dict[str, str]:
         rows = dict(zip("abcde", [row(ahead), row(1), silent, over, SourceRow()], strict=True))
-        head = Head(held={f"requests:{name}": why for name, why in before.items()})
+        head = Head(paused={f"requests:{name}": why for name, why in before.items()})
         places = {("requests", name): each for name, each in rows.items()}
-        return held_back(pipeline, head, {}, places)
+        return paused_sources(pipeline, head, {}, places)
 
-    assert held(10_001) == {}
-    assert held(10_002) == {"requests:a": "it is over 0:00:10 ahead of requests:b"}
-    assert list(held(5_002, a="why")) == ["requests:a"]
-    assert held(5_001, a="why") == {}
+    assert paused(10_001) == {}
+    assert paused(10_002) == {"requests:a": "it is over 0:00:10 ahead of requests:b"}
+    assert list(paused(5_002, a="why")) == ["requests:a"]
+    assert paused(5_001, a="why") == {}
 
 
 def test_bytes_count_as_rows_do() -> None:
     pipeline = Pipeline("full", *STAGES, limits=Limits(waiting_bytes=1_000))
-    assert held_back(pipeline, Head(), {"minutes": Waiting(1, 1, 1_000)}, {}) == {}
-    held = held_back(pipeline, Head(), {"minutes": Waiting(1, 1, 1_001)}, {})
-    assert held == {"requests:": "minutes has over 1000 bytes waiting"}
+    assert paused_sources(pipeline, Head(), {"minutes": Waiting(1, 1, 1_000)}, {}) == {}
+    paused = paused_sources(pipeline, Head(), {"minutes": Waiting(1, 1, 1_001)}, {})
+    assert paused == {"requests:": "minutes has over 1000 bytes waiting"}

@@ -20,7 +20,7 @@ from rollforward.streams import (
 )
 from rollforward.streams.coordinator import tick
 from rollforward.streams.exchange.pulling import pull
-from rollforward.streams.model.errors import HeldBackError
+from rollforward.streams.model.errors import BackpressureError
 from rollforward.streams.model.limits import Limits
 from rollforward.streams.operators.windows import Tumbling, Windowed
 from rollforward.streams.storage.schema import SourceRow
@@ -54,7 +54,7 @@ def push(desk: Desk, process: str, at: int) -> int:
 
 
 def silent(desk: Desk) -> tuple[str, ...]:
-    return desk.status().sources["in"].silent
+    return desk.status().sources["in"].idle
 
 
 def test_what_processes_have_kept_while_the_app_was_away_is_in_time() -> None:
@@ -146,13 +146,13 @@ class Join(Count):
 
 def test_a_stream_that_has_fallen_silent_holds_no_other_back() -> None:
     """G11: also the last process of a stream, which the watermark still waits for."""
-    limits = Limits(skew=timedelta(minutes=1))
+    limits = Limits(max_drift=timedelta(minutes=1))
     desk = Desk(Pipeline("p", Join, intervals=1, limits=limits))
     desk.simulation.sweeps = False
     desk.push(Came("b", "k", 1_000), stream="other", watermark=1_000)
     desk.push(Came("a", "k", 1_000 * S), watermark=1_000 * S)
     desk.run()
-    with pytest.raises(HeldBackError, match="ahead of other"):
+    with pytest.raises(BackpressureError, match="ahead of other"):
         desk.push(Came("a2", "k", 1_001 * S))
 
     desk.wait(61)
@@ -162,7 +162,7 @@ def test_a_stream_that_has_fallen_silent_holds_no_other_back() -> None:
     assert desk.head.inputs["join"] == 1_000
     desk.push(Came("b2", "k", 2_000), stream="other", watermark=2_000)
     desk.run()
-    assert list(desk.head.held) == ["in:"]
+    assert list(desk.head.paused) == ["in:"]
 
 
 def hits(*streams: str) -> Windowed:

@@ -9,9 +9,9 @@ import pytest
 from rollforward.streams import Computation, Context, Pipeline, PushSource, Record
 from rollforward.streams.coordinator import tick
 from rollforward.streams.model.limits import Limits
-from rollforward.streams.storage.layout import Left
-from rollforward.streams.storage.remote_calls import Commit, Peeks
-from rollforward.streams.storage.schema import LATE, ON_TIME, Letter
+from rollforward.streams.storage.layout import RetiredInbox
+from rollforward.streams.storage.remote_calls import Commit, ScanKeysMany
+from rollforward.streams.storage.schema import LATE, ON_TIME, InboxRecord
 from rollforward.streams.watermarks import inbox_scan
 from tests.rollforward.streams.simulator.accidents import UnavailableError
 from tests.rollforward.streams.simulator.driver import Came, Desk
@@ -47,11 +47,13 @@ def desk_of(*, intervals: int = 4, waiting_rows: int = 5_000) -> Desk:
     return desk
 
 
-def put(desk: Desk, lo: int, *, count: int, at: int, lane: int = ON_TIME, born: int = 0) -> None:
+def put(
+    desk: Desk, lo: int, *, count: int, at: int, lane: int = ON_TIME, created_in: int = 0
+) -> None:
     """Put chunks into an inbox, whose workers nobody wakes."""
     names = desk.environment.names
-    letters = (Letter("k", at, "in", "", '{"k":"k"}'),)
-    keys = [names.chunk("counts", lo, lane, at, f"t{n}.1.60", born) for n in range(count)]
+    letters = (InboxRecord("k", at, "in", "", '{"k":"k"}'),)
+    keys = [names.chunk("counts", lo, lane, at, f"t{n}.1.60", created_in) for n in range(count)]
     desk.do(committed(Commit(inserts=[(key, letters) for key in keys])))
 
 
@@ -61,16 +63,16 @@ def committed(commit: Commit) -> Any:
 
 def looked(desk: Desk) -> list[list[int]]:
     """Tick once; return how many names each look at inboxes has found, of each of its peeks."""
-    found, real = [], desk.simulation.acts[Peeks]
+    found, real = [], desk.simulation.acts[ScanKeysMany]
 
-    def noted(call: Peeks) -> Any:
+    def noted(call: ScanKeysMany) -> Any:
         answers = real(call)
         found.append([len(names) for names in answers])
         return answers
 
-    desk.simulation.acts[Peeks] = noted
+    desk.simulation.acts[ScanKeysMany] = noted
     desk.do(tick(desk.environment))
-    desk.simulation.acts[Peeks] = real
+    desk.simulation.acts[ScanKeysMany] = real
     return found
 
 
@@ -90,12 +92,14 @@ def test_an_inbox_that_was_left_is_looked_into_before_those_that_came_later() ->
     desk = desk_of(intervals=1)
     head, names = desk.head, desk.environment.names
     left = head._replace(
-        layout=3, births={"counts:0000": 3}, left={"counts": [list(Left(0, 0, 3))]}
+        layout_version=3,
+        created_in_by_place={"counts:0000": 3},
+        retired={"counts": [list(RetiredInbox(0, 0, 3))]},
     )
     version = desk.simulation.store.rows[names.head].version
     desk.do(committed(Commit(puts=[(names.head, left, version)])))
     put(desk, 0, count=1, at=200)
-    put(desk, 0, count=3, at=200, born=3)
+    put(desk, 0, count=3, at=200, created_in=3)
 
     desk.simulation.has_snapshots = False
     assert looked(desk)[:2] == [[1], [3]]
@@ -123,13 +127,13 @@ def test_a_tick_counts_no_more_than_may_wait(monkeypatch: pytest.MonkeyPatch) ->
     put(desk, 0, count=12, at=200)
     assert looked(desk) == [[5, 0, 0, 0, 0, 0, 0, 0], [0], [7]]
     assert desk.head.waiting["counts"][0] == 12
-    assert desk.head.held == {}
+    assert desk.head.paused == {}
 
     put(desk, 2**14, count=40, at=200)
     found = looked(desk)
     assert sum(map(sum, found)) < 5 * 4 + 2 * 21
     assert desk.head.waiting["counts"][0] > 20
-    assert desk.head.held == {"in:": "counts has over 20 rows waiting"}
+    assert desk.head.paused == {"in:": "counts has over 20 rows waiting"}
 
 
 def test_a_tick_whose_look_fails_publishes_nothing() -> None:
@@ -139,10 +143,10 @@ def test_a_tick_whose_look_fails_publishes_nothing() -> None:
     put(desk, 0, count=1, at=200)
     before = desk.head
 
-    def refused(call: Peeks) -> Any:
+    def refused(call: ScanKeysMany) -> Any:
         raise UnavailableError
 
-    desk.simulation.acts[Peeks] = refused
+    desk.simulation.acts[ScanKeysMany] = refused
     with pytest.raises(UnavailableError):
         desk.do(tick(desk.environment))
 

@@ -127,7 +127,7 @@ class Lenient(Computation):
     outputs = ("counts",)
 
     def record(self, ctx: Context, record: Record) -> None:
-        start = record.at // WINDOW * WINDOW
+        start = record.timestamp_ms // WINDOW * WINDOW
         if start + WINDOW + LATENESS <= ctx.watermark:
             ctx.state.list("late").append(record.value["id"])
             ctx.drop_late()
@@ -158,7 +158,7 @@ class Floors(Judge):
         if not sources or any(key.kind == SOURCE and not body.last for key, body in commit.inserts):
             return
         floor = max(row.watermark for row in sources)
-        if any(row.is_out for row in sources):
+        if any(row.is_idle for row in sources):
             floor = max(floor, self.head.sources.get("in", 0))
         for key, letters in commit.inserts:
             for letter in letters if key.kind == CHUNK else ():

@@ -49,7 +49,7 @@ def test_windows_close_without_the_slowest_hundredth_which_is_in_time_downstream
     world.settle()
     with world.context():
         status = MOST.status(world.clients).computations["hits"]
-    assert (status.watermark, status.early) == (1, 61_000)
+    assert (status.watermark, status.percentile_watermarks) == (1, 61_000)
     assert windows(world, MOST) == {"0": [["/", 201]]}
 
     with world.context():
@@ -119,11 +119,11 @@ class Fires(Computation):
     percentile = 99
 
     def record(self, ctx: Context, record: Record) -> None:
-        end = record.at // 1_000 * 1_000 + 1_000
+        end = record.timestamp_ms // 1_000 * 1_000 + 1_000
         ctx.set_timer(str(end), end)
 
     def timer(self, ctx: Context, timer: Timer) -> None:
-        ctx.state.list("fired").append(timer.at)
+        ctx.state.list("fired").append(timer.at_ms)
 
 
 class Exact(Fires):
@@ -175,13 +175,13 @@ def test_timers_go_by_all_records_when_a_percentile_is_taken_away() -> None:
 
     assert desk.state("fires", "k")["fired"] == [1_000, 4_000, 6_000]
     status = desk.status().computations["fires"]
-    assert (status.watermark, status.early) == (20_000, None)
+    assert (status.watermark, status.percentile_watermarks) == (20_000, None)
 
 
 def test_what_was_detached_and_comes_back_knows_nothing_of_its_watermarks() -> None:
     """G12, G15: it begins as any other; a watermark of before would fire its timers too early."""
     desk = _begun()
-    assert "fires" in desk.head.early
+    assert "fires" in desk.head.percentile_watermarks
 
     desk.do(detach(desk.environment, "fires", discard=True))
     desk.run()
@@ -200,7 +200,7 @@ def test_a_tick_of_code_that_lacks_a_computation_moves_its_percentile_and_rests(
     desk.do(desk.worker("fires"))
     desk.do(tick(desk.simulation.environment(older)))
 
-    assert desk.head.early["fires"] == 9_000
+    assert desk.head.percentile_watermarks["fires"] == 9_000
     cut = desk.do(read_cut(desk.simulation.environment(older)))
     assert not cut.has_moved
 

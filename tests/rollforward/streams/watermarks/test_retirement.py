@@ -40,9 +40,9 @@ def _ticks(desk: Desk) -> int:
     """Return how many ticks it takes until nothing is left behind."""
     for count in range(1, 100):
         desk.do(tick(desk.environment))
-        if not desk.head.left:
+        if not desk.head.retired:
             return count
-    raise AssertionError(f"not forgotten: {desk.head.left}")
+    raise AssertionError(f"not forgotten: {desk.head.retired}")
 
 
 def test_intervals_with_large_rows_are_noted_by_several_ticks() -> None:

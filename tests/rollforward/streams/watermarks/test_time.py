@@ -175,7 +175,7 @@ def test_what_a_process_brings_that_was_missing_is_late_behind_the_watermark_onl
         desk.wait(16)
         desk.push(Came("2", "a", 45), process="here", watermark=45)
         desk.run()
-    assert desk.status().sources["in"].silent == ("away",)
+    assert desk.status().sources["in"].idle == ("away",)
 
     old = desk.push(Came("3", "a", 3), Came("4", "a", 46), process="away", watermark=46)
     for process in ("here", "away"):
@@ -191,7 +191,7 @@ def test_a_process_that_is_held_back_for_longer_than_its_idle_time_is_not_left_o
     source = PushSource(
         "in", processes=("here", "away"), disorder=timedelta(0), idle=timedelta(seconds=30)
     )
-    limits = Limits(skew=timedelta(milliseconds=10))
+    limits = Limits(max_drift=timedelta(milliseconds=10))
     desk = Desk(Pipeline("tally", Tally, Written, sources=[source], intervals=1, limits=limits))
     desk.push(Came("1", "a", 25), process="here", watermark=25)
     for number in range(4):
@@ -199,7 +199,7 @@ def test_a_process_that_is_held_back_for_longer_than_its_idle_time_is_not_left_o
         desk.do(tick(desk.environment))
         desk.wait(20)
     seen = desk.status().sources["in"]
-    assert (seen.silent, list(seen.held)) == ((), ["here"])
+    assert (seen.idle, list(seen.paused)) == ((), ["here"])
 
     desk.push(process="away", watermark=60)
     desk.do(tick(desk.environment))
@@ -294,7 +294,7 @@ def test_timers_of_the_clock_come_one_after_the_other_without_a_sweep() -> None:
 
         def record(self, ctx: Context, record: Record) -> None:
             for minutes in (1, 2, 3):
-                ctx.set_timer(str(minutes), ctx.now + 60_000 * minutes, wall=True)
+                ctx.set_timer(str(minutes), ctx.now_ms + 60_000 * minutes, processing_time=True)
 
         def timer(self, ctx: Context, timer: Timer) -> None:
             ctx.state.list("rung").append(timer.tag)
@@ -305,7 +305,7 @@ def test_timers_of_the_clock_come_one_after_the_other_without_a_sweep() -> None:
     desk.run()
 
     assert desk.state("alarms", "a") == {"rung": ["1", "2", "3"]}
-    assert desk.interval("alarms").wall == NEVER
+    assert desk.interval("alarms").processing_due == NEVER
 
 
 def test_a_task_that_comes_before_its_timer_by_the_worker_s_clock_does_no_harm() -> None:
@@ -315,10 +315,10 @@ def test_a_task_that_comes_before_its_timer_by_the_worker_s_clock_does_no_harm()
         inputs: ClassVar = {"in": key_of}
 
         def record(self, ctx: Context, record: Record) -> None:
-            ctx.set_timer("ring", ctx.now + 60_000, wall=True)
+            ctx.set_timer("ring", ctx.now_ms + 60_000, processing_time=True)
 
         def timer(self, ctx: Context, timer: Timer) -> None:
-            ctx.state.list("rung").append(ctx.now >= timer.at)
+            ctx.state.list("rung").append(ctx.now_ms >= timer.at_ms)
 
     desk = Desk(Pipeline("alarm", Alarm, intervals=1))
     desk.push(Came("1", "a", 1), watermark=1)

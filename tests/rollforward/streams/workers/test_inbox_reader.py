@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 import pytest
 
 from rollforward.streams import Computation, Context, Pipeline, PushSource, Record
-from rollforward.streams.storage.remote_calls import Commit, Peeks, Scan
-from rollforward.streams.storage.schema import CHUNK, LATE, ON_TIME, Letter
+from rollforward.streams.storage.remote_calls import Commit, Scan, ScanKeysMany
+from rollforward.streams.storage.schema import CHUNK, LATE, ON_TIME, InboxRecord
 from rollforward.streams.workers.inbox_reader import MAX_BYTES, fitting
 from tests.rollforward.streams.simulator.driver import Came, Desk
 
@@ -36,7 +36,7 @@ def put(desk: Desk, count: int, *, at: int, letters: int, lane: int = ON_TIME) -
     names, inserts = desk.environment.names, []
     for chunk in range(count):
         number = [f"{lane} {at}.{chunk}.{n}" for n in range(letters)]
-        body = tuple(Letter("k", at, "in", "", f'{{"k":"k","n":"{n}"}}') for n in number)
+        body = tuple(InboxRecord("k", at, "in", "", f'{{"k":"k","n":"{n}"}}') for n in number)
         id_ = f"t{chunk:04}.{letters}.{60 * letters}"
         inserts.append((names.chunk("counts", 0, lane, at, id_), body))
     desk.do(committed(Commit(inserts=inserts)))
@@ -100,8 +100,8 @@ def test_large_chunks_behind_small_ones_are_not_read_all_at_once() -> None:
 def test_who_reads_large_chunks_looks_at_no_names() -> None:
     desk, looks = desk_of(), []
     put(desk, 60, at=200, letters=50)
-    real = desk.simulation.acts[Peeks]
-    desk.simulation.acts[Peeks] = lambda call: looks.append(call) or real(call)
+    real = desk.simulation.acts[ScanKeysMany]
+    desk.simulation.acts[ScanKeysMany] = lambda call: looks.append(call) or real(call)
     taken, _ = played(desk)
     assert looks == []
     assert sum(taken) == 60

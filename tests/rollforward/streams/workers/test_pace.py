@@ -112,7 +112,7 @@ def test_a_worker_that_had_all_that_waited_lets_more_come(
 ) -> None:
     """For longer after a large batch; one that had not all goes on at once."""
     desk = Desk(PIPELINE)
-    desk.simulation.pace = replace(desk.simulation.pace, gather_s=0.01, max_records=at_once)
+    desk.simulation.config = replace(desk.simulation.config, gather_s=0.01, max_records=at_once)
     desk.push(*(Came(f"{n}", "a", n) for n in range(records)))
     paused = []
 
@@ -131,7 +131,7 @@ def test_a_worker_that_had_all_that_waited_lets_more_come(
 def test_a_worker_whose_commit_was_too_large_does_not_try_as_many_again() -> None:
     """At most twice in a run: each of these batches is work for nothing."""
     desk = Desk(PIPELINE)
-    desk.simulation.pace = replace(desk.simulation.pace, max_records=8)
+    desk.simulation.config = replace(desk.simulation.config, max_records=8)
     for number in range(40):
         desk.push(Came(f"{number}", "a", number))
     sizes = []
