@@ -87,7 +87,7 @@ class Pipeline(Declaration):
             UnknownStreamError: there is no such source, or no such process.
             BadRecordError: this cannot be let in, and why. Only of what one commit cannot hold some
                 may be in.
-            HeldBackError: the source has to wait. Push the same again.
+            BackpressureError: the source has to wait. Push the same again.
             Retry, Unavailable: repeat it; some of it may have been let in.
         """
         _check_push(self, stream, process)

@@ -162,7 +162,7 @@ def ingest_without_wakeup(
 
     Raises:
         ChangedError: the row is not the expected one, or too many others were faster.
-        HeldBackError: the source has to wait; nothing was let in.
+        BackpressureError: the source has to wait; nothing was let in.
         RepeatedError: the offer's receipt is gone.
     """
     id_, key = environment.new_id(), environment.names.source(offer.stream, offer.process)

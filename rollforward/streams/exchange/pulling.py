@@ -111,7 +111,7 @@ def _let_in(environment: Environment, gathered: _Gathered, limit: int) -> Steps[
 
     Raises:
         UnworkableError: nothing was written. Fewer records may be.
-        ChangedError, HeldBackError: nothing was let in.
+        ChangedError, BackpressureError: nothing was let in.
     """
     try:
         return (yield from ingest_without_wakeup(environment, gathered.offer(), gathered.found))

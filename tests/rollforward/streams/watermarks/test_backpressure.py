@@ -14,7 +14,7 @@ from rollforward.streams.driver import Engine
 from rollforward.streams.model.errors import BackpressureError
 from rollforward.streams.model.limits import Limits
 from rollforward.streams.storage.schema import Head, SourceRow
-from rollforward.streams.watermarks.backpressure import Waiting
+from rollforward.streams.watermarks.backpressure import Waiting, paused_sources
 from tests.infra.world import ACCOUNT, BASE_URL, Services, World
 from tests.rollforward.streams.harness import WEBLOG, hits, stream_world, windows
 
@@ -45,14 +45,14 @@ def test_a_push_waits_until_those_who_work_have_caught_up(services: Services) ->
             3,
             3,
         )
-    answer = post(world, [{"id": "b", "value": {"path": "/"}, "at": 4}])
+    answer = post(world, [{"id": "b", "value": {"path": "/"}, "timestamp_ms": 4}])
     assert (answer.status_code, answer.headers["Retry-After"]) == (429, "1")
     shown = get(world, "narrow").json
     assert shown["sources"]["requests"]["paused"] == {"": "hits has over 2 rows waiting"}
     assert get(world, "none").status_code == 404
 
     world.settle()
-    assert post(world, [{"id": "b", "value": {"path": "/"}, "at": 4}]).status_code == 202
+    assert post(world, [{"id": "b", "value": {"path": "/"}, "timestamp_ms": 4}]).status_code == 202
     with world.context():
         NARROW.close(world.clients, "requests")
     world.settle()
