@@ -24,7 +24,7 @@ def on_starting(server: Any) -> None:
             "--header-map=dangerous and --forwarder-headers let any caller forge X-AppEngine-*"
         )
     os.environ["WORKER_THREADS"] = str(server.cfg.threads)  # Half of them may hold streams.
-    # By which the workers wake each other (rollforward/runtime/siblings.py); nobody else may.
+    # By which the workers wake each other (rollforward/runtime/worker_bus.py); nobody else may.
     os.environ["WORKER_SOCKETS"] = tempfile.mkdtemp(prefix="worker-sockets-")
     # By which they know who has died, and what it held (rollforward/runtime/processes.py).
     os.environ["WORKER_FILES"] = tempfile.mkdtemp(prefix="worker-files-")

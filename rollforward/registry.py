@@ -22,7 +22,7 @@ from rollforward.materialized_views.pattern import MaterializedViews
 from rollforward.outbox.pattern import Outbox
 from rollforward.pull_queues.pattern import PullQueues
 from rollforward.runtime import Clients
-from rollforward.runtime.each import run_each
+from rollforward.runtime.run_each import run_each
 from rollforward.streams.pattern import Streams
 from rollforward.tasks import Task
 from rollforward.tasks.dead_tasks import replay_task

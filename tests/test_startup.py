@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rollforward import lazy_imports
-from rollforward.runtime.first_use import OnFirstUse
+from rollforward.runtime.lazy import OnFirstUse
 from tests.infra.documents import ROOT
 
 ACCOUNTS = "google.oauth2.service_account"

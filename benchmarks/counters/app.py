@@ -22,9 +22,9 @@ from benchmarks.harness.testbed import app_for
 from pipelines.counters.counters import is_row_of
 from pipelines.counters.counters import limit as production_limit
 from rollforward.counters import Counter
-from rollforward.counters.additions import addition
 from rollforward.counters.exact import ExactIncrements
-from rollforward.counters.layouts import Layouts
+from rollforward.counters.increments import addition
+from rollforward.counters.shard_maps import Layouts
 from rollforward.datastore.transactions import transact
 from rollforward.registry import Registry
 from rollforward.runtime import Clients

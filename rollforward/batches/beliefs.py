@@ -13,8 +13,8 @@ from google.cloud import ndb
 
 from rollforward.batches import policy
 from rollforward.batches.entities import BatchState, state_key
-from rollforward.fork_join.group_commit import GroupCommit
 from rollforward.runtime.clients import Clients
+from rollforward.runtime.group_commit import GroupCommit
 
 # How long a process believes that a batch is running: so long a cancelled one may go on.
 BELIEVED_S = 1.0

@@ -24,9 +24,9 @@ from rollforward.batches.declaration import Completed, message_task
 from rollforward.batches.entities import COMPLETED, RUNNING, BatchState, state_key
 from rollforward.datastore.transactions import transact
 from rollforward.datastore.versions import commit_unchanged, read_versions
-from rollforward.runtime.adapters import adapter_of
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import naive_utc
+from rollforward.runtime.type_adapters import adapter_of
 from rollforward.tasks import dead_tasks
 from rollforward.tasks.declaration import Task
 

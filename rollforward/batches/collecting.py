@@ -26,8 +26,8 @@ import pydantic
 from rollforward.batches.ending import End, count_ends
 from rollforward.datastore.transactions import transact
 from rollforward.pull_queues import OLDEST, Lease, PullQueue
-from rollforward.runtime.adapters import adapter_of
 from rollforward.runtime.clients import Clients
+from rollforward.runtime.type_adapters import adapter_of
 from rollforward.tasks.declaration import hashed_name, task
 from rollforward.tasks.errors import Retry
 

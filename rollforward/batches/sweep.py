@@ -47,7 +47,7 @@ from rollforward.batches.population import is_needed
 from rollforward.datastore.transactions import transact
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import naive_utc
-from rollforward.runtime.each import run_each
+from rollforward.runtime.run_each import run_each
 from rollforward.tasks.declaration import task
 
 # By one sweep.

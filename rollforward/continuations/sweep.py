@@ -41,7 +41,7 @@ from rollforward.continuations.upload_entities import expired_chunks
 from rollforward.datastore.transactions import transact
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import naive_utc
-from rollforward.runtime.each import run_each
+from rollforward.runtime.run_each import run_each
 
 log = logging.getLogger(__name__)
 

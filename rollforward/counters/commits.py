@@ -20,8 +20,8 @@ from typing import Any
 
 from google.api_core import exceptions as rpc_errors
 
-from rollforward.counters.additions import RECEIPTS_FOR, Addition
 from rollforward.counters.entities import CounterReceipt
+from rollforward.counters.increments import RECEIPTS_FOR, Addition
 from rollforward.datastore.increments import Increment, insert_and_increment, supports_increments
 from rollforward.datastore.versions import commit_unchanged, read_versions
 from rollforward.fork_join.entities import expiry

@@ -12,18 +12,18 @@ from typing import Annotated, Any, Literal, get_args
 import pydantic
 from google.api_core import exceptions as rpc_errors
 
-from rollforward.counters.additions import Addition, Counted, addition, check_key
-from rollforward.counters.elsewhere import read_elsewhere
 from rollforward.counters.entities import MAX_SHARDS, due_configs, key_of_config
 from rollforward.counters.exact import ExactIncrements
 from rollforward.counters.gathered import GatheredIncrements
-from rollforward.counters.layouts import Layout, Layouts, ShardSettings
+from rollforward.counters.increments import Addition, Counted, addition, check_key
+from rollforward.counters.relocated import read_elsewhere
 from rollforward.counters.resize import Resizer
+from rollforward.counters.shard_maps import Layout, Layouts, ShardSettings
 from rollforward.counters.totals import ShardReader, Total, cache_total, cached_total
 from rollforward.datastore.transactions import current_transaction, is_in_transaction
 from rollforward.fork_join import ForkJoin
-from rollforward.fork_join.group_commit import GroupCommit
 from rollforward.runtime import Clients, naive_utc
+from rollforward.runtime.group_commit import GroupCommit
 from rollforward.tasks import Task
 
 log = logging.getLogger(__name__)

@@ -23,12 +23,12 @@ from datetime import timedelta
 from google.api_core import exceptions as rpc_errors
 from google.cloud import ndb
 
-from rollforward.counters.additions import Addition, Counted
 from rollforward.counters.commits import Attempt, receipt_of, write
 from rollforward.counters.contention import BUSY, GROW, RUSH
 from rollforward.counters.entities import due_at, shard_key
-from rollforward.counters.layouts import Layout, Layouts
+from rollforward.counters.increments import Addition, Counted
 from rollforward.counters.resize import Resizer
+from rollforward.counters.shard_maps import Layout, Layouts
 from rollforward.datastore.transactions import TRANSIENT
 from rollforward.fork_join import OutcomeUnknownError
 from rollforward.runtime import Clients, naive_utc

@@ -14,10 +14,10 @@ import pydantic
 from google.api_core import exceptions as rpc_errors
 from google.cloud import ndb
 
-from rollforward.counters.additions import RECEIPTS_FOR, Addition, Counted
 from rollforward.counters.commits import receipt_of
 from rollforward.counters.entities import CounterReceipt, CounterTotal, total_key
-from rollforward.counters.moving import take_shards
+from rollforward.counters.increments import RECEIPTS_FOR, Addition, Counted
+from rollforward.counters.relocation import take_shards
 from rollforward.datastore.versions import insert_all
 from rollforward.fork_join import Accumulator, Batch, ForkJoin, OutcomeUnknownError
 from rollforward.runtime import Clients

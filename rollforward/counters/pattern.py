@@ -10,7 +10,7 @@ from rollforward.counters.commits import has_increments
 from rollforward.counters.counter import Counter
 from rollforward.counters.expiry import RECEIPTS
 from rollforward.runtime import Clients
-from rollforward.runtime.each import run_each
+from rollforward.runtime.run_each import run_each
 from rollforward.tasks import Task
 from rollforward.tasks.pattern import Pattern
 

@@ -31,7 +31,7 @@ from rollforward.counters.entities import (
     due_text,
     shard_key,
 )
-from rollforward.counters.layouts import Layout, Layouts, make_shards
+from rollforward.counters.shard_maps import Layout, Layouts, make_shards
 from rollforward.datastore.transactions import transact
 from rollforward.runtime import Clients, naive_utc
 

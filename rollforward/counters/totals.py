@@ -26,10 +26,10 @@ from google.api_core import exceptions as rpc_errors
 from google.cloud import ndb
 
 from rollforward.counters.entities import CounterConfig, CounterShard, config_key, shard_key
-from rollforward.counters.layouts import Layouts
+from rollforward.counters.shard_maps import Layouts
 from rollforward.datastore.versions import look_up_versions
 from rollforward.runtime import Clients
-from rollforward.runtime.adapters import adapter_of
+from rollforward.runtime.type_adapters import adapter_of
 
 # The service looks up so many keys at a time.
 MAX_LOOKUP = 1000

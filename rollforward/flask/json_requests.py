@@ -11,7 +11,7 @@ from flask import abort, request
 from werkzeug.exceptions import RequestEntityTooLarge
 
 from rollforward.flask.problems import problem
-from rollforward.runtime.adapters import adapter_of
+from rollforward.runtime.type_adapters import adapter_of
 
 B = TypeVar("B")
 

@@ -15,8 +15,8 @@ from typing import Annotated
 
 import pydantic
 
-from rollforward.runtime.adapters import adapter_of
 from rollforward.runtime.clients import Clients
+from rollforward.runtime.type_adapters import adapter_of
 
 # What a new figure weighs against the average of those before it.
 EWMA_ALPHA = 0.3

@@ -14,7 +14,6 @@ from rollforward.fork_join.adaptive import BatchPolicy, BatchStats
 from rollforward.fork_join.entities import EpochId, PackId, packs_of_epoch
 from rollforward.fork_join.epochs import OpenEpoch, Slot
 from rollforward.fork_join.fold import Batch, Folding, FoldResult, Guarded, fold_epoch
-from rollforward.fork_join.group_commit import GroupCommit
 from rollforward.fork_join.insert import (
     MAX_GROUP_BYTES,
     MAX_GROUP_ITEMS,
@@ -38,6 +37,7 @@ from rollforward.fork_join.transactional import current_inserts
 from rollforward.runtime.advisory_lock import advisory_lock
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import naive_utc
+from rollforward.runtime.group_commit import GroupCommit
 from rollforward.tasks.declaration import Task
 
 I = TypeVar("I")  # noqa: E741  An item.

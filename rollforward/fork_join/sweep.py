@@ -24,8 +24,8 @@ from rollforward.fork_join.entities import (
 from rollforward.fork_join.joiners import Joiners
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import naive_utc
-from rollforward.runtime.each import run_each
-from rollforward.runtime.wakes import Round
+from rollforward.runtime.run_each import run_each
+from rollforward.runtime.sweep_round import Round
 from rollforward.tasks.declaration import Task
 
 log = logging.getLogger(__name__)

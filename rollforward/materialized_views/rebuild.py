@@ -50,7 +50,7 @@ from rollforward.materialized_views.walks import (
     runs_of,
 )
 from rollforward.runtime.clients import Clients
-from rollforward.runtime.each import run_each
+from rollforward.runtime.run_each import run_each
 from rollforward.tasks.errors import Retry
 
 log = logging.getLogger(__name__)

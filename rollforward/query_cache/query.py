@@ -19,8 +19,8 @@ from rollforward.query_cache.entry import new_generation, space_of
 from rollforward.query_cache.flights import Flights
 from rollforward.query_cache.stats import CacheStats, Tally
 from rollforward.runtime import Clients
-from rollforward.runtime.adapters import adapter_of, shape_of
 from rollforward.runtime.cache import MAX_TTL_S
+from rollforward.runtime.type_adapters import adapter_of, shape_of
 
 log = logging.getLogger(__name__)
 

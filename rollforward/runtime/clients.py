@@ -17,8 +17,8 @@ from rollforward.datastore.unknown_properties import keep_unknown_properties
 from rollforward.runtime import topics
 from rollforward.runtime.cache import Cache
 from rollforward.runtime.clock import Clock, SystemClock
-from rollforward.runtime.first_use import OnFirstUse
 from rollforward.runtime.heartbeats import Heart, ThreadedHeart
+from rollforward.runtime.lazy import OnFirstUse
 from rollforward.runtime.messages import TaskQueue
 from rollforward.runtime.open_transactions import OpenTransactions
 from rollforward.runtime.process_state import ProcessState

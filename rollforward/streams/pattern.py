@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from rollforward.runtime.clients import Clients
-from rollforward.runtime.each import run_each
+from rollforward.runtime.run_each import run_each
 from rollforward.streams.driver import tasks_of
 from rollforward.streams.gauges import gauges_of
 from rollforward.streams.pipeline import Pipeline, push_task

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from rollforward.runtime.process_state import ProcessState
-from rollforward.runtime.siblings import MAX_BYTES, open_siblings
+from rollforward.runtime.worker_bus import MAX_BYTES, open_siblings
 from rollforward.streams.storage.remote_calls import Found
 from rollforward.streams.storage.schema import CHUNK, inbox_of, is_late
 from rollforward.streams.storage.serde import load

@@ -85,7 +85,7 @@ PACKAGES = {
         ["rollforward/fork_join/*.py"],
         _in(
             f"{TESTS}/fork_join",
-            *("group_commit", "fork_join", "inserts", "receipts", "outcomes", "parking"),
+            *("fork_join", "inserts", "receipts", "outcomes", "parking"),
             *("epochs", "sweep", "transactional", "adaptive", "accumulator"),
             start="test_",
         ),

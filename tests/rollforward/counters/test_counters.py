@@ -20,9 +20,9 @@ from rollforward.counters import (
     layouts,
 )
 from rollforward.counters import commits as counter_commits
-from rollforward.counters.additions import Addition, addition
-from rollforward.counters.layouts import Layouts
+from rollforward.counters.increments import Addition, addition
 from rollforward.counters.resize import Resizer
+from rollforward.counters.shard_maps import Layouts
 from rollforward.datastore.transactions import pending_writes
 from rollforward.tasks.errors import UnknownTaskError
 from tests.infra.faults.injection import ERROR, REPLY_LOST

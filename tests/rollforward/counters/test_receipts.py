@@ -8,9 +8,9 @@ import pytest
 from google.cloud import ndb
 
 from rollforward.counters import expiry
-from rollforward.counters.additions import RECEIPTS_FOR
 from rollforward.counters.entities import CounterReceipt, receipt_key
 from rollforward.counters.expiry import RECEIPTS
+from rollforward.counters.increments import RECEIPTS_FOR
 from rollforward.datastore import expiry as model_expiry
 from rollforward.fork_join.entities import PARTITIONS
 from tests.infra.world import Services, World

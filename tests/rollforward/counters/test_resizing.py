@@ -17,8 +17,8 @@ from rollforward.counters import layouts as counter_layouts
 from rollforward.counters import resize as counter_resize
 from rollforward.counters.commits import has_increments
 from rollforward.counters.entities import config_key
-from rollforward.counters.layouts import Layouts
 from rollforward.counters.resize import Resizer
+from rollforward.counters.shard_maps import Layouts
 from rollforward.runtime import Clients
 from tests.infra.faults.injection import REPLY_LOST
 from tests.infra.world import World, in_threads

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from google.api_core import exceptions as rpc_errors
 
-from rollforward.runtime.each import run_each
+from rollforward.runtime.run_each import run_each
 
 pytestmark = pytest.mark.fast
 

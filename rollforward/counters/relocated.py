@@ -1,4 +1,4 @@
-"""Read counters that are not where this version of the code keeps them; see moving.py."""
+"""Read counters that are not where this version of the code keeps them; see relocation.py."""
 
 from __future__ import annotations
 

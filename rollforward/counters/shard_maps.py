@@ -21,7 +21,7 @@ from google.cloud import ndb
 
 from rollforward.counters.contention import Contention
 from rollforward.counters.entities import CounterConfig, CounterShard, config_key, shard_key
-from rollforward.counters.moving import take_total
+from rollforward.counters.relocation import take_total
 from rollforward.datastore.transactions import transact
 from rollforward.runtime import Clients, naive_utc
 
@@ -197,7 +197,7 @@ class Layouts:
             key=config_key(self.settings.name, key),
             shards=self.settings.min_shards,
             read_shards=self.settings.min_shards,
-            # Beyond those of before: a counter may be moved away and come back (moving.py).
+            # Beyond those of before: a counter may be moved away and come back (relocation.py).
             generation=int(clients.clock.now().timestamp()),
             calm_s=self.settings.calm_s,
         )

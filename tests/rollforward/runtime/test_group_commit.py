@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rollforward.fork_join.group_commit import GroupCommit
+from rollforward.runtime.group_commit import GroupCommit
 from tests.infra.world import in_threads
 
 TIMEOUT_S = 30

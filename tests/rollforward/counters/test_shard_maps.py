@@ -12,7 +12,7 @@ import pytest
 from rollforward.counters import layouts as counter_layouts
 from rollforward.counters.contention import BUSY, CALM, GROW, RUSH, Contention
 from rollforward.counters.entities import CounterConfig
-from rollforward.counters.layouts import Layouts, ShardSettings
+from rollforward.counters.shard_maps import Layouts, ShardSettings
 from tests.infra.memory_datastore import offline
 
 NOON = datetime.datetime(2030, 5, 1, 12, tzinfo=datetime.UTC)

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from rollforward.runtime.siblings import FOLDER, Siblings, open_siblings
+from rollforward.runtime.worker_bus import FOLDER, Siblings, open_siblings
 
 pytestmark = pytest.mark.fast
 
 LISTENER = """
 import sys
-from rollforward.runtime.siblings import open_siblings
+from rollforward.runtime.worker_bus import open_siblings
 open_siblings(lambda word: print(word.decode(), flush=True))
 print("listens", flush=True)
 sys.stdin.read()

@@ -9,8 +9,8 @@ import pytest
 
 from rollforward.counters import Counter
 from rollforward.counters.entities import CounterTotal
-from rollforward.counters.layouts import Layouts
 from rollforward.counters.resize import Resizer
+from rollforward.counters.shard_maps import Layouts
 from rollforward.datastore import lookup
 from tests.infra.faults.injection import REPLY_LOST
 from tests.infra.world import World, in_threads

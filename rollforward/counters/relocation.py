@@ -4,7 +4,7 @@ A counter that was "exact" has shards, one that is "gathered" or "in_memory" has
 writes a counter's first row of one way takes what is there of the other way, in the same
 transaction. So a count is in one of the two places, also while two versions that differ serve side
 by side and each moves it. A reader that finds nothing in its own place looks at both places
-at once (elsewhere.py).
+at once (relocated.py).
 
 Cost: nothing for a counter that is in its place. Lost on failure: nothing. An increment that is
 repeated under its idempotency key after such a change counts again: receipts are not moved.

@@ -7,7 +7,7 @@ import datetime
 import pytest
 
 from rollforward.runtime.sweep_entities import SweepMark, mark_key
-from rollforward.runtime.wakes import Round
+from rollforward.runtime.sweep_round import Round
 from tests.infra.world import World
 
 pytestmark = pytest.mark.fast
