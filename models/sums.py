@@ -112,11 +112,6 @@ def api_tally_key(name: str, shard: int) -> Any:
     return ndb.Key(SumTally, f"{name}|api|{shard:02d}")
 
 
-def expired_additions(partition: str, before: str) -> Any:
-    """Return the query for the forms of a partition that may be deleted."""
-    return SumAddition.query(SumAddition.expires >= partition, SumAddition.expires < before)
-
-
 def addition_key(name: str, form: str) -> Any:
     """Return the key of what a form added."""
     return ndb.Key(SumAddition, f"{name}|{form}")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rollforward import lazy_imports
-from rollforward.runtime.lazy import OnFirstUse
+from rollforward.runtime.lazy import Lazy
 from tests.infra.documents import ROOT
 
 ACCOUNTS = "google.oauth2.service_account"
@@ -89,7 +89,7 @@ def test_threads_that_need_an_object_at_the_same_time_share_one() -> None:
         made.append(1)
         return "made"
 
-    late = OnFirstUse(make)
+    late = Lazy(make)
 
     def use() -> None:
         start.wait(10)
@@ -113,7 +113,7 @@ def test_an_object_that_could_not_be_made_is_made_by_the_next_use() -> None:
             raise outcome
         return outcome
 
-    late = OnFirstUse(make)
+    late = Lazy(make)
     with pytest.raises(OSError, match="no credentials"):
         late.upper()
     assert late.upper() == "MADE"

@@ -23,8 +23,8 @@ from pipelines.counters.counters import is_row_of
 from pipelines.counters.counters import limit as production_limit
 from rollforward.counters import Counter
 from rollforward.counters.exact import ExactIncrements
-from rollforward.counters.increments import addition
-from rollforward.counters.shard_maps import Layouts
+from rollforward.counters.increments import increment_request
+from rollforward.counters.shard_maps import ShardMaps
 from rollforward.datastore.transactions import transact
 from rollforward.registry import Registry
 from rollforward.runtime import Clients
@@ -83,10 +83,10 @@ def serve() -> Flask:
         COUNTERS[design].increment(clients, KEY, idempotency_key=once)
 
     alone = COUNTERS["one-by-one"]
-    one_by_one = ExactIncrements(clients, Layouts.of(clients, alone._settings), alone._wake)
+    one_by_one = ExactIncrements(clients, ShardMaps.of(clients, alone._settings), alone._wake)
 
     def count_alone() -> None:
-        (answer,) = one_by_one([addition({KEY: 1}, clients.new_id())])
+        (answer,) = one_by_one([increment_request({KEY: 1}, clients.new_id())])
         if isinstance(answer, Exception):
             raise answer
 

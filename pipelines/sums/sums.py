@@ -31,14 +31,14 @@ from models.sums import (
     SumTally,
     addition_key,
     directory_key,
-    expired_additions,
     sum_key,
     tally_key,
 )
 from pipelines.sums.tally_buffer import TALLY_SHARDS, tally_buffer
 from rollforward.datastore import transact
+from rollforward.datastore.expiry import expired, expiry
+from rollforward.datastore.partitions import PARTITIONS
 from rollforward.fork_join import Accepted, Batch, ItemStatus, fork_join
-from rollforward.fork_join.entities import PARTITIONS, expiry
 from rollforward.runtime import Clients, naive_utc
 
 log = logging.getLogger(__name__)
@@ -231,7 +231,7 @@ def _delete_expired_forms(clients: Clients) -> None:
     partition = clients.random.choice(PARTITIONS)
     before = expiry(partition, naive_utc(clients.clock.now()))
     try:
-        found = expired_additions(partition, before).fetch(MAX_FORMS_DELETED, keys_only=True)
+        found = expired(SumAddition, partition, before).fetch(MAX_FORMS_DELETED, keys_only=True)
         ndb.delete_multi(found)
     except rpc_errors.GoogleAPIError as error:
         log.warning("expired forms of sums are deleted later: %s", error)

@@ -11,7 +11,7 @@ import json
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from rollforward.batches import policy
 from rollforward.batches.beliefs import is_wanted
@@ -34,8 +34,13 @@ from rollforward.runtime.texts import storable, within_json
 from rollforward.tasks.declaration import Task, hashed_name
 from rollforward.tasks.errors import BadArgumentsError, OtherVersionError, Reject
 
-if TYPE_CHECKING:
-    from rollforward.batches.batch import TaskBatch
+
+class Declared(Protocol):
+    """A batch as its members see it: `TaskBatch`, which stands above them."""
+
+    @property
+    def declaration(self) -> Declaration: ...
+
 
 MAX_ATTEMPTS = 3
 MAX_BECOME = 100  # One, and more only if deliveries that overlap nest in different declarations.
@@ -81,7 +86,7 @@ class Member:
         how = PopulateOptions(key, adder=self.ref, is_compared=False)
         return populate(self.clients, self.declared, self.ref.batch, work, how)
 
-    def nest(self, batches: TaskBatch, work: Work) -> str:
+    def nest(self, batches: Declared, work: Work) -> str:
         """Become a batch: this member ends when all that is given here has; return the batch's id.
 
         Called again, as when this member is delivered twice, it changes nothing.

@@ -52,6 +52,7 @@ from rollforward.datastore.transactions import current_transaction, transact
 from rollforward.datastore.versions import insert_all
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import naive_utc
+from rollforward.runtime.idempotency import check_idempotency_key
 from rollforward.tasks.declaration import Task
 
 Work = Iterable[tuple[Task[Any], Any]]
@@ -60,7 +61,6 @@ MAX_PAGE_MEMBERS = 1_000
 MAX_PAGE_BYTES = 800_000
 # A member travels as text within text in a task of 100,000 bytes: at most twice as long.
 MAX_MEMBER_BYTES = 40_000
-MAX_KEY_CHARS = 200
 
 
 @dataclass
@@ -345,8 +345,7 @@ def _is_wanted(state: BatchState | None, member: MemberRef) -> bool:
 
 def _addition(declared: Declaration, batch: str, work: Work, idempotency_key: str) -> _Addition:
     """Check what a call adds, all of it, and cut it into pages; nothing is stored yet."""
-    if len(idempotency_key) > MAX_KEY_CHARS:
-        raise BadWorkError(f"an idempotency key has at most {MAX_KEY_CHARS} characters")
+    check_idempotency_key(idempotency_key or None, BadWorkError)
     said = hashlib.sha256()
     pages = list(_cut(declared, work, said))
     digest = hashlib.sha256()

@@ -23,8 +23,8 @@ One argument of the declaration chooses how a counter is kept:
                  about a second later
     "in_memory"  in the process, whose sums the queue gathers: no remote call for an increment
 
-A deployment may change it: the next increment moves the count (relocation.py). What idempotency keys
-have proved before does not move.
+A deployment may change it: the next increment moves the count (relocation.py). Receipts of
+idempotency keys do not move.
 
 A gathered counter may be incremented in a transaction, with the data that it counts:
 `increment_in_transaction`.
@@ -47,7 +47,7 @@ What its code counts twice or loses, and what ours does instead: docs/adr/0015.
 from rollforward.counters.counter import Counter, NotGatheredError, NotShardedError, ShardStatus
 from rollforward.counters.increments import Counted
 from rollforward.counters.totals import Total
-from rollforward.fork_join import BadItemError, DifferentItemError, OutcomeUnknownError
+from rollforward.runtime.errors import BadItemError, DifferentItemError, OutcomeUnknownError
 
 __all__ = [
     "BadItemError",

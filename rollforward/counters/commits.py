@@ -21,10 +21,10 @@ from typing import Any
 from google.api_core import exceptions as rpc_errors
 
 from rollforward.counters.entities import CounterReceipt
-from rollforward.counters.increments import RECEIPTS_FOR, Addition
+from rollforward.counters.increments import RECEIPTS_FOR, IncrementRequest
+from rollforward.datastore.expiry import expiry
 from rollforward.datastore.increments import Increment, insert_and_increment, supports_increments
 from rollforward.datastore.versions import commit_unchanged, read_versions
-from rollforward.fork_join.entities import expiry
 from rollforward.runtime import Clients, naive_utc
 
 log = logging.getLogger(__name__)
@@ -44,7 +44,9 @@ class Attempt:
         return receipt is not None and receipt.commit == self.id
 
 
-def receipt_of(clients: Clients, declaration: str, each: Addition, commit: str) -> CounterReceipt:
+def receipt_of(
+    clients: Clients, declaration: str, each: IncrementRequest, commit: str
+) -> CounterReceipt:
     """Return what proves an addition that has an idempotency key."""
     key = each.receipt_key(declaration)
     expires_at = naive_utc(clients.clock.now()) + RECEIPTS_FOR + timedelta(hours=1)

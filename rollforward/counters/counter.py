@@ -15,13 +15,14 @@ from google.api_core import exceptions as rpc_errors
 from rollforward.counters.entities import MAX_SHARDS, due_configs, key_of_config
 from rollforward.counters.exact import ExactIncrements
 from rollforward.counters.gathered import GatheredIncrements
-from rollforward.counters.increments import Addition, Counted, addition, check_key
+from rollforward.counters.increments import Counted, IncrementRequest, increment_request
 from rollforward.counters.relocated import read_elsewhere
 from rollforward.counters.resize import Resizer
-from rollforward.counters.shard_maps import Layout, Layouts, ShardSettings
+from rollforward.counters.shard_maps import ShardMap, ShardMaps, ShardSettings
 from rollforward.counters.totals import ShardReader, Total, cache_total, cached_total
 from rollforward.datastore.transactions import current_transaction, is_in_transaction
 from rollforward.fork_join import ForkJoin
+from rollforward.fork_join.items import check_key
 from rollforward.runtime import Clients, naive_utc
 from rollforward.runtime.group_commit import GroupCommit
 from rollforward.tasks import Task
@@ -161,7 +162,7 @@ class Counter:
                 more each time that its body runs again. Nothing was counted.
             OutcomeUnknownError: try again, with the same idempotency key; without one it may count.
         """
-        return self._add(clients, addition({key: delta}, idempotency_key))
+        return self._add(clients, increment_request({key: delta}, idempotency_key))
 
     def increment_many(
         self, clients: Clients, deltas: Mapping[str, int], *, idempotency_key: str | None = None
@@ -171,7 +172,7 @@ class Counter:
         Of the others each counts for itself. So repeat what raises, with its idempotency key, which
         belongs to the whole call. Errors are those of `increment`.
         """
-        return self._add(clients, addition(deltas, idempotency_key, is_many=True))
+        return self._add(clients, increment_request(deltas, idempotency_key, is_many=True))
 
     def increment_in_transaction(self, clients: Clients, deltas: Mapping[str, int]) -> None:
         """Add to gathered counters in the transaction that this code runs in.
@@ -184,7 +185,7 @@ class Counter:
             NoTransactionError: this is not the body of `transact`.
             BadItemError, UnknownTaskError: nothing of it counts.
         """
-        self._gathering().add_in_transaction(clients, addition(deltas, None, is_many=True))
+        self._gathering().add_in_transaction(clients, increment_request(deltas, None, is_many=True))
 
     def begin_in_transaction(self, totals: Mapping[str, int]) -> None:
         """Give new gathered counters what they begin with, in the transaction that this code runs
@@ -200,7 +201,7 @@ class Counter:
             check_key(key)
         self._gathering().begin(totals)
 
-    def _add(self, clients: Clients, each: Addition) -> Counted:
+    def _add(self, clients: Clients, each: IncrementRequest) -> Counted:
         if is_in_transaction():
             raise RuntimeError(
                 f"increment {self.name!r} after the commit, not in the transaction; a gathered "
@@ -246,7 +247,7 @@ class Counter:
         return found
 
     def _read(self, clients: Clients, keys: Sequence[str]) -> dict[str, int]:
-        reader = ShardReader(clients.datastore, Layouts.of(clients, self._settings))
+        reader = ShardReader(clients.datastore, ShardMaps.of(clients, self._settings))
         if self._gathered:
             totals = self._gathered.totals(keys)
         else:
@@ -264,7 +265,9 @@ class Counter:
             NotShardedError: it has none.
         """
         self._check_sharded()
-        found = ShardReader(clients.datastore, Layouts.of(clients, self._settings)).read([key])[key]
+        found = ShardReader(clients.datastore, ShardMaps.of(clients, self._settings)).read([key])[
+            key
+        ]
         if found.config is None:
             return ShardStatus(0, ())
         return ShardStatus(found.config.shards, found.counts, bool(found.config.is_pinned))
@@ -284,11 +287,11 @@ class Counter:
         check_key(key)
         if shards is not None and not 1 <= shards <= MAX_SHARDS:
             raise ValueError(f"a counter has 1 to {MAX_SHARDS} shards, not {shards}")
-        layouts = Layouts.of(clients, self._settings)
-        layout = Resizer(layouts).set(clients, key, shards)
-        if layout.due is not None:
+        shard_maps = ShardMaps.of(clients, self._settings)
+        shard_map = Resizer(shard_maps).set(clients, key, shards)
+        if shard_map.due is not None:
             try:
-                self._wake(clients, layout)
+                self._wake(clients, shard_map)
             except rpc_errors.GoogleAPIError as error:
                 log.warning("%s of %s waits for the sweep: %s", key, self.name, error)
 
@@ -302,22 +305,22 @@ class Counter:
         return len(due)
 
     def _settle(self, clients: Clients, args: Settle) -> None:
-        if Resizer(Layouts.of(clients, self._settings)).settle(clients, args.key):
+        if Resizer(ShardMaps.of(clients, self._settings)).settle(clients, args.key):
             self.settle_task.enqueue(clients, replace(args, number=args.number + 1))
 
-    def _wake(self, clients: Clients, layout: Layout) -> None:
+    def _wake(self, clients: Clients, shard_map: ShardMap) -> None:
         """Create a task for a counter that is due: one, whoever finds it."""
-        name = (self.name, layout.key, layout.generation, layout.due or "")
-        self.settle_task.enqueue(clients, Settle(layout.key), name=name)
+        name = (self.name, shard_map.key, shard_map.generation, shard_map.due or "")
+        self.settle_task.enqueue(clients, Settle(shard_map.key), name=name)
 
     # What this process has
 
-    def _group_commit(self, clients: Clients) -> GroupCommit[Addition, Counted]:
-        layouts = Layouts.of(clients, self._settings)
+    def _group_commit(self, clients: Clients) -> GroupCommit[IncrementRequest, Counted]:
+        shard_maps = ShardMaps.of(clients, self._settings)
         return clients.process_state.get_or_create(
             f"counters:commits:{self.name}",
             lambda: GroupCommit(
-                ExactIncrements(clients, layouts, self._wake),
+                ExactIncrements(clients, shard_maps, self._wake),
                 max_calls=MAX_GROUP_CALLS,
                 max_bytes=MAX_GROUP_ROWS,
                 size=lambda each: len(each.deltas) + 1,

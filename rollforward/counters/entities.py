@@ -122,12 +122,5 @@ def due_configs(declaration: str, now: datetime.datetime) -> Any:
     )
 
 
-def expired_receipts(partition: str, before: str) -> Any:
-    """Return the query for the receipts of a partition that may be deleted."""
-    return CounterReceipt.query(
-        CounterReceipt.expires >= partition, CounterReceipt.expires < before
-    )
-
-
 def _hash(*parts: str | int) -> str:
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:8]

@@ -26,12 +26,13 @@ from google.cloud import ndb
 from rollforward.counters.commits import Attempt, receipt_of, write
 from rollforward.counters.contention import BUSY, GROW, RUSH
 from rollforward.counters.entities import due_at, shard_key
-from rollforward.counters.increments import Addition, Counted
+from rollforward.counters.increments import Counted, IncrementRequest
 from rollforward.counters.resize import Resizer
-from rollforward.counters.shard_maps import Layout, Layouts
+from rollforward.counters.shard_maps import ShardMap, ShardMaps
 from rollforward.datastore.transactions import TRANSIENT
-from rollforward.fork_join import OutcomeUnknownError
 from rollforward.runtime import Clients, naive_utc
+from rollforward.runtime.errors import OutcomeUnknownError
+from rollforward.runtime.idempotency import unknown_outcome
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +49,7 @@ class ExactIncrements:
     """Commits increments of one declaration, in one process."""
 
     def __init__(
-        self, clients: Clients, layouts: Layouts, wake: Callable[[Clients, Layout], None]
+        self, clients: Clients, shard_maps: ShardMaps, wake: Callable[[Clients, ShardMap], None]
     ) -> None:
         """Commit what is given to a call.
 
@@ -56,13 +57,13 @@ class ExactIncrements:
             wake: Called with a counter that has something to drain, or may shrink.
         """
         self._clients = clients
-        self._layouts = layouts
-        self._resizer = Resizer(layouts)
+        self._shard_maps = shard_maps
+        self._resizer = Resizer(shard_maps)
         self._wake = wake
 
-    def __call__(self, additions: Sequence[Addition]) -> list[Counted | Exception]:
+    def __call__(self, requests: Sequence[IncrementRequest]) -> list[Counted | Exception]:
         """Commit additions together; return an answer for each."""
-        group = _Group(self._clients, self._layouts, additions)
+        group = _Group(self._clients, self._shard_maps, requests)
         began, error = self._clients.clock.now(), None
         for retry in range(MAX_ATTEMPTS):
             if retry:
@@ -81,10 +82,10 @@ class ExactIncrements:
     def _try(self, group: _Group) -> Exception | None:
         """Make one commit; what it leaves open has to be tried again."""
         try:
-            layouts = self._layouts.get(self._clients, group.keys())
+            shard_maps = self._shard_maps.get(self._clients, group.keys())
         except rpc_errors.GoogleAPIError as unread:
             return unread
-        attempt = group.attempt(layouts)
+        attempt = group.attempt(shard_maps)
         began = self._clients.clock.now()
         error: Exception | None = None
         try:
@@ -94,7 +95,7 @@ class ExactIncrements:
             group.doubt(attempt)
             error = exists
         except rpc_errors.NotFound as gone:
-            self._layouts.forget(list(layouts))
+            self._shard_maps.forget(list(shard_maps))
             return gone
         except rpc_errors.Aborted as aborted:
             group.conflicts += 1
@@ -103,7 +104,9 @@ class ExactIncrements:
             group.find_out(attempt, unknown)
             return unknown
         took_s = (self._clients.clock.now() - began).total_seconds()
-        self._observe(group, list(layouts.values()), took_s, isinstance(error, rpc_errors.Aborted))
+        self._observe(
+            group, list(shard_maps.values()), took_s, isinstance(error, rpc_errors.Aborted)
+        )
         return error
 
     def _pause(self, retry: int, error: Exception | None) -> None:
@@ -113,36 +116,40 @@ class ExactIncrements:
             self._clients.clock.sleep(self._clients.random.uniform(longest_s / 3, longest_s))
 
     def _observe(
-        self, group: _Group, layouts: Sequence[Layout], took_s: float, is_lost: bool
+        self, group: _Group, shard_maps: Sequence[ShardMap], took_s: float, is_lost: bool
     ) -> None:
         """Let the numbers of shards follow from how a commit went.
 
         Whatever it raises is no caller's: they would count again what was counted.
         """
-        contended = [layout.contention.record(took_s, is_lost=is_lost) for layout in layouts]
+        contended = [
+            shard_map.contention.record(took_s, is_lost=is_lost) for shard_map in shard_maps
+        ]
         if any(contended) and not is_lost:
             group.conflicts += 1
-        for layout in layouts:
+        for shard_map in shard_maps:
             if is_lost:
-                layout.first = self._clients.random.randrange(layout.shards)
+                shard_map.first = self._clients.random.randrange(shard_map.shards)
             try:
-                if self._follow(layout):
+                if self._follow(shard_map):
                     return  # One for each commit: callers wait for it.
             except Exception as error:
-                log.warning("the shards of %s stay as they are: %r", layout.key, error)
+                log.warning("the shards of %s stay as they are: %r", shard_map.key, error)
 
-    def _follow(self, layout: Layout) -> bool:
+    def _follow(self, shard_map: ShardMap) -> bool:
         """Change the number of a counter's shards, if it is time; return whether it was."""
-        settings, verdict = self._layouts.settings, layout.contention.verdict()
-        if layout.is_pinned or settings.min_shards == settings.max_shards:
+        settings, verdict = self._shard_maps.settings, shard_map.contention.verdict()
+        if shard_map.is_pinned or settings.min_shards == settings.max_shards:
             verdict = None
-        if verdict in (GROW, RUSH) and layout.shards < settings.max_shards:
-            self._resizer.grow(self._clients, layout, is_rush=verdict == RUSH)
+        if verdict in (GROW, RUSH) and shard_map.shards < settings.max_shards:
+            self._resizer.grow(self._clients, shard_map, is_rush=verdict == RUSH)
         elif verdict in (BUSY, GROW, RUSH):
-            self._resizer.keep(self._clients, layout)
-        elif layout.due is not None and due_at(layout.due) <= naive_utc(self._clients.clock.now()):
-            layout.due = None  # Told once; the sweep tells, too.
-            self._wake(self._clients, layout)
+            self._resizer.keep(self._clients, shard_map)
+        elif shard_map.due is not None and due_at(shard_map.due) <= naive_utc(
+            self._clients.clock.now()
+        ):
+            shard_map.due = None  # Told once; the sweep tells, too.
+            self._wake(self._clients, shard_map)
         else:
             return False
         return True
@@ -151,43 +158,45 @@ class ExactIncrements:
 class _Group:
     """Additions that are committed together."""
 
-    def __init__(self, clients: Clients, layouts: Layouts, additions: Sequence[Addition]) -> None:
+    def __init__(
+        self, clients: Clients, shard_maps: ShardMaps, requests: Sequence[IncrementRequest]
+    ) -> None:
         self.clients = clients
-        self.name = layouts.settings.name
-        self.additions = additions
+        self.name = shard_maps.settings.name
+        self.requests = requests
         self.answers: dict[int, Counted | Exception] = {}
         self.counted: dict[int, str] = {}  # The digests of receipts that stood here before.
         self.doubtful: list[Attempt] = []
         self.conflicts = 0
         # By receipt, the first addition of the group that needs it. Others repeat that one.
         self.firsts: dict[object, int] = {}
-        for i, each in enumerate(additions):
+        for i, each in enumerate(requests):
             if each.idempotency_key is not None:
                 self.firsts.setdefault(each.receipt_key(self.name), i)
 
     def open(self) -> list[int]:
         """Return what has no answer yet and repeats no other addition of the group."""
-        every = range(len(self.additions))
+        every = range(len(self.requests))
         return [i for i in every if i not in self.answers and self._first(i) == i]
 
     def keys(self) -> list[str]:
         """Return the counters that are still to be incremented."""
-        return list(dict.fromkeys(key for i in self.open() for key in self.additions[i].deltas))
+        return list(dict.fromkeys(key for i in self.open() for key in self.requests[i].deltas))
 
-    def attempt(self, layouts: Mapping[str, Layout]) -> Attempt:
+    def attempt(self, shard_maps: Mapping[str, ShardMap]) -> Attempt:
         """Return one commit of all that is open: a shard for each counter."""
         id_ = self.clients.new_id()
         members = self.open()
         deltas: dict[str, int] = defaultdict(int)
         for i in members:
-            for key, delta in self.additions[i].deltas.items():
+            for key, delta in self.requests[i].deltas.items():
                 deltas[key] += delta
         shards = {
-            shard_key(self.name, key, layouts[key].next_shard()): delta
+            shard_key(self.name, key, shard_maps[key].next_shard()): delta
             for key, delta in deltas.items()
         }
-        keyed = [i for i in members if self.additions[i].idempotency_key is not None]
-        receipts = [receipt_of(self.clients, self.name, self.additions[i], id_) for i in keyed]
+        keyed = [i for i in members if self.requests[i].idempotency_key is not None]
+        receipts = [receipt_of(self.clients, self.name, self.requests[i], id_) for i in keyed]
         return Attempt(id_, members, shards, receipts)
 
     def accept(self, attempt: Attempt) -> None:
@@ -218,7 +227,7 @@ class _Group:
         """Find out whether a commit took effect whose reply was lost."""
         if attempt.receipts:
             self.doubt(attempt)
-        unguarded = [i for i in attempt.members if self.additions[i].idempotency_key is None]
+        unguarded = [i for i in attempt.members if self.requests[i].idempotency_key is None]
         self._refuse([i for i in unguarded if i not in self.answers], error)
 
     def is_in_doubt(self) -> bool:
@@ -230,7 +239,7 @@ class _Group:
 
     def all_answers(self) -> list[Counted | Exception]:
         """Return an answer for each; one that repeats another one here gets that one's."""
-        return [self._answer(i) for i in range(len(self.additions))]
+        return [self._answer(i) for i in range(len(self.requests))]
 
     def _answer(self, i: int) -> Counted | Exception:
         first = self._first(i)
@@ -241,22 +250,20 @@ class _Group:
             return self._duplicate(i, self.counted[first])
         if isinstance(answer, Exception):
             return answer
-        return self._duplicate(i, self.additions[first].digest)
+        return self._duplicate(i, self.requests[first].digest)
 
     def _duplicate(self, i: int, digest: str) -> Counted | Exception:
-        each = self.additions[i]
+        each = self.requests[i]
         return Counted(is_duplicate=True) if each.digest == digest else each.different()
 
     def _refuse(self, members: Sequence[int], error: Exception | None) -> None:
         for i in members:
-            refused = OutcomeUnknownError("Datastore did not take it, or did not say so")
-            refused.__cause__ = error
-            self.answers[i] = refused
+            self.answers[i] = unknown_outcome(error)
 
     def _is_counted(self, i: int) -> bool:
         answer = self.answers.get(i)
         return answer is not None and not isinstance(answer, OutcomeUnknownError)
 
     def _first(self, i: int) -> int:
-        each = self.additions[i]
+        each = self.requests[i]
         return i if each.idempotency_key is None else self.firsts[each.receipt_key(self.name)]

@@ -16,11 +16,13 @@ from google.cloud import ndb
 
 from rollforward.counters.commits import receipt_of
 from rollforward.counters.entities import CounterReceipt, CounterTotal, total_key
-from rollforward.counters.increments import RECEIPTS_FOR, Addition, Counted
+from rollforward.counters.increments import RECEIPTS_FOR, Counted, IncrementRequest
 from rollforward.counters.relocation import take_shards
 from rollforward.datastore.versions import insert_all
-from rollforward.fork_join import Accumulator, Batch, ForkJoin, OutcomeUnknownError
+from rollforward.fork_join import Accumulator, Batch, ForkJoin
 from rollforward.runtime import Clients
+from rollforward.runtime.errors import OutcomeUnknownError
+from rollforward.runtime.idempotency import unknown_outcome
 
 # In memory, the additions of a flush are one item.
 MAX_SUM = 2**62
@@ -66,7 +68,7 @@ class GatheredIncrements:
             )
         )
 
-    def add(self, clients: Clients, addition: Addition) -> Counted:
+    def add(self, clients: Clients, request: IncrementRequest) -> Counted:
         """Take an addition.
 
         Raises:
@@ -74,21 +76,21 @@ class GatheredIncrements:
             OutcomeUnknownError: it may count or not; with an idempotency key it is safe to repeat.
             BufferFullError: of what is kept in memory; nothing of it counts.
         """
-        deltas = addition.deltas.items()
-        if self._in_memory is not None and addition.idempotency_key is None:
+        deltas = request.deltas.items()
+        if self._in_memory is not None and request.idempotency_key is None:
             self._in_memory.add_all(clients, {key: Delta(delta) for key, delta in deltas})
             return Counted()
-        if addition.key is not None:
+        if request.key is not None:
             ((key, delta),) = deltas
             accepted = self.fork_join.insert(
-                clients, key, Delta(delta), idempotency_key=addition.idempotency_key
+                clients, key, Delta(delta), idempotency_key=request.idempotency_key
             )
             return Counted(accepted.is_duplicate)
-        return self._add_each(clients, addition)
+        return self._add_each(clients, request)
 
-    def add_in_transaction(self, clients: Clients, addition: Addition) -> None:
+    def add_in_transaction(self, clients: Clients, request: IncrementRequest) -> None:
         """Take an addition as part of a transaction; see `ForkJoin.insert_in_transaction`."""
-        for key, delta in addition.deltas.items():
+        for key, delta in request.deltas.items():
             self.fork_join.insert_in_transaction(clients, key, Delta(delta))
 
     def begin(self, totals: Mapping[str, int]) -> None:
@@ -97,15 +99,15 @@ class GatheredIncrements:
             [CounterTotal(key=total_key(self._name, key), count=n) for key, n in totals.items()]
         )
 
-    def _add_each(self, clients: Clients, addition: Addition) -> Counted:
+    def _add_each(self, clients: Clients, request: IncrementRequest) -> Counted:
         self.fork_join.join_task.check_registered(clients)
-        if addition.idempotency_key is not None:
-            self._claim(clients, addition)
-        items = [(key, Delta(delta)) for key, delta in addition.deltas.items()]
+        if request.idempotency_key is not None:
+            self._claim(clients, request)
+        items = [(key, Delta(delta)) for key, delta in request.deltas.items()]
         keys: list[str] | None = None
-        if addition.idempotency_key is not None:
+        if request.idempotency_key is not None:
             # Not the key of an increment of one counter, which may be the same text.
-            digest = hashlib.sha256(addition.idempotency_key.encode()).hexdigest()
+            digest = hashlib.sha256(request.idempotency_key.encode()).hexdigest()
             keys = [f"many.{digest}"] * len(items)
         answers = self.fork_join.insert_each(clients, items, idempotency_keys=keys)
         errors = [answer for answer in answers if isinstance(answer, Exception)]
@@ -113,7 +115,7 @@ class GatheredIncrements:
             raise error
         return Counted(all(not isinstance(a, Exception) and a.is_duplicate for a in answers))
 
-    def _claim(self, clients: Clients, addition: Addition) -> None:
+    def _claim(self, clients: Clients, request: IncrementRequest) -> None:
         """Let an idempotency key belong to this call, before any of its increments is stored.
 
         Each of them has a receipt of its own, which says nothing of the others.
@@ -122,7 +124,7 @@ class GatheredIncrements:
             DifferentItemError: it belongs to another call; nothing of this one counts.
             OutcomeUnknownError: nothing of it counts yet.
         """
-        receipt = receipt_of(clients, self._name, addition, clients.new_id())
+        receipt = receipt_of(clients, self._name, request, clients.new_id())
         error: Exception | None = None
         for retry in range(MAX_CLAIMS):
             if retry:
@@ -132,10 +134,10 @@ class GatheredIncrements:
             except rpc_errors.GoogleAPIError as failed:
                 error = failed
                 continue
-            if stored.digest != addition.digest:
-                raise addition.different()
+            if stored.digest != request.digest:
+                raise request.different()
             return
-        raise OutcomeUnknownError("Datastore did not take it, or did not say so") from error
+        raise unknown_outcome(error)
 
     def flush(self, clients: Clients) -> None:
         """Store what this process has in memory."""

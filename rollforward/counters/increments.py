@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,8 +9,9 @@ from datetime import timedelta
 from typing import Any
 
 from rollforward.counters.entities import receipt_key
-from rollforward.fork_join import BadItemError, DifferentItemError
-from rollforward.fork_join.items import MAX_IDEMPOTENCY_KEY_CHARS, MAX_KEY_BYTES
+from rollforward.fork_join.items import check_key
+from rollforward.runtime.errors import BadItemError, DifferentItemError
+from rollforward.runtime.idempotency import check_idempotency_key, different_item, digest_of
 
 # So a shard has room for nine million of the largest; the service itself stops at 2**63 silently.
 MAX_DELTA = 10**12
@@ -32,7 +32,7 @@ class Counted:
 
 
 @dataclass(frozen=True)
-class Addition:
+class IncrementRequest:
     """What a call adds, by the keys of counters.
 
     Attributes:
@@ -45,8 +45,7 @@ class Addition:
 
     @property
     def digest(self) -> str:
-        exact = json.dumps(sorted(self.deltas.items()))
-        return hashlib.sha256(exact.encode()).hexdigest()[:16]
+        return digest_of(json.dumps(sorted(self.deltas.items())))
 
     def receipt_key(self, declaration: str) -> Any:
         """Return the key of what proves it; it has an idempotency key."""
@@ -54,40 +53,25 @@ class Addition:
         return receipt_key(declaration, self.key, self.idempotency_key)
 
     def different(self) -> DifferentItemError:
-        return DifferentItemError(
-            f"request {self.idempotency_key!r:.80} was made with other increments"
-        )
+        return different_item(self.idempotency_key, "increment")
 
 
-def addition(
+def increment_request(
     deltas: Mapping[str, int], idempotency_key: str | None, *, is_many: bool = False
-) -> Addition:
+) -> IncrementRequest:
     """Return what a call adds.
 
     Raises:
         BadItemError: it cannot be added; the text says why.
     """
-    if idempotency_key is not None and not 0 < len(idempotency_key) <= MAX_IDEMPOTENCY_KEY_CHARS:
-        raise BadItemError(f"an idempotency key has 1 to {MAX_IDEMPOTENCY_KEY_CHARS} characters")
+    check_idempotency_key(idempotency_key)
     if not 0 < len(deltas) <= MAX_KEYS:
-        raise BadItemError(f"a call increments 1 to {MAX_KEYS} counters")
+        raise BadItemError(f"a call must increment 1 to {MAX_KEYS} counters, got {len(deltas)}")
     for key, delta in deltas.items():
         check_key(key)
         if type(delta) is not int or abs(delta) > MAX_DELTA:
-            raise BadItemError(f"a delta is a whole number from -{MAX_DELTA} to {MAX_DELTA}")
+            raise BadItemError(
+                f"delta must be an int from -{MAX_DELTA} to {MAX_DELTA}, got {delta!r:.40}"
+            )
     only = None if is_many else next(iter(deltas))
-    return Addition(dict(deltas), only, idempotency_key)
-
-
-def check_key(key: str) -> None:
-    """Check that a counter may have this key.
-
-    Raises:
-        BadItemError: it may not.
-    """
-    try:
-        size = len(key.encode())
-    except UnicodeEncodeError as error:
-        raise BadItemError("there is half a character in the key") from error
-    if not 0 < size <= MAX_KEY_BYTES:
-        raise BadItemError(f"a key has 1 to {MAX_KEY_BYTES} bytes")
+    return IncrementRequest(dict(deltas), only, idempotency_key)

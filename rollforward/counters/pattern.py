@@ -8,11 +8,14 @@ from typing import Any
 
 from rollforward.counters.commits import has_increments
 from rollforward.counters.counter import Counter
-from rollforward.counters.expiry import RECEIPTS
+from rollforward.counters.entities import CounterReceipt
 from rollforward.runtime import Clients
 from rollforward.runtime.run_each import run_each
 from rollforward.tasks import Task
+from rollforward.tasks.expiry import Expiry
 from rollforward.tasks.pattern import Pattern
+
+EXPIRY = Expiry("/tasks/counters/delete-expired", [CounterReceipt], page_size=250, max_tasks=24)
 
 
 class Counters(Pattern[Counter]):
@@ -26,7 +29,7 @@ class Counters(Pattern[Counter]):
         return () if part.fork_join is None else (part.fork_join,)
 
     def tasks(self, parts: Sequence[Counter]) -> Iterable[Task[Any]]:
-        return [RECEIPTS.task, *(task for part in parts for task in part.tasks)]
+        return [EXPIRY.task, *(task for part in parts for task in part.tasks)]
 
     def check(self, parts: Sequence[Counter]) -> None:
         names = [part.name for part in parts]
@@ -50,4 +53,4 @@ class Counters(Pattern[Counter]):
         return {"due": sum(results.returned)}
 
     def delete_expired(self, clients: Clients) -> int:
-        return RECEIPTS.sweep(clients)
+        return EXPIRY.sweep(clients)

@@ -31,7 +31,7 @@ from rollforward.counters.entities import (
     due_text,
     shard_key,
 )
-from rollforward.counters.shard_maps import Layout, Layouts, make_shards
+from rollforward.counters.shard_maps import ShardMap, ShardMaps, make_shards
 from rollforward.datastore.transactions import transact
 from rollforward.runtime import Clients, naive_utc
 
@@ -45,18 +45,18 @@ MAX_DRAINED = 32
 class Resizer:
     """Changes how many shards the counters of a declaration have."""
 
-    def __init__(self, layouts: Layouts) -> None:
-        self._layouts = layouts
-        self._settings = layouts.settings
+    def __init__(self, shard_maps: ShardMaps) -> None:
+        self._shard_maps = shard_maps
+        self._settings = shard_maps.settings
 
-    def grow(self, clients: Clients, layout: Layout, *, is_rush: bool) -> None:
+    def grow(self, clients: Clients, shard_map: ShardMap, *, is_rush: bool) -> None:
         """Multiply the shards of a counter, unless its number has changed meanwhile."""
-        wanted = layout.shards * (RUSH_GROWTH if is_rush else GROWTH)
+        wanted = shard_map.shards * (RUSH_GROWTH if is_rush else GROWTH)
         wanted = min(self._settings.max_shards, wanted)
 
         def body() -> CounterConfig:
-            config = self._config(layout.key)
-            if config.generation == layout.generation and not config.is_pinned:
+            config = self._config(shard_map.key)
+            if config.generation == shard_map.generation and not config.is_pinned:
                 now = naive_utc(clients.clock.now())
                 is_soon = config.shrunk_at is not None and now - config.shrunk_at < timedelta(
                     seconds=2 * config.calm_s
@@ -64,34 +64,34 @@ class Resizer:
                 if is_soon:  # It was calm because it had these shards.
                     config.calm_s = min(MAX_CALM_S, 2 * config.calm_s)
                     config.shrunk_at = None
-                self._set(clients, config, layout.key, wanted)
+                self._set(clients, config, shard_map.key, wanted)
             return config
 
-        with self._layouts.changing(layout.key) as is_first:
+        with self._shard_maps.changing(shard_map.key) as is_first:
             if is_first:
-                self._layouts.learn(clients, layout.key, transact(body))
+                self._shard_maps.learn(clients, shard_map.key, transact(body))
 
-    def keep(self, clients: Clients, layout: Layout) -> None:
+    def keep(self, clients: Clients, shard_map: ShardMap) -> None:
         """Put off the next shrinking of a counter: there are some conflicts still."""
-        if layout.due is None or layout.is_pinned:
+        if shard_map.due is None or shard_map.is_pinned:
             return
 
         def body() -> CounterConfig:
-            config = self._config(layout.key)
-            if config.generation == layout.generation and config.read_shards == config.shards:
+            config = self._config(shard_map.key)
+            if config.generation == shard_map.generation and config.read_shards == config.shards:
                 config.due = self._due(clients, config)
                 config.put()
             return config
 
-        left = due_at(layout.due) - naive_utc(clients.clock.now())
+        left = due_at(shard_map.due) - naive_utc(clients.clock.now())
         if left < timedelta(seconds=self._settings.calm_s / 2):
-            with self._layouts.changing(layout.key) as is_first:
+            with self._shard_maps.changing(shard_map.key) as is_first:
                 if is_first:
-                    self._layouts.learn(clients, layout.key, transact(body))
+                    self._shard_maps.learn(clients, shard_map.key, transact(body))
 
-    def set(self, clients: Clients, key: str, shards: int | None) -> Layout:
+    def set(self, clients: Clients, key: str, shards: int | None) -> ShardMap:
         """Give a counter so many shards by hand; None: it adapts again."""
-        self._layouts.get(clients, [key])  # Makes a new one.
+        self._shard_maps.get(clients, [key])  # Makes a new one.
 
         def body() -> CounterConfig:
             config = self._config(key)
@@ -99,7 +99,7 @@ class Resizer:
             self._set(clients, config, key, config.shards if shards is None else shards)
             return config
 
-        return self._layouts.learn(clients, key, transact(body))
+        return self._shard_maps.learn(clients, key, transact(body))
 
     def settle(self, clients: Clients, key: str) -> bool:
         """Shrink a counter if it is due, and drain what is above; return whether more is left."""
@@ -111,7 +111,7 @@ class Resizer:
             config = transact(lambda shard=shard: self._drain(clients, key, shard))  # type: ignore[misc]
         if config is None:
             return False
-        self._layouts.learn(clients, key, config)
+        self._shard_maps.learn(clients, key, config)
         return bool(config.read_shards > config.shards)
 
     def _shrink(self, clients: Clients, key: str) -> CounterConfig | None:

@@ -43,7 +43,7 @@ class ShardSettings:
 
 
 @dataclass
-class Layout:
+class ShardMap:
     """A counter, as one process knows it."""
 
     key: str
@@ -65,7 +65,7 @@ class Layout:
         return (self.first + next(self._turns)) % self.shards
 
 
-class Layouts:
+class ShardMaps:
     """The counters of a declaration that a process has met lately."""
 
     def __init__(self, settings: ShardSettings) -> None:
@@ -73,17 +73,17 @@ class Layouts:
         self._lock = threading.Lock()
         self._making = threading.Lock()
         self._changing: set[str] = set()
-        self._known: OrderedDict[str, Layout] = OrderedDict()
+        self._known: OrderedDict[str, ShardMap] = OrderedDict()
         self._read: OrderedDict[str, int] = OrderedDict()
 
     @classmethod
-    def of(cls, clients: Clients, settings: ShardSettings) -> Layouts:
+    def of(cls, clients: Clients, settings: ShardSettings) -> ShardMaps:
         """Return what this process remembers."""
         return clients.process_state.get_or_create(
             f"counters:layouts:{settings.name}", lambda: cls(settings)
         )
 
-    def get(self, clients: Clients, keys: Sequence[str]) -> dict[str, Layout]:
+    def get(self, clients: Clients, keys: Sequence[str]) -> dict[str, ShardMap]:
         """Return where to write, reading what this process does not know; make what is new."""
         now = naive_utc(clients.clock.now())
         with self._lock:
@@ -97,14 +97,14 @@ class Layouts:
                 found[key] = self.learn(clients, key, row or made[key])
         return found
 
-    def known_shards(self, key: str) -> int:
+    def expected_shards(self, key: str) -> int:
         """Return how many shards to ask for first when a total is read."""
         with self._lock:
-            layout = self._known.get(key)
+            shard_map = self._known.get(key)
             read = self._read.get(key, self.settings.min_shards)
-        return max(read, layout.shards) if layout else read
+        return max(read, shard_map.shards) if shard_map else read
 
-    def found_shards(self, key: str, shards: int) -> None:
+    def remember_read(self, key: str, shards: int) -> None:
         """Remember how many shards a total was read from."""
         with self._lock:
             self._read[key] = max(1, shards)
@@ -112,14 +112,14 @@ class Layouts:
             while len(self._read) > MAX_REMEMBERED:
                 self._read.popitem(last=False)
 
-    def learn(self, clients: Clients, key: str, row: CounterConfig) -> Layout:
+    def learn(self, clients: Clients, key: str, row: CounterConfig) -> ShardMap:
         """Remember a counter's row."""
         now = naive_utc(clients.clock.now())
         with self._lock:
             before = self._known.get(key)
             if before is not None and before.generation > row.generation:
                 return before  # What another thread has read since.
-            layout = Layout(
+            shard_map = ShardMap(
                 key,
                 row.shards,
                 row.generation,
@@ -129,15 +129,15 @@ class Layouts:
                 first=clients.random.randrange(row.shards),
             )
             if before is not None:
-                layout.contention.usual_s = before.contention.usual_s
+                shard_map.contention.usual_s = before.contention.usual_s
                 if before.generation == row.generation:
-                    layout.first, layout._turns = before.first, before._turns
-                    layout.contention = before.contention
-            self._known[key] = layout
+                    shard_map.first, shard_map._turns = before.first, before._turns
+                    shard_map.contention = before.contention
+            self._known[key] = shard_map
             self._known.move_to_end(key)
             while len(self._known) > MAX_REMEMBERED:
                 self._known.popitem(last=False)
-        return layout
+        return shard_map
 
     @contextlib.contextmanager
     def changing(self, key: str) -> Iterator[bool]:
@@ -161,8 +161,8 @@ class Layouts:
                 self._known.pop(key, None)
 
     def _is_fresh(self, key: str, now: datetime) -> bool:
-        layout = self._known.get(key)
-        return layout is not None and abs(now - layout.read_at) < REMEMBERED_FOR
+        shard_map = self._known.get(key)
+        return shard_map is not None and abs(now - shard_map.read_at) < REMEMBERED_FOR
 
     def _make_new(self, clients: Clients, keys: Sequence[str]) -> dict[str, CounterConfig]:
         """Make counters, one thread of a process at a time.

@@ -26,7 +26,7 @@ from google.api_core import exceptions as rpc_errors
 from google.cloud import ndb
 
 from rollforward.counters.entities import CounterConfig, CounterShard, config_key, shard_key
-from rollforward.counters.shard_maps import Layouts
+from rollforward.counters.shard_maps import ShardMaps
 from rollforward.datastore.versions import look_up_versions
 from rollforward.runtime import Clients
 from rollforward.runtime.type_adapters import adapter_of
@@ -65,10 +65,10 @@ class Shards:
 class ShardReader:
     """Reads the shards of a declaration's counters."""
 
-    def __init__(self, datastore: ndb.Client, layouts: Layouts) -> None:
+    def __init__(self, datastore: ndb.Client, shard_maps: ShardMaps) -> None:
         self._datastore = datastore
-        self._layouts = layouts
-        self._name = layouts.settings.name
+        self._shard_maps = shard_maps
+        self._name = shard_maps.settings.name
 
     def read(self, keys: Sequence[str]) -> dict[str, Shards]:
         """Return the shards of some counters.
@@ -76,7 +76,7 @@ class ShardReader:
         Raises:
             google.api_core.exceptions.ServiceUnavailable: they change faster than they are read.
         """
-        believed = {key: self._layouts.known_shards(key) for key in keys}
+        believed = {key: self._shard_maps.expected_shards(key) for key in keys}
         found: dict[str, Shards] = {}
         for _ in range(MAX_LOOKUPS):
             for group in _groups(believed):
@@ -96,7 +96,7 @@ class ShardReader:
         if not is_one_moment:
             found = self._read_between(found)
         for key, shards in found.items():
-            self._layouts.found_shards(key, len(shards.counts))
+            self._shard_maps.remember_read(key, len(shards.counts))
             del believed[key]
         return found
 
@@ -126,7 +126,7 @@ class ShardReader:
         return {
             key: Shards(config, again[key].counts)
             for (key, shards), config in zip(before.items(), after, strict=True)
-            if _layout_of(shards.config) == _layout_of(config)
+            if _version_of(shards.config) == _version_of(config)
             and len(again[key].counts) == _existing(config)
         }
 
@@ -135,7 +135,7 @@ def _existing(config: CounterConfig | None) -> int:
     return config.read_shards if config else 0
 
 
-def _layout_of(config: CounterConfig | None) -> tuple[int, int] | None:
+def _version_of(config: CounterConfig | None) -> tuple[int, int] | None:
     """Return what a drained shard changes, and a new one."""
     return (config.generation, config.read_shards) if config else None
 

@@ -1,12 +1,13 @@
-"""What may be deleted after its time, and how that is done although its key is used anew.
+"""Deletion of rows after their time, even if a key is used again meanwhile.
 
-A query lists keys. Before they are deleted another sweep may have deleted one, and a caller may
-have used its key again: what stands there now is new, and stays. So each is read again in the
-transaction that deletes it.
+A row's `expires` is its partition and an hour. A query lists keys. Before they are deleted another
+sweep may have deleted one, and a caller may have written a new row under it. So the transaction
+that deletes rows reads them again, and keeps those that are not due.
 """
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -18,18 +19,33 @@ from rollforward.datastore.transactions import transact
 MAX_KEYS = 250
 
 
+def expiry(spread: str, at: datetime.datetime) -> str:
+    """Return the hour from which a row may be deleted, behind its partition.
+
+    >>> expiry("c0ffee", datetime.datetime(2030, 5, 1, 12, 30))
+    'c20300501T12'
+    """
+    return f"{spread[0]}{at:%Y%m%dT%H}"
+
+
+def expired(kind: type[ndb.Model], partition: str, before: str) -> Any:
+    """Return the query for the rows of a partition that may be deleted."""
+    expires: Any = kind.expires
+    return kind.query(expires >= partition, expires < before)
+
+
 def delete_expired(keys: Sequence[Any], before: str) -> None:
-    """Delete what is expired still.
+    """Delete the rows that are still expired.
 
     Args:
         keys: Of rows with a text `expires`, all of one partition.
-        before: What expires earlier is deleted.
+        before: Rows that expire earlier are deleted.
     """
     delete_due(keys, lambda row: row.expires < before)
 
 
 def delete_due(keys: Sequence[Any], is_due: Callable[[Any], bool]) -> int:
-    """Delete the rows that are due still, when they are read again; return how many."""
+    """Delete the rows that are due when they are read again; return their number."""
     parts = [keys[first : first + MAX_KEYS] for first in range(0, len(keys), MAX_KEYS)]
     return sum(transact(lambda part=part: _delete(part, is_due)) for part in parts)  # type: ignore[misc]
 

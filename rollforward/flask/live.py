@@ -161,7 +161,7 @@ def _stream(
 
 def _id(clients: Clients, topics: Sequence[str]) -> str:
     """Return what differs from what it was when one of the topics was published."""
-    return "-".join(version(clients, topic) or "none" for topic in topics)
+    return "-".join(version(clients.cache, topic) or "none" for topic in topics)
 
 
 def _topics(token: str) -> list[str]:

@@ -38,14 +38,10 @@ Source: B. Slatkin, "Building high-throughput data pipelines on Google App Engin
 
 from rollforward.fork_join.accumulator import Accumulator
 from rollforward.fork_join.fold import Batch
-from rollforward.fork_join.items import (
-    Accepted,
-    BadItemError,
-    DifferentItemError,
-    OutcomeUnknownError,
-)
+from rollforward.fork_join.items import Accepted
 from rollforward.fork_join.queue import ForkJoin, fork_join
 from rollforward.fork_join.status import Depth, ItemStatus
+from rollforward.runtime.errors import BadItemError, DifferentItemError, OutcomeUnknownError
 
 __all__ = [
     "Accepted",

@@ -27,9 +27,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from rollforward.fork_join.items import BadItemError
 from rollforward.fork_join.queue import ForkJoin
 from rollforward.runtime.clients import Clients
+from rollforward.runtime.errors import BadItemError
 from rollforward.runtime.flusher import PeriodicFlusher
 
 log = logging.getLogger(__name__)

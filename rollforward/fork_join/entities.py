@@ -35,9 +35,9 @@ from typing import Any
 
 from google.cloud import ndb
 
-PARTITIONS = "0123456789abcdef"
+from rollforward.datastore.partitions import PARTITIONS
+
 _TIME = "%Y%m%dT%H%M%S%f"
-_HOUR = "%Y%m%dT%H"
 
 
 class WorkPack(ndb.Model):
@@ -205,22 +205,3 @@ def receipt_key(queue: str, key: str, idempotency_key: str) -> Any:
 def outcome_key(pack: str) -> Any:
     """Return the key of a pack's outcome."""
     return ndb.Key(WorkOutcome, pack)
-
-
-def expiry(spread: str, at: datetime.datetime) -> str:
-    """Return when something may be deleted, in one of 16 index ranges.
-
-    >>> expiry("c0ffee", datetime.datetime(2030, 5, 1, 12, 30))
-    'c20300501T12'
-    """
-    return f"{spread[0]}{at:{_HOUR}}"
-
-
-def expired_receipts(partition: str, before: str) -> Any:
-    """Return the query for the receipts of a partition that may be deleted."""
-    return WorkReceipt.query(WorkReceipt.expires >= partition, WorkReceipt.expires < before)
-
-
-def expired_outcomes(partition: str, before: str) -> Any:
-    """Return the query for the outcomes of a partition that may be deleted."""
-    return WorkOutcome.query(WorkOutcome.expires >= partition, WorkOutcome.expires < before)

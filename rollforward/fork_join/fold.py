@@ -24,6 +24,7 @@ from typing import Any, Generic, TypeVar
 import pydantic
 from google.cloud import ndb
 
+from rollforward.datastore.expiry import expiry
 from rollforward.datastore.transactions import TRANSIENT, transact
 from rollforward.datastore.versions import commit_unchanged, read_versions
 from rollforward.fork_join.entities import (
@@ -31,7 +32,6 @@ from rollforward.fork_join.entities import (
     PackId,
     WorkOutcome,
     WorkPack,
-    expiry,
     outcome_key,
     pack_key,
     packs_of_epoch,

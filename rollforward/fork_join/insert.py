@@ -16,25 +16,22 @@ from typing import Any
 from google.api_core import exceptions as rpc_errors
 from google.cloud import ndb
 
+from rollforward.datastore.expiry import expiry
 from rollforward.datastore.versions import insert_all
 from rollforward.fork_join.entities import (
     PackId,
     WorkPack,
     WorkReceipt,
-    expiry,
     pack_key,
     receipt_key,
 )
 from rollforward.fork_join.epochs import Admission
-from rollforward.fork_join.items import (
-    Accepted,
-    DifferentItemError,
-    Insertion,
-    OutcomeUnknownError,
-)
+from rollforward.fork_join.items import Accepted, Insertion
 from rollforward.fork_join.joiners import Joiners
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import naive_utc
+from rollforward.runtime.errors import OutcomeUnknownError
+from rollforward.runtime.idempotency import different_item, unknown_outcome
 
 # Each may need a receipt and a pack of its own, and a commit takes fewer than 500 writes.
 MAX_GROUP_ITEMS = 225
@@ -194,9 +191,7 @@ class _Group:
 
     def give_up(self, error: Exception | None) -> None:
         """Say of all that is open that its outcome is unknown."""
-        unknown = OutcomeUnknownError("Datastore did not take it, or did not say so")
-        unknown.__cause__ = error
-        self.results.update(dict.fromkeys(self.open(), unknown))
+        self.results.update(dict.fromkeys(self.open(), unknown_outcome(error)))
 
     def entered_in_doubt(self) -> list[tuple[Admission, PackId]]:
         """Return where something may still be committed that no caller knows to be accepted."""
@@ -229,7 +224,7 @@ class _Group:
         if isinstance(result, Exception):
             return result
         if not self.insertions[i].is_duplicate_of(self.insertions[first].digest):
-            return _different(self.insertions[i])
+            return different_item(self.insertions[i].idempotency_key)
         return Accepted(result.pack, result.position, is_duplicate=True)
 
     def _first(self, i: int) -> int:
@@ -315,11 +310,5 @@ def _commit(clients: Clients, joiners: Joiners, group: _Group) -> Exception | No
 
 def _duplicate(insertion: Insertion, receipt: WorkReceipt) -> Accepted | Exception:
     if not insertion.is_duplicate_of(receipt.digest):
-        return _different(insertion)
+        return different_item(insertion.idempotency_key)
     return Accepted(receipt.pack, receipt.position, is_duplicate=True)
-
-
-def _different(insertion: Insertion) -> DifferentItemError:
-    return DifferentItemError(
-        f"request {insertion.idempotency_key!r:.80} was made with another item"
-    )

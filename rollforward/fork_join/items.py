@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass, fields, is_dataclass, replace
 from datetime import datetime
 from functools import cached_property
@@ -12,28 +11,15 @@ import pydantic
 import pydantic_core
 
 from rollforward.fork_join.entities import EpochId, PackId
+from rollforward.runtime.errors import BadItemError
+from rollforward.runtime.idempotency import check_idempotency_key, digest_of
+from rollforward.runtime.texts import has_unpaired_surrogate
 
 I = TypeVar("I")  # noqa: E741  An item.
 
 # Parked, an item travels as text within text in a task of 100,000 bytes: at most twice as long.
 MAX_ITEM_BYTES = 40_000
 MAX_KEY_BYTES = 1_200
-MAX_IDEMPOTENCY_KEY_CHARS = 200
-
-
-class BadItemError(ValueError):
-    """This cannot be inserted; the text says why."""
-
-
-class OutcomeUnknownError(Exception):
-    """The service did not answer, so it may count or not; with an idempotency key, at most once.
-
-    With an idempotency key it is safe to insert it again, and then it counts.
-    """
-
-
-class DifferentItemError(ValueError):
-    """This idempotency key was used for another item before."""
 
 
 @dataclass(frozen=True)
@@ -67,15 +53,24 @@ class Insertion:
 
     @property
     def digest(self) -> str:
-        return _digest(self.said or self.item)
+        return digest_of(self.said or self.item)
 
     def is_duplicate_of(self, digest: str) -> bool:
         """Return whether a digest is of this, or of all of it, as earlier versions say."""
-        return digest in (self.digest, _digest(self.item))
+        return digest in (self.digest, digest_of(self.item))
 
 
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+def check_key(key: str) -> None:
+    """Check that items, or a counter, can have this key.
+
+    Raises:
+        BadItemError: they cannot.
+    """
+    if has_unpaired_surrogate(key):
+        raise BadItemError("key contains an unpaired surrogate")
+    size = len(key.encode())
+    if not 0 < size <= MAX_KEY_BYTES:
+        raise BadItemError(f"key must have 1 to {MAX_KEY_BYTES} bytes, got {size}")
 
 
 class ItemCodec(Generic[I]):
@@ -106,13 +101,7 @@ class ItemCodec(Generic[I]):
         Raises:
             BadItemError: it cannot be inserted.
         """
-        if (
-            idempotency_key is not None
-            and not 0 < len(idempotency_key) <= MAX_IDEMPOTENCY_KEY_CHARS
-        ):
-            raise BadItemError(
-                f"an idempotency key has 1 to {MAX_IDEMPOTENCY_KEY_CHARS} characters"
-            )
+        check_idempotency_key(idempotency_key)
         insertion = Insertion(key, self.check(key, item), idempotency_key, keep_result)
         return insertion if idempotency_key is None else replace(insertion, said=self._said(item))
 
@@ -122,17 +111,14 @@ class ItemCodec(Generic[I]):
         Raises:
             BadItemError: it cannot be inserted.
         """
+        check_key(key)
         try:
-            if not 0 < len(key.encode()) <= MAX_KEY_BYTES:
-                raise BadItemError(f"a key has 1 to {MAX_KEY_BYTES} bytes")
             body = self._item.dump_json(item, warnings=False)
             self._item.validate_json(body, strict=True)
-        except UnicodeEncodeError as error:
-            raise BadItemError("there is half a character in the key") from error
         except (pydantic_core.PydanticSerializationError, pydantic.ValidationError) as error:
-            raise BadItemError(f"this is no item of {self._queue}: {error}") from error
+            raise BadItemError(f"item does not match the type of {self._queue}: {error}") from error
         if len(body) > MAX_ITEM_BYTES:
-            raise BadItemError(f"an item has at most {MAX_ITEM_BYTES} bytes, not {len(body)}")
+            raise BadItemError(f"item must have at most {MAX_ITEM_BYTES} bytes, got {len(body)}")
         return body.decode()
 
     def read(self, items: str) -> list[I]:

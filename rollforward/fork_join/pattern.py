@@ -7,13 +7,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rollforward.fork_join import sweep
-from rollforward.fork_join.expiry import RECEIPTS_AND_OUTCOMES
+from rollforward.fork_join.entities import WorkOutcome, WorkReceipt
 from rollforward.fork_join.queue import ForkJoin
 from rollforward.runtime.clients import Clients
 from rollforward.tasks.declaration import Task
+from rollforward.tasks.expiry import Expiry
 from rollforward.tasks.pattern import Pattern
 
 log = logging.getLogger(__name__)
+
+EXPIRY = Expiry(
+    "/tasks/fork-join/delete-expired", [WorkReceipt, WorkOutcome], page_size=500, max_tasks=12
+)
 
 
 class ForkJoins(Pattern[ForkJoin[Any]]):
@@ -23,7 +28,7 @@ class ForkJoins(Pattern[ForkJoin[Any]]):
     takes = ForkJoin
 
     def tasks(self, parts: Sequence[ForkJoin[Any]]) -> Iterable[Task[Any]]:
-        return [RECEIPTS_AND_OUTCOMES.task, *(task for queue in parts for task in queue.tasks)]
+        return [EXPIRY.task, *(task for queue in parts for task in queue.tasks)]
 
     def sweep(
         self, clients: Clients, parts: Sequence[ForkJoin[Any]], *, stale_s: float | None = None
@@ -36,4 +41,4 @@ class ForkJoins(Pattern[ForkJoin[Any]]):
         return {"woken": swept.woken, "partitions": swept.partitions}
 
     def delete_expired(self, clients: Clients) -> int:
-        return RECEIPTS_AND_OUTCOMES.sweep(clients)
+        return EXPIRY.sweep(clients)

@@ -23,10 +23,8 @@ from rollforward.fork_join.insert import (
 )
 from rollforward.fork_join.items import (
     Accepted,
-    BadItemError,
     Insertion,
     ItemCodec,
-    OutcomeUnknownError,
 )
 from rollforward.fork_join.joiners import Join, Joiners
 from rollforward.fork_join.parked import Replay, unpark
@@ -37,6 +35,7 @@ from rollforward.fork_join.transactional import current_inserts
 from rollforward.runtime.advisory_lock import advisory_lock
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import naive_utc
+from rollforward.runtime.errors import BadItemError, OutcomeUnknownError
 from rollforward.runtime.group_commit import GroupCommit
 from rollforward.tasks.declaration import Task
 

@@ -15,8 +15,8 @@ from typing import Annotated, Any, Protocol
 
 import pydantic
 
+from rollforward.datastore.partitions import PARTITIONS
 from rollforward.fork_join.entities import (
-    PARTITIONS,
     EpochId,
     PackId,
     packs_of_queue,
@@ -25,7 +25,7 @@ from rollforward.fork_join.joiners import Joiners
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import naive_utc
 from rollforward.runtime.run_each import run_each
-from rollforward.runtime.sweep_round import Round
+from rollforward.runtime.sweep_round import SweepRound
 from rollforward.tasks.declaration import Task
 
 log = logging.getLogger(__name__)
@@ -89,7 +89,7 @@ def sweep(
     clients: Clients, joiners: Joiners, drain_task: Task[Drain], *, stale_s: float
 ) -> SweepResult:
     """Wake what is stranded in a queue."""
-    round_ = Round.begin(clients, _round_name(joiners))
+    round_ = SweepRound.begin(clients, _round_name(joiners))
     keys = packs_of_queue(joiners.settings.name).fetch(MAX_HERE + 1, keys_only=True)
     if len(keys) <= MAX_HERE:
         swept = SweepResult(woken=_wake(clients, joiners, keys, round_, stale_s))
@@ -112,12 +112,12 @@ def drain(clients: Clients, joiners: Joiners, drain_task: Task[Drain], args: Dra
             clients, replace(args, after=after), name=(args.minute, args.partition, after)
         )
     now = args.began or naive_utc(clients.clock.now())
-    round_ = Round.of(_round_name(joiners), now, args.since)
+    round_ = SweepRound.of(_round_name(joiners), now, args.since)
     _wake(clients, joiners, keys, round_, args.stale_s)
 
 
 def _wake(
-    clients: Clients, joiners: Joiners, keys: Sequence[Any], round_: Round, stale_s: float
+    clients: Clients, joiners: Joiners, keys: Sequence[Any], round_: SweepRound, stale_s: float
 ) -> int:
     """Create a task for each batch that is due again; the joiner finds out whose it is."""
     period = datetime.timedelta(seconds=joiners.settings.period_s)

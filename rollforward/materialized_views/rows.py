@@ -16,6 +16,7 @@ from fractions import Fraction
 from typing import Any
 
 from rollforward.materialized_views.entities import ViewRow
+from rollforward.runtime.texts import has_unpaired_surrogate
 
 Value = int | float | str
 Measures = Mapping[str, Value]
@@ -134,10 +135,8 @@ def _check(measure: str, value: Value, *, is_ranked: bool) -> None:
 
 
 def _check_whole(what: str, text: str) -> None:
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise BadContributionError(f"{what} has half a character in it") from error
+    if has_unpaired_surrogate(text):
+        raise BadContributionError(f"{what} contains an unpaired surrogate")
 
 
 def ranks_of(measures: Measures, ranked: Mapping[str, str]) -> list[str]:

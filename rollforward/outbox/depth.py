@@ -5,7 +5,8 @@ from __future__ import annotations
 import datetime
 from dataclasses import dataclass
 
-from rollforward.outbox.entities import PARTITIONS, outbox_rows
+from rollforward.datastore.partitions import PARTITIONS
+from rollforward.outbox.entities import outbox_rows
 from rollforward.outbox.relay import age_s, rate_key, row_id
 from rollforward.runtime.cache import counted
 from rollforward.runtime.clients import Clients

@@ -25,7 +25,8 @@ from typing import Any
 
 from google.cloud import ndb
 
-PARTITIONS = "0123456789abcdef"
+from rollforward.datastore.partitions import PARTITIONS
+
 _TIME = "%Y%m%dT%H%M%S%f"
 LONG_AGO = datetime.datetime(1970, 1, 1)  # noqa: DTZ001  Datastore's are naive.
 

@@ -15,9 +15,9 @@ from typing import Annotated, Any
 import pydantic
 from google.cloud import ndb
 
+from rollforward.datastore.partitions import PARTITIONS
 from rollforward.datastore.transactions import transact
 from rollforward.outbox.entities import (
-    PARTITIONS,
     OutboxLease,
     OutboxTask,
     RowId,
@@ -27,7 +27,7 @@ from rollforward.outbox.entities import (
 from rollforward.outbox.relay import RelayResult, age_s, relay, row_id
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import naive_utc
-from rollforward.runtime.sweep_round import Round
+from rollforward.runtime.sweep_round import SweepRound
 from rollforward.tasks import dead_tasks
 from rollforward.tasks.cloud_tasks import MAX_PER_CALL
 from rollforward.tasks.declaration import hashed_name, task
@@ -69,7 +69,7 @@ def sweep(clients: Clients, *, stale_s: float = STALE_S) -> SweepResult:
     Args:
         stale_s: How old a row is that its own process should have relayed.
     """
-    look = _Look(Round.begin(clients, _ROUND), stale_s)
+    look = _Look(SweepRound.begin(clients, _ROUND), stale_s)
     keys = outbox_rows().fetch(MAX_PER_CALL + 1, keys_only=True)
     busy: list[str] = []
     if len(keys) > MAX_PER_CALL:
@@ -86,7 +86,7 @@ def sweep(clients: Clients, *, stale_s: float = STALE_S) -> SweepResult:
 class _Look:
     """Which rows a round of the sweep takes for due."""
 
-    round: Round
+    round: SweepRound
     stale_s: float
 
     def is_due(self, row: RowId) -> bool:
@@ -145,7 +145,8 @@ def drain(clients: Clients, args: Drain) -> None:
     if not transact(lambda: _take(clients, args)):
         return
     look = _Look(
-        Round.of(_ROUND, args.began or naive_utc(clients.clock.now()), args.since), args.stale_s
+        SweepRound.of(_ROUND, args.began or naive_utc(clients.clock.now()), args.since),
+        args.stale_s,
     )
     keys = outbox_rows(args.partition, after=args.after).fetch(MAX_PER_DRAIN, keys_only=True)
     for i in range(0, len(keys), MAX_PER_CALL):

@@ -27,13 +27,12 @@ Source: the pull queues of App Engine's Task Queue API (2011), with its tags and
 
 from rollforward.pull_queues.items import (
     OLDEST,
-    BadItemError,
     DeadLetter,
-    DifferentItemError,
     ItemId,
     Lease,
 )
 from rollforward.pull_queues.queue import PullQueue
+from rollforward.runtime.errors import BadItemError, DifferentItemError
 
 __all__ = [
     "OLDEST",

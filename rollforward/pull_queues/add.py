@@ -22,9 +22,10 @@ from rollforward.pull_queues.entities import (
     receipt_key,
     tag_group,
 )
-from rollforward.pull_queues.items import DifferentItemError, ItemId, check
+from rollforward.pull_queues.items import ItemId, check
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import naive_utc
+from rollforward.runtime.idempotency import different_item
 
 # How long an idempotency key is known at least.
 RECEIPTS_FOR = timedelta(hours=24)
@@ -120,7 +121,7 @@ def _find(queue: str, item: NewItem, idempotency_key: str | None) -> ItemId | No
     if receipt is None:
         return None
     if receipt.digest != digest_of(item.payload, item.tag):
-        raise DifferentItemError(f"{idempotency_key!r:.80} was used for another item")
+        raise different_item(idempotency_key)
     return ItemId(receipt.item)
 
 

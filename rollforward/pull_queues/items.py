@@ -6,19 +6,13 @@ import datetime
 from dataclasses import dataclass
 from typing import Any, NewType
 
+from rollforward.runtime.errors import BadItemError
+from rollforward.runtime.idempotency import check_idempotency_key
+
 MAX_PAYLOAD_BYTES = 100_000
 MAX_TAG_CHARS = 200
-MAX_IDEMPOTENCY_KEY_CHARS = 200
 
 ItemId = NewType("ItemId", str)
-
-
-class BadItemError(ValueError):
-    """This cannot be added; the text says why."""
-
-
-class DifferentItemError(ValueError):
-    """This idempotency key was used for another item before."""
 
 
 @dataclass(frozen=True)
@@ -69,5 +63,4 @@ def check(payload: Any, tag: str | None, idempotency_key: str | None) -> None:
         raise BadItemError(f"a payload has at most {MAX_PAYLOAD_BYTES} bytes")
     if tag is not None and not 1 <= len(tag) <= MAX_TAG_CHARS:
         raise BadItemError(f"a tag has 1 to {MAX_TAG_CHARS} characters")
-    if idempotency_key is not None and not (1 <= len(idempotency_key) <= MAX_IDEMPOTENCY_KEY_CHARS):
-        raise BadItemError(f"an idempotency key has 1 to {MAX_IDEMPOTENCY_KEY_CHARS} characters")
+    check_idempotency_key(idempotency_key)

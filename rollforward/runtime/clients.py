@@ -18,7 +18,7 @@ from rollforward.runtime import topics
 from rollforward.runtime.cache import Cache
 from rollforward.runtime.clock import Clock, SystemClock
 from rollforward.runtime.heartbeats import Heart, ThreadedHeart
-from rollforward.runtime.lazy import OnFirstUse
+from rollforward.runtime.lazy import Lazy
 from rollforward.runtime.messages import TaskQueue
 from rollforward.runtime.open_transactions import OpenTransactions
 from rollforward.runtime.process_state import ProcessState
@@ -94,7 +94,7 @@ class Clients:
 
     def publish(self, topic: str) -> None:
         """Say that what is shown under a topic has changed, after the commit that changed it."""
-        topics.publish(self, topic)
+        topics.publish(self.cache, topic, self.new_id())
 
 
 def open_datastore(
@@ -162,7 +162,7 @@ def open_cloud_tasks(
         transport = CloudTasksGrpcTransport(channel=_intercepted(channel, interceptors))
         return tasks_v2.CloudTasksClient(transport=transport)
 
-    return cast("tasks_v2.CloudTasksClient", OnFirstUse(open_client))
+    return cast("tasks_v2.CloudTasksClient", Lazy(open_client))
 
 
 def _intercepted(channel: Any, interceptors: Sequence[Any]) -> Any:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 
-class OnFirstUse:
+class Lazy:
     """Stands for an object until something is asked of it; then makes it, once.
 
     Threads that ask at the same time wait for one of them. A failure is the asker's: the next one

@@ -23,7 +23,7 @@ from rollforward.runtime.sweep_entities import SweepMark, mark_key
 
 
 @dataclass
-class Round:
+class SweepRound:
     """One round of a sweep: when it began, and when the one before did."""
 
     name: str
@@ -32,12 +32,12 @@ class Round:
     _is_read: bool = field(default=False, repr=False)
 
     @classmethod
-    def begin(cls, clients: Clients, name: str) -> Round:
+    def begin(cls, clients: Clients, name: str) -> SweepRound:
         """Begin a round of the sweep of a name."""
         return cls(name, naive_utc(clients.clock.now()))
 
     @classmethod
-    def of(cls, name: str, now: datetime.datetime, since: datetime.datetime | None) -> Round:
+    def of(cls, name: str, now: datetime.datetime, since: datetime.datetime | None) -> SweepRound:
         """Return a part of a round that began elsewhere, in the task that handed it over."""
         return cls(name, now, since, _is_read=True)
 

@@ -1,12 +1,25 @@
-"""Texts that others wrote, such as errors, in a form in which a row takes them."""
+"""Texts from outside, such as errors, in a form that a row can store."""
 
 from __future__ import annotations
 
 import json
 
 
+def has_unpaired_surrogate(text: str) -> bool:
+    r"""Return whether a text has half of a surrogate pair in it, which UTF-8 cannot encode.
+
+    >>> has_unpaired_surrogate("guest \ud83d"), has_unpaired_surrogate("guest \U0001f600")
+    (True, False)
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return True
+    return False
+
+
 def storable(text: str, max_chars: int) -> str:
-    r"""Return the beginning of a text, without halves of characters: no row and no page takes one.
+    r"""Return the beginning of a text, with unpaired surrogates spelled out.
 
     >>> storable("no guest called \ud83d", 100)
     'no guest called \\ud83d'
@@ -15,7 +28,9 @@ def storable(text: str, max_chars: int) -> str:
 
 
 def within_json(text: str, max_bytes: int) -> str:
-    r"""Return as much of a text as takes so many bytes in JSON, where an emoji takes twelve.
+    r"""Return the beginning of a text that fits into a number of bytes of JSON.
+
+    An emoji takes twelve.
 
     >>> within_json("ab\U0001f600c", 14), within_json("ab\U0001f600c", 13)
     ('ab😀', 'ab')

@@ -1,30 +1,27 @@
-"""Topics: what somebody watches, a page for one. Whoever changes it publishes a new version.
+"""Topics: what a page or another watcher follows. Each change publishes a new version.
 
-A version is a random id in memcached: two that differ say that something may have changed, and
-nothing else. A change that was committed and not published, as by a crash in between, is seen by
-those who look at the thing itself now and then, as every watcher has to.
+A version is a random id in memcached. Two that differ say that something may have changed, and no
+more. A change that was committed and not published, as by a crash in between, is seen by watchers
+that also poll now and then, as each of them must.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from rollforward.runtime.cache import Cache
 
-if TYPE_CHECKING:
-    from rollforward.runtime.clients import Clients
-
-# A topic that nobody publishes for so long has no version any more, which is another one.
-KEPT_FOR_S = 6 * 3600
+# A topic's version expires after six hours, which watchers see as a change.
+TTL_S = 6 * 3600
 ID_CHARS = 16
 
 
-def publish(clients: Clients, topic: str) -> None:
+def publish(cache: Cache, topic: str, new_id: str) -> None:
     """Give a topic a new version; without memcached nothing happens."""
-    clients.cache.set(_key(topic), clients.new_id()[:ID_CHARS].encode(), KEPT_FOR_S)
+    cache.set(_key(topic), new_id[:ID_CHARS].encode(), TTL_S)
 
 
-def version(clients: Clients, topic: str) -> str:
-    """Return a topic's version; "" where nobody has published it, or memcached has lost it."""
-    return (clients.cache.get(_key(topic)) or b"").decode(errors="replace")
+def version(cache: Cache, topic: str) -> str:
+    """Return a topic's version; "" if it has none, or memcached has lost it."""
+    return (cache.get(_key(topic)) or b"").decode(errors="replace")
 
 
 def _key(topic: str) -> str:

@@ -1,8 +1,8 @@
-"""Word from one worker process to the others of its instance: always a hint, lost without harm.
+"""Messages between the worker processes of an instance: always hints, lost without harm.
 
 The processes of one gunicorn share a folder of sockets, which its master makes (gunicorn.conf.py)
-and names in the environment. Where there is none, as in a program of one process, nobody is told.
-Processes of other instances hear nothing: who waits for something looks now and then, too.
+and names in the environment. Without the folder, as in a program of one process, messages go
+nowhere. Processes of other instances receive nothing, so a receiver must also poll now and then.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ MAX_BYTES = 128 * 1024
 LISTED_FOR_S = 1.0
 
 
-class Siblings:
-    """The other processes of this instance."""
+class WorkerBus:
+    """The socket of this process, and the addresses of the other processes of its instance."""
 
-    def __init__(self, folder: str, hear: Callable[[bytes], None]) -> None:
+    def __init__(self, folder: str, receive: Callable[[bytes], None]) -> None:
         """Begin to listen.
 
         Args:
-            folder: Where each process has its socket.
-            hear: Gets each message, on a thread of its own.
+            folder: Holds the socket of each process.
+            receive: Called with each message, on a thread of the bus.
 
         Raises:
-            OSError: no socket can be made there.
+            OSError: no socket can be made in the folder.
         """
         self._folder = Path(folder)
-        self._hear = hear
+        self._receive = receive
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._path = self._folder / f"{os.getpid()}-{id(self):x}"
         try:
@@ -46,35 +46,35 @@ class Siblings:
         except OSError:
             self._socket.close()
             raise
-        self._others: list[str] = []
+        self._peers: list[str] = []
         self._listed_at = -LISTED_FOR_S
-        threading.Thread(target=self._listen, name="siblings", daemon=True).start()
+        threading.Thread(target=self._listen, name="worker-bus", daemon=True).start()
 
-    def tell(self, message: bytes) -> None:
-        """Tell the others something of at most 128 KB; who cannot hear it now never will."""
-        for path in self._found():
+    def broadcast(self, message: bytes) -> None:
+        """Send at most 128 KB to the other processes. Delivery is best effort."""
+        for path in self._list_peers():
             try:
                 self._socket.sendto(message, socket.MSG_DONTWAIT, path)
             except (ConnectionRefusedError, FileNotFoundError):  # Its process has ended.
                 Path(path).unlink(missing_ok=True)
                 self._listed_at = -LISTED_FOR_S
             except OSError as error:  # Its buffer is full, for example.
-                log.debug("%s cannot be told: %s", path, error)
+                log.debug("%s does not take a message: %s", path, error)
 
     def close(self) -> None:
-        """Hear nothing any more."""
+        """Stop listening."""
         self._path.unlink(missing_ok=True)
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
 
-    def _found(self) -> list[str]:
-        now = time.monotonic()
-        if now - self._listed_at > LISTED_FOR_S:
+    def _list_peers(self) -> list[str]:
+        now_s = time.monotonic()
+        if now_s - self._listed_at > LISTED_FOR_S:
             with contextlib.suppress(FileNotFoundError):  # The master has ended.
-                self._others = [str(each) for each in self._folder.iterdir() if each != self._path]
-            self._listed_at = now
-        return self._others
+                self._peers = [str(path) for path in self._folder.iterdir() if path != self._path]
+            self._listed_at = now_s
+        return self._peers
 
     def _listen(self) -> None:
         while True:
@@ -85,18 +85,18 @@ class Siblings:
             if not message:
                 return
             try:
-                self._hear(message)
+                self._receive(message)
             except Exception:
-                log.exception("what another process of this instance said is not understood")
+                log.exception("a message of another process of this instance is not understood")
 
 
-def open_siblings(hear: Callable[[bytes], None]) -> Siblings | None:
-    """Begin to listen to the other processes of this instance; None: it has no others."""
+def subscribe(receive: Callable[[bytes], None]) -> WorkerBus | None:
+    """Receive the messages of the other processes of this instance; None: it has no others."""
     folder = os.environ.get(FOLDER)
     if not folder:
         return None
     try:
-        return Siblings(folder, hear)
+        return WorkerBus(folder, receive)
     except OSError as error:
-        log.warning("the other processes of this instance are not heard: %s", error)
+        log.warning("messages of other processes of this instance are not received: %s", error)
         return None

@@ -1,19 +1,23 @@
-"""Deletion of rows that expire, in partitions: a page a minute, and by tasks when it is more.
+"""Deletion of rows that expire, in partitions: a page a minute, and by tasks if there are more.
 
-A sweep deletes a page of one partition, so that an idle sweep costs a query or two. If the page is
-full, the other partitions are full, too: then each gets a task, which deletes some pages and passes
-on the rest to another.
+A sweep deletes a page of one partition, so an idle sweep costs a query for each kind. If the page
+is full, the other partitions are full, too: then each gets a task, which deletes some pages and
+enqueues another task for the rest.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated
 
 import pydantic
+from google.cloud import ndb
 
+from rollforward.datastore.expiry import delete_expired, expired, expiry
+from rollforward.datastore.partitions import PARTITIONS
 from rollforward.runtime.clients import Clients
+from rollforward.runtime.clock import naive_utc
 from rollforward.tasks.declaration import Task, task
 
 # What a task deletes takes seconds.
@@ -22,7 +26,7 @@ PAGES_PER_TASK = 10
 
 @dataclass(frozen=True)
 class DeleteExpired:
-    """In which partition to delete; how many tasks of the chain came before."""
+    """A partition to delete from; `number` counts the earlier tasks of the chain."""
 
     partition: Annotated[str, pydantic.Field(max_length=20)]
     minute: Annotated[str, pydantic.Field(max_length=20)]
@@ -30,47 +34,46 @@ class DeleteExpired:
 
 
 class Expiry:
-    """How the rows of a pattern are deleted after their time.
+    """A declaration of kinds whose rows are deleted after their time.
 
     Args:
         path: Of the task.
-        partitions: Of the rows.
-        delete_page: Deletes up to so many rows of a partition, or of each kind in it; returns how
-            many.
-        page_size: How many at once.
-        max_tasks: How long a chain of tasks becomes for one partition. The next sweep goes on.
+        kinds: Each with an indexed `expires`, which `datastore.expiry.expiry` has made.
+        page_size: Rows of each kind that are deleted at once.
+        max_tasks: Tasks in the chain of one partition. The next sweep goes on.
     """
 
     def __init__(
-        self,
-        path: str,
-        partitions: Sequence[str],
-        delete_page: Callable[[Clients, str, int], int],
-        *,
-        page_size: int,
-        max_tasks: int,
+        self, path: str, kinds: Sequence[type[ndb.Model]], *, page_size: int, max_tasks: int
     ) -> None:
-        self._partitions = partitions
-        self._delete_page = delete_page
+        self._kinds = kinds
         self.page_size = page_size
         self.max_tasks = max_tasks
-        # What deletes the rest; a pattern lists it with its tasks.
+        # The task that deletes the rest; a pattern lists it with its tasks.
         self.task: Task[DeleteExpired] = task(path, queue="default")(self.delete_partition)
 
     def sweep(self, clients: Clients) -> int:
         """Delete a page of one partition, or start tasks for all; return how many were deleted."""
-        found = self._delete_page(clients, clients.random.choice(self._partitions), self.page_size)
-        if found >= self.page_size:
+        deleted = self.delete_page(clients, clients.random.choice(PARTITIONS))
+        if deleted >= self.page_size:
             minute = f"{clients.clock.now():%Y%m%dT%H%M}"
-            names = [(minute, partition, 0) for partition in self._partitions]
-            tasks = [DeleteExpired(partition, minute) for partition in self._partitions]
+            names = [(minute, partition, 0) for partition in PARTITIONS]
+            tasks = [DeleteExpired(partition, minute) for partition in PARTITIONS]
             self.task.enqueue_many(clients, tasks, names=names)
-        return found
+        return deleted
+
+    def delete_page(self, clients: Clients, partition: str) -> int:
+        """Delete a page of each kind in a partition; return how many rows had expired."""
+        before = expiry(partition, naive_utc(clients.clock.now()))
+        queries = [expired(kind, partition, before) for kind in self._kinds]
+        keys = [key for query in queries for key in query.fetch(self.page_size, keys_only=True)]
+        delete_expired(keys, before)
+        return len(keys)
 
     def delete_partition(self, clients: Clients, args: DeleteExpired) -> None:
-        """Delete what has expired in a partition; pass on to another task what is too much."""
+        """Delete expired rows of a partition; enqueue another task for the rest."""
         for _ in range(PAGES_PER_TASK):
-            if self._delete_page(clients, args.partition, self.page_size) < self.page_size:
+            if self.delete_page(clients, args.partition) < self.page_size:
                 return
         number = args.number + 1
         if number < self.max_tasks:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from rollforward.runtime.process_state import ProcessState
-from rollforward.runtime.worker_bus import MAX_BYTES, open_siblings
+from rollforward.runtime.worker_bus import MAX_BYTES, subscribe
 from rollforward.streams.storage.remote_calls import Found
 from rollforward.streams.storage.schema import CHUNK, inbox_of, is_late
 from rollforward.streams.storage.serde import load
@@ -97,7 +97,7 @@ class InboxHints:
 
     def __init__(self) -> None:
         self._inboxes: dict[str, _Inbox] = {}
-        self._siblings = open_siblings(self._hear)
+        self._bus = subscribe(self._hear)
 
     @classmethod
     def of(cls, state: ProcessState) -> InboxHints:
@@ -130,13 +130,13 @@ class InboxHints:
         for chunk in chunks:
             if inbox := self._inboxes.get(inbox_of(chunk.name)):
                 inbox.note(chunk)
-            if self._siblings is not None:
-                self._siblings.tell(_message(chunk))
+            if self._bus is not None:
+                self._bus.broadcast(_message(chunk))
 
     def close(self) -> None:
         """Hear nothing any more."""
-        if self._siblings is not None:
-            self._siblings.close()
+        if self._bus is not None:
+            self._bus.close()
 
     def _hear(self, message: bytes) -> None:
         name, version, text = message.split(b"\n", 2)

@@ -17,12 +17,12 @@ from rollforward.counters import (
     DifferentItemError,
     OutcomeUnknownError,
     exact,
-    layouts,
+    shard_maps,
 )
 from rollforward.counters import commits as counter_commits
-from rollforward.counters.increments import Addition, addition
+from rollforward.counters.increments import IncrementRequest, increment_request
 from rollforward.counters.resize import Resizer
-from rollforward.counters.shard_maps import Layouts
+from rollforward.counters.shard_maps import ShardMaps
 from rollforward.datastore.transactions import pending_writes
 from rollforward.tasks.errors import UnknownTaskError
 from tests.infra.faults.injection import ERROR, REPLY_LOST
@@ -228,7 +228,7 @@ def test_increments_of_one_process_share_commits(
     shared = LIKES._group_commit(world.clients)
     groups: list[int] = []
 
-    def commit(calls: Sequence[Addition], really: Any = shared._commit) -> Any:
+    def commit(calls: Sequence[IncrementRequest], really: Any = shared._commit) -> Any:
         groups.append(len(calls))
         if len(groups) == 1:  # It takes until the others have come.
             until(lambda: len(shared._waiting) == 20 - groups[0], 60, every_s=0.001)
@@ -258,7 +258,7 @@ def test_a_repetition_is_known_beside_another_increment_with_its_key(
     deltas.insert(wrong_at, 2)
     with world.clients.context():
         commit = LIKES._group_commit(world.clients)._commit
-        answers = commit([addition({"a": delta}, "r") for delta in deltas])
+        answers = commit([increment_request({"a": delta}, "r") for delta in deltas])
     others = [answer for delta, answer in zip(deltas, answers, strict=True) if delta == 1]
 
     assert isinstance(answers[wrong_at], DifferentItemError)
@@ -359,7 +359,7 @@ def test_many_new_counters_are_made_by_commits_below_the_limit(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """E1: a hundred counters of five shards, six rows each, and all are incremented."""
-    sound, sizes = layouts.transact, list[int]()
+    sound, sizes = shard_maps.transact, list[int]()
 
     def counted(body: Callable[[], Any]) -> Any:
         def counting() -> Any:
@@ -369,7 +369,7 @@ def test_many_new_counters_are_made_by_commits_below_the_limit(
 
         return sound(counting)
 
-    monkeypatch.setattr(layouts, "transact", counted)
+    monkeypatch.setattr(shard_maps, "transact", counted)
     spread = Counter("spread", queue="default", min_shards=5)
     keys = [f"k{i}" for i in range(100)]
     with world.clients.context():
@@ -403,13 +403,13 @@ def test_a_counter_that_is_given_the_number_it_has_does_not_grow(world: World) -
     """Another process, which has met conflicts, does not know yet that it is to stay."""
     other = another_process(world)
     add(world, "a", counter=VOTES)
-    known = Layouts.of(other, VOTES._settings)
+    known = ShardMaps.of(other, VOTES._settings)
     with world.clients.context():
-        [layout] = known.get(other, ["a"]).values()
-    resize(world, "a", layout.shards, VOTES)
+        [shard_map] = known.get(other, ["a"]).values()
+    resize(world, "a", shard_map.shards, VOTES)
 
     with world.clients.context():
-        Resizer(known).grow(other, layout, is_rush=True)
+        Resizer(known).grow(other, shard_map, is_rush=True)
 
     row = config(world, "a", VOTES)
-    assert (row.shards, row.is_pinned) == (layout.shards, True)
+    assert (row.shards, row.is_pinned) == (shard_map.shards, True)

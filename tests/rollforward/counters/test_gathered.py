@@ -10,10 +10,10 @@ import pytest
 from rollforward.counters import Counter, DifferentItemError, NotGatheredError, OutcomeUnknownError
 from rollforward.counters.entities import total_key
 from rollforward.counters.gathered import MAX_CLAIMS
+from rollforward.datastore.partitions import PARTITIONS
 from rollforward.datastore.transactions import NoTransactionError, transact
-from rollforward.fork_join import expiry
 from rollforward.fork_join.accumulator import BufferFullError
-from rollforward.fork_join.entities import PARTITIONS
+from rollforward.fork_join.pattern import EXPIRY
 from tests.infra.faults.injection import ERROR, REPLY_LOST
 from tests.infra.world import Services, World, in_threads
 from tests.rollforward.counters.counts import (
@@ -121,7 +121,7 @@ def test_a_gathered_increment_is_known_for_as_long_as_a_task_may_be_delivered(wo
     world.clock.sleep(31 * 24 * 3600)
     with world.context():
         for partition in PARTITIONS:
-            expiry._delete_page(world.clients, partition, 500)
+            EXPIRY.delete_page(world.clients, partition)
     again = add(world, "a", 2, counter=HITS, idempotency_key="r")
     world.settle()
 

@@ -7,12 +7,11 @@ import datetime
 import pytest
 from google.cloud import ndb
 
-from rollforward.counters import expiry
 from rollforward.counters.entities import CounterReceipt, receipt_key
-from rollforward.counters.expiry import RECEIPTS
 from rollforward.counters.increments import RECEIPTS_FOR
-from rollforward.datastore import expiry as model_expiry
-from rollforward.fork_join.entities import PARTITIONS
+from rollforward.counters.pattern import EXPIRY
+from rollforward.datastore import expiry
+from rollforward.datastore.partitions import PARTITIONS
 from tests.infra.world import Services, World
 from tests.rollforward.counters.counts import LIKES, add, counter_world, receipts, total
 
@@ -27,7 +26,7 @@ def world(services: Services) -> World:
 def delete(world: World) -> int:
     """Delete what has expired, in all partitions."""
     with world.context():
-        return sum(expiry._delete_page(world.clients, partition, 250) for partition in PARTITIONS)
+        return sum(EXPIRY.delete_page(world.clients, partition) for partition in PARTITIONS)
 
 
 def test_a_receipt_outlives_any_delivery_of_a_task(world: World) -> None:
@@ -47,7 +46,7 @@ def test_a_receipt_outlives_any_delivery_of_a_task(world: World) -> None:
 
 def test_the_sweep_deletes_receipts(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """E4: of one partition each time; when that is much, a task does so for each of them."""
-    monkeypatch.setattr(RECEIPTS, "page_size", 4)
+    monkeypatch.setattr(EXPIRY, "page_size", 4)
     expired = [f"{partition}{number}" for partition in PARTITIONS for number in range(6)]
     with world.context():
         ndb.put_multi(
@@ -69,15 +68,15 @@ def test_a_key_that_is_used_anew_while_the_sweep_is_at_it_keeps_its_receipt(
     """E4: between the query and the deletion another sweep deletes, and a client repeats."""
     add(world, "a", idempotency_key="r")
     world.clock.sleep(33 * 24 * 3600)
-    found = model_expiry.transact
+    found = expiry.transact
 
     def meanwhile(body: object) -> object:
-        monkeypatch.setattr(model_expiry, "transact", found)
+        monkeypatch.setattr(expiry, "transact", found)
         receipt_key("likes", "a", "r").delete()
         assert not LIKES.increment(world.clients, "a", idempotency_key="r").is_duplicate
         return found(body)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(model_expiry, "transact", meanwhile)
+    monkeypatch.setattr(expiry, "transact", meanwhile)
     delete(world)
 
     assert len(receipts(world)) == 1

@@ -10,7 +10,7 @@ import pytest
 from rollforward.counters import Counter
 from rollforward.counters.entities import CounterTotal
 from rollforward.counters.resize import Resizer
-from rollforward.counters.shard_maps import Layouts
+from rollforward.counters.shard_maps import ShardMaps
 from rollforward.datastore import lookup
 from tests.infra.faults.injection import REPLY_LOST
 from tests.infra.world import World, in_threads
@@ -154,16 +154,16 @@ def test_a_total_that_moves_while_it_is_read_is_read_again(
 def test_a_process_that_knows_shards_that_are_gone_goes_on(world: World) -> None:
     """E8: it cannot grow them; its next increment finds where to write."""
     add(world, "a", 5, counter=EXACT_HITS)
-    layouts = Layouts.of(world.clients, EXACT_HITS._settings)
+    shard_maps = ShardMaps.of(world.clients, EXACT_HITS._settings)
     with world.context():
-        layout = layouts.get(world.clients, ["a"])["a"]
+        shard_map = shard_maps.get(world.clients, ["a"])["a"]
     add(world, "a", 1, counter=HITS)
     world.settle()
 
     with world.context(), pytest.raises(Exception, match="no shards any more"):
-        Resizer(layouts).grow(world.clients, layout, is_rush=False)
+        Resizer(shard_maps).grow(world.clients, shard_map, is_rush=False)
     with world.context():
-        assert not Resizer(layouts).settle(world.clients, "a")
+        assert not Resizer(shard_maps).settle(world.clients, "a")
     add(world, "a", 1, counter=EXACT_HITS)
 
     assert total(world, "a", EXACT_HITS) == 7

@@ -13,12 +13,12 @@ from google.api_core import exceptions as rpc_errors
 from google.cloud import ndb
 
 from rollforward.counters import Counter, NotShardedError, OutcomeUnknownError
-from rollforward.counters import layouts as counter_layouts
 from rollforward.counters import resize as counter_resize
+from rollforward.counters import shard_maps as counter_layouts
 from rollforward.counters.commits import has_increments
 from rollforward.counters.entities import config_key
 from rollforward.counters.resize import Resizer
-from rollforward.counters.shard_maps import Layouts
+from rollforward.counters.shard_maps import ShardMaps
 from rollforward.runtime import Clients
 from tests.infra.faults.injection import REPLY_LOST
 from tests.infra.world import World, in_threads
@@ -112,17 +112,17 @@ def test_an_idempotency_key_is_known_on_any_number_of_shards(world: World) -> No
 def test_a_process_that_knows_of_fewer_shards_takes_none_away(world: World) -> None:
     """E2, E5: it wants to double what it knows of, and another one has done more meanwhile."""
     add(world, "a")
-    layouts = Layouts.of(world.clients, LIKES._settings)
+    shard_maps = ShardMaps.of(world.clients, LIKES._settings)
     with world.clients.context():
-        [known] = layouts.get(world.clients, ["a"]).values()
+        [known] = shard_maps.get(world.clients, ["a"]).values()
         for shards in (8, None):
             LIKES.resize(another_process(world), "a", shards)
         assert known.shards == 1
-        Resizer(layouts).grow(world.clients, known, is_rush=False)
+        Resizer(shard_maps).grow(world.clients, known, is_rush=False)
 
     assert (config(world, "a").shards, config(world, "a").read_shards) == (8, 8)
     with world.clients.context():
-        assert layouts.get(world.clients, ["a"])["a"].shards == 8
+        assert shard_maps.get(world.clients, ["a"])["a"].shards == 8
 
 
 def test_a_shard_is_drained_once(world: World) -> None:
@@ -161,7 +161,7 @@ def test_a_drain_leaves_shards_alone_that_are_written_to_again(
         LIKES.resize(world.clients, "a", 3)
         return result
 
-    resizer = Resizer(Layouts.of(world.clients, LIKES._settings))
+    resizer = Resizer(ShardMaps.of(world.clients, LIKES._settings))
     monkeypatch.setattr(counter_resize, "transact", grow_after)
     with world.clients.context():
         is_left = resizer.settle(world.clients, "a")
@@ -177,7 +177,7 @@ def test_shards_that_are_being_drained_may_be_written_to_again(world: World) -> 
     for _ in range(16):
         add(world, "a")
     resize(world, "a", 2)
-    resizer = Resizer(Layouts.of(world.clients, LIKES._settings))
+    resizer = Resizer(ShardMaps.of(world.clients, LIKES._settings))
     with world.clients.context():
         for shard in (7, 6, 5):
             counter_layouts.transact(lambda s=shard: resizer._drain(world.clients, "a", s))
@@ -230,7 +230,7 @@ def test_totals_are_exact_while_writers_and_resizes_race(world: World, way: str)
         with world.clients.context():
             for shards in numbers:
                 until_done(LIKES.resize, clients, "a", shards)
-                resizer = Resizer(Layouts.of(clients, LIKES._settings))
+                resizer = Resizer(ShardMaps.of(clients, LIKES._settings))
                 until_done(resizer.settle, clients, "a")
 
     def read() -> None:
@@ -265,9 +265,9 @@ def test_threads_of_a_process_that_meet_a_new_counter_make_it_once(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Their transactions would hold each other's locks, and none of them could write."""
-    layouts = Layouts.of(world.clients, LIKES._settings)
+    shard_maps = ShardMaps.of(world.clients, LIKES._settings)
     made: list[str] = []
-    make, all_have_looked, looks = layouts._make, threading.Barrier(4), threading.local()
+    make, all_have_looked, looks = shard_maps._make, threading.Barrier(4), threading.local()
 
     def counted(clients: Clients, keys: Any) -> Any:
         made.extend(keys)
@@ -282,9 +282,9 @@ def test_threads_of_a_process_that_meet_a_new_counter_make_it_once(
 
     def meet() -> None:
         with world.clients.context():
-            layouts.get(world.clients, ["a"])
+            shard_maps.get(world.clients, ["a"])
 
-    monkeypatch.setattr(layouts, "_make", counted)
+    monkeypatch.setattr(shard_maps, "_make", counted)
     looking = SimpleNamespace(get_multi=get_multi, put_multi=ndb.put_multi)
     monkeypatch.setattr(counter_layouts, "ndb", looking)
     in_threads(*[meet] * 4)
@@ -295,14 +295,14 @@ def test_threads_of_a_process_that_meet_a_new_counter_make_it_once(
 def test_a_counter_that_another_thread_is_changing_is_left_be(world: World) -> None:
     """That one's transaction would wait for its locks; afterwards it grows."""
     add(world, "a")
-    layouts = Layouts.of(world.clients, LIKES._settings)
-    resizer = Resizer(layouts)
+    shard_maps = ShardMaps.of(world.clients, LIKES._settings)
+    resizer = Resizer(shard_maps)
     with world.clients.context():
-        [layout] = layouts.get(world.clients, ["a"]).values()
-        with layouts.changing("a"):
-            resizer.grow(world.clients, layout, is_rush=False)
+        [shard_map] = shard_maps.get(world.clients, ["a"]).values()
+        with shard_maps.changing("a"):
+            resizer.grow(world.clients, shard_map, is_rush=False)
         before = config_key(LIKES.name, "a").get().shards
-        resizer.grow(world.clients, layout, is_rush=False)
+        resizer.grow(world.clients, shard_map, is_rush=False)
 
     assert (before, config(world, "a").shards) == (1, 2)
 
@@ -325,7 +325,7 @@ def test_random_histories_are_exact_after_each_step(world: World, seed: int) -> 
         row = config(world, "a")
         if row is not None and row.read_shards > row.shards:
             clients = chance.choice(processes)
-            resizer = Resizer(Layouts.of(clients, LIKES._settings))
+            resizer = Resizer(ShardMaps.of(clients, LIKES._settings))
             shard = chance.choice([row.read_shards - 1, row.shards, row.shards - 1])
             with world.clients.context():
                 counter_layouts.transact(lambda: resizer._drain(clients, "a", shard))

@@ -9,18 +9,18 @@ from typing import Any
 
 import pytest
 
-from rollforward.counters import layouts as counter_layouts
+from rollforward.counters import shard_maps as counter_layouts
 from rollforward.counters.contention import BUSY, CALM, GROW, RUSH, Contention
 from rollforward.counters.entities import CounterConfig
-from rollforward.counters.shard_maps import Layouts, ShardSettings
+from rollforward.counters.shard_maps import ShardMaps, ShardSettings
 from tests.infra.memory_datastore import offline
 
 NOON = datetime.datetime(2030, 5, 1, 12, tzinfo=datetime.UTC)
 
 
 @pytest.fixture
-def layouts() -> Layouts:
-    return Layouts(ShardSettings("likes", 1, 64, 60))
+def shard_maps() -> ShardMaps:
+    return ShardMaps(ShardSettings("likes", 1, 64, 60))
 
 
 @pytest.fixture
@@ -32,54 +32,54 @@ def row(shards: int, generation: int = 1, **how: Any) -> CounterConfig:
     return CounterConfig(shards=shards, read_shards=shards, generation=generation, **how)
 
 
-def test_each_shard_is_written_in_its_turn(layouts: Layouts, clients: Any) -> None:
+def test_each_shard_is_written_in_its_turn(shard_maps: ShardMaps, clients: Any) -> None:
     """A process comes back to a shard when it has been at all the others."""
     with offline():
-        layout = layouts.learn(clients, "a", row(5))
-        again = layouts.learn(clients, "a", row(5))
-    turns = [layout.next_shard() for _ in range(5)] + [again.next_shard() for _ in range(5)]
+        shard_map = shard_maps.learn(clients, "a", row(5))
+        again = shard_maps.learn(clients, "a", row(5))
+    turns = [shard_map.next_shard() for _ in range(5)] + [again.next_shard() for _ in range(5)]
 
     assert sorted(turns[:5]) == sorted(turns[5:]) == list(range(5))
     assert turns[:5] == turns[5:]
 
 
 def test_what_was_read_before_does_not_replace_what_was_read_since(
-    layouts: Layouts, clients: Any
+    shard_maps: ShardMaps, clients: Any
 ) -> None:
     """Two threads: the slower one has read the older row. What is made anew is learned."""
     with offline():
-        layouts.learn(clients, "a", row(8, generation=3))
-        assert layouts.learn(clients, "a", row(4, generation=2)).shards == 8
-        layouts.forget(["a"])
-        assert layouts.learn(clients, "a", row(1, generation=1)).shards == 1
+        shard_maps.learn(clients, "a", row(8, generation=3))
+        assert shard_maps.learn(clients, "a", row(4, generation=2)).shards == 8
+        shard_maps.forget(["a"])
+        assert shard_maps.learn(clients, "a", row(1, generation=1)).shards == 1
 
 
-def test_one_thread_of_a_process_changes_a_counter_at_a_time(layouts: Layouts) -> None:
+def test_one_thread_of_a_process_changes_a_counter_at_a_time(shard_maps: ShardMaps) -> None:
     """Others leave it be, and change another one; it can be changed again afterwards."""
     with (
-        layouts.changing("a") as first,
-        layouts.changing("a") as second,
-        layouts.changing("b") as other,
+        shard_maps.changing("a") as first,
+        shard_maps.changing("a") as second,
+        shard_maps.changing("b") as other,
     ):
         pass
-    with layouts.changing("a") as again:
+    with shard_maps.changing("a") as again:
         pass
 
     assert (first, second, other, again) == (True, False, True, True)
 
 
 def test_what_is_remembered_is_bounded(
-    layouts: Layouts, clients: Any, monkeypatch: pytest.MonkeyPatch
+    shard_maps: ShardMaps, clients: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The counters that were met longest ago go first."""
     monkeypatch.setattr(counter_layouts, "MAX_REMEMBERED", 3)
     with offline():
         for key in "abcd":
-            layouts.learn(clients, key, row(7))
-            layouts.found_shards(key, 9)
+            shard_maps.learn(clients, key, row(7))
+            shard_maps.remember_read(key, 9)
 
-    assert list(layouts._known) == list(layouts._read) == ["b", "c", "d"]
-    assert [layouts.known_shards(key) for key in "abz"] == [1, 9, 1]
+    assert list(shard_maps._known) == list(shard_maps._read) == ["b", "c", "d"]
+    assert [shard_maps.expected_shards(key) for key in "abz"] == [1, 9, 1]
 
 
 def commits(*seconds: float, lost: int = 0) -> str | None:

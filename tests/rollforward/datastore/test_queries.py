@@ -11,7 +11,7 @@ from google.cloud import ndb
 
 from models.grades import SampleStudent, Student, Teacher, students_of, teachers_of
 from models.invitations import Guest, Party, guests_of, newest_parties
-from models.sums import SumAddition, expired_additions
+from models.sums import SumAddition
 from rollforward.batches import entities as batches
 from rollforward.continuations.entities import (
     CANCELLED,
@@ -29,12 +29,11 @@ from rollforward.continuations.entities import (
 )
 from rollforward.continuations.upload_entities import UploadChunk, expired_chunks
 from rollforward.counters import entities as counters
+from rollforward.datastore.expiry import expired
 from rollforward.fork_join.entities import (
     WorkOutcome,
     WorkPack,
     WorkReceipt,
-    expired_outcomes,
-    expired_receipts,
     packs_of_epoch,
     packs_of_queue,
     packs_tagged,
@@ -276,17 +275,17 @@ CASES: dict[str, Case] = {
         lambda: [pack("c", "s"), pack("e", "u"), pack("f"), pack("g", "t\U0010ffff")],
     ),
     "receipts that have expired": (
-        lambda: expired_receipts("7", "720300501T12"),
+        lambda: expired(WorkReceipt, "7", "720300501T12"),
         lambda: [receipt("a", "720300501T10"), receipt("b", "720300501T11")],
         lambda: [receipt("c", "720300501T12"), receipt("d", "620300501T11"), receipt("e", "8")],
     ),
     "outcomes that have expired": (
-        lambda: expired_outcomes("7", "720300501T12"),
+        lambda: expired(WorkOutcome, "7", "720300501T12"),
         lambda: [outcome("a", "720300501T10"), outcome("b", "720300501T11")],
         lambda: [outcome("c", "720300501T12"), outcome("d", "620300501T11"), outcome("e", "8")],
     ),
     "forms that have expired": (
-        lambda: expired_additions("7", "720300501T12"),
+        lambda: expired(SumAddition, "7", "720300501T12"),
         lambda: [addition("a", "720300501T10"), addition("b", "720300501T11")],
         lambda: [addition("c", "720300501T12"), addition("d", "620300501T11"), addition("e", "8")],
     ),
@@ -301,7 +300,7 @@ CASES: dict[str, Case] = {
         ],
     ),
     "receipts of increments that may go": (
-        lambda: counters.expired_receipts("7", "720300501T12"),
+        lambda: expired(counters.CounterReceipt, "7", "720300501T12"),
         lambda: [counted("a", "720300501T10"), counted("b", "720300501T11")],
         lambda: [counted("c", "720300501T12"), counted("d", "620300501T11"), counted("e", "8")],
     ),

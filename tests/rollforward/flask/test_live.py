@@ -96,11 +96,11 @@ def test_a_delivery_that_fails_publishes(queue: Queue, work: Work, app: Flask, e
     """It may have committed something before."""
     watch(app, "acts", PATH)
     work.raises, status, _ = OUTCOMES[ends]
-    before = version(queue.world.clients, "acts")
+    before = version(queue.world.clients.cache, "acts")
 
     assert queue.deliver(PATH).status_code == status
 
-    assert version(queue.world.clients, "acts") != before
+    assert version(queue.world.clients.cache, "acts") != before
 
 
 @pytest.mark.parametrize(

@@ -74,7 +74,7 @@ def test_what_cannot_be_inserted_is_refused(world: World) -> None:
         put(world, "t", "a", idempotency_key="")
     with pytest.raises(BadItemError, match="idempotency key"):
         put(world, "t", "a", idempotency_key="r" * 201)
-    with pytest.raises(BadItemError, match="half a character"):
+    with pytest.raises(BadItemError, match="unpaired surrogate"):
         put(world, "\ud800", "a")
     with world.context():
         assert packs() == []

@@ -12,9 +12,10 @@ import pytest
 from google.cloud import ndb
 from pydantic import Field
 
-from rollforward.fork_join import Accepted, DifferentItemError, ForkJoin, ItemStatus, expiry
-from rollforward.fork_join.entities import PARTITIONS, WorkReceipt, receipt_key
-from rollforward.fork_join.expiry import RECEIPTS_AND_OUTCOMES
+from rollforward.datastore.partitions import PARTITIONS
+from rollforward.fork_join import Accepted, DifferentItemError, ForkJoin, ItemStatus
+from rollforward.fork_join.entities import WorkReceipt, receipt_key
+from rollforward.fork_join.pattern import EXPIRY
 from rollforward.tasks import expiry as tasks_expiry
 from rollforward.tasks.expiry import DeleteExpired
 from tests.infra.world import Services, World, in_threads
@@ -150,7 +151,7 @@ def forget_what_expired(world: World) -> None:
     """Let every partition forget, as the sweep would in time."""
     with world.clients.context():
         for partition in PARTITIONS:
-            RECEIPTS_AND_OUTCOMES.task.work(world.clients, DeleteExpired(partition, "now"))
+            EXPIRY.task.work(world.clients, DeleteExpired(partition, "now"))
 
 
 def test_receipts_are_forgotten_after_their_day(world: World) -> None:
@@ -175,10 +176,10 @@ def test_a_key_that_is_used_anew_while_the_sweep_is_at_it_keeps_its_receipt(
     put(world, "t", "a", idempotency_key="r1")
     world.settle()
     world.clock.sleep(26 * 3600)
-    listed = expiry.expired_receipts
+    listed = tasks_expiry.expired
 
     class Meanwhile:
-        def __init__(self, *range_: str) -> None:
+        def __init__(self, *range_: Any) -> None:
             self.query = listed(*range_)
 
         def fetch(self, *args: Any, **options: Any) -> Any:
@@ -189,10 +190,10 @@ def test_a_key_that_is_used_anew_while_the_sweep_is_at_it_keeps_its_receipt(
                 assert not anew.is_duplicate
             return keys
 
-    monkeypatch.setattr(expiry, "expired_receipts", Meanwhile)
+    monkeypatch.setattr(tasks_expiry, "expired", Meanwhile)
     with world.clients.context():
         for partition in PARTITIONS:
-            expiry._delete_page(world.clients, partition, 500)
+            EXPIRY.delete_page(world.clients, partition)
 
     (again,) = put(world, "t", "a", idempotency_key="r1")
     assert again.is_duplicate
@@ -236,7 +237,7 @@ def test_receipts_are_forgotten_as_fast_as_they_are_made(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Growth is bounded: one sweep deletes all that has expired, however much; a task, a few."""
-    monkeypatch.setattr(RECEIPTS_AND_OUTCOMES, "page_size", 3)
+    monkeypatch.setattr(EXPIRY, "page_size", 3)
     monkeypatch.setattr(tasks_expiry, "PAGES_PER_TASK", 2)
     receipts(world, 160)
     world.sweep()
@@ -250,9 +251,9 @@ def test_receipts_are_forgotten_as_fast_as_they_are_made(
 
 def test_what_forgets_does_not_pile_up(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """A sweep starts chains of so many tasks, and the next sweep goes on."""
-    monkeypatch.setattr(RECEIPTS_AND_OUTCOMES, "page_size", 1)
+    monkeypatch.setattr(EXPIRY, "page_size", 1)
     monkeypatch.setattr(tasks_expiry, "PAGES_PER_TASK", 1)
-    monkeypatch.setattr(RECEIPTS_AND_OUTCOMES, "max_tasks", 2)
+    monkeypatch.setattr(EXPIRY, "max_tasks", 2)
     receipts(world, 160)
     world.sweep()
     world.settle()
@@ -264,7 +265,7 @@ def test_forgetting_nothing_costs_two_queries(world: World) -> None:
     """An idle queue costs next to nothing."""
     with world.context():
         before = world.clients.meter.cost()
-        assert RECEIPTS_AND_OUTCOMES.sweep(world.clients) == 0
+        assert EXPIRY.sweep(world.clients) == 0
         cost = world.clients.meter.cost() - before
 
     assert (cost.round_trips, cost.tasks) == (2, 0)

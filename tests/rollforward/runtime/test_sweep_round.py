@@ -7,7 +7,7 @@ import datetime
 import pytest
 
 from rollforward.runtime.sweep_entities import SweepMark, mark_key
-from rollforward.runtime.sweep_round import Round
+from rollforward.runtime.sweep_round import SweepRound
 from tests.infra.world import World
 
 pytestmark = pytest.mark.fast
@@ -26,7 +26,7 @@ def due_times(last_s: float, pauses: dict[float, float]) -> list[float]:
     """
     woken, since, at_s = [], NOON - datetime.timedelta(minutes=1), 0.0
     while at_s <= last_s:
-        round_ = Round.of("test", NOON + datetime.timedelta(seconds=at_s), since)
+        round_ = SweepRound.of("test", NOON + datetime.timedelta(seconds=at_s), since)
         if round_.is_due(NOON, stale_s=STALE_S):
             woken.append(at_s)
         since = round_.now
@@ -52,7 +52,7 @@ def test_the_first_sweep_after_a_pause_wakes_what_became_due_in_it(pause_min: in
 
 def test_a_row_is_left_alone_until_it_is_stale() -> None:
     """A row that its own process may still care for is not woken."""
-    round_ = Round.of("test", NOON + datetime.timedelta(seconds=STALE_S), NOON)
+    round_ = SweepRound.of("test", NOON + datetime.timedelta(seconds=STALE_S), NOON)
 
     assert round_.is_due(NOON, stale_s=STALE_S)
     assert not round_.is_due(NOON, stale_s=STALE_S + 0.001)
@@ -60,7 +60,7 @@ def test_a_row_is_left_alone_until_it_is_stale() -> None:
 
 def test_a_row_from_a_clock_far_ahead_is_woken() -> None:
     """What claims to be made in an hour would otherwise wait for an hour."""
-    round_ = Round.of("test", NOON, NOON)
+    round_ = SweepRound.of("test", NOON, NOON)
 
     assert round_.is_due(NOON + datetime.timedelta(hours=1), stale_s=STALE_S)
     assert not round_.is_due(NOON + datetime.timedelta(seconds=30), stale_s=STALE_S)
@@ -69,7 +69,7 @@ def test_a_row_from_a_clock_far_ahead_is_woken() -> None:
 def test_a_round_without_old_rows_reads_and_writes_nothing(world: World) -> None:
     """An idle sweep, or one that meets young rows only, costs nothing here."""
     with world.clients.context(), world.plan.watched():
-        round_ = Round.begin(world.clients, "test")
+        round_ = SweepRound.begin(world.clients, "test")
         round_.is_due(round_.now - datetime.timedelta(minutes=9), stale_s=STALE_S)
         round_.end()
 
@@ -79,28 +79,28 @@ def test_a_round_without_old_rows_reads_and_writes_nothing(world: World) -> None
 def test_a_round_counts_from_the_last_one_that_ended(world: World) -> None:
     """One that broke off before its end is made up for by the next."""
     with world.clients.context():
-        row = Round.begin(world.clients, "test").now - datetime.timedelta(minutes=19.5)
-        ended = Round.begin(world.clients, "test")
+        row = SweepRound.begin(world.clients, "test").now - datetime.timedelta(minutes=19.5)
+        ended = SweepRound.begin(world.clients, "test")
         assert ended.is_due(row, stale_s=STALE_S), "there was no round before"
         ended.end()
 
         world.clock.sleep(61)
-        broken = Round.begin(world.clients, "test")
+        broken = SweepRound.begin(world.clients, "test")
         assert broken.is_due(row, stale_s=STALE_S)
         world.clock.sleep(60)
-        after = Round.begin(world.clients, "test")
+        after = SweepRound.begin(world.clients, "test")
         assert after.is_due(row, stale_s=STALE_S)
         after.end()
         world.clock.sleep(60)
 
-        assert not Round.begin(world.clients, "test").is_due(row, stale_s=STALE_S)
+        assert not SweepRound.begin(world.clients, "test").is_due(row, stale_s=STALE_S)
         assert mark_key("test").get().at == after.now
 
 
 def test_a_mark_from_a_clock_far_ahead_hides_nothing(world: World) -> None:
     """A machine that was an hour ahead made the last mark: it means nothing."""
     with world.clients.context():
-        round_ = Round.begin(world.clients, "test")
+        round_ = SweepRound.begin(world.clients, "test")
         ahead = round_.now + datetime.timedelta(hours=1)
         SweepMark(key=mark_key("test"), at=ahead).put()
 

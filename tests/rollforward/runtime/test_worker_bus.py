@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from rollforward.runtime.worker_bus import FOLDER, Siblings, open_siblings
+from rollforward.runtime.worker_bus import FOLDER, WorkerBus, subscribe
 
 pytestmark = pytest.mark.fast
 
 LISTENER = """
 import sys
-from rollforward.runtime.worker_bus import open_siblings
-open_siblings(lambda word: print(word.decode(), flush=True))
+from rollforward.runtime.worker_bus import subscribe
+subscribe(lambda word: print(word.decode(), flush=True))
 print("listens", flush=True)
 sys.stdin.read()
 """
@@ -33,21 +33,21 @@ def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def test_another_process_hears_and_one_that_was_killed_is_forgotten(folder: Path) -> None:
     heard: list[bytes] = []
-    here = Siblings(str(folder), heard.append)
+    bus = WorkerBus(str(folder), heard.append)
     command = [sys.executable, "-c", LISTENER]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as other:
         assert other.stdout is not None
         assert other.stdout.readline() == "listens\n"
-        here.tell(b"one")
-        here.tell(b"two")
+        bus.broadcast(b"one")
+        bus.broadcast(b"two")
         assert other.stdout.readline() == "one\n"
         assert other.stdout.readline() == "two\n"
         other.kill()
-    here.tell(b"three")
+    bus.broadcast(b"three")
     assert len(list(folder.iterdir())) == 1
-    here.close()
+    bus.close()
     assert list(folder.iterdir()) == []
     assert heard == []  # Its own words are not for itself.
 
@@ -56,6 +56,6 @@ def test_where_there_is_no_folder_nobody_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv(FOLDER, raising=False)
-    assert open_siblings(print) is None
+    assert subscribe(print) is None
     monkeypatch.setenv(FOLDER, str(tmp_path / "gone"))
-    assert open_siblings(print) is None
+    assert subscribe(print) is None
