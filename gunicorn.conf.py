@@ -24,9 +24,9 @@ def on_starting(server: Any) -> None:
             "--header-map=dangerous and --forwarder-headers let any caller forge X-AppEngine-*"
         )
     os.environ["WORKER_THREADS"] = str(server.cfg.threads)  # Half of them may hold streams.
-    # By which the workers wake each other (rollforward/runtime/worker_bus.py); nobody else may.
+    # Only the workers wake each other by it (rollforward/runtime/process/worker_bus.py).
     os.environ["WORKER_SOCKETS"] = tempfile.mkdtemp(prefix="worker-sockets-")
-    # By which they know who has died, and what it held (rollforward/runtime/processes.py).
+    # By which they know who has died, and what it held (rollforward/runtime/process/processes.py).
     os.environ["WORKER_FILES"] = tempfile.mkdtemp(prefix="worker-files-")
 
 

@@ -20,7 +20,7 @@ from pipelines.registry import APP
 from rollforward import flask as endpoints
 from rollforward.registry import Registry
 from rollforward.runtime import Clients, open_cache
-from rollforward.runtime.write_limit import EntityWriteLimit, Tickets
+from rollforward.runtime.channel.write_limit import EntityWriteLimit, Tickets
 
 
 def serve() -> Flask:

@@ -27,8 +27,8 @@ from benchmarks.streams.app import fused, stages
 from benchmarks.streams.workload import truth
 from rollforward.datastore import bodies
 from rollforward.runtime import SystemClock
-from rollforward.runtime.process_state import ProcessState
-from rollforward.runtime.processes import NoProcesses
+from rollforward.runtime.process.process_state import ProcessState
+from rollforward.runtime.process.processes import NoProcesses
 from rollforward.streams import Pipeline
 from rollforward.streams.coordinator import tick
 from rollforward.streams.driver import Engine

@@ -24,18 +24,16 @@ CROWDED = {
     "rollforward/batches": 16,
     "rollforward/continuations": 17,
     "rollforward/flask": 24,
-    "rollforward/fork_join": 17,
+    "rollforward/fork_join": 15,
     "rollforward/materialized_views": 22,
-    "rollforward/runtime": 24,
     "tests/browser": 17,
     "tests/pipelines": 41,
     "tests/process": 15,
     "tests/rollforward/batches": 21,
     "tests/rollforward/continuations": 16,
     "tests/rollforward/flask": 20,
-    "tests/rollforward/fork_join": 18,
+    "tests/rollforward/fork_join": 17,
     "tests/rollforward/materialized_views": 24,
-    "tests/rollforward/runtime": 15,
 }
 NO_DOORS = ("cloud_profile", "local")  # Rooms whose modules are entered one by one.
 DOORS = [

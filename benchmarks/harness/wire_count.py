@@ -1,7 +1,7 @@
 """What the services were asked for, counted outside of the app: from the bytes on the wire.
 
-The meter counts inside of the app, by what its calls ask for (rollforward/runtime/rpc.py). Here a
-proxy before each emulator counts by what the emulator answered, and Cloud Tasks counts its
+The meter counts inside of the app, by what its calls ask for (rollforward/runtime/channel/rpc.py).
+Here a proxy before each emulator counts by what the emulator answered, and Cloud Tasks counts its
 deliveries itself. A bill in dollars is worth as much as these two agree.
 """
 

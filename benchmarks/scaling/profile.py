@@ -51,7 +51,7 @@ class Latencies:
     def wait_for(self, key: Key, now_ms: float) -> float:
         """Return how long a commit has to wait until it may write a row.
 
-        By the rule for an app that is as slow as the cloud (rollforward/runtime/write_limit.py).
+        By the rule for an app as slow as the cloud (rollforward/runtime/channel/write_limit.py).
 
         Raises:
             ContendedError: it would be too long.

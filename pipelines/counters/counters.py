@@ -17,7 +17,7 @@ from typing import Any
 from models.counters import ClickSwitch, switch_key
 from rollforward.counters import Counted, Counter, ShardStatus
 from rollforward.runtime import Clients
-from rollforward.runtime.write_limit import EntityWriteLimit
+from rollforward.runtime.channel.write_limit import EntityWriteLimit
 
 KEY = "clicks"
 # Clicks of forms are counted beside the others, by the same commit: what was accepted is known.

@@ -21,7 +21,7 @@ import grpc
 
 from rollforward.cloud_profile.profile import Profile, load
 from rollforward.runtime import Cache
-from rollforward.runtime.write_limit import EntityWriteLimit, Pace, Tickets
+from rollforward.runtime.channel.write_limit import EntityWriteLimit, Pace, Tickets
 
 _CALLS = {
     "Lookup": "lookup",

@@ -34,9 +34,9 @@ from rollforward.continuations.lease import (
 from rollforward.continuations.receipts import Receipt, gone, receipt_of, record, unexpected
 from rollforward.continuations.sources import Slice, Span
 from rollforward.datastore.transactions import TRANSIENT, pending_writes
+from rollforward.runtime.channel.rpc import Cost
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import CLOCK_SKEW_S, naive_utc
-from rollforward.runtime.rpc import Cost
 from rollforward.tasks.declaration import Task
 from rollforward.tasks.errors import Reject, Retry, Unavailable
 

@@ -32,9 +32,9 @@ from rollforward.continuations.seen_pages import (
     seen_run,
 )
 from rollforward.datastore.transactions import transact
+from rollforward.runtime.channel.rpc import Cost
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import naive_utc
-from rollforward.runtime.rpc import Cost
 
 __all__ = [
     "ItemIssue",

@@ -41,9 +41,9 @@ from rollforward.flask.settings import Settings
 from rollforward.outbox import BackgroundRelay
 from rollforward.registry import Registry
 from rollforward.runtime import Clients, Meter, open_cache, open_cloud_tasks, open_datastore
-from rollforward.runtime.limits import DatastoreLimits
-from rollforward.runtime.open_transactions import OpenTransactions
-from rollforward.runtime.processes import NoProcesses, open_processes
+from rollforward.runtime.channel.limits import DatastoreLimits
+from rollforward.runtime.process.open_transactions import OpenTransactions
+from rollforward.runtime.process.processes import NoProcesses, open_processes
 from rollforward.tasks import CloudTaskQueue
 from rollforward.tasks.errors import UnknownQueueError
 

@@ -8,7 +8,7 @@ from flask import Flask, g, request
 
 from rollforward.flask.context import clients, registry
 from rollforward.runtime import Meter
-from rollforward.runtime.cost_report import CostReport
+from rollforward.runtime.process.cost_report import CostReport
 
 NO_ROUTE = "(no route)"
 

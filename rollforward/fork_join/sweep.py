@@ -25,7 +25,7 @@ from rollforward.fork_join.joiners import Joiners
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import naive_utc
 from rollforward.runtime.run_each import run_each
-from rollforward.runtime.sweep_round import SweepRound
+from rollforward.runtime.sweeps.sweep_round import SweepRound
 from rollforward.tasks.declaration import Task
 
 log = logging.getLogger(__name__)

@@ -12,10 +12,10 @@ from google.cloud import ndb
 
 from rollforward.datastore.transactions import Transaction
 from rollforward.outbox.entities import OutboxTask, RowId, outbox_key
-from rollforward.runtime.backoff import PATIENT_AFTER_S, Backoff
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import CLOCK_SKEW_S, naive_utc
 from rollforward.runtime.messages import Message
+from rollforward.runtime.sweeps.backoff import PATIENT_AFTER_S, Backoff
 from rollforward.tasks.declaration import hashed_name
 from rollforward.tasks.errors import PERMANENT_ERRORS
 

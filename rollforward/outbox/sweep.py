@@ -27,7 +27,7 @@ from rollforward.outbox.entities import (
 from rollforward.outbox.relay import RelayResult, age_s, relay, row_id
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import naive_utc
-from rollforward.runtime.sweep_round import SweepRound
+from rollforward.runtime.sweeps.sweep_round import SweepRound
 from rollforward.tasks import dead_tasks
 from rollforward.tasks.cloud_tasks import MAX_PER_CALL
 from rollforward.tasks.declaration import hashed_name, task

@@ -5,10 +5,10 @@ Tests own every field.
 """
 
 from rollforward.runtime.cache import Cache, NoCache, open_cache
+from rollforward.runtime.channel.rpc import Cost, Meter
 from rollforward.runtime.clients import Clients, open_cloud_tasks, open_datastore
 from rollforward.runtime.clock import Clock, SystemClock, naive_utc
 from rollforward.runtime.flusher import PeriodicFlusher
-from rollforward.runtime.rpc import Cost, Meter
 
 __all__ = [
     "Cache",

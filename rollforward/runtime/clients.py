@@ -16,14 +16,14 @@ from rollforward.datastore.contexts import explain_missing_context
 from rollforward.datastore.unknown_properties import keep_unknown_properties
 from rollforward.runtime import topics
 from rollforward.runtime.cache import Cache
+from rollforward.runtime.channel.rpc import BlockingTransactions, DeadlineInterceptor, Meter
 from rollforward.runtime.clock import Clock, SystemClock
-from rollforward.runtime.heartbeats import Heart, ThreadedHeart
 from rollforward.runtime.lazy import Lazy
 from rollforward.runtime.messages import TaskQueue
-from rollforward.runtime.open_transactions import OpenTransactions
-from rollforward.runtime.process_state import ProcessState
-from rollforward.runtime.processes import NoProcesses, Processes
-from rollforward.runtime.rpc import BlockingTransactions, DeadlineInterceptor, Meter
+from rollforward.runtime.process.heartbeats import Heart, ThreadedHeart
+from rollforward.runtime.process.open_transactions import OpenTransactions
+from rollforward.runtime.process.process_state import ProcessState
+from rollforward.runtime.process.processes import NoProcesses, Processes
 
 if TYPE_CHECKING:
     from google.cloud import tasks_v2

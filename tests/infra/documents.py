@@ -38,7 +38,7 @@ def sources(*folders: str) -> list[Path]:
 
 def entity_modules() -> list[ModuleType]:
     """Return the modules of entities, of the demo app and of the library."""
-    paths = [*ROOT.glob("models/[!_]*.py"), *ROOT.glob("rollforward/*/*entities.py")]
+    paths = [*ROOT.glob("models/[!_]*.py"), *ROOT.glob("rollforward/**/*entities.py")]
     names = sorted(".".join(path.relative_to(ROOT).with_suffix("").parts) for path in paths)
     return [importlib.import_module(name) for name in names]
 

@@ -41,10 +41,10 @@ from rollforward.outbox import InlineRelay
 from rollforward.pull_queues import PullQueue
 from rollforward.registry import Registry
 from rollforward.runtime import Clients, Meter, open_cache, open_cloud_tasks, open_datastore
+from rollforward.runtime.channel.limits import DatastoreLimits
 from rollforward.runtime.flusher import PeriodicFlusher
-from rollforward.runtime.heartbeats import NoHeart
-from rollforward.runtime.limits import DatastoreLimits
-from rollforward.runtime.process_state import ProcessState
+from rollforward.runtime.process.heartbeats import NoHeart
+from rollforward.runtime.process.process_state import ProcessState
 from rollforward.streams import Pipeline
 from rollforward.tasks import CloudTaskQueue, Task, UrlTarget
 from tests.infra.faults.injection import (

@@ -13,8 +13,8 @@ from google.cloud import ndb
 from google.cloud.datastore_v1.types import CommitRequest
 
 from rollforward.runtime import open_datastore
-from rollforward.runtime.open_transactions import OpenTransactions
-from rollforward.runtime.processes import LockedFiles, ProcessFile
+from rollforward.runtime.process.open_transactions import OpenTransactions
+from rollforward.runtime.process.processes import LockedFiles, ProcessFile
 from tests.infra.stack import ROOT
 from tests.infra.world import PROJECT
 
@@ -23,8 +23,8 @@ import sys
 from google.cloud import ndb
 from rollforward.datastore.transactions import transact
 from rollforward.runtime import open_datastore
-from rollforward.runtime.open_transactions import OpenTransactions
-from rollforward.runtime.processes import LockedFiles
+from rollforward.runtime.process.open_transactions import OpenTransactions
+from rollforward.runtime.process.processes import LockedFiles
 
 class Note(ndb.Model):
     text = ndb.TextProperty()

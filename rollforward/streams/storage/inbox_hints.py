@@ -14,8 +14,8 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from rollforward.runtime.process_state import ProcessState
-from rollforward.runtime.worker_bus import MAX_BYTES, subscribe
+from rollforward.runtime.process.process_state import ProcessState
+from rollforward.runtime.process.worker_bus import MAX_BYTES, subscribe
 from rollforward.streams.storage.remote_calls import Found
 from rollforward.streams.storage.schema import CHUNK, inbox_of, is_late
 from rollforward.streams.storage.serde import load

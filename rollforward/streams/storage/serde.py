@@ -12,7 +12,7 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from rollforward.runtime.limits import COMMIT
+from rollforward.runtime.channel.limits import COMMIT
 from rollforward.streams.model.json_text import encoder, quoted
 from rollforward.streams.model.key_state import KeyState, SetTimer, made
 from rollforward.streams.model.records import NEVER

@@ -11,7 +11,7 @@ import pytest
 from models.counters import switch_key
 from pipelines.counters import counters
 from rollforward.runtime import NoCache
-from rollforward.runtime.write_limit import EntityWriteLimit, Tickets
+from rollforward.runtime.channel.write_limit import EntityWriteLimit, Tickets
 from tests.handlers.conftest import Browser
 from tests.handlers.hostile import XSS, tags
 from tests.handlers.looking import look_only

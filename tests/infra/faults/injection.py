@@ -30,8 +30,8 @@ import grpc
 
 from pipelines.invitations.mail import Connection, Mailer
 from rollforward.runtime import Cache
-from rollforward.runtime.failed_call import FailedCall
-from rollforward.runtime.rpc import _BlockingCall as BlockingCall
+from rollforward.runtime.channel.failed_call import FailedCall
+from rollforward.runtime.channel.rpc import _BlockingCall as BlockingCall
 from rollforward.tasks import Unavailable
 
 # What a service may answer although the call took effect, or will.

@@ -28,7 +28,7 @@ from google.auth.credentials import AnonymousCredentials
 from google.cloud import ndb
 
 from rollforward.runtime.messages import Message
-from rollforward.runtime.process_state import ProcessState
+from rollforward.runtime.process.process_state import ProcessState
 from tests.infra.memory_datastore import Memory
 
 CACHE, TASKS, ROWS, WAIT, END = "cache", "tasks", "rows", "wait", "end"

@@ -43,13 +43,13 @@ OUTBOX_TESTS = _in(
 )
 PACKAGES = {
     "runtime": Package(
-        ["rollforward/*.py", "rollforward/runtime/*.py"],
+        ["rollforward/*.py", "rollforward/runtime/**/*.py"],
         [f"{TESTS}/runtime", *_in(TESTS, "registry", "mistakes", "front_door", start="test_")],
     ),
     "models": Package(
         [
             "rollforward/datastore/*.py",
-            *_in("rollforward", "outbox/entities", "runtime/sweep_entities"),
+            *_in("rollforward", "outbox/entities", "runtime/sweeps/entities"),
             *_in("rollforward/tasks", "attempt_entities", "dead_task_entities"),
             "rollforward/continuations/upload_entities.py",
         ],

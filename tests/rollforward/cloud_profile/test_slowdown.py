@@ -22,7 +22,7 @@ from rollforward.cloud_profile.slowdown import (
     SlowCache,
 )
 from rollforward.runtime import NoCache
-from rollforward.runtime.write_limit import Contended, Tickets
+from rollforward.runtime.channel.write_limit import Contended, Tickets
 
 # Each call has a latency of its own, in seconds, so that a wait says which one was drawn.
 LATENCIES = {call: 10.0 * (number + 1) for number, call in enumerate(CALLS)}

@@ -22,7 +22,7 @@ from rollforward.continuations.progress import (
 )
 from rollforward.continuations.seen_pages import issues_of
 from rollforward.runtime import Clients
-from rollforward.runtime.rpc import Cost
+from rollforward.runtime.channel.rpc import Cost
 from tests.infra.faults.injection import ERROR, REPLY_LOST
 from tests.infra.world import Services, World
 from tests.rollforward.continuations.walk_jobs import (

@@ -22,7 +22,7 @@ from rollforward.continuations.jobs import (
 from rollforward.continuations.progress import item_issues, progress, run_of
 from rollforward.continuations.seen_pages import RememberedPages, seen_run
 from rollforward.runtime import Clients
-from rollforward.runtime.rpc import Cost
+from rollforward.runtime.channel.rpc import Cost
 from tests.infra.world import World
 from tests.rollforward.continuations.walk_jobs import (
     APPLY,

@@ -23,7 +23,7 @@ from rollforward.counters.entities import (
     total_key,
 )
 from rollforward.runtime import Clients
-from rollforward.runtime.process_state import ProcessState
+from rollforward.runtime.process.process_state import ProcessState
 from tests.infra.neighbour_rows import elsewhere, untouched
 from tests.infra.runs.soak import IS_SOAK
 from tests.infra.world import Services, World

@@ -15,7 +15,7 @@ from google.cloud import ndb
 from rollforward.flask import costs
 from rollforward.flask.costs import NO_ROUTE
 from rollforward.runtime import Clients, Cost
-from rollforward.runtime.cost_report import CostReport
+from rollforward.runtime.process.cost_report import CostReport
 from rollforward.tasks.declaration import Task
 from tests.handlers.conftest import Queue, app_with
 from tests.infra.world import World

@@ -25,7 +25,7 @@ from rollforward.fork_join.epochs import (
     look,
 )
 from rollforward.runtime.cache import NoCache
-from rollforward.runtime.process_state import ProcessState
+from rollforward.runtime.process.process_state import ProcessState
 from tests.infra.clocks import ahead
 from tests.infra.world import World
 from tests.rollforward.fork_join.tally_queue import (

@@ -22,7 +22,7 @@ from rollforward.materialized_views import Apply, ViewGroup, fold
 from rollforward.materialized_views.entities import RowMarker, SourceMarker, ViewRow
 from rollforward.materialized_views.rows import RowEntry
 from rollforward.runtime.cache import NoCache
-from rollforward.runtime.process_state import ProcessState
+from rollforward.runtime.process.process_state import ProcessState
 from tests.infra.faults.explorer import IS_EXHAUSTIVE
 from tests.infra.memory_datastore import Memory, offline
 from tests.rollforward.materialized_views.student_views import (

@@ -16,7 +16,7 @@ from rollforward.query_cache import CachedQuery, cached
 from rollforward.query_cache.entry import Entry
 from rollforward.runtime import Clients, Clock
 from rollforward.runtime.cache import MemcachedCache
-from rollforward.runtime.process_state import ProcessState
+from rollforward.runtime.process.process_state import ProcessState
 from tests.infra.world import World
 
 TTL_S, STALE_S = 60, 30

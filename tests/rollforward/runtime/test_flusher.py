@@ -13,7 +13,7 @@ import pytest
 from google.api_core import exceptions as rpc_errors
 
 from rollforward.runtime import Clients, PeriodicFlusher
-from rollforward.runtime.process_state import ProcessState
+from rollforward.runtime.process.process_state import ProcessState
 
 pytestmark = pytest.mark.fast
 

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import pytest
 
 from rollforward.registry import Registry
-from rollforward.runtime.rpc import Cost
+from rollforward.runtime.channel.rpc import Cost
 from rollforward.streams import (
     Computation,
     Context,

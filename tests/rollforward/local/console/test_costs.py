@@ -7,7 +7,7 @@ import pytest
 from rollforward.local.console.reading.route_costs import MAX_ROWS, route_costs
 from rollforward.local.prices import price_list
 from rollforward.runtime import Cost, Meter
-from rollforward.runtime.cost_report import CostReport
+from rollforward.runtime.process.cost_report import CostReport
 
 
 @pytest.fixture

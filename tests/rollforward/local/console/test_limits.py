@@ -4,7 +4,7 @@ import re
 
 from rollforward.local.console.reading.limit_uses import limit_uses
 from rollforward.runtime import limits
-from rollforward.runtime.limits import Use
+from rollforward.runtime.channel.limits import Use
 
 
 def test_the_largest_use_of_all_processes_stands_first(browser, platform, monkeypatch):

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from rollforward.runtime.process_state import ProcessState
-from rollforward.runtime.worker_bus import FOLDER, MAX_BYTES
+from rollforward.runtime.process.process_state import ProcessState
+from rollforward.runtime.process.worker_bus import FOLDER, MAX_BYTES
 from rollforward.streams.storage import inbox_hints
 from rollforward.streams.storage.inbox_hints import MAX_KEPT, InboxHint, InboxHints
 from rollforward.streams.storage.schema import CHUNK, LATE, ON_TIME, InboxRecord, Names

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from rollforward.datastore import bodies
 from rollforward.runtime import SystemClock
-from rollforward.runtime.process_state import ProcessState
-from rollforward.runtime.processes import NoProcesses
+from rollforward.runtime.process.process_state import ProcessState
+from rollforward.runtime.process.processes import NoProcesses
 from rollforward.streams import Computation, Context, Pipeline, PushSource, Record
 from rollforward.streams.driver import Engine
 from rollforward.streams.model.json_text import decoded, encoder

@@ -6,8 +6,8 @@ import datetime
 
 import pytest
 
-from rollforward.runtime.sweep_entities import SweepMark, mark_key
-from rollforward.runtime.sweep_round import SweepRound
+from rollforward.runtime.sweeps.entities import SweepMark, mark_key
+from rollforward.runtime.sweeps.sweep_round import SweepRound
 from tests.infra.world import World
 
 pytestmark = pytest.mark.fast

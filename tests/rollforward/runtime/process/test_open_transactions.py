@@ -17,8 +17,8 @@ from google.cloud.datastore_v1.types import (
 )
 
 from rollforward.runtime import open_transactions
-from rollforward.runtime.open_transactions import OpenTransactions
-from rollforward.runtime.processes import ProcessFile, open_processes
+from rollforward.runtime.process.open_transactions import OpenTransactions
+from rollforward.runtime.process.processes import ProcessFile, open_processes
 
 pytestmark = pytest.mark.fast
 

@@ -14,7 +14,7 @@ from google.cloud.datastore_v1.types import CommitRequest
 
 from pipelines.counters import counters
 from rollforward.runtime.cache import NoCache
-from rollforward.runtime.write_limit import Contended, EntityWriteLimit, Tickets
+from rollforward.runtime.channel.write_limit import Contended, EntityWriteLimit, Tickets
 
 pytestmark = pytest.mark.fast
 

@@ -25,7 +25,7 @@ from typing import Any
 import grpc
 from google.cloud.datastore_v1.types import RollbackRequest
 
-from rollforward.runtime.processes import LockedFiles
+from rollforward.runtime.process.processes import LockedFiles
 
 log = logging.getLogger(__name__)
 

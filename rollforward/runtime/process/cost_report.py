@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rollforward.runtime.rpc import Cost, Meter
+from rollforward.runtime.channel.rpc import Cost, Meter
 
 # The least time between two writes of a process: a reader reloads the page about as often.
 WRITTEN_EVERY_S = 0.5

@@ -26,7 +26,7 @@ from typing import Any
 import grpc
 
 from rollforward.runtime.cache import Cache
-from rollforward.runtime.failed_call import FailedCall
+from rollforward.runtime.channel.failed_call import FailedCall
 
 
 class Contended(FailedCall):

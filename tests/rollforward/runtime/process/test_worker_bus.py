@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from rollforward.runtime.worker_bus import FOLDER, WorkerBus, subscribe
+from rollforward.runtime.process.worker_bus import FOLDER, WorkerBus, subscribe
 
 pytestmark = pytest.mark.fast
 
 LISTENER = """
 import sys
-from rollforward.runtime.worker_bus import subscribe
+from rollforward.runtime.process.worker_bus import subscribe
 subscribe(lambda word: print(word.decode(), flush=True))
 print("listens", flush=True)
 sys.stdin.read()

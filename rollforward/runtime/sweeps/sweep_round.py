@@ -16,10 +16,10 @@ from __future__ import annotations
 import datetime
 from dataclasses import dataclass, field
 
-from rollforward.runtime.backoff import PATIENT_AFTER_S, Backoff
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import naive_utc
-from rollforward.runtime.sweep_entities import SweepMark, mark_key
+from rollforward.runtime.sweeps.backoff import PATIENT_AFTER_S, Backoff
+from rollforward.runtime.sweeps.entities import SweepMark, mark_key
 
 
 @dataclass

@@ -11,7 +11,12 @@ from typing import Any
 import pytest
 from google.cloud.datastore_v1.types import RollbackRequest
 
-from rollforward.runtime.processes import LockedFiles, NoProcesses, ProcessFile, open_processes
+from rollforward.runtime.process.processes import (
+    LockedFiles,
+    NoProcesses,
+    ProcessFile,
+    open_processes,
+)
 from tests.infra.stack import ROOT
 
 pytestmark = pytest.mark.fast
@@ -19,7 +24,7 @@ pytestmark = pytest.mark.fast
 OTHER = """
 import sys
 from google.cloud.datastore_v1.types import RollbackRequest
-from rollforward.runtime.processes import LockedFiles
+from rollforward.runtime.process.processes import LockedFiles
 
 processes = LockedFiles(sys.argv[1])
 processes.mine.add(RollbackRequest.pb(RollbackRequest(project_id="p", transaction=b"open")))

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from rollforward.runtime.heartbeats import ThreadedHeart
+from rollforward.runtime.process.heartbeats import ThreadedHeart
 
 pytestmark = pytest.mark.fast
 

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 import grpc
 
-from rollforward.runtime.failed_call import FailedCall
+from rollforward.runtime.channel.failed_call import FailedCall
 
 
 @dataclass(frozen=True)

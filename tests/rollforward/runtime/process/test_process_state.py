@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rollforward.runtime.process_state import ProcessState
+from rollforward.runtime.process.process_state import ProcessState
 from tests.infra.world import in_threads
 
 pytestmark = pytest.mark.fast

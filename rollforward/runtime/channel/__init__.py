@@ -1,0 +1,1 @@
+"""Interceptors of gRPC channels: cost, deadlines, documented limits."""

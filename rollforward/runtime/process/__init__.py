@@ -1,0 +1,1 @@
+"""This process and the other processes of its instance, and its memory."""

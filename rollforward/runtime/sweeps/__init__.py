@@ -1,0 +1,1 @@
+"""Rounds of sweeps: which pending rows each of them wakes."""
