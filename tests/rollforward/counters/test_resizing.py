@@ -14,7 +14,7 @@ from google.cloud import ndb
 
 from rollforward.counters import Counter, NotShardedError, OutcomeUnknownError
 from rollforward.counters import resize as counter_resize
-from rollforward.counters import shard_maps as counter_layouts
+from rollforward.counters import shard_maps as counter_shard_maps
 from rollforward.counters.commits import has_increments
 from rollforward.counters.entities import config_key
 from rollforward.counters.resize import Resizer
@@ -156,8 +156,8 @@ def test_a_drain_leaves_shards_alone_that_are_written_to_again(
     resize(world, "a", 1)
 
     def grow_after(body: Callable[[], Any]) -> Any:
-        result = counter_layouts.transact(body)
-        monkeypatch.setattr(counter_resize, "transact", counter_layouts.transact)
+        result = counter_shard_maps.transact(body)
+        monkeypatch.setattr(counter_resize, "transact", counter_shard_maps.transact)
         LIKES.resize(world.clients, "a", 3)
         return result
 
@@ -180,7 +180,7 @@ def test_shards_that_are_being_drained_may_be_written_to_again(world: World) -> 
     resizer = Resizer(ShardMaps.of(world.clients, LIKES._settings))
     with world.clients.context():
         for shard in (7, 6, 5):
-            counter_layouts.transact(lambda s=shard: resizer._drain(world.clients, "a", s))
+            counter_shard_maps.transact(lambda s=shard: resizer._drain(world.clients, "a", s))
     resize(world, "a", 7)
     world.settle()
     for _ in range(7):
@@ -286,7 +286,7 @@ def test_threads_of_a_process_that_meet_a_new_counter_make_it_once(
 
     monkeypatch.setattr(shard_maps, "_make", counted)
     looking = SimpleNamespace(get_multi=get_multi, put_multi=ndb.put_multi)
-    monkeypatch.setattr(counter_layouts, "ndb", looking)
+    monkeypatch.setattr(counter_shard_maps, "ndb", looking)
     in_threads(*[meet] * 4)
 
     assert made == ["a"]
@@ -328,7 +328,7 @@ def test_random_histories_are_exact_after_each_step(world: World, seed: int) -> 
             resizer = Resizer(ShardMaps.of(clients, LIKES._settings))
             shard = chance.choice([row.read_shards - 1, row.shards, row.shards - 1])
             with world.clients.context():
-                counter_layouts.transact(lambda: resizer._drain(clients, "a", shard))
+                counter_shard_maps.transact(lambda: resizer._drain(clients, "a", shard))
 
     def change() -> None:
         with world.clients.context():

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rollforward.counters import shard_maps as counter_layouts
+from rollforward.counters import shard_maps as counter_shard_maps
 from rollforward.counters.contention import BUSY, CALM, GROW, RUSH, Contention
 from rollforward.counters.entities import CounterConfig
 from rollforward.counters.shard_maps import ShardMaps, ShardSettings
@@ -72,7 +72,7 @@ def test_what_is_remembered_is_bounded(
     shard_maps: ShardMaps, clients: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The counters that were met longest ago go first."""
-    monkeypatch.setattr(counter_layouts, "MAX_REMEMBERED", 3)
+    monkeypatch.setattr(counter_shard_maps, "MAX_REMEMBERED", 3)
     with offline():
         for key in "abcd":
             shard_maps.learn(clients, key, row(7))

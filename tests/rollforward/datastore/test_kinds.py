@@ -17,7 +17,7 @@ from rollforward.fork_join import entities as fork_join
 from rollforward.materialized_views import entities as materialized_views
 from rollforward.outbox import entities as outbox
 from rollforward.pull_queues import entities as pull_queues
-from rollforward.runtime import sweep_entities as sweeps
+from rollforward.runtime.sweeps import entities as sweeps
 from rollforward.tasks import attempt_entities as attempts
 from tests.infra.documents import entity_modules
 from tests.infra.memory_datastore import offline

@@ -3,7 +3,7 @@
 import re
 
 from rollforward.local.console.reading.limit_uses import limit_uses
-from rollforward.runtime import limits
+from rollforward.runtime.channel import limits
 from rollforward.runtime.channel.limits import Use
 
 

@@ -24,7 +24,7 @@ from google.cloud.datastore_v1.types import (
 )
 
 from rollforward.datastore.transactions import transact
-from rollforward.runtime import limits
+from rollforward.runtime.channel import limits
 from rollforward.runtime.channel.limits import DatastoreLimits, Limit, TooLargeError
 from tests.infra.world import World
 from tests.rollforward.datastore.counters import Tally

@@ -21,7 +21,8 @@ from benchmarks.harness.wire_count import (
 )
 from rollforward import outbox
 from rollforward.datastore.transactions import transact
-from rollforward.runtime import Clients, Cost, rpc
+from rollforward.runtime import Clients, Cost
+from rollforward.runtime.channel import rpc
 from rollforward.tasks import Retry, task
 from tests.infra.world import Services, World
 

@@ -16,7 +16,7 @@ from google.cloud.datastore_v1.types import (
     RollbackRequest,
 )
 
-from rollforward.runtime import open_transactions
+from rollforward.runtime.process import open_transactions
 from rollforward.runtime.process.open_transactions import OpenTransactions
 from rollforward.runtime.process.processes import ProcessFile, open_processes
 
