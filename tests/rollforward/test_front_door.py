@@ -9,7 +9,7 @@ import sys
 import pytest
 
 import rollforward as rf
-from tests.documents import ROOT, named, sources
+from tests.infra.documents import ROOT, named, sources
 
 pytestmark = pytest.mark.fast
 
