@@ -13,7 +13,7 @@ from handlers.counters.stage import CounterStage, Counts
 from handlers.shared.demo_stage import render
 from handlers.shared.faults import strike_once_each
 from handlers.shared.formatting import number
-from handlers.shared.forms import id_in_form
+from handlers.shared.forms import id_in_form, open_tab
 from handlers.shared.live import live_part
 from handlers.shared.source_excerpts import Excerpt, excerpt
 from pipelines.counters import counters, load
@@ -130,9 +130,7 @@ def _back() -> ResponseReturnValue:
 
 
 def _page(form: dict[str, str], errors: dict[str, str], status: int) -> ResponseReturnValue:
-    tab = request.args.get("tab", TABS[0]) if request.method == "GET" else TABS[0]
-    if tab not in TABS:
-        abort(404)
+    tab = open_tab(TABS)
     context = _live()
     filled_in = {**FILLED_IN}
     if context["shards"].is_pinned:

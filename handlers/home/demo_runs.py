@@ -15,7 +15,7 @@ from flask.typing import ResponseReturnValue
 from werkzeug.datastructures import MultiDict
 
 from handlers.invitations.forms import made_up_guests, read_details, sample_form
-from handlers.numbers.routes import stack_in_words
+from handlers.numbers.routes import start_run
 from handlers.quilt.routes import FILLED_IN, design_for
 from handlers.shared.faults import strike_once_each
 from handlers.shared.forms import id_in_form
@@ -36,8 +36,6 @@ from pipelines.invitations import parties
 from pipelines.invitations.imports import import_guests
 from pipelines.invitations.sending import Pace
 from pipelines.loads import LoadGoesOnError
-from pipelines.numbers import runs as number_runs
-from pipelines.numbers.runs import RunGoesOnError
 from pipelines.quilt import quilts
 from pipelines.sums import load, sums
 from pipelines.sums.load import Load
@@ -200,13 +198,7 @@ def _zeitgeist(form_id: str, tour: int | None) -> str:
 
 
 def _numbers(form_id: str, tour: int | None) -> str:
-    run_id = form_id
-    try:
-        number_runs.start(clients(), run_id, stack=stack_in_words())
-    except RunGoesOnError as error:
-        flash("A run is measuring already: two would measure each other. Here it is.")
-        run_id = error.run_id
-    return url_for("numbers.run", run_id=run_id, tour=tour)
+    return url_for("numbers.run", run_id=start_run(form_id), tour=tour)
 
 
 _RUNS: Mapping[str, Callable[[str, int | None], str]] = {

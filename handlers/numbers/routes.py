@@ -76,12 +76,17 @@ def measure() -> ResponseReturnValue:
     """Begin a run, once for each form."""
     run_id = id_in_form()
     strike_once_each(request.path)
+    return redirect(url_for(".run", run_id=start_run(run_id), _anchor="now"), 303)
+
+
+def start_run(run_id: str) -> str:
+    """Start a run; return its id, or the id of the one that is measuring already."""
     try:
-        runs.start(clients(), run_id, stack=stack_in_words())
+        runs.start(clients(), run_id, stack=_stack_in_words())
     except RunGoesOnError as error:
         flash("A run is measuring already: two would measure each other. Here it is.")
-        run_id = error.run_id
-    return redirect(url_for(".run", run_id=run_id, _anchor="now"), 303)
+        return error.run_id
+    return run_id
 
 
 # What the page is made of
@@ -94,7 +99,7 @@ def _page(run: NumbersRun | None) -> ResponseReturnValue:
     return render_template(
         "numbers/page.html",
         recent=newest_runs().fetch(LISTED),
-        stack=stack_in_words(),
+        stack=_stack_in_words(),
         tab=tab,
         excerpts=_code() if tab == "code" else [],
         not_measured=NOT_MEASURED,
@@ -137,7 +142,7 @@ def _live(run: NumbersRun | None) -> dict[str, Any]:
     }
 
 
-def stack_in_words() -> str:
+def _stack_in_words() -> str:
     """Return a description of the measured stack."""
     if settings().datastore_emulator:
         words = "the Datastore emulator and the Cloud Tasks emulator, on this machine"

@@ -10,7 +10,7 @@ from flask.typing import ResponseReturnValue
 from handlers.quilt.stage import QuiltStage, number_of, picture_of
 from handlers.shared.demo_stage import render
 from handlers.shared.faults import strike_once_each
-from handlers.shared.forms import ID_PATTERN, id_in_form
+from handlers.shared.forms import ID_PATTERN, id_in_form, open_tab
 from handlers.shared.incidents import hits_of
 from handlers.shared.live import live_part
 from handlers.shared.quotas import let_in_quilt
@@ -100,9 +100,7 @@ def picture(quilt_id: str) -> ResponseReturnValue:
 
 
 def _page(row: Quilt | None, errors: dict[str, str], status: int) -> ResponseReturnValue:
-    tab = request.args.get("tab", TABS[0]) if request.method == "GET" else TABS[0]
-    if tab not in TABS:
-        abort(404)
+    tab = open_tab(TABS)
     html = render_template(
         "quilt/page.html",
         tab=tab,

@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import Protocol
 
 from handlers.shared.faults import switches_of
-from handlers.shared.incidents import Delivery, incidents
-from handlers.shared.stage import TOLD_FOR_S, Cell, Stage, Timeline, seconds, stage_of
+from handlers.shared.incidents import Delivery, incidents, seconds
+from handlers.shared.stage import TOLD_FOR_S, Cell, Stage, Timeline, stage_of
 
 
 class DemoStage(Protocol):

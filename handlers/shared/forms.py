@@ -1,8 +1,9 @@
-"""Fields that several forms have: an id of the form, and a list, uploaded or pasted."""
+"""Fields of forms and addresses that several demos have: ids, lists, tabs."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from flask import abort, request
 
@@ -19,6 +20,12 @@ def id_in_form() -> str:
     if not ID_PATTERN.fullmatch(form_id):
         abort(400, "This form is incomplete. Reload the page and try again.")
     return form_id
+
+
+def open_tab(tabs: Sequence[str]) -> str:
+    """Return the open tab by the address; a form that is sent back shows the first one."""
+    tab = request.args.get("tab", tabs[0]) if request.method == "GET" else tabs[0]
+    return tab if tab in tabs else abort(404)
 
 
 def uploaded_list() -> tuple[bytes, str]:

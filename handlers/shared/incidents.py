@@ -157,9 +157,9 @@ def _ask(
     base_url = settings().devserver_url
     if not settings().is_local or base_url is None:
         return None
-    query: dict[str, Any] = {"since": _seconds(since) - ROUNDED_S, **chosen}
+    query: dict[str, Any] = {"since": seconds(since) - ROUNDED_S, **chosen}
     if until is not None:
-        query["until"] = _seconds(until) + ROUNDED_S
+        query["until"] = seconds(until) + ROUNDED_S
     try:
         response = requests.get(base_url + route, params=query, timeout=TIMEOUT_S)
         response.raise_for_status()
@@ -168,6 +168,7 @@ def _ask(
         return None
 
 
-def _seconds(at: datetime.datetime) -> float:
+def seconds(at: datetime.datetime) -> float:
+    """Return a moment, of UTC if it does not say, in seconds since 1970."""
     aware = at if at.tzinfo is not None else at.replace(tzinfo=datetime.UTC)
     return aware.timestamp()

@@ -151,12 +151,6 @@ class Timeline:
         return self.started <= at and (not self.is_over or at <= self.started + self.elapsed_s)
 
 
-def seconds(at: datetime.datetime) -> float:
-    """Return a moment, of UTC if it does not say, in seconds since 1970."""
-    aware = at if at.tzinfo is not None else at.replace(tzinfo=datetime.UTC)
-    return aware.timestamp()
-
-
 def moment_of(ms: float) -> datetime.datetime:
     """Return a moment of milliseconds since 1970."""
     return datetime.datetime.fromtimestamp(ms / 1000, datetime.UTC)

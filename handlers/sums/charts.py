@@ -65,7 +65,7 @@ def gantt(
         return None
     began_ms = load.load.started_ms
     folded = [
-        (_ms(batch["opened"]) - began_ms, _ms(batch["folded"]) - began_ms, int(batch["items"]))
+        (ms_of(batch["opened"]) - began_ms, ms_of(batch["folded"]) - began_ms, int(batch["items"]))
         for batch in recent
     ]
     # Batches of this load; what came long after it has nothing to do with it.
@@ -126,9 +126,10 @@ def sizes(recent: Sequence[Mapping[str, Any]], waiting: int) -> list[Block]:
 
 def took_s(batch: Mapping[str, Any]) -> float:
     """Return how long it took from a batch's opening to its fold, in seconds."""
-    return (_ms(batch["folded"]) - _ms(batch["opened"])) / 1000
+    return (ms_of(batch["folded"]) - ms_of(batch["opened"])) / 1000
 
 
-def _ms(moment: str) -> float:
+def ms_of(moment: str) -> float:
+    """Return an ISO time of UTC in milliseconds since 1970."""
     at = datetime.datetime.fromisoformat(moment).replace(tzinfo=datetime.UTC)
     return at.timestamp() * 1000

@@ -12,7 +12,7 @@ from flask.typing import ResponseReturnValue
 from handlers.shared.demo_stage import render
 from handlers.shared.faults import strike_once_each
 from handlers.shared.formatting import duration, number
-from handlers.shared.forms import id_in_form
+from handlers.shared.forms import id_in_form, open_tab
 from handlers.shared.live import live_part
 from handlers.shared.quotas import let_in_load
 from handlers.shared.source_excerpts import Excerpt, excerpt
@@ -140,9 +140,7 @@ def put_under_load(name: str) -> ResponseReturnValue:
 def _page(
     name: str, form: dict[str, str], errors: dict[str, str], status: int
 ) -> ResponseReturnValue:
-    tab = request.args.get("tab", TABS[0]) if request.method == "GET" else TABS[0]
-    if tab not in TABS:
-        abort(404)
+    tab = open_tab(TABS)
     html = render_template(
         "sums/page.html",
         form={**FILLED_IN, **form},

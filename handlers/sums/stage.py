@@ -11,6 +11,7 @@ from handlers.shared.demo_stage import DemoStage
 from handlers.shared.formatting import duration, number, plural
 from handlers.shared.incidents import Delivery
 from handlers.shared.stage import Cell, Stage, Timeline, flushed, moment_of, suffered
+from handlers.sums.charts import ms_of
 from pipelines.sums.reconciliation import Reconciliation
 
 WRITERS, FOLDS = "/tasks/sums/", "/tasks/fork-join/sums/"
@@ -43,7 +44,7 @@ class SumStage(DemoStage):
         steps = [step[1] for writer in writers for step in writer.steps or []]
         last_ms = max(steps, default=load.seconds * 1000)
         batches = [
-            (_ms(batch["opened"]) - load.started_ms, _ms(batch["folded"]) - load.started_ms)
+            (ms_of(batch["opened"]) - load.started_ms, ms_of(batch["folded"]) - load.started_ms)
             for batch in self.reconciliation.status.recent
         ]
         # A batch that was opened after the last step is of something else.
@@ -83,10 +84,6 @@ class SumStage(DemoStage):
             Cell("Sent again", number(load.repeats), "and counted once"),
             Cell("This page", plural(self.reads, "read"), "however many items"),
         ]
-
-
-def _ms(moment: str) -> float:
-    return datetime.datetime.fromisoformat(moment).replace(tzinfo=datetime.UTC).timestamp() * 1000
 
 
 def _time(ms: float | None) -> str:

@@ -23,7 +23,7 @@ from flask.typing import ResponseReturnValue
 
 from handlers.shared.demo_stage import render
 from handlers.shared.faults import strike_once_each
-from handlers.shared.forms import id_in_form
+from handlers.shared.forms import id_in_form, open_tab
 from handlers.shared.incidents import hits_of
 from handlers.shared.live import live_part
 from handlers.shared.pipeline_graph import BOX_HEIGHT, BOX_WIDTH, picture_of
@@ -116,9 +116,7 @@ def _give(log_id: str, pace: str) -> bool:
 
 
 def _page(errors: dict[str, str], status: int) -> ResponseReturnValue:
-    tab = request.args.get("tab", TABS[0]) if request.method == "GET" else TABS[0]
-    if tab not in TABS:
-        abort(404)
+    tab = open_tab(TABS)
     html = render_template(
         "weblog/page.html",
         errors=errors,

@@ -10,7 +10,7 @@ from flask.typing import ResponseReturnValue
 from handlers.shared.demo_stage import render
 from handlers.shared.faults import strike_once_each, workers
 from handlers.shared.formatting import plural
-from handlers.shared.forms import id_in_form
+from handlers.shared.forms import id_in_form, open_tab
 from handlers.shared.incidents import hits_of
 from handlers.shared.live import live_part
 from handlers.shared.pipeline_graph import BOX_HEIGHT, BOX_WIDTH, picture_of
@@ -147,7 +147,7 @@ def steer(playback_id: str, verb: str) -> ResponseReturnValue:
         done = playbacks.hold(playback_id, feed, is_held=verb == "hold")
     if not done:
         flash(f"Nothing changed: it is over, or has had {playbacks.MAX_CHANGES} changes.")
-    return redirect(url_for(".page", q=request.form.get("query") or None, _anchor="now"), 303)
+    return _back()
 
 
 @bp.post("/intervals/<any(split, merge):verb>")
@@ -165,7 +165,7 @@ def reshape(verb: str) -> ResponseReturnValue:
             flash(_split_in_words(intervals.split_busiest(clients(), playback)))
     except StreamError as error:
         flash(f"{error}.")
-    return redirect(url_for(".page", q=request.form.get("query") or None, _anchor="now"), 303)
+    return _back()
 
 
 @bp.post("/detector/<int:version>")
@@ -178,6 +178,10 @@ def replace_detector(version: int) -> ResponseReturnValue:
         flash(f"Version {version} of the detector takes over, interval by interval.")
     except StreamError as error:
         flash(f"{error}.")
+    return _back()
+
+
+def _back() -> ResponseReturnValue:
     return redirect(url_for(".page", q=request.form.get("query") or None, _anchor="now"), 303)
 
 
@@ -202,9 +206,7 @@ def _speed() -> int:
 
 
 def _page(error: str, status: int) -> ResponseReturnValue:
-    tab = request.args.get("tab", TABS[0]) if request.method == "GET" else TABS[0]
-    if tab not in TABS:
-        abort(404)
+    tab = open_tab(TABS)
     live = _live()
     html = render_template(
         "zeitgeist/page.html",
