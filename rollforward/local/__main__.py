@@ -25,11 +25,11 @@ def main(arguments: Sequence[str]) -> int:
         chosen = settings.read(arguments)
         return asyncio.run(_run(chosen))
     except (DevserverError, ExceptionGroup) as error:
-        known = _known(error)
-        if not known:
+        failures = _known(error)
+        if not failures:
             raise
-        print("\n" + "\n".join(map(str, known)), file=sys.stderr)
-        return max(each.exit_code for each in known)
+        print("\n" + "\n".join(map(str, failures)), file=sys.stderr)
+        return max(failure.exit_code for failure in failures)
 
 
 async def _run(chosen: Settings) -> int:
@@ -90,7 +90,7 @@ def _known(error: Exception) -> list[DevserverError]:
     if isinstance(error, DevserverError):
         return [error]
     if isinstance(error, ExceptionGroup):
-        return [known for inner in error.exceptions for known in _known(inner)]
+        return [failure for inner in error.exceptions for failure in _known(inner)]
     return []
 
 

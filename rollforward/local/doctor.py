@@ -53,9 +53,9 @@ def main(write: Callable[[str], None] = print) -> int:
         write(f"  {_MARKS[finding.ok]} {finding.name:<{width}}  {finding.state}")
         if finding.fix:
             write(f"    {'':<{width}}  → {finding.fix}")
-    missing = [finding.name for finding in findings if finding.ok is False]
-    if missing:
-        write(f"\nNot ready: {', '.join(missing)}.")
+    problems = [finding.name for finding in findings if finding.ok is False]
+    if problems:
+        write(f"\nNot ready: {', '.join(problems)}.")
         return 1
     write("\nReady: make run")
     return 0
@@ -124,14 +124,14 @@ def _memcached(env: Mapping[str, str]) -> Finding:
 
 
 def _chromium() -> Finding:
-    found = debian.find(*debian.CHROMIUMS)
-    if found is None:
+    browser = debian.find(*debian.CHROMIUMS)
+    if browser is None:
         fix = f"apt-get install {debian.CHROMIUM_SHELL}, or brew install chromium"
         return Finding("Chromium", None, "missing (browser tests need it)", fix)
-    if found == debian.find(debian.CHROMIUM_SHELL):
-        return Finding("Chromium", True, found)
+    if browser == debian.find(debian.CHROMIUM_SHELL):
+        return Finding("Chromium", True, browser)
     faster = f"in {debian.CHROMIUM_SHELL}, of Debian, browser tests compute less"
-    return Finding("Chromium", True, found, faster)
+    return Finding("Chromium", True, browser, faster)
 
 
 def _port(env: Mapping[str, str], name: str, usual: int) -> Finding:

@@ -73,5 +73,5 @@ def of_shell(at: Addresses, chosen: Settings, secret_key: str) -> dict[str, str]
     """
     app = of_app(at, chosen, secret_key, Path())
     own_key = hashlib.sha256(f"shell {secret_key}".encode()).hexdigest()
-    found = {name: app[name] for name in _FOR_A_SHELL if app.get(name)}
-    return {**found, "SECRET_KEY": own_key}
+    shared = {name: app[name] for name in _FOR_A_SHELL if app.get(name)}
+    return {**shared, "SECRET_KEY": own_key}

@@ -14,15 +14,15 @@ _HANGS = "Stop with Ctrl-C and start again"
 
 def probes_of(app: AppServer, tasks: Emulator, backing: Backing) -> list[Probe]:
     """Return how the services are asked that we know how to ask."""
-    found = [_app(app), _cloud_tasks(tasks)]
+    probes = [_app(app), _cloud_tasks(tasks)]
     mail, datastore, memcached = backing.mail, backing.datastore, backing.memcached
-    found.append(Probe("Mail", lambda: watch.ask_mail(mail.address), f"{_HANGS}."))
+    probes.append(Probe("Mail", lambda: watch.ask_mail(mail.address), f"{_HANGS}."))
     if datastore is not None and datastore.product != PROGRAM:
-        found.append(Probe("Datastore", datastore.admin.ping, _datastore_advice(datastore)))
+        probes.append(Probe("Datastore", datastore.admin.ping, _datastore_advice(datastore)))
     if memcached is not None:
         advice = "The app goes on without a cache, in smaller batches."
-        found.append(Probe("memcached", lambda: watch.ask_memcached(memcached.address), advice))
-    return found
+        probes.append(Probe("memcached", lambda: watch.ask_memcached(memcached.address), advice))
+    return probes
 
 
 def _app(app: AppServer) -> Probe:

@@ -74,11 +74,11 @@ class ServiceTable:
         datastore, address = self.backing.datastore, self.backing.datastore_address
         if datastore is None:
             return ServiceState("Datastore", EXTERNAL, address, "", "not ours")
-        kept = self._kept() if datastore.is_kept else "in memory"
+        storage = self._kept() if datastore.is_kept else "in memory"
         if datastore.is_kept and datastore.saved is not None:
-            kept += f", saved at {clock_time(datastore.saved.real_time)}"
+            storage += f", saved at {clock_time(datastore.saved.real_time)}"
         state = _up(datastore.process is not None and datastore.process.running)
-        return self._judged("Datastore", state, address, f"{datastore.product}, {kept}")
+        return self._judged("Datastore", state, address, f"{datastore.product}, {storage}")
 
     def _cache_row(self) -> ServiceState:
         memcached, address = self.backing.memcached, self.backing.memcache_address

@@ -154,9 +154,9 @@ def secret_key(dev_dir: Path | None) -> str:
 
 def without_cloud(env: Mapping[str, str]) -> dict[str, str]:
     """Return the environment without what could lead to a real project."""
-    kept = {name: value for name, value in env.items() if name not in _NOT_FOR_THE_APP}
+    local = {name: value for name, value in env.items() if name not in _NOT_FOR_THE_APP}
     # google-auth would otherwise look for a metadata server, which takes seconds.
-    return {**kept, "NO_GCE_CHECK": "true"}
+    return {**local, "NO_GCE_CHECK": "true"}
 
 
 def _profile_path(like: str, root: Path) -> Path | None:
@@ -196,8 +196,8 @@ def _side_port(env: Mapping[str, str], name: str, usual: int) -> int:
 
 def _asked_port(env: Mapping[str, str], name: str) -> int:
     """Choose the port that was asked for; 0, if none was, has the service take a free one."""
-    wanted = _number(env, name, 0)
-    return ports.choose(wanted, name) if wanted else 0
+    port = _number(env, name, 0)
+    return ports.choose(port, name) if port else 0
 
 
 def _number(env: Mapping[str, str], name: str, usual: int) -> int:

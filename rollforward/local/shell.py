@@ -69,8 +69,8 @@ def find(console: str) -> Running:
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with opener.open(f"{console}/api/v1/shell", timeout=ANSWER_S) as response:
-            said = json.loads(response.read())
-            return Running(console, said["target"], Path(said["root"]), said["environment"])
+            answer = json.loads(response.read())
+            return Running(console, answer["target"], Path(answer["root"]), answer["environment"])
     except (urllib.error.HTTPError, http.client.HTTPException, ValueError, KeyError) as error:
         raise NoAnswerError(
             f"What answers at {console} is no console of this platform ({error}). If that is on "
@@ -95,8 +95,8 @@ def open_app(target: str) -> dict[str, Any]:
     except wsgi.WrongTargetError as error:
         raise UsageError(str(error)) from error
     except (Exception, SystemExit) as error:
-        said, lines = wsgi.describe(error)
-        raise BrokenAppError("\n".join([f"The app cannot be loaded: {said}", *lines])) from error
+        summary, lines = wsgi.describe(error)
+        raise BrokenAppError("\n".join([f"The app cannot be loaded: {summary}", *lines])) from error
     wiring = getattr(app, "extensions", {}).get("wiring")
     if wiring is None:
         raise UsageError(
@@ -105,8 +105,8 @@ def open_app(target: str) -> dict[str, Any]:
         )
     module = importlib.import_module(target.partition(":")[0])
     public = {name: value for name, value in vars(module).items() if not name.startswith("_")}
-    own = {"app": app, "clients": wiring.clients, "registry": wiring.registry}
-    return {**public, "ndb": importlib.import_module("google.cloud.ndb"), **own}
+    of_app = {"app": app, "clients": wiring.clients, "registry": wiring.registry}
+    return {**public, "ndb": importlib.import_module("google.cloud.ndb"), **of_app}
 
 
 def run_script(text: str, names: dict[str, Any]) -> int:
@@ -124,10 +124,10 @@ def run_script(text: str, names: dict[str, Any]) -> int:
 
 def _join(running: Running, folder: Path) -> None:
     """Make this process one of the platform's, in a folder."""
-    kept = settings.without_cloud(os.environ)
-    for name in os.environ.keys() - kept.keys():
+    environment = settings.without_cloud(os.environ)
+    for name in os.environ.keys() - environment.keys():
         del os.environ[name]
-    os.environ.update({"LOG_LEVEL": "WARNING", **kept, **running.environment})
+    os.environ.update({"LOG_LEVEL": "WARNING", **environment, **running.environment})
     sys.path[:0] = [str(folder), str(_REPOSITORY)]
 
 

@@ -184,7 +184,7 @@ class Stack:
 
     def _emulator(self) -> Emulator:
         chosen = self.settings
-        wanted = EmulatorSettings(
+        emulator_settings = EmulatorSettings(
             port=chosen.tasks_port,
             store_path=chosen.dev_dir / "tasks.sqlite" if chosen.dev_dir else None,
             queue_yaml=self.target.queue_yaml,
@@ -197,7 +197,7 @@ class Stack:
             profile=chosen.profile,
         )
         try:
-            return Emulator(wanted)
+            return Emulator(emulator_settings)
         except (QueueYamlError, StoreInUseError) as error:
             raise DevserverError(str(error)) from error
 
@@ -293,8 +293,10 @@ def _instances(chosen: Settings) -> dict[str, int]:
     """Return how many workers a profile gives the app, and threads."""
     if chosen.profile is None:
         return {}
-    most, at_once = (chosen.profile[f"instances.{name}"] for name in ("most", "requests_at_once"))
-    return {"workers": int(most), "threads": int(at_once)}
+    workers, at_once = (
+        chosen.profile[f"instances.{name}"] for name in ("most", "requests_at_once")
+    )
+    return {"workers": int(workers), "threads": int(at_once)}
 
 
 def _reporter(terminal: Terminal) -> Callable[[str, str], None]:

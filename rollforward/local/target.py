@@ -119,11 +119,11 @@ def _names(tree: ast.Module) -> Iterator[str]:
 
 
 def _queue_yaml(asked: Path | None, package: Path, root: Path) -> Path:
-    found = _file("queue.yaml", asked, package, root)
-    if found.is_file():
-        return found
+    path = _file("queue.yaml", asked, package, root)
+    if path.is_file():
+        return path
     if asked is not None:
-        raise UsageError(f"There is no {found}. Name the queue.yaml: --queues path/queue.yaml.")
+        raise UsageError(f"There is no {path}. Name the queue.yaml: --queues path/queue.yaml.")
     raise UsageError(
         f"There is no queue.yaml in {root}. Write one that declares the queues, or name it: "
         "--queues path/queue.yaml."
@@ -131,10 +131,10 @@ def _queue_yaml(asked: Path | None, package: Path, root: Path) -> Path:
 
 
 def _cron_yaml(asked: Path | None, package: Path, root: Path) -> Path:
-    found = _file("cron.yaml", asked, package, root)
-    if asked is not None and not found.is_file():
-        raise UsageError(f"There is no {found}. Name the cron.yaml: --cron path/cron.yaml.")
-    return found
+    path = _file("cron.yaml", asked, package, root)
+    if asked is not None and not path.is_file():
+        raise UsageError(f"There is no {path}. Name the cron.yaml: --cron path/cron.yaml.")
+    return path
 
 
 def _file(name: str, asked: Path | None, package: Path, root: Path) -> Path:

@@ -107,8 +107,8 @@ class AppKeeper:
             if time.monotonic() - started > _HEALTHY_S:
                 pauses = iter(_PAUSES_S)
             pause_s = next(pauses, _PAUSES_S[-1])
-            why = self.app.why_it_ended
-            self.report(f"the app ended: {why}. Again in {pause_s} s, or on save")
+            reason = self.app.why_it_ended
+            self.report(f"the app ended: {reason}. Again in {pause_s} s, or on save")
             self._saved.clear()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._saved.wait(), pause_s)

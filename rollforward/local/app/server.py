@@ -169,8 +169,8 @@ class AppServer:
     def why_it_ended(self) -> str:
         """The last error the app printed, or how its workers ended, or its last line."""
         lines = list(self.process.last_lines) if self.process is not None else []
-        found = [line for line in lines if _ERROR_LINE.match(line)]
-        errors = [line for line in found if not line.startswith("gunicorn.errors.HaltServer")]
+        reported = [line for line in lines if _ERROR_LINE.match(line)]
+        errors = [line for line in reported if not line.startswith("gunicorn.errors.HaltServer")]
         if not errors and self.deaths.since_load:
             return f"its workers ended: {self.deaths.first}"
         return (errors or lines or ["it printed nothing"])[-1].strip()

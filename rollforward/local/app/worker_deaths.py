@@ -73,7 +73,7 @@ class WorkerDeaths:
 
 def _is_of_gunicorn(lines: list[str]) -> bool:
     """Return whether a traceback shows nothing but gunicorn's own end."""
-    files = [found.group(1) for line in lines if (found := _FILE.match(line))]
+    files = [match.group(1) for line in lines if (match := _FILE.match(line))]
     return any("/gunicorn/" in name for name in files) and all(
         "/gunicorn/" in name or name.startswith("<frozen ") for name in files
     )

@@ -83,16 +83,16 @@ def app_of(target: str) -> WsgiApp:
     """
     module_name, _, name = target.removesuffix("()").partition(":")
     module = importlib.import_module(module_name)
-    made = getattr(module, name, None)
-    if made is None:
+    served = getattr(module, name, None)
+    if served is None:
         raise WrongTargetError(f"There is no {name!r} in {module.__file__ or module_name}.")
-    if not hasattr(made, "wsgi_app"):  # It is no Flask app, but makes one.
-        if not callable(made):
-            raise WrongTargetError(f"{target} is {made!r}: name a function that returns the app.")
-        made = made()
-    if not callable(made):
-        raise WrongTargetError(f"{target} returned {made!r}: it must return the Flask app.")
-    app: WsgiApp = made
+    if not hasattr(served, "wsgi_app"):  # It is no Flask app, but makes one.
+        if not callable(served):
+            raise WrongTargetError(f"{target} is {served!r}: name a function that returns the app.")
+        served = served()
+    if not callable(served):
+        raise WrongTargetError(f"{target} returned {served!r}: it must return the Flask app.")
+    app: WsgiApp = served
     return app
 
 
@@ -104,19 +104,19 @@ def describe(error: BaseException) -> tuple[str, list[str]]:
     text = "".join(traceback.format_exception_only(error)).rstrip().splitlines()
     # A syntax error shows its line first, and further in.
     at = next(i for i, line in enumerate(text) if not line.startswith("  "))
-    said, more, steps = text[at], text[at + 1 :], _own_steps(error)
+    summary, details, steps = text[at], text[at + 1 :], _own_steps(error)
     lines = text[:at] or [line for step in steps for line in _lines_of(step)]
     if error.__cause__ is not None:
-        more.append(f"because of {traceback.format_exception_only(error.__cause__)[-1].strip()}")
-    lines += more[: max(1, _SHOWN_LINES - len(lines))]
-    return f"{_place(error, steps)}: {said}"[:_MAX_LINE], [line[:_MAX_LINE] for line in lines]
+        details.append(f"because of {traceback.format_exception_only(error.__cause__)[-1].strip()}")
+    lines += details[: max(1, _SHOWN_LINES - len(lines))]
+    return f"{_place(error, steps)}: {summary}"[:_MAX_LINE], [line[:_MAX_LINE] for line in lines]
 
 
 def _own_steps(error: BaseException) -> list[traceback.FrameSummary]:
     """Return the first step into the app's code and the last two in it."""
     frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if _is_own(frame.filename)]
-    return own if len(own) <= _SHOWN_STEPS else [own[0], *own[1 - _SHOWN_STEPS :]]
+    steps = [frame for frame in frames if _is_own(frame.filename)]
+    return steps if len(steps) <= _SHOWN_STEPS else [steps[0], *steps[1 - _SHOWN_STEPS :]]
 
 
 def _lines_of(step: traceback.FrameSummary) -> list[str]:

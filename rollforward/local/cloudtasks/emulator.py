@@ -263,8 +263,8 @@ class RunningEmulator:
             with_retrying=with_retrying,
         )
         if not asyncio.run_coroutine_threadsafe(waiting, self._loop).result():
-            left = {name: dict(counts) for name, counts in engine.history.counts().items()}
-            raise TimeoutError(f"not idle after {timeout_s} s: {left}")
+            unfinished = {name: dict(counts) for name, counts in engine.history.counts().items()}
+            raise TimeoutError(f"not idle after {timeout_s} s: {unfinished}")
 
 
 @contextlib.contextmanager

@@ -105,11 +105,11 @@ def apply(engine: Engine, file: QueueYaml) -> bool:
 class _Fields:
     """The fields of one mapping; each error says where it is."""
 
-    def __init__(self, where: str, content: Any, known: set[str]) -> None:
+    def __init__(self, where: str, content: Any, allowed: set[str]) -> None:
         if not isinstance(content, dict):
             raise QueueYamlError(f"{where}: must be a mapping")
         for key in content:
-            if key not in known:
+            if key not in allowed:
                 raise QueueYamlError(f"{where}: {key}: is not a field of queue.yaml")
         self.where = where
         self._content = content
@@ -117,13 +117,15 @@ class _Fields:
     def __contains__(self, field: str) -> bool:
         return self._content.get(field) is not None
 
-    def take(self, field: str, is_right: Callable[[Any], bool], said: str, default: Any) -> Any:
+    def take(
+        self, field: str, is_right: Callable[[Any], bool], condition: str, default: Any
+    ) -> Any:
         """Return a field's value, or the default when it is absent."""
         if field not in self:
             return default
         value = self._content[field]
         if not is_right(value):
-            raise self.error(field, f"must be {said}, not {value!r}")
+            raise self.error(field, f"must be {condition}, not {value!r}")
         return value
 
     def error(self, field: str, problem: str) -> QueueYamlError:

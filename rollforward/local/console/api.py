@@ -102,14 +102,16 @@ class Api:
 
     async def list_mail(self, request: web.Request) -> web.Response:
         """Answer a page of messages."""
-        text, before = request.query.get("text", ""), request.query.get("before", "")
-        if before and (not before.isdecimal() or len(before) > 18):
+        text, before_id = request.query.get("text", ""), request.query.get("before", "")
+        if before_id and (not before_id.isdecimal() or len(before_id) > 18):
             return _problem(400, "before is the id of a message")
         store = self.platform.mail.store
-        found = store.list(text=text, before_id=int(before) if before else None, limit=_PAGE_MAILS)
-        more = found[-1].id if len(found) == _PAGE_MAILS else None
-        shown = [_mail_json(mail) for mail in found]
-        return web.json_response({"count": store.count(text), "messages": shown, "next": more})
+        mails = store.list(
+            text=text, before_id=int(before_id) if before_id else None, limit=_PAGE_MAILS
+        )
+        next_id = mails[-1].id if len(mails) == _PAGE_MAILS else None
+        shown = [_mail_json(mail) for mail in mails]
+        return web.json_response({"count": store.count(text), "messages": shown, "next": next_id})
 
     async def count_repeats(self, request: web.Request) -> web.Response:
         """Answer how many messages came again."""
@@ -204,11 +206,12 @@ class Api:
         """Answer log records, the newest first; `next` continues the list."""
         try:
             limit = _limit(request.query.get("limit", "100"))
-            found = self.platform.log_tail.newest(filter_of(request), limit)
+            records = self.platform.log_tail.newest(filter_of(request), limit)
         except web.HTTPBadRequest as error:
             return _problem(400, error.text or "")
-        more = found[-1].number if len(found) == limit else None
-        return web.json_response({"records": [_record_json(each) for each in found], "next": more})
+        next_number = records[-1].number if len(records) == limit else None
+        shown = [_record_json(record) for record in records]
+        return web.json_response({"records": shown, "next": next_number})
 
 
 def _limit(text: str) -> int:
@@ -253,15 +256,15 @@ def _checked_faults(fields: dict[str, Any]) -> dict[str, Any]:
     return checked
 
 
-async def _fields(request: web.Request, known: set[str]) -> dict[str, Any]:
+async def _fields(request: web.Request, allowed: set[str]) -> dict[str, Any]:
     """Return the JSON object of a request.
 
     Raises:
         ValueError: no JSON object, or a field that is not known.
     """
     fields = await json_object(request)
-    if not set(fields) <= known:
-        raise ValueError(f"send a JSON object with {', '.join(sorted(known))}")
+    if not set(fields) <= allowed:
+        raise ValueError(f"send a JSON object with {', '.join(sorted(allowed))}")
     return fields
 
 

@@ -78,11 +78,11 @@ class Section(ABC):
 
     def page(self, request: web.Request, template: str, **context: object) -> web.Response:
         """Return a page, with the notice that its address asks for."""
-        said = request.query.get("said", "")
-        notice = NOTICES.get(said, "")
-        if said in NOTICES_OF_MANY:
+        key = request.query.get("said", "")
+        notice = NOTICES.get(key, "")
+        if key in NOTICES_OF_MANY:
             many = counted(whole(request.query.get("count", "")), "task")
-            notice = NOTICES_OF_MANY[said].format(many)
+            notice = NOTICES_OF_MANY[key].format(many)
         return self.screen.render(request, template, notice=notice, **context)
 
     def _with_errors(self, handler: Handler) -> Handler:
@@ -126,12 +126,12 @@ async def back(
     if not _OWN_PATH.fullmatch(place):
         place = usual
     path, _, query = place.partition("?")
-    said = ("said=", "count=")
-    kept = [part for part in query.split("&") if part and not part.startswith(said)]
-    kept.append("said=" + quote(notice))
+    notice_fields = ("said=", "count=")
+    fields = [part for part in query.split("&") if part and not part.startswith(notice_fields)]
+    fields.append("said=" + quote(notice))
     if count is not None:
-        kept.append(f"count={count}")
-    return web.HTTPSeeOther(f"{path}?{'&'.join(kept)}")
+        fields.append(f"count={count}")
+    return web.HTTPSeeOther(f"{path}?{'&'.join(fields)}")
 
 
 def whole(text: str) -> int:

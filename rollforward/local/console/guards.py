@@ -100,13 +100,13 @@ class Guards:
         """Check the token of forms, and give each browser its cookie."""
         if request.path.startswith(API_PREFIX):
             return await handler(request)
-        given = request.cookies.get(COOKIE, "")
-        session = given if len(given) >= 32 else secrets.token_urlsafe(32)
+        cookie = request.cookies.get(COOKIE, "")
+        session = cookie if len(cookie) >= 32 else secrets.token_urlsafe(32)
         request[_SESSION] = session
         if request.method not in _SAFE_METHODS:
-            await self._check_token(request, given)
+            await self._check_token(request, cookie)
         response = await handler(request)
-        if session != given:
+        if session != cookie:
             response.set_cookie(COOKIE, session, httponly=True, samesite="Strict", path="/")
         return response
 

@@ -72,7 +72,7 @@ class Screen:
 
     def render(self, request: web.Request, template: str, **context: object) -> web.Response:
         """Return a page."""
-        known: Context = {
+        common: Context = {
             "now": time.time(),
             "path": request.path,
             "here": request.path_qs,
@@ -80,7 +80,7 @@ class Screen:
             "project": self.platform.settings.project,
             "app_url": self.platform.app_url,
         }
-        html = self._templates.get_template(template).render(known | context)
+        html = self._templates.get_template(template).render(common | context)
         # A mail or a body may hold half a character, which is none in UTF-8.
         content = html.encode(errors="replace")
         tag = etag_of(content)

@@ -63,15 +63,15 @@ def age(seconds: float) -> str:
     raise ValueError(f"not a span of time: {seconds}")
 
 
-def relative(moment: float, now: float) -> str:
+def relative(moment: float, now_s: float) -> str:
     """Return when, seen from now.
 
     >>> relative(100, 165), relative(165, 100), relative(100, 100.5)
     ('1 min ago', 'in 1 min', 'now')
     """
-    if abs(now - moment) < 1:
+    if abs(now_s - moment) < 1:
         return "now"
-    return f"{age(now - moment)} ago" if now > moment else f"in {age(moment - now)}"
+    return f"{age(now_s - moment)} ago" if now_s > moment else f"in {age(moment - now_s)}"
 
 
 def exact(moment: float) -> str:
@@ -84,12 +84,12 @@ def stamp(moment: float) -> str:
     return datetime.fromtimestamp(moment, UTC).astimezone().strftime("%a %-d %b %H:%M")
 
 
-def when(moment: float | None, now: float) -> Markup:
+def when(moment: float | None, now_s: float) -> Markup:
     """Return a <time> element: relative to read, exact on hover and for readers."""
     if moment is None:
         return Markup("–")
     iso = datetime.fromtimestamp(moment, UTC).isoformat(timespec="milliseconds")
-    parts = (escape(iso), escape(exact(moment)), escape(relative(moment, now)))
+    parts = (escape(iso), escape(exact(moment)), escape(relative(moment, now_s)))
     return Markup('<time datetime="{}" title="{}">{}</time>').format(*parts)
 
 
@@ -106,10 +106,10 @@ def duration(ms: float | None) -> str:
     return f"{ms:.0f} ms" if ms < 10_000 else f"{ms / 1000:.1f} s"
 
 
-def late(moment: float, now: float) -> Markup:
+def late(moment: float, now_s: float) -> Markup:
     """Return for how long something has been due."""
     iso = datetime.fromtimestamp(moment, UTC).isoformat(timespec="milliseconds")
-    parts = (escape(iso), escape(exact(moment)), escape(age(now - moment)))
+    parts = (escape(iso), escape(exact(moment)), escape(age(now_s - moment)))
     return Markup('<time datetime="{}" title="{}" data-as="age">{}</time>').format(*parts)
 
 
@@ -125,10 +125,10 @@ def span(seconds: float | None) -> str:
         return f"{seconds * 1000:.0f} ms"
     if seconds < 60:
         return f"{seconds:.1f} s"
-    whole = int(seconds)
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"
+    total_s = int(seconds)
+    if total_s < 3600:
+        return f"{total_s // 60} min {total_s % 60} s"
+    return f"{total_s // 3600} h {total_s % 3600 // 60} min"
 
 
 def clock(moment: float) -> Markup:

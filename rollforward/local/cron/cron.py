@@ -121,10 +121,10 @@ class Cron:
         """
         fresh = {job.name: job for job in read_jobs(path, self.now())}
         for name, job in fresh.items():
-            old = self.jobs.get(name)
-            if old is not None and old.schedule == job.schedule:
-                fresh[name] = old
-                old.url, old.description = job.url, job.description
+            old_job = self.jobs.get(name)
+            if old_job is not None and old_job.schedule == job.schedule:
+                fresh[name] = old_job
+                old_job.url, old_job.description = job.url, job.description
         self.jobs = fresh
         self._changed.set()
 
@@ -225,16 +225,16 @@ class Cron:
         job.running = True
         started, clock = self.now(), time.monotonic()
         try:
-            status, said = await self.ask(job.url)
+            status, answer = await self.ask(job.url)
         finally:
             job.running = False
         duration_ms = (time.monotonic() - clock) * 1000
-        job.last_run = Run(started, duration_ms, status, said, by_hand)
+        job.last_run = Run(started, duration_ms, status, answer, by_hand)
         job.runs += 1
         job.failures += not job.last_run.ok
         level = logging.INFO if job.last_run.ok else logging.WARNING
-        said = "no response" if status is None else status
-        log.log(level, "%s: %s in %.0f ms", job.url, said, duration_ms, extra={"is_quiet": True})
+        answer = "no response" if status is None else status
+        log.log(level, "%s: %s in %.0f ms", job.url, answer, duration_ms, extra={"is_quiet": True})
         return job.last_run
 
     async def ask(
@@ -282,7 +282,7 @@ def read_jobs(path: Path, now: datetime) -> list[Job]:
     return jobs
 
 
-def _job(path: Path, entry: Any, now: datetime, taken: set[str]) -> Job:
+def _job(path: Path, entry: Any, now: datetime, names: set[str]) -> Job:
     if not isinstance(entry, dict):
         raise BadCronFileError(f"{path.name}: each entry has url and schedule, not {entry!r}.")
     url, text = entry.get("url"), entry.get("schedule")
@@ -291,10 +291,10 @@ def _job(path: Path, entry: Any, now: datetime, taken: set[str]) -> Job:
     zone = _zone(path, entry.get("timezone", "UTC"))
     schedule = schedules.parse(text, zone)
     name = url
-    while name in taken:  # two schedules for one URL
+    while name in names:  # two schedules for one URL
         name += "'"
-    first = schedule.next_after(now)
-    return Job(name, url, str(entry.get("description", "")), text, zone.key, schedule, first)
+    first_run = schedule.next_after(now)
+    return Job(name, url, str(entry.get("description", "")), text, zone.key, schedule, first_run)
 
 
 def _zone(path: Path, key: Any) -> ZoneInfo:

@@ -81,11 +81,11 @@ class Raster:
         """Return the first point of the raster after the moment."""
         day = moment.astimezone(self.zone).date() - timedelta(days=1)
         while True:
-            first, last = self._bounds(day)
-            if moment < first:
-                return first
-            steps = (moment - first) // self.period + 1
-            if (point := first + steps * self.period) <= last:
+            opening, closing = self._bounds(day)
+            if moment < opening:
+                return opening
+            steps = (moment - opening) // self.period + 1
+            if (point := opening + steps * self.period) <= closing:
                 return point
             day += timedelta(days=1)
 
@@ -118,9 +118,9 @@ class Calendar:
         Raises:
             BadScheduleError: no day ever matches, such as the 31st of February.
         """
-        first = moment.astimezone(self.zone).date() - timedelta(days=1)
+        yesterday = moment.astimezone(self.zone).date() - timedelta(days=1)
         for offset in range(_SEARCH_DAYS):
-            day = first + timedelta(days=offset)
+            day = yesterday + timedelta(days=offset)
             if self._matches(day) and (run := _moment(day, self.at, self.zone)) > moment:
                 return run
         raise BadScheduleError("No such day comes in five years.")

@@ -128,8 +128,8 @@ class LogTail:
     def add(self, service: str, line: str) -> None:
         """Add a line of a service: a record of its own, or more of the one before it."""
         line = line[:MAX_LINE_CHARS]
-        found = _TASK.search(line)
-        task, line = (found[1], line[: found.start()]) if found else ("", line)
+        match = _TASK.search(line)
+        task, line = (match[1], line[: match.start()]) if match else ("", line)
         level = level_of(line)
         with self._lock:
             newest = self._records(service).newest
@@ -148,8 +148,8 @@ class LogTail:
     def newest(self, chosen: LogFilter, limit: int) -> list[LogRecord]:
         """Return records that pass a filter, the newest first."""
         with self._lock:
-            each = [reversed(records.kept) for records in self._of.values()]
-            merged = heapq.merge(*each, key=lambda record: -record.number)
+            by_service = [reversed(records.kept) for records in self._of.values()]
+            merged = heapq.merge(*by_service, key=lambda record: -record.number)
             passing = (record for record in merged if chosen.passes(record))
             return [
                 replace(record, lines=[*record.lines])

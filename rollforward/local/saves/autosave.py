@@ -54,15 +54,15 @@ class Autosave:
 
         The app stands still meanwhile, for as long as the export takes.
         """
-        seen: int | None = None
+        version: int | None = None
         pause_s, saved_at, is_failing = SAVE_EVERY_S, time.monotonic(), False
         while True:
             await asyncio.sleep(_LOOK_EVERY_S)
             began = time.monotonic()
             try:
-                before, seen = seen, await asyncio.to_thread(self.datastore.changed_to)
-                is_calm = seen == before and not is_failing
-                if seen is None or not (is_calm or began - saved_at >= pause_s):
+                earlier, version = version, await asyncio.to_thread(self.datastore.changed_to)
+                is_calm = version == earlier and not is_failing
+                if version is None or not (is_calm or began - saved_at >= pause_s):
                     continue
                 await asyncio.to_thread(self._save)
                 is_failing = False

@@ -89,14 +89,14 @@ class Admin:
 
     def skip_ids(self, count: int) -> None:
         """Hand out no id that comes from a count up to this one."""
-        while (missing := count - self.next_id()) > 0:
-            self._allocate(min(missing, _IDS_A_CALL))
+        while (lacking := count - self.next_id()) > 0:
+            self._allocate(min(lacking, _IDS_A_CALL))
 
     def _allocate(self, number: int) -> int:
         """Use ids up; return the count of the last one."""
         keys = [{"partitionId": {"projectId": self.project}, "path": [{"kind": "Skipped"}]}]
-        said = self._ask(f"/v1/projects/{self.project}:allocateIds", EXPORT_S, keys=keys * number)
-        return counter_of(int(said["keys"][-1]["path"][-1]["id"]))
+        answer = self._ask(f"/v1/projects/{self.project}:allocateIds", EXPORT_S, keys=keys * number)
+        return counter_of(int(answer["keys"][-1]["path"][-1]["id"]))
 
     def _look(self, timeout_s: float) -> LookupResponse:
         """Read a row that is not there."""
@@ -120,7 +120,7 @@ class Admin:
         )
         try:
             with urllib.request.urlopen(request, timeout=timeout_s) as answer:
-                said = json.loads(answer.read())
+                fields = json.loads(answer.read())
         except urllib.error.HTTPError as error:
             with error:
                 words = error.read(1000).decode("utf-8", "replace")
@@ -129,7 +129,7 @@ class Admin:
             ) from error
         except (OSError, http.client.HTTPException, ValueError) as error:
             raise NoAnswerError(f"Datastore did not answer {path}: {error!r}") from error
-        return said if isinstance(said, dict) else {}
+        return fields if isinstance(fields, dict) else {}
 
 
 class FirestoreAdmin(Admin):
@@ -206,7 +206,7 @@ def _overall(folder: Path) -> str:
     Raises:
         ServiceFailedError: the emulator wrote none.
     """
-    found = next(folder.rglob("*.overall_export_metadata"), None)
-    if found is None:
+    metadata = next(folder.rglob("*.overall_export_metadata"), None)
+    if metadata is None:
         raise ServiceFailedError(f"Datastore wrote no export into {folder}.")
-    return str(found)
+    return str(metadata)

@@ -78,14 +78,14 @@ class Saves:
         return _read(named[-1]) if named else None
 
     def write(
-        self, export: Callable[[Path], tuple[Mapping[str, str], int]], as_of: float, now: float
+        self, export: Callable[[Path], tuple[Mapping[str, str], int]], as_of: float, now_s: float
     ) -> Save:
         """Make a save.
 
         Args:
             export: Writes into a folder; returns overall files by database, and the next id.
             as_of: The time on Cloud Tasks' clock.
-            now: The time on the machine's.
+            now_s: The time on the machine's.
         """
         unfinished = self.folder / _UNFINISHED
         shutil.rmtree(unfinished, ignore_errors=True)
@@ -95,14 +95,14 @@ class Saves:
         named = self._named()
         number = int(named[-1].name) + 1 if named else 1
         checksums = _checksums(unfinished)
-        save = Save(self.folder / f"{number:08d}", as_of, now, next_id, below, checksums)
+        save = Save(self.folder / f"{number:08d}", as_of, now_s, next_id, below, checksums)
         note = {"format": _FORMAT} | {name: getattr(save, name) for name in _FIELDS[_FORMAT]}
         (unfinished / _ABOUT).write_text(json.dumps(note, indent=1))
         _force_to_disk(unfinished)
         unfinished.rename(save.folder)
         _force_entry(self.folder)
-        for old in named[: len(named) + 1 - KEPT]:
-            shutil.rmtree(old, ignore_errors=True)
+        for folder in named[: len(named) + 1 - KEPT]:
+            shutil.rmtree(folder, ignore_errors=True)
         return save
 
     def _named(self) -> list[Path]:
@@ -121,9 +121,9 @@ def _read(folder: Path) -> Save:
     return save
 
 
-def _damaged(folder: Path, how: str) -> ServiceFailedError:
+def _damaged(folder: Path, damage: str) -> ServiceFailedError:
     return ServiceFailedError(
-        f"What was saved of Datastore in {folder} is damaged: {how}. "
+        f"What was saved of Datastore in {folder} is damaged: {damage}. "
         "Move that folder away to start from the save before it."
     )
 

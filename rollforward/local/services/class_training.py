@@ -54,7 +54,7 @@ class _Trainee(DatastoreEmulator):
 
 def make_missing() -> list[Path]:
     """Make an archive for each emulator that has none; return those that were made."""
-    return [made for kind in KINDS if (made := _make(kind)) is not None]
+    return [archive for kind in KINDS if (archive := _make(kind)) is not None]
 
 
 def _make(kind: str) -> Path | None:

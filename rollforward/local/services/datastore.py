@@ -358,12 +358,12 @@ def _is_ready(product: str, host: str, port: int) -> bool:
 
 def _why_it_ended(process: GuardedProcess) -> str:
     """Return what to tell a person whose emulator did not start."""
-    said = process.describe_end()
-    if "UnsupportedClassVersionError" in said:
+    ending = process.describe_end()
+    if "UnsupportedClassVersionError" in ending:
         return (
             "Java is too old for this emulator (SDK 528 runs on 17, later ones need 21). "
             "Install a newer one, for example: apt-get install default-jre-headless"
         )
-    if "Address already in use" in said or "BindException" in said:
+    if "Address already in use" in ending or "BindException" in ending:
         return "The Datastore emulator's port was taken while it started."
-    return f"The Datastore emulator did not start. It said:\n{said}"
+    return f"The Datastore emulator did not start. It said:\n{ending}"

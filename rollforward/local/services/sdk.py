@@ -94,27 +94,27 @@ def find_java(env: Mapping[str, str] = os.environ) -> str:
         java = Path(env["JAVA_HOME"]) / "bin" / "java"
         if java.is_file():
             return str(java)
-    found = shutil.which("java", path=env.get("PATH"))
-    if found is None:
+    program = shutil.which("java", path=env.get("PATH"))
+    if program is None:
         raise ServiceMissingError(
             "Java is missing, and the Datastore emulator needs it. "
             "Install one, for example: apt-get install default-jre-headless"
         )
-    return found
+    return program
 
 
 def java_version(java: str) -> int | None:
     """Return the major version of this Java, or None if it does not say."""
     try:
-        said = subprocess.run(
+        output = subprocess.run(
             [java, "-version"], capture_output=True, text=True, timeout=20, check=False
         ).stderr
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return parse_java_version(said)
+    return parse_java_version(output)
 
 
-def parse_java_version(said: str) -> int | None:
+def parse_java_version(output: str) -> int | None:
     """Return the major version in the output of `java -version`.
 
     >>> parse_java_version('openjdk version "17.0.15" 2025-04-15')
@@ -122,7 +122,7 @@ def parse_java_version(said: str) -> int | None:
     >>> parse_java_version('java version "1.8.0_392"')
     8
     """
-    match = re.search(r'version "(?:1\.)?(\d+)', said)
+    match = re.search(r'version "(?:1\.)?(\d+)', output)
     return int(match.group(1)) if match else None
 
 

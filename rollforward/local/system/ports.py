@@ -51,8 +51,8 @@ def hidden_address() -> tuple[str, int]:
 def pass_proxies_by(host: str) -> None:
     """Let this process and its children ask an address directly, whatever proxy they have."""
     if any(name.lower() in ("http_proxy", "all_proxy", "grpc_proxy") for name in os.environ):
-        kept = os.environ.get("no_proxy") or os.environ.get("NO_PROXY")
-        os.environ["no_proxy"] = f"{kept},{host}" if kept else host
+        hosts = os.environ.get("no_proxy") or os.environ.get("NO_PROXY")
+        os.environ["no_proxy"] = f"{hosts},{host}" if hosts else host
 
 
 def is_free(port: int) -> bool:
@@ -90,20 +90,20 @@ def holder(port: int) -> str | None:
     return None
 
 
-def choose(wanted: int, setting: str) -> int:
+def choose(port: int, setting: str) -> int:
     """Return the wanted port, or a free one if 0 is wanted.
 
     Raises:
         PortTakenError: somebody listens there; says who, and what to set.
     """
-    if wanted == 0:
+    if port == 0:
         return free_port()
-    if is_free(wanted):
-        return wanted
-    owner = holder(wanted)
+    if is_free(port):
+        return port
+    owner = holder(port)
     by_whom = f" by {owner}" if owner else ""
     raise PortTakenError(
-        f"Port {wanted} is taken{by_whom}. Stop that, or choose another: {setting}={wanted + 1}"
+        f"Port {port} is taken{by_whom}. Stop that, or choose another: {setting}={port + 1}"
     )
 
 

@@ -32,14 +32,14 @@ class Throttle:
     changed_at: float = 0.0
     calm_from: float = 0.0
 
-    def slow_down(self, now: float, retry_after_s: float) -> None:
+    def slow_down(self, now_s: float, retry_after_s: float) -> None:
         """Note an answer that asks for less traffic."""
-        self.recover(now)
-        if self.factor == 1.0 or now - self.changed_at >= SLOW_STEP_S:
+        self.recover(now_s)
+        if self.factor == 1.0 or now_s - self.changed_at >= SLOW_STEP_S:
             self.factor = max(MIN_FACTOR, self.factor / 2)
-            self.changed_at = now
+            self.changed_at = now_s
         # A worker that names a time is not asked for more before that time.
-        self.calm_from = max(self.calm_from, now + max(retry_after_s, RECOVERY_STEP_S))
+        self.calm_from = max(self.calm_from, now_s + max(retry_after_s, RECOVERY_STEP_S))
 
     @property
     def full_speed_at(self) -> float:
@@ -47,12 +47,12 @@ class Throttle:
         steps = round(-math.log2(self.factor))
         return self.calm_from + max(0, steps - 1) * RECOVERY_STEP_S
 
-    def recover(self, now: float) -> None:
+    def recover(self, now_s: float) -> None:
         """Take one step back for each calm step since the last answer like that."""
-        while self.factor < 1.0 and now >= self.calm_from:
+        while self.factor < 1.0 and now_s >= self.calm_from:
             self.factor = min(1.0, self.factor * 2)
             self.calm_from += RECOVERY_STEP_S
-            self.changed_at = now
+            self.changed_at = now_s
 
 
 @dataclass(slots=True)
@@ -69,19 +69,19 @@ class Ramp:
     began_at: float | None = None
     used_at: float = 0.0
 
-    def factor(self, rate_per_s: float, now: float) -> float:
+    def factor(self, rate_per_s: float, now_s: float) -> float:
         """Return the share of a rate that is let through."""
         if self.allowed_per_s is None or rate_per_s <= 0:
             return 1.0
-        is_cold = self.began_at is None or now - self.used_at >= self.cold_after_s
-        elapsed_s = 0.0 if is_cold or self.began_at is None else now - self.began_at
+        is_cold = self.began_at is None or now_s - self.used_at >= self.cold_after_s
+        elapsed_s = 0.0 if is_cold or self.began_at is None else now_s - self.began_at
         return min(1.0, self.allowed_per_s(elapsed_s) / rate_per_s)
 
-    def use(self, now: float) -> None:
+    def use(self, now_s: float) -> None:
         """Note a dispatch."""
-        if self.began_at is None or now - self.used_at >= self.cold_after_s:
-            self.began_at = now
-        self.used_at = now
+        if self.began_at is None or now_s - self.used_at >= self.cold_after_s:
+            self.began_at = now_s
+        self.used_at = now_s
 
 
 @dataclass(slots=True)
@@ -93,12 +93,12 @@ class TokenBucket:
     tokens: float
     filled_at: float
 
-    def fill(self, now: float, factor: float) -> None:
+    def fill(self, now_s: float, factor: float) -> None:
         """Add the tokens that came since the last call, at factor of the rate."""
-        elapsed_s = max(0.0, now - self.filled_at)
+        elapsed_s = max(0.0, now_s - self.filled_at)
         room = max(1.0, self.burst * factor)
         self.tokens = min(room, self.tokens + elapsed_s * self.rate_per_s * factor)
-        self.filled_at = now
+        self.filled_at = now_s
 
     def has_token(self) -> bool:
         """Return whether a whole token is there."""

@@ -31,14 +31,14 @@ def reason_of(body: bytes | None) -> Reason | None:
     if not body or body[:1] != b"{":
         return None
     try:
-        said: Any = json.loads(body)
+        fields: Any = json.loads(body)
     except (ValueError, RecursionError):
         return None
-    log = said.get("log")
+    log = fields.get("log")
     lines = log[:MAX_LOG_LINES] if isinstance(log, list) else []
     reason = Reason(
-        _text(said.get("detail")),
-        _text(said.get("traceback")),
+        _text(fields.get("detail")),
+        _text(fields.get("traceback")),
         tuple(line for line in lines if isinstance(line, str)),
     )
     return reason if reason != Reason() else None

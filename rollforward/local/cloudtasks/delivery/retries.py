@@ -49,16 +49,16 @@ class RetryPolicy:
 
 def policy_of(queue_config: Any, task_config: Any | None = None) -> RetryPolicy:
     """Return the queue's policy, with what the task sets for itself on top."""
-    own = task_config
+    task = task_config
 
     def chosen_s(field: str) -> float:
-        config = own if own is not None and own.HasField(field) else queue_config
+        config = task if task is not None and task.HasField(field) else queue_config
         return seconds_of(getattr(config, field))
 
     return RetryPolicy(
-        max_attempts=(own and own.max_attempts) or queue_config.max_attempts,
+        max_attempts=(task and task.max_attempts) or queue_config.max_attempts,
         max_retry_duration_s=chosen_s("max_retry_duration"),
         min_backoff_s=chosen_s("min_backoff"),
         max_backoff_s=chosen_s("max_backoff"),
-        max_doublings=(own and own.max_doublings) or queue_config.max_doublings,
+        max_doublings=(task and task.max_doublings) or queue_config.max_doublings,
     )

@@ -70,10 +70,10 @@ def retry_reason(is_app_engine: bool, http_status: int | None) -> str:
     return "App Error" if http_status is not None else "Instance Unavailable"
 
 
-def retry_after_s(headers: Mapping[str, str], now: float) -> float:
+def retry_after_s(headers: Mapping[str, str], now_s: float) -> float:
     """Return the seconds a Retry-After header asks for, 0 to an hour.
 
-    >>> retry_after_s({"retry-after": "7"}, now=0)
+    >>> retry_after_s({"retry-after": "7"}, now_s=0)
     7.0
     """
     value = next((v for k, v in headers.items() if k.lower() == "retry-after"), "").strip()
@@ -83,4 +83,4 @@ def retry_after_s(headers: Mapping[str, str], now: float) -> float:
         at = email.utils.parsedate_to_datetime(value).timestamp()
     except ValueError:
         return 0.0
-    return min(max(0.0, at - now), _MAX_RETRY_AFTER_S)
+    return min(max(0.0, at - now_s), _MAX_RETRY_AFTER_S)

@@ -65,14 +65,14 @@ class TokenIssuer:
 
     def oidc_token(self, email: str, audience: str) -> str:
         """Return a token for the service account, for one audience."""
-        now = self._real_now()
+        now_s = self._real_now()
         cached = self._cache.get((email, audience))
-        if cached and 0 <= now - cached[0] < _REUSE_S:
+        if cached and 0 <= now_s - cached[0] < _REUSE_S:
             return cached[1]
         if len(self._cache) >= _MAX_CACHED:
             self._cache.clear()
-        token = self._mint(email, audience, int(now))
-        self._cache[email, audience] = (now, token)
+        token = self._mint(email, audience, int(now_s))
+        self._cache[email, audience] = (now_s, token)
         return token
 
     def access_token(self, email: str, scope: str) -> str:
@@ -120,7 +120,7 @@ class TokenIssuer:
             "id_token_signing_alg_values_supported": ["RS256"],
         }
 
-    def _mint(self, email: str, audience: str, now: int) -> str:
+    def _mint(self, email: str, audience: str, now_s: int) -> str:
         header = {"alg": "RS256", "kid": self.key_id, "typ": "JWT"}
         subject = int.from_bytes(hashlib.sha256(email.encode()).digest()[:8])
         claims = {
@@ -130,8 +130,8 @@ class TokenIssuer:
             "sub": str(subject),
             "email": email,
             "email_verified": True,
-            "iat": now,
-            "exp": now + LIFETIME_S,
+            "iat": now_s,
+            "exp": now_s + LIFETIME_S,
         }
         signed = f"{_json64(header)}.{_json64(claims)}"
         signature = self._key.sign(signed.encode(), padding.PKCS1v15(), hashes.SHA256())

@@ -54,13 +54,13 @@ class Attempts:
     def due(self, queue_name: str = "") -> list[DueDelivery]:
         """Return what could be delivered now, rates and concurrency aside."""
         with self._state.lock:
-            now = self._state.clock.now()
-            found: list[DueDelivery] = []
+            now_s = self._state.clock.now()
+            deliveries: list[DueDelivery] = []
             for queue in self._state.chosen(queue_name):
-                found += [DueDelivery(task.name, kind, now) for task, kind in queue.extras]
-                tasks = [] if queue.is_paused else queue.due_tasks(now)
-                found += [DueDelivery(task.name, NORMAL, task.due_at) for task in tasks]
-            return found
+                deliveries += [DueDelivery(task.name, kind, now_s) for task, kind in queue.extras]
+                tasks = [] if queue.is_paused else queue.due_tasks(now_s)
+                deliveries += [DueDelivery(task.name, NORMAL, task.due_at) for task in tasks]
+            return deliveries
 
     def begin(self, name: str, kind: str = NORMAL) -> Attempt:
         """Begin one delivery by hand: of a waiting task, or of a due copy.
@@ -70,26 +70,26 @@ class Attempts:
         """
         state = self._state
         with state.change():
-            now = state.clock.now()
+            now_s = state.clock.now()
             if kind == NORMAL:
                 queue, task = state.live_task(name)
                 task.entry = None
-                return self._begin(queue, task, NORMAL, now)
+                return self._begin(queue, task, NORMAL, now_s)
             queue = state.queue(queue_of_task(name))
             extra = next((e for e in queue.extras if (e[0].name, e[1]) == (name, kind)), None)
             if extra is None:
                 raise errors.entity_unknown()
             queue.extras.remove(extra)
-            return self._begin(queue, extra[0], kind, now)
+            return self._begin(queue, extra[0], kind, now_s)
 
     def begin_ready(self, limit: int = 256) -> list[Attempt]:
         """Begin what every queue's state, rate and concurrency allow, up to limit per queue."""
         with self._state.change(is_news=False):
-            now = self._state.clock.now()
+            now_s = self._state.clock.now()
             begun: list[Attempt] = []
             for queue in self._state.queues.values():
                 for _ in range(limit):
-                    attempt = self._begin_next(queue, now)
+                    attempt = self._begin_next(queue, now_s)
                     if attempt is None:
                         break
                     begun.append(attempt)
@@ -98,8 +98,8 @@ class Attempts:
     def wake_at(self) -> float | None:
         """Return when begin_ready may have something, if nothing else happens."""
         with self._state.lock:
-            now = self._state.clock.now()
-            times = [queue.wake_at(now) for queue in self._state.queues.values()]
+            now_s = self._state.clock.now()
+            times = [queue.wake_at(now_s) for queue in self._state.queues.values()]
             return min((at for at in times if at is not None), default=None)
 
     def request_of(self, name: str) -> OutgoingRequest:
@@ -118,30 +118,30 @@ class Attempts:
                 task, spec, queue.message, task.dispatch_count, self._app, self._tokens
             )
 
-    def _begin_next(self, queue: QueueState, now: float) -> Attempt | None:
+    def _begin_next(self, queue: QueueState, now_s: float) -> Attempt | None:
         while queue.extras:
             task, kind = queue.extras.popleft()
             if kind == DUPLICATE or task.state == LIVE:
-                return self._begin(queue, task, kind, now)
-        while queue.is_open(now):
-            task_due = self._next_due(queue, now)
+                return self._begin(queue, task, kind, now_s)
+        while queue.is_open(now_s):
+            task_due = self._next_due(queue, now_s)
             if task_due is None:
                 return None
-            if self._is_held_back(queue, task_due, now):
+            if self._is_held_back(queue, task_due, now_s):
                 continue
-            queue.take_token(now)
-            return self._begin(queue, task_due, NORMAL, now)
+            queue.take_token(now_s)
+            return self._begin(queue, task_due, NORMAL, now_s)
         return None
 
-    def _next_due(self, queue: QueueState, now: float) -> TaskRecord | None:
+    def _next_due(self, queue: QueueState, now_s: float) -> TaskRecord | None:
         head = queue.head()
-        if head is None or head.due_at > now:
+        if head is None or head.due_at > now_s:
             return None
         faults = self._state.faults
         reorders = faults.fires("reorder", head) is not None
-        return queue.pop_due(now, faults.pick if reorders else None)
+        return queue.pop_due(now_s, faults.pick if reorders else None)
 
-    def _is_held_back(self, queue: QueueState, task: TaskRecord, now: float) -> bool:
+    def _is_held_back(self, queue: QueueState, task: TaskRecord, now_s: float) -> bool:
         """Let a due task wait, once for each attempt; return whether it does.
 
         For as long as a dispatch takes, and for a delay fault if one strikes.
@@ -155,22 +155,22 @@ class Attempts:
         if rule is None and held_s <= 0:
             return False
         task.is_delayed = rule is not None
-        task.due_at = now + held_s
+        task.due_at = now_s + held_s
         queue.push(task)
         self._state.store.tasks.update(task)
         return True
 
-    def _begin(self, queue: QueueState, task: TaskRecord, kind: str, now: float) -> Attempt:
-        attempt = self._new(queue, task, kind, now)
+    def _begin(self, queue: QueueState, task: TaskRecord, kind: str, now_s: float) -> Attempt:
+        attempt = self._new(queue, task, kind, now_s)
         self._apply_faults(queue, attempt)
         self._running[attempt.id] = attempt
         queue.running += 1
         if not attempt.is_copy:
-            self._count_dispatch(queue, task, now)
+            self._count_dispatch(queue, task, now_s)
         self._state.store.attempts.insert(attempt)
         return attempt
 
-    def _new(self, queue: QueueState, task: TaskRecord, kind: str, now: float) -> Attempt:
+    def _new(self, queue: QueueState, task: TaskRecord, kind: str, now_s: float) -> Attempt:
         spec = messages.Task.FromString(task.spec)
         number = task.dispatch_count
         if kind in (DUPLICATE, OVERLAP):
@@ -189,7 +189,7 @@ class Attempts:
             body=request.body,
             deadline_s=messages.seconds_of(spec.dispatch_deadline),
             follows_redirects=not task.is_app_engine,
-            started_at=now,
+            started_at=now_s,
             started_real=self._state.clock.real(),
             queue=queue,
         )
@@ -217,14 +217,14 @@ class Attempts:
         if faults.fires("overlap", task):
             queue.extras.append((task, OVERLAP))
 
-    def _count_dispatch(self, queue: QueueState, task: TaskRecord, now: float) -> None:
-        before = phase_of(task)
+    def _count_dispatch(self, queue: QueueState, task: TaskRecord, now_s: float) -> None:
+        old_phase = phase_of(task)
         task.dispatch_count += 1
         task.running += 1
-        queue.move(task, before)
+        queue.move(task, old_phase)
         if task.first_attempt_at is None:
-            task.first_attempt_at = now
-        task.last_schedule_at, task.last_dispatch_at = task.schedule_at, now
+            task.first_attempt_at = now_s
+        task.last_schedule_at, task.last_dispatch_at = task.schedule_at, now_s
         task.last_response_at = None
         self._state.store.tasks.update(task)
 

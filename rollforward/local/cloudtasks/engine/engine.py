@@ -162,9 +162,9 @@ class Engine:
             with_retrying: A task between two attempts counts as work.
         """
         with self.lock:
-            now = self.clock.now()
+            now_s = self.clock.now()
             return all(
-                queue.is_idle(now, with_scheduled=with_scheduled, with_retrying=with_retrying)
+                queue.is_idle(now_s, with_scheduled=with_scheduled, with_retrying=with_retrying)
                 for queue in self._state.chosen(queue_name)
             )
 

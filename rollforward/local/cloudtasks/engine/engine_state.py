@@ -111,18 +111,18 @@ class EngineState:
 
     def load(self) -> None:
         """Take over what the store holds; what was running is still due, and runs again."""
-        now = self.clock.now()
+        now_s = self.clock.now()
         for stored in self.store.queues.all():
             message = messages.Queue.FromString(stored.spec)
-            self.queues[stored.name] = self.new_queue(message, stored.from_yaml, now)
+            self.queues[stored.name] = self.new_queue(message, stored.from_yaml, now_s)
         self.store.attempts.close_lost()
         for task in self.store.tasks.live():
             self.queues[task.queue].add(task)
 
-    def new_queue(self, message: Any, from_yaml: bool, now: float) -> QueueState:
+    def new_queue(self, message: Any, from_yaml: bool, now_s: float) -> QueueState:
         """Return a queue that is cold."""
         ramp = Ramp(self.behaviour.allowed_per_s, self.behaviour.cold_after_s)
-        return QueueState(message, from_yaml, now, ramp)
+        return QueueState(message, from_yaml, now_s, ramp)
 
     def queue(self, name: str) -> QueueState:
         """Return a queue.
@@ -155,11 +155,11 @@ class EngineState:
 
     def finish(self, queue: QueueState, task: TaskRecord, state: str) -> None:
         """End a live task; its name stays blocked for a while."""
-        now = self.clock.now()
+        now_s = self.clock.now()
         queue.remove(task, phase_of(task))
-        task.state, task.ended_at = state, now
+        task.state, task.ended_at = state, now_s
         if task.is_named:
-            self.store.names.block(task.name, now + self.retention.name_s(queue))
+            self.store.names.block(task.name, now_s + self.retention.name_s(queue))
         self.store.tasks.update(task)
         self._ended_since_prune += 1
         if self._ended_since_prune >= _PRUNE_EVERY:
@@ -167,6 +167,6 @@ class EngineState:
 
     def prune(self) -> None:
         """Drop ended tasks beyond their number, and names and operations that expired."""
-        now = self.clock.now()
+        now_s = self.clock.now()
         self._ended_since_prune = 0
-        self.store.prune(self.retention.ended_tasks, now, now - self.retention.operation_s)
+        self.store.prune(self.retention.ended_tasks, now_s, now_s - self.retention.operation_s)

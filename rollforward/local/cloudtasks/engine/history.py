@@ -87,13 +87,13 @@ class History:
             if state in ("", DONE, FAILED, DELETED):
                 stored = self._state.store.tasks.newest(below, limit, queue_name, state)
                 return [self._in_memory(task) for task in stored]
-            found = [
+            tasks = [
                 task
                 for queue in self._state.chosen(queue_name)
                 for task in queue.tasks.values()
                 if task.sequence < below and state in (LIVE, self.state_of(task))
             ]
-            return sorted(found, key=lambda task: -task.sequence)[:limit]
+            return sorted(tasks, key=lambda task: -task.sequence)[:limit]
 
     def _in_memory(self, task: TaskRecord) -> TaskRecord:
         """Return the live object of a task, which also knows what is running."""

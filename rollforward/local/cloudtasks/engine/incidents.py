@@ -86,10 +86,10 @@ class Incidents:
 
     def _slowed(self) -> list[dict[str, Any]]:
         """Return the queues that answers of 429 or 503 have slowed, and until when."""
-        now = self._state.clock.now()
+        now_s = self._state.clock.now()
         slowed = []
         for name, queue in self._state.queues.items():
-            queue.throttle.recover(now)
+            queue.throttle.recover(now_s)
             if queue.throttle.factor < 1.0:
                 slowed.append(
                     {

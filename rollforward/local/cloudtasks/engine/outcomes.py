@@ -38,7 +38,7 @@ class Outcomes:
 
     def _record(self, attempt: Attempt, response: Response) -> None:
         """Write the response into the attempt; slow the queue down if it asks for that."""
-        now = self._state.clock.now()
+        now_s = self._state.clock.now()
         attempt.duration_ms = (self._state.clock.real() - attempt.started_real) * 1000
         attempt.status = response.status
         attempt.error = response.error
@@ -48,8 +48,8 @@ class Outcomes:
             attempt.error = "The response was lost (fault lose_response)."
             return
         if self._state.behaviour.throttles(attempt.task.is_app_engine, response.status):
-            retry_after_s = statuses.retry_after_s(response.headers, now)
-            attempt.queue.throttle.slow_down(now, retry_after_s)
+            retry_after_s = statuses.retry_after_s(response.headers, now_s)
+            attempt.queue.throttle.slow_down(now_s, retry_after_s)
 
     def _end_copy(self, attempt: Attempt) -> None:
         """End a repeated delivery: only the success of an overlapping one counts."""
@@ -58,13 +58,13 @@ class Outcomes:
 
     def _end_own(self, attempt: Attempt) -> None:
         task, queue = attempt.task, attempt.queue
-        before = phase_of(task)
+        old_phase = phase_of(task)
         task.running -= 1
         _count_response(attempt, self._state.clock.now())
         if task.state != LIVE:
             self._state.store.tasks.update(task)
             return
-        queue.move(task, before)
+        queue.move(task, old_phase)
         if attempt.has_succeeded:
             self._succeed(queue, task)
         elif task.running:
@@ -79,28 +79,28 @@ class Outcomes:
 
     def _fail(self, attempt: Attempt) -> None:
         """Schedule the retry of a failed task, or give it up."""
-        task, queue, now = attempt.task, attempt.queue, self._state.clock.now()
+        task, queue, now_s = attempt.task, attempt.queue, self._state.clock.now()
         spec = messages.Task.FromString(task.spec)
-        own = spec.retry_config if spec.HasField("retry_config") else None
-        policy = policy_of(queue.message.retry_config, own)
-        first_at = task.first_attempt_at if task.first_attempt_at is not None else now
-        if policy.gives_up(task.dispatch_count, now - first_at):
+        task_config = spec.retry_config if spec.HasField("retry_config") else None
+        policy = policy_of(queue.message.retry_config, task_config)
+        first_at = task.first_attempt_at if task.first_attempt_at is not None else now_s
+        if policy.gives_up(task.dispatch_count, now_s - first_at):
             self._state.finish(queue, task, FAILED)
             return
         delay_s = policy.delay_s(task.dispatch_count)
         if statuses.throttles(task.is_app_engine, attempt.status):
-            delay_s = max(delay_s, statuses.retry_after_s(attempt.response_headers, now))
-        base = attempt.started_at if attempt.kind == FORCED else now
+            delay_s = max(delay_s, statuses.retry_after_s(attempt.response_headers, now_s))
+        base = attempt.started_at if attempt.kind == FORCED else now_s
         task.schedule_at = task.due_at = attempt.next_retry_at = base + delay_s
         queue.push(task)
         self._state.store.tasks.update(task)
 
 
-def _count_response(attempt: Attempt, now: float) -> None:
+def _count_response(attempt: Attempt, now_s: float) -> None:
     """Note what the next attempt's headers and the task's counters say of this one."""
     task = attempt.task
     status = attempt.status if attempt.error is None else None
-    task.last_response_at = now
+    task.last_response_at = now_s
     task.last_code, task.last_message = statuses.attempt_status(status, attempt.error)
     if status is not None:
         task.response_count += 1

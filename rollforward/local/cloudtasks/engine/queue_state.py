@@ -28,7 +28,9 @@ class QueueState:
         phases: How many live tasks wait, retry or run.
     """
 
-    def __init__(self, message: Any, from_yaml: bool, now: float, ramp: Ramp | None = None) -> None:
+    def __init__(
+        self, message: Any, from_yaml: bool, now_s: float, ramp: Ramp | None = None
+    ) -> None:
         self.message = message
         self.from_yaml = from_yaml
         self.tasks: dict[str, TaskRecord] = {}
@@ -37,10 +39,10 @@ class QueueState:
         self.phases: Counter[str] = Counter()
         self.throttle = Throttle()
         self.ramp = ramp or Ramp()
-        self.bucket = TokenBucket(0.0, 0, 0.0, now)
+        self.bucket = TokenBucket(0.0, 0, 0.0, now_s)
         self._heap: list[tuple[float, int, int, TaskRecord]] = []
         self._pushes = itertools.count()
-        self.configure(message, from_yaml, now)
+        self.configure(message, from_yaml, now_s)
         self.bucket.tokens = float(self.bucket.burst)
 
     @property
@@ -53,9 +55,9 @@ class QueueState:
         """Whether the queue dispatches nothing until it is resumed."""
         return bool(self.message.state != messages.RUNNING)
 
-    def configure(self, message: Any, from_yaml: bool, now: float) -> None:
+    def configure(self, message: Any, from_yaml: bool, now_s: float) -> None:
         """Take new settings; tokens that are already there stay."""
-        self._fill(now)
+        self._fill(now_s)
         self.message = message
         self.from_yaml = from_yaml
         self.bucket.rate_per_s = message.rate_limits.max_dispatches_per_second
@@ -76,9 +78,9 @@ class QueueState:
         self.phases[phase] -= 1
         task.entry = None
 
-    def move(self, task: TaskRecord, before: str) -> None:
+    def move(self, task: TaskRecord, old_phase: str) -> None:
         """Count a live task under its new phase."""
-        self.phases[before] -= 1
+        self.phases[old_phase] -= 1
         self.phases[phase_of(task)] += 1
 
     def push(self, task: TaskRecord) -> None:
@@ -92,23 +94,23 @@ class QueueState:
         """Return whether one more delivery may run at the same time."""
         return self.running < self.message.rate_limits.max_concurrent_dispatches
 
-    def is_open(self, now: float) -> bool:
+    def is_open(self, now_s: float) -> bool:
         """Return whether pause, concurrency and rate allow a dispatch now."""
         if self.is_paused or not self.has_slot():
             return False
-        self._fill(now)
+        self._fill(now_s)
         return self.bucket.has_token()
 
-    def take_token(self, now: float) -> None:
+    def take_token(self, now_s: float) -> None:
         """Spend the token of a dispatch."""
         self.bucket.tokens -= 1.0
-        self.ramp.use(now)
+        self.ramp.use(now_s)
 
-    def _fill(self, now: float) -> float:
+    def _fill(self, now_s: float) -> float:
         """Add the tokens that came; return the factor on the queue's rate."""
-        self.throttle.recover(now)
-        factor = self.throttle.factor * self.ramp.factor(self.bucket.rate_per_s, now)
-        self.bucket.fill(now, factor)
+        self.throttle.recover(now_s)
+        factor = self.throttle.factor * self.ramp.factor(self.bucket.rate_per_s, now_s)
+        self.bucket.fill(now_s, factor)
         return factor
 
     def head(self) -> TaskRecord | None:
@@ -117,12 +119,12 @@ class QueueState:
             heapq.heappop(self._heap)
         return self._heap[0][3] if self._heap else None
 
-    def pop_due(self, now: float, pick: Callable[[int], int] | None = None) -> TaskRecord | None:
+    def pop_due(self, now_s: float, pick: Callable[[int], int] | None = None) -> TaskRecord | None:
         """Take out the next due task, or one that pick chooses by index."""
         if pick is None:
-            return self._pop(now)
+            return self._pop(now_s)
         due: list[TaskRecord] = []
-        while len(due) < _REORDER_DEPTH and (task := self._pop(now)):
+        while len(due) < _REORDER_DEPTH and (task := self._pop(now_s)):
             due.append(task)
         if not due:
             return None
@@ -131,43 +133,43 @@ class QueueState:
             self.push(task)
         return chosen
 
-    def _pop(self, now: float) -> TaskRecord | None:
+    def _pop(self, now_s: float) -> TaskRecord | None:
         task = self.head()
-        if task is None or task.due_at > now:
+        if task is None or task.due_at > now_s:
             return None
         heapq.heappop(self._heap)
         task.entry = None
         return task
 
-    def due_tasks(self, now: float) -> list[TaskRecord]:
+    def due_tasks(self, now_s: float) -> list[TaskRecord]:
         """Return all tasks that are due, earliest first, without taking them out."""
-        due = [entry for entry in self._heap if entry[0] <= now and _is_valid(entry)]
+        due = [entry for entry in self._heap if entry[0] <= now_s and _is_valid(entry)]
         return [entry[3] for entry in sorted(due, key=lambda entry: entry[:3])]
 
-    def wake_at(self, now: float) -> float | None:
+    def wake_at(self, now_s: float) -> float | None:
         """Return when a dispatch may become possible without anything else happening."""
         if self.extras:
-            return now
+            return now_s
         head = self.head()
         if head is None or self.is_paused or not self.has_slot():
             return None
-        token_at = self.bucket.next_token_at(self._fill(now))
+        token_at = self.bucket.next_token_at(self._fill(now_s))
         return None if token_at is None else max(head.due_at, token_at)
 
-    def is_idle(self, now: float, *, with_scheduled: bool, with_retrying: bool) -> bool:
+    def is_idle(self, now_s: float, *, with_scheduled: bool, with_retrying: bool) -> bool:
         """Return whether nothing runs and nothing will without somebody's doing."""
         if self.running or self.extras:
             return False
         if self.is_paused:
             return True
         head = self.head()
-        if head is not None and (with_scheduled or head.due_at <= now or self._holds_back(now)):
+        if head is not None and (with_scheduled or head.due_at <= now_s or self._holds_back(now_s)):
             return False
         return not (with_retrying and self.phases[RETRYING])
 
-    def _holds_back(self, now: float) -> bool:
+    def _holds_back(self, now_s: float) -> bool:
         """Return whether a task whose time has come goes out a little later."""
-        return any(entry[3].schedule_at <= now and _is_valid(entry) for entry in self._heap)
+        return any(entry[3].schedule_at <= now_s and _is_valid(entry) for entry in self._heap)
 
 
 def phase_of(task: TaskRecord) -> str:

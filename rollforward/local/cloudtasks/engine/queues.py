@@ -78,11 +78,11 @@ class Queues:
 
     def _new(self, request: Any) -> QueueState:
         state = self._state
-        now = state.clock.now()
-        if state.store.names.blocked_until(request.name) > now:
+        now_s = state.clock.now()
+        if state.store.names.blocked_until(request.name) > now_s:
             raise errors.queue_too_recent()
         validation.check_queue(request)
-        queue = state.new_queue(validation.complete_queue(request), False, now)
+        queue = state.new_queue(validation.complete_queue(request), False, now_s)
         state.queues[request.name] = queue
         self._save(queue)
         return queue
@@ -115,16 +115,16 @@ class Queues:
         """
         with self._state.lock:
             self._state.place.check_parent(parent)
-            wanted, listing = QueueFilter(query), "queues:" + query
-            after, limit = self._page_tokens.start(listing, size, token, MAX_QUEUES_PAGE)
-            found = [
+            chosen, listing = QueueFilter(query), "queues:" + query
+            start, limit = self._page_tokens.start(listing, size, token, MAX_QUEUES_PAGE)
+            queues = [
                 queue.message
                 for queue in self.all()
-                if queue.name > after and wanted.matches(queue.message)
+                if queue.name > start and chosen.matches(queue.message)
             ]
-            page = found[:limit]
-            more = len(found) > limit
-            return page, self._page_tokens.next(listing, page[-1].name) if more else ""
+            page = queues[:limit]
+            has_more = len(queues) > limit
+            return page, self._page_tokens.next(listing, page[-1].name) if has_more else ""
 
     def delete(self, name: str) -> None:
         """Delete a queue and its tasks; its name stays blocked for a while.

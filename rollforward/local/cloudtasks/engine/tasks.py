@@ -70,15 +70,15 @@ class Tasks:
             raise errors.task_of_other_queue(parent, queue_name)
 
     def _add(self, queue: QueueState, request: Any, view: int) -> Any:
-        now = self._state.clock.now()
-        schedule_at = validation.schedule_of(request, now)
+        now_s = self._state.clock.now()
+        schedule_at = validation.schedule_of(request, now_s)
         message = messages.Task()
         validation.complete_task(request, message, self._state.place.project)
-        if request.name and self._is_taken(queue, request.name, now):
+        if request.name and self._is_taken(queue, request.name, now_s):
             raise errors.task_exists()
         sequence = self._last_sequence + 1
         message.name = request.name or f"{queue.name}/tasks/{self._new_id(sequence)}"
-        message.create_time.seconds = int(now)
+        message.create_time.seconds = int(now_s)
         validation.check_size(request, message, schedule_at)
         self._last_sequence = sequence
         task = record_of(
@@ -87,14 +87,14 @@ class Tasks:
             sequence=sequence,
             is_named=bool(request.name),
             schedule_at=schedule_at,
-            now=now,
+            now_s=now_s,
         )
         self._state.store.tasks.insert(task)
         queue.add(task)
         return shown(task, view, message)
 
-    def _is_taken(self, queue: QueueState, name: str, now: float) -> bool:
-        return name in queue.tasks or self._state.store.names.blocked_until(name) > now
+    def _is_taken(self, queue: QueueState, name: str, now_s: float) -> bool:
+        return name in queue.tasks or self._state.store.names.blocked_until(name) > now_s
 
     def _new_id(self, sequence: int) -> int:
         return ((sequence ^ self._salt) * _ID_FACTOR) % 2**_ID_BITS
@@ -116,8 +116,8 @@ class Tasks:
             raise errors.entity_unknown()
 
     def _ended_recently(self, name: str) -> bool:
-        state, now = self._state, self._state.clock.now()
-        if state.store.names.blocked_until(name) > now:
+        state, now_s = self._state, self._state.clock.now()
+        if state.store.names.blocked_until(name) > now_s:
             return True
         # Names of the service's own making have no tombstone: nobody may ask
         # for them again. Their history says when they ended.
@@ -125,7 +125,7 @@ class Tasks:
         queue = state.queues.get(queue_of_task(name))
         if task is None or task.ended_at is None or queue is None:
             return False
-        return task.ended_at + state.retention.name_s(queue) > now
+        return task.ended_at + state.retention.name_s(queue) > now_s
 
     def page(
         self, parent: str, view: int = messages.BASIC, size: int = 0, token: str = ""
@@ -137,12 +137,12 @@ class Tasks:
         """
         with self._state.lock:
             queue, listing = self._state.queue(parent), f"tasks:{parent}"
-            after, limit = self._page_tokens.start(listing, size, token, MAX_TASKS_PAGE)
-            found = _first_after(queue.tasks.values(), int(after or 0), limit + 1)
-            page = [shown(task, view) for task in found[:limit]]
-            if len(found) <= limit:
+            start, limit = self._page_tokens.start(listing, size, token, MAX_TASKS_PAGE)
+            tasks = _first_after(queue.tasks.values(), int(start or 0), limit + 1)
+            page = [shown(task, view) for task in tasks[:limit]]
+            if len(tasks) <= limit:
                 return page, ""
-            return page, self._page_tokens.next(listing, str(found[limit - 1].sequence))
+            return page, self._page_tokens.next(listing, str(tasks[limit - 1].sequence))
 
     def delete(self, name: str) -> None:
         """Delete a live task; an attempt under way is not stopped.
@@ -169,9 +169,9 @@ class Tasks:
         """Delete the tasks that have not succeeded within their retention."""
         state = self._state
         with state.change():
-            now = state.clock.now()
+            now_s = state.clock.now()
             for queue in state.queues.values():
-                created_before = now - state.retention.live_s(queue)
+                created_before = now_s - state.retention.live_s(queue)
                 for task in [*queue.tasks.values()]:
                     if task.created_at < created_before:
                         state.finish(queue, task, DELETED)
@@ -260,5 +260,5 @@ def _or_refusal(call: Callable[..., Any], *arguments: Any) -> Any:
 
 def _first_after(tasks: Iterable[TaskRecord], sequence: int, limit: int) -> list[TaskRecord]:
     """Return the first tasks with a higher sequence, in order of sequence."""
-    found = [task for task in tasks if task.sequence > sequence]
-    return sorted(found, key=lambda task: task.sequence)[:limit]
+    later_tasks = [task for task in tasks if task.sequence > sequence]
+    return sorted(later_tasks, key=lambda task: task.sequence)[:limit]

@@ -36,5 +36,5 @@ def seconds_of(duration: Any) -> float:
 def set_seconds(message: Any, seconds: float) -> None:
     """Write seconds into a Duration or Timestamp, cut to whole microseconds."""
     micros = int(seconds * 1e6 + 0.5)
-    message.seconds, rest = divmod(micros, 1_000_000)
-    message.nanos = rest * 1000
+    message.seconds, micros_left = divmod(micros, 1_000_000)
+    message.nanos = micros_left * 1000

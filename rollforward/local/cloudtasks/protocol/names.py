@@ -79,8 +79,8 @@ class Place:
         Raises:
             Refused: INVALID_ARGUMENT or PERMISSION_DENIED.
         """
-        parent, found, queue_id = name.partition("/queues/")
-        if parent == self.parent and found and is_queue_id(queue_id):
+        parent, separator, queue_id = name.partition("/queues/")
+        if parent == self.parent and separator and is_queue_id(queue_id):
             return
         match = _PARENT.fullmatch(parent)
         if match is None or not is_queue_id(queue_id):
@@ -94,8 +94,8 @@ class Place:
         Raises:
             Refused: INVALID_ARGUMENT or PERMISSION_DENIED.
         """
-        queue_name, found, task_id = name.partition("/tasks/")
-        if not found:
+        queue_name, separator, task_id = name.partition("/tasks/")
+        if not separator:
             raise errors.task_name_malformed()
         if not _TASK_ID.fullmatch(task_id):
             raise errors.task_id_malformed(task_id)

@@ -13,13 +13,13 @@ LIFETIME_S = 2 * 3600
 _MAC_BYTES = 16
 
 
-def sign(secret: bytes, listing: str, position: str, now: float) -> str:
+def sign(secret: bytes, listing: str, position: str, now_s: float) -> str:
     """Return a token that continues one listing after position."""
-    payload = json.dumps([listing, position, now + LIFETIME_S]).encode()
+    payload = json.dumps([listing, position, now_s + LIFETIME_S]).encode()
     return base64.urlsafe_b64encode(_mac(secret, payload) + payload).decode()
 
 
-def position_of(secret: bytes, listing: str, token: str, now: float) -> str:
+def position_of(secret: bytes, listing: str, token: str, now_s: float) -> str:
     """Return the position inside a token of the same listing.
 
     Raises:
@@ -35,7 +35,7 @@ def position_of(secret: bytes, listing: str, token: str, now: float) -> str:
     token_listing, position, expires_at = json.loads(payload)
     if token_listing != listing:
         raise errors.invalid("Invalid page token: it belongs to another list or filter.")
-    if now > expires_at:
+    if now_s > expires_at:
         raise errors.invalid("Invalid page token: it has expired.")
     return str(position)
 
@@ -59,9 +59,9 @@ class PageTokens:
         """
         if size < 0:
             raise errors.invalid("page_size must not be negative.")
-        now = self._clock.now()
-        after = position_of(self._secret, listing, token, now) if token else ""
-        return after, min(size or max_size, max_size)
+        now_s = self._clock.now()
+        position = position_of(self._secret, listing, token, now_s) if token else ""
+        return position, min(size or max_size, max_size)
 
     def next(self, listing: str, position: str) -> str:
         """Return the token of the page after this position."""

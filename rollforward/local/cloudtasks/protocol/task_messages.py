@@ -8,7 +8,7 @@ from rollforward.local.cloudtasks.store.records import TaskRecord
 
 
 def record_of(
-    message: Any, queue: str, *, sequence: int, is_named: bool, schedule_at: float, now: float
+    message: Any, queue: str, *, sequence: int, is_named: bool, schedule_at: float, now_s: float
 ) -> TaskRecord:
     """Return the record of a new task.
 
@@ -30,7 +30,7 @@ def record_of(
         is_app_engine=is_app_engine,
         is_named=is_named,
         spec=message.SerializeToString(),
-        created_at=now,
+        created_at=now_s,
         schedule_at=schedule_at,
         due_at=schedule_at,
     )

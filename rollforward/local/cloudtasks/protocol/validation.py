@@ -121,17 +121,17 @@ def updated_queue(current: Any, request: Any, paths: Iterable[str]) -> Any:
 
 def _copy_path(target: Any, source: Any, path: str) -> None:
     """Copy one field, which may be nested, or clear it when source lacks it."""
-    *outer, last = path.split(".")
+    *outer, field = path.split(".")
     for part in outer:
         _check_field(target, part, path)
         target, source = getattr(target, part), getattr(source, part)
-    descriptor = _check_field(target, last, path)
+    descriptor = _check_field(target, field, path)
     if descriptor.message_type is None:
-        setattr(target, last, getattr(source, last))
+        setattr(target, field, getattr(source, field))
         return
-    target.ClearField(last)
-    if source.HasField(last):
-        getattr(target, last).CopyFrom(getattr(source, last))
+    target.ClearField(field)
+    if source.HasField(field):
+        getattr(target, field).CopyFrom(getattr(source, field))
 
 
 def _check_field(message: Any, field: str, path: str) -> Any:
@@ -355,10 +355,10 @@ def _check_host(url: str) -> None:
         raise errors.invalid("HttpRequest.url has no host or port that a request could go to.")
 
 
-def _check_body(http: Any, methods: set[int], said: str) -> None:
+def _check_body(http: Any, methods: set[int], names: str) -> None:
     method = http.http_method or HttpMethod.POST
     if http.body and method not in methods:
-        raise errors.invalid(f"HTTP body is only allowed with HTTP methods {said}.")
+        raise errors.invalid(f"HTTP body is only allowed with HTTP methods {names}.")
 
 
 def _check_token(http: Any) -> None:
@@ -377,15 +377,15 @@ def _set_deadline(request: Any, task: Any, bounds: tuple[float, float, str]) -> 
     set_seconds(task.dispatch_deadline, deadline_s or DEFAULT_DEADLINE_S)
 
 
-def schedule_of(request: Any, now: float) -> float:
+def schedule_of(request: Any, now_s: float) -> float:
     """Return when a new task is due: never before now.
 
     Raises:
         Refused: INVALID_ARGUMENT: more than 30 days ahead.
     """
     if not request.HasField("schedule_time"):
-        return now
+        return now_s
     schedule_at = seconds_of(request.schedule_time)
-    if schedule_at > now + MAX_SCHEDULE_AHEAD_S:
+    if schedule_at > now_s + MAX_SCHEDULE_AHEAD_S:
         raise errors.schedule_too_late(schedule_at, MAX_SCHEDULE_AHEAD_S)
-    return max(now, schedule_at)
+    return max(now_s, schedule_at)

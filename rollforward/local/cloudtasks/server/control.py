@@ -129,14 +129,14 @@ def _problem(status: int, message: str) -> web.Response:
     return web.json_response({"error": message}, status=status)
 
 
-async def _fields(request: web.Request, *known: str) -> dict[str, Any]:
+async def _fields(request: web.Request, *allowed: str) -> dict[str, Any]:
     """Return the JSON object of a request, which may be empty.
 
     Raises:
         ValueError: not JSON, no object, or with a field that is not known.
     """
     fields = await json_object(request)
-    if known and (unknown := sorted(set(fields) - set(known))):
+    if allowed and (unknown := sorted(set(fields) - set(allowed))):
         raise ValueError(f"unknown fields: {', '.join(unknown)}")
     return fields
 
@@ -215,9 +215,9 @@ class Control:
             _whole(query.get("after") or "0"),
             limit,
         )
-        more = str(tasks[-1].sequence) if len(tasks) == limit else ""
+        next_token = str(tasks[-1].sequence) if len(tasks) == limit else ""
         shown = [views.task_json(self._engine, task) for task in tasks]
-        return web.json_response({"tasks": shown, "next": more})
+        return web.json_response({"tasks": shown, "next": next_token})
 
     def _task_name(self, request: web.Request) -> str:
         queue_name = self._queue_name(request.match_info["queue"])
@@ -274,13 +274,13 @@ class Control:
         """Answer the deliveries that were struck, repeated or failed, and what people did."""
         query = request.query
         until = query.get("until")
-        found = self._engine.incidents.to_json(
+        incidents = self._engine.incidents.to_json(
             _seconds(query.get("since", "0")),
             None if until is None else _seconds(until),
             query.get("path", ""),
             query.get("text", ""),
         )
-        return web.json_response(found)
+        return web.json_response(incidents)
 
     async def mark(self, request: web.Request) -> web.Response:
         """Note that something was done to the app."""
@@ -311,14 +311,14 @@ class Control:
         )
         if is_idle:
             return web.json_response({"idle": True})
-        left = {queue["id"]: queue["counts"] for queue in views.queues_json(self._engine)}
-        return web.json_response({"idle": False, "queues": left}, status=408)
+        unfinished = {queue["id"]: queue["counts"] for queue in views.queues_json(self._engine)}
+        return web.json_response({"idle": False, "queues": unfinished}, status=408)
 
     async def advance_clock(self, request: web.Request) -> web.Response:
         """Move the clock forward."""
         fields = await _fields(request, "seconds")
-        now = self._engine.advance(_number(fields, "seconds"))
-        return web.json_response({"now": now, "clock_offset_s": self._engine.clock.offset_s})
+        now_s = self._engine.advance(_number(fields, "seconds"))
+        return web.json_response({"now": now_s, "clock_offset_s": self._engine.clock.offset_s})
 
     # --- keys -------------------------------------------------------------
 

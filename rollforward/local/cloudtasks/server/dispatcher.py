@@ -240,7 +240,7 @@ def _tell(attempt: Attempt) -> None:
     if not log.isEnabledFor(logging.INFO):
         return
     reason = reason_of(attempt.response_body)
-    why = attempt.error or (reason.detail if reason else "")
+    reason_text = attempt.error or (reason.detail if reason else "")
     level = logging.INFO if attempt.has_succeeded else logging.ERROR
     if attempt.status in (429, 503) and not attempt.error:
         level = logging.WARNING
@@ -252,7 +252,7 @@ def _tell(attempt: Attempt) -> None:
         copy,
         attempt.status or "no response",
         attempt.duration_ms,
-        f", {why.splitlines()[0]}" if why else "",
+        f", {reason_text.splitlines()[0]}" if reason_text else "",
         extra={"task": f"{short(attempt.task.queue)}/{short(attempt.task.name)}", "is_quiet": True},
     )
 
@@ -282,11 +282,11 @@ def to_address(url: str) -> URL:
 
 async def _first_bytes(response: aiohttp.ClientResponse) -> bytes:
     """Read the whole body, keep its beginning."""
-    kept = bytearray()
+    beginning = bytearray()
     async for chunk in response.content.iter_chunked(_READ_BYTES):
-        if len(kept) < MAX_BODY_KEPT_BYTES:
-            kept += chunk
-    return bytes(kept[:MAX_BODY_KEPT_BYTES])
+        if len(beginning) < MAX_BODY_KEPT_BYTES:
+            beginning += chunk
+    return bytes(beginning[:MAX_BODY_KEPT_BYTES])
 
 
 def _joined(headers: Any) -> dict[str, str]:

@@ -89,14 +89,14 @@ class Store:
         ids = dict(self._db.rows("SELECT name, seq FROM sqlite_sequence").fetchall())
         return ids.get("tasks", 0), ids.get("attempts", 0)
 
-    def prune(self, keep: int, now: float, operations_before: float) -> None:
+    def prune(self, keep: int, now_s: float, operations_before: float) -> None:
         """Drop the oldest ended tasks beyond keep, and what has expired."""
         count = self._db.value("SELECT COUNT(*) FROM tasks WHERE ended_at IS NOT NULL")
         oldest = "(SELECT sequence FROM tasks WHERE ended_at IS NOT NULL ORDER BY ended_at LIMIT ?)"
         if (excess := count - keep) > 0:
             for table in ("attempts", "specs", "tasks"):
                 self._db.write(f"DELETE FROM {table} WHERE sequence IN {oldest}", (excess,))
-        self._db.write("DELETE FROM tombstones WHERE expires_at <= ?", (now,))
+        self._db.write("DELETE FROM tombstones WHERE expires_at <= ?", (now_s,))
         self._db.write("DELETE FROM operations WHERE created_at < ?", (operations_before,))
 
     def clear(self, queue: str = "") -> None:

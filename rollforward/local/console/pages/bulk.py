@@ -31,19 +31,19 @@ class BulkActions(Section):
     async def confirm(self, request: web.Request) -> web.Response:
         """Say how many tasks it would be, and ask."""
         verb, chosen = request.match_info["verb"], filter_of(request)
-        found, is_cut = self._eligible(chosen, verb)
+        tasks, is_cut = self._eligible(chosen, verb)
         return self.page(
             request,
             "bulk.html",
             verb=verb,
-            count=len(found),
+            count=len(tasks),
             searched=MAX_TASKS,
             is_cut=is_cut,
-            rows=[task_rows.row_of(self.engine, task) for task in found[:_SHOWN]],
+            rows=[task_rows.row_of(self.engine, task) for task in tasks[:_SHOWN]],
             chosen=chosen,
             list_url="/tasks?" + urlencode(chosen.fields),
             # What is created while the person reads is left alone.
-            before=found[0].sequence + 1 if found else 0,
+            before=tasks[0].sequence + 1 if tasks else 0,
         )
 
     async def act(self, request: web.Request) -> web.Response:
@@ -53,17 +53,17 @@ class BulkActions(Section):
         if state and state not in views.STATES:
             raise web.HTTPBadRequest(text=f"There is no state “{state}”.")
         chosen = TaskFilter(str(fields.get("queue", "")), state, str(fields.get("q", "")).strip())
-        before = whole(str(fields.get("before", "")))
-        if not before:
+        sequence = whole(str(fields.get("before", "")))
+        if not sequence:
             raise web.HTTPBadRequest(text="Which tasks are meant? Go back to the list.")
         verb = request.match_info["verb"]
-        found, _ = self._eligible(replace(chosen, before=before), verb)
+        tasks, _ = self._eligible(replace(chosen, before=sequence), verb)
         verbs: dict[str, Callable[[str], Any]] = {
             "run": self.engine.tasks.run,
             "retry": self.engine.tasks.retry,
             "delete": self.engine.tasks.delete,
         }
-        done = self.engine.tasks.act_on_many(verbs[verb], [task.name for task in found])
+        done = self.engine.tasks.act_on_many(verbs[verb], [task.name for task in tasks])
         raise await back(request, "/tasks", f"all-{verb}", count=done)
 
     def _eligible(self, chosen: TaskFilter, verb: str) -> tuple[list[TaskRecord], bool]:
@@ -71,8 +71,8 @@ class BulkActions(Section):
         if verb != "retry" and not chosen.state:
             # Tasks that have ended would fill the list, however many newer ones there are.
             chosen = replace(chosen, state=LIVE)
-        found = work.find_tasks(self.engine, chosen, MAX_TASKS)
-        return [task for task in found.tasks if _may(task, verb)], found.searched_to > 0
+        search = work.find_tasks(self.engine, chosen, MAX_TASKS)
+        return [task for task in search.tasks if _may(task, verb)], search.searched_to > 0
 
 
 def _may(task: TaskRecord, verb: str) -> bool:

@@ -17,10 +17,10 @@ class Costs(Section):
     async def costs(self, request: web.Request) -> web.Response:
         """Show routes and tasks, the dearest first, and what was spent outside of both."""
         prices = price_list()
-        found = route_costs(self.platform.reports_folder, prices)
+        costs = route_costs(self.platform.reports_folder, prices)
 
         def of(kind: str) -> list[RouteCost]:
-            return [row for row in found if row.kind == kind]
+            return [row for row in costs if row.kind == kind]
 
         tables = {"Tasks": of("task"), "Routes": of("route")}
         shown = {title: rows[:MAX_ROWS] for title, rows in tables.items()}

@@ -74,19 +74,17 @@ class Data(Section):
             raise web.HTTPBadRequest(text=str(error)) from None
         except GoogleAPIError as error:
             problem = f"Datastore does not answer: {error}"
-        kept = {"ns": namespace, "property": asked.property, "value": asked.value}
-        kept = {name: value for name, value in kept.items() if value}
-        here = f"/data/kind/{kind}"
+        fields = {"ns": namespace, "property": asked.property, "value": asked.value}
+        fields = {name: value for name, value in fields.items() if value}
+        older = {**fields, "cursor": page.next_cursor} if page.next_cursor else {}
         return self.page(
             request,
             "kind.html",
             asked=asked,
             rows=page.rows,
             problem=problem,
-            first=f"{here}?{urlencode(kept)}" if kept else here,
-            older=f"{here}?{urlencode(kept | {'cursor': page.next_cursor})}"
-            if page.next_cursor
-            else "",
+            first=_kind_url(kind, fields),
+            older=_kind_url(kind, older) if older else "",
             is_first=not asked.cursor,
         )
 
@@ -104,6 +102,10 @@ class Data(Section):
         if shown is None:
             raise web.HTTPNotFound(text="There is no such entity, or it is gone.")
         return self.page(request, "entity.html", shown=shown, namespace=namespace)
+
+
+def _kind_url(kind: str, fields: dict[str, str]) -> str:
+    return f"/data/kind/{kind}?{urlencode(fields)}" if fields else f"/data/kind/{kind}"
 
 
 def _entity_url(kind: str, typed: str, namespace: str) -> str:

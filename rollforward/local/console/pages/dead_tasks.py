@@ -102,8 +102,8 @@ class DeadTasks(Section):
         return self.platform.settings.service_account
 
 
-def _text(given: str) -> str:
-    return given.strip()[:_MAX_TEXT]
+def _text(text: str) -> str:
+    return text.strip()[:_MAX_TEXT]
 
 
 def _with_text(path: str, text: str) -> str:

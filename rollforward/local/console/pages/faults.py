@@ -57,8 +57,10 @@ class Faults(Section):
         """Change how the mail server misbehaves."""
         fields = await _fields(request)
         try:
-            percent = _decimal(fields.get("percent", ""), "Share of messages", most=100)
-            latency_ms = _decimal(fields.get("latency_ms", ""), "Time for each message", most=60000)
+            percent = _decimal(fields.get("percent", ""), "Share of messages", limit=100)
+            latency_ms = _decimal(
+                fields.get("latency_ms", ""), "Time for each message", limit=60000
+            )
             refused = tuple(fields.get("refused", "").replace(",", " ").split())
             self.platform.mail.set_faults(
                 temporary_rate=percent / 100, latency_ms=latency_ms, refused=refused
@@ -117,15 +119,15 @@ class Faults(Section):
 
 def _mail_rules(mail: MailFaults) -> list[tuple[str, str, str]]:
     """Return the faults of the mail server that are on: field, name, and how much."""
-    found = []
+    rules = []
     if mail.temporary_rate:
         share = f"{mail.temporary_rate * 100:g} % of messages are answered “try again later” (451)"
-        found.append(("temporary_rate", "Put off", share))
+        rules.append(("temporary_rate", "Put off", share))
     if mail.refused:
-        found.append(("refused", "Refused addresses", ", ".join(mail.refused) + " (550)"))
+        rules.append(("refused", "Refused addresses", ", ".join(mail.refused) + " (550)"))
     if mail.latency_ms:
-        found.append(("latency_ms", "Latency", f"{mail.latency_ms:g} ms for each message"))
-    return found
+        rules.append(("latency_ms", "Latency", f"{mail.latency_ms:g} ms for each message"))
+    return rules
 
 
 async def _fields(request: web.Request) -> dict[str, str]:
@@ -143,14 +145,14 @@ def _rule(fields: Mapping[str, str], queue_ids: set[str]) -> dict[str, Any]:
         raise ValueError(f"What happens: there is no fault “{kind}”.")
     if queue and queue not in queue_ids:
         raise ValueError(f"Queue: there is no queue “{queue}”.")
-    share = _decimal(fields.get("percent", ""), "Share of deliveries", most=100)
+    share = _decimal(fields.get("percent", ""), "Share of deliveries", limit=100)
     rule: dict[str, Any] = {"kind": kind, "rate": share / 100}
     rule |= {"queue": queue, "path": fields.get("path", "")}
     if fields.get("param"):
         if kind not in _SECONDS_OF:
-            names = " and ".join(FAULTS[each].name for each in _SECONDS_OF)
+            names = " and ".join(FAULTS[fault].name for fault in _SECONDS_OF)
             raise ValueError(f"Seconds: only for {names}.")
-        rule["param"] = _decimal(fields["param"], "Seconds", most=86400)
+        rule["param"] = _decimal(fields["param"], "Seconds", limit=86400)
     if count := fields.get("max_count"):
         if not count.isdecimal() or not 1 <= int(count[:12]) < 10**9:
             raise ValueError(f"At most, times: a whole number from 1, not “{count}”.")
@@ -158,11 +160,11 @@ def _rule(fields: Mapping[str, str], queue_ids: set[str]) -> dict[str, Any]:
     return rule
 
 
-def _decimal(text: str, label: str, *, most: float) -> float:
+def _decimal(text: str, label: str, *, limit: float) -> float:
     try:
         value = float(text or 0)
     except ValueError:
         raise ValueError(f"{label}: a number, not “{text}”.") from None
-    if not 0 <= value <= most:
-        raise ValueError(f"{label}: a number from 0 to {most:g}, not “{text}”.")
+    if not 0 <= value <= limit:
+        raise ValueError(f"{label}: a number from 0 to {limit:g}, not “{text}”.")
     return value

@@ -22,14 +22,14 @@ class Logs(Section):
     async def logs(self, request: web.Request) -> web.Response:
         """Show records, the newest first."""
         chosen = filter_of(request)
-        found = self.platform.log_tail.newest(chosen, PAGE_RECORDS + 1)
-        page = found[:PAGE_RECORDS]
-        kept = {"service": chosen.service, "level": chosen.level, "task": chosen.task}
-        kept["q"] = chosen.text
+        records = self.platform.log_tail.newest(chosen, PAGE_RECORDS + 1)
+        page = records[:PAGE_RECORDS]
+        fields = {"service": chosen.service, "level": chosen.level, "task": chosen.task}
+        fields["q"] = chosen.text
         older = ""
-        if len(found) > PAGE_RECORDS:
-            given = {name: value for name, value in kept.items() if value}
-            older = "/logs?" + urlencode(given | {"before": str(page[-1].number)})
+        if len(records) > PAGE_RECORDS:
+            chosen_fields = {name: value for name, value in fields.items() if value}
+            older = "/logs?" + urlencode(chosen_fields | {"before": str(page[-1].number)})
         return self.page(
             request,
             "logs.html",

@@ -23,14 +23,14 @@ class Mail(Section):
     async def mail(self, request: web.Request) -> web.Response:
         """Show received mail, newest first."""
         text = request.query.get("q", "").strip()
-        before = whole(request.query.get("before", ""))
+        before_id = whole(request.query.get("before", ""))
         store = self.platform.mail.store
-        found = store.list(text=text, before_id=before or None, limit=_PAGE_MAILS + 1)
-        page = found[:_PAGE_MAILS]
+        mails = store.list(text=text, before_id=before_id or None, limit=_PAGE_MAILS + 1)
+        page = mails[:_PAGE_MAILS]
         older = ""
-        if len(found) > _PAGE_MAILS:
-            kept = {"q": text} if text else {}
-            older = "/mail?" + urlencode(kept | {"before": str(page[-1].id)})
+        if len(mails) > _PAGE_MAILS:
+            fields = {"q": text} if text else {}
+            older = "/mail?" + urlencode(fields | {"before": str(page[-1].id)})
         count = store.count(text)
         return self.page(
             request,
@@ -39,7 +39,7 @@ class Mail(Section):
             older=older,
             count=count,
             text=text,
-            is_first=not before,
+            is_first=not before_id,
         )
 
     async def one_mail(self, request: web.Request) -> web.Response:

@@ -54,30 +54,32 @@ class Overview(Section):
         dead: list[DeadTask] | None,
         late: list[Waiting] | None,
     ) -> list[Attention]:
-        found = [
+        warnings = [
             Attention("✕", "failed", f"{service.name} {_AILMENTS[service.state]}", "/")
             for service in self.platform.services()
             if service.state in _AILMENTS
         ]
-        found += work.attention(self.engine, rows)
+        warnings += work.attention(self.engine, rows)
         if dead:
             text = f"{counted(len(dead), 'dead task')} to be decided on"
-            found.append(Attention("✕", "failed", text, "/dead"))
+            warnings.append(Attention("✕", "failed", text, "/dead"))
         if late:
             since = words.age(time.time() - late[0].created)
             text = f"{counted(len(late), 'row')} in the outbox, the oldest for {since}"
-            found.append(Attention("◷", "retrying", text, "/outbox"))
+            warnings.append(Attention("◷", "retrying", text, "/outbox"))
         for job in self.platform.cron.jobs.values():
             if job.last_run is not None and not job.last_run.ok:
                 text = f"Cron {job.url} failed last time"
-                found.append(Attention("✕", "failed", text, "/cron"))
+                warnings.append(Attention("✕", "failed", text, "/cron"))
         if problem := self.platform.tasks.queue_yaml_problem:
-            found.append(Attention("✕", "failed", f"queue.yaml not applied: {problem}", "/queues"))
+            warnings.append(
+                Attention("✕", "failed", f"queue.yaml not applied: {problem}", "/queues")
+            )
         with self.engine.lock:
             rules = self.engine.faults.all()
         if rules or self.platform.mail.faults.on:
-            found.append(Attention("↻", "retrying", "Faults are switched on", "/faults"))
-        return found
+            warnings.append(Attention("↻", "retrying", "Faults are switched on", "/faults"))
+        return warnings
 
     async def _late_or_none(self) -> list[Waiting] | None:
         """Return what has waited too long, None if Datastore does not say in time."""

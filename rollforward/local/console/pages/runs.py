@@ -33,22 +33,23 @@ class RunPages(Section):
     async def runs(self, request: web.Request) -> web.Response:
         """Show runs, the newest first, as the address filters them."""
         query = request.query
-        state, name, before = (query.get(key, "").strip() for key in ("state", "name", "before"))
+        keys = ("state", "name", "before")
+        state, name, before_run = (query.get(key, "").strip() for key in keys)
         if state and state not in runs.STATES:
             raise web.HTTPBadRequest(text=f"There is no state “{state}”.")
         rows, next_before, problem = [], "", ""
         try:
-            rows, next_before = await self._runs.newest(state=state, name=name, before=before)
+            rows, next_before = await self._runs.newest(state=state, name=name, before=before_run)
         except RunsUnavailableError as error:
             problem = str(error)
-        kept = {"state": state, "name": name}
-        older = urlencode({k: v for k, v in kept.items() if v} | {"before": next_before})
+        fields = {"state": state, "name": name}
+        older = urlencode({k: v for k, v in fields.items() if v} | {"before": next_before})
         return self.page(
             request,
             "runs.html",
             rows=rows,
             older=f"/runs?{older}" if next_before else "",
-            is_first=not before,
+            is_first=not before_run,
             problem=problem,
             state=state,
             name=name,
@@ -64,14 +65,14 @@ class RunPages(Section):
         if details is None:
             raise web.HTTPNotFound(text="The app knows no such run.")
         tasks, attempts = await asyncio.to_thread(self.engine.history.holding, run_id, _TASKS)
-        now = time.time()
+        now_s = time.time()
         return self.page(
             request,
             "run.html",
             details=details,
             run=details.run,
             dots=run_pictures.dots_of(details),
-            axis=run_pictures.time_axis(details, attempts, now),
+            axis=run_pictures.time_axis(details, attempts, now_s),
             args=words.body(details.run.args.encode()),
             tasks=[task_rows.row_of(self.engine, task) for task in tasks[:_SHOWN_TASKS]],
             task_count=len(tasks),

@@ -28,17 +28,17 @@ class Tasks(Section):
     async def tasks(self, request: web.Request) -> web.Response:
         """Show tasks, newest first, as the address filters them."""
         chosen = filter_of(request)
-        found = work.find_tasks(self.engine, chosen, PAGE_TASKS)
+        search = work.find_tasks(self.engine, chosen, PAGE_TASKS)
         older = ""
-        if found.searched_to:
-            older = "/tasks?" + urlencode(chosen.fields | {"before": str(found.searched_to)})
+        if search.searched_to:
+            older = "/tasks?" + urlencode(chosen.fields | {"before": str(search.searched_to)})
         return self.page(
             request,
             "tasks.html",
-            rows=[task_rows.row_of(self.engine, task) for task in found.tasks],
+            rows=[task_rows.row_of(self.engine, task) for task in search.tasks],
             older=older,
             searched=work.MAX_SEARCHED,
-            is_cut=bool(older) and len(found.tasks) < PAGE_TASKS,
+            is_cut=bool(older) and len(search.tasks) < PAGE_TASKS,
             is_first=not chosen.before,
             queue_ids=[row["id"] for row in work.queue_rows(self.engine)],
             chosen=chosen,
@@ -107,10 +107,10 @@ def filter_of(request: web.Request) -> TaskFilter:
 
 def _told(attempts: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return attempts, the latest first: each with its place, its body, and whose copy it is."""
-    own = 0
+    number = 0
     for attempt in attempts:
-        own += not attempt["is_copy"]
-        attempt["place"] = max(own, 1)
+        number += not attempt["is_copy"]
+        attempt["place"] = max(number, 1)
         response = attempt["response"]
         attempt["answer"] = words.body(_bytes(response["body"])) if response else None
         ended_at = attempt["started_at"] + (attempt["duration_ms"] or 0) / 1000

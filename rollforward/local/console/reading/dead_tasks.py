@@ -45,9 +45,9 @@ class DeadTask:
 
     def has(self, text: str) -> bool:
         """Return whether a text stands in it, in any case."""
-        wanted = text.casefold()
+        sought = text.casefold()
         where = (self.path, self.queue, self.reason, self.body.text)
-        return any(wanted in each.casefold() for each in where)
+        return any(sought in field.casefold() for field in where)
 
 
 class DeadTasks:
@@ -73,18 +73,18 @@ class DeadTasks:
         Raises:
             google.api_core.exceptions.GoogleAPIError: it does not answer.
         """
-        found = await asyncio.to_thread(self._read, address)
+        tasks = await asyncio.to_thread(self._read, address)
         if unresolved_only:
-            found = [dead for dead in found if not dead.resolved]
-        return [dead for dead in found if dead.has(text)][:limit]
+            tasks = [dead for dead in tasks if not dead.resolved]
+        return [dead for dead in tasks if dead.has(text)][:limit]
 
     def _read(self, address: str) -> list[DeadTask]:
         # Sorted here: `created` may be unindexed, and a parked task is a rare thing.
         query = self._reader.client(address).query(kind=KIND)
         rows = query.fetch(limit=_MAX_READ, **CALL_OPTIONS)
-        found = [_dead_task(row) for row in rows]
-        found.sort(key=lambda dead: (dead.resolved, -dead.at))
-        return found
+        tasks = [_dead_task(row) for row in rows]
+        tasks.sort(key=lambda dead: (dead.resolved, -dead.at))
+        return tasks
 
 
 def enqueue_replays(

@@ -83,8 +83,8 @@ class Shown:
     @property
     def summary(self) -> str:
         """Its first properties in one line."""
-        first = [p for p in self.properties if p.text][:_SHOWN_PROPERTIES]
-        return " · ".join(f"{p.name} {_cut(p.text)}" for p in first)
+        shown = [p for p in self.properties if p.text][:_SHOWN_PROPERTIES]
+        return " · ".join(f"{p.name} {_cut(p.text)}" for p in shown)
 
 
 @dataclass(frozen=True)
@@ -250,8 +250,8 @@ def shown_of(entity: Any) -> Shown:
 
 def key_text(key: Any) -> str:
     """Return the ids and names of a key's path; of ancestors with their kinds."""
-    *ancestors, last = [*_pairs(key.flat_path)]
-    return "".join(f"{kind} {name} / " for kind, name in ancestors) + str(last[1])
+    *ancestors, own_pair = [*_pairs(key.flat_path)]
+    return "".join(f"{kind} {name} / " for kind, name in ancestors) + str(own_pair[1])
 
 
 def _pairs(path: Any) -> Iterator[tuple[str, str | int]]:
@@ -294,9 +294,9 @@ def _plain(value: Any) -> Any:
             return json.loads(readable.text)
         return readable.text if readable.form == "text" else _base64(value)
     if isinstance(value, Mapping):
-        return {str(name): _plain(each) for name, each in value.items()}
+        return {str(name): _plain(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
+        return [_plain(item) for item in value]
     is_plain = value is None or isinstance(value, str | int | float | bool)
     return value if is_plain else str(value)
 

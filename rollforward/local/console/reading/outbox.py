@@ -31,9 +31,9 @@ class Waiting:
     created: float
     is_unacked: bool
 
-    def is_late(self, now: float) -> bool:
+    def is_late(self, now_s: float) -> bool:
         """Return whether somebody should look at it."""
-        return now - self.created > (_UNACKED_LATE_S if self.is_unacked else _LATE_S)
+        return now_s - self.created > (_UNACKED_LATE_S if self.is_unacked else _LATE_S)
 
 
 @dataclass(frozen=True)
@@ -81,9 +81,9 @@ class Outbox:
         Raises:
             google.api_core.exceptions.GoogleAPIError: Datastore does not answer.
         """
-        now = time.time()
+        now_s = time.time()
         waiting = await asyncio.to_thread(self._waiting, address)
-        return [row for row in waiting if row.is_late(now)]
+        return [row for row in waiting if row.is_late(now_s)]
 
     async def oldest(self, address: str) -> Shown:
         """Return how much waits, and the oldest rows in full.
@@ -102,8 +102,8 @@ class Outbox:
     def _oldest(self, address: str) -> Shown:
         client, waiting = self._reader.client(address), self._waiting(address)
         keys = [client.key(KIND, row.id) for row in waiting[:PAGE_ROWS]]
-        found = client.get_multi(keys, **CALL_OPTIONS) if keys else []
-        rows = sorted((_row(entity) for entity in found), key=lambda row: row.created)
+        entities = client.get_multi(keys, **CALL_OPTIONS) if keys else []
+        rows = sorted((_row(entity) for entity in entities), key=lambda row: row.created)
         return Shown(waiting, rows)
 
 
@@ -135,11 +135,11 @@ def _seconds(created: str) -> float:
 
 
 def _row(entity: Any) -> OutboxRow:
-    known, at = _waiting(entity.key), entity.get("at")
+    waiting, at = _waiting(entity.key), entity.get("at")
     return OutboxRow(
-        id=known.id,
-        created=known.created,
-        is_unacked=known.is_unacked,
+        id=waiting.id,
+        created=waiting.created,
+        is_unacked=waiting.is_unacked,
         path=str(entity.get("path") or ""),
         queue=str(entity.get("queue") or ""),
         tag=str(entity.get("tag") or ""),

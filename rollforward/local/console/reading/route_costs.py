@@ -45,7 +45,7 @@ def route_costs(folder: Path, prices: PriceList) -> list[RouteCost]:
             called = row["kind"], row["name"]
             calls[called] += row["calls"]
             costs.setdefault(called, Counter()).update(row["cost"])
-    found = [
+    rows = [
         RouteCost(
             kind,
             name,
@@ -58,4 +58,4 @@ def route_costs(folder: Path, prices: PriceList) -> list[RouteCost]:
         )
         for (kind, name), cost in costs.items()
     ]
-    return sorted(found, key=lambda row: (-row.dollars, -row.calls, row.name))
+    return sorted(rows, key=lambda row: (-row.dollars, -row.calls, row.name))

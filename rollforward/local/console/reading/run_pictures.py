@@ -93,7 +93,7 @@ def dots_of(details: RunDetails) -> Dots:
     return Dots(paths, cell, len(rows) * cell, per_cell)
 
 
-def time_axis(details: RunDetails, attempts: Sequence[Any], now: float) -> TimeAxis | None:
+def time_axis(details: RunDetails, attempts: Sequence[Any], now_s: float) -> TimeAxis | None:
     """Return a run's time axis, None if nothing is known of its time.
 
     Args:
@@ -105,11 +105,11 @@ def time_axis(details: RunDetails, attempts: Sequence[Any], now: float) -> TimeA
         return None
     progressed = [part.progressed for part in details.parts if part.progressed is not None]
     ends = [run.started + 0.001, *progressed]
-    ends += [now] if run.state == "running" else [run.ended or run.started]
+    ends += [now_s] if run.state == "running" else [run.ended or run.started]
     ends += [row["started_at"] + (row["duration_ms"] or 0) / 1000 for row in attempts]
     seconds = max(ends) - run.started
     shown = [*attempts[-MAX_BARS:]]
-    bars, lanes = _bars(shown, run.started, seconds, now)
+    bars, lanes = _bars(shown, run.started, seconds, now_s)
     counts = collections.Counter(_kind(row) for row in attempts)
     faults = collections.Counter(kind for row in attempts for kind in json.loads(row["faults"]))
     return TimeAxis(
@@ -126,14 +126,14 @@ def time_axis(details: RunDetails, attempts: Sequence[Any], now: float) -> TimeA
 
 def _stretches(row: str) -> list[tuple[int, int, str]]:
     """Return start, length and letter of each stretch of equal letters."""
-    found: list[tuple[int, int, str]] = []
+    stretches: list[tuple[int, int, str]] = []
     for index, letter in enumerate(row):
-        if found and found[-1][2] == letter:
-            start, length, _ = found[-1]
-            found[-1] = (start, length + 1, letter)
+        if stretches and stretches[-1][2] == letter:
+            start, length, _ = stretches[-1]
+            stretches[-1] = (start, length + 1, letter)
         else:
-            found.append((index, 1, letter))
-    return found
+            stretches.append((index, 1, letter))
+    return stretches
 
 
 def _curve(details: RunDetails, seconds: float) -> str:
@@ -153,14 +153,14 @@ def _curve(details: RunDetails, seconds: float) -> str:
 
 
 def _bars(
-    attempts: Sequence[Any], begins: float, seconds: float, now: float
+    attempts: Sequence[Any], begins: float, seconds: float, now_s: float
 ) -> tuple[list[Bar], int]:
     """Return attempts in as few lanes as they need; what finds none shares the last one."""
     free_at: list[float] = []
     bars: list[Bar] = []
     for row in sorted(attempts, key=lambda row: row["started_at"]):
         start = row["started_at"]
-        running_ms = max(0.0, now - start) * 1000
+        running_ms = max(0.0, now_s - start) * 1000
         took_ms = running_ms if row["duration_ms"] is None else row["duration_ms"]
         lane = next((i for i, free in enumerate(free_at) if free <= start), len(free_at))
         if lane == len(free_at) and lane < MAX_LANES:

@@ -57,7 +57,7 @@ class Run:
     @property
     def ended_items(self) -> int:
         """How many items are done, skipped or failed."""
-        return sum(self.counts[each] for each in ("done", "skipped", "failed"))
+        return sum(self.counts[outcome] for outcome in ("done", "skipped", "failed"))
 
     @property
     def share(self) -> float:
@@ -66,11 +66,11 @@ class Run:
             return 1.0
         return min(self.ended_items / self.expected, 0.99) if self.expected else 0.0
 
-    def elapsed_s(self, now: float) -> float | None:
+    def elapsed_s(self, now_s: float) -> float | None:
         """Return how long it took, or has taken so far."""
         if self.started is None or (self.ended is None and self.state != "running"):
             return None
-        return max(0.0, (self.ended or now) - self.started)
+        return max(0.0, (self.ended or now_s) - self.started)
 
 
 @dataclass(frozen=True)
@@ -119,8 +119,8 @@ class Runs:
         """
         asked = {"state": state, "name": name, "before": before, "limit": str(PAGE_RUNS)}
         query = urlencode({key: value for key, value in asked.items() if value})
-        said = await self._ask(f"{URL}?{query}")
-        return [_run(each) for each in _objects(said.get("runs"))], _text(said.get("next_before"))
+        answer = await self._ask(f"{URL}?{query}")
+        return [_run(run) for run in _objects(answer.get("runs"))], _text(answer.get("next_before"))
 
     async def one(self, pattern: str, run_id: str) -> RunDetails | None:
         """Return a run, None if the app knows none of this id.
@@ -130,17 +130,17 @@ class Runs:
         """
         if not (pattern.isprintable() and run_id.isprintable()):
             return None  # An address with a line break leads to no run of any app.
-        said = await self._ask(_path(pattern, run_id), unknown={})
-        if not said:
+        answer = await self._ask(_path(pattern, run_id), unknown={})
+        if not answer:
             return None
         return RunDetails(
-            run=_run(_object(said.get("run"))),
-            parts=[_part(each) for each in _objects(said.get("parts"))],
+            run=_run(_object(answer.get("run"))),
+            parts=[_part(each) for each in _objects(answer.get("parts"))],
             issues=[
                 Issue(*(_text(each.get(key)) for key in ("item", "outcome", "reason")))
-                for each in _objects(said.get("issues"))
+                for each in _objects(answer.get("issues"))
             ],
-            cost={name: _whole(value) for name, value in _object(said.get("cost")).items()},
+            cost={name: _whole(value) for name, value in _object(answer.get("cost")).items()},
         )
 
     async def control(self, pattern: str, run_id: str, verb: str) -> str:
@@ -151,21 +151,21 @@ class Runs:
             RunRefusedError: it refuses; the text says why.
         """
         status, text = await self._asked(f"{_path(pattern, run_id)}:{verb}", method="POST")
-        said = _json(text)
-        if status in (404, 409) and said.get("detail"):
-            raise RunRefusedError(_text(said["detail"]))
+        answer = _json(text)
+        if status in (404, 409) and answer.get("detail"):
+            raise RunRefusedError(_text(answer["detail"]))
         if status != 200:
             raise RunsUnavailableError(_why(status, text))
-        return _text(said.get("id")) or run_id
+        return _text(answer.get("id")) or run_id
 
     async def _ask(self, path: str, unknown: dict[str, Any] | None = None) -> dict[str, Any]:
         status, text = await self._asked(path)
         if status == 404 and unknown is not None and _json(text).get("detail"):
             return unknown
-        said = _json(text)
-        if status != 200 or not said:
+        answer = _json(text)
+        if status != 200 or not answer:
             raise RunsUnavailableError(_why(status, text))
-        return said
+        return answer
 
     async def _asked(self, path: str, *, method: str = "GET") -> tuple[int | None, str]:
         try:
@@ -199,33 +199,33 @@ def _why(status: int | None, text: str) -> str:
     return f"The app answered {status}" + (f": {detail}" if detail else ".")
 
 
-def _run(said: Mapping[str, Any]) -> Run:
-    counts = _object(said.get("counts"))
-    verbs = said.get("verbs")
-    state = _text(said.get("state"))
+def _run(answer: Mapping[str, Any]) -> Run:
+    counts = _object(answer.get("counts"))
+    verbs = answer.get("verbs")
+    state = _text(answer.get("state"))
     return Run(
-        pattern=_text(said.get("pattern")),
-        id=_text(said.get("id")),
-        name=_text(said.get("name")) or "?",
+        pattern=_text(answer.get("pattern")),
+        id=_text(answer.get("id")),
+        name=_text(answer.get("name")) or "?",
         state=state if state in STATES else "running",
-        args=_text(said.get("args")),
-        started=_seconds(said.get("started")),
-        ended=_seconds(said.get("ended")),
+        args=_text(answer.get("args")),
+        started=_seconds(answer.get("started")),
+        ended=_seconds(answer.get("ended")),
         counts={outcome: _whole(counts.get(outcome)) for outcome in OUTCOMES},
-        expected=_whole(said.get("expected")),
-        is_partial=said.get("is_partial") is True,
-        retry_of=_text(said.get("retry_of")),
-        retried_by=_text(said.get("retried_by")),
-        verbs=tuple(each for each in VERBS if each in verbs) if isinstance(verbs, list) else (),
+        expected=_whole(answer.get("expected")),
+        is_partial=answer.get("is_partial") is True,
+        retry_of=_text(answer.get("retry_of")),
+        retried_by=_text(answer.get("retried_by")),
+        verbs=tuple(verb for verb in VERBS if verb in verbs) if isinstance(verbs, list) else (),
     )
 
 
-def _part(said: Mapping[str, Any]) -> Part:
+def _part(answer: Mapping[str, Any]) -> Part:
     return Part(
-        label=_text(said.get("label")),
-        items=_text(said.get("items")),
-        attempts=_whole(said.get("attempts")),
-        progressed=_seconds(said.get("progressed")),
+        label=_text(answer.get("label")),
+        items=_text(answer.get("items")),
+        attempts=_whole(answer.get("attempts")),
+        progressed=_seconds(answer.get("progressed")),
     )
 
 
@@ -241,7 +241,7 @@ def _object(value: Any) -> dict[str, Any]:
 
 
 def _objects(value: Any) -> list[dict[str, Any]]:
-    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
 
 
 def _text(value: Any) -> str:

@@ -94,9 +94,9 @@ def row_of(engine: Engine, task: TaskRecord) -> dict[str, Any]:
     }
 
 
-def overdue_s(task: dict[str, Any], now: float) -> float:
+def overdue_s(task: dict[str, Any], now_s: float) -> float:
     """Return for how long a task should have begun, 0 if it need not have."""
-    late_s = now - task["schedule_at"] if task["state"] in _WAITING else 0.0
+    late_s = now_s - task["schedule_at"] if task["state"] in _WAITING else 0.0
     return late_s if late_s > _PUNCTUAL_S else 0.0
 
 
@@ -150,7 +150,7 @@ def _run(pattern: str, fields: dict[str, Any] | None) -> RunLink | None:
 def _arguments(body: bytes, fields: dict[str, Any] | None, *, without: str) -> str:
     if fields is not None:
         shown = [f"{name} {_value(value)}" for name, value in fields.items() if name != without]
-        return _cut(" · ".join(each for each in shown if not each.endswith(" ")))
+        return _cut(" · ".join(argument for argument in shown if not argument.endswith(" ")))
     try:
         text = body.decode()
     except UnicodeDecodeError:

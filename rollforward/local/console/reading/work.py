@@ -65,8 +65,8 @@ class TaskFilter:
     @property
     def fields(self) -> dict[str, str]:
         """The fields of an address that ask for the same, without `before`."""
-        given = {"queue": self.queue, "state": self.state, "q": self.text}
-        return {name: value for name, value in given.items() if value}
+        fields = {"queue": self.queue, "state": self.state, "q": self.text}
+        return {name: value for name, value in fields.items() if value}
 
 
 @dataclass(frozen=True)
@@ -92,29 +92,29 @@ def find_tasks(engine: Engine, chosen: TaskFilter, limit: int = PAGE_TASKS) -> F
 
 def attention(engine: Engine, rows: list[dict[str, Any]]) -> list[Attention]:
     """Return what is wrong with the queues and their tasks."""
-    found: list[Attention] = []
+    warnings: list[Attention] = []
     for row in rows:
         name, link = row["id"], f"/tasks?queue={row['id']}"
         if row["state"] == "paused" and row["waiting"]:
-            found.append(
+            warnings.append(
                 Attention("⏸", "retrying", f"{name} is paused, {row['waiting']} wait", link)
             )
         elif row["overdue_s"] > _STUCK_S:
             late = age(row["overdue_s"])
-            found.append(Attention("◷", "failed", f"{name} runs {late} behind", link))
+            warnings.append(Attention("◷", "failed", f"{name} runs {late} behind", link))
         if row["counts"]["failed"]:
             count = row["counts"]["failed"]
             text = f"{name}: {counted(count, 'task')} out of retries"
-            found.append(Attention("✕", "failed", text, f"{link}&state=failed"))
+            warnings.append(Attention("✕", "failed", text, f"{link}&state=failed"))
         if row["speed_factor"] < 1:
             text = f"{name} is slowed down by 429 or 503 answers"
-            found.append(Attention("↻", "retrying", text, f"{link}&state=retrying"))
+            warnings.append(Attention("↻", "retrying", text, f"{link}&state=retrying"))
     retrying = engine.history.newest("", "retrying", 0, 1000)
     stubborn = [task for task in retrying if task.dispatch_count >= _MANY_ATTEMPTS]
     if stubborn:
         text = f"{counted(len(stubborn), 'task')} tried {_MANY_ATTEMPTS} times or more"
-        found.append(Attention("↻", "retrying", text, "/tasks?state=retrying"))
-    return found
+        warnings.append(Attention("↻", "retrying", text, "/tasks?state=retrying"))
+    return warnings
 
 
 class Samples:
@@ -128,39 +128,39 @@ class Samples:
         self.ended: deque[float] = deque(maxlen=_KEPT_SAMPLES)
         self._last: tuple[float, int, int] | None = None
 
-    def take(self, now: float | None = None) -> None:
+    def take(self, now_s: float | None = None) -> None:
         """Take a sample; rates are since the one before."""
-        now = time.monotonic() if now is None else now
+        now_s = time.monotonic() if now_s is None else now_s
         depth = sum(sum(queue.phases.values()) for queue in self.engine.queues.all())
         newest = self.engine.history.newest(limit=1)
         sequence = newest[0].sequence if newest else 0
-        if self._last is not None and now > self._last[0]:
-            span_s = now - self._last[0]
+        if self._last is not None and now_s > self._last[0]:
+            span_s = now_s - self._last[0]
             created = max(0, sequence - self._last[1])
             ended = max(0, created - (depth - self._last[2]))
             self.created.append(created / span_s)
             self.ended.append(ended / span_s)
         self.depth.append(depth)
-        self._last = (now, sequence, depth)
+        self._last = (now_s, sequence, depth)
 
 
 def _overdue_s(engine: Engine, tasks: Any) -> float:
     """Return how long the task that waits longest has been due."""
-    now = engine.clock.now()
-    return max((now - task.due_at for task in tasks if not task.running), default=0.0)
+    now_s = engine.clock.now()
+    return max((now_s - task.due_at for task in tasks if not task.running), default=0.0)
 
 
 def _search(engine: Engine, queue_name: str, chosen: TaskFilter, limit: int) -> Found:
     """Return the tasks that hold the text."""
-    wanted, before = chosen.text.lower(), chosen.before
-    found: list[TaskRecord] = []
+    sought, below = chosen.text.lower(), chosen.before
+    matches: list[TaskRecord] = []
     for _ in range(MAX_SEARCHED // _SCAN_PAGE):
-        tasks = engine.history.newest(queue_name, chosen.state, before, _SCAN_PAGE)
-        found += [task for task in tasks if _holds(engine, task, wanted)]
-        if len(found) > limit or len(tasks) < _SCAN_PAGE:
-            return _first(found, limit)
-        before = tasks[-1].sequence
-    return Found(found, before)
+        tasks = engine.history.newest(queue_name, chosen.state, below, _SCAN_PAGE)
+        matches += [task for task in tasks if _holds(engine, task, sought)]
+        if len(matches) > limit or len(tasks) < _SCAN_PAGE:
+            return _first(matches, limit)
+        below = tasks[-1].sequence
+    return Found(matches, below)
 
 
 def _first(tasks: list[TaskRecord], limit: int) -> Found:
@@ -168,6 +168,6 @@ def _first(tasks: list[TaskRecord], limit: int) -> Found:
     return Found(tasks[:limit], tasks[limit - 1].sequence if is_cut else 0)
 
 
-def _holds(engine: Engine, task: TaskRecord, wanted: str) -> bool:
+def _holds(engine: Engine, task: TaskRecord, sought: str) -> bool:
     readable = f"{task.name} {task.path} {engine.history.last_error(task)}".lower()
-    return wanted in readable or wanted in task.spec.decode("utf-8", "ignore").lower()
+    return sought in readable or sought in task.spec.decode("utf-8", "ignore").lower()

@@ -209,7 +209,7 @@ def test_the_time_axis_holds_all_attempts():
         )
     ]  # fmt: skip
 
-    axis = run_pictures.time_axis(details("ddd", "dd", expected=5), rows, now=110.0)
+    axis = run_pictures.time_axis(details("ddd", "dd", expected=5), rows, now_s=110.0)
 
     assert axis is not None
     assert axis.seconds == 10.0
