@@ -29,7 +29,7 @@ def chromium() -> str | None:
 
 @pytest.fixture(scope="package")
 def stack() -> Iterator[Stack]:
-    """Not longer than its tests: it does its work also while nobody looks."""
+    """Not longer than its tests: it works also without visitors."""
     with running_stack() as running:
         yield running
 
@@ -50,7 +50,7 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture
 def problems() -> list[str]:
-    """What the page complained about: script errors, refused content."""
+    """Complaints of the page: script errors, refused content."""
     return []
 
 

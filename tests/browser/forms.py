@@ -1,4 +1,4 @@
-"""What tests in a browser share: pressing a button, the width of a page, and one window size."""
+"""Helpers for tests in a browser: a press of a button, a page's width, one window size."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ CUT_BY_A_KILL = ("ERR_INCOMPLETE_CHUNKED_ENCODING", "ERR_EMPTY_RESPONSE", "ERR_C
 
 
 def not_by_kills(problems: list[str]) -> list[str]:
-    """Return what a page complained about and no killed worker explains."""
-    return [each for each in problems if not any(error in each for error in CUT_BY_A_KILL)]
+    """Return the complaints of a page that no killed worker explains."""
+    return [problem for problem in problems if not any(error in problem for error in CUT_BY_A_KILL)]
 
 
 def press(page: Page, button: Locator) -> None:
-    """Press a button and wait for what it leads to: a page, or the stage as it is now."""
+    """Press a button and wait for its page, or for the new stage."""
     if not button.evaluate(IS_IN_PLACE):
         with page.expect_navigation():
             button.click()
@@ -43,7 +43,7 @@ def press(page: Page, button: Locator) -> None:
 
 
 def refresh_until_still(page: Page) -> None:
-    """Follow the link that stands in for the script, until nothing changes any more."""
+    """Follow the link that replaces the script, until nothing changes any more."""
     for _ in range(60):
         press(page, page.get_by_role("link", name="Refresh"))
         if page.locator("#live").get_attribute("data-moving") == "no":

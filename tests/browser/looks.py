@@ -1,4 +1,4 @@
-"""How pages are looked at: in windows by day and at night, by axe and by a ruler."""
+"""Inspection of pages: in windows by day and at night, by axe and by a ruler."""
 
 from __future__ import annotations
 
@@ -67,11 +67,11 @@ def drawn(pages: Sequence[str]) -> list[str]:
 
 
 def violations(page: Page, url: str) -> dict[str, list[str]]:
-    """Load a page once and look at it, unfolded, in each window; return what is wrong in which."""
+    """Load a page once and look at it, unfolded, in each window; return the faults by window."""
     page.goto(url)
     page.evaluate(OPEN_ALL)
     page.evaluate(AXE)
-    found = {}
+    faults = {}
     for window in LOOKS:
         turn(page, window)
         look = page.evaluate(LOOK)
@@ -79,8 +79,8 @@ def violations(page: Page, url: str) -> dict[str, list[str]]:
         if (more := width_beyond(page)) > 0:
             wrong.append(f"{more} px wider than the window")
         if wrong:
-            found[f"{url} {window}"] = wrong
-    return found
+            faults[f"{url} {window}"] = wrong
+    return faults
 
 
 def turn(page: Page, window: str) -> None:

@@ -59,20 +59,20 @@ def test_a_post_is_written_read_and_discussed(
 def test_new_comments_never_move_the_text_being_read(
     page: Page, browser: Any, stack: Stack, problems: list[str]
 ) -> None:
-    """A bar says how many there are; pressed, they stand below all that was there."""
+    """A bar says how many there are; a press adds them below the others."""
     publish(page, stack, "A long one", LONG)
     for number in range(6):
         say(page, f"Comment {number}")
     page.goto(page.url.partition("?")[0].partition("#")[0])
     paragraph = page.locator(".prose p").nth(8)
     paragraph.scroll_into_view_if_needed()
-    before = paragraph.bounding_box()
+    box = paragraph.bounding_box()
 
     other = browser.new_context().new_page()
     other.goto(page.url)
     say(other, "From somebody else")
     expect(page.locator("[data-arrivals-count]")).to_have_text("1 new comment", timeout=TIMEOUT_MS)
-    assert paragraph.bounding_box() == before
+    assert paragraph.bounding_box() == box
     tops = page.locator(".comment").evaluate_all("all => all.map((each) => each.offsetTop)")
 
     page.get_by_role("button", name="Show").click()

@@ -52,12 +52,12 @@ def test_every_page_is_accessible(busy: Stack, browser: Browser) -> None:
     """No violation of WCAG 2.2 AA nor of axe's best practice: by day, and on a phone at night."""
     paths = [*PAGES, *(links(busy, path, pattern)[0] for path, pattern in OTHER_PAGES)]
     page = browser.new_page(reduced_motion="reduce")
-    found: dict[str, list[str]] = {}
+    faults: dict[str, list[str]] = {}
     for path in drawn(paths):
-        found |= violations(page, busy.console + path)
+        faults |= violations(page, busy.console + path)
     page.close()
 
-    assert found == {}
+    assert faults == {}
 
 
 def test_why_it_failed_is_found_from_the_run(busy: Stack, page: Page) -> None:

@@ -32,7 +32,7 @@ def test_clicks_are_counted_in_four_ways_while_the_shards_change(
 ) -> None:
     """By sliders that a keyboard moves; in the end every way adds up."""
     page.goto(f"{stack.app}/counters")
-    before = total(page)
+    count = total(page)
 
     page.get_by_label("Amount, negative too").fill("5")
     press(page, page.get_by_role("button", name="Count it", exact=True))
@@ -54,7 +54,7 @@ def test_clicks_are_counted_in_four_ways_while_the_shards_change(
     expect(page.locator(".closing")).to_contain_text("0 lost, 0 twice", timeout=TIMEOUT_MS)
 
     expect(page.locator(".kept-ways").get_by_text("exactly")).to_have_count(4, timeout=TIMEOUT_MS)
-    assert total(page) > before + 5
+    assert total(page) > count + 5
     keep(page, "counters-done")
     assert problems == []
     check_width(page)

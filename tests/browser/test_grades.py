@@ -36,9 +36,9 @@ def count_in(page: Page, grade: int) -> int:
     """Return how many students a bar has, once nothing is on its way to it any more."""
     expect_still(page)
     label = page.locator(".bars").get_attribute("aria-label") or ""
-    found = re.search(rf"grade {grade}: ([\d\u202f]+)", label)
-    assert found is not None, label
-    return int(found[1].replace("\u202f", ""))
+    match = re.search(rf"grade {grade}: ([\d\u202f]+)", label)
+    assert match is not None, label
+    return int(match[1].replace("\u202f", ""))
 
 
 def total(page: Page) -> int:
@@ -93,12 +93,12 @@ def test_a_long_list_reaches_the_bars_and_nothing_drifts(
 ) -> None:
     """A list of several commits: the page follows to the total, and Verify finds no difference."""
     page.goto(f"{stack.app}/grades")
-    before = total(page)
+    count = total(page)
 
     added = add_many(page)
     shown = f"{added:,}".replace(",", "\u202f")
     expect(page.locator("#live")).to_contain_text(f"{shown} added", timeout=TIMEOUT_MS)
-    assert total(page) == before + added
+    assert total(page) == count + added
 
     press(page, page.get_by_role("button", name="Verify"))
     expect(page.locator("#live")).to_contain_text("Drift 0", timeout=TIMEOUT_MS)
@@ -117,12 +117,12 @@ def test_everything_works_without_javascript(browser: Browser, stack: Stack) -> 
     add_student(page, "Ada", "12", "92")
 
     refresh_until_still(page)
-    before = count_in(page, 12)
+    count = count_in(page, 12)
     page.get_by_text("Add your own list").click()
     page.get_by_label("Or paste rows").fill("Bob, 12, 50\nNobody, 0, 0\n")
     press(page, page.get_by_role("button", name="Read the list"))
     refresh_until_still(page)
 
-    assert count_in(page, 12) == before + 1
+    assert count_in(page, 12) == count + 1
     expect(page.locator("#live")).to_contain_text("line 2")
     context.close()

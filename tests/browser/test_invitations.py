@@ -46,7 +46,7 @@ def test_a_list_is_uploaded_sent_and_watched_to_the_end(
 ) -> None:
     """From an empty form to the last mail, without a reload, and the console shows it."""
     create_party(page, stack)
-    before = sum(stack.mails().values())
+    mails = sum(stack.mails().values())
 
     upload(page, LIST)
     live = page.locator("#live")
@@ -56,16 +56,16 @@ def test_a_list_is_uploaded_sent_and_watched_to_the_end(
     expect(live).to_contain_text(f"{GUESTS} sent", timeout=TIMEOUT_MS)
     expect(live).to_have_attribute("data-moving", "no", timeout=TIMEOUT_MS)
 
-    assert sum(stack.mails().values()) == before + GUESTS
+    assert sum(stack.mails().values()) == mails + GUESTS
     send(page)
     expect(page.locator("[data-part=notices]")).to_contain_text("0 new mails")
-    assert sum(stack.mails().values()) == before + GUESTS
+    assert sum(stack.mails().values()) == mails + GUESTS
     assert problems == []
     check_width(page)
 
 
 def test_the_console_shows_tasks_and_mails(page: Page, stack: Stack, problems: list[str]) -> None:
-    """What the app did in the background stands in the console, mail by mail."""
+    """The console shows the app's background work, mail by mail."""
     create_party(page, stack)
     upload(page, LIST)
     live = page.locator("#live")

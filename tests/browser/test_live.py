@@ -1,4 +1,4 @@
-"""Pages that nobody looks at: they ask for nothing, and listen to nothing."""
+"""Hidden pages: they request nothing, and listen to nothing."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def other(browser: Browser) -> Iterator[Page]:
 
 
 def asked(page: Page, steps: int) -> list[str]:
-    """Return what a page asks for while the time of some steps passes for it."""
+    """Return a page's requests while its clock advances by some steps."""
     seen: list[str] = []
 
     def note(request: Request) -> None:
@@ -64,7 +64,7 @@ def asks_again(page: Page, for_: str) -> bool:
 
 
 def add(other: Page) -> str:
-    """Add to a sum; return what it is then."""
+    """Add to a sum; return its new total."""
     other.get_by_label("Amount negative").fill("7")
     press(other, other.get_by_role("button", name="Add it"))
     return other.locator(".sum-up").inner_text()

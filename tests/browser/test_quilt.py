@@ -46,7 +46,7 @@ def expect_finished(page: Page, count: int) -> None:
 
 @one_window
 def test_a_quilt_is_painted_while_one_looks(page: Page, stack: Stack, problems: list[str]) -> None:
-    """Blank and busy, then square by square, in two windows alike; a reload goes on; then still."""
+    """Blank and busy, then square by square, alike in two windows and after a reload."""
     make(page, stack)
     expect(page.locator("[data-spinner]")).to_be_visible()
     expect(page.locator(".quilt-frame")).to_have_attribute("aria-busy", "true")
@@ -70,7 +70,7 @@ def test_a_quilt_is_painted_while_one_looks(page: Page, stack: Stack, problems: 
 def test_a_finished_quilt_is_played_again_and_walked_by_keyboard(
     page: Page, stack: Stack, problems: list[str]
 ) -> None:
-    """The scrubber takes squares back; the arrows go from one to the next and say what it is."""
+    """The scrubber takes squares back; the arrows move between squares and describe each."""
     make(page, stack, pace="fast", size="12")
     expect_finished(page, 144)
 
@@ -137,7 +137,7 @@ def test_a_quilt_without_javascript(browser: Browser, stack: Stack) -> None:
 
 
 def test_reduced_motion_fades_and_turns_nothing(browser: Browser, stack: Stack) -> None:
-    """Who asked for no motion gets none."""
+    """A visitor who asked for no motion gets none."""
     context = browser.new_context(reduced_motion="reduce")
     page = context.new_page()
     make(page, stack)

@@ -1,4 +1,4 @@
-"""The stage in a real browser: it heals in view, and is told when it rests."""
+"""The stage in a real browser: it heals in view, and announces the end."""
 
 from __future__ import annotations
 

@@ -43,8 +43,8 @@ def both_sides(page: Page) -> dict[str, int]:
     """Return the reconciliation, once nothing changes any more."""
     expect_still(page)
     rows = page.locator(".sum-up div:not(.sign)").all()
-    found = [re.fullmatch(r"(\w+)\s+(\S+)", row.inner_text().strip()) for row in rows]
-    return {match[1]: int(match[2].replace("\u202f", "")) for match in found if match}
+    matches = [re.fullmatch(r"(\w+)\s+(\S+)", row.inner_text().strip()) for row in rows]
+    return {match[1]: int(match[2].replace("\u202f", "")) for match in matches if match}
 
 
 def keep(page: Page, name: str) -> None:
@@ -64,15 +64,15 @@ def test_a_form_adds_once_and_the_page_follows(
     check_width(page)
     open_sum(page, stack, "mine")
     keep(page, "sums-empty")
-    before = both_sides(page)["folded"]
+    folded = both_sides(page)["folded"]
 
     page.get_by_label("Amount negative").fill("-17")
     press(page, page.get_by_role("button", name="Add it"))
 
     expect(page.locator("[data-part=notices]")).to_contain_text("is accepted")
     assert both_sides(page) == {
-        "accepted": before + 1,
-        "folded": before + 1,
+        "accepted": folded + 1,
+        "folded": folded + 1,
         "waiting": 0,
         "parked": 0,
     }
@@ -88,7 +88,7 @@ def test_a_load_fills_batches_and_both_sides_add_up(
 ) -> None:
     """Writers, batches and folds show up while they work; in the end every item is there."""
     open_sum(page, stack, "busy")
-    before = both_sides(page)["folded"]
+    folded = both_sides(page)["folded"]
 
     start_load(page, rate=100, writers=10, seconds=4)
     expect(page.locator("#live")).to_contain_text("Writers at work")
@@ -96,7 +96,7 @@ def test_a_load_fills_batches_and_both_sides_add_up(
     keep(page, "sums-running")
     expect(page.locator("#live")).to_contain_text("All items are accepted", timeout=TIMEOUT_MS)
 
-    assert both_sides(page)["folded"] == before + 400
+    assert both_sides(page)["folded"] == folded + 400
     expect(page.locator(".verdict")).to_contain_text("Adds up")
     page.get_by_role("link", name="Batches").click()
     rows = page.locator("#twin tbody tr")
@@ -116,7 +116,7 @@ def test_both_sides_add_up_when_a_worker_is_killed_and_memcached_flushed(
 ) -> None:
     """In the middle of a load, with every fifth task delivered twice."""
     open_sum(page, stack, "broken")
-    before = both_sides(page)["folded"]
+    folded = both_sides(page)["folded"]
     press(page, page.get_by_role("switch", name="Overlaps"))
     start_load(page, rate=60, writers=6, seconds=5)
     page.wait_for_timeout(1000)
@@ -131,7 +131,7 @@ def test_both_sides_add_up_when_a_worker_is_killed_and_memcached_flushed(
     stack.control("/api/v1/cron/run", {"name": "/cron/fork-join/sweep"})
 
     expect(page.locator(".sum-up")).to_contain_text(
-        re.compile(rf"folded\s*{before + 300}\b"), timeout=TIMEOUT_MS
+        re.compile(rf"folded\s*{folded + 300}\b"), timeout=TIMEOUT_MS
     )
     expect(page.locator(".verdict")).to_contain_text("Adds up", timeout=TIMEOUT_MS)
 

@@ -35,8 +35,8 @@ BAR_MS = 300_000
 
 def share_read(page: Page) -> int:
     """Return how many percent of the log are read."""
-    found = SHARE.search(page.locator(".numbers").inner_text())
-    return int(found[1]) if found else 0
+    match = SHARE.search(page.locator(".numbers").inner_text())
+    return int(match[1]) if match else 0
 
 
 def wait_for_share(page: Page, percent: int) -> None:
@@ -48,7 +48,7 @@ def wait_for_share(page: Page, percent: int) -> None:
 
 
 def expect_counts(page: Page, plain: Counts, requests: int) -> None:
-    """Compare what the page shows with what a script has counted in memory."""
+    """Compare the page's counts with a script's counts in memory."""
     closing = f"{plural(requests, 'record')} in = {number(requests)} in windows + 0 late + 0 dead"
     expect(page.locator(".closing")).to_contain_text(closing, timeout=TIMEOUT_MS)
     page.get_by_role("link", name="Stage by stage").click()
@@ -80,7 +80,7 @@ def expect_counts(page: Page, plain: Counts, requests: int) -> None:
 def test_the_sample_is_counted_while_workers_are_killed(
     page: Page, stack: Stack, problems: list[str]
 ) -> None:
-    """Every count is that of a plain script over the file; what was hit is marked, and heals."""
+    """Every count equals a plain script's over the file; hits are marked, and heal."""
     page.goto(f"{stack.app}/streams/weblog")
     press(page, page.get_by_role("button", name="Sample"))
     expect(page.locator("#live")).to_have_attribute("data-moving", "yes")

@@ -94,7 +94,7 @@ def has_closed(page: Page, stack: Stack, path: str) -> bool:
 
 
 def count_log(page: Page, stack: Stack, log: Path) -> None:
-    """Count a part of the sample, by workers that nobody kills."""
+    """Count a part of the sample, without kills of workers."""
     log.write_bytes(b"".join(itertools.islice(sample_log(), LOG_LINES)))
     page.goto(f"{stack.app}/streams/weblog")
     page.get_by_label("Common or combined format").set_input_files(log)
@@ -116,18 +116,18 @@ def sent_party(page: Page, stack: Stack) -> str:
 def test_everybody_can_use_every_page(browser: Browser, stack: Stack, pages: list[str]) -> None:
     """axe finds nothing; no target is small, no text is tiny, and no page is too wide."""
     page = browser.new_page(reduced_motion="reduce")
-    found: dict[str, list[str]] = {}
+    faults: dict[str, list[str]] = {}
     for path in drawn(pages):
-        found |= violations(page, path if path.startswith("http") else stack.app + path)
+        faults |= violations(page, path if path.startswith("http") else stack.app + path)
     page.close()
 
-    assert found == {}
+    assert faults == {}
 
 
 def test_what_moves_fits_the_window(browser: Browser, stack: Stack, pages: list[str]) -> None:
     """With its axis, its closing line, faults that were hit and its cost, when a run is over."""
     page = browser.new_page()
-    found = {}
+    faults = {}
     for path in FITTING:
         page.goto(stack.app + path)
         expect(page.locator(".closing")).to_be_attached()
@@ -135,7 +135,7 @@ def test_what_moves_fits_the_window(browser: Browser, stack: Stack, pages: list[
         for window in ("desktop", "phone"):
             turn(page, window)
             if bottom(page) > WINDOWS[window]["viewport"]["height"]:
-                found[f"{path} {window}"] = bottom(page)
+                faults[f"{path} {window}"] = bottom(page)
     page.close()
 
-    assert found == {}
+    assert faults == {}

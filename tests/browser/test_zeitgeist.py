@@ -54,9 +54,9 @@ def play(page: Page, files: list[Path]) -> None:
 
 def playback(stack: Stack) -> Playback:
     with stack.context():
-        found = current()
-    assert found is not None
-    return found
+        playback = current()
+    assert playback is not None
+    return playback
 
 
 def wait_for(stack: Stack, claim: Callable[[Playback], bool]) -> Playback:
@@ -75,13 +75,13 @@ def push_button(page: Page, name: str, role: str = "button") -> None:
 
 def came(page: Page) -> int:
     """Return how many records have come in since the pipeline began."""
-    found = re.match(r"[\d\u202f]+", page.locator("#graph-title .quiet").inner_text())
-    assert found is not None
-    return int(found[0].replace("\u202f", ""))
+    match = re.match(r"[\d\u202f]+", page.locator("#graph-title .quiet").inner_text())
+    assert match is not None
+    return int(match[0].replace("\u202f", ""))
 
 
 def told(page: Page) -> list[str]:
-    """Return what was told, the newest first: the kind and the query."""
+    """Return the alerts, the newest first: kind and query."""
     return [
         f"{row.locator('.told').inner_text().split()[-1]} {row.locator('a').inner_text()}"
         for row in page.locator(".told-list li").all()
@@ -93,11 +93,14 @@ def told(page: Page) -> list[str]:
 def test_it_is_broken_in_each_way_and_has_what_a_plain_run_has(
     page: Page, stack: Stack, problems: list[str], tmp_path: Path
 ) -> None:
-    """G10, G15: a delayed feed is no dip and an outage is one, whatever is done to the pipeline."""
+    """G10, G15: a delayed feed is no dip and an outage is one, under any fault of the pipeline."""
     refused: list[str] = []
-    page.on("response", lambda each: refused.append(each.url) if each.status == 503 else None)
+    page.on(
+        "response",
+        lambda response: refused.append(response.url) if response.status == 503 else None,
+    )
     page.goto(f"{stack.app}/zeitgeist")
-    before = came(page)  # Of other tests.
+    earlier = came(page)  # Of other tests.
     play(page, [write_series(tmp_path, name, seed) for seed, name in enumerate(FEEDS)])
     wait_for(stack, lambda now: now.front >= now.begin + KNOWN_DAYS * DAY_MS)
     set_speed(page, 3_000)
@@ -111,7 +114,7 @@ def test_it_is_broken_in_each_way_and_has_what_a_plain_run_has(
     held = wait_for(stack, lambda now: now.front >= now.reached["tokyo"] + HOUR_MS)
     expect(page.locator("#graph-title")).to_contain_text("tokyo held back")
     expect(page.locator(".pipeline")).to_contain_text("detector v2", timeout=TIMEOUT_MS)
-    assert [each for each in told(page) if each.startswith("dip")] == []
+    assert [alert for alert in told(page) if alert.startswith("dip")] == []
     keep(page, "zeitgeist-held")
 
     push_button(page, "Delay tokyo", "switch")
@@ -131,7 +134,7 @@ def test_it_is_broken_in_each_way_and_has_what_a_plain_run_has(
     push_button(page, "Overlaps", "switch")
 
     records = DAYS * DAY_MS // BUCKET_MS * len(FEEDS) + len(FEEDS)  # Each says that it has ended.
-    counted = rf"= {number(before + records)} counted \+ 0 late \+ 0 dead .*played in"
+    counted = rf"= {number(earlier + records)} counted \+ 0 late \+ 0 dead .*played in"
     expect(page.locator(".closing")).to_have_text(re.compile(counted))
     page.get_by_role("link", name="Compare", exact=True).click()
     for name in ("tokyo", "austin", "paris"):
@@ -148,7 +151,7 @@ def test_it_is_broken_in_each_way_and_has_what_a_plain_run_has(
     push_button(page, "Detector v2 → v1")
     # A worker that ends takes no stream of events any more.
     assert [url for url in refused if "/events" not in url] == []
-    assert [each for each in not_by_kills(problems) if "503" not in each] == []
+    assert [problem for problem in not_by_kills(problems) if "503" not in problem] == []
 
 
 def test_the_past_is_looked_at_by_keyboard_and_without_javascript(

@@ -1,4 +1,4 @@
-"""What tests of the handlers share: somebody with a browser, a queue, and a look at the store."""
+"""Fixtures for tests of the handlers: a browser, a queue, and a snapshot of the store."""
 
 from __future__ import annotations
 
@@ -104,9 +104,9 @@ class Browser:
         """Return a token out of a page's form; it is good for the whole session."""
         if self.known_token:
             return self.known_token
-        found = re.search(r'name="csrf_token" value="([^"]+)"', self.get("/invitations").text)
-        assert found is not None
-        self.known_token = html.unescape(found[1])
+        match = re.search(r'name="csrf_token" value="([^"]+)"', self.get("/invitations").text)
+        assert match is not None
+        self.known_token = html.unescape(match[1])
         return self.known_token
 
     def post(
@@ -166,8 +166,8 @@ class Queue:
 
     def dead_tasks(self) -> list[DeadTask]:
         with self.world.context():
-            found: list[DeadTask] = DeadTask.query().fetch()
-            return found
+            dead_tasks: list[DeadTask] = DeadTask.query().fetch()
+            return dead_tasks
 
 
 @pytest.fixture
@@ -225,7 +225,7 @@ def snapshot(world: World) -> Callable[[], Any]:
 
 @pytest.fixture
 def party(browser: Browser, world: World) -> str:
-    """A party with two guests who have been told, and the place of its page."""
+    """A party whose two guests have their mails, and the path of its page."""
     browser.create_party(ID)
     invite(browser, world)
     assert browser.post(f"{PAGE}/send").status_code == 303

@@ -1,4 +1,4 @@
-"""What hostile visitors type and send, and the elements of a page that shows it."""
+"""Input from hostile visitors, and the elements of a page that shows it."""
 
 from __future__ import annotations
 

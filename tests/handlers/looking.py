@@ -1,4 +1,4 @@
-"""What holds for every page that is only looked at."""
+"""Checks for every page that a visitor only reads."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from tests.handlers.conftest import Browser
 
 def look_only(browser: Browser, snapshot: Callable[[], Any], path: str) -> None:
     """Look at a page in each safe way: nothing is stored, and no response lacks its headers."""
-    before = snapshot()
+    stored = snapshot()
 
     responses = [browser.client.open(path, method=method) for method in ("GET", "HEAD", "OPTIONS")]
 
-    assert snapshot() == before
+    assert snapshot() == stored
     assert [response.status_code for response in responses] == [200, 200, 200]
     for response in responses:
         assert response.headers["Content-Security-Policy"] == CONTENT_SECURITY_POLICY

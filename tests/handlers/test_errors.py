@@ -1,4 +1,4 @@
-"""What a visitor is told when a service behind the page fails: try again, and never a stack."""
+"""Error pages when a service fails: they say when to retry, and never show a stack."""
 
 from __future__ import annotations
 

@@ -39,14 +39,14 @@ def test_what_is_read_changes_nothing(
     world: World, browser: Browser, party: str, snapshot: Callable[[], Any]
 ) -> None:
     """S19: GET, HEAD and OPTIONS on every address leave the store as it was."""
-    before = snapshot()
+    stored = snapshot()
 
     for path in GETS:
         for method in ("GET", "HEAD", "OPTIONS"):
             response = browser.client.open(path, method=method, buffered=True)
             assert response.status_code < 500
 
-    assert snapshot() == before
+    assert snapshot() == stored
 
 
 def test_every_answer_is_dressed(browser: Browser, party: str) -> None:
@@ -124,7 +124,7 @@ def test_a_form_without_our_token_does_nothing(
     world: World, browser: Browser, bare_party: str, snapshot: Callable[[], Any], path: str
 ) -> None:
     """S19: no token, a wrong one, another session's, one of another key, or one from elsewhere."""
-    before = snapshot()
+    stored = snapshot()
     ours = browser.token()
     strangers = Browser(world.app).token()
     other_key = replace(world.settings, secret_keys=("other-0123456789abcdef-0123456789",))
@@ -141,7 +141,7 @@ def test_a_form_without_our_token_does_nothing(
     ]
 
     assert [response.status_code for response in responses] == [403] * 8
-    assert snapshot() == before
+    assert snapshot() == stored
 
 
 def test_an_old_token_is_refused(
@@ -156,7 +156,7 @@ def test_an_old_token_is_refused(
 
 
 def test_a_session_survives_a_change_of_keys(world: World, browser: Browser) -> None:
-    """S22: with the old key in second place nobody loses what the cookie held."""
+    """S22: with the old key in second place, no visitor loses the content of the cookie."""
     browser.create_party(ID)
     browser.post(f"{PAGE}/send")
     cookie = browser.client.get_cookie("session")

@@ -62,7 +62,7 @@ def test_each_field_of_each_form_has_a_limit(
 
     A field that no route mentions has the least limit.
     """
-    before, tried = snapshot(), 0
+    stored, tried = snapshot(), 0
 
     for address, declared in routes(world.app, "POST"):
         for name, limit in {
@@ -77,7 +77,7 @@ def test_each_field_of_each_form_has_a_limit(
             tried += 1
 
     assert tried > 70
-    assert snapshot() == before
+    assert snapshot() == stored
 
 
 @one_emulator
@@ -151,7 +151,7 @@ def test_a_header_has_a_limit(browser: Browser) -> None:
 def test_a_file_name_has_a_limit(browser: Browser, snapshot: Callable[[], Any]) -> None:
     """S23: it is stored and shown, like any text."""
     party = browser.create_party()
-    before = snapshot()
+    stored = snapshot()
 
     response = browser.post(
         f"{party}/guests", {**FORM, "file": (io.BytesIO(b"Ann,a@b.com"), "x" * 256)}
@@ -159,7 +159,7 @@ def test_a_file_name_has_a_limit(browser: Browser, snapshot: Callable[[], Any]) 
 
     assert response.status_code == 413
     assert "the file name of file must have at most 255 characters" in response.text
-    assert snapshot() == before
+    assert snapshot() == stored
 
 
 @pytest.mark.parametrize("module", [pull_queues, streams])

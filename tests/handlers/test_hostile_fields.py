@@ -74,13 +74,15 @@ def test_no_text_in_any_field_is_an_error_of_ours(
     """S23: what a form cannot hold is refused, and then nothing is stored."""
     forms = dict(_forms(world, kind))
     statuses = {address: _send(browser, address, form) for address, form in forms.items()}
-    before = snapshot()
+    stored = snapshot()
 
-    again = {at: _send(browser, at, forms[at]) for at, status in statuses.items() if status >= 400}
+    repeated = {
+        at: _send(browser, at, forms[at]) for at, status in statuses.items() if status >= 400
+    }
 
-    assert len(again) > 20
-    assert [at for at, status in (statuses | again).items() if status >= 500] == []
-    assert snapshot() == before
+    assert len(repeated) > 20
+    assert [at for at, status in (statuses | repeated).items() if status >= 500] == []
+    assert snapshot() == stored
 
 
 def _forms(world: World, kind: str) -> Iterator[tuple[str, dict[str, str]]]:

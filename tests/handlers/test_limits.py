@@ -1,4 +1,4 @@
-"""One address that asks too often: told when to come again, while others are served."""
+"""An address that asks too often gets a time to retry, while others are served."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_all_processes_count_together(limited: Callable[..., Flask]) -> None:
 
 
 def test_a_limit_is_off_unless_it_is_set(world: World) -> None:
-    """Who trusts everybody that can reach the app sets none."""
+    """An app that trusts all its callers sets no limit."""
     assert set(statuses(world.app, 50)) == {404}
 
 
@@ -88,7 +88,7 @@ def test_without_memcached_nobody_is_limited_and_the_log_says_so(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """An outage of memcached is no outage of the app; it is told once, and its end once."""
+    """An outage of memcached is no outage of the app; its begin and its end are logged once."""
     app = limited()
     with monkeypatch.context() as outage, caplog.at_level(logging.WARNING):
         outage.setattr(type(world.clients.cache), "incr", lambda *args, **options: None)
@@ -96,8 +96,13 @@ def test_without_memcached_nobody_is_limited_and_the_log_says_so(
         assert set(statuses(app, 10 * MOST)) == {404}
     assert statuses(app, MOST + 1)[-1] == 429
 
-    told = [record.getMessage() for record in caplog.records if "addresses" in record.getMessage()]
-    assert told == ["addresses are limited no more: no memcached", "addresses are limited again"]
+    warnings = [
+        record.getMessage() for record in caplog.records if "addresses" in record.getMessage()
+    ]
+    assert warnings == [
+        "addresses are limited no more: no memcached",
+        "addresses are limited again",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -114,7 +119,7 @@ def test_without_memcached_nobody_is_limited_and_the_log_says_so(
 def test_a_caller_cannot_choose_its_address(
     limited: Callable[..., Flask], platform: Any, header: str, mine: str, forged: str
 ) -> None:
-    """S27: only what the platform's front end wrote counts, and one subscriber is one caller."""
+    """S27: only the front end's header counts, and one subscriber is one caller."""
     app = limited(platform)
     assert statuses(app, MOST, headers={header: mine}) == [404] * MOST
 

@@ -1,4 +1,4 @@
-"""Where a request comes from, and under which name: pages of other sites move nothing here."""
+"""Origins and host names of requests: pages of other sites move nothing here."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_a_name_that_was_bound_to_this_machine_is_refused(
     world: World, browser: Browser, snapshot: Callable[[], Any], host: str
 ) -> None:
     """A page whose name leads here by DNS gets no cookie, no token, and moves nothing."""
-    token, before = browser.token(), snapshot()
+    token, stored = browser.token(), snapshot()
     headers = {"Host": host, "Origin": f"http://{host}", "Sec-Fetch-Site": "same-origin"}
 
     seen = [
@@ -46,7 +46,7 @@ def test_a_name_that_was_bound_to_this_machine_is_refused(
     assert {answer.status_code for answer in seen} <= {400, 403}
     assert seen[0].status_code == 400
     assert not any("Set-Cookie" in answer.headers for answer in seen)
-    assert snapshot() == before
+    assert snapshot() == stored
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1:8080", "localhost:8080", "localhost", "127.0.0.1"])
@@ -82,13 +82,13 @@ def test_a_deployed_app_answers_to_the_names_of_its_front_end(world: World, depl
 def test_a_form_from_another_site_is_refused_with_a_good_token(
     browser: Browser, snapshot: Callable[[], Any], headers: dict[str, str]
 ) -> None:
-    """S19: whoever has stolen a token still needs a page of ours to send it from."""
-    token, before = browser.token(), snapshot()
+    """S19: a thief of a token still needs a page of ours to send it from."""
+    token, stored = browser.token(), snapshot()
 
     answer = browser.post("/invitations", NEW_PARTY, token=token, headers=headers)
 
     assert answer.status_code == 403
-    assert snapshot() == before
+    assert snapshot() == stored
 
 
 @pytest.mark.parametrize(

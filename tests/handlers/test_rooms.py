@@ -1,4 +1,4 @@
-"""What an app takes with it when it imports what any app mounts."""
+"""Imports of an app that mounts the library's endpoints."""
 
 from __future__ import annotations
 

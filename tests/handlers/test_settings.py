@@ -75,7 +75,7 @@ def test_app_engine_delivers_to_itself_unless_told_otherwise() -> None:
 
 
 def test_a_deployed_app_trusts_google_alone() -> None:
-    """S8: certificates and issuers of a deployed app are Google's; nobody can set others."""
+    """S8: certificates and issuers of a deployed app are Google's; no setting changes them."""
     settings = DemoSettings.from_environment(ON_CLOUD_RUN)
 
     assert (settings.certs_url, settings.issuers) == (GOOGLE_CERTS_URL, GOOGLE_ISSUERS)
@@ -93,7 +93,7 @@ def test_what_belongs_on_a_laptop_stops_a_deployed_app(platform: str, name: str)
 @pytest.mark.parametrize("project", [None, "", "demo-local", "demo-"])
 @pytest.mark.parametrize("platform", [APP_ENGINE, CLOUD_RUN])
 def test_a_deployed_app_needs_its_project(platform: str, project: str | None) -> None:
-    """A deployed app without a real project's name would write nobody knows where."""
+    """A deployed app without a real project's name would write to an unknown place."""
     env = {**WHOLE[platform], "GOOGLE_CLOUD_PROJECT": project}
 
     with pytest.raises(BadSettingsError, match="GOOGLE_CLOUD_PROJECT"):
@@ -126,7 +126,7 @@ def test_a_laptop_touches_no_real_project(project: str) -> None:
 )
 @pytest.mark.parametrize("empty", [True, False])
 def test_half_a_configuration_is_refused_by_name(platform: str, name: str, empty: bool) -> None:
-    """S8: one emulator and one real service would write where nobody meant."""
+    """S8: one emulator and one real service would write to an unintended place."""
     env = {**WHOLE[platform], name: ""}
     if not empty:
         del env[name]
@@ -215,7 +215,7 @@ def test_streams_keep_a_quarter_of_the_threads_or_as_many_as_is_said(
     ("threads", "given"), [("", "17"), ("8", "5"), ("8", "-1"), ("1", "1"), ("x", ""), ("", "٣")]
 )
 def test_streams_keep_half_of_the_threads_at_most(threads: str, given: str) -> None:
-    """S34: the others answer everybody else; with none left the app answers nobody."""
+    """S34: the other threads answer all other callers; without any the app answers no caller."""
     env = {**LAPTOP, "WORKER_THREADS": threads, "LIVE_STREAMS": given}
 
     with pytest.raises(BadSettingsError, match=r"(LIVE_STREAMS|WORKER_THREADS) must be .*, got"):
@@ -231,7 +231,7 @@ def test_a_page_size_is_a_number_within_bounds(size: str) -> None:
 
 @pytest.mark.parametrize("most", ["0", "-1", "many", "1000001", "9" * 5000])
 def test_a_limit_of_requests_is_a_number_within_bounds(most: str) -> None:
-    """A limit that lets nobody in, or that is none, is noticed at the start."""
+    """A limit of zero requests, or one that is no number, fails at the start."""
     with pytest.raises(BadSettingsError, match="REQUESTS_PER_MINUTE"):
         DemoSettings.from_environment(
             {**LAPTOP, "MEMCACHE_HOSTS": "m:1", "REQUESTS_PER_MINUTE": most}
@@ -239,7 +239,7 @@ def test_a_limit_of_requests_is_a_number_within_bounds(most: str) -> None:
 
 
 def test_a_limit_of_requests_needs_somewhere_to_count() -> None:
-    """A limit that limits nobody is noticed at the start."""
+    """A limit without effect fails at the start."""
     env = {**ON_CLOUD_RUN, "REQUESTS_PER_MINUTE": "600"}
 
     with pytest.raises(BadSettingsError, match="MEMCACHE_HOSTS"):
@@ -270,13 +270,13 @@ def test_a_password_does_not_travel_in_the_clear(platform: str, switch: str, nam
 @pytest.mark.parametrize("switch", ["true", "yes", "on", "01", "1 ", "2", "-1", "false"])
 @pytest.mark.parametrize("platform", WHOLE)
 def test_a_switch_is_on_or_off(platform: str, switch: str) -> None:
-    """What looks like on and would be off is refused at the start."""
+    """A value that looks like on and would be off fails at the start."""
     with pytest.raises(BadSettingsError, match="SMTP_STARTTLS"):
         DemoSettings.from_environment({**WHOLE[platform], "SMTP_STARTTLS": switch})
 
 
 def test_an_app_is_on_one_platform() -> None:
-    """S3: the header that proves the caller on App Engine can be sent by anybody on Cloud Run."""
+    """S3: on Cloud Run any caller can send the header that proves the caller on App Engine."""
     both = {**ON_APP_ENGINE, **ON_CLOUD_RUN}
 
     with pytest.raises(BadSettingsError, match="GAE_ENV and K_SERVICE"):

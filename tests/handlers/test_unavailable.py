@@ -30,7 +30,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("patient")
 def test_a_healthy_app_says_so(browser: Browser) -> None:
-    """All that the app needs answers, and nobody is told to do anything."""
+    """All services that the app needs answer, and the response asks for no action."""
     assert browser.get("/health/live").json == {"live": True}
     ready = browser.get("/health/ready")
     assert (ready.status_code, ready.json and ready.json["ready"]) == (200, True)
@@ -52,7 +52,7 @@ def test_an_app_without_memcached_is_ready_and_slower(world: World) -> None:
 def test_services_are_asked_once_a_second_whoever_asks(
     browser: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """S24: whether the app is ready may be asked by anybody, without a limit."""
+    """S24: any caller may ask for readiness, without a limit."""
     at_s, asked = [0.0], list[float]()
     states = dict.fromkeys(SERVICES, True)
     monkeypatch.setattr(health, "_ask", lambda: asked.append(at_s[0]) or states)
@@ -67,21 +67,23 @@ def test_services_are_asked_once_a_second_whoever_asks(
 def test_nobody_waits_in_line_for_services_that_are_slow(
     browser: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """S24: whoever asks while somebody else does is told what was so before."""
+    """S24: concurrent callers get the last answer."""
     state = browser.app.extensions["health"]
     state.elapsed_s = iter(range(0, 100, 10)).__next__
-    told = list[int]()
+    answers = list[int]()
 
     def ask() -> dict[str, bool]:
         if state._states is not None:  # In the middle of the second question.
-            in_threads(lambda: told.append(Browser(browser.app).get("/health/ready").status_code))
+            in_threads(
+                lambda: answers.append(Browser(browser.app).get("/health/ready").status_code)
+            )
         return dict.fromkeys(SERVICES, state._states is None)
 
     monkeypatch.setattr(health, "_ask", ask)
 
     statuses = [browser.get("/health/ready").status_code for _ in range(2)]
 
-    assert (statuses, told) == ([200, 503], [200])
+    assert (statuses, answers) == ([200, 503], [200])
 
 
 @pytest.fixture
@@ -98,7 +100,7 @@ def alone(world: World, monkeypatch: pytest.MonkeyPatch) -> Browser:
 
 
 def test_an_app_without_its_services_says_which(alone: Browser) -> None:
-    """503 with the names of what is away; the process itself is alive."""
+    """503 with the names of the missing services; the process itself is alive."""
     ready = alone.get("/health/ready")
 
     assert ready.status_code == 503

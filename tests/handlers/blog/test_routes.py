@@ -36,12 +36,12 @@ def posts(world: World) -> World:
 
 
 def links(text: str, rel: str) -> list[str]:
-    found = re.findall(rf'<a rel="{rel}" href="([^"#]+)', text)
-    return [html.unescape(each) for each in found]
+    matches = re.findall(rf'<a rel="{rel}" href="([^"#]+)', text)
+    return [html.unescape(link) for link in matches]
 
 
 def numbers(text: str) -> list[int]:
-    return [int(each) for each in re.findall(r'<h2><a href="/blog/(\d+)"', text)]
+    return [int(number) for number in re.findall(r'<h2><a href="/blog/(\d+)"', text)]
 
 
 READ = ["/blog", "/blog?page_size=2", "/blog/1", "/blog/1?page_size=1", "/blog/tags/paging"]
@@ -75,8 +75,8 @@ def test_a_reader_walks_there_and_back(posts: World, browser: Browser) -> None:
     while following := links(pages[-1], "next"):
         pages.append(browser.get(following[0]).text)
     back = [pages[-1]]
-    while before := links(back[-1], "prev"):
-        back.append(browser.get(before[0]).text)
+    while previous := links(back[-1], "prev"):
+        back.append(browser.get(previous[0]).text)
 
     assert [numbers(page) for page in pages] == [[5, 4], [3, 2], [1]]
     assert [numbers(page) for page in back] == [[1], [3, 2], [5, 4]]
@@ -97,7 +97,7 @@ def test_threads_are_walked_through(posts: World, browser: Browser) -> None:
 
 
 def test_a_token_of_another_list_is_refused(posts: World, browser: Browser) -> None:
-    """S14: of another tag, another post, the comments, or nobody: 400, and no row is read."""
+    """S14: a token for another tag, another post or the comments, or a forged one: 400, no read."""
     of_all = links(browser.get("/blog?page_size=2").text, "next")[0].partition("?")[2]
     of_tag = links(browser.get("/blog/tags/paging?page_size=2").text, "next")[0].partition("?")[2]
     of_post = links(browser.get("/blog/1?page_size=1").text, "next")[0].partition("?")[2]
@@ -123,14 +123,14 @@ UNKNOWN = ["9", "0", "01", "-1", "x", "９", "1" * 11, "9" * 90, "1.0", "%00", "
 
 @pytest.mark.parametrize("number", UNKNOWN, ids=lambda text: text[:8])
 def test_a_post_that_is_not_there_is_404(posts: World, browser: Browser, number: str) -> None:
-    """S28: by whatever number it is asked for."""
+    """S28: for every number in the address."""
     for path in ("", "/edit", "/comments/new", "/comments/x"):
         assert browser.get(f"/blog/{number}{path}").status_code == 404
     assert browser.get(f"/blog/tags/{number * 40}").status_code == 404
 
 
 def test_a_page_shows_texts_as_texts(world: World, browser: Browser) -> None:
-    """S16: no new element or attribute, whatever a name or a comment says."""
+    """S16: no name or comment adds an element or an attribute."""
     written(world, 1)
     said(world, 1, "plain", ADA)
     plain = set(tags(browser.get("/blog/1").text))
@@ -156,15 +156,15 @@ def test_the_feed_is_atom(posts: World, browser: Browser) -> None:
     assert response.headers["Content-Type"] == "application/atom+xml; charset=utf-8"
     feed = ElementTree.fromstring(response.data)
     entries = feed.findall(f"{ATOM}entry")
-    ids = [each.findtext(f"{ATOM}id") or "" for each in (feed, *entries)]
-    assert all(each.startswith("urn:uuid:") for each in ids)
+    ids = [entry.findtext(f"{ATOM}id") or "" for entry in (feed, *entries)]
+    assert all(id_.startswith("urn:uuid:") for id_ in ids)
     assert len(set(ids)) == 6
-    again = ElementTree.fromstring(browser.get("/blog/feed.atom").data)
-    assert again.findtext(f"{ATOM}id") == ids[0]
+    repeated = ElementTree.fromstring(browser.get("/blog/feed.atom").data)
+    assert repeated.findtext(f"{ATOM}id") == ids[0]
     assert entries[2].findtext(f"{ATOM}title") == "<b>&amp; 夏"
-    for each in (feed, *entries):
+    for entry in (feed, *entries):
         for name in ("id", "title", "updated"):
-            assert each.findtext(f"{ATOM}{name}")
+            assert entry.findtext(f"{ATOM}{name}")
     assert entries[0].findtext(f"{ATOM}summary") == "They begin beyond a row."
     assert entries[0].find(f"{ATOM}link").get("href") == "/blog/5"
 
@@ -192,18 +192,18 @@ def test_a_page_says_what_it_cost(posts: World, browser: Browser) -> None:
 def test_what_pages_cost_is_measured_once_for_all_and_not_without_end(
     posts: World, browser: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By offset a measurement reads what it skips: no further than a page, and kept for a while."""
+    """By offset a measurement reads skipped rows, too: up to a page, and cached for a while."""
     monkeypatch.setattr("pipelines.blog.cost.PAGE_SIZE", 2)
     monkeypatch.setattr("pipelines.blog.cost.MAX_PAGE", 2)
 
     first = browser.get("/blog/cost").text
-    before = posts.clients.meter.cost()
-    again = browser.get("/blog/cost").text
+    cost_before = posts.clients.meter.cost()
+    repeated = browser.get("/blog/cost").text
 
     assert "Page 2" in first
     assert "Page 3" not in first
-    assert (posts.clients.meter.cost() - before).reads == 0
-    assert "Page 2" in again
+    assert (posts.clients.meter.cost() - cost_before).reads == 0
+    assert "Page 2" in repeated
 
 
 def test_what_is_new_is_shown_to_whoever_asks(posts: World, browser: Browser) -> None:
@@ -216,10 +216,10 @@ def test_what_is_new_is_shown_to_whoever_asks(posts: World, browser: Browser) ->
     posts.clock.sleep(1)
     said(posts, 1, "five", ADA)
 
-    found = browser.get(address).text
-    assert "2 new comments" in found
-    assert re.findall(r'<p class="comment-text">(\w+)</p>', found) == ["four", "five"]
-    following = html.unescape(re.findall(r'data-next="([^"]+)"', found)[0])
+    text = browser.get(address).text
+    assert "2 new comments" in text
+    assert re.findall(r'<p class="comment-text">(\w+)</p>', text) == ["four", "five"]
+    following = html.unescape(re.findall(r'data-next="([^"]+)"', text)[0])
     assert "No new comments" in browser.get(following).text
     said(posts, 1, "six", BOB)
     assert re.findall(r'<p class="comment-text">(\w+)</p>', browser.get(following).text) == ["six"]

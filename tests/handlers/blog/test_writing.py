@@ -1,4 +1,4 @@
-"""Pages of the blog that are written to: what a form does once, whose it is, what is refused."""
+"""Pages of the blog for writers: forms act once, know their author, refuse bad input."""
 
 from __future__ import annotations
 
@@ -78,19 +78,21 @@ def test_a_change_whose_commit_is_not_answered_leaves_no_old_front_page(
 def test_a_form_sent_again_before_its_cookie_came_counts_once(
     world: World, browser: Browser
 ) -> None:
-    """A first comment whose answer was lost: the author is that of the form."""
+    """A first comment whose response was lost: its form names the author."""
     where = publish(browser)
-    first, again = Browser(world.app), Browser(world.app)
+    first, other = Browser(world.app), Browser(world.app)
 
-    addresses = {say(each, where, "Hello", OTHER).headers["Location"] for each in (first, again)}
+    addresses = {
+        say(response, where, "Hello", OTHER).headers["Location"] for response in (first, other)
+    }
 
     assert len(addresses) == 1
-    assert [each.text for each in threads(world, 1)] == ["Hello"]
+    assert [comment.text for comment in threads(world, 1)] == ["Hello"]
 
 
 def test_a_preview_saves_nothing(browser: Browser, snapshot: Callable[[], Any]) -> None:
-    """It shows what would be published, and keeps what was typed."""
-    before = snapshot()
+    """It previews the post, and keeps the input."""
+    stored = snapshot()
 
     page = browser.post("/blog/posts", {"id": FORM, **POST, "preview": "1"}).text
 
@@ -98,11 +100,11 @@ def test_a_preview_saves_nothing(browser: Browser, snapshot: Callable[[], Any]) 
     assert "<em>begin</em>" in page
     assert 'value="On pages"' in page
     assert f'name="id" value="{FORM}"' in page
-    assert snapshot() == before
+    assert snapshot() == stored
 
 
 def test_a_comment_is_said_replied_to_and_deleted(world: World, browser: Browser) -> None:
-    """The answer leads to the comment; a reply stands below; a deleted one keeps its place."""
+    """The response leads to the comment; replies are below it; a deleted one keeps its place."""
     where = publish(browser)
     link = say(browser, where, "Hello <3", OTHER).headers["Location"]
     page = browser.get(browser.get(link).headers["Location"].partition("#")[0]).text
@@ -114,21 +116,21 @@ def test_a_comment_is_said_replied_to_and_deleted(world: World, browser: Browser
     say(browser, where, "Hi", "c" * 32, reply_to=name)
     browser.post(f"{where}/comments/delete", {"comment": name})
 
-    assert [(each.text, each.depth) for each in threads(world, 1)] == [("", 0), ("Hi", 1)]
+    assert [(comment.text, comment.depth) for comment in threads(world, 1)] == [("", 0), ("Hi", 1)]
     assert "was deleted by its author" in browser.get(where).text
 
 
 def test_nobody_changes_what_somebody_else_wrote(
     world: World, browser: Browser, snapshot: Callable[[], Any]
 ) -> None:
-    """S28: edit, delete, a comment of another: 404, as for what is not there."""
+    """S28: edit, delete, another author's comment: 404, as for a missing one."""
     where = publish(browser)
     say(browser, where, "Mine", OTHER)
     with world.context():
         name = Comment.query().get().key.id()
     eve, nobody = Browser(world.app), Browser(world.app)
     publish(eve, "e" * 32, name="Ada")
-    before = snapshot()
+    stored = snapshot()
 
     for stranger in (eve, nobody):
         for there in ("/blog/1", "/blog/9"):
@@ -138,7 +140,7 @@ def test_nobody_changes_what_somebody_else_wrote(
         assert stranger.post("/blog/1/comments/delete", {"comment": name}).status_code == 404
         assert "Edit" not in stranger.get("/blog/1").text.partition("<article>")[2]
 
-    assert snapshot() == before
+    assert snapshot() == stored
 
 
 def test_nobody_becomes_an_author_by_a_form_id(
@@ -151,27 +153,27 @@ def test_nobody_becomes_an_author_by_a_form_id(
     said(world, 1, "Sample", sample)
     say(browser, where, "Mine", OTHER)
     with world.context():
-        authors = {each.author_id for each in [*Post.query().fetch(), *Comment.query().fetch()]}
-        names = [each.key.id() for each in Comment.query().fetch()]
+        authors = {row.author_id for row in [*Post.query().fetch(), *Comment.query().fetch()]}
+        names = [comment.key.id() for comment in Comment.query().fetch()]
     assert len(authors) == len(names) == 2
 
     for author_id in authors:
         eve = Browser(world.app)
-        mine = publish(eve, author_id + "0" * 16, title="By Eve")
-        assert eve.get(f"{mine}/edit").status_code == 200
-        before = snapshot()
+        copy = publish(eve, author_id + "0" * 16, title="By Eve")
+        assert eve.get(f"{copy}/edit").status_code == 200
+        stored = snapshot()
         for path in ("/blog/1", "/blog/2"):
             assert eve.post(f"{path}/edit", {**POST, "title": "Taken"}).status_code == 404
             assert eve.post(f"{path}/delete").status_code == 404
         for name in names:
             assert eve.post("/blog/1/comments/delete", {"comment": name}).status_code == 404
-        assert snapshot() == before
+        assert snapshot() == stored
 
 
 def test_nobody_becomes_the_author_of_a_form_that_was_sent_signed_in(
     world: World, browser: Browser
 ) -> None:
-    """S28: who sends it again is led to the post, and signed in as somebody else."""
+    """S28: another sender of the form is led to the post, and signed in as another author."""
     publish(browser)
     where = publish(browser, OTHER)
     eve = Browser(world.app)
@@ -217,15 +219,15 @@ BAD_POSTS: list[dict[str, str]] = [
 def test_what_is_no_post_is_sent_back(
     browser: Browser, snapshot: Callable[[], Any], fields: dict[str, str]
 ) -> None:
-    """S15, S16: 400 with a sentence at the field, what was typed is kept, nothing is stored."""
-    before = snapshot()
+    """S15, S16: 400 with a sentence at the field, the input kept, nothing stored."""
+    stored = snapshot()
 
     response = browser.post("/blog/posts", {"id": FORM, **POST, **fields})
 
     assert response.status_code == 400
     assert 'role="alert"' in response.text
     assert f'id="{next(iter(fields))}-error"' in response.text
-    assert snapshot() == before
+    assert snapshot() == stored
 
 
 @pytest.mark.parametrize("text", ["", " ", "x" * 5000, "a\x00"], ids=lambda text: repr(text[:5]))
@@ -234,19 +236,19 @@ def test_what_is_no_comment_is_sent_back(
 ) -> None:
     """The post's page with a sentence at the field; nothing is stored."""
     where = publish(browser)
-    before = snapshot()
+    stored = snapshot()
 
     response = browser.post(f"{where}/comments", {"id": OTHER, "text": text})
 
     assert response.status_code == 400
     assert 'id="text-error"' in response.text
-    assert snapshot() == before
+    assert snapshot() == stored
 
 
 def test_a_comment_with_no_place_is_404(browser: Browser, snapshot: Callable[[], Any]) -> None:
     """S28: on no post, or in reply to nothing, to another post's or to something made up."""
     where = publish(browser)
-    before = snapshot()
+    stored = snapshot()
 
     statuses = [browser.post("/blog/9/comments", {"id": OTHER, "text": "x"}).status_code]
     for name in ("x", "demo|0000000002|0|x!y!z", "demo|0000000001|0|" + "9" * 150, "é"):
@@ -256,7 +258,7 @@ def test_a_comment_with_no_place_is_404(browser: Browser, snapshot: Callable[[],
     statuses += [browser.post(f"{where}/comments/delete", {}).status_code]
 
     assert set(statuses) == {404}
-    assert snapshot() == before
+    assert snapshot() == stored
 
 
 def test_what_strangers_type_is_shown_as_text(browser: Browser) -> None:
@@ -269,9 +271,9 @@ def test_what_strangers_type_is_shown_as_text(browser: Browser) -> None:
         form = {**POST, "title": text, "body": f"    {text}"}
         assert browser.post("/blog/1/edit", form).status_code == 303
         for page in pages:
-            found = browser.get(page).text
-            assert set(tags(found)) - plain[page] <= {("pre", ""), ("code", "")}
-            assert text.partition("\n")[0] in html.unescape(found)
+            page_text = browser.get(page).text
+            assert set(tags(page_text)) - plain[page] <= {("pre", ""), ("code", "")}
+            assert text.partition("\n")[0] in html.unescape(page_text)
 
 
 FORMS: dict[str, dict[str, str]] = {
@@ -292,7 +294,7 @@ def test_a_form_without_our_token_does_nothing(
     """S19: no token, a stranger's, JSON, or a page from elsewhere."""
     publish(browser)
     stranger = Browser(world.app).token()
-    before = snapshot()
+    stored = snapshot()
 
     responses = [
         browser.client.post(path, data=FORMS[path]),
@@ -303,13 +305,13 @@ def test_a_form_without_our_token_does_nothing(
     ]
 
     assert [response.status_code for response in responses] == [403] * 5
-    assert snapshot() == before
+    assert snapshot() == stored
 
 
 def test_a_form_sent_again_after_a_key_was_replaced_counts_once(
     world: World, browser: Browser
 ) -> None:
-    """S22: whoever sent it is the author of what it has made, and may change it."""
+    """S22: the sender is the author of its post, and may change it."""
     where = publish(browser)
     name = say(Browser(world.app), where, "Hello", OTHER).headers["Location"]
     keys = ("another-key-of-some-length-9876543210-zxy", *world.settings.secret_keys)
@@ -332,11 +334,12 @@ def test_a_form_sent_again_after_a_key_was_replaced_counts_once(
 
 def test_a_name_begins_another_session(world: World, browser: Browser) -> None:
     """S21: the token of the session before is refused; the cookie holds a name and no secret."""
-    old = browser.token()
+    old_token = browser.token()
     publish(browser)
 
     assert (
-        browser.post("/blog/1/comments", {"id": OTHER, "text": "x"}, token=old).status_code == 403
+        browser.post("/blog/1/comments", {"id": OTHER, "text": "x"}, token=old_token).status_code
+        == 403
     )
     assert "You write as <b>Ada</b>" in browser.get("/blog/1").text
     browser.post("/blog/sign-out")
@@ -386,7 +389,7 @@ def test_a_blog_with_posts_is_not_filled(browser: Browser) -> None:
 def test_the_front_page_is_read_once_for_all_and_follows_what_is_published(
     world: World, browser: Browser
 ) -> None:
-    """Served from memcached, until somebody publishes; a button forgets it."""
+    """Served from memcached until the next post; a button refreshes it."""
     publish(browser, title="First")
     assert "Read from Datastore" in browser.get("/blog").text
     served = browser.get("/blog").text
@@ -403,7 +406,7 @@ def test_the_front_page_is_read_once_for_all_and_follows_what_is_published(
 
 
 def test_pages_of_a_blog_whose_posts_are_gone(browser: Browser) -> None:
-    """What its pages cost can be asked all the same."""
+    """The page of costs works all the same."""
     publish(browser)
     browser.post("/blog/1/delete", {})
 

@@ -1,4 +1,4 @@
-"""The page of counters: what its forms do once, what they refuse, and whether it adds up."""
+"""The page of counters: forms act once, refuse bad input, and the counts add up."""
 
 from __future__ import annotations
 
@@ -63,10 +63,10 @@ def test_what_is_empty_says_what_to_do(browser: Browser) -> None:
 def test_a_click_counts_once_for_its_form(browser: Browser, world: World) -> None:
     """E1: sent twice, it says so; a negative one takes away."""
     browser.post("/counters/clicks", {"id": FORM, "amount": "5"})
-    again = browser.post("/counters/clicks", {"id": FORM, "amount": "5"}, follow_redirects=True)
+    repeated = browser.post("/counters/clicks", {"id": FORM, "amount": "5"}, follow_redirects=True)
     browser.post("/counters/clicks", {"id": OTHER, "amount": "-7"})
 
-    assert "This form was sent before" in again.text
+    assert "This form was sent before" in repeated.text
     assert total(world) == -2
     assert browser.get("/counters").text.count("exactly") == 4
 
@@ -75,15 +75,15 @@ def test_a_click_counts_once_for_its_form(browser: Browser, world: World) -> Non
 def test_a_bad_amount_changes_nothing(
     browser: Browser, snapshot: Callable[[], Any], amount: str
 ) -> None:
-    """S15, S16: a clear 400, and what was typed is text."""
-    before = snapshot()
+    """S15, S16: a clear 400, and the input is shown as text."""
+    stored = snapshot()
     answer = browser.post("/counters/clicks", {"id": FORM, "amount": amount})
 
     assert answer.status_code == 400
     assert "A whole number from" in answer.text
     assert "<img" not in answer.text
     assert tags(answer.text)
-    assert snapshot() == before
+    assert snapshot() == stored
 
 
 def test_a_load_is_counted_in_all_four_ways(browser: Browser, world: World) -> None:
@@ -120,16 +120,16 @@ def test_a_load_is_counted_in_all_four_ways(browser: Browser, world: World) -> N
 def test_a_bad_load_changes_nothing(
     browser: Browser, snapshot: Callable[[], Any], wrong: dict[str, str]
 ) -> None:
-    """S15: the bounds are those of the sliders, whoever sends the form."""
-    before = snapshot()
+    """S15: the sliders' bounds hold for every sender of the form."""
+    stored = snapshot()
     answer = browser.post("/counters/loads", {"id": FORM, **LOAD, **wrong})
 
     assert answer.status_code == 400
-    assert snapshot() == before
+    assert snapshot() == stored
 
 
 def test_shards_are_set_by_hand_and_adapt_again(browser: Browser, world: World) -> None:
-    """E2: the page shows each shard, and those that are being drained."""
+    """E2: the page shows each shard, including draining ones."""
     browser.post("/counters/clicks", {"id": FORM, "amount": "5"})
     grown = browser.post("/counters/shards", {"how": "by-hand", "shards": "20"})
     page = browser.get("/counters").text
@@ -153,11 +153,11 @@ def test_a_number_of_shards_that_cannot_be_changes_nothing(
     browser: Browser, snapshot: Callable[[], Any], shards: str
 ) -> None:
     """S15: a clear 400."""
-    before = snapshot()
+    stored = snapshot()
     answer = browser.post("/counters/shards", {"how": "by-hand", "shards": shards})
 
     assert answer.status_code == 400
-    assert snapshot() == before
+    assert snapshot() == stored
 
 
 def test_the_limit_is_simulated_on_a_laptop_until_it_is_switched_off(
@@ -197,7 +197,7 @@ def test_a_deployed_app_has_no_such_switch(browser: Browser, world: World) -> No
 def test_a_wrong_field_is_bound_to_its_message(
     browser: Browser, path: str, field: str, form: dict[str, str]
 ) -> None:
-    """A screen reader says what is wrong when it comes to the field, and the eye finds it there."""
+    """A screen reader reads the error at its field, and the eye finds it there."""
     page = browser.post(path, form | {"id": FORM}).text
 
     (control,) = re.findall(rf'<(?:input|select)[^>]* id="{field}"[^>]*>', page.replace("\n", " "))

@@ -1,4 +1,4 @@
-"""What tests of grades share: a student."""
+"""Fixture for tests of grades: a student."""
 
 from __future__ import annotations
 

@@ -21,13 +21,13 @@ DELETE = f"/grades/students/{ADA}/delete"
 
 def stored(world: World) -> list[tuple[str, int, int]]:
     with world.context():
-        found = Student.query().fetch()
-    return sorted((student.name, student.grade, student.points) for student in found)
+        students = Student.query().fetch()
+    return sorted((student.name, student.grade, student.points) for student in students)
 
 
 def bars(text: str) -> dict[int, int]:
     """Return the chart of a page, from the words that tell the same."""
-    told = text.partition("Students by grade:")[2].partition('"')[0]
-    found = re.findall(r"grade (\d+): ([\d\u202f]+)", told)
-    counts = {int(grade): int(count.replace("\u202f", "")) for grade, count in found}
+    chart = text.partition("Students by grade:")[2].partition('"')[0]
+    matches = re.findall(r"grade (\d+): ([\d\u202f]+)", chart)
+    counts = {int(grade): int(count.replace("\u202f", "")) for grade, count in matches}
     return {grade: count for grade, count in counts.items() if count}

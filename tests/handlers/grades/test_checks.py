@@ -22,7 +22,7 @@ pytestmark = pytest.mark.parametrize("services", ["datastore"], indirect=True)
 def test_teachers_are_joined_to_their_grade(
     world: World, browser: Browser, ada: TestResponse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Added once for each form, let go, and no more than there is room for."""
+    """Added once for each form, removed again, and bounded by the room."""
     monkeypatch.setattr(students, "MAX_TEACHERS", 1)
     for _ in range(2):
         browser.post("/grades/teachers", {"id": "c" * 32, "grade": "7"})
@@ -45,7 +45,7 @@ def test_teachers_are_joined_to_their_grade(
 def test_verify_says_that_nothing_drifts_and_rebuild_changes_the_table(
     world: World, browser: Browser, ada: TestResponse
 ) -> None:
-    """Progress while they go on; drift 0, and the same bars from a new table, afterwards."""
+    """Progress while they run; afterwards drift 0, and the same bars from a new table."""
     browser.post("/grades/verify", {"id": "c" * 32})
     assert "Verifying" in browser.get("/grades/live").text
     world.settle()
@@ -64,7 +64,7 @@ def test_verify_says_that_nothing_drifts_and_rebuild_changes_the_table(
 def test_a_verification_says_what_it_waits_for(
     world: World, browser: Browser, ada: TestResponse
 ) -> None:
-    """A change on its way, and not just that it goes on."""
+    """A pending change itself, not only that there is one."""
     with world.context():
         students.change_student(world.clients, DEMO, ADA, StudentDetails("Ada", 7, 1))
     browser.post("/grades/verify", {"id": "c" * 32})
@@ -136,7 +136,7 @@ def test_the_largest_school_is_for_a_deployed_app(world: World, browser: Browser
 def test_reading_costs_a_read_a_bar(
     world: World, browser: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What the page says of itself is what the view says; as many students as reach every bar."""
+    """The page's counts equal the view's, with enough students to reach every bar."""
     monkeypatch.setattr("handlers.grades.routes.MADE_UP", 100)
     browser.post("/grades/made-up", {"id": LIST})
     world.settle()

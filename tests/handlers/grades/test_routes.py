@@ -1,4 +1,4 @@
-"""The page of students by grade: what its forms do once, and what they refuse."""
+"""The page of students by grade: forms act once, and refuse bad input."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_the_front_page_and_the_menu_lead_here(browser: Browser) -> None:
 
 @pytest.mark.parametrize("school", ["x", "", "sample-7", "demo:", "a" * 200, "é"])
 def test_a_school_that_is_not_there_is_404(browser: Browser, school: str) -> None:
-    """S28: nobody makes a school by asking for it."""
+    """S28: reading a school creates none."""
     for path in ("/grades", "/grades/live"):
         response = browser.get(path, query_string={"school": school})
         assert response.status_code == 404
@@ -95,9 +95,9 @@ def test_a_student_is_added_moved_and_deleted(
     assert 'value="Ada L."' in second.text
     assert bars(browser.get("/grades").text) == {8: 1}
 
-    gone = browser.post(DELETE)
+    deletion = browser.post(DELETE)
     world.settle()
-    assert bars(browser.get(gone.headers["Location"]).text) == {}
+    assert bars(browser.get(deletion.headers["Location"]).text) == {}
     assert browser.post(DELETE).status_code == 303
     assert stored(world) == []
 
@@ -122,15 +122,15 @@ def test_a_form_sent_twice_works_once(
     world: World, browser: Browser, ada: TestResponse, snapshot: Callable[[], Any]
 ) -> None:
     """S25: add, change and delete again: nothing more is stored, and the page says so."""
-    before = snapshot()
+    stored = snapshot()
 
-    again = browser.post("/grades/students", STUDENT, follow_redirects=True)
+    repeated = browser.post("/grades/students", STUDENT, follow_redirects=True)
     same = browser.post(CHANGE, {"name": "Ada", "grade": "7", "points": "92"})
 
-    assert "was done before" in again.text
+    assert "was done before" in repeated.text
     assert same.status_code == 303
     world.settle()
-    assert snapshot() == before
+    assert snapshot() == stored
 
 
 BAD_FIELDS = [
@@ -160,8 +160,8 @@ BAD_FIELDS = [
 def test_words_that_make_no_student_are_sent_back(
     browser: Browser, ada: TestResponse, snapshot: Callable[[], Any], field: str, value: str
 ) -> None:
-    """S15: 400, a sentence at the field, what was typed still there, and nothing changed."""
-    before = snapshot()
+    """S15: 400, a sentence at the field, the input kept, and nothing changed."""
+    stored = snapshot()
     form = {"id": "b" * 32, "name": "Kept text", "grade": "7", "points": "92", field: value}
 
     added = browser.post("/grades/students", form)
@@ -171,7 +171,7 @@ def test_words_that_make_no_student_are_sent_back(
     assert f'id="{field}-error"' in added.text
     assert "Kept text" in added.text or field == "name"
     assert "Ada was not saved" in changed.text
-    assert snapshot() == before
+    assert snapshot() == stored
 
 
 @pytest.mark.parametrize("name", ["庭　花子", "👩‍👩‍👧", "x" * 120, "O'Brien", "Ångström"])
@@ -186,7 +186,7 @@ def test_a_form_needs_an_id_of_ours(
     browser: Browser, snapshot: Callable[[], Any], form_id: str
 ) -> None:
     """S25: an id that no page of ours made is refused, and never becomes a key."""
-    before = snapshot()
+    stored = snapshot()
     forms = {
         "/grades/students": STUDENT,
         "/grades/lists": {"pasted": "Ada,7,92"},
@@ -200,22 +200,22 @@ def test_a_form_needs_an_id_of_ours(
     responses = [browser.post(path, {**form, "id": form_id}) for path, form in forms.items()]
 
     assert {response.status_code for response in responses} == {400}
-    assert snapshot() == before
+    assert snapshot() == stored
 
 
 @pytest.mark.parametrize("student_id", ["b" * 32, "x", "A" * 32, "a" * 33, "..%2f..", "é"])
 def test_a_student_that_is_not_there_is_404(
     browser: Browser, ada: TestResponse, snapshot: Callable[[], Any], student_id: str
 ) -> None:
-    """S28: nobody is changed or deleted, whatever the rest of the form says."""
-    before = snapshot()
+    """S28: no student is changed or deleted, for any other field of the form."""
+    stored = snapshot()
     paths = [f"/grades/students/{student_id}/{verb}" for verb in ("change", "delete", "nothing")]
     good = {"name": "Eve", "grade": "7", "points": "1"}
 
     responses = [browser.post(path, form) for path in paths for form in (good, {"grade": "99"})]
 
     assert {response.status_code for response in responses} == {404}
-    assert snapshot() == before
+    assert snapshot() == stored
 
 
 @pytest.mark.parametrize(
@@ -269,7 +269,7 @@ def test_a_form_without_our_token_does_nothing(
     browser: Browser, ada: TestResponse, snapshot: Callable[[], Any], path: str
 ) -> None:
     """S19: no token, a wrong one, or one from elsewhere."""
-    before = snapshot()
+    stored = snapshot()
 
     responses = [
         browser.client.post(path, data=FORMS[path]),
@@ -278,7 +278,7 @@ def test_a_form_without_our_token_does_nothing(
     ]
 
     assert [response.status_code for response in responses] == [403] * 3
-    assert snapshot() == before
+    assert snapshot() == stored
 
 
 @pytest.mark.parametrize("text", XSS)

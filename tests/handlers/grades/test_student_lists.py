@@ -35,14 +35,14 @@ JUNK = {
 def test_a_file_that_is_no_list_is_refused_with_a_sentence(
     browser: Browser, snapshot: Callable[[], Any], content: bytes, message: str
 ) -> None:
-    """S23: 400, what is wrong with it, and nothing stored."""
-    before = snapshot()
+    """S23: 400, the reason, and nothing stored."""
+    stored = snapshot()
 
     response = browser.post("/grades/lists", {"id": LIST, "file": (io.BytesIO(content), "x.csv")})
 
     assert response.status_code == 400
     assert message.casefold() in response.text.casefold()
-    assert snapshot() == before
+    assert snapshot() == stored
 
 
 @pytest.mark.parametrize("form", TOO_LARGE.values(), ids=TOO_LARGE)
@@ -50,7 +50,7 @@ def test_a_form_that_is_too_large_is_413(
     browser: Browser, snapshot: Callable[[], Any], form: dict[str, Any]
 ) -> None:
     """S23: refused before it is read to its end."""
-    before = snapshot()
+    stored = snapshot()
     files = {
         name: (io.BytesIO(b"x" * value[0]), value[1]) if isinstance(value, tuple) else value
         for name, value in form.items()
@@ -58,7 +58,7 @@ def test_a_form_that_is_too_large_is_413(
 
     assert browser.post("/grades/lists", files).status_code == 413
     assert browser.post("/grades/students", {**STUDENT, "name": "x" * 2**20}).status_code == 413
-    assert snapshot() == before
+    assert snapshot() == stored
 
 
 def test_bad_rows_are_listed_by_line_and_the_others_are_in(world: World, browser: Browser) -> None:

@@ -31,19 +31,19 @@ JUNK = {
 def test_a_file_that_is_no_list_is_refused_with_a_sentence(
     browser: Browser, snapshot: Callable[[], Any], content: bytes, message: str
 ) -> None:
-    """S23: 400, what is wrong with it, and nothing stored."""
+    """S23: 400, the reason, and nothing stored."""
     browser.create_party(ID)
-    before = snapshot()
+    stored = snapshot()
 
     response = browser.post(f"{PAGE}/guests", upload(content))
 
     assert response.status_code == 400
     assert message.casefold() in response.text.casefold()
-    assert snapshot() == before
+    assert snapshot() == stored
 
 
 def test_rows_can_be_pasted(world: World, browser: Browser) -> None:
-    """The same import reads a file and what was typed."""
+    """The same import reads a file and pasted text."""
     browser.create_party(ID)
 
     response = browser.post(f"{PAGE}/guests", {"id": "b" * 32, "pasted": "花子, h@example.com\r\n"})
@@ -57,11 +57,11 @@ def test_a_second_file_at_a_time_is_told_to_wait(browser: Browser, bare_party: s
     """409: nothing is lost, the next press works when the first file has been read."""
     assert browser.post(f"{PAGE}/guests", upload(GUESTS, form_id="1" * 32)).status_code == 303
 
-    again = browser.post(f"{PAGE}/guests", upload(GUESTS, form_id="2" * 32))
+    repeated = browser.post(f"{PAGE}/guests", upload(GUESTS, form_id="2" * 32))
     sample = browser.post(f"{PAGE}/sample-guests", {"id": "3" * 32, "count": "10"})
 
-    assert (again.status_code, sample.status_code) == (409, 409)
-    assert "still being read" in again.text
+    assert (repeated.status_code, sample.status_code) == (409, 409)
+    assert "still being read" in repeated.text
 
 
 def test_a_form_of_another_party_is_refused(browser: Browser, party: str) -> None:
@@ -78,12 +78,12 @@ def test_a_number_of_guests_that_is_not_offered_is_400(
     browser: Browser, bare_party: str, snapshot: Callable[[], Any], count: str
 ) -> None:
     """S15: one of four numbers, or nothing at all."""
-    before = snapshot()
+    stored = snapshot()
 
     response = browser.post(f"{PAGE}/sample-guests", {"id": "3" * 32, "count": count})
 
     assert response.status_code == 400
-    assert snapshot() == before
+    assert snapshot() == stored
 
 
 @pytest.mark.parametrize("form", TOO_LARGE.values(), ids=TOO_LARGE)
@@ -91,7 +91,7 @@ def test_a_form_that_is_too_large_is_413(
     browser: Browser, bare_party: str, snapshot: Callable[[], Any], form: dict[str, Any]
 ) -> None:
     """S23: refused before it is read to its end."""
-    before = snapshot()
+    stored = snapshot()
     files = {
         name: (io.BytesIO(b"x" * value[0]), value[1]) if isinstance(value, tuple) else value
         for name, value in form.items()
@@ -101,7 +101,7 @@ def test_a_form_that_is_too_large_is_413(
 
     assert response.status_code == 413
     assert "too large" in response.text
-    assert snapshot() == before
+    assert snapshot() == stored
 
 
 def test_a_million_fields_are_refused_unread(browser: Browser, bare_party: str) -> None:

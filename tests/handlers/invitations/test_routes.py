@@ -81,9 +81,9 @@ BAD_DETAILS = [
 def test_details_that_make_no_party_are_sent_back(
     browser: Browser, snapshot: Callable[[], Any], name: str, value: str
 ) -> None:
-    """S15: 400 with a sentence, what was typed still there, and nothing stored or changed."""
+    """S15: 400 with a sentence, the input kept, and nothing stored or changed."""
     browser.create_party(ID)
-    before = snapshot()
+    stored = snapshot()
     form = {**PARTY, "title": "Kept text", name: value}
 
     created = browser.post("/invitations", {"id": "d" * 32, **form})
@@ -93,7 +93,7 @@ def test_details_that_make_no_party_are_sent_back(
         assert response.status_code == 400
         assert f'id="{name}-error"' in response.text
         assert "Kept text" in response.text or name == "title"
-    assert snapshot() == before
+    assert snapshot() == stored
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_details_in_any_script_make_a_party(browser: Browser, name: str, value: 
 
 
 def test_saving_what_is_shown_changes_nothing(world: World, browser: Browser) -> None:
-    """A form sent back as it came is no news, whatever seconds the date came with."""
+    """A form that is sent back unchanged changes nothing, with any seconds in its date."""
     browser.create_party(ID, when="2030-05-01T19:30:45.5")
 
     browser.post(f"{PAGE}/details", PARTY)
@@ -140,15 +140,15 @@ ODD_IDS = ["x", "A" * 32, "a" * 31, "a" * 33, "é" * 32, "a" * 31 + "%0a", "..%2
 def test_a_party_that_is_not_there_is_404(
     browser: Browser, snapshot: Callable[[], Any], party_id: str
 ) -> None:
-    """S28: a wrong id and a missing party look the same, whatever is asked of it."""
-    before = snapshot()
+    """S28: a wrong id and a missing party look the same on every route."""
+    stored = snapshot()
 
-    found = [browser.get(f"/invitations/{party_id}"), browser.get(f"/invitations/{party_id}/live")]
+    pages = [browser.get(f"/invitations/{party_id}"), browser.get(f"/invitations/{party_id}/live")]
     for verb in ("details", "guests", "sample-guests", "send", "sends/x/cancel", "sends/x/retry"):
-        found.append(browser.post(f"/invitations/{party_id}/{verb}", {"id": "d" * 32, **PARTY}))
+        pages.append(browser.post(f"/invitations/{party_id}/{verb}", {"id": "d" * 32, **PARTY}))
 
-    assert {response.status_code for response in found} == {404}
-    assert snapshot() == before
+    assert {response.status_code for response in pages} == {404}
+    assert snapshot() == stored
 
 
 @pytest.mark.parametrize("form_id", ["", "x", *ODD_IDS[1:4], "a" * 31 + "\n", "../../etc"])
@@ -156,7 +156,7 @@ def test_a_form_needs_an_id_of_ours(
     browser: Browser, bare_party: str, snapshot: Callable[[], Any], form_id: str
 ) -> None:
     """S25: an id that no page of ours made is refused, and never becomes a key."""
-    before = snapshot()
+    stored = snapshot()
 
     responses = [
         browser.post("/invitations", {**PARTY, "id": form_id}),
@@ -165,7 +165,7 @@ def test_a_form_needs_an_id_of_ours(
     ]
 
     assert [response.status_code for response in responses] == [400] * 3
-    assert snapshot() == before
+    assert snapshot() == stored
 
 
 @pytest.mark.parametrize(
@@ -202,11 +202,11 @@ def test_only_the_sends_of_this_party_are_controlled(
     browser: Browser, party: str, snapshot: Callable[[], Any], verb: str
 ) -> None:
     """S28: another run, the party's own import included, is not there for these buttons."""
-    before = snapshot()
+    stored = snapshot()
 
     for run_id in ("0" * 40, "b" * 32, "x", "é"):
         assert browser.post(f"{PAGE}/sends/{run_id}/{verb}").status_code == 404
-    assert snapshot() == before
+    assert snapshot() == stored
 
 
 def test_a_foreign_partys_send_is_not_controlled(
@@ -246,7 +246,7 @@ def test_the_page_says_what_became_of_every_row_and_mail(
 
 
 def test_a_send_is_cancelled_and_resumed_by_buttons(world: World, browser: Browser) -> None:
-    """Cancel before the first mail, resume, and all are told once; retry has to wait."""
+    """Cancel before the first mail, resume, and all get one mail; retry has to wait."""
     browser.create_party(ID)
     invite(browser, world)
     browser.post(f"{PAGE}/send")
@@ -265,12 +265,12 @@ def test_a_send_is_cancelled_and_resumed_by_buttons(world: World, browser: Brows
 
 
 def test_pressing_send_says_what_it_did(world: World, browser: Browser, party: str) -> None:
-    """The second press says that nobody is told twice; a press for nobody says why."""
-    again = browser.post(f"{PAGE}/send", follow_redirects=True)
+    """The second press promises no second mail; a press without guests says why."""
+    repeated = browser.post(f"{PAGE}/send", follow_redirects=True)
     empty = browser.create_party("c" * 32)
     nobody = browser.post(f"{empty}/send", follow_redirects=True)
 
-    assert "0 new mails" in again.text
+    assert "0 new mails" in repeated.text
     assert "add guests first" in nobody.text
     assert world.services.mail.count() == 2
 
@@ -289,8 +289,8 @@ def test_a_poll_costs_the_same_however_many_mails_have_been_sent(
         for _ in range(done):
             world.deliver(world.engine.due()[0].task_name)
         browser.get(f"{PAGE}/live")
-        before = world.clients.meter.total().reads
+        reads_before = world.clients.meter.total().reads
         browser.get(f"{PAGE}/live")
-        reads.append(world.clients.meter.total().reads - before)
+        reads.append(world.clients.meter.total().reads - reads_before)
 
     assert reads[1] <= reads[0] < 30

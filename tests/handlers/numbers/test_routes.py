@@ -74,7 +74,7 @@ def test_a_run_shows_what_it_has_found_so_far(browser: Browser, run: str) -> Non
 
 
 def test_a_nanosecond_is_a_second_by_a_link(browser: Browser, run: str) -> None:
-    """The page and its live part say how long it would be, and what is odd is refused."""
+    """The page and its live part say how long it would be; other scales are refused."""
     page = browser.get(f"{run}?scale=long").text
 
     assert "<b>1.5 months</b>" in page
@@ -87,7 +87,7 @@ def test_a_nanosecond_is_a_second_by_a_link(browser: Browser, run: str) -> None:
 
 
 def test_a_run_tells_what_follows_from_its_numbers(browser: Browser, world: World) -> None:
-    """A write beside a read, one of five hundred beside one alone; and when all is measured."""
+    """Ratios of a write and a read, of a batched and a single write; and the end of the run."""
     browser.post("/numbers", {"id": FORM})
     world.settle(rounds=2000)
 
@@ -103,14 +103,14 @@ def test_a_form_that_is_sent_twice_measures_once(
     browser: Browser, world: World, run: str, snapshot: Callable[[], Any]
 ) -> None:
     """And one that comes while another run measures leads to that one."""
-    before = snapshot()
+    stored = snapshot()
 
-    again = browser.post("/numbers", {"id": FORM})
+    repeated = browser.post("/numbers", {"id": FORM})
     other = browser.post("/numbers", {"id": OTHER}, follow_redirects=True)
 
-    assert again.headers["Location"] == f"{run}#now"
+    assert repeated.headers["Location"] == f"{run}#now"
     assert "A run is measuring already" in other.text
-    assert snapshot() == before
+    assert snapshot() == stored
 
 
 @pytest.mark.parametrize("form", [{}, {"id": ""}, {"id": "../x"}, {"id": "A" * 32}])
@@ -118,10 +118,10 @@ def test_a_form_without_an_id_of_ours_does_nothing(
     browser: Browser, snapshot: Callable[[], Any], form: dict[str, str]
 ) -> None:
     """Bad input gets a clear error, and changes nothing."""
-    before = snapshot()
+    stored = snapshot()
     assert browser.post("/numbers", form).status_code == 400
     assert browser.client.post("/numbers", data={"id": FORM}).status_code == 403
-    assert snapshot() == before
+    assert snapshot() == stored
 
 
 @pytest.mark.parametrize("run_id", [OTHER, "x", "A" * 32, "a" * 33, "%00", "a" * 3_000])

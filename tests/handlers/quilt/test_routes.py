@@ -1,4 +1,4 @@
-"""The pages of quilts: what their form does once, what they refuse, and what they show."""
+"""The pages of quilts: forms act once, refuse bad input, and show each square."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ def quilt(browser: Browser) -> str:
 
 
 def picture(text: str) -> Any:
-    """Return what the script would draw."""
-    found = re.search(r"data-squares='?\"?([^>]*?)\"?>", text)
-    assert found is not None
-    return json.loads(unescape(found[1]))
+    """Return the picture for the script."""
+    match = re.search(r"data-squares='?\"?([^>]*?)\"?>", text)
+    assert match is not None
+    return json.loads(unescape(match[1]))
 
 
 @pytest.mark.parametrize("path", ["/quilt", f"/quilt/{FORM}", f"/quilt/{FORM}/live"])
@@ -57,10 +57,10 @@ def test_the_front_page_and_the_menu_lead_here(browser: Browser) -> None:
 
 def test_a_quilt_is_painted_and_then_finished(browser: Browser, world: World, quilt: str) -> None:
     """F1: blank and busy first; in the end each square has its row, and one completion has run."""
-    before = browser.get(quilt).text
-    assert "0 <span" in before
-    assert "data-spinner" in before
-    assert picture(before) == {"finished": False, "squares": [0] * 64, "hits": {}}
+    page = browser.get(quilt).text
+    assert "0 <span" in page
+    assert "data-spinner" in page
+    assert picture(page) == {"finished": False, "squares": [0] * 64, "hits": {}}
 
     world.settle()
 
@@ -105,9 +105,9 @@ def test_a_form_that_is_sent_twice_makes_one_quilt(
     browser: Browser, world: World, quilt: str
 ) -> None:
     """The second one leads to the same page."""
-    again = browser.post("/quilt", {"id": FORM, **CHOSEN, "size": "16"})
+    repeated = browser.post("/quilt", {"id": FORM, **CHOSEN, "size": "16"})
 
-    assert again.headers["Location"].partition("#")[0] == quilt
+    assert repeated.headers["Location"].partition("#")[0] == quilt
     with world.context():
         assert len(newest_quilts().fetch(2)) == 1
         assert quilt_key(FORM).get().edge == 8
@@ -121,7 +121,7 @@ def test_what_cannot_be_made_is_refused(
     browser: Browser, snapshot: Callable[[], Any], field: str, value: str
 ) -> None:
     """A clear 400, and nothing changed."""
-    before = snapshot()
+    stored = snapshot()
 
     response = browser.post("/quilt", {"id": FORM, **CHOSEN, field: value})
 
@@ -129,7 +129,7 @@ def test_what_cannot_be_made_is_refused(
     assert f'id="{field}-error"' in response.text or field == "palette"
     assert "One of " in response.text
     assert "<b>" not in response.text.partition('class="stage"')[0].partition("problem")[0]
-    assert snapshot() == before
+    assert snapshot() == stored
 
 
 @pytest.mark.parametrize("name", ["x", FORM, "A" * 32, "a" * 33, "..%2f", f"{FORM}.svg"])
@@ -145,9 +145,9 @@ def test_the_picture_shows_what_is_painted(browser: Browser, world: World, quilt
 
     world.settle()
 
-    whole = browser.get(f"{quilt}.svg")
-    assert whole.text.count('fill="#') == 64
-    assert "max-age" in whole.headers["Cache-Control"]
+    picture = browser.get(f"{quilt}.svg")
+    assert picture.text.count('fill="#') == 64
+    assert "max-age" in picture.headers["Cache-Control"]
 
 
 def test_deliveries_that_were_hit_belong_to_their_squares(services: Services) -> None:
@@ -184,11 +184,11 @@ def test_a_form_whose_quilt_is_deleted_makes_no_other(
     world.settle()
 
     size = {1: "8", 4: "4x8"}[pieces]
-    again = browser.post("/quilt", {"id": FORM, **CHOSEN, "size": size})
+    repeated = browser.post("/quilt", {"id": FORM, **CHOSEN, "size": size})
 
-    assert again.status_code == 410
-    assert "is deleted by now" in again.text
-    assert "This is gone" in again.text
+    assert repeated.status_code == 410
+    assert "is deleted by now" in repeated.text
+    assert "This is gone" in repeated.text
     assert browser.get(f"/quilt/{FORM}").status_code == 404
     assert world.engine.due() == []
 

@@ -36,11 +36,11 @@ def test_nothing_is_broken_in_a_deployed_app(
     browser = Browser(app_with(world, settings=settings))
     secure = {"base_url": "https://x.example"}
     page = browser.get("/invitations", **secure).text
-    found = re.search(r'name="csrf_token" value="([^"]+)"', page)
-    assert found is not None
+    match = re.search(r'name="csrf_token" value="([^"]+)"', page)
+    assert match is not None
     referred = {"Referer": "https://x.example/"}
 
-    response = browser.post(path, token=found[1], headers=referred, **secure)
+    response = browser.post(path, token=match[1], headers=referred, **secure)
 
     assert response.status_code == 404
     assert world.engine.faults.all() == []
@@ -80,7 +80,7 @@ BACKS = {
 
 @pytest.mark.parametrize("back", BACKS, ids=lambda text: repr(text[:24]))
 def test_a_switch_leads_back_to_a_page_of_ours(breaker: Browser, back: str) -> None:
-    """S20: whatever `back` says, the response leads to a party's page or to the front page."""
+    """S20: for any value of `back` the response leads to a party's page or to the front page."""
     response = breaker.post("/break-it/errors/off", {"back": back})
 
     assert response.status_code == 303

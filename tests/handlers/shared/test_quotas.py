@@ -1,4 +1,4 @@
-"""What a visitor can set going: bounded in one place, and no hindrance to the curious."""
+"""Quotas on the work of a visitor: one bound for all routes, wide enough for curiosity."""
 
 from __future__ import annotations
 
@@ -57,16 +57,16 @@ def many(browser: Browser, path: str, form: dict[str, Any], times: int) -> list[
 def test_quilts_beyond_a_visitors_share_are_refused_until_some_are_painted(
     world: World, browser: Browser, snapshot: Callable[[], Any]
 ) -> None:
-    """S27: ten of the largest quilts are no flood; then a page says what is under way."""
-    assert {each.status_code for each in many(browser, "/quilt", LARGEST, 10)} == {303}
-    before = snapshot()
+    """S27: ten of the largest quilts are no flood; after them the page names the running work."""
+    assert {response.status_code for response in many(browser, "/quilt", LARGEST, 10)} == {303}
+    stored = snapshot()
 
     refused = browser.post("/quilt", {"id": "f" * 32, **LARGEST})
 
     assert refused.status_code == 429
     assert "2,560 squares under way" in refused.text
     assert int(refused.headers["Retry-After"]) > 0
-    assert snapshot() == before
+    assert snapshot() == stored
     world.clock.sleep(60)
     assert browser.post("/quilt", {"id": "f" * 32, **LARGEST}).status_code == 303
 
@@ -81,7 +81,7 @@ def test_loads_of_sums_are_bounded_together(world: World, browser: Browser) -> N
         for number in range(4)
     ]
 
-    assert [each.status_code for each in loads] == [303, 303, 303, 429]
+    assert [response.status_code for response in loads] == [303, 303, 303, 429]
     assert "30,000 items under way" in loads[3].text
 
 
@@ -94,7 +94,7 @@ def test_guests_and_mails_are_bounded_together(browser: Browser) -> None:
         for number, party in enumerate(parties)
     ]
 
-    assert [each.status_code for each in answers] == [303, 303, 303, 429, 429]
+    assert [response.status_code for response in answers] == [303, 303, 303, 429, 429]
     assert "guests and mails under way" in answers[3].text
 
 
@@ -106,10 +106,10 @@ def test_a_visitor_has_no_more_than_half(quota: quotas.Quota, world: World) -> N
 
 @pytest.mark.parametrize("demo", sorted({step.demo for step in TOUR} | {"quilt"}))
 def test_ten_presses_of_a_demo_are_no_flood(browser: Browser, demo: str) -> None:
-    """S27: whoever presses a button again and again is not told to wait."""
+    """S27: a visitor who presses a button repeatedly need not wait."""
     answers = many(browser, f"/demo/{demo}", {}, 10)
 
-    assert {each.status_code for each in answers} == {303}
+    assert {response.status_code for response in answers} == {303}
 
 
 @pytest.mark.parametrize(

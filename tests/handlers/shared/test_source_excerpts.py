@@ -1,4 +1,4 @@
-"""The code that ran: what a page shows stands in its file, at its line."""
+"""Excerpts of the code that ran: each equals its file at its line."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from handlers.shared.source_excerpts import ROOT, Excerpt, excerpt
 from handlers.sums import routes as sums
 
 PAGES = (blog, counters, grades, invitations, numbers, sums)
-EXCERPTS = [each for page in PAGES for each in page._code()]
+EXCERPTS = [shown for page in PAGES for shown in page._code()]
 MAX_LINES = 34
 
 
-@pytest.mark.parametrize("shown", EXCERPTS, ids=lambda each: each.place)
+@pytest.mark.parametrize("shown", EXCERPTS, ids=lambda shown: shown.place)
 def test_an_excerpt_is_the_code_at_its_place(shown: Excerpt) -> None:
     """Line for line, but for the docstring, and short enough to be read."""
     lines = Path(ROOT / shown.path).read_text(encoding="utf-8").splitlines()

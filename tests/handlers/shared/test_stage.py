@@ -1,4 +1,4 @@
-"""The stage: what a run suffered is seen, in place, and costs nothing at rest."""
+"""The stage: a run's incidents are visible in place, and an idle page costs nothing."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ def delivery(**other: Any) -> Delivery:
     return Delivery(**{**fields, **other})
 
 
-def staged(found: Incidents, elapsed_s: float = 10.0, *, is_over: bool = True) -> Stage:
+def staged(incidents: Incidents, elapsed_s: float = 10.0, *, is_over: bool = True) -> Stage:
     time = Timeline(0.0, elapsed_s, is_over)
-    return stage_of(time, found, frozenset(), now=elapsed_s, name=lambda each: each.task)
+    return stage_of(time, incidents, frozenset(), now=elapsed_s, name=lambda hit: hit.task)
 
 
 def test_hits_are_counted_with_what_became_of_them(world: World) -> None:
@@ -62,13 +62,13 @@ def test_hits_are_counted_with_what_became_of_them(world: World) -> None:
 
     assert (stage.hit, stage.repaired, stage.lost) == (3, 1, 1)
     assert stage.hits_in_words == "3 faults hit, 1 repaired, 1 lost"
-    assert [each.healed_s for each in stage.struck] == [None, None, 0.5]
+    assert [hit.healed_s for hit in stage.struck] == [None, None, 0.5]
 
 
 def test_a_kill_says_which_worker_and_which_deliveries(world: World) -> None:
     """Those that ended without a response when it died; and a flag when all are done."""
     lost = {"faults": (), "status": None, "error": "UNAVAILABLE: Server disconnected"}
-    found = Incidents(
+    incidents = Incidents(
         [
             delivery(task="page 1.1", ended_at=3.1, task_ended_at=9.0, **lost),
             delivery(task="page 2.4", ended_at=3.2, task_ended_at=9.5, **lost),
@@ -77,7 +77,7 @@ def test_a_kill_says_which_worker_and_which_deliveries(world: World) -> None:
         [Mark(3.0, "kill", "4711")],
     )
 
-    stage = staged(found)
+    stage = staged(incidents)
 
     assert stage.outcome.startswith("Worker 4711 was killed, 3.0 s in. 2 deliveries came again")
     assert stage.affected == "page 1.1, page 2.4"
@@ -89,9 +89,9 @@ def test_a_kill_says_which_worker_and_which_deliveries(world: World) -> None:
 
 def test_flags_that_are_close_share_one_and_stay_on_the_axis(world: World) -> None:
     """However many faults: each flag is between 0 and 100 percent."""
-    found = Incidents([delivery(at=i / 10) for i in range(200)])
+    incidents = Incidents([delivery(at=i / 10) for i in range(200)])
 
-    stage = staged(found)
+    stage = staged(incidents)
 
     faults = [flag for flag in stage.flags if flag.kind == "fault"]
     assert sum(flag.count for flag in faults) == 200
@@ -100,15 +100,15 @@ def test_flags_that_are_close_share_one_and_stay_on_the_axis(world: World) -> No
 
 
 def test_a_slowed_queue_comes_with_its_reason_and_its_end(world: World) -> None:
-    """In the app's own words; while the run goes on, for later it is the concern of others."""
-    found = Incidents(
+    """In the app's own words, and only while the run lasts."""
+    incidents = Incidents(
         [delivery(faults=(), status=429, reason="it waits: page is leased")],
         slowed=[SlowedQueue("fan-out", 0.25, 16.0)],
     )
 
-    [slowed] = staged(found, is_over=False).slowed
+    [slowed] = staged(incidents, is_over=False).slowed
 
-    assert staged(found).slowed == []
+    assert staged(incidents).slowed == []
 
     assert (slowed.queue, slowed.percent, slowed.left_s) == ("fan-out", 25, 6)
     assert slowed.reason == "429, it waits: page is leased"
@@ -138,7 +138,7 @@ def test_a_switch_that_is_on_strikes_once_for_certain(breaker: Browser, world: W
 
 
 def strike_and_settle(world: World) -> None:
-    """Deliver what is due; a delivery that a rule strikes is answered as the platform would."""
+    """Deliver due tasks; a delivery that a rule strikes gets the platform's response."""
     for _ in range(20):
         for due in world.engine.due():
             attempt = world.engine.begin_attempt(due.task_name)
@@ -155,11 +155,11 @@ def test_a_part_that_has_not_changed_costs_next_to_nothing(
     """A 304 with no more than its headers, on each page that polls; then a change is seen."""
     for path in (f"{party}/live", "/grades/live", "/grades/live?tab=compare", "/live"):
         first = breaker.get(path)
-        again = breaker.get(path, headers={"If-None-Match": first.headers["ETag"]})
+        repeated = breaker.get(path, headers={"If-None-Match": first.headers["ETag"]})
 
-        assert (first.status_code, again.status_code) == (200, 304), path
-        assert again.data == b""
-        sent = sum(len(f"{name}: {value}\r\n") for name, value in again.headers)
+        assert (first.status_code, repeated.status_code) == (200, 304), path
+        assert repeated.data == b""
+        sent = sum(len(f"{name}: {value}\r\n") for name, value in repeated.headers)
         assert sent <= MAX_BYTES_AT_REST, path
 
     tag = breaker.get(f"{party}/live").headers["ETag"]
@@ -181,9 +181,9 @@ def test_the_page_after_send_costs_the_same_for_few_guests_and_for_many(
         browser.post(f"{page}/send")
         found = []
         for path in (page, f"{page}/live"):
-            before = world.clients.meter.cost()
+            cost_before = world.clients.meter.cost()
             assert browser.get(path).status_code == 200
-            spent = world.clients.meter.cost() - before
+            spent = world.clients.meter.cost() - cost_before
             found.append((spent.reads, spent.round_trips))
         return found
 
@@ -205,7 +205,7 @@ def test_while_faults_strike_the_time_left_leaves_room_for_a_retry(world: World)
 def test_a_demo_runs_by_one_press(
     world: World, browser: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A party with guests who are told by themselves, students, items; sent twice is once."""
+    """A party with guests and their mails, students, items; a repeated press changes nothing."""
     monkeypatch.setattr("handlers.home.demo_runs.GUESTS", 20)
     monkeypatch.setattr("handlers.home.demo_runs.STUDENTS", 20)
     monkeypatch.setattr("handlers.home.demo_runs.RATE", 20)
@@ -246,8 +246,8 @@ def test_each_demo_of_a_card_runs_once_for_its_form(
     assert first.headers["Location"].partition("#")[0] == f"{place}?tour=2"
     stored, *_ = snapshot()
 
-    again = browser.post(f"/demo/{name}", {"id": ID})
-    assert again.headers["Location"].partition("#")[0] == place
+    repeated = browser.post(f"/demo/{name}", {"id": ID})
+    assert repeated.headers["Location"].partition("#")[0] == place
     assert snapshot()[0] == stored
     assert f"2 of {len(TOUR)}" in browser.get(f"{place}?tour=2").text
 
@@ -257,12 +257,12 @@ def test_a_tab_that_is_not_there_is_404(
     browser: Browser, party: str, snapshot: Callable[[], Any], tab: str
 ) -> None:
     """S28: no template is asked for by a name of the visitor's."""
-    before = snapshot()
+    stored = snapshot()
 
     for path in (party, "/grades"):
         assert browser.get(path, query_string={"tab": tab}).status_code == 404
     assert browser.get("/grades", query_string={"more": tab}).status_code == 404
-    assert snapshot() == before
+    assert snapshot() == stored
 
 
 @pytest.mark.parametrize(("is_complete", "kind"), [(True, "end"), (False, "cut")])
@@ -272,6 +272,6 @@ def test_the_last_flag_is_green_for_a_complete_run_only(
     """A quilt that stopped unfinished, and a send that was cancelled, end in grey."""
     time = Timeline(0.0, 10.0, is_over=True, end="over", is_complete=is_complete)
 
-    stage = stage_of(time, Incidents([]), frozenset(), now=10.0, name=lambda each: each.task)
+    stage = stage_of(time, Incidents([]), frozenset(), now=10.0, name=lambda hit: hit.task)
 
     assert stage.flags[-1].kind == kind

@@ -1,4 +1,4 @@
-"""The API of sums: what it promises, to the status, and what it refuses."""
+"""The API of sums: its promises, to the status, and its refusals."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def add(api: Any, amount: Any = 1, key: str | None = None, query: str = "") -> T
 
 
 def check_problem(response: TestResponse, status: int) -> str:
-    """Check that a response is problem details of a status; return what it says."""
+    """Check that a response is problem details of a status; return its detail."""
     assert response.status_code == status, response.text
     assert response.content_type == "application/problem+json"
     details = json.loads(response.text)
@@ -60,7 +60,7 @@ def check_problem(response: TestResponse, status: int) -> str:
 
 
 def test_an_addition_is_accepted_and_then_in_the_sum(world: World, api: Any) -> None:
-    """202 at once; the sum says what waits, and then the total."""
+    """202 at once; the sum reports pending items first, and then the total."""
     response = add(api, 5)
     assert response.status_code == 202
     assert response.json is not None
@@ -127,12 +127,12 @@ def test_who_waits_gets_the_total(world: World, api: Any, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(sums.add_up, "wait", wait)
     first, second = add(api, 5, "k", "?wait_ms=1000"), add(api, 7, None, "?wait_ms=1000")
-    again = add(api, 5, "k", "?wait_ms=1000")
+    repeated = add(api, 5, "k", "?wait_ms=1000")
 
-    assert [response.status_code for response in (first, second, again)] == [200] * 3
-    totals = [response.json["total"] for response in (first, second, again)]  # type: ignore[index]
+    assert [response.status_code for response in (first, second, repeated)] == [200] * 3
+    totals = [response.json["total"] for response in (first, second, repeated)]  # type: ignore[index]
     assert totals == [5, 12, 5]
-    assert again.json["repeat"] is True  # type: ignore[index]
+    assert repeated.json["repeat"] is True  # type: ignore[index]
 
 
 @pytest.mark.parametrize("query", ["", "?wait_ms=0"])
@@ -156,10 +156,10 @@ def test_who_waits_too_short_is_told_that_it_is_safe(world: World, api: Any) -> 
 def test_whoever_waits_beside_too_many_is_not_kept(world: World, api: Any) -> None:
     """A few waiting callers never hold all threads of a process."""
     world.clients.process_state.get_or_create("sums:waiting", lambda: threading.Semaphore(0))
-    before = world.clock.time_s
+    started_s = world.clock.time_s
 
     assert add(api, 5, None, "?wait_ms=5000").status_code == 202
-    assert world.clock.time_s == before
+    assert world.clock.time_s == started_s
 
 
 def test_a_wait_that_fails_gives_its_place_back(api: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -192,10 +192,10 @@ def test_a_repeat_of_one_that_did_not_wait_gets_the_total_of_now(world: World, a
 def test_a_sum_that_is_known_is_not_looked_up(world: World, api: Any) -> None:
     """An insert makes one call of Datastore: its commit."""
     add(api)
-    before = world.clients.meter.total()
+    cost_before = world.clients.meter.total()
     add(api)
 
-    spent = world.clients.meter.total() - before
+    spent = world.clients.meter.total() - cost_before
     assert (spent.reads, spent.writes, spent.tasks) == (0, 1, 0)
 
 
@@ -237,26 +237,26 @@ def test_a_body_that_is_no_addition_is_400(
     api: Any, snapshot: Callable[[], Any], body: bytes
 ) -> None:
     """S23: a sentence, never a 5xx, and nothing is stored."""
-    before = snapshot()
+    stored = snapshot()
 
     check_problem(api.post(PATH, data=body, headers=JSON), 400)
 
-    assert snapshot() == before
+    assert snapshot() == stored
 
 
 def test_a_body_that_is_too_large_is_413(api: Any, snapshot: Callable[[], Any]) -> None:
     """S23: with a length or without."""
-    before = snapshot()
+    stored = snapshot()
     for size in (4097, 10**6, 20 * 2**20):
         check_problem(api.post(PATH, data=b" " * size, headers=JSON), 413)
         body = io.BytesIO(b'{"amount": 1}'.ljust(size))
         chunked = {"wsgi.input_terminated": True, "HTTP_TRANSFER_ENCODING": "chunked"}
         response = api.post(PATH, input_stream=body, headers=JSON, environ_overrides=chunked)
         check_problem(response, 413)
-    assert snapshot() == before
+    assert snapshot() == stored
 
     assert api.post(PATH, data=b'{"amount": 1}'.ljust(4096), headers=JSON).status_code == 202
-    assert snapshot() != before
+    assert snapshot() != stored
 
 
 @pytest.mark.parametrize(
@@ -275,58 +275,58 @@ def test_what_is_not_declared_as_json_is_415(
     api: Any, snapshot: Callable[[], Any], kind: str
 ) -> None:
     """S19: what a page elsewhere can make a browser send is never taken."""
-    before = snapshot()
+    stored = snapshot()
 
     check_problem(api.post(PATH, data=b'{"amount": 5}', headers={"Content-Type": kind}), 415)
     compressed = {**JSON, "Content-Encoding": "gzip"}
     check_problem(api.post(PATH, data=b'{"amount": 5}', headers=compressed), 415)
 
-    assert snapshot() == before
+    assert snapshot() == stored
 
 
 def test_json_from_another_site_is_403(api: Any, snapshot: Callable[[], Any]) -> None:
-    """S19: a browser says so; and it is never told that it may (no CORS)."""
-    before = snapshot()
+    """S19: a browser names the site, and gets no CORS header."""
+    stored = snapshot()
     for site in ("cross-site", "same-site"):
         response = api.post(PATH, json={"amount": 5}, headers={"Sec-Fetch-Site": site})
         check_problem(response, 403)
     asked = api.options(PATH, headers={"Origin": "https://e.example"})
 
-    assert snapshot() == before
+    assert snapshot() == stored
     assert not [name for name in asked.headers.keys() if name.startswith("Access-Control")]  # noqa: SIM118
 
 
 @pytest.mark.parametrize("name", ["x", "Visitors", "é", "a" * 3_000, "..%2f..", "visitors%0a"])
 def test_a_sum_that_is_not_there_is_404(api: Any, snapshot: Callable[[], Any], name: str) -> None:
     """S28: asking makes none; an unknown address of the API does the same."""
-    before = snapshot()
+    stored = snapshot()
 
     check_problem(api.get(f"/api/v1/sums/{name}"), 404)
     check_problem(api.post(f"/api/v1/sums/{name}", json={"amount": 5}), 404)
     check_problem(api.get("/api/v1/nothing"), 404)
     check_problem(api.delete(PATH), 405)
 
-    assert snapshot() == before
+    assert snapshot() == stored
 
 
 @pytest.mark.parametrize("key", ["", " ", "x" * 201, "é", "a\tb", "\x7f"])
 def test_a_key_that_is_no_key_is_400(api: Any, snapshot: Callable[[], Any], key: str) -> None:
     """1 to 200 printable characters."""
-    before = snapshot()
+    stored = snapshot()
 
     check_problem(add(api, 5, key), 400)
 
-    assert snapshot() == before
+    assert snapshot() == stored
 
 
 @pytest.mark.parametrize("wait", ["", "x", "-1", "5001", "1.5", "1e3", "٣", "99999", "1%00"])
 def test_a_wait_that_is_no_wait_is_400(api: Any, snapshot: Callable[[], Any], wait: str) -> None:
     """0 to 5000 milliseconds."""
-    before = snapshot()
+    stored = snapshot()
 
     check_problem(add(api, 5, None, f"?wait_ms={wait}"), 400)
 
-    assert snapshot() == before
+    assert snapshot() == stored
 
 
 @pytest.mark.parametrize(("key", "message"), [("k", "counts once"), (None, "may count or not")])
@@ -390,7 +390,7 @@ def test_the_description_names_every_route_and_every_status(
 def test_every_status_that_is_described_is_answered(
     world: World, api: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """S29: and what is answered has the shape that is described."""
+    """S29: each response has the described shape."""
     add(api, 1, "k")
     world.settle()
     seen = {

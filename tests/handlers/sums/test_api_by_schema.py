@@ -1,4 +1,4 @@
-"""The API against its own description, with requests that nobody wrote down. S29."""
+"""The API against its own description, with generated requests. S29."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pages of sums: what their forms do once, what they refuse, and whether both sides add up."""
+"""The pages of sums: forms act once, refuse bad input, and both sides add up."""
 
 from __future__ import annotations
 
@@ -78,8 +78,8 @@ UNKNOWN = ["x", "Visitors", "-", "é", "a" * 41, "a" * 3_000, "..%2f..", "visito
 def test_a_sum_that_is_not_there_is_404(
     browser: Browser, visitors: str, snapshot: Callable[[], Any], name: str
 ) -> None:
-    """S28: nobody makes a sum by asking for it, or by adding to it."""
-    before = snapshot()
+    """S28: neither reading a sum nor adding to it creates one."""
+    stored = snapshot()
 
     responses = [browser.get(path) for path in (f"/sums/{name}", f"/sums/{name}/live")]
     responses.append(browser.post(f"/sums/{name}/additions", {"id": FORM, "amount": "1"}))
@@ -87,7 +87,7 @@ def test_a_sum_that_is_not_there_is_404(
     responses.append(browser.post(f"/sums/{name}/loads", {"id": FORM, **LOAD}))
 
     assert {response.status_code for response in responses} == {404}
-    assert snapshot() == before
+    assert snapshot() == stored
 
 
 # Making a sum
@@ -114,7 +114,7 @@ def test_what_is_no_name_is_sent_back(
     browser: Browser, snapshot: Callable[[], Any], name: str
 ) -> None:
     """S15, S16: 400 with a sentence, shown as text, and nothing is made."""
-    before = snapshot()
+    stored = snapshot()
     plain = browser.post("/sums", {"name": "0"}).text
 
     response = browser.post("/sums", {"name": name})
@@ -122,15 +122,15 @@ def test_what_is_no_name_is_sent_back(
     assert response.status_code == 400
     assert 'id="name-error"' in response.text
     assert sorted(set(tags(response.text))) == sorted(set(tags(plain)))
-    assert snapshot() == before
+    assert snapshot() == stored
 
 
 def test_a_sum_is_made_once_and_there_are_not_too_many(
     browser: Browser, visitors: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Again: the page that there is. One too many: 409, with a sentence."""
-    again = browser.post("/sums", {"name": " visitors "}, follow_redirects=True)
-    assert "of this name already" in again.text
+    repeated = browser.post("/sums", {"name": " visitors "}, follow_redirects=True)
+    assert "of this name already" in repeated.text
 
     monkeypatch.setattr(sums, "MAX_SUMS", 1)
     refused = browser.post("/sums", {"name": "b"})
@@ -149,12 +149,12 @@ def test_an_amount_is_added_once_for_each_form(
 ) -> None:
     """A double click counts once; both sides add up before the fold and after."""
     first = browser.post(f"{visitors}/additions", {"id": FORM, "amount": amount})
-    again = browser.post(
+    repeated = browser.post(
         f"{visitors}/additions", {"id": FORM, "amount": amount}, follow_redirects=True
     )
     assert first.status_code == 303
-    assert "was sent before" in again.text
-    assert figures(again.text) | {"waiting": "1", "accepted": "1"} == figures(again.text)
+    assert "was sent before" in repeated.text
+    assert figures(repeated.text) | {"waiting": "1", "accepted": "1"} == figures(repeated.text)
     world.settle()
 
     page = browser.get(visitors).text
@@ -174,13 +174,13 @@ def test_what_is_no_amount_is_sent_back(
     browser: Browser, visitors: str, snapshot: Callable[[], Any], amount: str
 ) -> None:
     """S15: 400, a sentence at the field, and nothing changed."""
-    before = snapshot()
+    stored = snapshot()
 
     response = browser.post(f"{visitors}/additions", {"id": FORM, "amount": amount})
 
     assert response.status_code == 400
     assert 'id="amount-error"' in response.text
-    assert snapshot() == before
+    assert snapshot() == stored
 
 
 @pytest.mark.parametrize("form_id", ["", "x", "A" * 32, "a" * 31, "a" * 31 + "\n", "../../etc"])
@@ -188,7 +188,7 @@ def test_a_form_needs_an_id_of_ours(
     browser: Browser, visitors: str, snapshot: Callable[[], Any], form_id: str
 ) -> None:
     """S25: an id that no page of ours made is refused, and never becomes a key."""
-    before = snapshot()
+    stored = snapshot()
 
     responses = [
         browser.post(f"{visitors}/additions", {"id": form_id, "amount": "1"}),
@@ -196,7 +196,7 @@ def test_a_form_needs_an_id_of_ours(
     ]
 
     assert {response.status_code for response in responses} == {400}
-    assert snapshot() == before
+    assert snapshot() == stored
 
 
 # Loads
@@ -231,7 +231,7 @@ def test_a_load_is_shown_while_it_runs_and_adds_up_in_the_end(
 def test_a_load_adds_ones_or_random_amounts_as_its_form_says(
     world: World, browser: Browser, visitors: str, amounts: str
 ) -> None:
-    """15 items: 15, or what the dice of this form's id say."""
+    """15 items: 15, or the dice of this form's id."""
     browser.post(f"{visitors}/loads", {"id": FORM, **LOAD, "amounts": amounts})
     world.settle()
 
@@ -280,16 +280,16 @@ def test_the_command_asks_by_https_behind_a_front_end(world: World, visitors: st
 def test_a_sum_is_under_one_load_at_a_time(
     world: World, browser: Browser, visitors: str, snapshot: Callable[[], Any]
 ) -> None:
-    """The same form again changes nothing; another is told to wait."""
+    """The same form again changes nothing; another one has to wait."""
     browser.post(f"{visitors}/loads", {"id": FORM, **LOAD})
-    before = snapshot()
+    stored = snapshot()
 
-    again = browser.post(f"{visitors}/loads", {"id": FORM, **LOAD})
+    repeated = browser.post(f"{visitors}/loads", {"id": FORM, **LOAD})
     other = browser.post(f"{visitors}/loads", {"id": OTHER, **LOAD})
 
-    assert (again.status_code, other.status_code) == (303, 409)
+    assert (repeated.status_code, other.status_code) == (303, 409)
     assert "under load already" in other.text
-    assert snapshot() == before
+    assert snapshot() == stored
 
 
 BAD_LOADS = [
@@ -304,14 +304,14 @@ def test_what_is_no_load_is_sent_back(
     browser: Browser, visitors: str, snapshot: Callable[[], Any], field: str, value: str
 ) -> None:
     """S15, S27: out of its bounds: 400, a sentence at the field, and nothing starts."""
-    before = snapshot()
+    stored = snapshot()
 
     response = browser.post(f"{visitors}/loads", {"id": FORM, **LOAD, field: value})
 
     assert response.status_code == 400
     assert f'id="{field}-error"' in response.text
     assert 'value="15"' in response.text or field == "rate"
-    assert snapshot() == before
+    assert snapshot() == stored
 
 
 def test_more_writers_than_items_are_not_started(
@@ -346,7 +346,7 @@ def test_a_form_without_our_token_does_nothing(
     form: dict[str, str],
 ) -> None:
     """S19: no token, a wrong one, JSON, or one from elsewhere."""
-    before = snapshot()
+    stored = snapshot()
 
     responses = [
         browser.client.post(path, data=form),
@@ -356,7 +356,7 @@ def test_a_form_without_our_token_does_nothing(
     ]
 
     assert [response.status_code for response in responses] == [403] * 4
-    assert snapshot() == before
+    assert snapshot() == stored
 
 
 # Break it
@@ -379,7 +379,7 @@ def test_memcached_is_flushed_on_a_laptop_alone(world: World, visitors: str) -> 
 
 
 def test_a_deployed_app_breaks_nothing(world: World, visitors: str) -> None:
-    """No switches on the page, and 404 for those who try."""
+    """No switches on the page, and 404 for a form that tries."""
     deployed = Browser(app_with(world, settings=on_cloud_run(world)))
     secure: dict[str, Any] = {"base_url": "https://x.example"}
     page = deployed.get(visitors, **secure).text

@@ -1,4 +1,4 @@
-"""The page of the web log: its form, what it shows, and that its numbers add up."""
+"""The page of the web log: its form, its content, and numbers that add up."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_the_bytes_of_logs_that_wait_are_bounded(
 def test_the_sample_is_counted_once_and_adds_up(
     browser: Browser, world: World, short_sample: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A run has what is given while it moves; not too much; the next one counts from 0 again."""
+    """A run takes logs while it moves, up to a bound; the next one counts from 0 again."""
     monkeypatch.setattr(loads, "MAX_LOGS", 2)
     for form_id in (FORM, FORM, OTHER):
         press(browser, form_id)
@@ -109,7 +109,7 @@ def test_the_sample_is_counted_once_and_adds_up(
 
 
 def adds_up(browser: Browser, requests: int) -> bool:
-    """Return whether the page says so, of so many requests, for each of three readers."""
+    """Return whether the page says so for each of three readers, after `requests` requests."""
     page = browser.get("/streams/weblog").text
     closing = f"{requests} records in = {requests} in windows + 0 late + 0 dead + 0 in flight"
     return (
@@ -122,7 +122,7 @@ def adds_up(browser: Browser, requests: int) -> bool:
 def test_what_came_while_the_page_was_read_is_in_flight(
     browser: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """G2: sources are read after those that count, and an emulator has no snapshots: it adds up."""
+    """G2: it adds up though sources are read after counters, and an emulator has no snapshots."""
     press(browser)
 
     def torn(clients: Clients) -> progress.Observation:
@@ -145,9 +145,9 @@ def test_the_state_of_a_key_is_read_while_its_windows_are_open(
     press(browser)
     world.settle()
 
-    found = browser.get("/streams/weblog?tab=state&computation=hits").text
-    assert "open window" in found
-    assert "1 record so far" in found
+    text = browser.get("/streams/weblog?tab=state&computation=hits").text
+    assert "open window" in text
+    assert "1 record so far" in text
     one = browser.get("/streams/weblog?tab=state&computation=hits&key=/nowhere").text
     assert "This key has no state" in one
     none = browser.get("/streams/weblog?tab=state&computation=top-paths").text
@@ -162,8 +162,8 @@ def test_what_there_is_not_is_404(browser: Browser, query: str) -> None:
 def test_a_bad_upload_is_refused_and_changes_nothing(
     browser: Browser, snapshot: Callable[[], Any]
 ) -> None:
-    """With a page that says why: no file, no log, an empty one, a large one, no such pace."""
-    before = snapshot()
+    """With a page that says why: no file, no log, an empty one, a large one, an unknown pace."""
+    stored = snapshot()
     large = b"x" * (loads.MAX_LOG_BYTES + 1)
     for file, message in [
         (None, "Choose a file"),
@@ -181,7 +181,7 @@ def test_a_bad_upload_is_refused_and_changes_nothing(
     wrong = browser.post("/streams/weblog/logs", {"id": FORM, "sample": "yes", "pace": "slow"})
     assert wrong.status_code == 400
     assert browser.post("/streams/weblog/logs", {"sample": "yes"}).status_code == 400
-    assert snapshot() == before
+    assert snapshot() == stored
 
 
 def test_what_was_hit_is_marked_in_the_picture(services: object) -> None:

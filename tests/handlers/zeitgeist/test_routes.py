@@ -1,4 +1,4 @@
-"""The page of zeitgeist: its forms, what it shows, and what a playback does."""
+"""The page of zeitgeist: its forms, its content, and a playback's effects."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def counted(world: World, playback: Playback) -> list[Point]:
 
 
 def compared(world: World) -> Check:
-    """Return what the first query has, beside a plain run."""
+    """Compare the first query with a plain run."""
     with world.context():
         playback = current()
         assert playback is not None
@@ -98,12 +98,12 @@ def test_a_file_is_played_once_to_its_end(browser: Browser, world: World) -> Non
     with world.context():
         playback = current()
         assert playback is not None
-        found = counted(world, playback)
+        points = counted(world, playback)
         status = ZEITGEIST.status(world.clients)
     assert playback.is_over
     assert playback.ended_ms is not None
-    assert [each.count for each in found] == [10, 20, 7]
-    assert [each.start - playback.begin for each in found] == [0, BUCKET_MS, 4 * BUCKET_MS]
+    assert [point.count for point in points] == [10, 20, 7]
+    assert [each.start - playback.begin for each in points] == [0, BUCKET_MS, 4 * BUCKET_MS]
     assert status.sources["queries"].records == 5  # Three counts, a gap and the end.
     assert (status.sources["queries"].late, status.computations["counter"].dead) == (0, 0)
     page = browser.get("/zeitgeist").text
@@ -118,10 +118,10 @@ def test_what_is_complete_lies_before_the_watermark(
     """Also what became complete after the page had read how far the pipeline is."""
     browser.post("/zeitgeist/playbacks", upload(FILE))
     with world.context():
-        before = ZEITGEIST.status(world.clients)
+        status = ZEITGEIST.status(world.clients)
     world.settle(rounds=200)
 
-    monkeypatch.setattr(type(ZEITGEIST), "status", lambda *_: before)
+    monkeypatch.setattr(type(ZEITGEIST), "status", lambda *_: status)
 
     # The last of its counts is that of 22:00.
     assert "complete up to Thu 26 Feb 22:05" in browser.get("/zeitgeist").text
@@ -130,7 +130,7 @@ def test_what_is_complete_lies_before_the_watermark(
 def test_the_sample_is_pushed_by_all_feeds_and_one_is_held_back(
     browser: Browser, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its first hours: the watermark stands while a feed is held, and nothing is late after it."""
+    """Its first hours: the watermark stops while a feed is paused, and nothing is late after it."""
     monkeypatch.setattr(playbacks, "SAMPLE_BUCKETS", 12)
     monkeypatch.setattr(playbacks, "QUERIES", playbacks.QUERIES[:1])
     browser.post("/zeitgeist/playbacks", {"id": FORM, "speed": "3000", "sample": "yes"})
@@ -154,10 +154,10 @@ def test_the_sample_is_pushed_by_all_feeds_and_one_is_held_back(
     world.settle(rounds=200)
     with world.context():
         playback, status = current(), ZEITGEIST.status(world.clients)
-        found = counted(world, playback)  # type: ignore[arg-type]
+        points = counted(world, playback)  # type: ignore[arg-type]
     assert status.sources["queries"].records == 12 * len(FEEDS) + 1
-    assert (status.sources["queries"].late, len(found)) == (0, 12)
-    assert found[-1].count == 0
+    assert (status.sources["queries"].late, len(points)) == (0, 12)
+    assert points[-1].count == 0
     assert compared(world).is_right
 
 
@@ -179,18 +179,18 @@ def test_what_a_step_is_about_to_push_is_not_changed_any_more(
     world.settle(rounds=400)
 
     assert pressed == [True]
-    found = compared(world)
-    assert (found.is_right, found.buckets) == (True, 12)
+    comparison = compared(world)
+    assert (comparison.is_right, comparison.buckets) == (True, 12)
     with world.context():
         playback = current()
         assert playback is not None
-        assert [n for n, each in enumerate(counted(world, playback)) if not each.count] == [4]
+        assert [n for n, point in enumerate(counted(world, playback)) if not point.count] == [4]
 
 
 def test_a_step_that_is_held_back_pushes_later_what_it_could_not(
     browser: Browser, world: World, few: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It ends well, and the other feeds go on, for which this one may wait; nothing is missing."""
+    """It ends well while the other feeds continue; nothing is missing."""
     real, refused = ZEITGEIST.push, list[str]()
 
     def push(*args: Any, process: str, **more: Any) -> Any:
@@ -223,14 +223,14 @@ def test_intervals_are_split_and_put_together_and_the_results_are_the_same(
     browser.post("/zeitgeist/playbacks", {"id": FORM, **form})
     world.clock.sleep(0.001)
     world.deliver_due()
-    said = [browser.post(f"{where}/split", follow_redirects=True).text for _ in range(8)]
+    texts = [browser.post(f"{where}/split", follow_redirects=True).text for _ in range(8)]
     world.settle(rounds=200)
 
-    assert "4 intervals before, 5 now" in said[0]
-    assert "an interval of its own already" in said[-1]
+    assert "4 intervals before, 5 now" in texts[0]
+    assert "an interval of its own already" in texts[-1]
     with world.context():
-        found = ZEITGEIST.status(world.clients).computations
-    splits = sum(len(each.intervals) - 4 for each in found.values())
+        computations = ZEITGEIST.status(world.clients).computations
+    splits = sum(len(computation.intervals) - 4 for computation in computations.values())
     assert compared(world).is_right
     page = browser.get(f"/zeitgeist?tab=compare&q={FORM[:6]}+weather").text
     assert "The same" in page
@@ -238,8 +238,8 @@ def test_intervals_are_split_and_put_together_and_the_results_are_the_same(
     undone = browser.post(f"{where}/merge", follow_redirects=True).text
     assert f"Undone: {splits} split" in undone
     with world.context():
-        found = ZEITGEIST.status(world.clients).computations
-    assert {len(each.intervals) for each in found.values()} == {4}
+        computations = ZEITGEIST.status(world.clients).computations
+    assert {len(computation.intervals) for computation in computations.values()} == {4}
     assert compared(world).is_right
 
 
@@ -249,9 +249,9 @@ def test_the_detector_is_replaced_and_put_back_while_records_flow(
     """G15, by the page's button: it shows the version, how far the change is, and the results."""
     browser.post("/zeitgeist/playbacks", {"id": FORM, "speed": "100000", "sample": "yes"})
     world.deliver_due()
-    said = browser.post("/zeitgeist/detector/2", follow_redirects=True).text
-    assert "Version 2 of the detector takes over" in said
-    assert re.search(r"replacing, \d+ of \d+ know", said)
+    text = browser.post("/zeitgeist/detector/2", follow_redirects=True).text
+    assert "Version 2 of the detector takes over" in text
+    assert re.search(r"replacing, \d+ of \d+ know", text)
     world.settle(rounds=200)
 
     page = browser.get("/zeitgeist").text
@@ -289,9 +289,9 @@ def test_a_look_reads_each_row_once_and_days_that_are_over_never_again(
     monkeypatch.setattr(bodies, "read", noted)
     looks, trips = [], []
     for _ in range(2):
-        before = world.clients.meter.cost().round_trips
+        calls_before = world.clients.meter.cost().round_trips
         assert "Tue 3 Mar" in browser.get("/zeitgeist/live?day=2").text
-        trips.append(world.clients.meter.cost().round_trips - before)
+        trips.append(world.clients.meter.cost().round_trips - calls_before)
         looks.append(Counter(reads))
         reads.clear()
 
@@ -307,13 +307,13 @@ def test_a_look_reads_each_row_once_and_days_that_are_over_never_again(
 
 def states_in(names: Iterable[bodies.Name], computation: str) -> list[bodies.Name]:
     """Return the rows of a computation's states."""
-    return [each for each in names if each.kind in (SLAB, LARGE) and computation in each.name]
+    return [name for name in names if name.kind in (SLAB, LARGE) and computation in name.name]
 
 
 def test_a_record_too_many_is_seen_when_it_is_compared(
     browser: Browser, world: World, few: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What nobody played counts in its bucket, and a plain run has no such count."""
+    """A record from outside the playback counts in its bucket, unlike in a plain run."""
     browser.post("/zeitgeist/playbacks", {"id": FORM, "speed": "100000", "sample": "yes"})
     with world.context():
         playback = current()
@@ -322,8 +322,8 @@ def test_a_record_too_many_is_seen_when_it_is_compared(
         ZEITGEIST.push(world.clients, "queries", [extra], process="tokyo")
     world.settle(rounds=200)
 
-    found = compared(world)
-    assert (found.is_right, found.wrong) == (False, [playback.begin])
+    comparison = compared(world)
+    assert (comparison.is_right, comparison.wrong) == (False, [playback.begin])
     page = browser.get("/zeitgeist?tab=compare").text
     assert "✕</span> Different" in page
     assert "The same" not in page
@@ -337,25 +337,25 @@ def test_a_step_that_died_before_its_commit_pushes_the_same_again(
     """The row says that nothing was pushed, and so does the step: the ids say that it was."""
     browser.post("/zeitgeist/playbacks", upload(FILE))
     with world.context():
-        before = current()
-        assert before is not None
+        playback = current()
+        assert playback is not None
         world.clock.sleep(1.0)
         play.work(world.clients, Step(FORM, 0))
-        transact(lambda: save(before))
+        transact(lambda: save(playback))
     world.settle(rounds=200)
 
     with world.context():
-        found = counted(world, before)
+        points = counted(world, playback)
         status = ZEITGEIST.status(world.clients)
-    assert [each.count for each in found] == [10, 20, 7]
+    assert [point.count for point in points] == [10, 20, 7]
     assert (status.sources["queries"].records, status.computations["counter"].repeated) == (10, 5)
 
 
 def test_a_chart_has_a_band_where_something_is_known_and_ends_its_line_at_a_gap(
     services: object,
 ) -> None:
-    known = [Point(n * BUCKET_MS, 10, 5, 10, 20) for n in (3, 4, 5, 9, 10)]
-    points = [*(Point(n * BUCKET_MS, 10) for n in range(3)), *known]
+    usual = [Point(n * BUCKET_MS, 10, 5, 10, 20) for n in (3, 4, 5, 9, 10)]
+    points = [*(Point(n * BUCKET_MS, 10) for n in range(3)), *usual]
     alert = Alert("spike", 4 * BUCKET_MS, 5 * BUCKET_MS, 10, 5, 9, 6)
     chart = chart_of(
         points, [Point(11 * BUCKET_MS, 4)], [alert],
@@ -370,8 +370,8 @@ def test_a_chart_has_a_band_where_something_is_known_and_ends_its_line_at_a_gap(
 
 def test_a_small_chart_has_the_means_of_half_hours(services: object) -> None:
     """A band where all of them are known, and where something was not measured an end."""
-    known = [Point(n * BUCKET_MS, 10.0 + n, 5, 10, 20) for n in range(12, 18)]
-    points = [Point(n * BUCKET_MS, 10) for n in (0, 1, 2)] + known
+    usual = [Point(n * BUCKET_MS, 10.0 + n, 5, 10, 20) for n in range(12, 18)]
+    points = [Point(n * BUCKET_MS, 10) for n in (0, 1, 2)] + usual
     alert = Alert("dip", 13 * BUCKET_MS, 14 * BUCKET_MS, 1, 5, 9, 6)
     spark = spark_of(points, [alert], span=(0, 36 * BUCKET_MS), watermark=-1, shift=0)
 
@@ -415,11 +415,11 @@ def test_what_is_stopped_ends_where_it_is_and_another_one_begins_behind_it(
 def test_a_form_that_cannot_be_is_refused_and_changes_nothing(
     browser: Browser, snapshot: Callable[[], Any], form: dict[str, Any], why: str
 ) -> None:
-    before = snapshot()
+    stored = snapshot()
     response = browser.post("/zeitgeist/playbacks", {"id": FORM, **form})
     assert response.status_code == 400
     assert why in response.text
-    assert snapshot() == before
+    assert snapshot() == stored
 
 
 def test_series_that_would_fill_the_memory_together_are_refused(
@@ -427,7 +427,7 @@ def test_series_that_would_fill_the_memory_together_are_refused(
 ) -> None:
     """S23: a playback's series are in memory at once, so all of them share one bound."""
     monkeypatch.setattr("pipelines.zeitgeist.playbacks.MAX_BUCKETS", 1)
-    before = snapshot()
+    stored = snapshot()
 
     response = browser.post(
         "/zeitgeist/playbacks", {"id": FORM, **upload(b"2015-01-01,1\n2015-01-02,1\n")}
@@ -435,7 +435,7 @@ def test_series_that_would_fill_the_memory_together_are_refused(
 
     assert response.status_code == 400
     assert "at most 1 buckets" in response.text
-    assert snapshot() == before
+    assert snapshot() == stored
 
 
 def test_what_is_read_changes_nothing(browser: Browser, snapshot: Callable[[], Any]) -> None:
