@@ -17,7 +17,7 @@ COMPILE := uv pip compile --quiet --universal --python-version 3.11 --generate-h
   --no-annotate --no-header
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run shell seed test soak mutants check audit audit-code audit-pins doctor pictures bench endurance clean fmt lint types lock
+.PHONY: help setup run shell seed test soak mutants check audit audit-code audit-pins doctor pictures reference bench endurance clean fmt lint types lock
 
 help: ## List the targets
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' \
@@ -66,6 +66,9 @@ doctor: $(INSTALLED) ## Say what is missing on this machine, and the fix
 
 pictures: $(INSTALLED) ## Take the README's pictures anew; ARGS="--all FOLDER" takes every page
 	$(PYTHON) -m tests.infra.pictures $(ARGS)
+
+reference: $(INSTALLED) ## Write the reference pages in docs/ from the code
+	$(PYTHON) -m docs.reference.generate
 
 bench: $(INSTALLED) $(if $(LIKE),,$(if $(filter batches% streams%,$(or $(NAMES),batches)),$(RIVALS))) ## Measure; NAMES="a b" picks some, LIKE=cloud is as slow as the cloud, ITEMS=100000 grows so far, DOCS=1 writes the table in docs/
 	$(PYTHON) -m benchmarks $(if $(LIKE),--like $(LIKE)) $(if $(ITEMS),--items $(ITEMS)) $(if $(DOCS),--docs) $(NAMES)

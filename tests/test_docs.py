@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 import main
+from docs.reference import generate
 from handlers.settings import DemoSettings
 from pipelines.registry import APP
 from tests.infra.documents import (
@@ -74,8 +75,8 @@ def test_every_document_that_the_code_names_exists() -> None:
 
 def test_every_decision_is_listed_and_complete() -> None:
     """Each ADR has its parts, a number of its own, and a place in the list."""
-    decisions = sorted((ROOT / "docs/adr").glob("*.md"))
-    listed = re.findall(r"\]\(adr/([\w.-]+)\)", text_of("docs/architecture.md"))
+    decisions = sorted((ROOT / "docs/adr").glob("0*.md"))
+    listed = re.findall(r"\]\(([\w.-]+)\)", text_of("docs/adr/README.md"))
     assert {path.name for path in decisions} == set(listed)
     assert len({path.name[:4] for path in decisions}) == len(decisions)
     for path in decisions:
@@ -171,45 +172,32 @@ def app() -> Any:
     return main.create_app(settings, main.open_clients(settings))
 
 
-def test_every_route_is_documented_and_every_documented_route_exists(app: Any) -> None:
-    """The table of routes is the map of URLs, by path and method."""
-    cells_of_routes = [row[0] for row in cells("docs/architecture.md", "Routes")[1:]]
-    documented = {route for cell in cells_of_routes for route in quoted(cell)}
-    rules = [
-        (rule.rule, (rule.methods or set()) - {"HEAD", "OPTIONS"})
-        for rule in app.url_map.iter_rules()
-    ]
-    methods_of: dict[str, set[str]] = {}
-    for path, methods in rules:
-        methods_of.setdefault(path, set()).update(methods)
-    # The guarded catch-alls take any method, to refuse it.
-    any_method = {path for path, methods in methods_of.items() if len(methods) > 2}
-    expected = {
-        f"{method} {path}"
-        for path, methods in methods_of.items()
-        for method in ([] if path in any_method else methods)
+@pytest.mark.parametrize("name", sorted(generate.pages()))
+def test_the_reference_is_what_the_code_has(name: str) -> None:
+    """`make reference` was run: nothing is listed by hand that a machine can list."""
+    assert text_of(f"docs/reference/{name}") == generate.pages()[name], "run `make reference`"
+
+
+def test_operations_says_what_to_do_about_each_gauge() -> None:
+    """Nobody is woken by a number that no page explains."""
+    gauges = {name for row in cells("docs/reference/gauges.md")[1:] for name in quoted(row[0])}
+    explained = {
+        name for row in cells("docs/operations.md", "Gauges")[1:] for name in quoted(row[0])
     }
-    refusing = {"/cron/<path:rest>", "/control/<path:rest>"}
-    assert documented - {"POST /tasks/<path:rest>", *refusing} == expected
-    assert any_method == {"/tasks/<path:rest>", *refusing}
+    assert explained == gauges
 
 
-def test_every_task_is_documented() -> None:
-    """The tasks that can be delivered stand under the routes."""
-    documented = {
-        name for name in quoted(text_of("docs/architecture.md")) if re.match(r"/tasks/\w", name)
-    }
-    assert documented == set(APP.tasks)
+@pytest.mark.parametrize(("name", "lines"), [("README.md", 150), ("docs/architecture.md", 120)])
+def test_what_is_read_first_is_short(name: str, lines: int) -> None:
+    """Who wants to know more is led there."""
+    assert len(text_of(name).splitlines()) <= lines
 
 
-def test_queues_in_use_exist_and_queues_that_exist_are_used_and_documented() -> None:
+def test_queues_in_use_exist_and_queues_that_exist_are_used() -> None:
     """A task in a queue that is not deployed would never be created."""
     declared = {queue["name"] for queue in yaml.safe_load(text_of("queue.yaml"))["queue"]}
     used = {task.queue for task in APP.tasks.values()}
-    documented = {
-        name for row in cells("docs/architecture.md", "Queues")[1:] for name in quoted(row[0])
-    }
-    assert declared == used == documented
+    assert declared == used
 
 
 def test_the_queues_of_cloud_run_are_those_of_queue_yaml() -> None:

@@ -29,7 +29,8 @@ lines</textarea>
 
 def test_every_picture_of_the_readme_is_one_that_the_command_makes() -> None:
     """And there is no other in the folder: what is not made anew shows yesterday's pages."""
-    shown = set(re.findall(r"docs/images/([\w-]+\.png)", text_of("README.md")))
+    pages = text_of("README.md") + text_of("docs/demos.md")
+    shown = set(re.findall(r"images/([\w-]+\.png)", pages))
     made = {f"{p.name}{look.suffix}.png" for p in PICTURES for look in p.looks}
 
     assert shown == made
