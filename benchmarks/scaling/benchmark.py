@@ -135,9 +135,9 @@ class Load:
         while True:
             now_ms = FIRST_MS + int(simulation.now_ms)
             keys = [f"k{chance.randrange(KEYS)}" for _ in range(shape.pushed)]
-            offer = IngestRequest(*feed, [arrival(key, now_ms) for key in keys])
+            request = IngestRequest(*feed, [arrival(key, now_ms) for key in keys])
             try:
-                yield from ingest(environment, offer)
+                yield from ingest(environment, request)
             except BackpressureError as error:
                 yield Pause(error.retry_after_s)
             due_ms = due_ms + pause_ms if shape.rate else simulation.now_ms

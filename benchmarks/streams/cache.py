@@ -154,4 +154,4 @@ def _remembered(clients: Clients, pipeline: Pipeline) -> int:
     environment = Engine(clients, pipeline).environment
     memory = environment.memories[environment.names.interval("kept", 0)]
     assert isinstance(memory, CachedInterval)
-    return memory.shelf.rows.bytes
+    return memory.store.rows.bytes

@@ -236,7 +236,7 @@ def _check(live: dict[str, Any]) -> Check | None:
 
 def _live() -> dict[str, Any]:
     playback, status = playbacks.current(), ZEITGEIST.status(clients())
-    topology = ZEITGEIST.topology(clients(), seen=status)
+    topology = ZEITGEIST.topology(clients(), snapshot=status)
     rows = rows_of(status, topology, playback.front if playback else 0)
     goes_on = playback is not None and not playback.is_over
     is_moving = goes_on or any(row.waiting or row.lag_ms or row.change for row in rows)

@@ -86,7 +86,7 @@ def rows_of(status: Any, topology: Any, front: int) -> list[Row]:
 
 
 def _change(part: Any) -> str:
-    return f"{part.phase}, {part.noted} of {part.senders} know" if part.is_changing else ""
+    return f"{part.phase}, {part.acknowledged} of {part.senders} know" if part.is_changing else ""
 
 
 def _pieces(computation: Any) -> list[Piece]:

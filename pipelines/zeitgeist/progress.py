@@ -56,7 +56,7 @@ def board_of(clients: Clients, playback: Playback, seen: Any = None) -> Board:
         seen: The pipeline's status, if it was just read.
     """
     queries = [part.query for part in playback.parts]
-    states = ZEITGEIST.states_of(clients, "board", queries, seen=seen)
+    states = ZEITGEIST.states_of(clients, "board", queries, snapshot=seen)
     told = [
         Told(part, alert_of(value))
         for part in playback.parts
@@ -104,7 +104,7 @@ def _days_of(
     final = [key for key, day in wanted.items() if (day + 1) * DAY_MS < final_before]
     found = {key: points for key in final if (points := kept.get(key)) is not None}
     missing = [key for key in wanted if key not in found]
-    states = ZEITGEIST.states_of(clients, "history", missing, seen=seen) if missing else {}
+    states = ZEITGEIST.states_of(clients, "history", missing, snapshot=seen) if missing else {}
     found |= {key: [*_points(states.get(key, {}), wanted[key])] for key in missing}
     if len(kept) > MAX_KEPT_DAYS:
         kept.clear()
@@ -131,6 +131,6 @@ def open_counts(clients: Clients, query: str, seen: Any = None) -> list[Point]:
     Args:
         seen: The pipeline's status, if it was just read.
     """
-    state = ZEITGEIST.states_of(clients, "counter", [query], seen=seen).get(query, {})
+    state = ZEITGEIST.states_of(clients, "counter", [query], snapshot=seen).get(query, {})
     counts = {int(start): count for start, count in state.get("counts", {}).items()}
     return [Point(start, count) for start, count in sorted(counts.items())]

@@ -30,13 +30,13 @@ from rollforward.streams.storage.remote_calls import (
     Steps,
 )
 from rollforward.streams.storage.schema import Head
-from rollforward.streams.topology.teardown import clear
+from rollforward.streams.topology.teardown import advance
 from rollforward.streams.watermarks.backpressure import (
     resume_sources,
 )
 from rollforward.streams.watermarks.cut import Cut
 from rollforward.streams.watermarks.cut_reader import read_cut
-from rollforward.streams.watermarks.phases import is_at_rest
+from rollforward.streams.watermarks.phases import is_idle_cut
 from rollforward.streams.watermarks.publishing import published
 
 MAX_ROUNDS = 5
@@ -62,7 +62,7 @@ def tick(environment: Environment, *why: str | int) -> Steps[int]:
         if cut is None:
             return 0
         now_ms = environment.now_ms()
-        rests = is_at_rest(cut, now_ms)
+        rests = is_idle_cut(cut, now_ms)
         try:
             published = yield from _publish(environment, cut)
         except ChangedError:
@@ -72,12 +72,12 @@ def tick(environment: Environment, *why: str | int) -> Steps[int]:
             continue  # A source has written meanwhile, and counts on this tick.
         woken += yield from _wake(environment, cut, now_ms, why)
         yield from resume_sources(environment, cut.head.body, cut.paused, cut.rows)
-        yield from merge_idle(environment, published, cut.resting(now_ms))
-        yield from clear(environment, cut)
+        yield from merge_idle(environment, published, cut.idle_intervals(now_ms))
+        yield from advance(environment, cut)
         if not rests:
             break
         again = yield from read_cut(environment)
-        if again is None or is_at_rest(again, environment.now_ms()):
+        if again is None or is_idle_cut(again, environment.now_ms()):
             return woken
     if published is None:
         raise ChangedError

@@ -107,7 +107,7 @@ class Tasks:
 
         def work(clients: Clients, args: Work) -> None:
             engine = Engine(clients, pipeline)
-            engine.run(work_on(engine.environment, args.computation, args.first_slot))
+            engine.run(worker_steps(engine.environment, args.computation, args.first_slot))
 
         def tick_(clients: Clients, args: Tick) -> None:
             engine = Engine(clients, pipeline)
@@ -308,7 +308,7 @@ class Engine:
         return source.read(self._clients, call.position, call.limit)
 
 
-def work_on(environment: Environment, computation: str, lo: int) -> Steps[Any]:
+def worker_steps(environment: Environment, computation: str, lo: int) -> Steps[Any]:
     """Return the steps of the worker of an interval.
 
     Raises:

@@ -14,7 +14,7 @@ from rollforward import outbox
 from rollforward.datastore.transactions import current_transaction
 from rollforward.runtime.clients import Clients
 from rollforward.streams.driver import TICKS_QUEUE, Engine
-from rollforward.streams.exchange.ingest import IngestRequest, IngestResult, arrival, ingest
+from rollforward.streams.exchange.ingest import IngestRequest, IngestResult, incoming_record, ingest
 from rollforward.streams.exchange.pulling import pull_wake
 from rollforward.streams.graph.declaration import Declaration
 from rollforward.streams.graph.environment import Environment
@@ -93,17 +93,17 @@ class Pipeline(Declaration):
         _check_push(self, stream, process)
         _check_pushed(records)
         engine = Engine(clients, self)
-        arrivals = [
-            arrival(engine.environment, stream, each.value, each.timestamp_ms, each.id)
+        incoming = [
+            incoming_record(engine.environment, stream, each.value, each.timestamp_ms, each.id)
             for each in records
         ]
-        if sum(len(each.text) for each in arrivals) > MAX_PUSHED_BYTES:
+        if sum(len(each.text) for each in incoming) > MAX_PUSHED_BYTES:
             raise BadRecordError(f"one push has at most {MAX_PUSHED_BYTES} bytes of values")
         if watermark is not None and not 0 <= watermark <= FOREVER:
             raise BadRecordError(f"a watermark is a time, or FOREVER, not {watermark}")
-        offer = IngestRequest(stream, process, arrivals, watermark)
-        injected: IngestResult = engine.run(ingest(engine.environment, offer))
-        return Accepted(injected.records, injected.late, injected.found.body.watermark)
+        request = IngestRequest(stream, process, incoming, watermark)
+        result: IngestResult = engine.run(ingest(engine.environment, request))
+        return Accepted(result.records, result.late, result.found.body.watermark)
 
     def push_in_transaction(
         self, clients: Clients, stream: str, value: Any, timestamp_ms: int, *, process: str = ""
@@ -244,14 +244,14 @@ class Pipeline(Declaration):
         engine = Engine(clients, self)
         engine.run(changes.detach(engine.environment, computation, discard=discard))
 
-    def topology(self, clients: Clients, *, seen: Status | None = None) -> Topology:
+    def topology(self, clients: Clients, *, snapshot: Status | None = None) -> Topology:
         """Return which computations run, in which version, and how far changes have come.
 
         Args:
-            seen: A status that was read just now: what it was read from is not read again.
+            snapshot: A status that was read just now: what it was read from is not read again.
         """
         engine = Engine(clients, self)
-        head = None if seen is None or seen.seen is None else seen.seen.head
+        head = None if snapshot is None or snapshot.snapshot is None else snapshot.snapshot.head
         return engine.run(topology_status.topology(engine.environment, head))
 
     # What can be read
@@ -271,18 +271,18 @@ class Pipeline(Declaration):
         computation: str,
         keys: Iterable[str],
         *,
-        seen: Status | None = None,
+        snapshot: Status | None = None,
     ) -> dict[str, dict[str, Any]]:
         """Return the states of some keys, by key; those that have none are left out.
 
         Args:
-            seen: A status that was read just now: what it was read from is not read again.
+            snapshot: A status that was read just now: what it was read from is not read again.
 
         Raises:
             UnknownStreamError: there is no such computation.
         """
         engine = Engine(clients, self)
-        rows = None if seen is None else seen.seen
+        rows = None if snapshot is None else snapshot.snapshot
         return engine.run(queryable_state.states_of(engine.environment, computation, keys, rows))
 
     def states(self, clients: Clients, computation: str) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -342,11 +342,13 @@ def push_task(pipeline: Pipeline) -> Task[PushLater]:
     def push(clients: Clients, args: PushLater) -> None:
         _check_push(pipeline, args.stream, args.process)
         engine = Engine(clients, pipeline)
-        record = arrival(engine.environment, args.stream, args.value, args.timestamp_ms, args.id)
+        record = incoming_record(
+            engine.environment, args.stream, args.value, args.timestamp_ms, args.id
+        )
         receipt = Key(OUTBOX, args.unacked) if args.unacked else None
-        offer = IngestRequest(args.stream, args.process, [record], receipt=receipt)
+        request = IngestRequest(args.stream, args.process, [record], receipt=receipt)
         try:
-            engine.run(ingest(engine.environment, offer))
+            engine.run(ingest(engine.environment, request))
         except BackpressureError as error:
             raise Retry(str(error)) from error
         except RepeatedError:

@@ -31,12 +31,12 @@ def sweep_pipeline(clients: Clients, pipeline: Declaration) -> int:
 
 def sweep(environment: Environment) -> Steps[int]:
     """Do so, in steps."""
-    woken = yield from tick(environment, *why_now(environment))
+    woken = yield from tick(environment, *sweep_suffix(environment))
     yield from recover(environment)
     return woken + (yield from wake_sources(environment))
 
 
-def why_now(environment: Environment) -> tuple[str, int]:
+def sweep_suffix(environment: Environment) -> tuple[str, int]:
     """Return what sets the tasks of one minute's sweep apart."""
     return "sweep", environment.now_ms() // STALE_MS
 
@@ -71,7 +71,7 @@ def _wake_source(environment: Environment, stream: str, source: PullSource) -> S
         is_due = STALE_MS <= silent_ms < NEWS_MS
     else:
         poll_s = source.poll.total_seconds() if source.poll else 0
-        why = why_now(environment)
+        why = sweep_suffix(environment)
         is_due = silent_ms >= STALE_MS + 1000 * poll_s
     if is_due:
         yield CreateTasks([pull_wake(environment, stream, found.body.seq, *why)])

@@ -7,7 +7,7 @@ import json
 from pipelines.zeitgeist.pipeline import MAX_AHEAD, ZEITGEIST
 from pipelines.zeitgeist.series import BUCKET_MS, DAY_MS
 from rollforward.streams.coordinator import tick
-from rollforward.streams.exchange.ingest import IngestRequest, arrival, ingest
+from rollforward.streams.exchange.ingest import IngestRequest, incoming_record, ingest
 from rollforward.streams.model.errors import BackpressureError
 from rollforward.streams.model.state import MAX_STATE_BYTES
 from tests.rollforward.streams.simulator.driver import Desk
@@ -21,11 +21,11 @@ def push_day(desk: Desk, feed: str, day: int) -> None:
     """Push a day of one query, and look at the watermarks."""
     starts = range(BEGIN + day * DAY_MS, BEGIN + (day + 1) * DAY_MS, BUCKET_MS)
     arrivals = [
-        arrival(desk.environment, "queries", {"query": "q", "n": COUNT}, at, f"{feed}-{at}")
+        incoming_record(desk.environment, "queries", {"query": "q", "n": COUNT}, at, f"{feed}-{at}")
         for at in starts
     ]
-    offer = IngestRequest("queries", feed, arrivals, starts.stop)
-    desk.do(ingest(desk.environment, offer))
+    request = IngestRequest("queries", feed, arrivals, starts.stop)
+    desk.do(ingest(desk.environment, request))
     desk.do(tick(desk.environment))
 
 

@@ -50,7 +50,7 @@ class EffectPool:
             The places of the records that they have acted on within the time.
         """
         by_sink: dict[Any, list[tuple[int, Any]]] = defaultdict(list)
-        for place, (name, record) in enumerate(call.parcels):
+        for place, (name, record) in enumerate(call.effects):
             by_sink[name].append((place, record))
         until, jobs = time.monotonic() + call.wait_s, list[_Job]()
         for name, records in by_sink.items():

@@ -48,14 +48,14 @@ def forwarded(
     Args:
         watermark: What is before it goes into the lane for late ones.
     """
-    commit, mail = Commit(), Outgoing(environment, head)
+    commit, outgoing = Commit(), Outgoing(environment, head)
     for name, found in chunks:
         commit.deletes.append((Key(CHUNK, name), found.version))
         for letter in found.body:
             late = late_at(name) or (watermark if letter.timestamp_ms < watermark else 0)
-            mail.send(Target(computation, letter.key), letter, late_at=late)
-    commit.inserts += mail.inserts()
-    return commit, mail
+            outgoing.send(Target(computation, letter.key), letter, late_at=late)
+    commit.inserts += outgoing.inserts()
+    return commit, outgoing
 
 
 def ready(chunks: list[tuple[str, Found]], watermark: int) -> list[tuple[str, Found]]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from rollforward.streams.exchange.delays import with_delays
-from rollforward.streams.exchange.inline import InlineRun, PendingEffect, added, call_effects
+from rollforward.streams.exchange.inline import InlineRun, PendingEffect, call_effects, sum_counts
 from rollforward.streams.exchange.outgoing import Outgoing
 from rollforward.streams.exchange.wakeups import wake_for_push
 from rollforward.streams.graph.environment import Environment
@@ -69,7 +69,7 @@ class IngestRequest:
 
     stream: str
     process: str
-    arrivals: Sequence[IncomingRecord]
+    records: Sequence[IncomingRecord]
     watermark: int | None = None
     position: Any = None
     receipt: Key | None = None
@@ -84,7 +84,7 @@ class IngestResult(NamedTuple):
     destinations: Sequence[tuple[str, int]]
 
 
-def arrival(
+def incoming_record(
     environment: Environment, stream: str, value: Any, at: int, id_: str = ""
 ) -> IncomingRecord:
     """Return a record that comes in, checked.
@@ -96,7 +96,7 @@ def arrival(
     return IncomingRecord(id_, value_text(value), check_time(at), value)
 
 
-def unfit(id_: str, value: Any, error: str) -> IncomingRecord:
+def invalid_record(id_: str, value: Any, error: str) -> IncomingRecord:
     """Return what comes in, and is no record, with what can be said of it."""
     try:
         text = value_text(value)
@@ -105,7 +105,7 @@ def unfit(id_: str, value: Any, error: str) -> IncomingRecord:
     return IncomingRecord(id_, text, 0, value, error)
 
 
-def too_large(each: IncomingRecord, error: str) -> IncomingRecord:
+def oversized_record(each: IncomingRecord, error: str) -> IncomingRecord:
     """Return a record that no commit can hold with all its readers, as it can be kept."""
     return each._replace(text=quoted(each.text[:MAX_DESCRIBED]), error=f"cannot be let in: {error}")
 
@@ -117,7 +117,7 @@ def _described(value: Any) -> str:
         return type(value).__name__
 
 
-def ingest(environment: Environment, offer: IngestRequest) -> Steps[IngestResult]:
+def ingest(environment: Environment, request: IngestRequest) -> Steps[IngestResult]:
     """Let records in, and wake their readers; return when the records are durable.
 
     What one commit cannot hold is let in by several. Only the last of them moves the watermark.
@@ -126,31 +126,31 @@ def ingest(environment: Environment, offer: IngestRequest) -> Steps[IngestResult
         ChangedError: too many others were faster; some of it may have been let in.
         BadRecordError: a record cannot be written; some others may have been let in.
     """
-    injected = yield from _ingest_by_parts(environment, offer)
-    yield from wake_for_push(environment, injected.destinations)
-    return injected
+    result = yield from _ingest_by_parts(environment, request)
+    yield from wake_for_push(environment, result.destinations)
+    return result
 
 
-def _ingest_by_parts(environment: Environment, offer: IngestRequest) -> Steps[IngestResult]:
-    arrivals = offer.arrivals
+def _ingest_by_parts(environment: Environment, request: IngestRequest) -> Steps[IngestResult]:
+    records = request.records
     try:
-        return (yield from ingest_without_wakeup(environment, offer))
+        return (yield from ingest_without_wakeup(environment, request))
     except UnworkableError as error:
-        if len(arrivals) < 2:
+        if len(records) < 2:
             raise BadRecordError(f"a record cannot be written: {error}") from error
-    middle = len(arrivals) // 2
+    middle = len(records) // 2
     parts = []
-    for part, watermark in ((arrivals[:middle], 0), (arrivals[middle:], offer.watermark)):
+    for part, watermark in ((records[:middle], 0), (records[middle:], request.watermark)):
         parts.append((yield from _ingest_by_parts(
-            environment, replace(offer, arrivals=part, watermark=watermark)
+            environment, replace(request, records=part, watermark=watermark)
         )))  # fmt: skip
     first, last = parts
     destinations = sorted({*first.destinations, *last.destinations})
-    return IngestResult(len(arrivals), first.late + last.late, last.found, destinations)
+    return IngestResult(len(records), first.late + last.late, last.found, destinations)
 
 
 def ingest_without_wakeup(
-    environment: Environment, offer: IngestRequest, expected: Found | None = None
+    environment: Environment, request: IngestRequest, expected: Found | None = None
 ) -> Steps[IngestResult]:
     """Let records in, and wake nobody.
 
@@ -165,7 +165,7 @@ def ingest_without_wakeup(
         BackpressureError: the source has to wait; nothing was let in.
         RepeatedError: the offer's receipt is gone.
     """
-    id_, key = environment.new_id(), environment.names.source(offer.stream, offer.process)
+    id_, key = environment.new_id(), environment.names.source(request.stream, request.process)
     plan: _IngestAttempt | None = None
     handed: frozenset[PendingEffect] | None = None
     passes: bool | None = None
@@ -183,26 +183,26 @@ def ingest_without_wakeup(
         if found is not None and found.body.layout_version > head.body.layout_version:
             continue  # It was read before the head has changed.
         if plan is not None and found is not None and id_ in found.body.last:
-            return plan.injected(found)  # The reply to the earlier attempt was lost.
+            return plan.result(found)  # The reply to the earlier attempt was lost.
         if expected is not None and (found is None or found.version != expected.version):
             raise ChangedError
-        receipt = yield from _receipt(offer)
-        if offer.receipt is not None and not receipt:
+        receipt = yield from _receipt(request)
+        if request.receipt is not None and not receipt:
             if plan is not None and found is not None:
-                return plan.injected(found)  # By an earlier attempt, it may be.
+                return plan.result(found)  # By an earlier attempt, it may be.
             raise RepeatedError
         # A source that is pulled for the first time is let in: whoever lets it go knows of it then.
         is_first = expected is not None and not expected.body.seq
-        if plan is None and offer.arrivals and not is_first:
-            _check_not_paused(head.body, offer)
+        if plan is None and request.records and not is_first:
+            _check_not_paused(head.body, request)
         if passes is None:
-            passes = yield from _may_pass(environment, head.body, offer, expected)
-        plan = _IngestAttempt(environment, offer, head, found, id_, passes=passes)
+            passes = yield from _may_inline(environment, head.body, request, expected)
+        plan = _IngestAttempt(environment, request, head, found, id_, passes=passes)
         plan.commit.deletes += receipt
         if handed is None:  # Once, however often the commit is tried.
-            handed = yield from call_effects(environment, plan.passage)
+            handed = yield from call_effects(environment, plan.inline)
         try:
-            versions = yield plan.committed_with(handed)
+            versions = yield plan.commit_with(handed)
         except (ChangedError, OutcomeUnknownError):
             continue
         except UnworkableError:
@@ -213,41 +213,41 @@ def ingest_without_wakeup(
         found = Found(plan.row, versions[plan.was.is_idle])
         if not plan.was.is_idle:
             environment.memories[key] = head, found, read_ms
-        return plan.injected(found)
+        return plan.result(found)
     raise ChangedError
 
 
-def _may_pass(
-    environment: Environment, head: Head, offer: IngestRequest, expected: Found | None
+def _may_inline(
+    environment: Environment, head: Head, request: IngestRequest, expected: Found | None
 ) -> Steps[bool]:
     """Return whether hooks of weak stages are run: not if earlier attempts did not come to an end.
 
     One of the records may kill its process. In the inbox of the weak stage deaths are counted.
     """
     graph = environment.at(head).graph
-    readers = {name for name, _ in graph.readers.get(offer.stream, ())}
-    if not offer.arrivals or readers.isdisjoint(graph.weak):
+    readers = {name for name, _ in graph.readers.get(request.stream, ())}
+    if not request.records or readers.isdisjoint(graph.weak):
         return True
-    what = fingerprint("\0".join(each.id for each in offer.arrivals))
+    what = fingerprint("\0".join(each.id for each in request.records))
     if expected is not None:  # Pulled: it may have no ids, and the position does not move.
         what = str(expected.body.seq)
-    name = environment.pipeline.name, offer.stream, offer.process, what
+    name = environment.pipeline.name, request.stream, request.process, what
     attempts = yield Attempt(name)
     return attempts <= MAX_PASSES  # type: ignore[no-any-return]
 
 
-def _receipt(offer: IngestRequest) -> Steps[list[tuple[Key, int]]]:
+def _receipt(request: IngestRequest) -> Steps[list[tuple[Key, int]]]:
     """Return the row that the commit of an offer deletes, with its version, if it is there."""
-    if offer.receipt is None:
+    if request.receipt is None:
         return []
-    [row] = yield Read([offer.receipt])
-    return [(offer.receipt, row.version)] if row is not None else []
+    [row] = yield Read([request.receipt])
+    return [(request.receipt, row.version)] if row is not None else []
 
 
-def _check_not_paused(head: Head, offer: IngestRequest) -> None:
-    why = head.paused.get(f"{offer.stream}:{offer.process}")
+def _check_not_paused(head: Head, request: IngestRequest) -> None:
+    why = head.paused.get(f"{request.stream}:{request.process}")
     if why is not None:
-        raise BackpressureError(f"{offer.stream} has to wait: {why}")
+        raise BackpressureError(f"{request.stream} has to wait: {why}")
 
 
 class _IngestAttempt:
@@ -256,78 +256,78 @@ class _IngestAttempt:
     def __init__(
         self,
         environment: Environment,
-        offer: IngestRequest,
+        request: IngestRequest,
         head: Found,
         found: Found | None,
         id_: str,
         *,
         passes: bool,
     ) -> None:
-        self.environment, self.offer = environment, offer
+        self.environment, self.request = environment, request
         self.pipeline = environment.at(head.body)
-        self.mail = Outgoing(environment, head.body)
-        self.passage = InlineRun(environment, head.body, self.mail, is_open=passes)
+        self.outgoing = Outgoing(environment, head.body)
+        self.inline = InlineRun(environment, head.body, self.outgoing, is_open=passes)
         self.commit = Commit()
         self.was: SourceRow = found.body if found is not None else SourceRow(is_idle=True)
         floor = self.was.watermark
         if self.was.is_idle:
             # The watermark has gone on without it. It may not while this one comes back.
-            floor = max(floor, head.body.sources.get(offer.stream, 0))
-            known = with_process(head.body, offer.stream, offer.process)
+            floor = max(floor, head.body.sources.get(request.stream, 0))
+            known = with_process(head.body, request.stream, request.process)
             self.commit.puts.append((environment.names.head, known, head.version))
         late = self._send(floor)
-        self.passage.end()
+        self.inline.end()
         self.row = self._row(floor, late, id_)._replace(layout_version=head.body.layout_version)
         self._found = found
 
-    def committed_with(self, handed: Collection[PendingEffect]) -> Commit:
+    def commit_with(self, handed: Collection[PendingEffect]) -> Commit:
         """Return the commit, to be made once.
 
         Args:
             handed: What weak sinks have acted on.
         """
-        self.passage.post(handed)
-        self.row = self.row._replace(inlined=added(self.was.inlined, self.passage.inlined))
-        key = self.environment.names.source(self.offer.stream, self.offer.process)
+        self.inline.spill(handed)
+        self.row = self.row._replace(inlined=sum_counts(self.was.inlined, self.inline.inlined))
+        key = self.environment.names.source(self.request.stream, self.request.process)
         if self._found is None:
             self.commit.inserts.append((key, self.row))
         else:
             self.commit.puts.append((key, self.row, self._found.version))
-        self.commit.inserts += self.mail.inserts()
+        self.commit.inserts += self.outgoing.inserts()
         return self.commit
 
-    def injected(self, found: Found) -> IngestResult:
+    def result(self, found: Found) -> IngestResult:
         """Return what has come of it, with the source's row as it is now."""
         late = self.row.late - self.was.late
-        return IngestResult(len(self.offer.arrivals), late, found, self.mail.destinations)
+        return IngestResult(len(self.request.records), late, found, self.outgoing.destinations)
 
     def _send(self, floor: int) -> int:
-        late, stream, graph = 0, self.offer.stream, self.pipeline.graph
+        late, stream, graph = 0, self.request.stream, self.pipeline.graph
         is_source = stream in self.pipeline.sources
-        if self.offer.arrivals and not (is_source and graph.readers.get(stream)):
+        if self.request.records and not (is_source and graph.readers.get(stream)):
             raise UnknownStreamError(
                 f"nobody reads {stream} as it comes from outside: attach a computation that does"
             )
-        for id_, text, at, value, error in self.offer.arrivals:
+        for id_, text, at, value, error in self.request.records:
             if error:
                 letter = InboxRecord("", at, stream, id_, text)
                 for reader, _ in graph.readers[stream]:
-                    self.mail.send(Target(reader, "", error), letter, late_at=0)
+                    self.outgoing.send(Target(reader, "", error), letter, late_at=0)
                 continue
             late_at = floor if at < floor else 0
             late += late_at > 0
             for target in graph.route(stream, value):
                 letter = InboxRecord(target.key, at, stream, id_, text)
-                self.passage.send(target, letter, late_at=late_at)
+                self.inline.send(target, letter, late_at=late_at)
         return late
 
     def _row(self, floor: int, late: int, id_: str) -> SourceRow:
-        was, offer, now_ms = self.was, self.offer, self.environment.now_ms()
-        latest = max([was.latest, *[each.timestamp_ms for each in offer.arrivals]])
+        was, request, now_ms = self.was, self.request, self.environment.now_ms()
+        latest = max([was.latest, *[each.timestamp_ms for each in request.records]])
         latest = max(was.latest, min(latest, now_ms + MAX_AHEAD_MS))
-        reached = latest - self.pipeline.disorder_ms(offer.stream)
-        if offer.watermark is not None:
-            reached = min(offer.watermark, FOREVER)
+        reached = latest - self.pipeline.disorder_ms(request.stream)
+        if request.watermark is not None:
+            reached = min(request.watermark, FOREVER)
         return was._replace(
             watermark=max(floor, reached),
             latest=latest,
@@ -335,15 +335,15 @@ class _IngestAttempt:
             is_idle=False,
             last=(*was.last[1 - REMEMBERED :], id_),
             seq=was.seq + 1,
-            records=was.records + len(offer.arrivals),
+            records=was.records + len(request.records),
             late=was.late + late,
-            dead=was.dead + self.mail.dead,
-            position=offer.position,
+            dead=was.dead + self.outgoing.dead,
+            position=request.position,
             delays=self._delays(),
         )
 
     def _delays(self) -> tuple[int, ...]:
         if not self.pipeline.percentiles:
             return ()
-        times = [each.timestamp_ms for each in self.offer.arrivals if not each.error]
+        times = [each.timestamp_ms for each in self.request.records if not each.error]
         return with_delays(self.was.delays, self.was.latest, times)

@@ -63,21 +63,21 @@ class InlineRun:
     """What one commit passes through weak computations."""
 
     def __init__(
-        self, environment: Environment, head: Head, mail: Outgoing, *, is_open: bool = True
+        self, environment: Environment, head: Head, outgoing: Outgoing, *, is_open: bool = True
     ) -> None:
         """Begin a commit.
 
         Args:
             is_open: Whether anything is passed through; else all goes into the inboxes.
         """
-        self._environment, self._head, self._mail = environment, head, mail
+        self._environment, self._head, self._mail = environment, head, outgoing
         self._graph = environment.at(head).graph
         self._weak: Collection[str] = self._graph.weak if is_open else ()
         self._waiting: dict[str, list[InboxRecord]] = {}
         self._began_ms = environment.elapsed_ms()
         self._left = environment.config.max_inlined
         self._bytes = 0
-        self.parcels: list[PendingEffect] = []
+        self.effects: list[PendingEffect] = []
         self.inlined: Counter[str] = Counter()
 
     def produce(self, productions: Sequence[EmittedRecord]) -> None:
@@ -108,9 +108,9 @@ class InlineRun:
             if letters:
                 self._pass(name, letters)
 
-    def post(self, handed: Collection[PendingEffect]) -> None:
+    def spill(self, handed: Collection[PendingEffect]) -> None:
         """Send what was to be handed on, and was not done: as it is now, by the sink it is for."""
-        for each in self.parcels:
+        for each in self.effects:
             if each in handed:
                 self.inlined[each.target.computation] += 1
             else:
@@ -119,7 +119,7 @@ class InlineRun:
     def _hand(self, sink: Sink, target: Target, letter: InboxRecord) -> None:
         if letter.id:
             id_ = sink_id(sink, letter.stream, letter.id)
-            self.parcels.append(PendingEffect(target, letter, sink.version, id_))
+            self.effects.append(PendingEffect(target, letter, sink.version, id_))
         else:  # The other side could not tell a repetition.
             self._mail.send(target, letter, late_at=0)
 
@@ -151,20 +151,20 @@ class InlineRun:
         return took_ms > self._environment.config.inline_ms or self._bytes >= MAX_PRODUCED_BYTES
 
 
-def call_effects(environment: Environment, passage: InlineRun) -> Steps[frozenset[PendingEffect]]:
+def call_effects(environment: Environment, inline: InlineRun) -> Steps[frozenset[PendingEffect]]:
     """Have weak sinks act on what came through; return what they acted on."""
-    parcels = passage.parcels
-    if not parcels:
+    effects = inline.effects
+    if not effects:
         return frozenset()
     wait_s = environment.config.effect_ms / 1000
     call = CallEffects(
-        [((each.target.computation, each.version), each.record()) for each in parcels], wait_s
+        [((each.target.computation, each.version), each.record()) for each in effects], wait_s
     )
     done = yield call
-    return frozenset(parcels[place] for place in done)
+    return frozenset(effects[place] for place in done)
 
 
-def added(counts: Mapping[str, int], more: Mapping[str, int]) -> Mapping[str, int]:
+def sum_counts(counts: Mapping[str, int], more: Mapping[str, int]) -> Mapping[str, int]:
     """Return counts by name, and more of them."""
     return (
         {**counts, **{name: counts.get(name, 0) + more[name] for name in more}} if more else counts

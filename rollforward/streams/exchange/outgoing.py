@@ -71,7 +71,7 @@ class Outgoing:
         if not hold:
             self._by_target[target] = letters
 
-    def bury(self, dead: DeadRow) -> None:
+    def add_dead_letter(self, dead: DeadRow) -> None:
         """Send a failure to the dead letters."""
         self._dead.append(dead)
 

@@ -16,8 +16,8 @@ from rollforward.streams.exchange.ingest import (
     IngestRequest,
     IngestResult,
     ingest_without_wakeup,
-    too_large,
-    unfit,
+    invalid_record,
+    oversized_record,
 )
 from rollforward.streams.exchange.wakeups import WakeupBatcher
 from rollforward.streams.graph.environment import Environment
@@ -56,7 +56,7 @@ def pull(environment: Environment, stream: str) -> Steps[bool]:
     if not environment.at(head.body).graph.readers.get(stream):
         return False
     [found] = yield Read([key])
-    bell, reads, limit = WakeupBatcher(environment), 1, _first_limit(environment, stream)
+    wakeups, reads, limit = WakeupBatcher(environment), 1, _first_limit(environment, stream)
     while found.body.watermark < FOREVER:
         gathered = yield from _gather(environment, stream, found, reads, limit)
         is_idle = not gathered.has_more
@@ -65,26 +65,26 @@ def pull(environment: Environment, stream: str) -> Steps[bool]:
         if is_idle:
             gathered.advance(environment.pipeline.advance_ms(stream))
         try:
-            injected = yield from _let_in(environment, gathered, limit)
+            result = yield from _let_in(environment, gathered, limit)
         except UnworkableError:
             if limit == 1:
                 raise
-            reads, limit = 1, max(1, min(limit, len(gathered.arrivals)) // 2)
+            reads, limit = 1, max(1, min(limit, len(gathered.records)) // 2)
             environment.memories["pull limit", stream] = limit
             continue
         except ChangedError:
-            yield from bell.ring()
+            yield from wakeups.flush()
             raise
         except (BackpressureError, UnknownStreamError):
             break  # The tick that lets it go has it read again, or the attachment of a reader.
-        found, reads = injected.found, min(2 * reads, MAX_PULLED)
-        bell.schedule(injected.destinations, tick=True)
-        yield from bell.flush_if_due()
+        found, reads = result.found, min(2 * reads, MAX_PULLED)
+        wakeups.schedule(result.destinations, tick=True)
+        yield from wakeups.flush_if_due()
         if is_idle or environment.elapsed_ms() - began_ms > environment.config.run_ms:
             delay_s = source.poll.total_seconds() if is_idle and source.poll else 0.0
             yield CreateTasks([pull_wake(environment, stream, found.body.seq, delay_s=delay_s)])
             break
-    yield from bell.ring()
+    yield from wakeups.flush()
     return found.body.watermark >= FOREVER  # type: ignore[no-any-return]
 
 
@@ -114,12 +114,12 @@ def _let_in(environment: Environment, gathered: _Gathered, limit: int) -> Steps[
         ChangedError, BackpressureError: nothing was let in.
     """
     try:
-        return (yield from ingest_without_wakeup(environment, gathered.offer(), gathered.found))
+        return (yield from ingest_without_wakeup(environment, gathered.request(), gathered.found))
     except UnworkableError as error:
-        if limit > 1 or len(gathered.arrivals) > 1:  # More than it was asked for.
+        if limit > 1 or len(gathered.records) > 1:  # More than it was asked for.
             raise
-        gathered.arrivals = [too_large(each, str(error)) for each in gathered.arrivals]
-    return (yield from ingest_without_wakeup(environment, gathered.offer(), gathered.found))
+        gathered.records = [oversized_record(each, str(error)) for each in gathered.records]
+    return (yield from ingest_without_wakeup(environment, gathered.request(), gathered.found))
 
 
 def _gather(
@@ -132,7 +132,7 @@ def _gather(
     """
     gathered, began_ms = _Gathered(environment, stream, found, limit), environment.elapsed_ms()
     for _ in range(reads):
-        gathered.add((yield Fetch(stream, gathered.position, limit - len(gathered.arrivals))))
+        gathered.add((yield Fetch(stream, gathered.position, limit - len(gathered.records))))
         if gathered.is_full or environment.elapsed_ms() - began_ms > GATHER_MS:
             break
     return gathered
@@ -151,7 +151,7 @@ class _Gathered:
     stream: str
     found: Found
     limit: int
-    arrivals: list[IncomingRecord] = field(default_factory=list)
+    records: list[IncomingRecord] = field(default_factory=list)
     position: Any = None
     watermark: int | None = None
     is_full: bool = False
@@ -163,21 +163,21 @@ class _Gathered:
 
     def add(self, pulled: Pulled) -> None:
         """Take what a read has found."""
-        arrivals = self._arrivals(pulled)
-        size = sum(len(each.text) for each in arrivals)
+        records = self._arrivals(pulled)
+        size = sum(len(each.text) for each in records)
         has_moved = value_text(pulled.position) != value_text(self.position)
-        self.arrivals += arrivals
+        self.records += records
         self._bytes += size
         self.position = pulled.position
         if pulled.watermark is not None:
             self.watermark = pulled.watermark
         if pulled.is_over:
             self.watermark = FOREVER
-        self.has_more = self.has_more or bool(arrivals) or pulled.is_over or has_moved
+        self.has_more = self.has_more or bool(records) or pulled.is_over or has_moved
         self.is_full = (
             pulled.is_over
-            or not arrivals
-            or len(self.arrivals) + len(arrivals) > self.limit
+            or not records
+            or len(self.records) + len(records) > self.limit
             or self._bytes + size > MAX_GATHERED_BYTES
         )
 
@@ -189,9 +189,9 @@ class _Gathered:
         reached = latest - environment.pipeline.disorder_ms(self.stream)
         self.watermark = max(reached, environment.now_ms() - distance_ms)
 
-    def offer(self) -> IngestRequest:
+    def request(self) -> IngestRequest:
         """Return what one commit lets in."""
-        return IngestRequest(self.stream, "", self.arrivals, self.watermark, self.position)
+        return IngestRequest(self.stream, "", self.records, self.watermark, self.position)
 
     def _arrivals(self, pulled: Pulled) -> list[IncomingRecord]:
         """Return records with ids, if any of them may be handed on before the commit.
@@ -200,7 +200,7 @@ class _Gathered:
         again, they stay.
         """
         is_handed = self.stream in self.environment.pipeline.handed
-        first = self.found.body.records + len(self.arrivals)
+        first = self.found.body.records + len(self.records)
         return [
             _arrival(str(n) if is_handed else "", record)
             for n, record in enumerate(pulled.records, first)
@@ -212,8 +212,8 @@ def _arrival(id_: str, record: Any) -> IncomingRecord:
     try:
         value, at = record
     except (TypeError, ValueError) as error:
-        return unfit(id_, record, f"no record: {error}")
+        return invalid_record(id_, record, f"no record: {error}")
     try:
         return IncomingRecord(id_, value_text(value), check_time(at), value)
     except BadRecordError as error:
-        return unfit(id_, value, f"no record: {error}")
+        return invalid_record(id_, value, f"no record: {error}")

@@ -15,7 +15,7 @@ import contextlib
 from typing import NamedTuple
 
 from rollforward.streams.exchange.forwarding import MAX_FORWARDED, forwarded
-from rollforward.streams.exchange.wakeups import ring
+from rollforward.streams.exchange.wakeups import wake_intervals
 from rollforward.streams.graph.environment import Environment
 from rollforward.streams.storage.layout import inboxes_of
 from rollforward.streams.storage.remote_calls import (
@@ -96,11 +96,11 @@ def _put_back(
 ) -> Steps[int]:
     chunks = yield Scan(CHUNK, *place, most)
     watermark = head.body.inputs.get(name, 0)
-    commit, mail = forwarded(environment, head.body, name, chunks, watermark=watermark)
+    commit, outgoing = forwarded(environment, head.body, name, chunks, watermark=watermark)
     records = sum(len(found.body) for _, found in chunks)
     before = head.body.recovered.get(name, 0)
     after = head.body._replace(recovered={**head.body.recovered, name: before + records})
     commit.puts.append((environment.names.head, after, head.version))
     yield commit
-    yield from ring(environment, mail.destinations, tick=True)
+    yield from wake_intervals(environment, outgoing.destinations, tick=True)
     return records

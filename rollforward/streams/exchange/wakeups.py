@@ -39,14 +39,14 @@ class WakeupBatcher:
         """Wake those that are owed it, unless the last ring was a moment ago."""
         since_ms = self._environment.elapsed_ms() - self._rung_ms
         if not 0 <= since_ms < self._environment.config.wakeup_ms:
-            yield from self.ring()
+            yield from self.flush()
 
-    def ring(self) -> Steps[None]:
+    def flush(self) -> Steps[None]:
         """Wake those that are owed it."""
         if self._owed or self._owes_tick:
             targets, tick = sorted(self._owed), self._owes_tick
             self._rung_ms = self._environment.elapsed_ms()
-            yield from ring(self._environment, targets, tick=tick)
+            yield from wake_intervals(self._environment, targets, tick=tick)
             self._owed.difference_update(targets)
             self._owes_tick = False
 
@@ -94,28 +94,28 @@ class _SharedWakeups:
 
 def wake_for_push(environment: Environment, targets: Collection[tuple[str, int]]) -> Steps[None]:
     """Wake the readers of a push and the watermarks: at once, unless all have workers."""
-    bell: _SharedWakeups = environment.memories.setdefault(_SHARED, _SharedWakeups())
-    wait_ms = bell.defer(targets, environment.elapsed_ms(), environment.config.wakeup_ms)
+    wakeups: _SharedWakeups = environment.memories.setdefault(_SHARED, _SharedWakeups())
+    wait_ms = wakeups.defer(targets, environment.elapsed_ms(), environment.config.wakeup_ms)
     if wait_ms is None or environment.run_in_background is None:
-        yield from _flush_shared(environment, bell)
+        yield from _flush_shared(environment, wakeups)
     elif wait_ms:
-        environment.run_in_background(_flush_later(environment, bell, wait_ms))
+        environment.run_in_background(_flush_later(environment, wakeups, wait_ms))
 
 
-def _flush_later(environment: Environment, bell: _SharedWakeups, wait_ms: float) -> Steps[None]:
+def _flush_later(environment: Environment, wakeups: _SharedWakeups, wait_ms: float) -> Steps[None]:
     yield Pause(wait_ms / 1000)
-    yield from _flush_shared(environment, bell)
+    yield from _flush_shared(environment, wakeups)
 
 
-def _flush_shared(environment: Environment, bell: _SharedWakeups) -> Steps[None]:
+def _flush_shared(environment: Environment, wakeups: _SharedWakeups) -> Steps[None]:
     """Wake who is owed it. If that fails what was let in stays in: the sweep wakes them, too."""
-    targets, now_ms = bell.take(), environment.elapsed_ms()
+    targets, now_ms = wakeups.take(), environment.elapsed_ms()
     try:
-        idle = yield from ring(environment, targets, tick=True)
+        idle = yield from wake_intervals(environment, targets, tick=True)
     except Exception as error:
         environment.warn(f"{environment.pipeline.name} is woken by its sweep: {error}")
     else:
-        bell.rung(targets, idle, now_ms)
+        wakeups.rung(targets, idle, now_ms)
 
 
 MAX_TICK_S = 1.0
@@ -125,7 +125,7 @@ MAX_TICK_S = 1.0
 MAX_DELAY_S = 29 * 24 * 3600.0
 
 
-def ring(
+def wake_intervals(
     environment: Environment, destinations: Iterable[tuple[str, int]], *, tick: bool = False
 ) -> Steps[set[tuple[str, int]]]:
     """Wake intervals that nobody works on; with `tick` have the watermarks looked at, too.
@@ -161,10 +161,10 @@ def _wake_successors(environment: Environment, gone: Iterable[tuple[str, int]]) 
     """Wake the intervals that have taken the place of others, by a merge."""
     [head] = yield Read([environment.names.head])
     # A computation that was detached has none.
-    heirs = {
+    successors = {
         (name, interval_of(head.body, name, lo)) for name, lo in gone if name in head.body.intervals
     }
-    yield from ring(environment, sorted(heirs.difference(gone)))
+    yield from wake_intervals(environment, sorted(successors.difference(gone)))
 
 
 def _create(environment: Environment, wakes: Mapping[tuple[Key, int], Wake]) -> Steps[None]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from rollforward.streams.exchange.outgoing import Outgoing
-from rollforward.streams.exchange.wakeups import ring
+from rollforward.streams.exchange.wakeups import wake_intervals
 from rollforward.streams.graph.environment import Environment
 from rollforward.streams.graph.head import MAX_ATTEMPTS, read_head
 from rollforward.streams.graph.plan import ActivePipeline
@@ -85,33 +85,33 @@ def replay(environment: Environment, id_: str) -> Steps[bool]:
         if found is None:
             break
         dead: DeadRow = found.body
-        mail = Outgoing(environment, head.body)
+        outgoing = Outgoing(environment, head.body)
         late_at = max(1, head.body.inputs.get(dead.computation, 0))
-        _send_again(environment, environment.at(head.body), dead, mail, late_at)
+        _send_again(environment, environment.at(head.body), dead, outgoing, late_at)
         try:
             # The intervals are to be those that it is sent to, so it names the head, too.
             yield Commit(
                 puts=[(environment.names.head, head.body, head.version)],
-                inserts=mail.inserts(),
+                inserts=outgoing.inserts(),
                 deletes=[(key, found.version)],
             )
         except ChangedError:
             continue
         except OutcomeUnknownError:
-            in_doubt = mail
+            in_doubt = outgoing
             continue
-        in_doubt = mail
+        in_doubt = outgoing
         break
     else:
         raise ChangedError
     if in_doubt is None:
         return False
-    yield from ring(environment, in_doubt.destinations, tick=True)
+    yield from wake_intervals(environment, in_doubt.destinations, tick=True)
     return True
 
 
 def _send_again(
-    environment: Environment, plan: ActivePipeline, dead: DeadRow, mail: Outgoing, late_at: int
+    environment: Environment, plan: ActivePipeline, dead: DeadRow, outgoing: Outgoing, late_at: int
 ) -> None:
     letter = dead.letter
     if not plan.accepts_input(dead.computation):
@@ -119,13 +119,15 @@ def _send_again(
     if letter is None:
         text = value_text([dead.tag, dead.timestamp_ms, dead.is_processing_time])
         target = Target(dead.computation, dead.key)
-        mail.send(target, InboxRecord(dead.key, dead.hold, DEAD_TIMERS, "", text), late_at=late_at)
+        outgoing.send(
+            target, InboxRecord(dead.key, dead.hold, DEAD_TIMERS, "", text), late_at=late_at
+        )
         return
     targets = plan.graph.route(letter.stream, json.loads(letter.text))
     for target in targets:
         if target.computation == dead.computation:
             id_ = _id_of_replay(environment, plan, dead, letter)
-            mail.send(target, letter._replace(key=target.key, id=id_), late_at=late_at)
+            outgoing.send(target, letter._replace(key=target.key, id=id_), late_at=late_at)
             return
     raise UnknownStreamError(f"{dead.computation} does not read {letter.stream!r} any more")
 

@@ -39,17 +39,17 @@ def _kept(
         ChangedError: they never did.
     """
     for _ in range(MAX_ATTEMPTS):
-        interval, shelf, code = yield from _interval_of(environment, computation, slot_of(key))
+        interval, store, code = yield from _interval_of(environment, computation, slot_of(key))
         if interval is None:
             return NOTHING, code
-        yield from shelf.load(interval, [key], ())
-        if shelf.is_torn(interval, key):
+        yield from store.load(interval, [key], ())
+        if store.is_torn(interval, key):
             continue
-        found = shelf.state(interval, key)
+        found = store.state(interval, key)
         if found.text:
             return found, code
         after, _, _ = yield from _interval_of(environment, computation, slot_of(key))
-        if after is not None and shelf.slab_of(after, key) == shelf.slab_of(interval, key):
+        if after is not None and store.slab_of(after, key) == store.slab_of(interval, key):
             return NOTHING, code
     raise ChangedError
 
@@ -58,22 +58,22 @@ def states(
     environment: Environment, computation: str, first_slot: int
 ) -> Steps[tuple[dict[str, dict[str, Any]], int]]:
     """Return the states of one slab, by key, and where the next slab begins (65,536: nowhere)."""
-    interval, shelf, code = yield from _interval_of(environment, computation, first_slot)
+    interval, store, code = yield from _interval_of(environment, computation, first_slot)
     if interval is None:
         return {}, SLOTS
     los = [slab.lo for slab in interval.slabs]
     lo = max(each for each in los if each <= first_slot)
-    yield from shelf.load(interval, (), [lo])
-    keys = shelf.keys(lo)
-    yield from shelf.load(interval, keys, ())
+    yield from store.load(interval, (), [lo])
+    keys = store.keys(lo)
+    yield from store.load(interval, keys, ())
     # The slab may have been cut since its interval was read: the rest of it stands in the next one.
     after, _, _ = yield from _interval_of(environment, computation, first_slot)
     los = [slab.lo for slab in (after or interval).slabs]
     end = min((each for each in los if each > lo), default=interval.hi)
     found = {}
     for key in [each for each in keys if slot_of(each) < end]:
-        kept = shelf.state(interval, key)
-        if shelf.is_torn(interval, key):
+        kept = store.state(interval, key)
+        if store.is_torn(interval, key):
             kept, code = yield from _kept(environment, computation, key)
         if kept.text:
             found[key] = code.load(kept.text, kept.version)
@@ -84,7 +84,7 @@ def states_of(
     environment: Environment,
     computation: str,
     keys: Iterable[str],
-    seen: StatusSnapshot | None = None,
+    snapshot: StatusSnapshot | None = None,
 ) -> Steps[dict[str, dict[str, Any]]]:
     """Return the states of some keys as they were last committed; those without one are left out.
 
@@ -92,21 +92,21 @@ def states_of(
     interval that has some of them.
 
     Args:
-        seen: What was read before, however long ago: what does not fit it is read again.
+        snapshot: What was read before, however long ago: what does not fit it is read again.
     """
     names, wanted = environment.names, sorted({*keys})
     environment.pipeline.any_version(computation)
-    head = seen.head if seen is not None else (yield from look_at_head(environment))
+    head = snapshot.head if snapshot is not None else (yield from look_at_head(environment))
     plan = environment.at(head)
     if not plan.is_active(computation):
         return {}
     by_lo, code = by_interval(head, computation, wanted), plan.runnable(computation)
-    if seen is None:
+    if snapshot is None:
         known = yield from read_intervals(environment, computation, by_lo)
     else:
-        places = seen.intervals
+        places = snapshot.intervals
         known = {lo: places[computation, lo] for lo in by_lo if (computation, lo) in places}
-    shelf, found, doubtful = (
+    store, found, doubtful = (
         StateStore(names, computation),
         dict[str, dict[str, Any]](),
         list[str](),
@@ -118,16 +118,16 @@ def states_of(
         doubtful += [each for each in some if each not in here]
         if interval is None or not here:
             continue
-        yield from shelf.load(interval, here, ())
+        yield from store.load(interval, here, ())
         for key in here:
-            kept = shelf.state(interval, key)
-            if not kept.text or shelf.is_torn(interval, key):
+            kept = store.state(interval, key)
+            if not kept.text or store.is_torn(interval, key):
                 unsure.setdefault(lo, []).append(key)
             elif kept.version in (code.version, *code.reads):
                 found[key] = code.load(kept.text, kept.version)
             else:
                 doubtful.append(key)
-    doubtful += yield from _moved(environment, shelf, known, unsure)
+    doubtful += yield from _moved(environment, store, known, unsure)
     for key in doubtful:  # Its interval or slab was cut meanwhile, or its computation was replaced.
         if now := (yield from state(environment, computation, key)):
             found[key] = now
@@ -144,7 +144,7 @@ def read_intervals(
 
 def _moved(
     environment: Environment,
-    shelf: StateStore,
+    store: StateStore,
     known: Mapping[int, Interval],
     unsure: Mapping[int, Sequence[str]],
 ) -> Steps[list[str]]:
@@ -154,15 +154,15 @@ def _moved(
     """
     if not unsure:
         return []
-    now = yield from read_intervals(environment, shelf.computation, unsure)
+    now = yield from read_intervals(environment, store.computation, unsure)
     return [
         key
         for lo, keys in unsure.items()
         for key in keys
         if lo not in now
         or slot_of(key) >= now[lo].hi
-        or shelf.is_torn(known[lo], key)
-        or shelf.slab_of(now[lo], key) != shelf.slab_of(known[lo], key)
+        or store.is_torn(known[lo], key)
+        or store.slab_of(now[lo], key) != store.slab_of(known[lo], key)
     ]
 
 
@@ -170,14 +170,14 @@ def _interval_of(
     environment: Environment, computation: str, slot: int
 ) -> Steps[tuple[Interval | None, StateStore, Computation]]:
     """Return the interval of a slot; None: the computation does not run; and its code."""
-    shelf = StateStore(environment.names, computation)
+    store = StateStore(environment.names, computation)
     while True:
         head = yield from look_at_head(environment)
         part = parts_of(head).get(computation)
         if part is None or part.phase in (DISCARDING, CLEANING):
-            return None, shelf, environment.pipeline.any_version(computation)
+            return None, store, environment.pipeline.any_version(computation)
         code = environment.at(head).runnable(computation)
         lo = interval_of(head, computation, slot)
         [found] = yield Read([environment.names.interval(computation, lo)])
         if found is not None and slot < found.body.hi:  # If not, it was split or merged meanwhile.
-            return found.body, shelf, code
+            return found.body, store, code

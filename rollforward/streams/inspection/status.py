@@ -117,12 +117,12 @@ class SourceStatus:
 class Status:
     """How far a pipeline is.
 
-    `seen`: the rows that it was read from, for further questions of the same moment.
+    `snapshot`: the rows that it was read from, for further questions of the same moment.
     """
 
     computations: Mapping[str, ComputationStatus] = field(default_factory=dict)
     sources: Mapping[str, SourceStatus] = field(default_factory=dict)
-    seen: StatusSnapshot | None = field(default=None, repr=False, compare=False)
+    snapshot: StatusSnapshot | None = field(default=None, repr=False, compare=False)
 
 
 def status(environment: Environment) -> Steps[Status]:

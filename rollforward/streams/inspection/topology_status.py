@@ -37,7 +37,7 @@ class PartStatus:
             senders know of it), "draining" (it works on what it has), "discarding", "cleaning" (its
             rows are deleted).
         before: The version that is being replaced.
-        noted, senders: How many intervals and sources know of the change, and how many there are.
+        acknowledged, senders: Intervals and sources that know of the change, and all of them.
         waiting: Chunks in its inbox.
         timers: Those that wait, or that were discarded when it is cleaned up.
         records, keys: How many were deleted with it so far.
@@ -49,7 +49,7 @@ class PartStatus:
     versions: tuple[int, ...]
     phase: str
     before: int | None = None
-    noted: int = 0
+    acknowledged: int = 0
     senders: int = 0
     waiting: int = 0
     timers: int = 0
@@ -107,7 +107,7 @@ def _status(
     timers = sum(row.timers for (each, _), row in cut.intervals.items() if each == name)
     return replace(
         status,
-        noted=sum(layout >= part.since for layout in layouts),
+        acknowledged=sum(layout >= part.since for layout in layouts),
         senders=len(layouts),
         waiting=cut.waiting[name].rows if name in cut.waiting else 0,
         timers=part.timers + timers,

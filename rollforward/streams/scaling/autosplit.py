@@ -60,7 +60,7 @@ def _try_to_split(environment: Environment, computation: str, slot: int) -> Step
 
 
 def merge_idle(
-    environment: Environment, head: Head, resting: Mapping[tuple[str, int], Interval]
+    environment: Environment, head: Head, idle_intervals: Mapping[tuple[str, int], Interval]
 ) -> Steps[None]:
     """Merge one pair of neighbours of each computation that was split and has little to do now.
 
@@ -73,7 +73,7 @@ def merge_idle(
     for name in pipeline.computations:
         loads = {
             lo: row.load
-            for (each, lo), row in resting.items()
+            for (each, lo), row in idle_intervals.items()
             if each == name and not is_crowded(2 * len(row.slabs))
         }
         slot = merge_candidate(head.intervals[name], loads, now_ms)

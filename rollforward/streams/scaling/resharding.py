@@ -11,8 +11,8 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-from rollforward.streams.exchange.inline import added
-from rollforward.streams.exchange.wakeups import ring, schedule_wakeup
+from rollforward.streams.exchange.inline import sum_counts
+from rollforward.streams.exchange.wakeups import schedule_wakeup, wake_intervals
 from rollforward.streams.graph.environment import Environment
 from rollforward.streams.graph.head import MAX_ATTEMPTS, look_at_head, read_head
 from rollforward.streams.graph.plan import ActivePipeline
@@ -240,7 +240,7 @@ def _union(los: tuple[int, int], lower: Interval, upper: Interval, layout: int) 
         layout_version=layout,
         slabs=lower.slabs + upper.slabs,
         ids=tuple(sorted(youngest.values(), key=_age)),
-        inlined=added(lower.inlined, upper.inlined),
+        inlined=sum_counts(lower.inlined, upper.inlined),
         **{name: getattr(lower, name) + getattr(upper, name) for name in COUNTS},
     )
 
@@ -257,7 +257,7 @@ def _is_first(environment: Environment, computation: str, slot: int) -> Steps[bo
 
 def _wake_all(environment: Environment, computation: str, los: list[int]) -> Steps[None]:
     """Have new intervals looked after: their inboxes, what was left, and timers of the clock."""
-    yield from ring(environment, [(computation, lo) for lo in los], tick=True)
+    yield from wake_intervals(environment, [(computation, lo) for lo in los], tick=True)
     rows = yield Read([environment.names.interval(computation, lo) for lo in los])
     for lo, row in zip(los, rows, strict=True):
         if row is not None:

@@ -55,7 +55,7 @@ def unserved(
     return found
 
 
-def is_waited_for(environment: Environment, head: Head) -> bool:
+def should_yield(environment: Environment, head: Head) -> bool:
     """Return whether an interval has waited for a worker for a while, and not for too long."""
     now_ms, least_ms = environment.now_ms(), environment.config.waits_ms
     waits_ms = (now_ms - since_ms for _, since_ms, *_ in head.unserved.values())

@@ -195,7 +195,7 @@ class CallEffects:
     that were done within `wait_s`; others may still be done, or be under way.
     """
 
-    parcels: Sequence[tuple[tuple[str, int], Any]]
+    effects: Sequence[tuple[tuple[str, int], Any]]
     wait_s: float
 
 

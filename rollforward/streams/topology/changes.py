@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from rollforward.streams.exchange.wakeups import ring
+from rollforward.streams.exchange.wakeups import wake_intervals
 from rollforward.streams.graph.environment import Environment
 from rollforward.streams.graph.head import MAX_ATTEMPTS, read_head, with_intervals, with_sources
 from rollforward.streams.graph.plan import (
@@ -191,7 +191,7 @@ def _change(environment: Environment, changed: Changed, code: Computation | None
         break
     else:
         raise ChangedError
-    yield from ring(environment, [], tick=True)
+    yield from wake_intervals(environment, [], tick=True)
 
 
 def _plan(
@@ -213,7 +213,7 @@ def _plan(
     head, before = cut.head.body, environment.at(cut.was)
     if head is cut.was:
         return None
-    _check_in_time(cut.was, cut.lows)
+    _check_in_time(cut.was, cut.lower_bounds)
     commit, head = published(environment, cut)
     if code is not None and code.name not in head.intervals:
         head, commit.inserts = with_intervals(environment, head, [code], head.layout_version)
@@ -224,13 +224,13 @@ def _plan(
     return commit
 
 
-def _check_in_time(head: Head, lows: Mapping[str, int]) -> None:
+def _check_in_time(head: Head, lower_bounds: Mapping[str, int]) -> None:
     """Check that nothing that will come lies behind the watermark of who gets it.
 
     Raises:
         TopologyError: it would be lost from sight.
     """
-    for name, low in lows.items():
+    for name, low in lower_bounds.items():
         if low < head.inputs.get(name, 0):
             raise TopologyError(
                 f"what {name} would get lies behind its watermark: it would come too late"

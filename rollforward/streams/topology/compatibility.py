@@ -39,16 +39,16 @@ def check_stored_states(
     versions: set[int] = set() if step == 1 else {*part.stored_versions}
     versions.add(part.version)
     _check_reads(code, versions)
-    shelf = StateStore(environment.names, code.name)
+    store = StateStore(environment.names, code.name)
     for interval in intervals:
         for slabs in _batched([slab.lo for slab in interval.slabs[::step]], SLABS_AT_ONCE):
-            yield from shelf.load(interval, (), slabs)
-            of_slabs = [key for lo in slabs for key in shelf.keys(lo)]
+            yield from store.load(interval, (), slabs)
+            of_slabs = [key for lo in slabs for key in store.keys(lo)]
             for some in _batched(of_slabs, LARGE_AT_ONCE):
-                yield from shelf.load(interval, some, ())
-                versions |= _try_all(code, shelf, interval, some)
-                shelf.drop_large(some)
-            shelf.clear()
+                yield from store.load(interval, some, ())
+                versions |= _try_all(code, store, interval, some)
+                store.drop_large(some)
+            store.clear()
     return sorted(versions)
 
 
@@ -59,14 +59,14 @@ def _batched(items: Sequence[Item], count: int) -> Iterator[Sequence[Item]]:
 
 
 def _try_all(
-    code: Computation, shelf: StateStore, interval: Interval, keys: Sequence[str]
+    code: Computation, store: StateStore, interval: Interval, keys: Sequence[str]
 ) -> set[int]:
     """Read the states of some keys; return which versions have left them."""
     versions = set[int]()
     for key in keys:
-        if shelf.is_torn(interval, key):
+        if store.is_torn(interval, key):
             continue
-        state = shelf.state(interval, key)
+        state = store.state(interval, key)
         if state.text:
             versions.add(state.version)
         _try(code, key, state)

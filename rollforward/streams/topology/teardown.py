@@ -51,7 +51,7 @@ MAX_DELETED, MAX_COMMITS = 100, 10
 MAX_CHUNKS = 40  # Of these, which are read whole.
 
 
-def clear(environment: Environment, cut: Cut) -> Steps[None]:
+def advance(environment: Environment, cut: Cut) -> Steps[None]:
     """Take the next step of each computation that leaves; who is slower than others stops."""
     for name, part in parts_of(cut.head.body).items():
         is_known = acknowledged_layout(cut.versions) >= part.since

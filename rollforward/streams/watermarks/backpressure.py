@@ -30,7 +30,7 @@ class Waiting(NamedTuple):
     bytes: int = 0
 
 
-def waiting_in(names: Iterable[str]) -> Waiting:
+def backlog_of(names: Iterable[str]) -> Waiting:
     """Return what chunks of these names have.
 
     >>> waiting_in(["p:c:0000:0:000000000001000:a7.0.12.840", "p:c:0000:1:0:a8.0.1.60"])

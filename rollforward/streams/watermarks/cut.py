@@ -18,7 +18,7 @@ from rollforward.streams.watermarks.backpressure import (
     Waiting,
 )
 from rollforward.streams.watermarks.idleness import (
-    Hearing,
+    Activity,
 )
 from rollforward.streams.watermarks.retirement import Row
 
@@ -35,7 +35,9 @@ class Cut:
     retired: dict[str, list[RetiredInbox]] = field(default_factory=dict)
     pending: set[tuple[str, int]] = field(default_factory=set)
     inputs: dict[str, int] = field(default_factory=dict)
-    lows: dict[str, int] = field(default_factory=dict)  # What they follow from: never lower.
+    lower_bounds: dict[str, int] = field(
+        default_factory=dict
+    )  # What they follow from: never lower.
     sources: dict[str, int] = field(default_factory=dict)
     idle: list[Any] = field(default_factory=list)  # Commit puts that leave processes out.
     was: Head | None = None  # Before a change that is tried.
@@ -45,7 +47,7 @@ class Cut:
     last_heard: dict[str, list[Any]] = field(default_factory=dict)  # By stream, who is waited for.
     percentile_watermarks: dict[str, int] = field(default_factory=dict)
     quiet: set[Place] = field(default_factory=set)  # Processes that were not heard for long.
-    hearings: dict[str, Hearing] = field(default_factory=dict)  # By stream.
+    activities: dict[str, Activity] = field(default_factory=dict)  # By stream.
 
     @property
     def has_moved(self) -> bool:
@@ -79,7 +81,7 @@ class Cut:
         is_due = interval.due <= reached or interval.processing_due <= now_ms
         return is_due or (name, lo) in self.pending
 
-    def resting(self, now_ms: int) -> dict[tuple[str, int], Interval]:
+    def idle_intervals(self, now_ms: int) -> dict[tuple[str, int], Interval]:
         """Return the intervals that nobody works on, and that have no work."""
         return {
             (name, lo): interval

@@ -18,20 +18,20 @@ from rollforward.streams.storage.remote_calls import (
 from rollforward.streams.storage.schema import Head
 from rollforward.streams.watermarks.backpressure import (
     Place,
+    backlog_of,
     paused_sources,
-    waiting_in,
 )
 from rollforward.streams.watermarks.cut import Cut
 from rollforward.streams.watermarks.idleness import (
-    hear,
-    idle_among,
+    activity_of,
+    idle_processes,
     left_out,
     watermark_of,
 )
 from rollforward.streams.watermarks.inbox_scan import InboxContents, look
 from rollforward.streams.watermarks.percentiles import PercentileWatermarks
 from rollforward.streams.watermarks.phases import is_drained
-from rollforward.streams.watermarks.retirement import still_retired
+from rollforward.streams.watermarks.retirement import remaining_retired
 
 
 class Output(NamedTuple):
@@ -76,10 +76,10 @@ def read_cut(
             seen = yield from look(environment, pipeline, cut.head.body, [name], moment)
             yield from _read_intervals(environment, cut, [name], moment)
         waiting = _see_computation(cut, name, out, seen)
-        cut.waiting[name] = waiting_in(waiting)
+        cut.waiting[name] = backlog_of(waiting)
         early.see(name, cut.inputs[name], waiting, cut.hold(name))
     cut.percentile_watermarks = early.inputs
-    cut.retired = still_retired(pipeline, cut.head.body, cut.versions, cut.filled)
+    cut.retired = remaining_retired(pipeline, cut.head.body, cut.versions, cut.filled)
     cut.paused = paused_sources(pipeline, cut.head.body, cut.waiting, cut.rows, cut.quiet)
     return cut
 
@@ -106,8 +106,8 @@ def _see_source(environment: Environment, cut: Cut, stream: str, rows: Mapping[s
     published = head.sources.get(stream, 0)
     inside = {process: row for process, row in rows.items() if not row.body.is_idle}
     idle_ms, now_ms = idle_of(cut.plan, head, stream), environment.now_ms()
-    hearing = cut.hearings[stream] = hear(head, stream, rows, idle_ms, now_ms)
-    quiet = idle_among(head, stream, inside, hearing, idle_ms, now_ms)
+    activity = cut.activities[stream] = activity_of(head, stream, rows, idle_ms, now_ms)
+    quiet = idle_processes(head, stream, inside, activity, idle_ms, now_ms)
     cut.quiet |= {(stream, process) for process in quiet}
     advance_ms = cut.plan.advance_ms(stream)
     silent = left_out(inside, quiet, advances=advance_ms is not None)
@@ -142,11 +142,11 @@ def _see_computation(
     feeds += [each.low for each in upstream]
     if is_drained(cut, name):
         feeds, upstream = [FOREVER], []  # Nothing more comes: what its timers wait for has come.
-    cut.lows[name] = min([first, *feeds])
-    reached = min([cut.lows[name], late, *(each.reached for each in upstream)])
+    cut.lower_bounds[name] = min([first, *feeds])
+    reached = min([cut.lower_bounds[name], late, *(each.reached for each in upstream)])
     cut.inputs[name] = max(before, reached)
     hold = cut.hold(name)
-    out[name] = Output(min(cut.lows[name], hold), min(reached, hold))
+    out[name] = Output(min(cut.lower_bounds[name], hold), min(reached, hold))
     return waiting
 
 

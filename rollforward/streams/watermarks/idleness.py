@@ -19,7 +19,7 @@ from rollforward.streams.watermarks.backpressure import source_name
 STEP_MS = 10_000
 
 
-class Hearing(NamedTuple):
+class Activity(NamedTuple):
     """When a stream was heard last, and when its latest pause of over `idle` began and ended."""
 
     last_ms: int = 0
@@ -27,22 +27,24 @@ class Hearing(NamedTuple):
     ended_ms: int = 0
 
 
-def hear(head: Head, stream: str, rows: Mapping[str, Found], idle_ms: int, now_ms: int) -> Hearing:
+def activity_of(
+    head: Head, stream: str, rows: Mapping[str, Found], idle_ms: int, now_ms: int
+) -> Activity:
     """Return when a stream was heard, as a tick finds it."""
     last_ms = min(now_ms, max((row.body.seen_ms for row in rows.values()), default=0))
     if stream not in head.last_heard:
-        return Hearing(last_ms)
-    was = Hearing(*head.last_heard[stream])
+        return Activity(last_ms)
+    was = Activity(*head.last_heard[stream])
     if last_ms - was.last_ms > idle_ms:
-        return Hearing(last_ms, was.last_ms, now_ms)
+        return Activity(last_ms, was.last_ms, now_ms)
     return was._replace(last_ms=max(last_ms, was.last_ms))
 
 
-def idle_among(
+def idle_processes(
     head: Head,
     stream: str,
     inside: Mapping[str, Found],
-    hearing: Hearing,
+    activity: Activity,
     idle_ms: int,
     now_ms: int,
 ) -> dict[str, Found]:
@@ -51,8 +53,8 @@ def idle_among(
     def is_silent(process: str, row: Found) -> bool:
         paused_at_ms = head.paused_at_ms.get(source_name(stream, process), 0)
         heard_ms = max(row.body.seen_ms, paused_at_ms)
-        if heard_ms >= hearing.began_ms - idle_ms:
-            heard_ms = max(heard_ms, hearing.ended_ms)
+        if heard_ms >= activity.began_ms - idle_ms:
+            heard_ms = max(heard_ms, activity.ended_ms)
         return bool(heard_ms < now_ms - idle_ms and row.body.watermark < FOREVER)
 
     return {process: row for process, row in inside.items() if is_silent(process, row)}

@@ -22,7 +22,7 @@ from rollforward.streams.watermarks.retirement import Row, acknowledged_layout
 COMING = {ATTACHING: "attached", REPLACING: "replaced"}
 
 
-def settled(head: Head, rows: Mapping[Any, Row], now_ms: int) -> Head:
+def with_finished_changes(head: Head, rows: Mapping[Any, Row], now_ms: int) -> Head:
     """Return a head in which what all senders know of is done.
 
     Args:
@@ -62,7 +62,7 @@ def _has_alarms(cut: Cut, name: str) -> bool:
     )
 
 
-def is_at_rest(cut: Cut, now_ms: int) -> bool:
+def is_idle_cut(cut: Cut, now_ms: int) -> bool:
     """Return whether nothing moves, nothing waits and no change is under way."""
     if cut.has_moved or cut.retired or is_waiting(cut):
         return False

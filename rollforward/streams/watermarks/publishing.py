@@ -10,16 +10,16 @@ from rollforward.streams.storage.remote_calls import (
 )
 from rollforward.streams.storage.schema import Head
 from rollforward.streams.watermarks.cut import Cut
-from rollforward.streams.watermarks.phases import settled
-from rollforward.streams.watermarks.retirement import to_note
+from rollforward.streams.watermarks.phases import with_finished_changes
+from rollforward.streams.watermarks.retirement import acknowledgements
 
 
 def published(environment: Environment, cut: Cut) -> tuple[Commit, Head]:
     """Return the head with what a cut has found, and a commit of the other rows that follow it."""
     head: Head = cut.head.body
     now_ms = environment.now_ms()
-    noted = to_note(environment, head, cut.versions, now_ms)
-    new = settled(head, cut.versions, now_ms)._replace(
+    noted = acknowledgements(environment, head, cut.versions, now_ms)
+    new = with_finished_changes(head, cut.versions, now_ms)._replace(
         inputs={**head.inputs, **cut.inputs},
         percentile_watermarks={**head.percentile_watermarks, **cut.percentile_watermarks},
         sources={**head.sources, **cut.sources},
@@ -27,7 +27,7 @@ def published(environment: Environment, cut: Cut) -> tuple[Commit, Head]:
         retired=cut.retired,
         waiting=cut.waiting,
         paused=cut.paused,
-        last_heard={**head.last_heard, **cut.hearings},
+        last_heard={**head.last_heard, **cut.activities},
         paused_at_ms={**head.paused_at_ms, **dict.fromkeys(cut.paused, now_ms)},
         unserved=unserved(head, cut.to_wake(environment, now_ms), cut.intervals, now_ms),
     )

@@ -37,7 +37,7 @@ def acknowledged_layout(rows: Mapping[Sender, Row]) -> int:
     return min((row.layout_version for row, _ in rows.values()), default=0)
 
 
-def still_retired(
+def remaining_retired(
     plan: Declaration, head: Head, rows: Mapping[Sender, Row], filled: set[tuple[str, Inbox]]
 ) -> dict[str, list[RetiredInbox]]:
     """Return the left inboxes that cannot be forgotten yet.
@@ -59,7 +59,7 @@ def still_retired(
     return found
 
 
-def to_note(
+def acknowledgements(
     environment: Environment, head: Head, rows: Mapping[Sender, Row], now_ms: int
 ) -> list[tuple[Key, Any, int]]:
     """Return the writes that note the layout for senders that are at rest."""

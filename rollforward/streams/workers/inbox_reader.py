@@ -31,7 +31,7 @@ Chunks = list[tuple[str, Found]]
 
 
 @dataclass
-class Intake:
+class InboxReader:
     """How a worker reads one inbox.
 
     Attributes:
@@ -60,7 +60,7 @@ class Intake:
         if self.are_small:
             look = ScanKeys(CHUNK, low, high, limit=self.config.max_small_chunks)
             seen, late = yield ScanKeysMany([look, ScanKeys(CHUNK, f"{begin}{LATE}", high)])
-            most, has_late = fitting(seen, records), bool(late)
+            most, has_late = count_fitting(seen, records), bool(late)
         most = max(most, self.config.max_chunks)
         found = yield Scan(CHUNK, low, high, most, allow_partial=True)
         self.is_full = len(found) >= most
@@ -72,7 +72,7 @@ class Intake:
         return found, (yield scan_late(self.names, self.computation, inbox, few))
 
 
-def fitting(names: Sequence[str], records: int) -> int:
+def count_fitting(names: Sequence[str], records: int) -> int:
     """Return how many of the first chunks have no more than so many records, and `MAX_BYTES`.
 
     >>> fitting(["p:c:0:0:1:a.0.30.900", "p:c:0:0:2:a.1.60.1800", "p:c:0:0:3:a.2.40.1200"], 100)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rollforward.streams.exchange.forwarding import MAX_FORWARDED, forwarded, ready, scan_retired
-from rollforward.streams.exchange.wakeups import WakeupBatcher, ring, wake
+from rollforward.streams.exchange.wakeups import WakeupBatcher, wake, wake_intervals
 from rollforward.streams.graph.environment import Environment
 from rollforward.streams.graph.head import is_complete, read_head
 from rollforward.streams.graph.plan import ActivePipeline
@@ -40,7 +40,7 @@ ID_BYTES = 100  # In memory.
 # After so many deaths in a row an interval is worked on record by record.
 CAREFUL_AFTER = 2
 # The pauses before the attempts to give an interval back; then its lease ends by itself.
-GIVES_BACK_AFTER_S = (0.0, 0.1, 0.4, 1.5)
+RELEASE_PAUSES_S = (0.0, 0.1, 0.4, 1.5)
 
 log = logging.getLogger(__name__)
 
@@ -58,12 +58,12 @@ class CachedInterval:
     """What is known of an interval since a commit: good as long as that is its last one."""
 
     version: int
-    shelf: StateStore
+    store: StateStore
     ids: KnownIds
 
     @property
     def bytes(self) -> int:
-        return self.shelf.rows.bytes + ID_BYTES * len(self.ids.seen)
+        return self.store.rows.bytes + ID_BYTES * len(self.ids.seen)
 
 
 def evict(memories: dict[Any, Any], max_bytes: int) -> None:
@@ -115,11 +115,11 @@ class LeasedInterval:
         # Of a batch; less after a commit that was too large, and then never again so many.
         self.limit = self.most = self.config.max_records
         self.forwards = MAX_FORWARDED
-        self.bell = WakeupBatcher(self.environment)
+        self.wakeups = WakeupBatcher(self.environment)
         self._new_memory()
 
     def _new_memory(self) -> None:
-        self.shelf = StateStore(self.names, self.name)
+        self.store = StateStore(self.names, self.name)
         self.ids = KnownIds(self.names, self.name, self.lo, _horizon_ms(self.plan, self.name))
 
     # What is read
@@ -148,9 +148,9 @@ class LeasedInterval:
             [head] = yield Read([self.names.head])
             read_ms = now_ms
             memories[self.names.head] = head, read_ms
-        self._see_head(head, read_ms)
+        self._apply_head(head, read_ms)
 
-    def _see_head(self, head: Found, read_ms: float) -> None:
+    def _apply_head(self, head: Found, read_ms: float) -> None:
         """Go by a head, unless it is older than one that this worker has gone by.
 
         Raises:
@@ -191,7 +191,7 @@ class LeasedInterval:
         for inbox in self.retired:
             chunks = yield scan_retired(self.names, self.name, inbox, self.watermark, self.forwards)
             if chunks:
-                commit, mail = forwarded(self.environment, self.head, self.name, chunks)
+                commit, outgoing = forwarded(self.environment, self.head, self.name, chunks)
                 lease_ms = self.environment.now_ms() + self.config.lease_ms
                 noted = self.interval._replace(
                     layout_version=self.head.layout_version, lease_ms=lease_ms
@@ -203,11 +203,11 @@ class LeasedInterval:
                         raise
                     self.forwards //= 2
                     return True
-                yield from ring(self.environment, mail.destinations)
+                yield from wake_intervals(self.environment, outgoing.destinations)
                 return True
         return False
 
-    def _has_mail(self) -> Steps[bool]:
+    def _has_records(self) -> Steps[bool]:
         for inbox in self.retired:
             if (yield scan_retired(self.names, self.name, inbox, self.watermark, 1)):
                 return True
@@ -225,13 +225,13 @@ class LeasedInterval:
         if not is_complete(self.environment, head):
             head = yield from read_head(self.environment)
             [found] = yield Read([self.key])
-        self._see_head(head, read_ms)
+        self._apply_head(head, read_ms)
         if found is None:
             raise GoneError
         if self.environment.is_worked_on(found.body, now_ms):
             self.paused_at_ms = found.body.lease_ms
             return False
-        self._remember(found)
+        self._restore(found)
         self.owner = self.environment.sign(self.environment.new_id())
         crash_count = found.body.crash_count + bool(found.body.owner)
         if crash_count >= CAREFUL_AFTER:
@@ -256,7 +256,7 @@ class LeasedInterval:
         """
         if not (yield from self._release()):
             raise OutcomeUnknownError
-        if (yield from self._has_mail()):
+        if (yield from self._has_records()):
             return not (yield from self.take())
         return True
 
@@ -266,7 +266,7 @@ class LeasedInterval:
         is_free: bool = yield from self.commit(Commit(), free)
         if is_free:
             memories = self.environment.memories
-            memories[self.key] = CachedInterval(self.version, self.shelf, self.ids)
+            memories[self.key] = CachedInterval(self.version, self.store, self.ids)
             evict(memories, self.config.cache_bytes)
         return is_free
 
@@ -277,13 +277,13 @@ class LeasedInterval:
             next_ = wake(self.environment, (self.name, self.lo), self.interval.gen)
             yield CreateTasks([next_])
 
-    def _give_back(self) -> Steps[None]:
+    def _release_after_error(self) -> Steps[None]:
         """Try to give the interval up after an error, so that the next task need not wait.
 
         What broke the run may be the connection, which takes a second to come back. The interval
         is read first: a commit without an answer may have moved its version.
         """
-        for pause_s in GIVES_BACK_AFTER_S:
+        for pause_s in RELEASE_PAUSES_S:
             if pause_s:
                 yield Pause(pause_s)
             try:
@@ -292,7 +292,7 @@ class LeasedInterval:
                     return
                 free = found.body._replace(owner="", lease_ms=0)
                 yield Commit(puts=[(self.key, free, found.version)])
-                yield from self.bell.ring()
+                yield from self.wakeups.flush()
             except Exception:
                 log.info("%s/%d is not given back yet", self.name, self.lo, exc_info=True)
             else:
@@ -308,10 +308,10 @@ class LeasedInterval:
         try:
             versions = yield commit
         except (ChangedError, OutcomeUnknownError):
-            yield from self._look_again()
+            yield from self._reload()
             return False
         self.interval, self.version = interval, versions[0]
-        self.shelf.committed(commit, versions)
+        self.store.committed(commit, versions)
         self.ids.committed(interval, commit, versions)
         self._take_out(commit, versions)
         return True
@@ -325,7 +325,7 @@ class LeasedInterval:
             if key.kind == CHUNK:
                 self.inbox[key.name] = Found(body, version)
 
-    def _look_again(self) -> Steps[None]:
+    def _reload(self) -> Steps[None]:
         [found] = yield Read([self.key])
         self.paused_at_ms = found.body.lease_ms if found is not None else 0
         if found is None or found.body.owner not in (self.owner, ""):
@@ -334,14 +334,14 @@ class LeasedInterval:
             raise LostLeaseError
         self.interval, self.version = found.body, found.version
         self.inbox.clear()
-        self.shelf.clear()
+        self.store.clear()
         self.ids.clear()
 
-    def _remember(self, found: Found) -> None:
+    def _restore(self, found: Found) -> None:
         """Go on with what this process knows of the interval, if nobody has written since."""
         memory = self.environment.memories.pop(self.key, None)
         if memory is not None and memory.version == found.version:
-            self.shelf, self.ids = memory.shelf, memory.ids
+            self.store, self.ids = memory.store, memory.ids
             self.ids.horizon_ms = _horizon_ms(self.plan, self.name)
         else:
             self._new_memory()

@@ -37,11 +37,11 @@ class SinkWorker(Worker):
         chunks = self.ready((yield self._scan(max_chunks)))
         if not chunks:
             return False
-        yield from self._know_ids(chunks)
+        yield from self._load_ids(chunks)
         limit = min(self.limit, self.sink.max_records)
         if self.interval.crash_count >= CAREFUL_AFTER:
             first = gather(chunks, self.ids.seen, 1, are_decoded=False)
-            if not (yield from self._suspect(first)):
+            if not (yield from self._note_suspect(first)):
                 return True
         if self.interval.crash_count >= MAX_DEATHS:
             yield from self._bury(chunks, WORKERS_DIED)
@@ -86,12 +86,12 @@ class SinkWorker(Worker):
         yield from self._write(batch, (), effects)
 
     def _write(self, batch: Batch, made: Sequence[Any], effects: Effects) -> Steps[None]:
-        commit, mail = Commit(), Outgoing(self.environment, self.head)
+        commit, outgoing = Commit(), Outgoing(self.environment, self.head)
         if made:
             commit.delivery = Delivery((self.name, self.sink.version), made)
         with at_fault():
-            interval = self._build_commit(batch, effects, commit, mail)
-            commit.inserts += mail.inserts()
+            interval = self._build_commit(batch, effects, commit, outgoing)
+            commit.inserts += outgoing.inserts()
         yield from self.commit(commit, interval)
 
 

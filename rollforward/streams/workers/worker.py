@@ -12,16 +12,16 @@ from collections.abc import Sequence
 from enum import Enum
 
 from rollforward.streams.exchange.forwarding import ready
-from rollforward.streams.exchange.inline import InlineRun, added
+from rollforward.streams.exchange.inline import InlineRun, sum_counts
 from rollforward.streams.exchange.outgoing import Outgoing
-from rollforward.streams.exchange.wakeups import ring, schedule_wakeup, wake
+from rollforward.streams.exchange.wakeups import schedule_wakeup, wake, wake_intervals
 from rollforward.streams.execution.bundle_runner import MAX_FIRED, run_batch
 from rollforward.streams.execution.quarantine import MAX_DEATHS, at_fault, first_due, quarantine
 from rollforward.streams.model.bundle import Effects, Failure, KeyedRecord
 from rollforward.streams.model.key_state import NOTHING
 from rollforward.streams.scaling.autosplit import split_if_full, split_if_large
 from rollforward.streams.scaling.load_meter import LoadMeter
-from rollforward.streams.scaling.yielding import is_waited_for
+from rollforward.streams.scaling.yielding import should_yield
 from rollforward.streams.storage.inbox import Batch, gather, has_ids
 from rollforward.streams.storage.layout import Inbox
 from rollforward.streams.storage.remote_calls import (
@@ -34,7 +34,7 @@ from rollforward.streams.storage.remote_calls import (
     UnworkableError,
 )
 from rollforward.streams.storage.schema import MAX_LEASE_MS, DeadRow, InboxRecord, Interval
-from rollforward.streams.workers.inbox_reader import Intake
+from rollforward.streams.workers.inbox_reader import InboxReader
 from rollforward.streams.workers.lease import (
     CAREFUL_AFTER,
     GoneError,
@@ -62,7 +62,7 @@ class Worker(LeasedInterval):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.meter = LoadMeter(self.environment.elapsed_ms)
-        self.intake = Intake(self.config, self.names, self.name)
+        self.reader = InboxReader(self.config, self.names, self.name)
         self.round_ms = 0.0
         self.is_behind = True  # More may be waiting than the last batch had.
         self.was_large = False  # The last batch.
@@ -84,15 +84,15 @@ class Worker(LeasedInterval):
             yield from self._schedule_takeover()
             ended = RunResult.LEASED
         except GoneError:
-            yield from ring(self.environment, [(self.name, self.lo)])
+            yield from wake_intervals(self.environment, [(self.name, self.lo)])
             return RunResult.DONE
         except MemoryError:
             raise  # With its lease, as one that dies.
         except Exception:
-            yield from self._give_back()
+            yield from self._release_after_error()
             raise
-        self.bell.schedule((), tick=True)
-        yield from self.bell.ring()
+        self.wakeups.schedule((), tick=True)
+        yield from self.wakeups.flush()
         return ended
 
     def _work(self) -> Steps[None]:
@@ -101,14 +101,12 @@ class Worker(LeasedInterval):
             self.round_ms = self.environment.elapsed_ms()
             if (yield from self.step()):
                 idle = 0
-                yield from self._balance()
+                yield from self._split_if_needed()
                 if not self._is_over(began_ms):
                     yield from self._gather()
             else:
-                yield from self.bell.ring()
-                if idle < len(self.config.linger) and not is_waited_for(
-                    self.environment, self.head
-                ):
+                yield from self.wakeups.flush()
+                if idle < len(self.config.linger) and not should_yield(self.environment, self.head):
                     inbox = self.names.inbox(self.name, self.lo, self.interval.created_in)
                     yield Pause(self.config.linger[idle], inbox)
                     idle += 1
@@ -122,7 +120,7 @@ class Worker(LeasedInterval):
         """Return whether another task is to go on here, or first of all elsewhere."""
         ran_ms = self.environment.elapsed_ms() - began_ms
         if ran_ms > self.config.give_way_ms and not self.is_behind:
-            return ran_ms > self.config.run_ms or is_waited_for(self.environment, self.head)
+            return ran_ms > self.config.run_ms or should_yield(self.environment, self.head)
         return ran_ms > self.config.run_ms
 
     def _gather(self) -> Steps[None]:
@@ -137,13 +135,13 @@ class Worker(LeasedInterval):
         if gather_s and not self.is_behind:
             yield Pause(wait_s)
 
-    def _balance(self) -> Steps[None]:
+    def _split_if_needed(self) -> Steps[None]:
         """Split the interval, if it has had too much to do for a while, or has too many slabs."""
         split = yield from split_if_large(self.environment, self.head, self.name, self.interval)
         if not split and self.meter.end_period(self.environment.now_ms()):
             split = yield from split_if_full(self.environment, self.head, self.name, self.meter)
         if split:
-            yield from self._look_again()
+            yield from self._reload()
 
     def _schedule_takeover(self) -> Steps[None]:
         """Have a task look at the interval when the lease of its worker ends: that one may be dead.
@@ -177,33 +175,33 @@ class Worker(LeasedInterval):
         chunks = self.ready(list(self.inbox.items()))
         if not chunks:
             inbox = Inbox(self.interval.created_in, self.lo)
-            found, late = yield from self.intake.read(inbox, self.watermark, self.limit)
+            found, late = yield from self.reader.read(inbox, self.watermark, self.limit)
             self.inbox = {**dict(ready(late, self.watermark)), **dict(found)}
             chunks = self.ready(list(self.inbox.items()))
         if not chunks and not slabs:
             return False
         if len(slabs) > MAX_DUE_SLABS:  # No record comes before the timers of the others.
             slabs, chunks = slabs[:MAX_DUE_SLABS], []
-        self.shelf.evict(self.interval, self.config.cache_bytes)
-        yield from self._know_ids(chunks)
-        yield from self.shelf.load(self.interval, (), slabs)
-        due = self.shelf.due(slabs, self.reached, now_ms)
+        self.store.evict(self.interval, self.config.cache_bytes)
+        yield from self._load_ids(chunks)
+        yield from self.store.load(self.interval, (), slabs)
+        due = self.store.due(slabs, self.reached, now_ms)
         try:
-            yield from self._work_on(chunks, due, now_ms)
+            yield from self._process_bundle(chunks, due, now_ms)
         except UnworkableError as error:
-            yield from self._work_on_less(error, chunks, due, now_ms)
+            yield from self._shrink_bundle(error, chunks, due, now_ms)
         else:
             self.limit = min(2 * self.limit, self.most)
         return True
 
-    def _know_ids(self, chunks: Sequence[tuple[str, Found]]) -> Steps[None]:
+    def _load_ids(self, chunks: Sequence[tuple[str, Found]]) -> Steps[None]:
         """Know what was accepted before, if something of some chunks may have been."""
         if has_ids(chunks):
             now_ms = self.environment.now_ms()
             yield from self.ids.load(self.interval, now_ms)
             self.ids.expire(self.interval, now_ms)
 
-    def _work_on(
+    def _process_bundle(
         self, chunks: Sequence[tuple[str, Found]], due: Sequence[str], now_ms: int
     ) -> Steps[None]:
         """Gather a batch, run its hooks, and commit it.
@@ -212,16 +210,16 @@ class Worker(LeasedInterval):
             UnworkableError: nothing was committed.
         """
         with at_fault():
-            batch = gather(chunks, self.ids.seen, self._most_inputs(due))
+            batch = gather(chunks, self.ids.seen, self._max_inputs(due))
         keys = dict.fromkeys([*due[: self.limit], *[each.key for each in batch.inputs]])
-        yield from self.shelf.load(self.interval, keys, (), max_bytes=MAX_LOADED_BYTES)
-        if not (yield from self._suspect(batch, due, now_ms)):
+        yield from self.store.load(self.interval, keys, (), max_bytes=MAX_LOADED_BYTES)
+        if not (yield from self._note_suspect(batch, due, now_ms)):
             return
         with at_fault():
             effects = self._process(batch.inputs, due, now_ms)
         yield from self._finish(batch, effects)
 
-    def _suspect(self, batch: Batch, due: Sequence[str] = (), now_ms: int = 0) -> Steps[bool]:
+    def _note_suspect(self, batch: Batch, due: Sequence[str] = (), now_ms: int = 0) -> Steps[bool]:
         """Note what is worked on alone next, if workers have died: deaths count against that.
 
         An older record may come, and stand before the one that kills. Returns False if the note may
@@ -230,7 +228,7 @@ class Worker(LeasedInterval):
         if self.interval.crash_count < CAREFUL_AFTER or not (due or batch.inputs):
             return True
         if due:
-            state = self.shelf.state(self.interval, due[0])
+            state = self.store.state(self.interval, due[0])
             suspect = f"{due[0]} {first_due(state, self.reached, now_ms)}"
         else:
             suspect = batch.name_of(0)
@@ -243,14 +241,14 @@ class Worker(LeasedInterval):
         )
         return (yield from self.commit(Commit(), noted))
 
-    def _most_inputs(self, due: Sequence[str]) -> int:
+    def _max_inputs(self, due: Sequence[str]) -> int:
         """Return how many records one batch may have beside keys that are due.
 
         As long as timers are left, no record comes before them.
         """
         return 0 if len(due) > self.limit or (due and self.limit == 1) else self.limit
 
-    def _work_on_less(
+    def _shrink_bundle(
         self,
         error: UnworkableError,
         chunks: Sequence[tuple[str, Found]],
@@ -269,24 +267,26 @@ class Worker(LeasedInterval):
             self.limit = max(1, self.limit // 4)
         else:
             self.environment.warn(f"{self.name} gives up what nobody can work on: {error}")
-            most = self._most_inputs(due)
+            most = self._max_inputs(due)
             batch = gather(chunks, self.ids.seen, most, are_decoded=False)
-            effects = self._given_up(batch.inputs, due, now_ms, str(error) or type(error).__name__)
+            effects = self._quarantined(
+                batch.inputs, due, now_ms, str(error) or type(error).__name__
+            )
             if effects is None:
                 raise error
             yield from self._finish(batch, effects)
             self.most = self.config.max_records
 
-    def _given_up(
+    def _quarantined(
         self, inputs: Sequence[KeyedRecord], due: Sequence[str], now_ms: int, *error: str
     ) -> Effects | None:
-        state = self.shelf.state(self.interval, due[0]) if due else NOTHING
+        state = self.store.state(self.interval, due[0]) if due else NOTHING
         return quarantine(due, state, inputs, self.reached, now_ms, *error)
 
     def _process(self, inputs: Sequence[KeyedRecord], due: Sequence[str], now_ms: int) -> Effects:
         """Return what some timers and records lead to; what its workers do not survive is dead."""
         if self.interval.crash_count >= MAX_DEATHS and (due or inputs):
-            given_up = self._given_up(inputs, due, now_ms)
+            given_up = self._quarantined(inputs, due, now_ms)
             if given_up is not None:
                 return given_up
         return self._run_hooks(inputs, due[: self.limit], now_ms)
@@ -297,7 +297,7 @@ class Worker(LeasedInterval):
         keys = dict.fromkeys([*due, *[each.key for each in inputs]])
         return run_batch(
             self.computation,
-            self.shelf.states(self.interval, keys),
+            self.store.states(self.interval, keys),
             inputs,
             watermark=self.reached,
             now_ms=now_ms,
@@ -309,44 +309,44 @@ class Worker(LeasedInterval):
 
     def _finish(self, batch: Batch, effects: Effects) -> Steps[None]:
         """Commit a batch, then wake those who got something."""
-        commit, mail, processing_due = (
+        commit, outgoing, processing_due = (
             Commit(),
             Outgoing(self.environment, self.head),
             self.interval.processing_due,
         )
         with at_fault():
-            interval = self._build_commit(batch, effects, commit, mail)
-            commit.inserts += mail.inserts()
+            interval = self._build_commit(batch, effects, commit, outgoing)
+            commit.inserts += outgoing.inserts()
         commit_ms = self.environment.elapsed_ms()
         # Also when it is not known whether the commit was applied: a ring can do no harm.
-        self.bell.schedule(mail.destinations)
+        self.wakeups.schedule(outgoing.destinations)
         yield from self.commit(commit, interval)
         now_ms = self.environment.elapsed_ms()
         keys = [each.key for each in batch.inputs[: effects.taken]]
-        is_behind = self.intake.is_full or batch.is_cut(effects.taken)
+        is_behind = self.reader.is_full or batch.is_cut(effects.taken)
         self.meter.round(now_ms - self.round_ms, now_ms - commit_ms, keys, behind=is_behind)
         self.is_behind = is_behind or self.interval.due <= self.reached
         self.was_large = effects.taken >= LARGE_BATCH
-        yield from self.bell.flush_if_due()
+        yield from self.wakeups.flush_if_due()
         if self.interval.processing_due != processing_due:
             yield from schedule_wakeup(
                 self.environment, (self.name, self.lo), self.interval.processing_due
             )
 
     def _build_commit(
-        self, batch: Batch, effects: Effects, commit: Commit, mail: Outgoing
+        self, batch: Batch, effects: Effects, commit: Commit, outgoing: Outgoing
     ) -> Interval:
         """Add to a commit and its mail what a batch leads to; return the interval as it is then."""
         now_ms, was, counts = self.environment.now_ms(), self.interval, effects.counts
-        passage = InlineRun(self.environment, self.head, mail, is_open=self._may_pass())
-        passage.produce(effects.productions)
-        passage.end()
-        passage.post(())  # What a worker writes leaves behind its commit.
-        unkeyed = mail.dead
+        inline = InlineRun(self.environment, self.head, outgoing, is_open=self._may_inline())
+        inline.produce(effects.productions)
+        inline.end()
+        inline.spill(())  # What a worker writes leaves behind its commit.
+        unkeyed = outgoing.dead
         for failure in effects.failures:
-            mail.bury(self._dead(failure, now_ms))
+            outgoing.add_dead_letter(self._dead(failure, now_ms))
         repeated, accepted = batch.take(effects.taken, commit)
-        slabs = self.shelf.change(was, effects.keys, commit)
+        slabs = self.store.change(was, effects.keys, commit)
         ids = self.ids.change(was, accepted, now_ms, commit) if accepted else was.ids
         return was._replace(
             lease_ms=now_ms + self.config.lease_ms,
@@ -364,10 +364,10 @@ class Worker(LeasedInterval):
             fired=was.fired + counts.timers,
             produced=was.produced + counts.produced,
             unkeyed=was.unkeyed + unkeyed,
-            inlined=added(was.inlined, passage.inlined),
+            inlined=sum_counts(was.inlined, inline.inlined),
         )
 
-    def _may_pass(self) -> bool:
+    def _may_inline(self) -> bool:
         """Return whether this worker runs others' hooks: one may have killed those before it."""
         return self.passes and self.interval.crash_count < CAREFUL_AFTER
 

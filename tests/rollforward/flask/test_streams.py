@@ -163,7 +163,7 @@ def test_a_computation_is_replaced_attached_and_detached(program: Program) -> No
     found = program.get("minutes/topology").json
     assert found["computations"]["seen"] == {
         "name": "seen", "version": None, "versions": [1], "phase": "standby", "before": None,
-        "noted": 0, "senders": 0, "waiting": 0, "timers": 0, "records": 0, "keys": 0,
+        "acknowledged": 0, "senders": 0, "waiting": 0, "timers": 0, "records": 0, "keys": 0,
         "is_missing": False, "is_changing": False,
     }  # fmt: skip
     assert [each["what"] for each in found["changes"]] == ["detached", "attached", "replaced"]

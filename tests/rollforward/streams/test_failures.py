@@ -24,7 +24,7 @@ from rollforward.streams import (
 )
 from rollforward.streams.coordinator import tick
 from rollforward.streams.exchange.pulling import pull
-from rollforward.streams.exchange.wakeups import ring
+from rollforward.streams.exchange.wakeups import wake_intervals
 from rollforward.streams.storage.remote_calls import (
     ChangedError,
     Commit,
@@ -324,7 +324,7 @@ def test_ten_thousand_rings_for_one_interval_make_one_task() -> None:
     desk.simulation.used.clear()
     for _ in range(10_000):
         desk.simulation.machines[0].memories.clear()  # Each ring is of another process.
-        desk.do(ring(desk.environment, [("tally", 0)]))
+        desk.do(wake_intervals(desk.environment, [("tally", 0)]))
 
     assert len(desk.simulation.wakes) == 1
 

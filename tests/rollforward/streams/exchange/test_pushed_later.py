@@ -15,7 +15,7 @@ from rollforward.datastore.transactions import transact
 from rollforward.local.cloudtasks.protocol.messages import FULL
 from rollforward.outbox.entities import OutboxTask
 from rollforward.streams import FOREVER, Pipeline, PushSource
-from rollforward.streams.exchange.ingest import IngestRequest, arrival, ingest
+from rollforward.streams.exchange.ingest import IngestRequest, incoming_record, ingest
 from rollforward.streams.pipeline import push_task
 from rollforward.streams.storage.remote_calls import Commit, Found, Key, Pause, Read, RepeatedError
 from rollforward.streams.storage.schema import OUTBOX
@@ -167,7 +167,7 @@ class Later(Schedule):
         environment = self.simulation.environment(self.simulation.machines[number % 2])
         record = self.records[number]
         yield Pause(wait_ms / 1_000)
-        came = arrival(environment, "in", record, record["at"], record["id"])
+        came = incoming_record(environment, "in", record, record["at"], record["id"])
         try:
             yield from ingest(
                 environment, IngestRequest("in", "", [came], receipt=self.receipts[number])
@@ -186,13 +186,13 @@ def receipt_is_kept(schedule: Later, patch: pytest.MonkeyPatch) -> None:
     """The commit that lets a record in leaves its receipt; a later one deletes it."""
     real = ingest
 
-    def ingest_then_forget(environment: Any, offer: IngestRequest) -> Steps:
-        injected = yield from real(environment, replace(offer, receipt=None))
-        if offer.receipt is not None:
-            [row] = yield Read([offer.receipt])
+    def ingest_then_forget(environment: Any, request: IngestRequest) -> Steps:
+        result = yield from real(environment, replace(request, receipt=None))
+        if request.receipt is not None:
+            [row] = yield Read([request.receipt])
             if row is not None:
-                yield Commit(deletes=[(offer.receipt, row.version)])
-        return injected
+                yield Commit(deletes=[(request.receipt, row.version)])
+        return result
 
     patch.setattr(sys.modules[__name__], "ingest", ingest_then_forget)
 

@@ -24,7 +24,7 @@ from rollforward.streams import (
 from rollforward.streams.connectors.sinks import EffectSink
 from rollforward.streams.coordinator import tick
 from rollforward.streams.exchange.effect_pool import MAX_THREADS, EffectPool
-from rollforward.streams.exchange.ingest import IngestRequest, arrival, ingest
+from rollforward.streams.exchange.ingest import IngestRequest, incoming_record, ingest
 from rollforward.streams.inspection.dead_letters import replay
 from rollforward.streams.model.errors import NotIdempotentError, WeakError
 from rollforward.streams.model.sink import Sink
@@ -288,7 +288,7 @@ def test_what_is_too_large_behind_a_weak_stage_is_let_in_as_it_came() -> None:
     """G8: a hook may write more than it gets, and a push cannot be cut."""
     desk = Desk(PIPELINE)
     desk.push(Came("r-0", "a", 1_000))
-    each = arrival(desk.environment, "in", {"k": "a"}, 1_000, "r-1")
+    each = incoming_record(desk.environment, "in", {"k": "a"}, 1_000, "r-1")
     steps = ingest(desk.environment, IngestRequest("in", "", [each]))
 
     desk.until(steps, Commit)
@@ -386,7 +386,7 @@ def test_sinks_that_hang_take_a_few_threads_and_no_more() -> None:
     for thread in threading.enumerate():
         if thread.daemon and "_work" in thread.name:
             thread.join()
-    call = CallEffects(call.parcels, 60)
+    call = CallEffects(call.effects, 60)
     assert pool.deliver_all(clients, {("hanging", 1): sink}, call) == (0, 1, 2)  # type: ignore[arg-type]
     assert sink.begun == MAX_THREADS + 3
 

@@ -96,18 +96,18 @@ def test_states_are_found_by_what_was_read_before_all_was_cut_and_put_together(
 ) -> None:
     """What does not fit any more is read again, and only that: a head that fits is not."""
     large = {key: {"text": "large" * 40 if key == KEYS[0] else "small"} for key in KEYS}
-    whole, slot = desk.status().seen, slot_of(KEYS[5])
+    whole, slot = desk.status().snapshot, slot_of(KEYS[5])
     assert whole is not None
     cut(desk, monkeypatch)
     desk.do(split(desk.environment, "kept", slot))
     desk.run()
-    halves = desk.status().seen
+    halves = desk.status().snapshot
     assert desk.do(states_of(desk.environment, "kept", [*KEYS, "nobody"], whole)) == large
     desk.do(merge(desk.environment, "kept", slot))
     desk.run()
     assert desk.do(states_of(desk.environment, "kept", [*KEYS, "nobody"], halves)) == large
 
-    steps = states_of(desk.environment, "kept", KEYS[5:6], desk.status().seen)
+    steps = states_of(desk.environment, "kept", KEYS[5:6], desk.status().snapshot)
     assert [key.kind for key in next(steps).keys] == [SLAB]
 
 

@@ -74,9 +74,9 @@ def workers_keep_their_version(schedule: Any, patch: pytest.MonkeyPatch) -> None
     """A worker runs the version that ran when it took its interval."""
 
     class Stubborn(Worker):
-        def _see_head(self, head: Found, read_ms: float) -> None:
+        def _apply_head(self, head: Found, read_ms: float) -> None:
             before, is_owner = self.computation, bool(self.interval.owner)
-            super()._see_head(head, read_ms)
+            super()._apply_head(head, read_ms)
             if is_owner:
                 self.computation = before
 

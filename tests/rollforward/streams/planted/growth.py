@@ -68,7 +68,7 @@ def left_is_forgotten(schedule: Reshaped, patch: pytest.MonkeyPatch) -> None:
         }
         return {name: left for name, left in kept.items() if left}
 
-    patch.setattr(cut_reader, "still_retired", forgotten)
+    patch.setattr(cut_reader, "remaining_retired", forgotten)
 
 
 def late_overtakes(schedule: Reshaped, patch: pytest.MonkeyPatch) -> None:

@@ -178,9 +178,9 @@ def two_commits(schedule: Schedule, patch: pytest.MonkeyPatch) -> None:
                 try:
                     versions = yield first
                 except Exception:
-                    yield from self._look_again()
+                    yield from self._reload()
                     return False
-                self.shelf.committed(first, versions)
+                self.store.committed(first, versions)
                 commit.puts = [each for each in commit.puts if each not in first.puts]
                 commit.inserts = [each for each in commit.inserts if each not in first.inserts]
             return (yield from super().commit(commit, interval))

@@ -27,16 +27,16 @@ from tests.rollforward.streams.simulator.store import Steps, answered
 
 def straggler_is_released(schedule: Weak, patch: pytest.MonkeyPatch) -> None:
     """What a weak sink has not done in time is not put into its inbox."""
-    patch.setattr(InlineRun, "post", lambda self, handed: None)
+    patch.setattr(InlineRun, "spill", lambda self, handed: None)
 
 
 def acked_before_done(schedule: Weak, patch: pytest.MonkeyPatch) -> None:
     """What was given to a weak sink counts as done."""
     real = ingest.call_effects
 
-    def trusting(environment: Any, passage: InlineRun) -> Steps:
-        yield from real(environment, passage)
-        return frozenset(passage.parcels)
+    def trusting(environment: Any, inline: InlineRun) -> Steps:
+        yield from real(environment, inline)
+        return frozenset(inline.effects)
 
     patch.setattr(ingest, "call_effects", trusting)
 
@@ -61,8 +61,8 @@ def late_passes(schedule: Weak, patch: pytest.MonkeyPatch) -> None:
     schedule.client.luck = [0.1] * len(schedule.client.luck)  # Many come late.
 
 
-def _sinks(passage: InlineRun) -> Iterator[Any]:
-    yield from passage._environment.pipeline.sinks
+def _sinks(inline: InlineRun) -> Iterator[Any]:
+    yield from inline._environment.pipeline.sinks
 
 
 def results_have_no_names(schedule: Weak, patch: pytest.MonkeyPatch) -> None:
@@ -138,7 +138,7 @@ def nobody_is_suspected(schedule: Weak, patch: pytest.MonkeyPatch) -> None:
         return True
         yield
 
-    patch.setattr(Worker, "_suspect", suspect)
+    patch.setattr(Worker, "_note_suspect", suspect)
 
 
 VARIANTS = (

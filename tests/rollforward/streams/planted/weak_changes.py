@@ -28,12 +28,12 @@ def calm(schedule: WeakChanges, patch: pytest.MonkeyPatch) -> None:
 def handed_by_name(schedule: WeakChanges, patch: pytest.MonkeyPatch) -> None:
     """A record that one weak sink has acted on counts as done for all of them."""
 
-    def post(self: InlineRun, handed: Collection[PendingEffect]) -> None:
+    def spill(self: InlineRun, handed: Collection[PendingEffect]) -> None:
         done = {each.letter for each in handed}
-        real(self, {each for each in self.parcels if each.letter in done})
+        real(self, {each for each in self.effects if each.letter in done})
 
-    real = InlineRun.post
-    patch.setattr(InlineRun, "post", post)
+    real = InlineRun.spill
+    patch.setattr(InlineRun, "spill", spill)
 
 
 def places_of_all_streams(schedule: WeakChanges, patch: pytest.MonkeyPatch) -> None:

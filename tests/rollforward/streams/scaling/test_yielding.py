@@ -11,7 +11,7 @@ from rollforward.streams import Computation, Context, Pipeline, PushSource, Reco
 from rollforward.streams.coordinator import tick
 from rollforward.streams.graph.environment import StreamConfig
 from rollforward.streams.model.slots import slot_of
-from rollforward.streams.scaling.yielding import MAX_WAIT_MS, is_waited_for, unserved
+from rollforward.streams.scaling.yielding import MAX_WAIT_MS, should_yield, unserved
 from rollforward.streams.storage.remote_calls import Pause
 from rollforward.streams.storage.schema import Head, Interval
 from tests.rollforward.streams.simulator.driver import Came, Desk
@@ -143,7 +143,7 @@ def test_that_an_interval_is_taken_again_and_again_is_no_reason_to_give_way() ->
         simulation = trickle.desk.simulation
         worker = simulation.worker(trickle.desk.environment, "counts", HALF)
         simulation.do(worker.take())
-        simulation.do(worker._give_back())
+        simulation.do(worker._release_after_error())
 
     trickle.play(90, take)
 
@@ -190,7 +190,7 @@ def test_an_interval_counts_after_a_second_and_for_half_a_minute(
     desk = Desk(PIPELINE)
     now_ms = desk.environment.now_ms()
     head = Head(unserved={"counts:0000": (0, now_ms - waits_ms)})
-    assert is_waited_for(desk.environment, head) is counts
+    assert should_yield(desk.environment, head) is counts
 
 
 def test_what_waits_is_noted_from_when_it_began_or_last_got_something_done() -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from rollforward.streams import Computation, Pipeline, PushSource
 from rollforward.streams.coordinator import tick
-from rollforward.streams.exchange.ingest import IngestRequest, arrival, ingest
+from rollforward.streams.exchange.ingest import IngestRequest, incoming_record, ingest
 from rollforward.streams.graph.environment import Environment
 from rollforward.streams.model.errors import BadLayoutError
 from rollforward.streams.model.limits import Limits
@@ -214,7 +214,9 @@ def test_a_deployment_with_fewer_intervals_leaves_a_sink_as_it_is() -> None:
     for machine in desk.simulation.machines:
         machine.memories.clear()
     environment = desk.environment
-    later = [arrival(environment, "in", {"k": f"k{n}"}, 100 + n, f"s{n}") for n in range(10)]
+    later = [
+        incoming_record(environment, "in", {"k": f"k{n}"}, 100 + n, f"s{n}") for n in range(10)
+    ]
     push = ingest(environment, IngestRequest("in", "", later))
     begun = desk.until(push, Commit)
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from rollforward.streams import Pipeline
-from rollforward.streams.exchange.ingest import IngestRequest, IngestResult, arrival, ingest
+from rollforward.streams.exchange.ingest import IngestRequest, IngestResult, incoming_record, ingest
 from rollforward.streams.inspection.queryable_state import state
 from rollforward.streams.inspection.status import Status, status
 from rollforward.streams.storage.remote_calls import Call, Commit, Wake
@@ -64,12 +64,12 @@ class Desk:
         **more: Any,
     ) -> IngestResult:
         """Let records in; nobody is woken before `run`."""
-        arrivals = [
-            arrival(self.environment, stream, {"k": each.key, **more}, each.at, each.id)
+        records = [
+            incoming_record(self.environment, stream, {"k": each.key, **more}, each.at, each.id)
             for each in records
         ]
         found: IngestResult = self.do(
-            ingest(self.environment, IngestRequest(stream, process, arrivals, watermark))
+            ingest(self.environment, IngestRequest(stream, process, records, watermark))
         )
         return found
 

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import pytest
 
 from rollforward.streams import FOREVER, Computation, Context, Pipeline, PushSource, Record, Timer
-from rollforward.streams.exchange.ingest import IngestRequest, arrival, ingest
+from rollforward.streams.exchange.ingest import IngestRequest, incoming_record, ingest
 from rollforward.streams.exchange.pulling import pull_wake
 from rollforward.streams.graph.head import read_head
 from rollforward.streams.storage import dedup, state_store
@@ -138,8 +138,10 @@ class Client:
             if self.luck[self.sent] < 0.25:
                 watermark += 8  # An estimate that is too high: some will be late.
             watermark = max(self.watermark, watermark)
-            arrivals = [arrival(environment, "in", each, each["at"], each["id"]) for each in part]
-            yield from ingest(environment, IngestRequest("in", self.process, arrivals, watermark))
+            records = [
+                incoming_record(environment, "in", each, each["at"], each["id"]) for each in part
+            ]
+            yield from ingest(environment, IngestRequest("in", self.process, records, watermark))
             is_silent = self.process == "b" and self.luck[self.sent] > 0.6
             self.sent, self.watermark = self.sent + len(part), watermark
             yield Pause(4 * IDLE_MS / 1000 if is_silent else 0.01)

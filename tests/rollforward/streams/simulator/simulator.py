@@ -43,7 +43,7 @@ from rollforward.streams.storage.remote_calls import (
     Wake,
 )
 from rollforward.streams.storage.schema import CHUNK, INTERVAL, is_late
-from rollforward.streams.sweep import wake_sources, why_now
+from rollforward.streams.sweep import sweep_suffix, wake_sources
 from rollforward.streams.workers.lease import defer_to_other_version
 from rollforward.streams.workers.worker import Worker
 from tests.rollforward.streams.simulator.accidents import (
@@ -262,7 +262,7 @@ class Simulation:
         return answered(steps, one_by_one) if self.tears else steps
 
     def _sweep(self, environment: Environment) -> Steps:
-        yield from self._tick(environment, *why_now(environment))
+        yield from self._tick(environment, *sweep_suffix(environment))
         if self.looks_below:
             yield from recover(environment)
         yield from wake_sources(environment)
@@ -434,10 +434,10 @@ class Simulation:
 
     def _call_effects(self, call: CallEffects) -> list[int]:
         done = []
-        for place, parcel in enumerate(call.parcels):
+        for place, effect in enumerate(call.effects):
             luck = self.random.random() if self.slow_sinks else 1.0
             if luck > self.slow_sinks / 2:
-                self.handed.append(parcel)
+                self.handed.append(effect)
             if luck > self.slow_sinks:
                 done.append(place)
         return done

@@ -20,7 +20,7 @@ from rollforward.streams import (
     PushSource,
     Record,
 )
-from rollforward.streams.exchange.ingest import IngestRequest, arrival, ingest
+from rollforward.streams.exchange.ingest import IngestRequest, incoming_record, ingest
 from rollforward.streams.exchange.outgoing import MAX_CHUNK_BYTES
 from rollforward.streams.exchange.pulling import pull
 from rollforward.streams.model import state
@@ -248,7 +248,8 @@ def test_a_push_whose_reply_is_lost_is_known_behind_others() -> None:
     desk.push(Came("0", "a", 1), watermark=1)
     environment = desk.environment
     steps = ingest(
-        environment, IngestRequest("in", "", [arrival(environment, "in", {"k": "a"}, 1, "1")])
+        environment,
+        IngestRequest("in", "", [incoming_record(environment, "in", {"k": "a"}, 1, "1")]),
     )
     desk.simulation.acts[Commit](desk.until(steps, Commit))
     for id_ in "234":
@@ -264,14 +265,14 @@ def test_a_push_that_one_commit_cannot_hold_is_let_in_by_several() -> None:
     desk = desk_of(*readers(2))
     done = commits(desk)
     times = [5_000 if n % 2 else 90_000 for n in range(480)]
-    injected = desk.push(
+    result = desk.push(
         *(Came(f"r{n}", "a", at) for n, at in enumerate(times)), text="x" * 4_000, watermark=100_000
     )
     desk.run()
 
     assert len(done) > 3
-    assert (injected.records, injected.late) == (480, 0)
-    assert injected.found.body.watermark == 100_000
+    assert (result.records, result.late) == (480, 0)
+    assert result.found.body.watermark == 100_000
     for name in ("last-0", "last-1"):
         counts = desk.state(name, "a")
         assert (counts["seen"], "late" in counts) == (480, False)
@@ -281,10 +282,10 @@ def test_a_record_that_no_commit_can_hold_is_refused() -> None:
     """Once for each of its readers it is more than a commit takes."""
     desk = desk_of(*readers(10))
     value = {"k": "a", "text": '"' * (MAX_VALUE_BYTES // 2 - 100)}
-    offer = IngestRequest("in", "", [arrival(desk.environment, "in", value, 1, "r")])
+    request = IngestRequest("in", "", [incoming_record(desk.environment, "in", value, 1, "r")])
 
     with pytest.raises(BadRecordError, match="a record cannot be written: a commit must have"):
-        desk.do(ingest(desk.environment, offer))
+        desk.do(ingest(desk.environment, request))
 
     assert desk.rows(CHUNK) == []
 

@@ -47,17 +47,17 @@ def test_what_is_needed_last_goes_first_and_among_equals_what_was_used_longest_a
 
 
 def test_a_large_state_is_kept_as_long_as_the_timers_of_its_slab_are_near() -> None:
-    shelf = StateStore(NAMES, "c")
+    store = StateStore(NAMES, "c")
     near, far = Slab(0, due=10), Slab(2**15, due=1_000)
     interval = Interval(2**16, slabs=(near, far))
     timer = {"t": SetTimer(10, False, 10, False)}
     for slab in (near, far):
         body = SlabBody({"k": KeyState("{}", timer)})
-        shelf.rows[NAMES.slab("c", slab.lo)] = Found(body, 1)
+        store.rows[NAMES.slab("c", slab.lo)] = Found(body, 1)
     for slot in (1, 2**15 + 1):
-        shelf.rows[Key(LARGE, f"p:c:{slot:04x}:a:b")] = row(9_000)
-    shelf.evict(interval, 13_000)
-    slots = {int(key.name.split(":")[2], 16) for key in shelf.rows}
+        store.rows[Key(LARGE, f"p:c:{slot:04x}:a:b")] = row(9_000)
+    store.evict(interval, 13_000)
+    slots = {int(key.name.split(":")[2], 16) for key in store.rows}
     assert slots == {0, 1}
 
 

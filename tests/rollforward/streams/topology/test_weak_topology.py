@@ -11,7 +11,7 @@ import pytest
 
 from rollforward.streams import FOREVER, Computation, Context, Pipeline, PullSource, Record
 from rollforward.streams.coordinator import tick
-from rollforward.streams.exchange.ingest import IngestRequest, arrival, ingest
+from rollforward.streams.exchange.ingest import IngestRequest, incoming_record, ingest
 from rollforward.streams.graph.plan import DISCARDING, parts_of
 from rollforward.streams.scaling.resharding import split
 from rollforward.streams.storage.remote_calls import Call, CallEffects, ChangedError, Commit
@@ -61,7 +61,8 @@ def pushing(desk: Desk, id_: str, at: int = 1_000) -> Steps:
     """Return the steps of a push, under way."""
     environment = desk.environment
     return ingest(
-        environment, IngestRequest("in", "", [arrival(environment, "in", {"k": "a"}, at, id_)])
+        environment,
+        IngestRequest("in", "", [incoming_record(environment, "in", {"k": "a"}, at, id_)]),
     )
 
 
@@ -85,7 +86,7 @@ def test_what_one_weak_sink_has_done_another_has_not() -> None:
 
     call = desk.until(steps := pushing(desk, "r-1"), CallEffects)
     assert isinstance(call, CallEffects)
-    done = [place for place, (sink, _) in enumerate(call.parcels) if sink[0] == "fast"]
+    done = [place for place, (sink, _) in enumerate(call.effects) if sink[0] == "fast"]
     desk.finish(steps, steps.send(done))
 
     assert len(done) == 1

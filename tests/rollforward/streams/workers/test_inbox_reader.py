@@ -10,7 +10,7 @@ import pytest
 from rollforward.streams import Computation, Context, Pipeline, PushSource, Record
 from rollforward.streams.storage.remote_calls import Commit, Scan, ScanKeysMany
 from rollforward.streams.storage.schema import CHUNK, LATE, ON_TIME, InboxRecord
-from rollforward.streams.workers.inbox_reader import MAX_BYTES, fitting
+from rollforward.streams.workers.inbox_reader import MAX_BYTES, count_fitting
 from tests.rollforward.streams.simulator.driver import Came, Desk
 
 CHUNK_BYTES = 256 * 1024
@@ -133,4 +133,4 @@ def test_as_many_fit_as_have_enough_records_and_not_too_many_bytes(
     sizes: Sequence[tuple[int, int]], fit: int
 ) -> None:
     names = [f"p:c:0000:0:1:a{n}.0.{each}.{size}" for n, (each, size) in enumerate(sizes)]
-    assert fitting(names, 2_000) == fit
+    assert count_fitting(names, 2_000) == fit
