@@ -42,7 +42,7 @@ async def _run(chosen: Settings) -> int:
     asked = itertools.count(1)
 
     def on_signal() -> None:
-        """Stop; asked again, hurry; asked a third time, let everything lie."""
+        """Stop. A second signal hurries it; a third one leaves everything as it is."""
         stop.set()
         {1: lambda: None, 2: stack.hurry}.get(next(asked), stack.abandon)()
 

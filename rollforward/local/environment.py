@@ -1,4 +1,4 @@
-"""Where everything is, and the environment variables that say so to the app and to a shell."""
+"""The addresses of everything, and the environment that tells them to the app and to a shell."""
 
 import hashlib
 import os
@@ -27,7 +27,7 @@ _FOR_A_SHELL = (
 
 @dataclass(frozen=True)
 class Addresses:
-    """What a program that started us wants to know: URLs of app and console, else host:port."""
+    """The addresses that a calling program needs: URLs of app and console, else host:port."""
 
     app: str
     console: str

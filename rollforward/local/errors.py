@@ -2,7 +2,7 @@
 
 
 class DevserverError(Exception):
-    """What the local platform cannot do, in a sentence that says how to fix it."""
+    """A failure of the local platform, in a sentence that says how to fix it."""
 
     exit_code = 1
 
@@ -32,6 +32,6 @@ class BrokenAppError(ServiceFailedError):
 
 
 class UsageError(DevserverError):
-    """What was asked for on the command line is not there, or makes no sense."""
+    """An argument of the command line that names nothing, or makes no sense."""
 
     exit_code = 2

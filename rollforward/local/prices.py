@@ -29,7 +29,7 @@ class Price:
 
 @dataclass(frozen=True)
 class PriceList:
-    """What one region charges, by the kind of operation."""
+    """The prices of one region, by the kind of operation."""
 
     as_of: datetime.date
     region: str
@@ -56,7 +56,7 @@ class PriceList:
 
 @functools.cache
 def price_list(region: str = "") -> PriceList:
-    """Return the prices of a region; "": of the one that the file names."""
+    """Return the prices of a region; "" is the one that the file names."""
     content = tomllib.loads(FILE.read_text())
     region = region or content["region"]
     prices = {name: Price(**content["regions"][region][name]) for name in ENTITY_OPERATIONS}

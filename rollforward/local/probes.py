@@ -1,4 +1,4 @@
-"""How each service of a run is asked whether it answers, and what a person does if not."""
+"""A health check for each service of a run, with advice for when it fails."""
 
 from rollforward.local import watch
 from rollforward.local.app.server import READY_PATH, AppServer

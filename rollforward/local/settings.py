@@ -1,4 +1,4 @@
-"""What can be set from outside, read once: command line and environment."""
+"""The settings of a run, read once from the command line and the environment."""
 
 import argparse
 import os
@@ -80,7 +80,7 @@ class Settings:
 
     @property
     def service_account(self) -> str:
-        """Whom tasks are delivered as."""
+        """The service account that tasks are delivered as."""
         return f"tasks@{self.project}.iam.gserviceaccount.com"
 
 

@@ -7,12 +7,12 @@
 5. Cloud Tasks delivers, so that tasks of the last run find an app that listens; and cron.
 6. Saves of Datastore, now and then; and a watch over who answers.
 
-A stop loses nothing that was accepted: deliveries begin no more; the app takes no request any
-more and ends those under way; Cloud Tasks keeps what the last of them enqueued; then Datastore
-is saved. hurry() does not wait for the app, abandon() does not save.
+A stop loses nothing that was accepted. First, no new deliveries begin. Then the app accepts no new
+requests and finishes those in progress, whose tasks Cloud Tasks still stores. Last, Datastore is
+saved. hurry() does not wait for the app, abandon() does not save.
 
-After a kill Datastore goes back to its last save, and Cloud Tasks with it: tasks that ended since
-then are delivered again, those that were created since then are dropped.
+After a kill, Datastore returns to its last save, and Cloud Tasks with it. Tasks that ended since
+then are delivered again. Tasks that were created since then are dropped.
 """
 
 import asyncio
@@ -158,7 +158,7 @@ class Stack:
 
     @property
     def app_url(self) -> str:
-        """Where the app is."""
+        """The URL of the app."""
         return self.app.url
 
     @property

@@ -1,8 +1,8 @@
-"""What is served: `module:callable`, found without running any of it, and its two YAML files.
+"""The target (`module:callable`) and its two YAML files, found without running any of its code.
 
-The module is looked for where Python would: in the current folder first, then on PYTHONPATH. What
-it lacks on sight (the module itself, the name in it) is said before anything starts; the rest
-shows when a worker loads it (app/wsgi.py).
+The module is looked for where Python would: in the current folder first, then on PYTHONPATH. A
+missing module, or a name that the module lacks, is reported before anything starts. Other errors
+show when a worker loads the target (app/wsgi.py).
 """
 
 import ast
@@ -18,7 +18,7 @@ DEFAULT = "main:serve"
 
 @dataclass(frozen=True)
 class Target:
-    """What is served.
+    """The app that is served, and its files.
 
     Attributes:
         text: As given, `module:callable`.

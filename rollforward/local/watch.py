@@ -1,4 +1,4 @@
-"""Whether the services answer: each is asked by a real call, on a thread, with a time limit.
+"""Health checks of the services: a real call to each, on a thread, with a time limit.
 
 A process that runs may still answer nothing: it hangs, or waits for a lock. Who does not answer
 for SILENT_S is named at the terminal, in the console and by the app's own health page.
@@ -25,7 +25,7 @@ ASK_TIMEOUT_S = 5.0
 
 @dataclass(frozen=True)
 class Probe:
-    """How one service is asked.
+    """The health check of one service.
 
     Attributes:
         name: As in the table of services.
@@ -40,7 +40,7 @@ class Probe:
 
 @dataclass
 class _Health:
-    """What is known of one service."""
+    """The last known health of one service."""
 
     answered_at: float
     asked: "Future[object] | None" = None

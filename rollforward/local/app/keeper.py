@@ -120,8 +120,8 @@ class AppKeeper:
 def _forget_bytecode(path: Path) -> None:
     """Delete what Python has compiled of a file.
 
-    Python takes it for the file's as long as size and second of the change are the same: what was
-    saved twice within a second could run as it was first.
+    Python compares only the size and the second of a change. A file that is saved twice within a
+    second could run as it was first.
     """
     if path.suffix == ".py":
         Path(importlib.util.cache_from_source(str(path))).unlink(missing_ok=True)

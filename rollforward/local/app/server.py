@@ -1,8 +1,8 @@
 """The app: gunicorn in a child process.
 
-Each worker loads the target after the fork, so a reload is a SIGHUP to gunicorn's master: it
-starts fresh workers, then retires the old ones once their requests are done. The emulators and
-their tasks stay as they are.
+Each worker loads the target after the fork, so a reload is a SIGHUP to gunicorn's master. The
+master starts fresh workers, then retires the old ones once their requests are done. The emulators
+and their tasks stay as they are.
 
 A worker that cannot load the app serves a page that says why (wsgi.py), and reports it once.
 """
@@ -99,12 +99,12 @@ class AppServer:
 
     @property
     def url(self) -> str:
-        """Where a browser finds the app."""
+        """The app's URL for a browser."""
         return f"http://{self.address}"
 
     @property
     def running(self) -> bool:
-        """Whether gunicorn runs."""
+        """True while gunicorn runs."""
         return self.process is not None and self.process.running
 
     async def start(self) -> None:

@@ -1,7 +1,7 @@
 """Workers that end while they load the app, in a line and not in hundreds.
 
 What cannot be caught ends a worker without a report: `os._exit`, a crash in C, the kernel's hand
-when memory is short. gunicorn starts the next one at once, which ends as well, and writes a line
+when memory is short. gunicorn starts the next one at once, which ends as well. It writes a line
 each time, or a traceback of its own when it gives up.
 """
 

@@ -1,4 +1,4 @@
-"""What gunicorn serves here: the target's app or, if it cannot be loaded, a page that says why.
+"""The WSGI app of gunicorn's workers: the target's or, if that cannot be loaded, an error page.
 
 gunicorn ends when a worker cannot load the app, and the browser sees a refused connection. So a
 worker of the local platform loads it through `load`, which never fails. The app is loaded again

@@ -3,7 +3,7 @@
 The official google-cloud-tasks client talks to it unchanged; what the service
 hides (attempts, clock, faults) is open through a JSON API.
 
-- engine: the state machine; no network in it. It ties together queues, tasks, attempts (with
+- engine: the state machine, without a network. It ties together queues, tasks, attempts (with
   outcomes), history and operations, which change one engine_state.
 - store: what is kept, in the tables of one database.
 - errors, validation, statuses: what the service refuses, demands and makes of a response.

@@ -51,7 +51,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class EmulatorSettings:
-    """What can be chosen of one emulator.
+    """The options of one emulator.
 
     Attributes:
         port: Of the gRPC server; 0 picks a free one, then in .port.
@@ -124,12 +124,12 @@ class Emulator:
 
     @property
     def is_listening(self) -> bool:
-        """Whether listen() has been called."""
+        """True once listen() has been called."""
         return self._server is not None
 
     @property
     def grpc_address(self) -> str:
-        """Where the gRPC server listens, as host:port."""
+        """The address of the gRPC server, as host:port."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     def routes(self) -> list[web.RouteDef]:
@@ -170,7 +170,7 @@ class Emulator:
 
     @property
     def under_way(self) -> int:
-        """How many deliveries have begun and not ended."""
+        """The number of deliveries that have begun and not ended."""
         return self._dispatcher.under_way if self._dispatcher is not None else 0
 
     async def stop(self) -> None:
@@ -196,7 +196,7 @@ class Emulator:
             self.reload_queues(path)
 
     def reload_queues(self, path: Path) -> bool:
-        """Apply queue.yaml as it is now; False: it is wrong, and changed nothing."""
+        """Apply queue.yaml as it is now. Return False if it is invalid; then nothing changes."""
         try:
             self._apply_yaml(path)
         except QueueYamlError as error:

@@ -83,8 +83,8 @@ class Api:
     async def kill_worker(self, request: web.Request) -> web.Response:
         """Kill one of the app's workers, at once or in some seconds.
 
-        The app itself asks for some: the worker that is killed may be the one that asks, and its
-        visitor's browser would take the lost response for a reason to ask again.
+        The app asks for it, too, and the killed worker may be the one that asks. Its visitor's
+        browser would repeat a request whose response is lost.
         """
         try:
             after_s = (await _fields(request, {"after_s"})).get("after_s", 0)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class FaultWords:
-    """How a kind of fault is called, and what happens."""
+    """The name of a kind of fault, and its effect."""
 
     name: str
     text: str

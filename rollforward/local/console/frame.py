@@ -1,4 +1,4 @@
-"""What every page has: the frame around it, its notices, and its way back."""
+"""The frame of every page: its errors, its notices, and its way back."""
 
 import asyncio
 import re

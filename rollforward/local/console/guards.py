@@ -1,8 +1,7 @@
-"""Who may use the console: a browser or program on this machine, and nothing else.
+"""Access control: only browsers and programs on this machine may use the console.
 
-The console can run tasks and show data, so a web page from elsewhere must not reach it,
-neither by DNS rebinding (Host is checked) nor by a form or fetch of its own
-(Origin, Sec-Fetch-Site and a token are checked):
+The console can run tasks and show data, so a page of another site must not reach it. A check of
+Host stops DNS rebinding. Origin, Sec-Fetch-Site and a token stop its forms and fetches:
 
 - every request: Host is a loopback name;
 - forms: a token that only pages of ours contain, bound to a cookie;

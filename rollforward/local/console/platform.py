@@ -1,4 +1,4 @@
-"""What the console needs of the dev server: the few things it shows and moves."""
+"""The platform as the console sees it: the few things that it shows and moves."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -41,7 +41,7 @@ class Console:
 
     @property
     def url(self) -> str:
-        """Where a browser finds the console."""
+        """The console's URL for a browser."""
         return f"http://{self.address}"
 
     async def start(self) -> None:

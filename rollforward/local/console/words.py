@@ -1,4 +1,4 @@
-"""How things are written for people: times, sizes, states, bodies."""
+"""Formatting for people: times, sizes, states, bodies."""
 
 import json
 from dataclasses import dataclass

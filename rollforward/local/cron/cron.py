@@ -60,7 +60,7 @@ class Run:
 
     @property
     def ok(self) -> bool:
-        """Whether App Engine would call it a success."""
+        """True if App Engine would call it a success."""
         return self.status is not None and 200 <= self.status < 300
 
 

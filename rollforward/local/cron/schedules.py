@@ -9,9 +9,9 @@ The grammar is App Engine's, case does not matter:
     2nd,third mon,wed of march 17:00 | first monday of sep,oct 17:00
     1,8,15 of month 09:00 | 31 of jan,july 00:00
 
-An interval counts from the last run; `synchronized` and `from ... to` lay it on a
-fixed raster of the day instead. A time of day is the clock's in the job's
-time zone; when the clock is put forward over it, the job runs an hour later.
+An interval counts from the last run; `synchronized` and `from ... to` lay it on a fixed raster of
+the day instead. A time of day is that of the job's time zone. When daylight saving skips it, the
+job runs an hour later.
 
 Source: cloud.google.com/appengine/docs/standard/scheduling-jobs-with-cron-yaml
 """
@@ -50,7 +50,7 @@ class BadScheduleError(DevserverError):
 
 
 class Schedule(Protocol):
-    """When a job runs."""
+    """The schedule of a job."""
 
     def next_after(self, moment: datetime) -> datetime:
         """Return the first run after this moment; both are aware, the answer in UTC."""

@@ -1,8 +1,8 @@
 """The newest log records of all services, in memory: what the console's page Logs shows.
 
 A record is a line and those that follow it without a level of their own (a traceback). It has the
-service that wrote it, a level, and the task that it is about, if its line ends with
-`[task queue/name]`, as the lines of a delivery do (rollforward/flask/delivery_log.py).
+service that wrote it, a level, and a task if its line ends with `[task queue/name]`. Lines of a
+delivery do (rollforward/flask/delivery_log.py).
 """
 
 import collections
@@ -57,7 +57,7 @@ def level_of(line: str) -> str | None:
 
 @dataclass
 class LogRecord:
-    """What a service said at one time; it may have more lines than one.
+    """One log record of a service, of one line or more.
 
     Attributes:
         number: Grows with each record.
@@ -90,7 +90,7 @@ class LogRecord:
 
 @dataclass(frozen=True)
 class LogFilter:
-    """Which records to show; an empty field lets all pass.
+    """A filter of records; an empty field lets all pass.
 
     Attributes:
         level: This one and those above it.

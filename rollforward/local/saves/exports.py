@@ -1,9 +1,9 @@
-"""What an emulator is asked past the Datastore API: export, import, ids, and whether it changed.
+"""An emulator's interface beside the Datastore API: export, import, ids, and its version.
 
-Both emulators of the SDK write and read the export format of the service. Nobody else may ask
-them anything meanwhile (see DatastoreEmulator.save). An export does not hold the counter that
-ids of incomplete keys come from, so that is read and set again here: an emulator that counts
-from one again would hand out the ids of rows that are there.
+Both emulators of the SDK write and read the export format of the service. Nobody else may ask them
+anything meanwhile (see DatastoreEmulator.save). An export lacks the counter for ids of incomplete
+keys, so it is read and set again here. An emulator that counts from one again would allocate the
+ids of stored rows.
 """
 
 import http.client
@@ -36,7 +36,7 @@ class Admin:
     """The Datastore emulator's windows, for one project."""
 
     def __init__(self, address: str, project: str, databases: Iterable[str] = ("",)) -> None:
-        """Ask the emulator at host:port; "" is the name of the default database."""
+        """Ask the emulator at this address (host and port); "" is the default database."""
         self.address = address
         self.project = project
         self.databases = tuple(databases)

@@ -14,12 +14,12 @@ Which one, in this order:
 None of them asks who calls: a page of any site can wipe one whose address it knows. So the address
 is drawn at each start (docs/adr/0012-an-address-nobody-can-guess.md).
 
-All of them keep everything in memory. Given a data folder, those of the SDK are saved from
-outside (saves/saves.py) and loaded at the start; one that has kept nothing yet takes over what the
-other one has kept. What the Datastore emulator writes by itself is not used: every 30 s its saver
-takes a lock and waits for the commits, while a commit holds what the saver needs and waits for that
-lock. Under load that happens within minutes, and from then on nothing is answered and nothing
-saved.
+All of them keep everything in memory. Given a data folder, the SDK's emulators are saved from
+outside (saves/saves.py) and loaded at the start. An emulator without a save of its own loads the
+other one's. The Datastore emulator's own file is not used, because its saver deadlocks. Every 30 s
+the saver takes a lock and waits for the commits, while a commit holds a lock that the saver needs
+and waits for the saver's. Under load that happens within minutes, and from then on nothing is
+answered and nothing saved.
 """
 
 import functools
@@ -116,7 +116,7 @@ class DatastoreEmulator:
 
     @property
     def is_kept(self) -> bool:
-        """Whether what it holds is there again after a restart."""
+        """True if its data survives a restart."""
         return self.data_dir is not None and self.product != PROGRAM
 
     def start(self) -> None:
@@ -182,7 +182,7 @@ class DatastoreEmulator:
 
     @functools.cached_property
     def admin(self) -> Admin:
-        """What the emulator can be asked past the API, once it has its port."""
+        """The emulator's interface beside the API; it has one once it has its port."""
         kind = FirestoreAdmin if self.kind == "firestore" else Admin
         return kind(self.address, self.project, self.databases)
 

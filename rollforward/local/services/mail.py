@@ -1,9 +1,8 @@
 """An SMTP server that keeps what it receives instead of delivering it.
 
-It runs in a thread of its own, so that tests and the dev server use it alike. What it
-keeps is bounded: the oldest messages go first. It can also misbehave on demand
-(`MailFaults`), because mail is the classic effect outside the database: an
-answer may be late, temporary (451) or final (550).
+It runs in a thread of its own, so that tests and the dev server use it alike. What it keeps is
+bounded: the oldest messages go first. It can also fail on demand (`MailFaults`), because mail is
+the classic effect outside the database. An answer may be late, temporary (451) or final (550).
 
 A message counts as received once the server has answered 250. As with any
 mail server, a client that loses that answer may send the message again.
@@ -56,7 +55,7 @@ class BadFaultsError(DevserverError):
 
 @dataclass(frozen=True)
 class MailFaults:
-    """How the server misbehaves; the default is not at all."""
+    """The faults of the server; by default none."""
 
     temporary_rate: float = 0.0  # share of messages answered 451, 0 to 1
     refused: tuple[str, ...] = ()  # addresses answered 550
@@ -71,7 +70,7 @@ class MailFaults:
 
     @property
     def on(self) -> bool:
-        """Whether any fault is switched on."""
+        """True if any fault is switched on."""
         return self != MailFaults()
 
 
@@ -300,7 +299,7 @@ class MailServer:
 
 
 class _Handler:
-    """What aiosmtpd calls for each command."""
+    """The handler that aiosmtpd calls for each command."""
 
     def __init__(self, server: MailServer) -> None:
         self.server = server

@@ -1,8 +1,7 @@
 """Find the emulators of the Google Cloud SDK, and the Java that runs them.
 
-The `gcloud` wrapper starts a shell that starts Python that starts a shell that
-starts Java, and leaves the last two behind when it is stopped. So the jars are
-found here and started directly.
+The `gcloud` wrapper starts Java through two shells and Python. When it is stopped, it leaves the
+second shell and Java behind. So the jars are found here and started directly.
 """
 
 import os

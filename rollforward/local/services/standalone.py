@@ -1,9 +1,8 @@
 """The backing services as context managers, for tests.
 
-Each call starts a service of its own on free ports, keeps everything in memory,
-and leaves no process behind, even if the tests are killed. What the environment names
-(DATASTORE_EMULATOR_HOST and the like) is ignored here on purpose: tests must
-not write into somebody's running stack.
+Each call starts a service of its own on free ports, and keeps everything in memory. No process is
+left behind, even if the tests are killed. What the environment names (DATASTORE_EMULATOR_HOST and
+the like) is ignored here on purpose: tests must not write into somebody's running stack.
 """
 
 from collections.abc import Iterator

@@ -20,8 +20,8 @@ _DRAWS = 1_000
 def free_port(host: str = LOOPBACK) -> int:
     """Return a port that nobody listened on a moment ago, and that no system gives to others.
 
-    Another process may take it before the caller does, if it draws the same: a service
-    that can listen on port 0 should, and tell which one it has got.
+    Another process may take the port before the caller does. A service that can listen on port 0
+    should do that instead, and report its port.
     """
     for _ in range(_DRAWS):
         port = secrets.choice(_DRAWN_FROM)

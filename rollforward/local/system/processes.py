@@ -136,7 +136,7 @@ class GuardedProcess:
 
     @property
     def running(self) -> bool:
-        """Whether the command still runs."""
+        """True while the command runs."""
         return self._guard is not None and self._guard.poll() is None
 
     @property

@@ -1,8 +1,8 @@
-"""How the service behaves where its reference has no number: from a profile, or not at all.
+"""Behaviour for which the reference gives no number: taken from a profile, or left out.
 
-Without a profile the emulator dispatches at once and at a queue's full rate, as tests and most
-work on a laptop want it. With one it takes a moment to dispatch, lets a cold queue grow as the
-documents advise, and slows a queue down after any 5xx of an HTTP target.
+Without a profile the emulator dispatches at once and at a queue's full rate, as tests and most work
+on a laptop want it. With a profile, a dispatch takes a moment, and a cold queue ramps up as the
+documents advise. Any 5xx of an HTTP target slows its queue down.
 
 Source: docs.cloud.google.com/tasks/docs/common-pitfalls ("backoff errors and enforced rates") and
 docs.cloud.google.com/tasks/docs/manage-cloud-task-scaling, read 2026-11-24. How much 5xx slow a
@@ -20,7 +20,7 @@ from rollforward.local.cloudtasks.delivery import statuses
 
 @dataclass(frozen=True)
 class Behaviour:
-    """What is done beyond the rules of the reference.
+    """The behaviour beyond the rules of the reference.
 
     Attributes:
         dispatch_s: How long a due task waits until it is dispatched.
@@ -36,7 +36,7 @@ class Behaviour:
 
     @classmethod
     def like(cls, profile: Profile | None) -> Self:
-        """Return the behaviour of a profile; None: nothing beyond the rules."""
+        """Return the behaviour of a profile; without one, nothing beyond the rules."""
         if profile is None:
             return cls()
         random = profile.random()

@@ -24,7 +24,7 @@ _BODILESS = {"GET", "HEAD", "DELETE", "OPTIONS"}
 
 @dataclass(frozen=True)
 class OutgoingRequest:
-    """What is sent to the handler."""
+    """The request to the handler."""
 
     method: str
     url: str
@@ -34,7 +34,7 @@ class OutgoingRequest:
 
 @dataclass(frozen=True)
 class AppEngineApp:
-    """Where App Engine targets really are on this machine.
+    """The address of App Engine targets on this machine.
 
     Attributes:
         url: The base address of the default service, without a final slash.

@@ -1,10 +1,9 @@
-"""How fast a queue may dispatch: its token bucket, and the throttle on it.
+"""Rate limits of a queue: its token bucket, and the throttle on it.
 
-The throttle is what the documentation calls system throttling: answers of 429 or
-503 slow the whole queue down, and it comes back step by step. The service does
-not publish its numbers; these are ours, and small enough to be seen at work.
-It also slows a queue whose "rate of errors is high". How high is not published
-either, and nothing is made up here: other failures bring the backoff alone.
+The throttle is the documentation's system throttling. Responses of 429 or 503 slow the whole queue
+down; it recovers step by step. The service does not publish its numbers; these are ours, and small
+enough to be seen at work. It also slows a queue whose "rate of errors is high". How high is not
+published either, and nothing is made up here: other failures bring the backoff alone.
 
 Source: cloud.google.com/tasks/docs/reference/rpc/google.cloud.tasks.v2#ratelimits
 """
@@ -43,7 +42,7 @@ class Throttle:
 
     @property
     def full_speed_at(self) -> float:
-        """When the whole rate is back, if no answer asks for less again."""
+        """The time at which the whole rate is back, if no answer asks for less again."""
         steps = round(-math.log2(self.factor))
         return self.calm_from + max(0, steps - 1) * RECOVERY_STEP_S
 
@@ -57,7 +56,7 @@ class Throttle:
 
 @dataclass(slots=True)
 class Ramp:
-    """How much of its rate a queue may use since it was cold.
+    """The share of its rate that a queue may use while it warms up.
 
     Attributes:
         allowed_per_s: The rate so many seconds after that; None: any.

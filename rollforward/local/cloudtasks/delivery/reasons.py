@@ -1,4 +1,4 @@
-"""What an app says of an attempt in its response: why it failed, and what it logged.
+"""The reason and the log lines that an app adds to the response of a failed attempt.
 
 Any app may: a JSON object with `detail` (a sentence), `traceback` and `log` (lines), all optional.
 The service ignores a response's body; the console shows it.
@@ -13,7 +13,7 @@ MAX_LOG_LINES = 200
 
 @dataclass(frozen=True)
 class Reason:
-    """Why an attempt failed, in a sentence, with the stack and the lines that were logged."""
+    """The cause of a failed attempt in a sentence, with its stack and its log lines."""
 
     detail: str = ""
     traceback: str = ""

@@ -1,4 +1,4 @@
-"""When a failed task is tried again, and when it is given up.
+"""The retry policy of a failed task: its backoff, and the limits at which it is dropped.
 
 Source: cloud.google.com/tasks/docs/reference/rpc/google.cloud.tasks.v2#retryconfig
 """
@@ -35,8 +35,8 @@ class RetryPolicy:
     def gives_up(self, attempts: int, first_attempt_age_s: float) -> bool:
         """Return whether a task that has failed so often, for so long, is dropped.
 
-        Both limits must be used up; a limit that is not set (-1 attempts, or a
-        duration of 0) does not hold the other one back.
+        Both limits must be used up. A limit that is not set (-1 attempts, or a duration of 0) does
+        not count.
         """
         attempts_limited = self.max_attempts > 0
         duration_limited = self.max_retry_duration_s > 0

@@ -1,4 +1,4 @@
-"""What an attempt's end means: the status it leaves, the headers of the next one, throttling."""
+"""The consequences of an attempt's end: its status, the next attempt's headers, throttling."""
 
 import email.utils
 from collections.abc import Mapping

@@ -81,7 +81,7 @@ class TokenIssuer:
         return f"emulated-{digest}"
 
     def certs(self) -> dict[str, str]:
-        """Return the certificate as google-auth reads it: {key id: x509 PEM}."""
+        """Return the certificate in PEM by its key id, as google-auth reads it."""
         name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Cloud Tasks emulator")])
         start = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
         certificate = (

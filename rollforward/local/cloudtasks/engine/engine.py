@@ -1,8 +1,8 @@
 """The state machine of Cloud Tasks: queues, tasks, attempts, names.
 
-No network, no thread and no sleep is in here. The clock, the randomness and
-the store come from outside, so a test can be the dispatcher itself: it asks
-what is due(), begins any of it in any order, and says how it ended.
+No network, no thread and no sleep is in here. The caller passes the clock, the random numbers and
+the store, so a test can play the dispatcher. It reads due(), begins deliveries in any order, and
+ends them.
 
 1. tasks.create gives a task its place in its queue's heap, by due time.
 2. begin_ready (what pause, rate and concurrency allow) or begin_attempt (a
@@ -51,8 +51,7 @@ def _key_of_this_process() -> bytes:
 class Engine:
     """All queues of one project and location.
 
-    A driver (the dispatcher, or a test in its place) uses the methods here; of the API's calls
-    only those are here that drivers make, too.
+    The methods here are for a driver: the dispatcher, or a test in its place.
 
     Args:
         store: Where everything is kept; what it holds already is taken over.

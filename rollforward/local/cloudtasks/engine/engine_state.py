@@ -1,4 +1,4 @@
-"""What queues, tasks and attempts share: store, clock, faults, one lock, the live queues.
+"""The state that queues, tasks and attempts share: store, clock, faults, lock, live queues.
 
 One lock guards everything. What changes something does so inside change(), which is one
 transaction of the store and wakes the dispatcher.
@@ -26,7 +26,7 @@ _PRUNE_EVERY = 256
 
 @dataclass(frozen=True)
 class Retention:
-    """How long things are remembered.
+    """Retention of history and of names.
 
     Attributes:
         tombstone_s: A task's name after its end, 24 hours at the service.

@@ -1,4 +1,4 @@
-"""What the service hides: tasks of any state, with their attempts."""
+"""The history that the service hides: tasks of any state, with their attempts."""
 
 from collections import Counter
 from typing import Any

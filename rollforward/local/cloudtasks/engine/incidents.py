@@ -1,4 +1,4 @@
-"""What happened to deliveries on their way, for whoever shows a run: struck, lost, sent again.
+"""Incidents of deliveries, for pages that show a run: struck by a fault, lost, sent again.
 
 A delivery is an incident when a fault rule touched it, when it is a copy, or when it failed. Marks
 are what people did to the app meanwhile: a worker killed, more or fewer workers, memcached flushed.

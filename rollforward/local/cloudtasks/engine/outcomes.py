@@ -1,4 +1,4 @@
-"""What the end of an attempt means: the task is done, is retried, or has failed for good."""
+"""The outcome of an attempt: the task is done, is retried, or has failed for good."""
 
 from rollforward.local.cloudtasks.delivery import statuses
 from rollforward.local.cloudtasks.delivery.retries import policy_of

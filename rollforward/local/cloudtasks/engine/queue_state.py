@@ -52,7 +52,7 @@ class QueueState:
 
     @property
     def is_paused(self) -> bool:
-        """Whether the queue dispatches nothing until it is resumed."""
+        """True while the queue dispatches nothing."""
         return bool(self.message.state != messages.RUNNING)
 
     def configure(self, message: Any, from_yaml: bool, now_s: float) -> None:

@@ -1,4 +1,4 @@
-"""The tasks of the API: created, listed, deleted, run; and put back to work."""
+"""The tasks of the API: created, listed, deleted, run and retried."""
 
 import secrets
 from collections.abc import Callable, Iterable
@@ -193,8 +193,8 @@ class Tasks:
     def retry(self, name: str) -> None:
         """Put a task back to work: a window of the emulator, not of the service.
 
-        A waiting task becomes due now; a failed one lives again; one that is
-        done is delivered once more, as a duplicate.
+        A waiting task becomes due now, and a failed one becomes live again. A task that is done is
+        delivered once more, as a duplicate.
 
         Raises:
             Refused: NOT_FOUND, or FAILED_PRECONDITION for a deleted task.

@@ -1,7 +1,7 @@
 """The filter of ListQueues: comparisons of fields, joined by AND.
 
-Source: cloud.google.com/logging/docs/view/advanced_filters, of which this
-takes the comparisons, AND, NOT-free; anything else is refused, not ignored.
+Source: cloud.google.com/logging/docs/view/advanced_filters. This accepts comparisons joined by AND,
+and refuses anything else.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""What a queue or a task must look like, and what the service adds to it.
+"""Validation of queues and tasks, and the defaults that the service fills in.
 
 Sources: cloud.google.com/tasks/docs/reference/rpc/google.cloud.tasks.v2
 and cloud.google.com/tasks/docs/quotas. The words are those that were recorded from the service,

@@ -1,9 +1,8 @@
 """BatchCreateTasks, BatchDeleteTasks, and the long-running operations they return.
 
-Here an operation is done when the call returns. Each refused member stands in
-the metadata under its index; when all were refused the operation itself is an
-ABORTED error, as the reference says of BatchDeleteTasksMetadata (of the create
-side it says nothing, so the same is done).
+Here an operation is done when the call returns. The metadata lists each refused member under its
+index. If all members are refused, the operation is an ABORTED error, as the reference says of
+BatchDeleteTasksMetadata. It does not say so of creation, which does the same here.
 
 Source: cloud.google.com/tasks/docs/reference/rpc/google.cloud.tasks.v2
 """

@@ -15,9 +15,9 @@
     POST   /api/v1/clock/advance                         {seconds}
     GET    /oauth2/v1/certs, /oauth2/v3/certs, /.well-known/openid-configuration
 
-A page of another site must not move these levers from a visitor's browser: the
-Host must be this machine's, a foreign Origin is refused, and a request that
-changes something must say it is JSON, which no plain form can.
+A page of another site must not call this API from a visitor's browser. So the Host must be this
+machine's, and a foreign Origin is refused. A request that changes something must be JSON, which no
+plain form can send.
 """
 
 import asyncio

@@ -73,14 +73,14 @@ class Dispatcher:
     def hold(self) -> None:
         """Begin no attempt from now on; those under way go on, and their responses count.
 
-        The workers are on their way out. An attempt that ends without a response is theirs to
-        lose, not the task's: it is not noted as a failure, and begins again at the next start.
+        The workers are on their way out. An attempt that a shutdown cuts off is not recorded as a
+        failure of its task. It begins again at the next start.
         """
         self._is_held = True
 
     @property
     def under_way(self) -> int:
-        """How many attempts have begun and not ended."""
+        """The number of attempts that have begun and not ended."""
         return len(self._deliveries)
 
     async def stop(self) -> None:
@@ -262,8 +262,8 @@ def _redirected(attempt: Attempt, response: aiohttp.ClientResponse) -> URL | Non
 
     The service documents that it may follow an HTTP target's redirect, and not which request it
     makes then. So only what HTTP leaves no choice in is followed. After another redirect a POST
-    would go on as a GET without its body, and a 2xx for that would end the task undone: it is the
-    attempt's response, a failure, as in the service when it does not follow.
+    would continue as a GET without its body, and a 2xx would end a task whose work was not done.
+    Such a redirect is the attempt's response, and a failure.
     """
     keeps = _SAME_REQUEST if attempt.method not in ("GET", "HEAD") else _REDIRECTS
     location = response.headers.get("Location")

@@ -4,9 +4,9 @@ Served: google.cloud.tasks.v2.CloudTasks, google.longrunning.Operations and
 google.cloud.location.Locations. IAM and encryption keys are answered with
 UNIMPLEMENTED: nothing on this machine would enforce them.
 
-gRPC only. The service speaks REST on the same port, here an HTTP/1 client gets a
-closed connection: gRPC's server answers nothing else, and a front that looks at
-the first bytes of each connection would carry the bytes of all calls.
+gRPC only. The service speaks REST on the same port. Here an HTTP/1 client gets a closed connection,
+because gRPC's server answers nothing else. A proxy that tells both apart would have to carry all
+calls.
 """
 
 import logging

@@ -1,8 +1,8 @@
 """One SQLite file, write-ahead log, one process: what the tables of the store are written to.
 
-Writes gather in one transaction until commit(). An answered call was committed before, so it
-survives kill -9 (a power cut may cost the last ones: the log is not synced to the disk on each
-commit).
+Writes gather in one transaction until commit(). A call is committed before it is answered, so it
+survives kill -9. A power cut may lose the last calls, because a commit does not sync the log to the
+disk.
 """
 
 import sqlite3

@@ -1,4 +1,4 @@
-"""What the engine remembers of tasks, attempts and deliveries."""
+"""The engine's records of tasks, attempts and deliveries."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -97,18 +97,18 @@ class Attempt:
 
     @property
     def is_copy(self) -> bool:
-        """Whether this delivery repeats another one."""
+        """True if this delivery repeats another one."""
         return self.kind in COPIES
 
     @property
     def has_succeeded(self) -> bool:
-        """Whether a response came that ends the task."""
+        """True if the response ends the task."""
         return self.error is None and self.status is not None and 200 <= self.status <= 299
 
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """How an attempt ended: the handler's response, or the lack of one.
+    """The end of an attempt: the handler's response, or the lack of one.
 
     Attributes:
         status: The HTTP status, None when no response came.

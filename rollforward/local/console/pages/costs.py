@@ -1,4 +1,4 @@
-"""What each route and each task of the app costs, in operations and in dollars."""
+"""The costs of each route and each task, in operations and in dollars."""
 
 from aiohttp import web
 
@@ -8,7 +8,7 @@ from rollforward.local.prices import price_list
 
 
 class Costs(Section):
-    """What each route and each task of the app costs."""
+    """The page of the costs of each route and each task."""
 
     def table(self) -> list[Route]:
         """Return method, path and handler of each route."""

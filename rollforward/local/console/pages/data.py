@@ -1,4 +1,4 @@
-"""What is stored in Datastore: kinds, entities, one entity. It only reads."""
+"""Stored data: kinds, entities, one entity. It only reads."""
 
 import asyncio
 import json
@@ -19,7 +19,7 @@ from rollforward.local.console.reading.entities import (
 
 
 class Data(Section):
-    """What is stored in Datastore, by kind and by key."""
+    """The pages of stored data, by kind and by key."""
 
     def table(self) -> list[Route]:
         """Return method, path and handler of each route."""

@@ -1,4 +1,4 @@
-"""How near the app came to each documented limit of Datastore."""
+"""The app's use of each documented limit of Datastore."""
 
 from aiohttp import web
 
@@ -7,7 +7,7 @@ from rollforward.local.console.reading.limit_uses import limit_uses
 
 
 class Limits(Section):
-    """How near the app came to each documented limit of Datastore."""
+    """The page of the app's use of Datastore's limits."""
 
     def table(self) -> list[Route]:
         """Return method, path and handler of each route."""

@@ -1,7 +1,7 @@
 """Dead tasks: what the app parked because it could never work.
 
-The app writes them to Datastore (kind DeadTask), and only the app knows how to run
-one again: a replay is a task of its own, sent through Cloud Tasks like any other.
+The app writes them to Datastore (kind DeadTask), and only the app can run one again. A replay is a
+task of its own, sent through Cloud Tasks like any other.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ class DeadTask:
 
     @property
     def at(self) -> float:
-        """When it failed last."""
+        """The time of its last failure."""
         return self.updated or self.created or 0.0
 
     def has(self, text: str) -> bool:

@@ -1,4 +1,4 @@
-"""What is stored: kinds, their entities, and one entity, read past the app.
+"""Stored kinds, their entities, and one entity, read without the app.
 
 Keys travel in addresses as the JSON list of their path: ["Party", "a1", "Guest", 7].
 """
@@ -39,14 +39,14 @@ class BadValueError(ValueError):
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind and how many entities it has, as far as they were counted; None: they were not."""
+    """A kind and its number of entities, as far as they were counted; None if they were not."""
 
     name: str
     count: int | None = None
 
     @property
     def is_cut(self) -> bool:
-        """Whether there are more."""
+        """True if there are more."""
         return self.count is not None and self.count > MAX_COUNTED
 
 
@@ -97,7 +97,7 @@ class Page:
 
 @dataclass(frozen=True)
 class Query:
-    """Which entities of a kind: all, or those whose property has a value."""
+    """A query for entities of a kind: all, or those whose property has a value."""
 
     kind: str
     namespace: str = ""

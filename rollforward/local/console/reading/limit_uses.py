@@ -1,4 +1,4 @@
-"""How near the app came to the limits of Datastore, as its processes write it down."""
+"""The app's use of Datastore's limits, from the reports of its processes."""
 
 import json
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ class LimitUse:
 
     @property
     def percent(self) -> int:
-        """How much of the limit that is, rounded up."""
+        """The used share of the limit, rounded up."""
         return -(-100 * self.size // self.most)
 
 

@@ -25,7 +25,7 @@ _UNACKED_LATE_S = 600.0
 
 @dataclass(frozen=True)
 class Waiting:
-    """What a row's key tells."""
+    """The facts in a row's key."""
 
     id: str
     created: float
@@ -59,12 +59,12 @@ class Shown:
 
     @property
     def is_cut(self) -> bool:
-        """Whether there are more than were counted."""
+        """True if there are more than were counted."""
         return len(self.waiting) == MAX_COUNTED
 
     @property
     def oldest(self) -> float | None:
-        """When the oldest of those counted was written."""
+        """The time at which the oldest counted row was written."""
         return min((row.created for row in self.waiting), default=None)
 
 
@@ -108,7 +108,7 @@ class Outbox:
 
 
 def relayed_per_s(metrics: str) -> float | None:
-    """Return the relay's rate out of the app's metrics; None: it is not there.
+    """Return the relay's rate out of the app's metrics, None if they lack it.
 
     >>> relayed_per_s("# TYPE outbox_relayed_per_second gauge\\noutbox_relayed_per_second 2.5\\n")
     2.5

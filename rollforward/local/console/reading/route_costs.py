@@ -1,4 +1,4 @@
-"""What each route and each task of the app has cost, as its processes write it down."""
+"""The costs of each route and each task, from the reports of the app's processes."""
 
 import json
 from collections import Counter
@@ -32,7 +32,7 @@ class RouteCost:
 
     @property
     def dollars_per_million(self) -> float:
-        """What a million such calls cost."""
+        """The dollars for a million such calls."""
         return 1_000_000 * self.dollars / self.calls if self.calls else 0.0
 
 

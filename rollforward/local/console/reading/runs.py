@@ -1,7 +1,7 @@
 """Runs of the app, asked of it over HTTP: any app that answers GET /control/runs shows its own.
 
-What an app says is only as good as the app: a field that is missing or of another type is shown
-as empty, and an app that lists no runs is told apart from one that does not answer.
+The answers of an app are not trusted. A field that is missing or of another type is shown as empty.
+An app that lists no runs differs from one that does not answer.
 """
 
 import asyncio
@@ -51,12 +51,12 @@ class Run:
 
     @property
     def url(self) -> str:
-        """Where the console shows it."""
+        """The console's address of the run."""
         return url_of(self.pattern, self.id)
 
     @property
     def ended_items(self) -> int:
-        """How many items are done, skipped or failed."""
+        """The number of items that are done, skipped or failed."""
         return sum(self.counts[outcome] for outcome in ("done", "skipped", "failed"))
 
     @property
@@ -75,7 +75,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Part:
-    """What one task works on: a letter for each item."""
+    """The items of one task, a letter for each."""
 
     label: str
     items: str

@@ -1,4 +1,4 @@
-"""How a task is told apart from its neighbours: short name, arguments, run, how late it is."""
+"""Rows of tasks in a list: short name, arguments, run, and delay."""
 
 import json
 import shlex
@@ -30,7 +30,7 @@ class RunLink:
 
     @property
     def url(self) -> str:
-        """Where the console shows it."""
+        """The console's address of the run."""
         return f"/runs/{quote(self.pattern, safe='')}/{quote(self.id, safe='')}"
 
     @property

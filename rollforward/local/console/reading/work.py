@@ -1,4 +1,4 @@
-"""What the pages show of queues and tasks, and what wants a person's attention."""
+"""Queues and tasks as the pages show them, and problems that need attention."""
 
 import time
 from collections import deque
@@ -48,7 +48,7 @@ def totals(rows: list[dict[str, Any]]) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class TaskFilter:
-    """Which tasks to show, or to act on; an empty field lets all pass.
+    """A filter of tasks to show or to act on; an empty field lets all pass.
 
     Attributes:
         queue: The short id of a queue.
