@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from rollforward.local import settings, target
-from rollforward.local.errors import DevserverError
+from rollforward.local.errors import PlatformError
 from rollforward.local.logs.terminal import Terminal, TerminalHandler
 from rollforward.local.service_table import OFF
 from rollforward.local.settings import Settings
@@ -24,7 +24,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         chosen = settings.read(arguments)
         return asyncio.run(_run(chosen))
-    except (DevserverError, ExceptionGroup) as error:
+    except (PlatformError, ExceptionGroup) as error:
         failures = _known(error)
         if not failures:
             raise
@@ -85,9 +85,9 @@ def _announce(stack: Stack) -> None:
     print(f"\n  Open {stack.app.url}    (Ctrl-C stops everything{logs})\n", flush=True)
 
 
-def _known(error: Exception) -> list[DevserverError]:
+def _known(error: Exception) -> list[PlatformError]:
     """Return our own errors, also those inside nested groups."""
-    if isinstance(error, DevserverError):
+    if isinstance(error, PlatformError):
         return [error]
     if isinstance(error, ExceptionGroup):
         return [failure for inner in error.exceptions for failure in _known(inner)]

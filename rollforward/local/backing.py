@@ -7,7 +7,7 @@ not started. What is started listens on the loopback interface only.
 import asyncio
 from pathlib import Path
 
-from rollforward.local.errors import DevserverError, ServiceMissingError
+from rollforward.local.errors import PlatformError, ServiceMissingError
 from rollforward.local.logs.terminal import Terminal
 from rollforward.local.services.datastore import DatastoreEmulator
 from rollforward.local.services.mail import MailServer, MailStore
@@ -59,7 +59,7 @@ class Backing:
             stop_datastore: Saves and ends Datastore.
 
         Raises:
-            ExceptionGroup: of a DevserverError for each service that cannot run.
+            ExceptionGroup: of a PlatformError for each service that cannot run.
         """
         async with asyncio.TaskGroup() as group:
             if self.datastore is not None:
@@ -81,7 +81,7 @@ class Backing:
     async def _start_cache(self, shutdown: Shutdown, server: Memcached) -> None:
         try:
             await self._run(shutdown, server)
-        except DevserverError as error:
+        except PlatformError as error:
             self.memcached = None
             self.cache_note = str(error)
             if not isinstance(error, ServiceMissingError):

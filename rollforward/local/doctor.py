@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from rollforward.local import settings
-from rollforward.local.errors import DevserverError
+from rollforward.local.errors import PlatformError
 from rollforward.local.services import memcached, sdk
 from rollforward.local.system import debian, ports
 
@@ -74,7 +74,7 @@ def _java(env: Mapping[str, str]) -> Finding:
     fix = "apt-get install default-jre-headless, or brew install openjdk"
     try:
         java = sdk.find_java(env)
-    except DevserverError:
+    except PlatformError:
         return Finding("Java", False, "missing", fix)
     version = sdk.java_version(java)
     if version is None:

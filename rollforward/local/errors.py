@@ -1,29 +1,29 @@
 """The one error base of the local platform: its text is shown as it is."""
 
 
-class DevserverError(Exception):
+class PlatformError(Exception):
     """A failure of the local platform, in a sentence that says how to fix it."""
 
     exit_code = 1
 
 
-class ServiceMissingError(DevserverError):
+class ServiceMissingError(PlatformError):
     """A backing service is not installed here."""
 
 
-class ServiceFailedError(DevserverError):
+class ServiceFailedError(PlatformError):
     """A backing service did not start, or ended by itself."""
 
 
-class NoAnswerError(DevserverError):
+class NoAnswerError(PlatformError):
     """A service that runs does not answer, or not in time."""
 
 
-class PortTakenError(DevserverError):
+class PortTakenError(PlatformError):
     """Another process listens where we want to."""
 
 
-class NotLocalError(DevserverError):
+class NotLocalError(PlatformError):
     """A setting points at something that is not on this machine."""
 
 
@@ -31,7 +31,7 @@ class BrokenAppError(ServiceFailedError):
     """The app runs, but each of its pages says only why it cannot be loaded."""
 
 
-class UsageError(DevserverError):
+class UsageError(PlatformError):
     """An argument of the command line that names nothing, or makes no sense."""
 
     exit_code = 2

@@ -11,7 +11,7 @@ from typing import NoReturn
 from rollforward.cloud_profile import BUNDLED, Profile, ProfileError
 from rollforward.cloud_profile import load as load_profile
 from rollforward.local import target
-from rollforward.local.errors import DevserverError, NotLocalError, UsageError
+from rollforward.local.errors import NotLocalError, PlatformError, UsageError
 from rollforward.local.services.datastore import KINDS
 from rollforward.local.services.datastore_command import usual_kind
 from rollforward.local.system import ports
@@ -98,14 +98,14 @@ def read(
         NotLocalError: the project is not one of a laptop.
         PortTakenError: somebody listens where we were told to.
         UsageError: an argument is unknown, or lacks its value, or names no profile.
-        DevserverError: a setting is no number, or no known name.
+        PlatformError: a setting is no number, or no known name.
     """
     options = _parser().parse_args(arguments)
     root = (root or Path.cwd()).resolve()
     profile_path = _profile_path(options.like, root)
     kind = env.get("DATASTORE_EMULATOR") or (LOCKING if profile_path else usual_kind(env))
     if kind not in KINDS:
-        raise DevserverError(f"DATASTORE_EMULATOR is {' or '.join(KINDS)}, not {kind!r}.")
+        raise PlatformError(f"DATASTORE_EMULATOR is {' or '.join(KINDS)}, not {kind!r}.")
     return Settings(
         root=root,
         target=options.target,
@@ -135,7 +135,7 @@ def console_url(env: Mapping[str, str]) -> str:
     """Return where the console is of a platform that runs already.
 
     Raises:
-        DevserverError: CONSOLE_PORT is no port.
+        PlatformError: CONSOLE_PORT is no port.
     """
     return f"http://{ports.LOOPBACK}:{_number(env, 'CONSOLE_PORT', CONSOLE_PORT)}"
 
@@ -203,7 +203,7 @@ def _asked_port(env: Mapping[str, str], name: str) -> int:
 def _number(env: Mapping[str, str], name: str, usual: int) -> int:
     text = env.get(name) or str(usual)
     if not text.isdigit() or int(text) > 65535:
-        raise DevserverError(f"{name} is a port from 0 to 65535, not {text!r}.")
+        raise PlatformError(f"{name} is a port from 0 to 65535, not {text!r}.")
     return int(text)
 
 

@@ -23,7 +23,7 @@ from typing import Any
 
 from rollforward.local import settings
 from rollforward.local.app import wsgi
-from rollforward.local.errors import BrokenAppError, DevserverError, NoAnswerError, UsageError
+from rollforward.local.errors import BrokenAppError, NoAnswerError, PlatformError, UsageError
 
 ANSWER_S = 5.0
 _REPOSITORY = Path(__file__).resolve().parents[2]
@@ -47,7 +47,7 @@ def main(arguments: Sequence[str]) -> int:
         target = options.target or running.target
         _join(running, Path.cwd() if options.target else running.root)
         names = open_app(target)
-    except DevserverError as error:
+    except PlatformError as error:
         print(error, file=sys.stderr)
         return error.exit_code
     with names["clients"].context():

@@ -35,7 +35,7 @@ from rollforward.local.cloudtasks.store.records import Attempt
 from rollforward.local.console.server import Console
 from rollforward.local.cron.cron import Cron
 from rollforward.local.environment import Addresses
-from rollforward.local.errors import BrokenAppError, DevserverError, PortTakenError
+from rollforward.local.errors import BrokenAppError, PlatformError, PortTakenError
 from rollforward.local.logs.tail import LogTail
 from rollforward.local.logs.terminal import Terminal
 from rollforward.local.probes import probes_of
@@ -58,7 +58,7 @@ class Stack:
         """Open what is kept; nothing starts yet.
 
         Raises:
-            DevserverError: another dev server runs here, or queue.yaml is wrong.
+            PlatformError: another dev server runs here, or queue.yaml is wrong.
         """
         self.settings = chosen
         self.target = target
@@ -102,7 +102,7 @@ class Stack:
         """Start everything; on an error, stop what had started.
 
         Raises:
-            DevserverError: a service cannot run; its text says how to fix that.
+            PlatformError: a service cannot run; its text says how to fix that.
         """
         try:
             await self._start_backing()
@@ -199,7 +199,7 @@ class Stack:
         try:
             return Emulator(emulator_settings)
         except (QueueYamlError, StoreInUseError) as error:
-            raise DevserverError(str(error)) from error
+            raise PlatformError(str(error)) from error
 
     async def _start_backing(self) -> None:
         """Start what the app stands on; take Cloud Tasks back to Datastore's last save."""

@@ -28,7 +28,7 @@ from rollforward.local.console.frame import whole
 from rollforward.local.console.pages.logs import filter_of
 from rollforward.local.console.platform import Platform
 from rollforward.local.cron.cron import Job, Run, UnknownJobError
-from rollforward.local.errors import DevserverError
+from rollforward.local.errors import PlatformError
 from rollforward.local.logs.tail import LogRecord
 from rollforward.local.services.mail import MailFaults, ReceivedMail
 from rollforward.local.system.json_bodies import json_object
@@ -144,7 +144,7 @@ class Api:
         try:
             fields = await _fields(request, _FAULT_FIELDS)
             faults = self.platform.mail.set_faults(**_checked_faults(fields))
-        except (ValueError, DevserverError) as error:
+        except (ValueError, PlatformError) as error:
             return _problem(400, str(error))
         return web.json_response(asdict(faults))
 

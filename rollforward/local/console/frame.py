@@ -13,7 +13,7 @@ from google.api_core.exceptions import GoogleAPIError
 from rollforward.local.cloudtasks.protocol.errors import Refused
 from rollforward.local.console.screen import Screen
 from rollforward.local.console.words import counted
-from rollforward.local.errors import DevserverError
+from rollforward.local.errors import PlatformError
 
 PATIENCE_S = 2.0
 
@@ -94,7 +94,7 @@ class Section(ABC):
             except Refused as refused:
                 status = 404 if refused.code == "NOT_FOUND" else 409
                 return self.error(request, status, refused.message)
-            except DevserverError as error:
+            except PlatformError as error:
                 return self.error(request, 404, str(error))
             except (web.HTTPNotFound, web.HTTPBadRequest) as error:
                 return self.error(request, error.status, error.text or "")

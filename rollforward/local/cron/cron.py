@@ -25,7 +25,7 @@ import aiohttp
 import yaml
 
 from rollforward.local.cron import schedules
-from rollforward.local.errors import DevserverError
+from rollforward.local.errors import PlatformError
 
 SHOWN_RUNS = 3
 _DEADLINE_S = 600.0
@@ -40,11 +40,11 @@ TokenMinter = Callable[[str], str]
 """Returns an OIDC token for an audience."""
 
 
-class BadCronFileError(DevserverError):
+class BadCronFileError(PlatformError):
     """cron.yaml is not what App Engine would take."""
 
 
-class UnknownJobError(DevserverError):
+class UnknownJobError(PlatformError):
     """There is no such cron job."""
 
 
@@ -137,7 +137,7 @@ class Cron:
                 self.note = f"there is no {path.name}"
             else:
                 self.load(path)
-        except DevserverError as error:
+        except PlatformError as error:
             self.note = problem = str(error)
         return problem
 
@@ -242,7 +242,7 @@ class Cron:
     ) -> tuple[int | None, str]:
         """Ask the app as the scheduler does; return the status and the start of the text."""
         if self._session is None:
-            raise DevserverError("Cron is not started.")
+            raise PlatformError("Cron is not started.")
         headers = {"X-Appengine-Cron": "true", "User-Agent": _USER_AGENT}
         if self.mint is not None:
             headers["Authorization"] = f"Bearer {self.mint(self.app_url)}"

@@ -24,7 +24,7 @@ from datetime import UTC, date, datetime, time, timedelta
 from typing import Protocol
 from zoneinfo import ZoneInfo
 
-from rollforward.local.errors import DevserverError
+from rollforward.local.errors import PlatformError
 
 _DAY_S = 24 * 3600
 _SEARCH_DAYS = 366 * 5  # the 29th of February comes at least this often, but for 2100
@@ -45,7 +45,7 @@ _CALENDAR = re.compile(
 _TIME = re.compile(r"(\d{1,2}):(\d{2})")
 
 
-class BadScheduleError(DevserverError):
+class BadScheduleError(PlatformError):
     """A schedule in cron.yaml is not in the grammar."""
 
 

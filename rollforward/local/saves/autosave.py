@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
-from rollforward.local.errors import DevserverError
+from rollforward.local.errors import PlatformError
 from rollforward.local.saves.saves import Save
 
 # Under writes without pause; else a save is made as soon as there is none for a moment.
@@ -66,7 +66,7 @@ class Autosave:
                     continue
                 await asyncio.to_thread(self._save)
                 is_failing = False
-            except DevserverError as error:
+            except PlatformError as error:
                 if not is_failing:
                     self.say(f"could not be saved, and is tried again: {error}")
                 is_failing = True
@@ -84,7 +84,7 @@ class Autosave:
             return
         try:
             await asyncio.to_thread(self.datastore.save, self.tasks_time(), is_last=True)
-        except DevserverError as error:
+        except PlatformError as error:
             self.say(f"{error} {self._what_is_lost()}")
 
     def _what_is_lost(self) -> str:

@@ -25,7 +25,7 @@ from google.cloud.datastore_v1.types import (
     Value,
 )
 
-from rollforward.local.errors import DevserverError, ServiceFailedError
+from rollforward.local.errors import PlatformError, ServiceFailedError
 from rollforward.local.services import class_data, sdk
 from rollforward.local.services.datastore import KINDS, DatastoreEmulator
 from rollforward.local.services.datastore_command import emulator_command
@@ -59,7 +59,7 @@ def make_missing() -> list[Path]:
 
 def _make(kind: str) -> Path | None:
     """Make an emulator's archive; None if it has one, or none can be made."""
-    with contextlib.suppress(DevserverError, OSError, grpc.RpcError):
+    with contextlib.suppress(PlatformError, OSError, grpc.RpcError):
         if sdk.find_jar(sdk.EMULATORS[kind]) is None:  # Another program's, if there is one.
             return None
         _, command = emulator_command(kind, "", 0, [], os.environ)

@@ -35,8 +35,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from rollforward.local.errors import (
-    DevserverError,
     NoAnswerError,
+    PlatformError,
     ServiceFailedError,
     ServiceMissingError,
 )
@@ -155,7 +155,7 @@ class DatastoreEmulator:
             is_last: Nobody asks it anything any more: it is saved even if it does not rest.
 
         Raises:
-            DevserverError: it does not answer, does not come to rest, or cannot write.
+            PlatformError: it does not answer, does not come to rest, or cannot write.
         """
         with self._saving:
             version = self.changed_to()
@@ -211,7 +211,7 @@ class DatastoreEmulator:
             self.say(f"loading {size_bytes / 1e6:.0f} MB that were saved ...")
         try:
             self.admin.load(save.paths())
-        except DevserverError as error:
+        except PlatformError as error:
             raise ServiceFailedError(
                 f"Datastore cannot load what was saved in {save.folder}: {error} "
                 "Move that folder away to start from the save before it."

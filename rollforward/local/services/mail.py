@@ -25,7 +25,7 @@ from typing import Any
 
 from aiosmtpd.smtp import SMTP, Envelope, Session
 
-from rollforward.local.errors import DevserverError, PortTakenError
+from rollforward.local.errors import PlatformError, PortTakenError
 from rollforward.local.system import ports
 
 KEPT_MESSAGES = 20_000
@@ -49,7 +49,7 @@ CREATE TABLE IF NOT EXISTS message (
 _COLUMNS = "id, received, sender, recipients, subject, message_id, raw"
 
 
-class BadFaultsError(DevserverError):
+class BadFaultsError(PlatformError):
     """A fault setting is out of its range."""
 
 

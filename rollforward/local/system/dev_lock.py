@@ -5,14 +5,14 @@ import os
 from pathlib import Path
 from typing import IO
 
-from rollforward.local.errors import DevserverError
+from rollforward.local.errors import PlatformError
 
 
 def take(folder: Path) -> IO[str]:
     """Return the folder's lock, held until it is closed.
 
     Raises:
-        DevserverError: another dev server holds it; says which.
+        PlatformError: another dev server holds it; says which.
     """
     folder.mkdir(parents=True, exist_ok=True)
     lock = (folder / "lock").open("a+", encoding="utf-8")
@@ -22,7 +22,7 @@ def take(folder: Path) -> IO[str]:
         lock.seek(0)
         owner = lock.read().strip()
         lock.close()
-        raise DevserverError(
+        raise PlatformError(
             f"A dev server already runs here (pid {owner}). "
             "Stop it, or start this one with --memory."
         ) from error

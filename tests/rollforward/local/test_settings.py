@@ -7,7 +7,7 @@ import pytest
 
 from rollforward.cloud_profile import BUNDLED
 from rollforward.local import settings
-from rollforward.local.errors import DevserverError, NotLocalError, PortTakenError, UsageError
+from rollforward.local.errors import NotLocalError, PlatformError, PortTakenError, UsageError
 
 
 def test_a_project_that_may_be_real_is_refused(tmp_path):
@@ -62,13 +62,13 @@ def test_memory_keeps_nothing(tmp_path):
 @pytest.mark.parametrize("port", ["http", "-1", "70000"])
 def test_a_port_that_is_no_port_is_refused(tmp_path, port):
     """A typo is named with its setting."""
-    with pytest.raises(DevserverError, match="APP_PORT"):
+    with pytest.raises(PlatformError, match="APP_PORT"):
         settings.read([], {**ZERO_PORTS, "APP_PORT": port}, tmp_path)
 
 
 def test_an_unknown_emulator_is_refused(tmp_path):
     """DATASTORE_EMULATOR is one of two words."""
-    with pytest.raises(DevserverError, match="DATASTORE_EMULATOR"):
+    with pytest.raises(PlatformError, match="DATASTORE_EMULATOR"):
         settings.read([], {**ZERO_PORTS, "DATASTORE_EMULATOR": "mongo"}, tmp_path)
 
 

@@ -10,7 +10,7 @@ from rollforward.local.cloudtasks.delivery.faults import KINDS
 from rollforward.local.console.fault_words import FAULTS
 from rollforward.local.console.frame import Route, Section, back
 from rollforward.local.console.reading import work
-from rollforward.local.errors import DevserverError
+from rollforward.local.errors import PlatformError
 from rollforward.local.services.mail import MailFaults
 
 _SECONDS_OF = ("delay", "kill_worker")
@@ -65,7 +65,7 @@ class Faults(Section):
             self.platform.mail.set_faults(
                 temporary_rate=percent / 100, latency_ms=latency_ms, refused=refused
             )
-        except (ValueError, DevserverError) as error:
+        except (ValueError, PlatformError) as error:
             return self._faults_page(request, mail_problem=str(error), mail_fields=fields)
         raise await back(request, "/faults", "mail-faults")
 
