@@ -29,7 +29,7 @@ class Piece:
     records: int
     records_s: float
     busy: float
-    is_held: bool
+    is_leased: bool
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ def _pieces(computation: Any) -> list[Piece]:
     return [
         Piece(
             round(100 * begin / SLOTS, 2), round(100 * (end - begin) / SLOTS, 2),
-            interval.records, interval.records_s, interval.busy, interval.is_held,
+            interval.records, interval.records_s, interval.busy, interval.is_leased,
         )
         for (begin, end), interval in zip(pairwise(ends), computation.intervals, strict=True)
     ]  # fmt: skip
