@@ -1,7 +1,6 @@
 """The app that is measured: a thousand tasks that do nothing, and one more when all have ended.
 
 ours      a batch whose members end through a fork-join queue
-pulled    the same, through a pull queue
 tree      a batch of batches of batches
 article   the code of "Last to cross the finish line" (D. Hermes, 2012), line by line: an entity per
           task below one parent, and after each task another one that looks whether any is left.
@@ -88,7 +87,6 @@ def branches(args: Branch) -> list[tuple[Task[Any], Any]]:
 
 
 OURS = TaskBatch("ours", members=[noop], on_complete=done)
-PULLED = TaskBatch("pulled", members=[noop], on_complete=done, ends_by="pull-queue")
 TREE = TaskBatch("tree", members=[noop, branch], on_complete=done)
 
 
@@ -158,12 +156,11 @@ def _task_key(batch: str, number: int) -> Any:
 
 def serve() -> Flask:
     """Return the app."""
-    batches = (OURS, PULLED, TREE)
+    batches = (OURS, TREE)
     registry = Registry(*batches, noop, always_complete, complete, check_complete)
     app, clients = app_for(registry)
     starts: dict[str, Callable[[str, int], object]] = {
         "ours": lambda batch, count: _populate(clients, OURS, batch, count),
-        "pulled": lambda batch, count: _populate(clients, PULLED, batch, count),
         "article": lambda batch, count: populate_as_in_the_article(clients, batch, count),
         "bare": lambda batch, count: noop.enqueue_many(
             clients, [Member(batch, number) for number in range(count)]

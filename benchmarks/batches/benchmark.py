@@ -35,9 +35,9 @@ from rollforward.local.system.ports import free_port
 COUNT, WARM_UP = 1_000, 200
 LEAVES = 10_000
 ROUNDS, SLOW_ROUNDS = 7, 2
-SLOW = ("pulled", "article", "dramatiq")
+SLOW = ("article", "dramatiq")
 TIMEOUT_S = 240
-DESIGNS = ("ours", "bare", "pulled", "article")
+DESIGNS = ("ours", "bare", "article")
 RIVALS = {"celery": "Celery, a chord on Redis", "dramatiq": "Dramatiq, a group on Redis"}
 PYTHON = Path(__file__).parents[2] / ".venv" / "rivals" / "bin" / "python"
 MAX_WRITES = 2.2
@@ -105,7 +105,6 @@ def _compared(seconds: Figures) -> Iterator[Result]:
     yield _ratio(
         "ours_versus_bare", seconds["ours"], seconds["bare"], "bare tasks", 1.5, least=False
     )
-    yield _ratio("pulled_versus_ours", seconds["pulled"], seconds["ours"], "a fork-join queue")
     yield _ratio("celery_versus_ours", seconds["celery"], seconds["ours"], RIVALS["celery"], 1.0)
     yield _ratio("dramatiq_versus_ours", seconds["dramatiq"], seconds["ours"], RIVALS["dramatiq"])
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from rollforward.batches import callbacks, ending, population, reading
 from rollforward.batches.creation import RunMember
-from rollforward.batches.declaration import Completed, Declaration, EndsBy
+from rollforward.batches.declaration import Completed, Declaration
 from rollforward.batches.members import fail, run
 from rollforward.batches.policy import Policy
 from rollforward.batches.population import PopulateOptions, Work
@@ -32,7 +32,6 @@ class TaskBatch:
         on_complete: Task[Completed] | None = None,
         policy: Policy | None = None,
         keep: datetime.timedelta = KEEP,
-        ends_by: EndsBy = "fork-join",
     ) -> None:
         """Declare batches.
 
@@ -44,7 +43,6 @@ class TaskBatch:
                 it may run more than once, but not after it has returned and that was acknowledged.
             policy: When a batch is complete and has succeeded; None: `Policy.all()`.
             keep: How long a batch can be read, and run again, after its completion.
-            ends_by: How members' ends are gathered: by a "fork-join" queue, or a "pull-queue".
 
         Raises:
             ValueError: there can be no such batches.
@@ -53,9 +51,7 @@ class TaskBatch:
         paths = {
             task: f"/tasks/batches/{name}/{task.path.removeprefix('/tasks/')}" for task in members
         }
-        self.declaration = Declaration(
-            name, policy or Policy.all(), on_complete, keep, paths, ends_by
-        )
+        self.declaration = Declaration(name, policy or Policy.all(), on_complete, keep, paths)
         self.members = tuple(members)
         self.on_complete = on_complete
 

@@ -6,14 +6,12 @@ import datetime
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import Any
 
 from rollforward.batches.errors import BadWorkError
 from rollforward.batches.policy import Policy
 from rollforward.runtime.clients import Clients
 from rollforward.tasks.declaration import Task
-
-EndsBy = Literal["fork-join", "pull-queue"]
 
 MAX_ID_BYTES = 200
 MAX_KEEP = datetime.timedelta(days=365)
@@ -61,15 +59,12 @@ class Declaration:
     callback: Task[Completed] | None
     keep: datetime.timedelta
     paths: Mapping[Task[Any], str] = field(default_factory=dict)  # Where members are delivered.
-    ends_by: EndsBy = "fork-join"
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[a-z][a-z0-9_-]{1,60}", self.name):
             raise ValueError(f"a name of batches is of a-z, 0-9, _ and -, not {self.name!r}")
         if not datetime.timedelta(0) < self.keep <= MAX_KEEP:
             raise ValueError(f"a batch is kept for up to {MAX_KEEP.days} days after its end")
-        if self.ends_by not in get_args(EndsBy):
-            raise ValueError(f"members end by one of {get_args(EndsBy)}, not {self.ends_by!r}")
 
     def key(self, batch_id: str) -> str:
         """Return what the rows of a batch are called by.

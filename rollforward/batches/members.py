@@ -15,7 +15,6 @@ from typing import Any, Protocol
 
 from rollforward.batches import policy
 from rollforward.batches.beliefs import is_wanted
-from rollforward.batches.collecting import add_end
 from rollforward.batches.creation import RunMember
 from rollforward.batches.declaration import Declaration, MemberRef
 from rollforward.batches.ending import (
@@ -181,9 +180,6 @@ def _end(
 ) -> None:
     """Insert the end of a member. It may be inserted more than once: one is counted."""
     end = End(args.page, args.position, args.generation, is_done, result, error)
-    if declared.ends_by == "pull-queue":
-        add_end(clients, args.batch, end)
-        return
     for attempt in range(MAX_ATTEMPTS):
         try:
             end_members.insert(clients, args.batch, end)

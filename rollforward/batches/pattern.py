@@ -8,7 +8,6 @@ from typing import Any
 
 from rollforward.batches import sweep
 from rollforward.batches.batch import TaskBatch
-from rollforward.batches.collecting import collect, collect_late
 from rollforward.batches.creation import create
 from rollforward.batches.ending import cancel_nested, end_members
 from rollforward.runtime.clients import Clients
@@ -32,8 +31,6 @@ class Batches(Pattern[TaskBatch]):
         if not parts:
             return []
         shared: list[Task[Any]] = [create, cancel_nested, sweep.remove_rows]
-        if _has_pulled(parts):
-            shared.append(collect)
         return [*shared, *(task for part in parts for task in part.tasks)]
 
     def check(self, parts: Sequence[TaskBatch]) -> None:
@@ -50,7 +47,7 @@ class Batches(Pattern[TaskBatch]):
         woken = sweep.wake(clients)
         if woken:
             log.warning("woke %d batches", woken)
-        return {"woken": woken, "collected": collect_late(clients) if _has_pulled(parts) else 0}
+        return {"woken": woken}
 
     def delete_expired(self, clients: Clients) -> int:
         return sweep.remove(clients)
@@ -63,7 +60,3 @@ class Batches(Pattern[TaskBatch]):
                 sweep.count_running(),
             )
         ]
-
-
-def _has_pulled(parts: Sequence[TaskBatch]) -> bool:
-    return any(part.declaration.ends_by == "pull-queue" for part in parts)

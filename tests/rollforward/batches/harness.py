@@ -121,8 +121,7 @@ TREES = TaskBatch("trees", members=[note, branch], on_complete=tell)
 BEST = TaskBatch("best", members=[note], on_complete=tell, policy=Policy.best_effort())
 FAST = TaskBatch("fast", members=[note, branch], on_complete=tell, policy=Policy.fail_fast())
 TWO = TaskBatch("two", members=[note], on_complete=tell, policy=Policy.done_at(2))
-PULLED = TaskBatch("pulled", members=[note], on_complete=tell, ends_by="pull-queue")
-ALL = (NOTES, TREES, BEST, FAST, TWO, PULLED)
+ALL = (NOTES, TREES, BEST, FAST, TWO)
 
 
 @dataclass

@@ -16,13 +16,12 @@ from rollforward.batches import population
 from rollforward.batches.entities import BatchPage
 from rollforward.datastore.transactions import transact
 from rollforward.tasks import Task
-from tests.infra.faults.explorer import ALL, IS_EXHAUSTIVE, NO_SWEEPS, Explorer
+from tests.infra.faults.explorer import ALL, NO_SWEEPS, Explorer
 from tests.infra.faults.injection import CRASH_AFTER, ERROR, FLUSH, KINDS, OVERLAP
 from tests.infra.world import Services, World, in_threads
 from tests.rollforward.batches.harness import (
     CALLED,
     NOTES,
-    PULLED,
     TREES,
     Branch,
     batch_world,
@@ -65,12 +64,6 @@ class BatchScenario:
         }, fault  # fmt: skip
         assert outcomes(self.batches, tag) == ["done", "failed", "done"], fault
         self.check_called(tag, fault)
-
-
-class PulledScenario(BatchScenario):
-    """The same, whose ends are collected from a pull queue."""
-
-    batches = PULLED
 
 
 class EmptyScenario(BatchScenario):
@@ -135,7 +128,6 @@ class TreeScenario(BatchScenario):
 
 SCENARIOS: Sequence[type[BatchScenario]] = (
     BatchScenario,
-    *((PulledScenario,) if IS_EXHAUSTIVE else ()),
     EmptyScenario,
     TransactionScenario,
     AgainScenario,
