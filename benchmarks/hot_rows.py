@@ -31,7 +31,7 @@ MOST_ASKED, MOST_PER_S = 100_000, 10_000.0
 
 
 @dataclass(frozen=True)
-class Found:
+class StoredRow:
     """What so many items have written."""
 
     items: int
@@ -61,7 +61,7 @@ COLUMNS = "pattern", "workers", "items a second", "processors", "writes an item,
 HEADER = f"| {' | '.join(COLUMNS)} |\n|---|---:|---:|---:|---|"
 
 
-def _found(bench: Bench, act: Callable[[], int]) -> Found:
+def _found(bench: Bench, act: Callable[[], int]) -> StoredRow:
     assert bench.wire is not None
     before = bench.wire.rows()
     psutil.cpu_percent()
@@ -69,7 +69,7 @@ def _found(bench: Bench, act: Callable[[], int]) -> Found:
     items = act()
     ended = until_idle(bench)
     busy = psutil.cpu_percent() / 100
-    return Found(items, ended - began, bench.wire.rows() - before, busy)
+    return StoredRow(items, ended - began, bench.wire.rows() - before, busy)
 
 
 def _sums(bench: Bench, workers: int) -> int:

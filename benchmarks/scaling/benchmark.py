@@ -28,7 +28,7 @@ from rollforward.streams.graph.head import read_head
 from rollforward.streams.model.errors import BackpressureError
 from rollforward.streams.model.limits import Limits
 from rollforward.streams.model.sources import MAX_PROCESSES
-from rollforward.streams.storage.remote_calls import Commit, Found, Key, Pause
+from rollforward.streams.storage.remote_calls import Commit, Key, Pause, StoredRow
 from rollforward.streams.storage.schema import HEAD
 
 WORKERS = (1, 2, 4, 8, 16, 32, 64)
@@ -158,7 +158,7 @@ class Load:
         self._note_held(is_held=False)
         self.simulation.note_full(self.simulation.work)
 
-    def _note(self, commit: Commit, before: Mapping[Key, Found]) -> None:
+    def _note(self, commit: Commit, before: Mapping[Key, StoredRow]) -> None:
         now_ms = FIRST_MS + self.simulation.now_ms
         for key, head, _ in commit.puts:
             if key.kind == HEAD:

@@ -10,7 +10,7 @@ from bisect import bisect_left, insort
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping
 
-from rollforward.streams.storage.remote_calls import ChangedError, Commit, Found, Key
+from rollforward.streams.storage.remote_calls import ChangedError, Commit, Key, StoredRow
 
 
 class Rows:
@@ -18,14 +18,16 @@ class Rows:
 
     def __init__(self) -> None:
         self.version = 0
-        self._rows: dict[Key, Found] = {}
+        self._rows: dict[Key, StoredRow] = {}
         self._names: dict[str, list[str]] = defaultdict(list)  # Also what a moment still has.
         # By key, what was there before the version beside it.
-        self._before: dict[Key, deque[tuple[int, Found | None]]] = {}
+        self._before: dict[Key, deque[tuple[int, StoredRow | None]]] = {}
         self._replaced: deque[tuple[int, Key]] = deque()
         self._moments: dict[object, int] = {}  # By who reads of them.
         # Called after each commit, with the rows that it has replaced or deleted.
-        self.on_commit: Callable[[Commit, Mapping[Key, Found]], None] = lambda commit, before: None
+        self.on_commit: Callable[[Commit, Mapping[Key, StoredRow]], None] = lambda commit, before: (
+            None
+        )
 
     def begin_moment(self, reader: object) -> int:
         """Keep what there is now until its reader ends."""
@@ -46,14 +48,14 @@ class Rows:
                 if key not in self._rows:
                     self._drop_name(key)
 
-    def read(self, keys: Iterable[Key], at: int | None = None) -> list[Found | None]:
+    def read(self, keys: Iterable[Key], at: int | None = None) -> list[StoredRow | None]:
         return [self._rows.get(key) if at is None else self._as_of(key, at) for key in keys]
 
     def scan(
         self, kind: str, low: str, high: str, limit: int, at: int | None = None
-    ) -> list[tuple[str, Found]]:
+    ) -> list[tuple[str, StoredRow]]:
         """Return the first rows of a range, in order of their names."""
-        names, found = self._names[kind], list[tuple[str, Found]]()
+        names, found = self._names[kind], list[tuple[str, StoredRow]]()
         for place in range(bisect_left(names, low), bisect_left(names, high)):
             [row] = self.read([Key(kind, names[place])], at)
             if row is not None:
@@ -82,7 +84,7 @@ class Rows:
         for key, _ in commit.deletes:
             self._replace(key, None)
         for key, body in written:
-            self._replace(key, Found(body, self.version))
+            self._replace(key, StoredRow(body, self.version))
         self.on_commit(commit, before)
         return [self.version] * len(written)
 
@@ -94,7 +96,7 @@ class Rows:
             if version is not None and (row is None or row.version != version):
                 raise ChangedError
 
-    def _replace(self, key: Key, row: Found | None) -> None:
+    def _replace(self, key: Key, row: StoredRow | None) -> None:
         was = self._rows.get(key)
         is_named = was is not None or key in self._before
         if self._moments and (was is not None or row is not None):
@@ -109,7 +111,7 @@ class Rows:
         if not is_named:
             insort(self._names[key.kind], key.name)
 
-    def _as_of(self, key: Key, at: int) -> Found | None:
+    def _as_of(self, key: Key, at: int) -> StoredRow | None:
         for until, row in self._before.get(key, ()):
             if at < until:
                 return row

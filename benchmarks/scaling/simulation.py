@@ -25,7 +25,6 @@ from rollforward.streams.storage.remote_calls import (
     ChangedError,
     Commit,
     CreateTasks,
-    Found,
     Key,
     OutcomeUnknownError,
     Pause,
@@ -34,6 +33,7 @@ from rollforward.streams.storage.remote_calls import (
     ScanKeys,
     ScanKeysMany,
     Snapshot,
+    StoredRow,
     Wake,
 )
 from rollforward.streams.storage.schema import CHUNK, HEAD, chunk_size
@@ -50,7 +50,7 @@ TICKS = 8  # At a time, as queue.yaml has it.
 class Machine:
     """A process: what it knows, and since when it has had nothing to do."""
 
-    memories: dict[Any, Any] = field(default_factory=dict)
+    caches: dict[Any, Any] = field(default_factory=dict)
 
 
 @dataclass
@@ -127,7 +127,7 @@ class Simulation:
             new_id=lambda: f"{self.random.getrandbits(64):016x}",
             warn=lambda text: None,
             config=self.config,
-            memories=machine.memories,
+            caches=machine.caches,
             run_in_background=lambda steps: self.start(steps, machine, "ring"),
         )
 
@@ -219,7 +219,7 @@ class Simulation:
             self.costs["reads"] += rows
         self.costs["calls"] += 1
         if isinstance(call, ScanKeysMany):  # Side by side: as long as the slowest one.
-            draws = [self.latencies.draw("peek", self.random) for _ in call.peeks]
+            draws = [self.latencies.draw("peek", self.random) for _ in call.scans]
             took_ms = max(draws) + FOUND_MS * rows
         elif what in ("peek", "scan"):
             took_ms = self.latencies.draw(what, self.random, found=rows)
@@ -239,7 +239,7 @@ class Simulation:
             self._create(call.wakes)
             return None, len(call.wakes)
         if isinstance(call, ScanKeysMany):
-            answers = [self._answered(process, each)[0] for each in call.peeks]
+            answers = [self._answered(process, each)[0] for each in call.scans]
             return answers, sum(map(len, answers))
         assert isinstance(call, ScanKeys | Scan)
         at = call.at if isinstance(call, ScanKeys) else None
@@ -299,7 +299,7 @@ def bytes_of(commit: Commit) -> int:
     return sum(chunk_size(key.name)[1] for key, _ in commit.inserts if key.kind == CHUNK)
 
 
-def found_letters(before: Iterable[tuple[Key, Found]], computation: str) -> Iterable[Any]:
+def found_letters(before: Iterable[tuple[Key, StoredRow]], computation: str) -> Iterable[Any]:
     """Yield the records that were in chunks of a computation."""
     for key, row in before:
         if key.kind == CHUNK and key.name.split(":", 2)[1] == computation:

@@ -152,6 +152,6 @@ def _work(clients: Clients, pipeline: Pipeline, cache_bytes: int) -> None:
 def _remembered(clients: Clients, pipeline: Pipeline) -> int:
     """Return how many bytes a worker's memory of all states has."""
     environment = Engine(clients, pipeline).environment
-    memory = environment.memories[environment.names.interval("kept", 0)]
+    memory = environment.caches[environment.names.interval("kept", 0)]
     assert isinstance(memory, CachedInterval)
     return memory.store.rows.bytes

@@ -22,7 +22,7 @@ from rollforward.runtime.messages import Message
 from rollforward.streams.coordinator import tick
 from rollforward.streams.exchange.effect_pool import EffectPool
 from rollforward.streams.exchange.pulling import pull
-from rollforward.streams.execution.quarantine import at_fault
+from rollforward.streams.execution.quarantine import blame_records
 from rollforward.streams.graph.declaration import Declaration
 from rollforward.streams.graph.environment import Environment, StreamConfig
 from rollforward.streams.model.errors import MissingCodeError
@@ -38,7 +38,6 @@ from rollforward.streams.storage.remote_calls import (
     CreateTasks,
     Delivery,
     Fetch,
-    Found,
     Key,
     OutcomeUnknownError,
     Pause,
@@ -48,6 +47,7 @@ from rollforward.streams.storage.remote_calls import (
     ScanKeysMany,
     Snapshot,
     Steps,
+    StoredRow,
     UnworkableError,
     Wake,
 )
@@ -151,7 +151,7 @@ class Engine:
             new_id=lambda: f"{clients.random.getrandbits(64):016x}",
             warn=log.warning,
             config=config or clients.process_state.get_or_create("streams config", StreamConfig),
-            memories=clients.process_state.get_or_create(f"streams {pipeline.name}", dict),
+            caches=clients.process_state.get_or_create(f"streams {pipeline.name}", dict),
             run_in_background=self._run_later,
             sign=clients.processes.sign,
             is_dead=clients.processes.is_dead,
@@ -214,19 +214,19 @@ class Engine:
         else:
             self._clients.clock.sleep(call.seconds)
 
-    def _read(self, call: Read) -> list[Found | None]:
+    def _read(self, call: Read) -> list[StoredRow | None]:
         found, _ = bodies.read(
             self._clients.datastore, [bodies.Name(*key) for key in call.keys], call.at
         )
         return [_found(key, row) for key, row in zip(call.keys, found, strict=True)]
 
-    def _snapshot(self, call: Snapshot) -> tuple[Any, list[Found | None]]:
+    def _snapshot(self, call: Snapshot) -> tuple[Any, list[StoredRow | None]]:
         found, moment = bodies.read(
             self._clients.datastore, [bodies.Name(*key) for key in call.keys]
         )
         return moment, [_found(key, row) for key, row in zip(call.keys, found, strict=True)]
 
-    def _scan(self, call: Scan) -> list[tuple[str, Found]]:
+    def _scan(self, call: Scan) -> list[tuple[str, StoredRow]]:
         if call.allow_partial and (known := self._arrivals.take(call.low, call.high, call.limit)):
             return known
         if call.kind == CHUNK:
@@ -234,7 +234,7 @@ class Engine:
         found = bodies.scan(self._clients.datastore, call.kind, call.low, call.high, call.limit)
         if call.kind == CHUNK:
             self._arrivals.end_scan(call.low, {row.name for row in found})
-        return [(row.name, Found(load(call.kind, row.body), row.version)) for row in found]
+        return [(row.name, StoredRow(load(call.kind, row.body), row.version)) for row in found]
 
     def _peek(self, call: ScanKeys) -> list[str]:
         return bodies.first_names(
@@ -243,14 +243,14 @@ class Engine:
 
     def _peeks(self, call: ScanKeysMany) -> list[list[str]]:
         looks = [
-            bodies.Range(each.kind, each.low, each.high, each.limit, each.at) for each in call.peeks
+            bodies.Range(each.kind, each.low, each.high, each.limit, each.at) for each in call.scans
         ]
         return bodies.first_names_of(self._clients.datastore, looks)
 
     def _commit(self, call: Commit) -> list[int]:
         if call.delivery is not None:
             return self._deliver(call, call.delivery)
-        with at_fault():
+        with blame_records():
             puts = [(bodies.Name(*key), dump(key.kind, body), at) for key, body, at in call.puts]
             inserts = [(bodies.Name(*key), dump(key.kind, body)) for key, body in call.inserts]
         deletes = [(bodies.Name(*key), at) for key, at in call.deletes]
@@ -280,7 +280,7 @@ class Engine:
         sink = self._pipeline.versions[delivery.sink]
         assert isinstance(sink, Sink)
         try:
-            return deliver(self._clients, sink, delivery.made, call)
+            return deliver(self._clients, sink, delivery.values, call)
         except CHANGED as error:
             raise ChangedError(str(error)) from error
         except UNKNOWN as error:
@@ -293,7 +293,7 @@ class Engine:
         self._clients.tasks.create_many([tasks.message(self._clients, wake) for wake in call.wakes])
 
     def _attempt(self, call: Attempt) -> int:
-        cache, key = self._clients.cache, f"streams:attempt:{json.dumps(call.what)}"
+        cache, key = self._clients.cache, f"streams:attempt:{json.dumps(call.subject)}"
         if cache.add(key, b"1", ATTEMPTS_TTL_S):
             return 1
         return cache.incr_existing(key, 1) or 1
@@ -327,5 +327,5 @@ def tasks_of(pipeline: Declaration) -> Tasks:
     return Tasks(pipeline)
 
 
-def _found(key: Key, row: bodies.Row | None) -> Found | None:
-    return None if row is None else Found(load(key.kind, row.body), row.version)
+def _found(key: Key, row: bodies.Row | None) -> StoredRow | None:
+    return None if row is None else StoredRow(load(key.kind, row.body), row.version)

@@ -23,7 +23,7 @@ from rollforward.streams.inspection import dead_letters, queryable_state, status
 from rollforward.streams.inspection.dead_letters import DeadLetter
 from rollforward.streams.inspection.status import Status
 from rollforward.streams.inspection.topology_status import Topology
-from rollforward.streams.model.bundle import AGAIN
+from rollforward.streams.model.bundle import REPLAY
 from rollforward.streams.model.errors import BackpressureError, BadRecordError
 from rollforward.streams.model.records import FOREVER, check_time, encoded_bytes, value_text
 from rollforward.streams.model.slots import SLOTS
@@ -376,6 +376,6 @@ def _check_pushed(records: Sequence[PushedRecord]) -> None:
     for each in records:
         if not isinstance(each.id, str) or not 0 < len(each.id) <= MAX_ID_CHARS:
             raise BadRecordError(f"an id has 1 to {MAX_ID_CHARS} characters: {each.id!r:.100}")
-        if AGAIN in each.id:
+        if REPLAY in each.id:
             raise BadRecordError(f"an id has no character 0: {each.id!r:.100}")
         encoded_bytes("an id", each.id)

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import Any
 
-from rollforward.streams.execution.bundle_runner import MAX_FIRED, run_batch
+from rollforward.streams.execution.bundle_runner import MAX_FIRED, run_bundle
 from rollforward.streams.graph.declaration import Declaration
 from rollforward.streams.graph.graph import Graph
 from rollforward.streams.model.bundle import Effects, Failure, KeyedRecord, Target
@@ -195,7 +195,7 @@ class StreamTest:
         first, self._read[stream] = self._read[stream], len(written)
         return written[first:]
 
-    def made(self, sink: str) -> list[Any]:
+    def sink_output(self, sink: str) -> list[Any]:
         """Return what a sink makes of the records that it got since it was last asked.
 
         Raises:
@@ -264,7 +264,7 @@ class StreamTest:
         waiting = [] if keys.has_due(watermark, self.now) else list(inbox)
 
         def run(*, is_careful: bool = False) -> Effects:
-            return run_batch(
+            return run_bundle(
                 self._graph.computations[name], keys.states, [_anew(each) for each in waiting],
                 watermark=watermark, now_ms=self.now, due=due, route=self._graph.route,
                 is_careful=is_careful,
@@ -277,7 +277,7 @@ class StreamTest:
             raise NotIdempotentError(
                 f"{name} is weak, and writes something else when it gets its records again"
             )
-        for _ in range(effects.taken):
+        for _ in range(effects.consumed):
             inbox.popleft()
         keys.put({key: keys.states.get(key, NOTHING) for key in due} | effects.keys)
         self._apply(name, effects)

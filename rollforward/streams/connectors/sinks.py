@@ -15,7 +15,7 @@ A task is enqueued, an item inserted and a source of views saved once for each r
 fails: by the commit that takes the record out of the stream. An effect outside of Datastore happens
 AT LEAST ONCE: it may be repeated, with the same `record.id`, by which the other side can tell.
 
-Records come to a sink in no order. `StreamTest.made` returns what a sink makes of them.
+Records come to a sink in no order. `StreamTest.sink_output` returns what a sink makes of them.
 """
 
 from __future__ import annotations
@@ -74,8 +74,8 @@ class TaskSink(Sink, Generic[A]):
         self.task.message(args)
         return args
 
-    def write(self, clients: Clients, made: Sequence[A]) -> None:
-        for args in made:
+    def write(self, clients: Clients, values: Sequence[A]) -> None:
+        for args in values:
             outbox.enqueue(clients, self.task, args)
 
 
@@ -109,9 +109,9 @@ class ForkJoinSink(Sink, Generic[I]):
         self.queue.check(record.key, item)
         return record.key, item
 
-    def write(self, clients: Clients, made: Sequence[tuple[str, I]]) -> None:
+    def write(self, clients: Clients, values: Sequence[tuple[str, I]]) -> None:
         by_key: dict[str, list[I]] = defaultdict(list)
-        for key, item in made:
+        for key, item in values:
             by_key[key].append(item)
         for key, items in by_key.items():
             self.queue.insert_in_transaction(clients, key, *items)
@@ -156,11 +156,11 @@ class ViewSink(Sink):
             raise BadRecordError("the source of a view that a sink saves has an id")
         return source
 
-    def write(self, clients: Clients, made: Sequence[Any]) -> None:
-        stored = ndb.get_multi({source.key for source in made}) if self.replaces else []
+    def write(self, clients: Clients, values: Sequence[Any]) -> None:
+        stored = ndb.get_multi({source.key for source in values}) if self.replaces else []
         latest = {each.key: each for each in stored if each is not None}
         new = {}
-        for source in made:
+        for source in values:
             before = latest.get(source.key)
             if before is None or self.replaces is None or self.replaces(before, source):
                 latest[source.key] = new[source.key] = source
@@ -228,6 +228,6 @@ class EffectSink(Sink):
     def act(self, clients: Clients, record: SinkRecord) -> None:
         self.effect(clients, record)
 
-    def write(self, clients: Clients, made: Sequence[SinkRecord]) -> None:
-        for record in made:
+    def write(self, clients: Clients, values: Sequence[SinkRecord]) -> None:
+        for record in values:
             outbox.enqueue(clients, self.task, record)

@@ -6,7 +6,7 @@ from rollforward.streams.exchange.outgoing import Outgoing
 from rollforward.streams.graph.environment import Environment
 from rollforward.streams.model.bundle import Target
 from rollforward.streams.storage.layout import Inbox, RetiredInbox
-from rollforward.streams.storage.remote_calls import Commit, Found, Key, Scan
+from rollforward.streams.storage.remote_calls import Commit, Key, Scan, StoredRow
 from rollforward.streams.storage.schema import (
     CHUNK,
     LATE,
@@ -39,7 +39,7 @@ def forwarded(
     environment: Environment,
     head: Head,
     computation: str,
-    chunks: list[tuple[str, Found]],
+    chunks: list[tuple[str, StoredRow]],
     *,
     watermark: int = 0,
 ) -> tuple[Commit, Outgoing]:
@@ -58,7 +58,7 @@ def forwarded(
     return commit, outgoing
 
 
-def ready(chunks: list[tuple[str, Found]], watermark: int) -> list[tuple[str, Found]]:
+def ready(chunks: list[tuple[str, StoredRow]], watermark: int) -> list[tuple[str, StoredRow]]:
     """Return the chunks that may be worked on while something may be on its way from a left inbox.
 
     A record that came late may be one that was sent before, in time, and is on that way: so what is

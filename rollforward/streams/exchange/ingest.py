@@ -26,12 +26,12 @@ from rollforward.streams.storage.remote_calls import (
     Attempt,
     ChangedError,
     Commit,
-    Found,
     Key,
     OutcomeUnknownError,
     Read,
     RepeatedError,
     Steps,
+    StoredRow,
     UnworkableError,
 )
 from rollforward.streams.storage.schema import Head, InboxRecord, SourceRow, fingerprint
@@ -80,7 +80,7 @@ class IngestResult(NamedTuple):
 
     records: int
     late: int
-    found: Found
+    found: StoredRow
     destinations: Sequence[tuple[str, int]]
 
 
@@ -150,7 +150,7 @@ def _ingest_by_parts(environment: Environment, request: IngestRequest) -> Steps[
 
 
 def ingest_without_wakeup(
-    environment: Environment, request: IngestRequest, expected: Found | None = None
+    environment: Environment, request: IngestRequest, expected: StoredRow | None = None
 ) -> Steps[IngestResult]:
     """Let records in, and wake nobody.
 
@@ -170,7 +170,7 @@ def ingest_without_wakeup(
     handed: frozenset[PendingEffect] | None = None
     passes: bool | None = None
     for _ in range(MAX_ATTEMPTS):
-        head, found, read_ms = environment.memories.pop(key, (None, None, -FOREVER))
+        head, found, read_ms = environment.caches.pop(key, (None, None, -FOREVER))
         # What the head says of intervals, and of who has to wait, may be as old as for workers.
         age_ms = environment.elapsed_ms() - read_ms
         is_other = expected is not None and found is not None and found.version != expected.version
@@ -210,15 +210,15 @@ def ingest_without_wakeup(
                 raise
             passes = False
             continue
-        found = Found(plan.row, versions[plan.was.is_idle])
+        found = StoredRow(plan.row, versions[plan.was.is_idle])
         if not plan.was.is_idle:
-            environment.memories[key] = head, found, read_ms
+            environment.caches[key] = head, found, read_ms
         return plan.result(found)
     raise ChangedError
 
 
 def _may_inline(
-    environment: Environment, head: Head, request: IngestRequest, expected: Found | None
+    environment: Environment, head: Head, request: IngestRequest, expected: StoredRow | None
 ) -> Steps[bool]:
     """Return whether hooks of weak stages are run: not if earlier attempts did not come to an end.
 
@@ -257,8 +257,8 @@ class _IngestAttempt:
         self,
         environment: Environment,
         request: IngestRequest,
-        head: Found,
-        found: Found | None,
+        head: StoredRow,
+        found: StoredRow | None,
         id_: str,
         *,
         passes: bool,
@@ -296,7 +296,7 @@ class _IngestAttempt:
         self.commit.inserts += self.outgoing.inserts()
         return self.commit
 
-    def result(self, found: Found) -> IngestResult:
+    def result(self, found: StoredRow) -> IngestResult:
         """Return what has come of it, with the source's row as it is now."""
         late = self.row.late - self.was.late
         return IngestResult(len(self.request.records), late, found, self.outgoing.destinations)

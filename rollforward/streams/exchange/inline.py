@@ -26,7 +26,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from rollforward.streams.exchange.outgoing import Outgoing
-from rollforward.streams.execution.bundle_runner import MAX_PRODUCED_BYTES, run_batch
+from rollforward.streams.execution.bundle_runner import MAX_PRODUCED_BYTES, run_bundle
 from rollforward.streams.graph.environment import Environment
 from rollforward.streams.model.bundle import EmittedRecord, Target, derived_id
 from rollforward.streams.model.sink import Sink, SinkRecord
@@ -126,7 +126,7 @@ class InlineRun:
     def _pass(self, name: str, letters: list[InboxRecord]) -> None:
         part = letters[: self._left]
         inputs = inputs_of(part, late_at=0)
-        effects = run_batch(
+        effects = run_bundle(
             self._graph.computations[name],
             {},
             inputs,
@@ -135,13 +135,13 @@ class InlineRun:
             route=self._graph.route,
             is_over=self._is_over,
         )
-        self._left -= effects.taken
+        self._left -= effects.consumed
         self.inlined[name] += effects.counts.records
-        failed = {id(failure.what) for failure in effects.failures}
+        failed = {id(failure.input) for failure in effects.failures}
         for letter, each in zip(part, inputs, strict=True):
             if id(each) in failed:
                 self._mail.send(Target(name, letter.key), letter, late_at=0)
-        for letter in letters[effects.taken :]:
+        for letter in letters[effects.consumed :]:
             self._mail.send(Target(name, letter.key), letter, late_at=0)
         self._bytes += sum(len(each.text) * len(each.targets) for each in effects.productions)
         self.produce(effects.productions)

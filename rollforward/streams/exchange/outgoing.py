@@ -18,7 +18,7 @@ from rollforward.streams.graph.environment import Environment
 from rollforward.streams.model.bundle import EmittedRecord, Target
 from rollforward.streams.model.records import FOREVER
 from rollforward.streams.model.slots import slot_of
-from rollforward.streams.storage.layout import birth_of, interval_of
+from rollforward.streams.storage.layout import creation_layout, interval_of
 from rollforward.streams.storage.remote_calls import Key
 from rollforward.streams.storage.schema import LATE, ON_TIME, DeadRow, Head, InboxRecord
 
@@ -93,7 +93,7 @@ class Outgoing:
             for part, size in _cut(letters):
                 at = hold or min([letter.timestamp_ms for letter in part])
                 name = f"{id_}.{len(rows)}.{len(part)}.{size}"
-                created_in = birth_of(self._head, computation, lo)
+                created_in = creation_layout(self._head, computation, lo)
                 key = names.chunk(computation, lo, lane, at, name, created_in)
                 rows.append((key, tuple(part)))
         for dead in self._dead:

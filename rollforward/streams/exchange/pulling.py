@@ -29,9 +29,9 @@ from rollforward.streams.storage.remote_calls import (
     ChangedError,
     CreateTasks,
     Fetch,
-    Found,
     Read,
     Steps,
+    StoredRow,
     UnworkableError,
     Wake,
 )
@@ -70,7 +70,7 @@ def pull(environment: Environment, stream: str) -> Steps[bool]:
             if limit == 1:
                 raise
             reads, limit = 1, max(1, min(limit, len(gathered.records)) // 2)
-            environment.memories["pull limit", stream] = limit
+            environment.caches["pull limit", stream] = limit
             continue
         except ChangedError:
             yield from wakeups.flush()
@@ -102,7 +102,7 @@ def pull_wake(
 
 def _first_limit(environment: Environment, stream: str) -> int:
     """Return how many records the first commit may have: fewer after one that was too large."""
-    limit: int = environment.memories.get(("pull limit", stream), MAX_PULLED)
+    limit: int = environment.caches.get(("pull limit", stream), MAX_PULLED)
     return min(MAX_PULLED, 2 * limit)
 
 
@@ -123,7 +123,7 @@ def _let_in(environment: Environment, gathered: _Gathered, limit: int) -> Steps[
 
 
 def _gather(
-    environment: Environment, stream: str, found: Found, reads: int, limit: int
+    environment: Environment, stream: str, found: StoredRow, reads: int, limit: int
 ) -> Steps[_Gathered]:
     """Read up to so many times, one read behind the other; return what was found.
 
@@ -149,7 +149,7 @@ class _Gathered:
 
     environment: Environment
     stream: str
-    found: Found
+    found: StoredRow
     limit: int
     records: list[IncomingRecord] = field(default_factory=list)
     position: Any = None
@@ -199,7 +199,7 @@ class _Gathered:
         Their numbers are those in the stream: however many reads become one commit when it is tried
         again, they stay.
         """
-        is_handed = self.stream in self.environment.pipeline.handed
+        is_handed = self.stream in self.environment.pipeline.weak_sink_streams
         first = self.found.body.records + len(self.records)
         return [
             _arrival(str(n) if is_handed else "", record)

@@ -20,12 +20,12 @@ from rollforward.streams.graph.environment import Environment
 from rollforward.streams.storage.layout import inboxes_of
 from rollforward.streams.storage.remote_calls import (
     ChangedError,
-    Found,
     OutcomeUnknownError,
     Read,
     Scan,
     ScanKeys,
     Steps,
+    StoredRow,
     UnworkableError,
 )
 from rollforward.streams.storage.schema import CHUNK, Head, first_name, inbox_of, past_names
@@ -47,7 +47,7 @@ def recover(environment: Environment) -> Steps[int]:
     if head is None:
         return 0
     plan, records = environment.at(head.body), 0
-    for name in plan.parts:
+    for name in plan.running:
         if plan.is_active(name):
             records += yield from _recover_of(environment, name)
     return records
@@ -92,7 +92,7 @@ def _first_stranded(environment: Environment, head: Head, name: str) -> Steps[St
 
 
 def _put_back(
-    environment: Environment, head: Found, name: str, place: Stranded, most: int
+    environment: Environment, head: StoredRow, name: str, place: Stranded, most: int
 ) -> Steps[int]:
     chunks = yield Scan(CHUNK, *place, most)
     watermark = head.body.inputs.get(name, 0)

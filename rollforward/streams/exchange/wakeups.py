@@ -94,7 +94,7 @@ class _SharedWakeups:
 
 def wake_for_push(environment: Environment, targets: Collection[tuple[str, int]]) -> Steps[None]:
     """Wake the readers of a push and the watermarks: at once, unless all have workers."""
-    wakeups: _SharedWakeups = environment.memories.setdefault(_SHARED, _SharedWakeups())
+    wakeups: _SharedWakeups = environment.caches.setdefault(_SHARED, _SharedWakeups())
     wait_ms = wakeups.defer(targets, environment.elapsed_ms(), environment.config.wakeup_ms)
     if wait_ms is None or environment.run_in_background is None:
         yield from _flush_shared(environment, wakeups)
@@ -169,11 +169,11 @@ def _wake_successors(environment: Environment, gone: Iterable[tuple[str, int]]) 
 
 def _create(environment: Environment, wakes: Mapping[tuple[Key, int], Wake]) -> Steps[None]:
     """Create tasks that wake rows of a version, but not again for the same one."""
-    memories = environment.memories
-    new = {row: wake for row, wake in wakes.items() if memories.get(("woken", row[0])) != row[1]}
+    caches = environment.caches
+    new = {row: wake for row, wake in wakes.items() if caches.get(("woken", row[0])) != row[1]}
     if new:
         yield CreateTasks(list(new.values()))
-        memories.update({("woken", key): version for key, version in new})
+        caches.update({("woken", key): version for key, version in new})
 
 
 def wake(environment: Environment, target: tuple[str, int], gen: int, *why: str | int) -> Wake:

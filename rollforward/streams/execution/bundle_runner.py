@@ -72,7 +72,7 @@ def never() -> bool:
     return False
 
 
-def run_batch(
+def run_bundle(
     computation: Computation,
     keys: Mapping[str, KeyState],
     inputs: Sequence[KeyedRecord] = (),
@@ -98,8 +98,10 @@ def run_batch(
     limits = is_over, max_fired
     if not is_careful:
         with contextlib.suppress(_HookError):
-            return _Batch(computation, keys, watermark, now_ms, route, limits).run(inputs, due)
-    return _CarefulBatch(computation, keys, watermark, now_ms, route, limits).run(inputs, due)
+            return _BundleRunner(computation, keys, watermark, now_ms, route, limits).run(
+                inputs, due
+            )
+    return _CarefulRunner(computation, keys, watermark, now_ms, route, limits).run(inputs, due)
 
 
 class _HookError(Exception):
@@ -274,7 +276,7 @@ class _HookBackend:
             work.expires = at
 
 
-class _Batch(_HookBackend):
+class _BundleRunner(_HookBackend):
     """One batch."""
 
     def run(self, inputs: Sequence[KeyedRecord], due: Iterable[str]) -> Effects:
@@ -303,7 +305,7 @@ class _Batch(_HookBackend):
             if self._is_full() or self.is_over():
                 break
             self._take(each)
-            self.effects.taken += 1
+            self.effects.consumed += 1
 
     def _take(self, each: KeyedRecord) -> None:
         key, value, at, stream, late_at, *_ = each
@@ -393,7 +395,7 @@ class _Batch(_HookBackend):
                 raise _HookError from error
 
 
-class _CarefulBatch(_Batch):
+class _CarefulRunner(_BundleRunner):
     """A batch in which each hook can be undone by itself."""
 
     def call(self, what: What, hook: Hook, told: Record | Timer) -> bool:
@@ -402,7 +404,7 @@ class _CarefulBatch(_Batch):
         produced, size, counts = len(effects.productions), self.bytes, replace(effects.counts)
         for _ in range(self.computation.max_attempts):
             try:
-                hook(self.context, _anew(what, told))
+                hook(self.context, _fresh_value(what, told))
                 self._work.freeze()
             except MemoryError:
                 raise
@@ -419,7 +421,7 @@ class _CarefulBatch(_Batch):
         return False
 
 
-def _anew(what: What, told: Record | Timer) -> Record | Timer:
+def _fresh_value(what: What, told: Record | Timer) -> Record | Timer:
     """Return what a hook is given, as if no hook had had it before."""
     return told._replace(value=decoded(what.text)) if isinstance(what, KeyedRecord) else told  # type: ignore[union-attr]
 

@@ -23,13 +23,13 @@ from rollforward.streams.model.bundle import Counts, Effects, Failure, KeyedReco
 from rollforward.streams.model.key_state import KeyState
 from rollforward.streams.storage.remote_calls import UnworkableError
 
-MAX_DEATHS = 5
+MAX_CRASHES = 5
 MAX_ERROR_CHARS = 500
-WORKERS_DIED = f"{MAX_DEATHS} workers died, or took too long"
+WORKERS_DIED = f"{MAX_CRASHES} workers died, or took too long"
 
 
 @contextmanager
-def at_fault() -> Iterator[None]:
+def blame_records() -> Iterator[None]:
     """Have the records at work answer for what is raised: no remote call is made in here.
 
     Raises:
@@ -68,7 +68,7 @@ def quarantine(
         return Effects(keys, failures=[failure], counts=Counts(dead=1))
     if inputs and not due:
         failure = Failure(inputs[0].key, inputs[0], storable(error, MAX_ERROR_CHARS))
-        return Effects(failures=[failure], counts=Counts(dead=1), taken=1)
+        return Effects(failures=[failure], counts=Counts(dead=1), consumed=1)
     return None
 
 

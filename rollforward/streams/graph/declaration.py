@@ -141,7 +141,7 @@ class Declaration:
         return max(spans, default=timedelta(0)) // timedelta(milliseconds=1)
 
     @cached_property
-    def handed(self) -> frozenset[str]:
+    def weak_sink_streams(self) -> frozenset[str]:
         """Return the source streams whose records weak sinks get before they are durable."""
         weak = [sink.name for sink in self.sinks if sink.weak]
         found = frozenset[str]().union(*(self.reaching[name] for name in weak))

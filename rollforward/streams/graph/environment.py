@@ -8,7 +8,11 @@ from functools import cached_property
 from typing import Any
 
 from rollforward.streams.graph.declaration import Declaration
-from rollforward.streams.graph.plan import ActivePipeline, first_parts, parts_of
+from rollforward.streams.graph.plan import (
+    ActivePipeline,
+    initial_computations,
+    running_computations,
+)
 from rollforward.streams.storage.remote_calls import Steps
 from rollforward.streams.storage.schema import Head, Interval, Names
 
@@ -63,7 +67,7 @@ class StreamConfig:
 class Environment:
     """Where a pipeline runs.
 
-    `memories` are what its process knows of rows since it read or wrote them: hints, of which each
+    `caches` are what its process knows of rows since it read or wrote them: hints, of which each
     is proved by the version that the next commit names. `later` runs steps beside those that ask
     for it, and nobody waits for them; None: there is nobody who could. `sign` makes an id that of
     an owner in this process; others may know that it `is_dead`, and do not wait for its lease.
@@ -75,7 +79,7 @@ class Environment:
     new_id: Callable[[], str]
     warn: Callable[[str], None]
     config: StreamConfig = field(default_factory=StreamConfig)
-    memories: dict[Any, Any] = field(default_factory=dict)
+    caches: dict[Any, Any] = field(default_factory=dict)
     run_in_background: Callable[[Steps[Any]], None] | None = None
     sign: Callable[[str], str] = str
     is_dead: Callable[[str], bool] = lambda owner: False
@@ -92,12 +96,14 @@ class Environment:
         declared, topology = self.pipeline, head.topology
         slot = "plan" if topology else "first plan"
         plan: ActivePipeline
-        known, of, plan = self.memories.get(slot, (None, None, None))
+        known, of, plan = self.caches.get(slot, (None, None, None))
         if known is declared and of is topology:
             return plan
         if known is not declared or of != topology:
-            plan = ActivePipeline(declared, parts_of(head) or first_parts(declared))
-        self.memories[slot] = declared, topology, plan
+            plan = ActivePipeline(
+                declared, running_computations(head) or initial_computations(declared)
+            )
+        self.caches[slot] = declared, topology, plan
         return plan
 
     @cached_property

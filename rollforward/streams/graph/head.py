@@ -7,17 +7,17 @@ from collections.abc import Container, Iterable
 from typing import Any
 
 from rollforward.streams.graph.environment import Environment
-from rollforward.streams.graph.plan import first_parts, with_process
+from rollforward.streams.graph.plan import initial_computations, with_process
 from rollforward.streams.model.computation import Computation
 from rollforward.streams.model.slots import SLOTS, first_slots
 from rollforward.streams.storage.remote_calls import (
     ChangedError,
     Commit,
-    Found,
     Key,
     OutcomeUnknownError,
     Read,
     Steps,
+    StoredRow,
 )
 from rollforward.streams.storage.schema import Head, Interval, Slab, SourceRow
 
@@ -26,7 +26,7 @@ MAX_ATTEMPTS = 20
 GENERATIONS = 2**32
 
 
-def read_head(environment: Environment) -> Steps[Found]:
+def read_head(environment: Environment) -> Steps[StoredRow]:
     """Read the head of a pipeline; make what rows are missing when it first runs.
 
     Raises:
@@ -41,7 +41,7 @@ def read_head(environment: Environment) -> Steps[Found]:
         new = [each for each in pipeline.computations.values() if each.name not in body.intervals]
         after, inserts = with_intervals(environment, body, new)
         commit = Commit(inserts=inserts)
-        after = after._replace(topology=first_parts(pipeline))
+        after = after._replace(topology=initial_computations(pipeline))
         if head is None:
             after, rows = with_sources(environment, after, pipeline.sources)
             commit.inserts += [(names.head, after), *rows]
@@ -52,7 +52,7 @@ def read_head(environment: Environment) -> Steps[Found]:
     raise ChangedError
 
 
-def is_complete(environment: Environment, head: Found | None) -> bool:
+def is_complete(environment: Environment, head: StoredRow | None) -> bool:
     """Return whether a pipeline has all rows that it begins with."""
     return head is not None and bool(head.body.topology)
 

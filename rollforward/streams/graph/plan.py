@@ -43,7 +43,8 @@ class RunningComputation(NamedTuple):
         inputs: The streams that it reads.
         written: The streams that it may write.
         since: The layout with which it came into its phase.
-        before: The version that it replaces, and whose streams it may still write (`also`).
+        previous_version: The version that it replaces; its streams may still be written
+            (`previous_outputs`).
         kept: The versions whose states may be stored.
         weak: Whether those who write for it run it.
         records, timers, keys: How many were discarded so far, of one that leaves.
@@ -56,7 +57,7 @@ class RunningComputation(NamedTuple):
     written: Sequence[str]
     phase: str = RUNNING
     since: int = 0
-    before: int = 0
+    previous_version: int = 0
     previous_outputs: Sequence[str] = ()
     stored_versions: Sequence[int] = ()
     records: int = 0
@@ -75,16 +76,16 @@ class Change(NamedTuple):
     """A change of a topology that is done.
 
     Attributes:
-        what: "attached", "replaced" or "detached".
-        before: The version that was replaced; 0: none.
+        action: "attached", "replaced" or "detached".
+        previous_version: The version that was replaced; 0: none.
         at_ms: When it was done.
         records, timers, keys: How many were discarded with it.
     """
 
     computation: str
-    what: str
+    action: str
     version: int
-    before: int
+    previous_version: int
     at_ms: int
     records: int = 0
     timers: int = 0
@@ -103,12 +104,12 @@ def running_computation(
     )  # fmt: skip
 
 
-def parts_of(head: Head) -> dict[str, RunningComputation]:
+def running_computations(head: Head) -> dict[str, RunningComputation]:
     """Return the topology of a head, by computation."""
     return {name: part_of_row(RunningComputation, part) for name, part in head.topology.items()}
 
 
-def first_parts(pipeline: Declaration) -> dict[str, RunningComputation]:
+def initial_computations(pipeline: Declaration) -> dict[str, RunningComputation]:
     """Return the topology that a pipeline begins with."""
     return {name: running_computation(each) for name, each in pipeline.computations.items()}
 
@@ -151,9 +152,9 @@ def with_process(head: Head, stream: str, process: str) -> Head:
     return head._replace(processes={**head.processes, stream: [*known, process]})
 
 
-def under_way(head: Head) -> bool:
+def has_pending_change(head: Head) -> bool:
     """Return whether a change is not done yet."""
-    return any(part.phase != RUNNING for part in parts_of(head).values())
+    return any(part.phase != RUNNING for part in running_computations(head).values())
 
 
 def history_of(head: Head) -> list[Change]:
@@ -188,13 +189,13 @@ class ActivePipeline(Declaration):
         self.sinks, self.limits = declared.sinks, declared.limits
         self.intervals, self.versions = declared.intervals, declared.versions
         self.known_sources = declared.known_sources
-        self.parts = {name: part for name, part in parts.items() if part.phase != CLEANING}
-        running = [_code(declared, name, part) for name, part in self.parts.items()]
+        self.running = {name: part for name, part in parts.items() if part.phase != CLEANING}
+        running = [_code(declared, name, part) for name, part in self.running.items()]
         self.graph: ActiveGraph = ActiveGraph(
             declared.name,
             running,
-            {name: part.previous_outputs for name, part in self.parts.items()},
-            {name for name, part in self.parts.items() if part.is_leaving},
+            {name: part.previous_outputs for name, part in self.running.items()},
+            {name for name, part in self.running.items() if part.is_leaving},
         )
         self.computations = self.graph.computations
         self.sources = {
@@ -204,16 +205,16 @@ class ActivePipeline(Declaration):
 
     def accepts_input(self, computation: str) -> bool:
         """Return whether a computation runs, and gets what is sent."""
-        return computation in self.parts and not self.parts[computation].is_leaving
+        return computation in self.running and not self.running[computation].is_leaving
 
     def is_active(self, computation: str) -> bool:
         """Return whether a computation has something to do, if only until it has left."""
-        part = self.parts.get(computation)
+        part = self.running.get(computation)
         return part is not None and part.phase != DISCARDING
 
     def is_sink(self, computation: str) -> bool:
         """Return whether records leave the pipeline there, in whatever code has it."""
-        part = self.parts.get(computation)
+        part = self.running.get(computation)
         return part is not None and (part.sink or isinstance(self.computations[computation], Sink))
 
     def runnable(self, computation: str) -> Computation:

@@ -12,7 +12,7 @@ from rollforward.streams.exchange.wakeups import wake_intervals
 from rollforward.streams.graph.environment import Environment
 from rollforward.streams.graph.head import MAX_ATTEMPTS, read_head
 from rollforward.streams.graph.plan import ActivePipeline
-from rollforward.streams.model.bundle import DEAD_TIMERS, Target, again_id
+from rollforward.streams.model.bundle import DEAD_TIMERS, Target, replay_id
 from rollforward.streams.model.errors import UnknownStreamError
 from rollforward.streams.model.records import value_text
 from rollforward.streams.storage.remote_calls import (
@@ -53,16 +53,16 @@ def dead_letters(environment: Environment, limit: int) -> Steps[list[DeadLetter]
     for name, row in found:
         body = row.body
         letter = DeadLetter(name.removeprefix(prefix), *body[:4])
-        if body.letter is None:
+        if body.record is None:
             letters.append(replace(letter, tag=body.tag, timestamp_ms=body.timestamp_ms))
         else:
-            value = json.loads(body.letter.text)
+            value = json.loads(body.record.text)
             letters.append(
                 replace(
                     letter,
-                    stream=body.letter.stream,
+                    stream=body.record.stream,
                     value=value,
-                    timestamp_ms=body.letter.timestamp_ms,
+                    timestamp_ms=body.record.timestamp_ms,
                 )
             )
     return letters
@@ -113,7 +113,7 @@ def replay(environment: Environment, id_: str) -> Steps[bool]:
 def _send_again(
     environment: Environment, plan: ActivePipeline, dead: DeadRow, outgoing: Outgoing, late_at: int
 ) -> None:
-    letter = dead.letter
+    letter = dead.record
     if not plan.accepts_input(dead.computation):
         raise UnknownStreamError(f"{dead.computation} does not run any more")
     if letter is None:
@@ -144,7 +144,7 @@ def _id_of_replay(
         return letter.id
     if dead.computation not in plan.graph.weak:
         return ""
-    return again_id(letter.id, environment.new_id())
+    return replay_id(letter.id, environment.new_id())
 
 
 def discard(environment: Environment, id_: str) -> Steps[bool]:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from rollforward.streams.graph.environment import Environment
 from rollforward.streams.graph.head import MAX_ATTEMPTS, look_at_head
-from rollforward.streams.graph.plan import CLEANING, DISCARDING, parts_of
+from rollforward.streams.graph.plan import CLEANING, DISCARDING, running_computations
 from rollforward.streams.model.computation import Computation
 from rollforward.streams.model.key_state import NOTHING, KeyState
 from rollforward.streams.model.slots import SLOTS, slot_of
@@ -173,7 +173,7 @@ def _interval_of(
     store = StateStore(environment.names, computation)
     while True:
         head = yield from look_at_head(environment)
-        part = parts_of(head).get(computation)
+        part = running_computations(head).get(computation)
         if part is None or part.phase in (DISCARDING, CLEANING):
             return None, store, environment.pipeline.any_version(computation)
         code = environment.at(head).runnable(computation)

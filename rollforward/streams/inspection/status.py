@@ -170,7 +170,7 @@ def _computation_status(
     environment: Environment, head: Head, name: str, inlined: Counter[str]
 ) -> Steps[tuple[ComputationStatus, dict[int, Interval]]]:
     plan = environment.at(head)
-    part, asks = plan.parts[name], plan.computation(name).percentile < 100
+    part, asks = plan.running[name], plan.computation(name).percentile < 100
     los = head.intervals.get(name, ())
     waiting = yield from _waiting(environment, head, name)
     by_lo = yield from read_intervals(environment, name, los)

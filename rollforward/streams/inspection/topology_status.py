@@ -12,11 +12,11 @@ from rollforward.streams.graph.plan import (
     RUNNING,
     Change,
     RunningComputation,
-    first_parts,
+    has_pending_change,
     history_of,
+    initial_computations,
     is_same,
-    parts_of,
-    under_way,
+    running_computations,
 )
 from rollforward.streams.storage.remote_calls import Steps
 from rollforward.streams.storage.schema import Head
@@ -82,10 +82,10 @@ def topology(environment: Environment, seen: Head | None = None) -> Steps[Topolo
     """
     pipeline = environment.pipeline
     head = seen if seen is not None else (yield from look_at_head(environment))
-    cut = (yield from read_cut(environment)) if under_way(head) else None
+    cut = (yield from read_cut(environment)) if has_pending_change(head) else None
     if cut is not None:
         head = cut.head.body
-    stored = parts_of(head) or first_parts(pipeline)
+    stored = running_computations(head) or initial_computations(pipeline)
     parts = {name: _status(pipeline, name, part, cut) for name, part in stored.items()}
     for name, _ in pipeline.versions:
         if name not in parts:
@@ -99,7 +99,7 @@ def _status(
     code = pipeline.versions.get((name, part.version))
     status = PartStatus(
         name, part.version, tuple(pipeline.versions_of(name)), part.phase,
-        part.before or None, is_missing=code is None or not is_same(code, part),
+        part.previous_version or None, is_missing=code is None or not is_same(code, part),
     )  # fmt: skip
     if cut is None or not status.is_changing:
         return status

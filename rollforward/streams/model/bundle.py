@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from rollforward.streams.model.key_state import KeyState, SetTimer
 
-AGAIN = "\0"  # In no id that somebody has given.
+REPLAY = "\0"  # In no id that somebody has given.
 
 
 # The stream of timers that were dead letters and fire again: [tag, time, is it of the clock].
@@ -61,18 +61,18 @@ class Failure(NamedTuple):
     """A record or a timer whose hook has raised too often."""
 
     key: str
-    what: KeyedRecord | tuple[str, SetTimer]
+    input: KeyedRecord | tuple[str, SetTimer]
     error: str
 
 
-def again_id(id_: str, nonce: str) -> str:
+def replay_id(id_: str, nonce: str) -> str:
     """Return another id that leads to the same ones: of a record that is worked on again."""
-    return f"{id_.partition(AGAIN)[0]}{AGAIN}{nonce}"
+    return f"{id_.partition(REPLAY)[0]}{REPLAY}{nonce}"
 
 
 def derived_id(stream: str, id_: str, *more: str | int) -> str:
     """Return an id that follows from that of a record, always the same: 96 bits, as text."""
-    text = json.dumps([stream, id_.partition(AGAIN)[0], *more])
+    text = json.dumps([stream, id_.partition(REPLAY)[0], *more])
     return hashlib.blake2b(text.encode(), digest_size=12).hexdigest()  # It is ASCII.
 
 
@@ -96,7 +96,7 @@ class Effects:
 
     Attributes:
         keys: The keys that were touched, as they are now.
-        taken: How many of the inputs were worked on, from the first one on.
+        consumed: How many of the inputs were worked on, from the first one on.
         fired: The timers that fired, in order, each with its key.
     """
 
@@ -105,4 +105,4 @@ class Effects:
     failures: list[Failure] = field(default_factory=list)
     fired: list[tuple[str, SetTimer]] = field(default_factory=list)
     counts: Counts = field(default_factory=Counts)
-    taken: int = 0
+    consumed: int = 0

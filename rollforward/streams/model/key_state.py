@@ -11,7 +11,7 @@ from rollforward.streams.model.records import NEVER
 T = TypeVar("T", bound=tuple[Any, ...])
 
 
-def made(kind: type[T], rows: Iterable[tuple[Any, ...]]) -> Iterator[T]:
+def build_tuples(kind: type[T], rows: Iterable[tuple[Any, ...]]) -> Iterator[T]:
     """Make named tuples of tuples that have all of their fields, without a call for each."""
     return map(tuple.__new__, repeat(kind), rows)
 

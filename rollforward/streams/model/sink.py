@@ -69,7 +69,7 @@ class Sink(Computation):
         """Return what is written of a record; what this raises makes it a dead letter."""
         return record
 
-    def write(self, clients: Clients, made: Sequence[Any]) -> None:
+    def write(self, clients: Clients, values: Sequence[Any]) -> None:
         """Write what records became, in the transaction that takes them out of the stream.
 
         It may run again when that is not committed: it reads and writes Datastore and nothing else.

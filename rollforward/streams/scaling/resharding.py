@@ -23,18 +23,18 @@ from rollforward.streams.scaling.load_meter import halved, middle
 from rollforward.streams.storage import dedup
 from rollforward.streams.storage.layout import (
     Inbox,
-    birth_of,
     by_interval,
+    creation_layout,
     interval_of,
     with_layout,
 )
 from rollforward.streams.storage.remote_calls import (
     ChangedError,
     Commit,
-    Found,
     OutcomeUnknownError,
     Read,
     Steps,
+    StoredRow,
 )
 from rollforward.streams.storage.schema import IdsPart, Interval, Slab, SlabBody
 from rollforward.streams.storage.state_store import is_crowded, summary
@@ -71,7 +71,7 @@ def split(environment: Environment, computation: str, slot: int) -> Steps[None]:
     yield from _wake_all(environment, computation, [lo, slot])
 
 
-def _to_split(environment: Environment, head: Found, computation: str, slot: int) -> int:
+def _to_split(environment: Environment, head: StoredRow, computation: str, slot: int) -> int:
     plan = environment.at(head.body)
     _check_stays(plan, computation)
     _check_keeps_places(plan, computation)
@@ -100,7 +100,7 @@ def _check_keeps_places(plan: ActivePipeline, computation: str) -> None:
 
 
 def _split(
-    environment: Environment, computation: str, slot: int, head: Found, found: Found
+    environment: Environment, computation: str, slot: int, head: StoredRow, found: StoredRow
 ) -> Steps[None]:
     names, was = environment.names, found.body
     lo = interval_of(head.body, computation, slot)
@@ -206,13 +206,13 @@ def merge(environment: Environment, computation: str, slot: int) -> Steps[None]:
 
 
 def _merged(
-    environment: Environment, computation: str, los: tuple[int, int], head: Found, found: Any
+    environment: Environment, computation: str, los: tuple[int, int], head: StoredRow, found: Any
 ) -> Commit:
     names, (lower, upper) = environment.names, (row.body for row in found)
-    before = [Inbox(birth_of(head.body, computation, lo), lo) for lo in los]
+    before = [Inbox(creation_layout(head.body, computation, lo), lo) for lo in los]
     after = with_layout(head.body, computation, before, [los[0]])
     union = _union(los, lower, upper, after.layout_version)
-    older, kept = dedup.parted(union.ids)
+    older, kept = dedup.split_surplus(union.ids)
     return Commit(
         puts=[
             (names.interval(computation, los[0]), union._replace(ids=kept), found[0].version),

@@ -12,13 +12,13 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
-from rollforward.streams.storage.remote_calls import Commit, Found, Key, Read, Steps
+from rollforward.streams.storage.remote_calls import Commit, Key, Read, Steps, StoredRow
 from rollforward.streams.storage.schema import IDS, IdsPart, Interval, Names
 
 MAX_PART = 500
 MAX_PARTS = 200
 # Numbers of parts that an interval may use before it is split or merged, and never again.
-PARTS_OF_BIRTH = 2**20
+PARTS_PER_LAYOUT = 2**20
 
 
 def known_for_ms(interval: Interval, horizon_ms: int, now_ms: int) -> int:
@@ -32,7 +32,7 @@ def known_for_ms(interval: Interval, horizon_ms: int, now_ms: int) -> int:
     return min(horizon_ms, max(0, now_ms - 1000 * (interval.ids[0].last_s + 1)))
 
 
-def parted(parts: Sequence[IdsPart]) -> tuple[Sequence[IdsPart], tuple[IdsPart, ...]]:
+def split_surplus(parts: Sequence[IdsPart]) -> tuple[Sequence[IdsPart], tuple[IdsPart, ...]]:
     """Return rows of ids, the oldest first, as those for which there is no room and the others."""
     return parts[:-MAX_PARTS], tuple(parts[-MAX_PARTS:])
 
@@ -50,11 +50,11 @@ class KnownIds:
     computation: str
     lo: int
     horizon_ms: int
-    seen: set[str] = field(default_factory=set)
-    parts: dict[Key, Found] = field(default_factory=dict)
+    accepted: set[str] = field(default_factory=set)
+    parts: dict[Key, StoredRow] = field(default_factory=dict)
 
     def clear(self) -> None:
-        self.seen.clear()
+        self.accepted.clear()
         self.parts.clear()
 
     def load(self, interval: Interval, now_ms: int) -> Steps[None]:
@@ -65,7 +65,7 @@ class KnownIds:
         for key, row in zip(keys, found, strict=True):
             if row is not None:
                 self.parts[key] = row
-                self.seen.update(row.body)
+                self.accepted.update(row.body)
 
     def expire(self, interval: Interval, now_ms: int) -> None:
         """Forget what is older than the horizon; the next commit with ids deletes its rows."""
@@ -92,12 +92,12 @@ class KnownIds:
                 commit.puts.append((self._key(last), ids, row.version))
                 parts.remove(last)
                 parts.append(IdsPart(last.number, max(now_s, last.last_s), len(ids)))
-        number = interval.created_in * PARTS_OF_BIRTH if last is None else last.number
+        number = interval.created_in * PARTS_PER_LAYOUT if last is None else last.number
         for start in range(0, len(accepted), MAX_PART):
             new, number = tuple(accepted[start : start + MAX_PART]), number + 1
             parts.append(IdsPart(number, now_s, len(new)))
             commit.inserts.append((self._key(parts[-1]), new))
-        _, youngest = parted(parts)
+        _, youngest = split_surplus(parts)
         kept = {self._key(part) for part in youngest}
         for part in interval.ids:
             if self._key(part) not in kept:
@@ -117,13 +117,13 @@ class KnownIds:
         written = [*((key, body) for key, body, _ in commit.puts), *commit.inserts]
         for (key, body), version in zip(written, versions, strict=True):
             if key.kind == IDS:
-                self.parts[key] = Found(body, version)
-                self.seen.update(body)
+                self.parts[key] = StoredRow(body, version)
+                self.accepted.update(body)
         self._forget({self._key(part) for part in interval.ids})
 
     def _forget(self, kept: Collection[Key]) -> None:
         for key in [each for each in self.parts if each not in kept]:
-            self.seen.difference_update(self.parts.pop(key).body)
+            self.accepted.difference_update(self.parts.pop(key).body)
 
     def _key(self, part: IdsPart) -> Key:
         return key_of(self.names, self.computation, self.lo, part)

@@ -9,18 +9,18 @@ from itertools import repeat
 from operator import attrgetter
 
 from rollforward.streams.model.bundle import KeyedRecord
-from rollforward.streams.model.key_state import made
-from rollforward.streams.storage.remote_calls import Commit, Found, Key
+from rollforward.streams.model.key_state import build_tuples
+from rollforward.streams.storage.remote_calls import Commit, Key, StoredRow
 from rollforward.streams.storage.schema import CHUNK, InboxRecord, fingerprint, late_at
 
 _id_of = attrgetter("id")
 
 
 @dataclass
-class Batch:
+class Bundle:
     """Letters that were taken out of chunks, without those whose ids are known."""
 
-    chunks: Sequence[tuple[str, Found]]
+    chunks: Sequence[tuple[str, StoredRow]]
     inputs: list[KeyedRecord] = field(default_factory=list)
     ids: list[str] = field(default_factory=list)  # Of the inputs; empty: it has none.
     places: list[tuple[int, int]] = field(default_factory=list)  # Chunk and letter of an input.
@@ -90,18 +90,18 @@ class Batch:
 
 
 def gather(
-    chunks: Sequence[tuple[str, Found]],
+    chunks: Sequence[tuple[str, StoredRow]],
     known: Collection[str],
     limit: int,
     *,
     are_decoded: bool = True,
-) -> Batch:
+) -> Bundle:
     """Take letters out of chunks, up to a number.
 
     Args:
         are_decoded: Whether the inputs have values; if not, nothing that a letter says can raise.
     """
-    batch = Batch(chunks)
+    batch = Bundle(chunks)
     for number, (name, found) in enumerate(chunks):
         letters = found.body
         chosen: Sequence[InboxRecord]
@@ -124,9 +124,11 @@ def inputs_of(
     keys, times, streams, ids, texts = zip(*letters, strict=True)
     values = json.loads(f"[{','.join(texts)}]") if are_decoded else (None,) * len(letters)
     late = (late_at,) * len(letters)
-    return list(made(KeyedRecord, zip(keys, values, times, streams, late, ids, texts, strict=True)))
+    return list(
+        build_tuples(KeyedRecord, zip(keys, values, times, streams, late, ids, texts, strict=True))
+    )
 
 
-def has_ids(chunks: Sequence[tuple[str, Found]]) -> bool:
+def has_ids(chunks: Sequence[tuple[str, StoredRow]]) -> bool:
     """Return whether a letter has an id: of one chunk some may, and others not."""
     return any(any(map(_id_of, found.body)) for _, found in chunks)

@@ -16,12 +16,12 @@ from typing import Any, NamedTuple
 
 from rollforward.runtime.process.process_state import ProcessState
 from rollforward.runtime.process.worker_bus import MAX_BYTES, subscribe
-from rollforward.streams.storage.remote_calls import Found
+from rollforward.streams.storage.remote_calls import StoredRow
 from rollforward.streams.storage.schema import CHUNK, inbox_of, is_late
 from rollforward.streams.storage.serde import load
 
 # A worker looks for itself once in so long.
-LOOKS_EVERY_S = 0.05
+SCAN_PERIOD_S = 0.05
 MAX_KEPT = 50  # Of one inbox.
 MAX_INBOXES = 1_000
 
@@ -34,9 +34,9 @@ class InboxHint(NamedTuple):
     text: bytes
     body: Any = None
 
-    def found(self) -> Found:
+    def row(self) -> StoredRow:
         """Return the row as a scan would."""
-        return Found(load(CHUNK, self.text) if self.body is None else self.body, self.version)
+        return StoredRow(load(CHUNK, self.text) if self.body is None else self.body, self.version)
 
 
 @dataclass
@@ -47,7 +47,7 @@ class _Inbox:
     lock: threading.Lock = field(default_factory=threading.Lock)
     kept: dict[str, InboxHint] = field(default_factory=dict)
     seen: Collection[str] = ()  # What the last look has found.
-    looked_at: float = -LOOKS_EVERY_S
+    looked_at: float = -SCAN_PERIOD_S
     has_more: bool = False  # Something has come that is not kept here.
 
     def note(self, chunk: InboxHint | None) -> None:
@@ -89,7 +89,7 @@ class _Inbox:
                 self.kept.pop(name, None)
 
     def _is_look_due(self) -> bool:
-        return time.monotonic() - self.looked_at > LOOKS_EVERY_S
+        return time.monotonic() - self.looked_at > SCAN_PERIOD_S
 
 
 class InboxHints:
@@ -110,10 +110,10 @@ class InboxHints:
         """Wait until something has come to an inbox since it was last looked into, or so long."""
         self._inbox(inbox).arrived.wait(seconds)
 
-    def take(self, low: str, high: str, limit: int) -> list[tuple[str, Found]]:
+    def take(self, low: str, high: str, limit: int) -> list[tuple[str, StoredRow]]:
         """Return chunks of an inbox that are known to have come, in order; none may be known."""
         taken = self._inbox(_inbox_from(low)).take(low, high, limit)
-        return [(chunk.name, chunk.found()) for chunk in taken]
+        return [(chunk.name, chunk.row()) for chunk in taken]
 
     def begin_scan(self, low: str) -> None:
         """Note that somebody is about to look into an inbox: what comes from now on is new."""

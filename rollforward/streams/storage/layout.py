@@ -50,7 +50,7 @@ def interval_of(head: Head, computation: str, slot: int) -> int:
     return los[bisect_right(los, slot) - 1]
 
 
-def birth_of(head: Head, computation: str, lo: int) -> int:
+def creation_layout(head: Head, computation: str, lo: int) -> int:
     """Return the layout with which an interval came."""
     return head.created_in_by_place.get(f"{computation}:{lo:04x}", 0)
 
@@ -60,7 +60,7 @@ def retired_of(head: Head, computation: str) -> list[RetiredInbox]:
     return [part_of_row(RetiredInbox, left) for left in head.retired.get(computation, ())]
 
 
-def left_within(head: Head, computation: str, lo: int, hi: int) -> list[RetiredInbox]:
+def retired_within(head: Head, computation: str, lo: int, hi: int) -> list[RetiredInbox]:
     """Return those that the owner of an interval has to forward."""
     return [each for each in retired_of(head, computation) if lo <= each.lo < hi]
 
@@ -68,7 +68,8 @@ def left_within(head: Head, computation: str, lo: int, hi: int) -> list[RetiredI
 def inboxes_of(head: Head, computation: str) -> list[Inbox]:
     """Return all inboxes of a computation, in order of their births."""
     live = [
-        Inbox(birth_of(head, computation, lo), lo) for lo in head.intervals.get(computation, ())
+        Inbox(creation_layout(head, computation, lo), lo)
+        for lo in head.intervals.get(computation, ())
     ]
     return sorted(
         [*live, *(Inbox(each.created_in, each.lo) for each in retired_of(head, computation))]

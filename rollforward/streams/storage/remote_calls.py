@@ -51,7 +51,7 @@ class Key(NamedTuple):
     name: str
 
 
-class Found(NamedTuple):
+class StoredRow(NamedTuple):
     """A row as it was read: its body, and the version that the next write has to name."""
 
     body: Any
@@ -60,7 +60,7 @@ class Found(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """Read rows by key; the result is a list of `Found` or None.
+    """Read rows by key; the result is a list of `StoredRow` or None.
 
     `at`: what `Snapshot` returned.
     """
@@ -82,10 +82,10 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """Read rows in order of their names, from `low` on and before `high`: (name, Found) of each.
+    """Read rows by name, from `low` up to but without `high`; the result: (name, row) pairs.
 
-    `some`: of an inbox, some of what is in time will do, unless there is none: what the process
-    knows to have come. It may be gone again, which its version tells the commit that takes it out.
+    `allow_partial`: may be answered from memory with some on-time chunks of an inbox. A stale chunk
+    fails the commit that deletes it, by its version.
     """
 
     kind: str
@@ -113,17 +113,17 @@ class ScanKeysMany:
     Those that name no moment may see different ones, in any order. All answer, or the call fails.
     """
 
-    peeks: Sequence[ScanKeys]
+    scans: Sequence[ScanKeys]
 
 
 class Delivery(NamedTuple):
     """What a sink writes in the transaction of a commit.
 
-    `sink`: its name and version. `made`: what it has made of records.
+    `sink`: its name and version. `values`: what it has made of records.
     """
 
     sink: tuple[str, int]
-    made: Sequence[Any]
+    values: Sequence[Any]
 
 
 @dataclass(slots=True)
@@ -184,14 +184,14 @@ class Attempt:
     It is a hint, and counted for an hour: 1 if nobody knows.
     """
 
-    what: tuple[str | int, ...]
+    subject: tuple[str | int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class CallEffects:
     """Have weak sinks act on records before these are durable.
 
-    `parcels`: a sink, by name and version, and its record, of each. The result: the places of those
+    `effects`: a sink, by name and version, and its record, of each. The result: the places of those
     that were done within `wait_s`; others may still be done, or be under way.
     """
 

@@ -147,7 +147,7 @@ class Head(NamedTuple):
     unserved: Mapping[str, Sequence[int]] = {}
     rest: Mapping[str, Any] = {}
 
-    def reached(self, computation: str) -> int:
+    def timer_watermark(self, computation: str) -> int:
         """Return the watermark that the hooks and the timers of a computation follow."""
         return max(self.inputs.get(computation, 0), self.percentile_watermarks.get(computation, 0))
 
@@ -188,7 +188,7 @@ class DeadRow(NamedTuple):
     key: str
     error: str
     since_ms: int
-    letter: InboxRecord | None = None
+    record: InboxRecord | None = None
     tag: str = ""  # Of a timer, which stands at `at`.
     timestamp_ms: int = 0
     is_processing_time: bool = False

@@ -14,7 +14,7 @@ from typing import Any
 
 from rollforward.runtime.channel.limits import COMMIT
 from rollforward.streams.model.json_text import encoder, quoted
-from rollforward.streams.model.key_state import KeyState, SetTimer, made
+from rollforward.streams.model.key_state import KeyState, SetTimer, build_tuples
 from rollforward.streams.model.records import NEVER
 from rollforward.streams.storage.remote_calls import FullError, Key, TooLargeError
 from rollforward.streams.storage.schema import (
@@ -139,7 +139,7 @@ def _letters(body: Any) -> tuple[InboxRecord, ...]:
         raise later_code("a chunk")
     columns = [body.get(name, ()) for name in InboxRecord._fields]
     same = [[each] * len(columns[0]) if isinstance(each, str) else each for each in columns]
-    return tuple(made(InboxRecord, zip(*same, strict=True)))
+    return tuple(build_tuples(InboxRecord, zip(*same, strict=True)))
 
 
 def _bool(value: bool) -> str:
@@ -178,9 +178,9 @@ def _source(body: dict[str, Any]) -> SourceRow:
 
 
 def _dead(body: dict[str, Any]) -> DeadRow:
-    letter = body.pop("letter")
+    record = body.pop("record")
     return DeadRow(
-        **_fields(DeadRow, body), letter=part_of_row(InboxRecord, letter) if letter else None
+        **_fields(DeadRow, body), record=part_of_row(InboxRecord, record) if record else None
     )
 
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from rollforward.streams.model.key_state import NOTHING
-from rollforward.streams.storage.remote_calls import Found, Key
+from rollforward.streams.storage.remote_calls import Key, StoredRow
 from rollforward.streams.storage.schema import SlabBody
 
 ROW_BYTES, TIMER_BYTES = 200, 50
@@ -25,7 +25,7 @@ ROW_BYTES, TIMER_BYTES = 200, 50
 KEPT = 0.75
 
 
-class RowCache(dict[Key, Found]):
+class RowCache(dict[Key, StoredRow]):
     """Rows of states that were read or written, with their sizes."""
 
     def __init__(self) -> None:
@@ -35,7 +35,7 @@ class RowCache(dict[Key, Found]):
         self._used: dict[Key, int] = {}
         self._round = 0
 
-    def __setitem__(self, key: Key, found: Found) -> None:
+    def __setitem__(self, key: Key, found: StoredRow) -> None:
         super().__setitem__(key, found)
         size = ROW_BYTES + size_of(found.body)
         self.bytes += size - self._sizes.get(key, 0)

@@ -23,7 +23,14 @@ from typing import Any
 from rollforward.streams.model.key_state import NOTHING, KeyState
 from rollforward.streams.model.records import NEVER
 from rollforward.streams.model.slots import SLOTS, slot_of
-from rollforward.streams.storage.remote_calls import Commit, Found, Key, Read, Steps, TooLargeError
+from rollforward.streams.storage.remote_calls import (
+    Commit,
+    Key,
+    Read,
+    Steps,
+    StoredRow,
+    TooLargeError,
+)
 from rollforward.streams.storage.schema import LARGE, SLAB, Interval, Names, Slab, SlabBody
 from rollforward.streams.storage.state_cache import RowCache, size_of
 
@@ -167,7 +174,7 @@ class StateStore:
         written = [*((key, body) for key, body, _ in commit.puts), *commit.inserts]
         for (key, body), version in zip(written, versions, strict=True):
             if key.kind in (SLAB, LARGE):
-                self.rows[key] = Found(body, version)
+                self.rows[key] = StoredRow(body, version)
         for key, _ in commit.deletes:
             self.rows.drop(key)
 
@@ -197,7 +204,7 @@ class StateStore:
         if missing:
             found = yield Read(missing)
             for key, row in zip(missing, found, strict=True):
-                self.rows[key] = row or Found(EMPTY, 0)
+                self.rows[key] = row or StoredRow(EMPTY, 0)
 
     def _key(self, lo: int) -> Key:
         """Return the key of a slab; made once, for each of its keys asks for it."""

@@ -26,8 +26,8 @@ from rollforward.streams.graph.plan import (
     ActivePipeline,
     MissingVersion,
     RunningComputation,
-    parts_of,
     running_computation,
+    running_computations,
 )
 from rollforward.streams.model.computation import Computation
 from rollforward.streams.model.errors import TopologyError, UnknownStreamError
@@ -58,7 +58,7 @@ def attach(environment: Environment, name: str, version: int | None) -> Steps[No
     code = _code(environment, name, version)
 
     def changed(head: Head) -> dict[str, RunningComputation] | None:
-        parts = parts_of(head)
+        parts = running_computations(head)
         if name in parts:
             if parts[name].is_leaving:
                 raise TopologyError(f"{name} is being detached: attach it when that is done")
@@ -83,13 +83,13 @@ def replace(environment: Environment, name: str, version: int | None) -> Steps[N
     """
     code = _code(environment, name, version)
     head = yield from read_head(environment)
-    part = parts_of(head.body).get(name)
+    part = running_computations(head.body).get(name)
     stored_versions: Sequence[int] = ()
     if part is not None and part.phase == RUNNING and part.version != code.version:
         stored_versions = yield from check_stored_states(environment, head.body, code, part)
 
     def changed(head: Head) -> dict[str, RunningComputation] | None:
-        parts = parts_of(head)
+        parts = running_computations(head)
         if name not in parts:
             raise UnknownStreamError(f"{name} does not run: attach it")
         was = parts[name]
@@ -105,7 +105,7 @@ def replace(environment: Environment, name: str, version: int | None) -> Steps[N
         return {
             **parts,
             name: new._replace(
-                before=was.version, previous_outputs=was.written, stored_versions=stored
+                previous_version=was.version, previous_outputs=was.written, stored_versions=stored
             ),
         }
 
@@ -123,7 +123,7 @@ def detach(environment: Environment, name: str, *, discard: bool) -> Steps[None]
     phase = DISCARDING if discard else DRAINING
 
     def changed(head: Head) -> dict[str, RunningComputation] | None:
-        parts = parts_of(head)
+        parts = running_computations(head)
         if name not in parts:
             return None
         was = parts[name]
@@ -134,7 +134,7 @@ def detach(environment: Environment, name: str, *, discard: bool) -> Steps[None]
         return {**parts, name: was._replace(phase=phase, since=head.layout_version + 1)}
 
     head = yield from read_head(environment)
-    if name not in parts_of(head.body):
+    if name not in running_computations(head.body):
         environment.pipeline.any_version(name)
     yield from _change(environment, changed, None)
 
@@ -246,11 +246,11 @@ def _check(before: ActivePipeline, after: ActivePipeline) -> None:
     staying = [name for name in after.computations if after.accepts_input(name)]
     if not staying:
         raise TopologyError("a pipeline has computations: this is its last one")
-    written = {stream for name in staying for stream in after.parts[name].written}
+    written = {stream for name in staying for stream in after.running[name].written}
     outside = {stream for stream in before.sources if before.graph.readers[stream]}
     for name in staying:
-        for stream in after.parts[name].inputs:
-            is_new = name not in before.computations or stream not in before.parts[name].inputs
+        for stream in after.running[name].inputs:
+            is_new = name not in before.computations or stream not in before.running[name].inputs
             if stream in written or stream in outside:
                 continue
             if not is_new or stream not in after.known_sources:

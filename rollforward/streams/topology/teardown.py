@@ -24,20 +24,20 @@ from rollforward.streams.graph.plan import (
     DRAINING,
     Change,
     RunningComputation,
-    parts_of,
+    running_computations,
     with_change,
 )
 from rollforward.streams.model.records import FOREVER, NEVER
 from rollforward.streams.storage.remote_calls import (
     ChangedError,
     Commit,
-    Found,
     Key,
     OutcomeUnknownError,
     Read,
     Scan,
     ScanKeys,
     Steps,
+    StoredRow,
 )
 from rollforward.streams.storage.schema import CHUNK, IDS, LARGE, SLAB, Head, part_of_row
 from rollforward.streams.watermarks.phases import is_drained
@@ -53,7 +53,7 @@ MAX_CHUNKS = 40  # Of these, which are read whole.
 
 def advance(environment: Environment, cut: Cut) -> Steps[None]:
     """Take the next step of each computation that leaves; who is slower than others stops."""
-    for name, part in parts_of(cut.head.body).items():
+    for name, part in running_computations(cut.head.body).items():
         is_known = acknowledged_layout(cut.versions) >= part.since
         try:
             if part.phase == DRAINING and _has_ended(environment, cut, name):
@@ -96,7 +96,7 @@ def _delete_intervals(
         cut: They are to be as they were then; None: as they are.
     """
     [head] = yield Read([environment.names.head])
-    if parts_of(head.body).get(name) != part:
+    if running_computations(head.body).get(name) != part:
         return
     los = head.body.intervals[name]
     keys = [environment.names.interval(name, lo) for lo in los]
@@ -112,10 +112,10 @@ def _delete_intervals(
     )
 
 
-def _as_seen(cut: Cut, name: str, lo: int) -> Found:
+def _as_seen(cut: Cut, name: str, lo: int) -> StoredRow:
     if (name, lo) not in cut.versions:
         raise ChangedError  # It was split since.
-    return Found(*cut.versions[name, lo])
+    return StoredRow(*cut.versions[name, lo])
 
 
 def _without(head: Head, name: str, cleaning: RunningComputation) -> Head:
@@ -144,7 +144,7 @@ def _clean(environment: Environment, name: str, *, is_known: bool) -> Steps[None
     low, high = f"{environment.pipeline.name}:{name}:", f"{environment.pipeline.name}:{name};"
     for _ in range(MAX_COMMITS):
         [head] = yield Read([environment.names.head])
-        part = parts_of(head.body).get(name)
+        part = running_computations(head.body).get(name)
         if part is None or part.phase != CLEANING:
             return
         slabs = yield Scan(SLAB, low, high, MAX_DELETED)

@@ -10,7 +10,7 @@ from rollforward.streams.graph.plan import ActivePipeline
 from rollforward.streams.model.records import NEVER
 from rollforward.streams.storage.layout import Inbox, RetiredInbox
 from rollforward.streams.storage.remote_calls import (
-    Found,
+    StoredRow,
 )
 from rollforward.streams.storage.schema import Head, Interval
 from rollforward.streams.watermarks.backpressure import (
@@ -27,7 +27,7 @@ from rollforward.streams.watermarks.retirement import Row
 class Cut:
     """What a tick has read."""
 
-    head: Found
+    head: StoredRow
     plan: ActivePipeline
     intervals: dict[tuple[str, int], Interval] = field(default_factory=dict)
     versions: dict[Any, Row] = field(default_factory=dict)  # Of intervals and sources.
@@ -76,7 +76,9 @@ class Cut:
     def has_work(self, name: str, lo: int, now_ms: int) -> bool:
         interval = self.intervals[name, lo]
         reached = max(
-            self.inputs[name], self.percentile_watermarks.get(name, 0), self.head.body.reached(name)
+            self.inputs[name],
+            self.percentile_watermarks.get(name, 0),
+            self.head.body.timer_watermark(name),
         )
         is_due = interval.due <= reached or interval.processing_due <= now_ms
         return is_due or (name, lo) in self.pending

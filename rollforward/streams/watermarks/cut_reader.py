@@ -10,10 +10,10 @@ from rollforward.streams.graph.plan import idle_of, processes_of
 from rollforward.streams.model.records import FOREVER, NEVER
 from rollforward.streams.storage.layout import Inbox, interval_of
 from rollforward.streams.storage.remote_calls import (
-    Found,
     Read,
     Snapshot,
     Steps,
+    StoredRow,
 )
 from rollforward.streams.storage.schema import Head
 from rollforward.streams.watermarks.backpressure import (
@@ -84,23 +84,27 @@ def read_cut(
     return cut
 
 
-def _read_sources(environment: Environment) -> Steps[tuple[Any, Found | None, dict[Place, Found]]]:
+def _read_sources(
+    environment: Environment,
+) -> Steps[tuple[Any, StoredRow | None, dict[Place, StoredRow]]]:
     """Return a moment, the head, and the rows of all processes of sources.
 
     Other versions of the code may have processes that this one does not know: the head has them.
     """
-    names, memories = environment.names, environment.memories
+    names, caches = environment.names, environment.caches
     while True:
-        places = processes_of(environment.pipeline, memories.get("processes", {}))
+        places = processes_of(environment.pipeline, caches.get("processes", {}))
         moment, found = yield Snapshot([names.head, *(names.source(*each) for each in places)])
         head = found[0]
         if head is None or {*processes_of(environment.pipeline, head.body.processes)} <= {*places}:
             rows = zip(places, found[1:], strict=True)
             return moment, head, {place: row for place, row in rows if row is not None}
-        memories["processes"] = head.body.processes
+        caches["processes"] = head.body.processes
 
 
-def _see_source(environment: Environment, cut: Cut, stream: str, rows: Mapping[str, Found]) -> None:
+def _see_source(
+    environment: Environment, cut: Cut, stream: str, rows: Mapping[str, StoredRow]
+) -> None:
     """Find the watermark of a source: that of the slowest of its processes that is not silent."""
     head: Head = cut.head.body
     published = head.sources.get(stream, 0)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from rollforward.streams.model.records import FOREVER
-from rollforward.streams.storage.remote_calls import Found
+from rollforward.streams.storage.remote_calls import StoredRow
 from rollforward.streams.storage.schema import Head, SourceRow
 from rollforward.streams.watermarks.backpressure import source_name
 
@@ -28,7 +28,7 @@ class Activity(NamedTuple):
 
 
 def activity_of(
-    head: Head, stream: str, rows: Mapping[str, Found], idle_ms: int, now_ms: int
+    head: Head, stream: str, rows: Mapping[str, StoredRow], idle_ms: int, now_ms: int
 ) -> Activity:
     """Return when a stream was heard, as a tick finds it."""
     last_ms = min(now_ms, max((row.body.seen_ms for row in rows.values()), default=0))
@@ -43,14 +43,14 @@ def activity_of(
 def idle_processes(
     head: Head,
     stream: str,
-    inside: Mapping[str, Found],
+    inside: Mapping[str, StoredRow],
     activity: Activity,
     idle_ms: int,
     now_ms: int,
-) -> dict[str, Found]:
+) -> dict[str, StoredRow]:
     """Return the silent ones of the processes that the watermark waits for."""
 
-    def is_silent(process: str, row: Found) -> bool:
+    def is_silent(process: str, row: StoredRow) -> bool:
         paused_at_ms = head.paused_at_ms.get(source_name(stream, process), 0)
         heard_ms = max(row.body.seen_ms, paused_at_ms)
         if heard_ms >= activity.began_ms - idle_ms:
@@ -61,8 +61,8 @@ def idle_processes(
 
 
 def left_out(
-    inside: Mapping[str, Found], silent: Mapping[str, Found], *, advances: bool
-) -> Mapping[str, Found]:
+    inside: Mapping[str, StoredRow], silent: Mapping[str, StoredRow], *, advances: bool
+) -> Mapping[str, StoredRow]:
     """Return the silent processes that the watermark does not wait for any more.
 
     If they are the last ones, it does: nobody is there who knows more.

@@ -11,7 +11,7 @@ from rollforward.streams.graph.plan import (
     REPLACING,
     RUNNING,
     Change,
-    parts_of,
+    running_computations,
     with_change,
 )
 from rollforward.streams.model.records import FOREVER, NEVER
@@ -29,17 +29,17 @@ def with_finished_changes(head: Head, rows: Mapping[Any, Row], now_ms: int) -> H
         rows: Of all intervals and sources.
     """
     noted, after = acknowledged_layout(rows), dict(head.topology)
-    for name, part in parts_of(head).items():
+    for name, part in running_computations(head).items():
         if part.phase in COMING and noted >= part.since:
-            after[name] = part._replace(phase=RUNNING, before=0, previous_outputs=())
-            change = Change(name, COMING[part.phase], part.version, part.before, now_ms)
+            after[name] = part._replace(phase=RUNNING, previous_version=0, previous_outputs=())
+            change = Change(name, COMING[part.phase], part.version, part.previous_version, now_ms)
             head = with_change(head, change)
     return head._replace(topology=after)
 
 
 def is_drained(cut: Cut, name: str) -> bool:
     """Return whether nothing lies before a computation that leaves, and nothing can come."""
-    part = cut.plan.parts[name]
+    part = cut.plan.running[name]
     if part.phase != DRAINING or any(each == name for each, _ in cut.filled):
         return False
     return acknowledged_layout(cut.versions) >= part.since
@@ -49,7 +49,7 @@ def is_waiting(cut: Cut) -> bool:
     """Return whether a further tick may bring a change on: a timer of the clock it waits for."""
     return any(
         part.phase != RUNNING and not (part.phase == DRAINING and _has_alarms(cut, name))
-        for name, part in parts_of(cut.head.body).items()
+        for name, part in running_computations(cut.head.body).items()
     )
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from rollforward.streams.graph.declaration import Declaration
 from rollforward.streams.graph.environment import Environment
-from rollforward.streams.graph.plan import under_way
+from rollforward.streams.graph.plan import has_pending_change
 from rollforward.streams.storage.layout import Inbox, RetiredInbox, retired_of
 from rollforward.streams.storage.remote_calls import Key
 from rollforward.streams.storage.schema import MAX_LEASE_MS, Head, Interval, SourceRow
@@ -65,7 +65,7 @@ def acknowledgements(
     """Return the writes that note the layout for senders that are at rest."""
     found: dict[Key, tuple[Key, Any, int]] = {}
     plan = environment.at(head)
-    changed = [(each, *row) for each, row in rows.items()] if under_way(head) else []
+    changed = [(each, *row) for each, row in rows.items()] if has_pending_change(head) else []
     for senders in (changed, *(_senders(plan, name, rows) for name in head.retired)):
         for sender, row, version in senders:
             if row.layout_version < head.layout_version and _rests(row, now_ms):

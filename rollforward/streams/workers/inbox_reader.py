@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from rollforward.streams.exchange.forwarding import scan_late
 from rollforward.streams.graph.environment import StreamConfig
 from rollforward.streams.storage.layout import Inbox
-from rollforward.streams.storage.remote_calls import Found, Scan, ScanKeys, ScanKeysMany, Steps
+from rollforward.streams.storage.remote_calls import Scan, ScanKeys, ScanKeysMany, Steps, StoredRow
 from rollforward.streams.storage.schema import (
     CHUNK,
     LATE,
@@ -27,7 +27,7 @@ from rollforward.streams.storage.schema import (
 # Of chunks beyond the first `max_chunks`; as many as those may have.
 MAX_BYTES = 5_000_000
 
-Chunks = list[tuple[str, Found]]
+Chunks = list[tuple[str, StoredRow]]
 
 
 @dataclass

@@ -19,18 +19,18 @@ from rollforward.streams.graph.plan import ActivePipeline
 from rollforward.streams.model.computation import Computation
 from rollforward.streams.model.records import FOREVER
 from rollforward.streams.storage.dedup import KnownIds
-from rollforward.streams.storage.layout import RetiredInbox, left_within
+from rollforward.streams.storage.layout import RetiredInbox, retired_within
 from rollforward.streams.storage.remote_calls import (
     ChangedError,
     Commit,
     CreateTasks,
-    Found,
     Key,
     OutcomeUnknownError,
     Pause,
     Read,
     Scan,
     Steps,
+    StoredRow,
     TooLargeError,
 )
 from rollforward.streams.storage.schema import CHUNK, Head, Interval
@@ -63,17 +63,17 @@ class CachedInterval:
 
     @property
     def bytes(self) -> int:
-        return self.store.rows.bytes + ID_BYTES * len(self.ids.seen)
+        return self.store.rows.bytes + ID_BYTES * len(self.ids.accepted)
 
 
-def evict(memories: dict[Any, Any], max_bytes: int) -> None:
+def evict(caches: dict[Any, Any], max_bytes: int) -> None:
     """Forget what is known of intervals, of those that were left longest ago first."""
-    kept = [(key, each) for key, each in list(memories.items()) if isinstance(each, CachedInterval)]
+    kept = [(key, each) for key, each in list(caches.items()) if isinstance(each, CachedInterval)]
     left = sum(memory.bytes for _, memory in kept)
     for key, memory in kept:
         if left <= max_bytes:
             return
-        memories.pop(key, None)
+        caches.pop(key, None)
         left -= memory.bytes
 
 
@@ -106,7 +106,9 @@ class LeasedInterval:
         self.interval, self.version = Interval(0), 0
         self.paused_at_ms = 0  # When the lease of another worker ends.
         self.head, self.head_read_ms = Head(), -float(FOREVER)
-        self.inbox: dict[str, Found] = {}  # What a scan has found, and nobody has taken out yet.
+        self.inbox: dict[
+            str, StoredRow
+        ] = {}  # What a scan has found, and nobody has taken out yet.
         self.plan = self.environment.at(self.head)
         self.computation: Computation = self.environment.pipeline.any_version(self.name)
         self.names = self.environment.names
@@ -131,7 +133,7 @@ class LeasedInterval:
     @property
     def reached(self) -> int:
         """The watermark that the hooks and their timers follow."""
-        return self.head.reached(self.name)
+        return self.head.timer_watermark(self.name)
 
     def _refresh(self) -> Steps[None]:
         """Know the watermarks, as another worker of this process has read them, or read them.
@@ -139,18 +141,18 @@ class LeasedInterval:
         They are only read again when they are older than they may be. An old one is only lower.
         What is sent goes by the layout of the head: never by an older one than was written under.
         """
-        now_ms, memories = self.environment.elapsed_ms(), self.environment.memories
+        now_ms, caches = self.environment.elapsed_ms(), self.environment.caches
         is_old = self.head.layout_version < self.interval.layout_version
         if 0 <= now_ms - self.head_read_ms <= self.config.watermark_ms and not is_old:
             return
-        head, read_ms = memories.get(self.names.head, (None, self.head_read_ms))
+        head, read_ms = caches.get(self.names.head, (None, self.head_read_ms))
         if is_old or not 0 <= now_ms - read_ms <= self.config.watermark_ms:
             [head] = yield Read([self.names.head])
             read_ms = now_ms
-            memories[self.names.head] = head, read_ms
+            caches[self.names.head] = head, read_ms
         self._apply_head(head, read_ms)
 
-    def _apply_head(self, head: Found, read_ms: float) -> None:
+    def _apply_head(self, head: StoredRow, read_ms: float) -> None:
         """Go by a head, unless it is older than one that this worker has gone by.
 
         Raises:
@@ -180,9 +182,9 @@ class LeasedInterval:
 
     @property
     def retired(self) -> list[RetiredInbox]:
-        return left_within(self.head, self.name, self.lo, self.interval.hi)
+        return retired_within(self.head, self.name, self.lo, self.interval.hi)
 
-    def ready(self, chunks: list[tuple[str, Found]]) -> list[tuple[str, Found]]:
+    def ready(self, chunks: list[tuple[str, StoredRow]]) -> list[tuple[str, StoredRow]]:
         """Return those of its chunks that may be worked on."""
         return ready(chunks, self.watermark) if self.name in self.head.retired else chunks
 
@@ -265,9 +267,9 @@ class LeasedInterval:
         self.inbox.clear()
         is_free: bool = yield from self.commit(Commit(), free)
         if is_free:
-            memories = self.environment.memories
-            memories[self.key] = CachedInterval(self.version, self.store, self.ids)
-            evict(memories, self.config.cache_bytes)
+            caches = self.environment.caches
+            caches[self.key] = CachedInterval(self.version, self.store, self.ids)
+            evict(caches, self.config.cache_bytes)
         return is_free
 
     def _yield_interval(self) -> Steps[None]:
@@ -323,7 +325,7 @@ class LeasedInterval:
                 self.inbox.pop(key.name, None)
         for (key, body, _), version in zip(commit.puts, versions, strict=False):
             if key.kind == CHUNK:
-                self.inbox[key.name] = Found(body, version)
+                self.inbox[key.name] = StoredRow(body, version)
 
     def _reload(self) -> Steps[None]:
         [found] = yield Read([self.key])
@@ -337,9 +339,9 @@ class LeasedInterval:
         self.store.clear()
         self.ids.clear()
 
-    def _restore(self, found: Found) -> None:
+    def _restore(self, found: StoredRow) -> None:
         """Go on with what this process knows of the interval, if nobody has written since."""
-        memory = self.environment.memories.pop(self.key, None)
+        memory = self.environment.caches.pop(self.key, None)
         if memory is not None and memory.version == found.version:
             self.store, self.ids = memory.store, memory.ids
             self.ids.horizon_ms = _horizon_ms(self.plan, self.name)

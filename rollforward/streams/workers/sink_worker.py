@@ -9,15 +9,21 @@ from rollforward.runtime.texts import storable
 from rollforward.streams.exchange.inline import sink_id
 from rollforward.streams.exchange.outgoing import Outgoing
 from rollforward.streams.execution.quarantine import (
-    MAX_DEATHS,
+    MAX_CRASHES,
     MAX_ERROR_CHARS,
     WORKERS_DIED,
-    at_fault,
+    blame_records,
 )
 from rollforward.streams.model.bundle import Counts, Effects, Failure, KeyedRecord
 from rollforward.streams.model.sink import Sink, SinkRecord
-from rollforward.streams.storage.inbox import Batch, gather
-from rollforward.streams.storage.remote_calls import Commit, Delivery, Found, Steps, UnworkableError
+from rollforward.streams.storage.inbox import Bundle, gather
+from rollforward.streams.storage.remote_calls import (
+    Commit,
+    Delivery,
+    Steps,
+    StoredRow,
+    UnworkableError,
+)
 from rollforward.streams.workers.lease import CAREFUL_AFTER
 from rollforward.streams.workers.worker import Worker
 
@@ -40,17 +46,17 @@ class SinkWorker(Worker):
         yield from self._load_ids(chunks)
         limit = min(self.limit, self.sink.max_records)
         if self.interval.crash_count >= CAREFUL_AFTER:
-            first = gather(chunks, self.ids.seen, 1, are_decoded=False)
+            first = gather(chunks, self.ids.accepted, 1, are_decoded=False)
             if not (yield from self._note_suspect(first)):
                 return True
-        if self.interval.crash_count >= MAX_DEATHS:
+        if self.interval.crash_count >= MAX_CRASHES:
             yield from self._bury(chunks, WORKERS_DIED)
             return True
         try:
-            with at_fault():
-                batch = gather(chunks, self.ids.seen, limit)
+            with blame_records():
+                batch = gather(chunks, self.ids.accepted, limit)
                 made, effects = self._made(batch)
-            self.is_behind = len(chunks) >= max_chunks or batch.is_cut(effects.taken)
+            self.is_behind = len(chunks) >= max_chunks or batch.is_cut(effects.consumed)
             yield from self._write(batch, made, effects)
         except UnworkableError as error:
             if limit == 1:
@@ -66,9 +72,9 @@ class SinkWorker(Worker):
         assert isinstance(self.computation, Sink)
         return self.computation
 
-    def _made(self, batch: Batch) -> tuple[list[Any], Effects]:
+    def _made(self, batch: Bundle) -> tuple[list[Any], Effects]:
         """Return what records became; those that become nothing have failed."""
-        made, effects = list[Any](), Effects(taken=len(batch.inputs))
+        made, effects = list[Any](), Effects(consumed=len(batch.inputs))
         for record, each in zip(_records(batch, self.sink), batch.inputs, strict=True):
             try:
                 made.append(self.sink.make(record))
@@ -77,25 +83,25 @@ class SinkWorker(Worker):
         effects.counts = Counts(records=len(made), dead=len(effects.failures))
         return made, effects
 
-    def _bury(self, chunks: Sequence[tuple[str, Found]], error: str) -> Steps[None]:
+    def _bury(self, chunks: Sequence[tuple[str, StoredRow]], error: str) -> Steps[None]:
         """Send the first record of some chunks, if one is new, to the dead letters."""
-        batch = gather(chunks, self.ids.seen, 1, are_decoded=False)
+        batch = gather(chunks, self.ids.accepted, 1, are_decoded=False)
         failures = [_failure(each, error) for each in batch.inputs]
         dead = len(failures)
-        effects = Effects(failures=failures, counts=Counts(dead=dead), taken=dead)
+        effects = Effects(failures=failures, counts=Counts(dead=dead), consumed=dead)
         yield from self._write(batch, (), effects)
 
-    def _write(self, batch: Batch, made: Sequence[Any], effects: Effects) -> Steps[None]:
+    def _write(self, batch: Bundle, made: Sequence[Any], effects: Effects) -> Steps[None]:
         commit, outgoing = Commit(), Outgoing(self.environment, self.head)
         if made:
             commit.delivery = Delivery((self.name, self.sink.version), made)
-        with at_fault():
+        with blame_records():
             interval = self._build_commit(batch, effects, commit, outgoing)
             commit.inserts += outgoing.inserts()
         yield from self.commit(commit, interval)
 
 
-def _records(batch: Batch, sink: Sink) -> list[SinkRecord]:
+def _records(batch: Bundle, sink: Sink) -> list[SinkRecord]:
     """Return the records of a batch; their ids stay when a chunk loses its first letters."""
     records = []
     for number, each in enumerate(batch.inputs):

@@ -15,21 +15,26 @@ from rollforward.streams.exchange.forwarding import ready
 from rollforward.streams.exchange.inline import InlineRun, sum_counts
 from rollforward.streams.exchange.outgoing import Outgoing
 from rollforward.streams.exchange.wakeups import schedule_wakeup, wake, wake_intervals
-from rollforward.streams.execution.bundle_runner import MAX_FIRED, run_batch
-from rollforward.streams.execution.quarantine import MAX_DEATHS, at_fault, first_due, quarantine
+from rollforward.streams.execution.bundle_runner import MAX_FIRED, run_bundle
+from rollforward.streams.execution.quarantine import (
+    MAX_CRASHES,
+    blame_records,
+    first_due,
+    quarantine,
+)
 from rollforward.streams.model.bundle import Effects, Failure, KeyedRecord
 from rollforward.streams.model.key_state import NOTHING
 from rollforward.streams.scaling.autosplit import split_if_full, split_if_large
 from rollforward.streams.scaling.load_meter import LoadMeter
 from rollforward.streams.scaling.yielding import should_yield
-from rollforward.streams.storage.inbox import Batch, gather, has_ids
+from rollforward.streams.storage.inbox import Bundle, gather, has_ids
 from rollforward.streams.storage.layout import Inbox
 from rollforward.streams.storage.remote_calls import (
     Commit,
     CreateTasks,
-    Found,
     Pause,
     Steps,
+    StoredRow,
     TooLargeError,
     UnworkableError,
 )
@@ -194,7 +199,7 @@ class Worker(LeasedInterval):
             self.limit = min(2 * self.limit, self.most)
         return True
 
-    def _load_ids(self, chunks: Sequence[tuple[str, Found]]) -> Steps[None]:
+    def _load_ids(self, chunks: Sequence[tuple[str, StoredRow]]) -> Steps[None]:
         """Know what was accepted before, if something of some chunks may have been."""
         if has_ids(chunks):
             now_ms = self.environment.now_ms()
@@ -202,24 +207,24 @@ class Worker(LeasedInterval):
             self.ids.expire(self.interval, now_ms)
 
     def _process_bundle(
-        self, chunks: Sequence[tuple[str, Found]], due: Sequence[str], now_ms: int
+        self, chunks: Sequence[tuple[str, StoredRow]], due: Sequence[str], now_ms: int
     ) -> Steps[None]:
         """Gather a batch, run its hooks, and commit it.
 
         Raises:
             UnworkableError: nothing was committed.
         """
-        with at_fault():
-            batch = gather(chunks, self.ids.seen, self._max_inputs(due))
+        with blame_records():
+            batch = gather(chunks, self.ids.accepted, self._max_inputs(due))
         keys = dict.fromkeys([*due[: self.limit], *[each.key for each in batch.inputs]])
         yield from self.store.load(self.interval, keys, (), max_bytes=MAX_LOADED_BYTES)
         if not (yield from self._note_suspect(batch, due, now_ms)):
             return
-        with at_fault():
+        with blame_records():
             effects = self._process(batch.inputs, due, now_ms)
         yield from self._finish(batch, effects)
 
-    def _note_suspect(self, batch: Batch, due: Sequence[str] = (), now_ms: int = 0) -> Steps[bool]:
+    def _note_suspect(self, batch: Bundle, due: Sequence[str] = (), now_ms: int = 0) -> Steps[bool]:
         """Note what is worked on alone next, if workers have died: deaths count against that.
 
         An older record may come, and stand before the one that kills. Returns False if the note may
@@ -251,7 +256,7 @@ class Worker(LeasedInterval):
     def _shrink_bundle(
         self,
         error: UnworkableError,
-        chunks: Sequence[tuple[str, Found]],
+        chunks: Sequence[tuple[str, StoredRow]],
         due: Sequence[str],
         now_ms: int,
     ) -> Steps[None]:
@@ -268,7 +273,7 @@ class Worker(LeasedInterval):
         else:
             self.environment.warn(f"{self.name} gives up what nobody can work on: {error}")
             most = self._max_inputs(due)
-            batch = gather(chunks, self.ids.seen, most, are_decoded=False)
+            batch = gather(chunks, self.ids.accepted, most, are_decoded=False)
             effects = self._quarantined(
                 batch.inputs, due, now_ms, str(error) or type(error).__name__
             )
@@ -285,7 +290,7 @@ class Worker(LeasedInterval):
 
     def _process(self, inputs: Sequence[KeyedRecord], due: Sequence[str], now_ms: int) -> Effects:
         """Return what some timers and records lead to; what its workers do not survive is dead."""
-        if self.interval.crash_count >= MAX_DEATHS and (due or inputs):
+        if self.interval.crash_count >= MAX_CRASHES and (due or inputs):
             given_up = self._quarantined(inputs, due, now_ms)
             if given_up is not None:
                 return given_up
@@ -295,7 +300,7 @@ class Worker(LeasedInterval):
         elapsed_ms, hooks_ms = self.environment.elapsed_ms, self.config.hooks_ms
         began_ms = elapsed_ms()
         keys = dict.fromkeys([*due, *[each.key for each in inputs]])
-        return run_batch(
+        return run_bundle(
             self.computation,
             self.store.states(self.interval, keys),
             inputs,
@@ -307,14 +312,14 @@ class Worker(LeasedInterval):
             max_fired=MAX_FIRED if self.limit >= self.config.max_records else self.limit,
         )
 
-    def _finish(self, batch: Batch, effects: Effects) -> Steps[None]:
+    def _finish(self, batch: Bundle, effects: Effects) -> Steps[None]:
         """Commit a batch, then wake those who got something."""
         commit, outgoing, processing_due = (
             Commit(),
             Outgoing(self.environment, self.head),
             self.interval.processing_due,
         )
-        with at_fault():
+        with blame_records():
             interval = self._build_commit(batch, effects, commit, outgoing)
             commit.inserts += outgoing.inserts()
         commit_ms = self.environment.elapsed_ms()
@@ -322,11 +327,11 @@ class Worker(LeasedInterval):
         self.wakeups.schedule(outgoing.destinations)
         yield from self.commit(commit, interval)
         now_ms = self.environment.elapsed_ms()
-        keys = [each.key for each in batch.inputs[: effects.taken]]
-        is_behind = self.reader.is_full or batch.is_cut(effects.taken)
+        keys = [each.key for each in batch.inputs[: effects.consumed]]
+        is_behind = self.reader.is_full or batch.is_cut(effects.consumed)
         self.meter.round(now_ms - self.round_ms, now_ms - commit_ms, keys, behind=is_behind)
         self.is_behind = is_behind or self.interval.due <= self.reached
-        self.was_large = effects.taken >= LARGE_BATCH
+        self.was_large = effects.consumed >= LARGE_BATCH
         yield from self.wakeups.flush_if_due()
         if self.interval.processing_due != processing_due:
             yield from schedule_wakeup(
@@ -334,7 +339,7 @@ class Worker(LeasedInterval):
             )
 
     def _build_commit(
-        self, batch: Batch, effects: Effects, commit: Commit, outgoing: Outgoing
+        self, batch: Bundle, effects: Effects, commit: Commit, outgoing: Outgoing
     ) -> Interval:
         """Add to a commit and its mail what a batch leads to; return the interval as it is then."""
         now_ms, was, counts = self.environment.now_ms(), self.interval, effects.counts
@@ -345,7 +350,7 @@ class Worker(LeasedInterval):
         unkeyed = outgoing.dead
         for failure in effects.failures:
             outgoing.add_dead_letter(self._dead(failure, now_ms))
-        repeated, accepted = batch.take(effects.taken, commit)
+        repeated, accepted = batch.take(effects.consumed, commit)
         slabs = self.store.change(was, effects.keys, commit)
         ids = self.ids.change(was, accepted, now_ms, commit) if accepted else was.ids
         return was._replace(
@@ -372,7 +377,7 @@ class Worker(LeasedInterval):
         return self.passes and self.interval.crash_count < CAREFUL_AFTER
 
     def _dead(self, failure: Failure, now_ms: int) -> DeadRow:
-        what = failure.what
+        what = failure.input
         if isinstance(what, KeyedRecord):
             letter = InboxRecord(what.key, what.timestamp_ms, what.stream, what.id, what.text)
             return DeadRow(self.name, failure.key, failure.error, now_ms, letter)

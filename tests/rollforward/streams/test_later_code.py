@@ -10,11 +10,11 @@ import pytest
 
 from rollforward.streams import Computation, Context, Pipeline, PushSource, Record
 from rollforward.streams.coordinator import tick
-from rollforward.streams.graph.plan import history_of, parts_of
+from rollforward.streams.graph.plan import history_of, running_computations
 from rollforward.streams.model.errors import BadLayoutError, MissingCodeError
 from rollforward.streams.scaling.resharding import split
 from rollforward.streams.storage.layout import retired_of
-from rollforward.streams.storage.remote_calls import Found
+from rollforward.streams.storage.remote_calls import StoredRow
 from rollforward.streams.storage.schema import (
     CHUNK,
     DEAD,
@@ -74,9 +74,9 @@ def test_fields_of_later_code_outlast_pushes_ticks_and_workers() -> None:
     desk.push(Came("1", "a", 1))
     rows = desk.simulation.store.rows
     for key in [key for key in rows if key.kind in (HEAD, INTERVAL, SOURCE)]:
-        rows[key] = Found(rows[key].body._replace(rest=LATER), rows[key].version)
+        rows[key] = StoredRow(rows[key].body._replace(rest=LATER), rows[key].version)
     for machine in desk.simulation.machines:
-        machine.memories.clear()
+        machine.caches.clear()
 
     desk.push(Came("2", "a", 30_000))
     desk.run()
@@ -97,7 +97,7 @@ def test_fields_of_later_code_outlast_pushes_ticks_and_workers() -> None:
         (INTERVAL, {"hi": 9, "slabs": [[0] * 20], "ids": []}),
         (INTERVAL, {"hi": 9, "slabs": [], "ids": [[1] * 20]}),
         (INTERVAL, {"hi": 9, "slabs": [], "ids": [], "load": [0] * 20}),
-        (DEAD, {"computation": "c", "key": "", "error": "", "since_ms": 1, "letter": [1] * 20}),
+        (DEAD, {"computation": "c", "key": "", "error": "", "since_ms": 1, "record": [1] * 20}),
     ],
 )
 def test_a_row_of_which_something_would_be_dropped_is_left_to_later_code(
@@ -111,7 +111,7 @@ def test_a_row_of_which_something_would_be_dropped_is_left_to_later_code(
 def test_a_head_of_which_something_would_be_dropped_is_left_to_later_code() -> None:
     """G15: computations, changes and inboxes that were left stand in it by their places."""
     head = Head(topology={"c": [1] * 20}, history=[[1] * 20], retired={"c": [[1] * 20]})
-    for look in (parts_of, history_of, lambda of: retired_of(of, "c")):
+    for look in (running_computations, history_of, lambda of: retired_of(of, "c")):
         with pytest.raises(MissingCodeError, match="later code"):
             look(head)
 

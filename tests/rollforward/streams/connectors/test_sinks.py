@@ -201,12 +201,12 @@ class Lines(Sink):
 
     max_records = 4
 
-    def write(self, clients: Clients, made: Sequence[Any]) -> None:
-        if any(record.value == "bad" for record in made):
+    def write(self, clients: Clients, values: Sequence[Any]) -> None:
+        if any(record.value == "bad" for record in values):
             raise ValueError("no line")
-        if any(record.value == "lost" for record in made):
+        if any(record.value == "lost" for record in values):
             raise rpc_errors.FailedPrecondition("no matching index found")
-        for record in made:
+        for record in values:
             SunkLine(id=record.id, text=record.value).put()
 
 
@@ -245,11 +245,11 @@ def test_a_test_without_services_sees_what_a_sink_makes() -> None:
     test = StreamTest(pipeline)
     for each in visits("a", "b"):
         test.push("visits", each.value, each.timestamp_ms)
-    assert [note.label for note in test.made("visits-sink")] == ["a", "b"]
+    assert [note.label for note in test.sink_output("visits-sink")] == ["a", "b"]
     test.push("visits", {"no": "label"}, 1)
     with pytest.raises(KeyError):
-        test.made("visits-sink")
-    assert test.made("visits-sink") == []
+        test.sink_output("visits-sink")
+    assert test.sink_output("visits-sink") == []
 
 
 def test_a_sink_belongs_to_one_pipeline_and_brings_its_tasks() -> None:

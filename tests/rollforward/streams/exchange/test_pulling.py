@@ -10,7 +10,7 @@ import pytest
 from rollforward.streams import Computation, Context, Pipeline, Pulled, PullSource, Record
 from rollforward.streams.connectors.sinks import EffectSink
 from rollforward.streams.exchange.pulling import GATHER_MS, MAX_GATHERED_BYTES, MAX_PULLED, pull
-from rollforward.streams.storage.remote_calls import Commit, Fetch, Found
+from rollforward.streams.storage.remote_calls import Commit, Fetch, StoredRow
 from rollforward.streams.storage.schema import SourceRow
 from tests.rollforward.streams.simulator.driver import Desk
 
@@ -50,7 +50,7 @@ def pipeline_of(lines: Lines, **more: Any) -> Pipeline:
 
 
 def source_row(desk: Desk) -> SourceRow:
-    found: Found = desk.simulation.store.rows[desk.environment.names.source("lines", "")]
+    found: StoredRow = desk.simulation.store.rows[desk.environment.names.source("lines", "")]
     row: SourceRow = found.body
     return row
 

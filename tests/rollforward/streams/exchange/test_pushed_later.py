@@ -17,7 +17,14 @@ from rollforward.outbox.entities import OutboxTask
 from rollforward.streams import FOREVER, Pipeline, PushSource
 from rollforward.streams.exchange.ingest import IngestRequest, incoming_record, ingest
 from rollforward.streams.pipeline import push_task
-from rollforward.streams.storage.remote_calls import Commit, Found, Key, Pause, Read, RepeatedError
+from rollforward.streams.storage.remote_calls import (
+    Commit,
+    Key,
+    Pause,
+    Read,
+    RepeatedError,
+    StoredRow,
+)
 from rollforward.streams.storage.schema import OUTBOX
 from tests.infra.faults.explorer import Explorer
 from tests.infra.faults.injection import KINDS, OVERLAP
@@ -155,7 +162,7 @@ class Later(Schedule):
         self.clients.clear()
         self.receipts = [Key(OUTBOX, record["id"]) for record in self.records]
         for receipt in self.receipts:
-            simulation.store.rows[receipt] = Found(None, 1)
+            simulation.store.rows[receipt] = StoredRow(None, 1)
         simulation.users[:] = [
             partial(self._deliver, number, chance.choice((0, 1, 20, 600)))
             for number in range(len(self.records))

@@ -42,7 +42,7 @@ ONE = Pipeline("p", Count, intervals=1, sources=[PushSource("in", disorder=timed
 def tick_that_sees_no_chunk(desk: Desk) -> None:
     """Move the watermarks while each inbox seems to be empty."""
     look = desk.simulation.acts[ScanKeysMany]
-    desk.simulation.acts[ScanKeysMany] = lambda call: [[] for _ in call.peeks]
+    desk.simulation.acts[ScanKeysMany] = lambda call: [[] for _ in call.scans]
     desk.do(tick(desk.environment))
     desk.simulation.acts[ScanKeysMany] = look
 

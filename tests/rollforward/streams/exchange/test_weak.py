@@ -30,7 +30,7 @@ from rollforward.streams.model.errors import NotIdempotentError, WeakError
 from rollforward.streams.model.sink import Sink
 from rollforward.streams.scaling.resharding import split
 from rollforward.streams.storage.inbox import has_ids
-from rollforward.streams.storage.remote_calls import CallEffects, Commit, Found, TooLargeError
+from rollforward.streams.storage.remote_calls import CallEffects, Commit, StoredRow, TooLargeError
 from rollforward.streams.storage.schema import CHUNK, DEAD, InboxRecord, Interval
 from tests.infra.world import Services
 from tests.rollforward.streams.harness import PACE, stream_world
@@ -280,8 +280,8 @@ def test_an_inbox_that_was_left_waits_for_senders_in_front_of_weak_stages() -> N
 def test_a_chunk_has_ids_if_any_of_its_letters_has() -> None:
     """G1: behind a weak stage pushed records stand beside others."""
     letters = tuple(InboxRecord("k", 0, "in", id_, "{}") for id_ in ("", "r-1"))
-    assert has_ids([("n", Found(letters, 1))])
-    assert not has_ids([("n", Found(letters[:1], 1))])
+    assert has_ids([("n", StoredRow(letters, 1))])
+    assert not has_ids([("n", StoredRow(letters[:1], 1))])
 
 
 def test_what_is_too_large_behind_a_weak_stage_is_let_in_as_it_came() -> None:
@@ -393,10 +393,10 @@ def test_sinks_that_hang_take_a_few_threads_and_no_more() -> None:
 
 def test_pulled_records_have_names_at_weak_sinks_and_need_no_ids_elsewhere() -> None:
     """G14: a read that is repeated finds the same records, under the same names."""
-    assert PIPELINE.handed == frozenset()
+    assert PIPELINE.weak_sink_streams == frozenset()
     source = PullSource("in", lambda clients, position, limit: None)  # type: ignore[arg-type, return-value]
     sink = EffectSink("passed", nothing, weak=True)
     pipeline = Pipeline("weak", Pass, sources=[source], sinks=[sink])
-    assert pipeline.handed == {"in"}
+    assert pipeline.weak_sink_streams == {"in"}
     assert pipeline.dedup_ms("pass") == 0
     assert PIPELINE.dedup_ms("seen") == PIPELINE.dedup_ms("pass") > 0

@@ -10,7 +10,7 @@ from rollforward.streams import Context, Pipeline, Pulled, PullSource, Record
 from rollforward.streams.connectors.sinks import EffectSink
 from rollforward.streams.exchange.ingest import MAX_PASSES
 from rollforward.streams.exchange.pulling import pull
-from rollforward.streams.execution.quarantine import MAX_DEATHS
+from rollforward.streams.execution.quarantine import MAX_CRASHES
 from rollforward.streams.model.sink import SinkRecord
 from rollforward.streams.storage.schema import CHUNK, DEAD
 from rollforward.streams.workers.lease import CAREFUL_AFTER
@@ -52,13 +52,13 @@ def test_a_record_that_kills_its_source_at_a_weak_stage_is_a_dead_letter_in_the_
             crash_count += 1
             assert crash_count <= MAX_PASSES
             for machine in desk.simulation.machines:
-                machine.memories.clear()
+                machine.caches.clear()
 
     desk.run()
 
     assert (crash_count, desk.simulation.counts["killed"]) == (
         MAX_PASSES,
-        CAREFUL_AFTER + MAX_DEATHS,
+        CAREFUL_AFTER + MAX_CRASHES,
     )
     assert len(desk.rows(DEAD)) == 1
     assert [desk.state("seen", key) for key in keys] == [{"seen": 1}, {}, {"seen": 1}]
@@ -94,7 +94,7 @@ def test_records_of_two_sinks_and_of_two_pipelines_have_different_ids(slow_sinks
         simulation = desk.simulation
         simulation.slow_sinks, simulation.worker = slow_sinks, SinkWorker
         simulation.store.on_commit = lambda commit, before: acted.extend(
-            commit.delivery.made if commit.delivery is not None else ()
+            commit.delivery.values if commit.delivery is not None else ()
         )
 
         desk.do(pull(desk.environment, "in"))

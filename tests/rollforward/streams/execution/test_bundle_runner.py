@@ -13,13 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rollforward.streams import Computation, Context, Pipeline, PushSource, Record, Timer
-from rollforward.streams.execution.bundle_runner import MAX_PRODUCED_BYTES, run_batch
+from rollforward.streams.execution.bundle_runner import MAX_PRODUCED_BYTES, run_bundle
 from rollforward.streams.model.bundle import KeyedRecord
 from rollforward.streams.model.key_state import NOTHING, KeyState, SetTimer
 from rollforward.streams.model.records import NEVER
 from rollforward.streams.operators.fused import Fused
-from rollforward.streams.storage.inbox import Batch, gather, inputs_of
-from rollforward.streams.storage.remote_calls import Commit, Found, TooLargeError
+from rollforward.streams.storage.inbox import Bundle, gather, inputs_of
+from rollforward.streams.storage.remote_calls import Commit, StoredRow, TooLargeError
 from rollforward.streams.storage.schema import CHUNK, LATE, InboxRecord, Slab, SlabBody, fingerprint
 from rollforward.streams.storage.serde import dump, load
 from rollforward.streams.storage.state_cache import TIMER_BYTES, size_of
@@ -63,7 +63,7 @@ def test_a_batch_has_what_is_new_up_to_a_number(
 ) -> None:
     """And takes out of its inbox what it was, and no more."""
     chunks = [
-        (f"p:c:0000:{int(is_late)}:{n + 1:015d}:id.{n}.1.1", Found(body, n))
+        (f"p:c:0000:{int(is_late)}:{n + 1:015d}:id.{n}.1.1", StoredRow(body, n))
         for n, (is_late, body) in enumerate(written)
         if body
     ]
@@ -80,9 +80,11 @@ def test_a_batch_has_what_is_new_up_to_a_number(
         assert batch.is_cut(count) == expected.is_cut(count)
 
 
-def one_by_one(chunks: Sequence[tuple[str, Found]], known: Collection[str], limit: int) -> Batch:
+def one_by_one(
+    chunks: Sequence[tuple[str, StoredRow]], known: Collection[str], limit: int
+) -> Bundle:
     """Gather letters one by one."""
-    batch, met = Batch(chunks), set[str]()
+    batch, met = Bundle(chunks), set[str]()
     for number, (name, found) in enumerate(chunks):
         for place, letter in enumerate(found.body):
             if len(batch.inputs) >= limit:
@@ -159,7 +161,7 @@ def test_a_hook_that_ends_well_in_the_end_has_counted_once(failures: int) -> Non
     before = {"k": KeyState('{"seen":4}')}
     inputs = inputs_of([InboxRecord("k", 1, "in", "", "{}")], late_at=0)
 
-    effects = run_batch(Flaky(), before, inputs, watermark=0, now_ms=0)
+    effects = run_bundle(Flaky(), before, inputs, watermark=0, now_ms=0)
 
     assert (effects.counts.records, effects.counts.produced, effects.counts.dead) == (1, 1, 0)
     assert effects.keys == {"k": KeyState('{"seen":5}')}
@@ -181,9 +183,9 @@ def test_what_failed_attempts_have_written_leaves_no_less_room() -> None:
 
     inputs = inputs_of([InboxRecord("k", at, "in", "", "{}") for at in (1, 2)], late_at=0)
 
-    effects = run_batch(Wordy(), {}, inputs, watermark=0, now_ms=0)
+    effects = run_bundle(Wordy(), {}, inputs, watermark=0, now_ms=0)
 
-    assert (effects.taken, effects.counts.records, effects.counts.dead) == (2, 1, 1)
+    assert (effects.consumed, effects.counts.records, effects.counts.dead) == (2, 1, 1)
 
 
 def test_a_batch_fires_one_timer_however_late_it_begins() -> None:
@@ -196,7 +198,7 @@ def test_a_batch_fires_one_timer_however_late_it_begins() -> None:
             fired.append(timer.at_ms)
 
     for at in (1, 2):
-        effects = run_batch(
+        effects = run_bundle(
             Alarm(), {"k": left}, watermark=3, now_ms=0, due=["k"], is_over=lambda: True
         )
         assert fired[at - 1 :] == [at]
@@ -311,7 +313,7 @@ def test_a_batch_leaves_nothing_for_the_garbage_collector(computation: Computati
     try:
         for value in ("good", "poison"):
             inputs = inputs_of([InboxRecord("k", 1, "in", "", json.dumps(value))], late_at=0)
-            run_batch(computation, {}, inputs, watermark=0, now_ms=0)
+            run_bundle(computation, {}, inputs, watermark=0, now_ms=0)
         assert len(Fragile.seen) == 5  # Poison is tried once, and then carefully.
         assert all(each() is None for each in Fragile.seen)
     finally:

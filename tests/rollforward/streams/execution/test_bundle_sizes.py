@@ -57,13 +57,13 @@ def test_a_batch_reads_no_more_of_large_states_than_there_is_room_for(
     for again in range(2):
         desk.push(*(Came(f"{again} {key}", key, 1) for key in keys), watermark=1)
         for machine in desk.simulation.machines:
-            machine.memories.clear()
+            machine.caches.clear()
         counts = reads_between_commits(desk, LARGE)
         desk.run()
     assert 50 < max(counts) < 200
 
     for machine in desk.simulation.machines:
-        machine.memories.clear()
+        machine.caches.clear()
     counts = reads_between_commits(desk, LARGE)
     desk.push(watermark=20_000)
     desk.run()
@@ -100,7 +100,7 @@ def test_a_large_state_is_written_when_it_has_changed(what: str, kinds: set[str]
     desk.push(Came("1", "a", 1), what="write", id="1", watermark=1)
     desk.run()
     for machine in desk.simulation.machines:
-        machine.memories.clear()
+        machine.caches.clear()
     done = commits(desk)
 
     for n in (2, 3):
@@ -123,7 +123,7 @@ def test_timers_of_many_slabs_fire_some_slabs_at_a_time(monkeypatch: pytest.Monk
     desk.run()
     assert len(desk.interval("orders").slabs) > 20
     for machine in desk.simulation.machines:
-        machine.memories.clear()
+        machine.caches.clear()
     counts = reads_between_commits(desk, SLAB)
 
     desk.push(*(Came(f"2 {key}", key, 20_000) for key in keys), watermark=20_000)

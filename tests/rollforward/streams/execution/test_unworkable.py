@@ -26,7 +26,7 @@ from rollforward.streams import (
 )
 from rollforward.streams.exchange.outgoing import Outgoing
 from rollforward.streams.exchange.pulling import pull
-from rollforward.streams.execution.bundle_runner import _Batch
+from rollforward.streams.execution.bundle_runner import _BundleRunner
 from rollforward.streams.model.errors import BadRecordError
 from rollforward.streams.model.records import check_key, value_text
 from rollforward.streams.model.sink import Sink
@@ -112,14 +112,14 @@ def undecoded(desk: Desk, patch: pytest.MonkeyPatch) -> None:
 
 def untaken(desk: Desk, patch: pytest.MonkeyPatch) -> None:
     """Something beside the hooks raises."""
-    real: Callable[..., None] = _Batch._take
+    real: Callable[..., None] = _BundleRunner._take
 
     def take(self: Any, each: Any) -> None:
         if is_bad(each.text):
             raise KeyError("bad")
         real(self, each)
 
-    patch.setattr(_Batch, "_take", take)
+    patch.setattr(_BundleRunner, "_take", take)
 
 
 def unsent(desk: Desk, patch: pytest.MonkeyPatch) -> None:
@@ -168,11 +168,11 @@ def test_what_nobody_can_work_on_is_a_dead_letter_and_the_others_go_on(
     [letter] = dead(desk)
     assert (letter.computation, letter.key) == ("handing", "a")
     assert letter.error
-    if letter.letter is None:
+    if letter.record is None:
         assert (letter.tag, letter.timestamp_ms) == ("t41", 41)
     else:
-        assert json.loads(letter.letter.text) == {"k": "a", "to": "bad"}
-        assert (letter.letter.id, letter.letter.timestamp_ms) == ("r41", 41)
+        assert json.loads(letter.record.text) == {"k": "a", "to": "bad"}
+        assert (letter.record.id, letter.record.timestamp_ms) == ("r41", 41)
     assert desk.state("handing", "a")["seen"] == 59
     assert desk.state("reading", "x") == {"seen": 59}
     assert desk.rows(CHUNK) == []
@@ -206,7 +206,7 @@ def test_a_sink_goes_on_behind_a_record_that_cannot_be_decoded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     class Printing(Sink):
-        def write(self, clients: Any, made: Any) -> None:
+        def write(self, clients: Any, values: Any) -> None:
             raise NotImplementedError
 
     desk = desk_of(Printing("in", name="printing"))
@@ -219,8 +219,8 @@ def test_a_sink_goes_on_behind_a_record_that_cannot_be_decoded(
     interval = desk.interval("printing")
     assert (interval.records, interval.dead, desk.rows(CHUNK)) == (8, 1, [])
     [letter] = dead(desk)
-    assert letter.letter is not None
-    assert letter.letter.id == "r3"
+    assert letter.record is not None
+    assert letter.record.id == "r3"
 
 
 def test_a_worker_without_memory_is_held_to_have_died() -> None:
@@ -337,8 +337,8 @@ def test_what_a_reader_finds_that_is_no_record_is_a_dead_letter_and_it_reads_on(
     [letter] = dead(desk)
     assert (letter.computation, letter.key) == ("handing", "")
     assert "no record: " in letter.error or "no key: " in letter.error
-    assert letter.letter is not None
-    assert len(json.dumps(json.loads(letter.letter.text))) < 200_000
+    assert letter.record is not None
+    assert len(json.dumps(json.loads(letter.record.text))) < 200_000
     assert desk.status().sources["log"].records == 21
 
 

@@ -14,7 +14,7 @@ from rollforward.streams.model.slots import SLOTS, slot_of
 from rollforward.streams.scaling.load_meter import STALE_MS
 from rollforward.streams.scaling.resharding import merge, split, split_by_keys
 from rollforward.streams.storage import state_store
-from rollforward.streams.storage.remote_calls import Found, Read
+from rollforward.streams.storage.remote_calls import Read, StoredRow
 from rollforward.streams.storage.schema import HEAD, INTERVAL, LARGE, SLAB, DeadRow, Load, Names
 from tests.rollforward.streams.simulator.driver import Came, Desk
 from tests.rollforward.streams.test_failures import key_of
@@ -184,7 +184,7 @@ def test_dead_letters_of_a_pipeline_of_a_longer_name_are_not_its_own(desk: Desk)
     """Two pipelines of one app may have names that begin alike."""
     for pipeline in ("kep", "kept", "kept2"):
         key = Names(pipeline).dead("kept", "id")
-        desk.simulation.store.rows[key] = Found(DeadRow("kept", "k", pipeline, 0), 1)
+        desk.simulation.store.rows[key] = StoredRow(DeadRow("kept", "k", pipeline, 0), 1)
 
     [letter] = desk.do(dead_letters(desk.environment, 10))
 

@@ -181,7 +181,7 @@ def test_what_cannot_be_is_refused_and_leaves_nothing(do: Any) -> None:
 
     [(computation, failure)] = test.dead
     assert computation == "recorded"
-    assert failure.what.timestamp_ms == 1_000  # type: ignore[union-attr]
+    assert failure.input.timestamp_ms == 1_000  # type: ignore[union-attr]
     assert [output.value for output in test.read("out")] == ["begun"]
     assert test.state("recorded", "k") == {"seen": 1, "kept": [2]}
 
@@ -202,7 +202,7 @@ def test_an_output_or_a_state_that_is_not_json_or_too_large_is_refused(bad: Any)
     for at in range(3):
         test.push("orders", {}, timestamp_ms=at)
 
-    assert [failure.what.timestamp_ms for _, failure in test.dead] == [1, 2]  # type: ignore[union-attr]
+    assert [failure.input.timestamp_ms for _, failure in test.dead] == [1, 2]  # type: ignore[union-attr]
     assert test.state("bad", "k") == {"seen": 1}
 
 

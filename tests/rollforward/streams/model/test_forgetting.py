@@ -69,7 +69,7 @@ def test_what_lies_still_is_kept_and_nobody_spins_when_a_time_to_live_is_taken_a
     desk.run()
     desk.simulation.pipeline = desk.pipeline = Pipeline("p", Edited, intervals=1, sources=[SOURCE])
     for machine in desk.simulation.machines:
-        machine.memories.clear()
+        machine.caches.clear()
 
     desk.push(Came("2", "b", 50_000), watermark=50_000)
     desk.run()

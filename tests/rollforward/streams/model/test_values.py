@@ -144,7 +144,7 @@ class Refusing(Sink):
         record.value["when"] = datetime.fromtimestamp(record.timestamp_ms, UTC)
         raise ValueError("poison")
 
-    def write(self, clients: Any, made: Any) -> None:
+    def write(self, clients: Any, values: Any) -> None:
         raise NotImplementedError
 
 
@@ -158,7 +158,7 @@ def push(desk: Desk, id_: str, **more: Any) -> None:
 
 def dead(desk: Desk) -> list[Any]:
     rows = desk.simulation.store.rows
-    return [json.loads(row.body.letter.text) for key, row in rows.items() if key.kind == DEAD]
+    return [json.loads(row.body.record.text) for key, row in rows.items() if key.kind == DEAD]
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rollforward.streams import Computation, Context, Pipeline, Record, StreamTest, Timer
-from rollforward.streams.execution.bundle_runner import run_batch
+from rollforward.streams.execution.bundle_runner import run_bundle
 from rollforward.streams.model.key_state import KeyState, SetTimer
 from rollforward.streams.operators.fused import Fused
 from rollforward.streams.operators.windows import Tumbling, Windowed
@@ -156,7 +156,7 @@ def test_a_late_timer_does_not_move_a_later_parts_watermark_back() -> None:
         "spread:2": SetTimer(500, False, 500, False),
     }
     state = KeyState(waiting, timers)
-    effects = run_batch(fused, {"a": state}, watermark=900, now_ms=0, due=["a"])
+    effects = run_bundle(fused, {"a": state}, watermark=900, now_ms=0, due=["a"])
 
     assert [each.text for each in effects.productions] == [
         "[100,500,true,false]", "[500,500,false,false]",
@@ -241,7 +241,7 @@ def test_a_hook_that_fails_undoes_what_all_parts_have_done_and_takes_no_neighbou
     assert [each.value for each in test.read("out")] == [inputs[0]] * 2
     assert test.state("fused", "a") == {"spread": {"seen": 2}, "fails": {"seen": 2}}
     [(name, failure)] = test.dead
-    assert (name, failure.what[1], failure.error) == ("fused", inputs[1], "ValueError: poison")
+    assert (name, failure.input[1], failure.error) == ("fused", inputs[1], "ValueError: poison")
 
 
 def test_a_timer_whose_record_fails_is_the_dead_letter() -> None:
@@ -251,7 +251,7 @@ def test_a_timer_whose_record_fails_is_the_dead_letter() -> None:
     test.close()
 
     [(_, failure)] = test.dead
-    assert failure.what[0] == "spread:1"
+    assert failure.input[0] == "spread:1"
     assert list(test.state("fused", "a")["spread"]["waiting"]) == ["1"]
     assert test.read("out") == []
 
@@ -374,7 +374,7 @@ def late_of(*parts: type[Computation]) -> tuple[StreamTest, Any]:
     test.advance_watermark(20)
     test.push("in", {"k": "a", "waits": [0]}, timestamp_ms=10)
     inputs = inputs_of([InboxRecord("a", 10, "in", "", '{"k":"a","waits":[0]}')], late_at=1)
-    return test, run_batch(fused, {}, inputs, watermark=20, now_ms=0).counts
+    return test, run_bundle(fused, {}, inputs, watermark=20, now_ms=0).counts
 
 
 def test_a_late_record_that_its_part_drops_counts_as_late() -> None:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import pytest
 
 from rollforward.streams import Computation, Context, Pipeline, PushSource, Record, StreamTest
-from rollforward.streams.graph.plan import parts_of
+from rollforward.streams.graph.plan import running_computations
 from rollforward.streams.model.errors import UnreadableStateError
 from rollforward.streams.model.state import JsonCodec
 from rollforward.streams.operators.fused import Fused
@@ -115,7 +115,7 @@ def test_parts_do_not_take_the_place_of_what_was_not_fused(
     with pytest.raises(UnreadableStateError, match=why):
         desk.do(replace(desk.environment, "fused", 2))
 
-    assert parts_of(desk.head)["fused"].version == 1
+    assert running_computations(desk.head)["fused"].version == 1
 
 
 # What cannot be fused

@@ -10,7 +10,7 @@ import pytest
 from rollforward.streams import Computation
 from rollforward.streams.graph import plan
 from rollforward.streams.model.records import FOREVER
-from rollforward.streams.storage.remote_calls import Commit, Found
+from rollforward.streams.storage.remote_calls import Commit, StoredRow
 from rollforward.streams.storage.schema import Head
 from rollforward.streams.topology import changes, teardown
 from rollforward.streams.watermarks import phases
@@ -74,7 +74,7 @@ def workers_keep_their_version(schedule: Any, patch: pytest.MonkeyPatch) -> None
     """A worker runs the version that ran when it took its interval."""
 
     class Stubborn(Worker):
-        def _apply_head(self, head: Found, read_ms: float) -> None:
+        def _apply_head(self, head: StoredRow, read_ms: float) -> None:
             before, is_owner = self.computation, bool(self.interval.owner)
             super()._apply_head(head, read_ms)
             if is_owner:

@@ -97,4 +97,4 @@ def percentile_stays(schedule: Schedule, patch: pytest.MonkeyPatch) -> None:
     def reached(head: Head, computation: str) -> int:
         return head.percentile_watermarks.get(computation, head.inputs.get(computation, 0))
 
-    patch.setattr(Head, "reached", reached)
+    patch.setattr(Head, "timer_watermark", reached)

@@ -190,7 +190,7 @@ def two_commits(schedule: Schedule, patch: pytest.MonkeyPatch) -> None:
 
 def used_values(schedule: Schedule, patch: pytest.MonkeyPatch) -> None:
     """A batch that is run again has the values that its first run has changed."""
-    patch.setattr(bundle_runner, "_anew", lambda what, told: told)
+    patch.setattr(bundle_runner, "_fresh_value", lambda input_, argument: argument)
 
 
 def never_gives_up(schedule: Schedule, patch: pytest.MonkeyPatch) -> None:
@@ -233,9 +233,9 @@ def _tick_by(early: Any, environment: Environment, *why: str | int) -> Steps:
             return None
         if isinstance(call, ScanKeysMany):
             if early is None:
-                yield from _read_timers(environment, call.peeks[0].low.split(":")[1], known)
+                yield from _read_timers(environment, call.scans[0].low.split(":")[1], known)
                 return None
-            return ([known[each.low[:-20]] for each in call.peeks],)
+            return ([known[each.low[:-20]] for each in call.scans],)
         key = call.keys[0] if isinstance(call, Read) else getattr(call, "low", "")[:-20]
         return (known[key],) if key in known else None
 

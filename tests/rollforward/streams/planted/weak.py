@@ -11,7 +11,7 @@ import pytest
 from rollforward.streams.exchange import ingest, inline
 from rollforward.streams.exchange.inline import InlineRun
 from rollforward.streams.execution import bundle_runner
-from rollforward.streams.execution.bundle_runner import run_batch
+from rollforward.streams.execution.bundle_runner import run_bundle
 from rollforward.streams.model.bundle import Target
 from rollforward.streams.storage.inbox import inputs_of
 from rollforward.streams.storage.remote_calls import Attempt, Commit
@@ -51,7 +51,7 @@ def late_passes(schedule: Weak, patch: pytest.MonkeyPatch) -> None:
             real(self, target, letter, late_at=late_at)
             return
         inputs = inputs_of([letter], late_at=1)
-        effects = run_batch(stage, {}, inputs, watermark=0, now_ms=0, route=self._graph.route)
+        effects = run_bundle(stage, {}, inputs, watermark=0, now_ms=0, route=self._graph.route)
         if effects.failures:
             real(self, target, letter, late_at=1)
         for production in effects.productions:
@@ -67,7 +67,7 @@ def _sinks(inline: InlineRun) -> Iterator[Any]:
 
 def results_have_no_names(schedule: Weak, patch: pytest.MonkeyPatch) -> None:
     """What follows from a record with an id has none."""
-    patch.setattr(bundle_runner._Batch, "_output_id", lambda self: "")
+    patch.setattr(bundle_runner._BundleRunner, "_output_id", lambda self: "")
 
 
 def results_follow(schedule: Weak, patch: pytest.MonkeyPatch) -> None:
@@ -109,14 +109,14 @@ def weak_inbox_unseen(schedule: Weak, patch: pytest.MonkeyPatch) -> None:
 
 def failed_are_dropped(schedule: Weak, patch: pytest.MonkeyPatch) -> None:
     """What a hook raises at on its way through is left out."""
-    real = inline.run_batch
+    real = inline.run_bundle
 
     def quiet(*args: Any, **more: Any) -> Any:
         effects = real(*args, **more)
         effects.failures.clear()
         return effects
 
-    patch.setattr(inline, "run_batch", quiet)
+    patch.setattr(inline, "run_bundle", quiet)
 
 
 def durable_by_another_name(schedule: Weak, patch: pytest.MonkeyPatch) -> None:

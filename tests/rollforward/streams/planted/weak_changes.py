@@ -47,7 +47,7 @@ def places_of_all_streams(schedule: WeakChanges, patch: pytest.MonkeyPatch) -> N
         self._hook_outputs[""] = place = self._hook_outputs.get("", 0) + 1
         return derived_id(each.stream, each.id, self.computation.name, place)
 
-    patch.setattr(bundle_runner._Batch, "_output_id", output_id)
+    patch.setattr(bundle_runner._BundleRunner, "_output_id", output_id)
 
 
 def horizon_of_what_runs(schedule: WeakChanges, patch: pytest.MonkeyPatch) -> None:

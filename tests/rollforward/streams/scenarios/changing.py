@@ -9,12 +9,12 @@ from functools import partial
 from typing import Any, ClassVar
 
 from rollforward.streams import Computation, Context, Pipeline, Record
-from rollforward.streams.graph.plan import RUNNING, parts_of
+from rollforward.streams.graph.plan import RUNNING, running_computations
 from rollforward.streams.model.errors import StreamError
 from rollforward.streams.model.slots import SLOTS, slot_of
 from rollforward.streams.model.state import State
 from rollforward.streams.scaling.resharding import merge, split
-from rollforward.streams.storage.remote_calls import Commit, Found, Key, Pause
+from rollforward.streams.storage.remote_calls import Commit, Key, Pause, StoredRow
 from rollforward.streams.storage.schema import CHUNK, HEAD, INTERVAL, LARGE, SLAB, Head
 from rollforward.streams.topology.changes import attach, detach, replace
 from tests.rollforward.streams.scenarios.growing import SLOTS_OF_KEYS, Other, pipeline_of
@@ -111,7 +111,7 @@ class ChangingJudge(Judge):
         self.worked: Counter[str] = Counter()
         self.dropped: Counter[str] = Counter()
 
-    def judge(self, commit: Commit, before: Mapping[Key, Found]) -> None:
+    def judge(self, commit: Commit, before: Mapping[Key, StoredRow]) -> None:
         for key, body in written(commit):
             if key.kind == HEAD:
                 self.topologies.setdefault(body.layout_version, body)
@@ -120,7 +120,7 @@ class ChangingJudge(Judge):
         self._judge_sent(commit, before)
         self._judge_versions(commit, before)
 
-    def _judge_versions(self, commit: Commit, before: Mapping[Key, Found]) -> None:
+    def _judge_versions(self, commit: Commit, before: Mapping[Key, StoredRow]) -> None:
         """Check that an interval's states are written by the version of the layout it has noted."""
         layouts = [body.layout_version for key, body in written(commit) if key.kind == INTERVAL]
         was: dict[str, Any] = {}
@@ -130,14 +130,14 @@ class ChangingJudge(Judge):
             if key.kind != SLAB or len(layouts) != 1 or commit.puts[0][0].kind != INTERVAL:
                 continue
             name = key.name.split(":")[1]
-            version = parts_of(self.topologies[layouts[0]])[name].version
+            version = running_computations(self.topologies[layouts[0]])[name].version
             for each, state in body.keys.items():
                 is_new = each not in was or state.text != was[each].text
                 if state.text and state.version != version and is_new:
                     raise Violation(f"version {state.version} of {name} writes, not {version}")
 
     def _know_readers(self, head: Head) -> None:
-        parts = parts_of(head)
+        parts = running_computations(head)
         self.readers = {
             name: [
                 other
@@ -151,7 +151,7 @@ class ChangingJudge(Judge):
     def _judge_head(self, head: Head) -> None:
         gone = {name: at for name, at in self.head.inputs.items() if name not in head.inputs}
         for name in gone:
-            part = parts_of(head).get(name)
+            part = running_computations(head).get(name)
             if part is not None and part.phase != "cleaning":
                 raise Violation(f"{name} has no watermark any more, and is {part.phase}")
         inputs = {each: at for each, at in self.head.inputs.items() if each not in gone}
@@ -166,14 +166,14 @@ class ChangingJudge(Judge):
         if computation in self.readers:
             super()._judge_hold(computation, hold)
 
-    def _judge_books(self, commit: Commit, before: Mapping[Key, Found]) -> None:
+    def _judge_books(self, commit: Commit, before: Mapping[Key, StoredRow]) -> None:
         for key, found in before.items():
             if key.kind == CHUNK and is_cleaned(commit):
                 self.dropped[key.name.split(":")[1]] += len(found.body)
         if not is_cleaned(commit):
             super()._judge_books(commit, before)
 
-    def _judge_sent(self, commit: Commit, before: Mapping[Key, Found]) -> None:
+    def _judge_sent(self, commit: Commit, before: Mapping[Key, StoredRow]) -> None:
         """Check that each record goes to all who read its stream by the sender's topology."""
         sent: dict[str, Counter[Any]] = {}
         for key, body in commit.inserts:
@@ -188,7 +188,7 @@ class ChangingJudge(Judge):
         ]
         if len(senders) != 1 or _is_forwarded(senders[0][0], sent):
             return
-        parts = parts_of(self.topologies[senders[0][1].layout_version])
+        parts = running_computations(self.topologies[senders[0][1].layout_version])
         for stream in {each for letters in sent.values() for each, _, _ in letters}:
             readers = {n for n, p in parts.items() if stream in p.inputs and not p.is_leaving}
             got = {
@@ -201,7 +201,7 @@ class ChangingJudge(Judge):
 
     def judge_rest(self) -> None:
         super().judge_rest()
-        parts = parts_of(self.head)
+        parts = running_computations(self.head)
         if changing := {name: part.phase for name, part in parts.items() if part.phase != RUNNING}:
             raise Violation(f"not done: {changing}")
         for kind in (INTERVAL, SLAB, LARGE, CHUNK):
@@ -211,7 +211,7 @@ class ChangingJudge(Judge):
 
     def states(self, computation: str) -> list[tuple[str, dict[str, Any]]]:
         """Return the keys of a computation with their states as its version reads them."""
-        rows, parts = self.simulation.store.rows, parts_of(self.head)
+        rows, parts = self.simulation.store.rows, running_computations(self.head)
         versions, found = self.simulation.pipeline.versions, []
         for row, each in rows.items():
             if row.kind != SLAB:

@@ -84,7 +84,7 @@ def parts(desk: Desk) -> Topology:
 
 def detached(desk: Desk) -> Change:
     """Return what is known of the one computation that has left."""
-    [change] = [each for each in parts(desk).changes if each.what == "detached"]
+    [change] = [each for each in parts(desk).changes if each.action == "detached"]
     return change
 
 

@@ -27,7 +27,7 @@ from rollforward.streams.model.sink import Sink, SinkRecord
 from rollforward.streams.model.slots import SLOTS, slot_of
 from rollforward.streams.scaling.resharding import merge, split
 from rollforward.streams.storage import dedup
-from rollforward.streams.storage.remote_calls import Commit, Found, Key, Pause
+from rollforward.streams.storage.remote_calls import Commit, Key, Pause, StoredRow
 from rollforward.streams.storage.schema import CHUNK, DEAD, HEAD, Head
 from rollforward.streams.workers.sink_worker import SinkWorker
 from rollforward.streams.workers.worker import Worker
@@ -161,7 +161,7 @@ class WeakJudge(Judge):
         self.first_lanes: dict[str, str] = {}
         self.delivered: list[SinkRecord] = []
 
-    def judge(self, commit: Commit, before: Mapping[Key, Found]) -> None:
+    def judge(self, commit: Commit, before: Mapping[Key, StoredRow]) -> None:
         for key, body in commit.inserts:
             if key.kind == CHUNK:
                 lane = key.name.split(":")[3]
@@ -170,7 +170,7 @@ class WeakJudge(Judge):
                         id_ = letter.text.partition('"id":"')[2].partition('"')[0]
                         self.first_lanes.setdefault(id_, lane)
         if commit.delivery is not None:
-            self.delivered += commit.delivery.made
+            self.delivered += commit.delivery.values
         super().judge(commit, before)
 
     def _judge_chunk(self, name: str) -> None:

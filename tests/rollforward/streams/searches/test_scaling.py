@@ -10,7 +10,7 @@ import pytest
 from benchmarks.scaling.benchmark import Run, Shape, run
 from benchmarks.scaling.profile import ContendedError, Latencies
 from benchmarks.scaling.rows import Rows
-from rollforward.streams.storage.remote_calls import ChangedError, Commit, Found, Key
+from rollforward.streams.storage.remote_calls import ChangedError, Commit, Key, StoredRow
 from rollforward.streams.storage.schema import CHUNK, INTERVAL, SOURCE, chunk_size
 
 SMALL = Shape(stages=2, intervals=2, pushed=20, warm_s=0.0, seconds=4.0)
@@ -67,7 +67,7 @@ def test_more_workers_do_more_until_the_queue_lets_no_more_run() -> None:
 
 def test_a_moment_is_as_it_was_whatever_is_written_since() -> None:
     chance, rows, history = random.Random(1), Rows(), list[dict[Key, object]]()
-    now: dict[Key, Found] = {}
+    now: dict[Key, StoredRow] = {}
     for step in range(300):
         key = Key(CHUNK, f"n{chance.randrange(12):02}")
         if key not in now:
@@ -79,7 +79,7 @@ def test_a_moment_is_as_it_was_whatever_is_written_since() -> None:
         rows.commit(commit)
         now.pop(key, None)
         if not commit.deletes:
-            now[key] = Found(step, rows.version)
+            now[key] = StoredRow(step, rows.version)
         if chance.random() < 0.2:
             history.append({**now, Key("", "at"): rows.begin_moment(len(history))})
         if history and chance.random() < 0.1:
@@ -98,7 +98,7 @@ def test_a_commit_that_expects_another_version_writes_nothing() -> None:
     rows.commit(Commit(puts=[(KEY, 2, version)]))
     with pytest.raises(ChangedError):
         rows.commit(Commit(puts=[(KEY, 3, version)], inserts=[(Key(CHUNK, "new"), 1)]))
-    assert rows.read([KEY, Key(CHUNK, "new")]) == [Found(2, version + 1), None]
+    assert rows.read([KEY, Key(CHUNK, "new")]) == [StoredRow(2, version + 1), None]
 
 
 def test_a_row_is_written_at_the_profile_s_rate() -> None:

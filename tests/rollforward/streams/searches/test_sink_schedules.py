@@ -75,7 +75,7 @@ class SinkSchedule:
 
     def _collect(self, commit: Commit, before: Any) -> None:
         if commit.delivery is not None:
-            self.delivered[commit.delivery.sink[0]] += commit.delivery.made
+            self.delivered[commit.delivery.sink[0]] += commit.delivery.values
 
     def run(self) -> None:
         """Play it to its end.
@@ -181,7 +181,7 @@ def _desk(intervals: int) -> tuple[Desk, list[str]]:
 
     def collect(commit: Commit, before: Any) -> None:
         if commit.delivery is not None:
-            made.extend(record.id for record in commit.delivery.made)
+            made.extend(record.id for record in commit.delivery.values)
 
     desk.simulation.store.on_commit = collect
     desk.push(*[Came(f"r{n}", f"k{n}", n) for n in range(10)])
@@ -212,7 +212,7 @@ def test_a_deployment_with_fewer_intervals_leaves_a_sink_as_it_is() -> None:
     desk.run()
     desk.simulation.pipeline = _pipeline(2, Limits(intervals=8))
     for machine in desk.simulation.machines:
-        machine.memories.clear()
+        machine.caches.clear()
     environment = desk.environment
     later = [
         incoming_record(environment, "in", {"k": f"k{n}"}, 100 + n, f"s{n}") for n in range(10)

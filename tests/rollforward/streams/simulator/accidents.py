@@ -24,7 +24,7 @@ class Machine:
 
     number: int
     skew_ms: int
-    memories: dict[Any, Any] = field(default_factory=dict)
+    caches: dict[Any, Any] = field(default_factory=dict)
     pipeline: Declaration | None = None  # Of another version of the code.
 
 

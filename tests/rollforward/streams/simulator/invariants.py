@@ -10,7 +10,7 @@ from rollforward.streams.model.records import FOREVER, NEVER
 from rollforward.streams.model.slots import slot_of
 from rollforward.streams.operators.fused import Fused
 from rollforward.streams.storage import state_store
-from rollforward.streams.storage.remote_calls import Commit, Found, Key
+from rollforward.streams.storage.remote_calls import Commit, Key, StoredRow
 from rollforward.streams.storage.schema import (
     CHUNK,
     DEAD,
@@ -50,7 +50,7 @@ class Judge:
         }
         simulation.store.on_commit = self.judge
 
-    def judge(self, commit: Commit, before: Mapping[Key, Found]) -> None:
+    def judge(self, commit: Commit, before: Mapping[Key, StoredRow]) -> None:
         """Check a commit: nothing falls, no watermark passes what is pending, the books are right.
 
         Raises:
@@ -127,7 +127,7 @@ class Judge:
         if now.position is not None and now.position != now.records:
             raise Violation(f"{name} is at {now.position}, with {now.records} records")
 
-    def _judge_books(self, commit: Commit, before: Mapping[Key, Found]) -> None:
+    def _judge_books(self, commit: Commit, before: Mapping[Key, StoredRow]) -> None:
         """Check that what a commit takes out of an inbox is what it says it has worked on."""
         taken, said = Counter[str](), Counter[str]()
         for key, found in before.items():
@@ -142,7 +142,7 @@ class Judge:
                 said[key.name.split(":")[1]] += _worked_on(body)
             elif key.kind == CHUNK and key.name.split(":")[1] in said:
                 taken[key.name.split(":")[1]] -= len(body)  # Forwarded.
-            elif key.kind == DEAD and body.letter is None:
+            elif key.kind == DEAD and body.record is None:
                 said[body.computation] -= 1  # A timer was in no inbox.
         if any(taken[name] != said[name] for name in {*taken, *said}):
             raise Violation(f"the books are wrong: taken {taken}, worked on {said}")

@@ -30,7 +30,6 @@ from rollforward.streams.storage.remote_calls import (
     Commit,
     CreateTasks,
     Fetch,
-    Found,
     Key,
     OutcomeUnknownError,
     Pause,
@@ -39,6 +38,7 @@ from rollforward.streams.storage.remote_calls import (
     ScanKeys,
     ScanKeysMany,
     Snapshot,
+    StoredRow,
     UnworkableError,
     Wake,
 )
@@ -126,7 +126,7 @@ class Simulation:
         self.slow_sinks = 0.0
         self.attempts: Counter[Any] = Counter()  # In memcached.
         self.tells = True  # A look into an inbox may find a part of what is there.
-        self.gone: deque[tuple[str, Found]] = deque(maxlen=MAX_GONE)  # The last chunks taken out.
+        self.gone: deque[tuple[str, StoredRow]] = deque(maxlen=MAX_GONE)  # Chunks taken out.
         self.steps = self.calls = self.ids = 0
         self.max_steps = MAX_STEPS
         self.has_rested = False  # A sweep has found nothing to do.
@@ -141,7 +141,7 @@ class Simulation:
             Snapshot: self._snapshot,
             Scan: self._scan,
             ScanKeys: self._peek,
-            ScanKeysMany: lambda call: [self._peek(each) for each in call.peeks],
+            ScanKeysMany: lambda call: [self._peek(each) for each in call.scans],
             Commit: self._commit,
             CreateTasks: self._create,
             Attempt: self._attempt,
@@ -150,7 +150,7 @@ class Simulation:
         }
 
     @property
-    def rows(self) -> Iterable[tuple[Key, Found]]:
+    def rows(self) -> Iterable[tuple[Key, StoredRow]]:
         return self.store.rows.items()
 
     # Who runs
@@ -163,7 +163,7 @@ class Simulation:
             new_id=self._new_id,
             warn=lambda text: None,
             config=self.config,
-            memories=machine.memories,
+            caches=machine.caches,
             run_in_background=lambda steps: self.processes.append(Process(steps, machine, None)),
             is_dead=lambda owner: self.mistakes.random() < self.chances.mistaken,
         )
@@ -344,7 +344,7 @@ class Simulation:
     def _machine(self, process: Process, call: Any) -> None:
         for each in [each for each in self.processes if each.machine is process.machine]:
             self._kill(each)
-        process.machine.memories = {}
+        process.machine.caches = {}
 
     def _crash_amid(self, process: Process, call: Any) -> None:
         """Die while a call is on its way; a commit may arrive later."""
@@ -405,17 +405,17 @@ class Simulation:
         self.gone.extend(rows)
         return versions
 
-    def _snapshot(self, call: Snapshot) -> tuple[Any, list[Found | None]]:
+    def _snapshot(self, call: Snapshot) -> tuple[Any, list[StoredRow | None]]:
         moment = dict(self.store.rows) if self.has_snapshots else None
         return moment, self.store.read(call.keys, moment)
 
-    def _scan(self, call: Scan) -> list[tuple[str, Found]]:
+    def _scan(self, call: Scan) -> list[tuple[str, StoredRow]]:
         names = self.store.first_names(call.kind, call.low, call.high, call.limit)
         found = [(name, self.store.rows[Key(call.kind, name)]) for name in names]
         is_told = call.allow_partial and self.tells and self.random.random() < 0.5
         return self._some(call, found) if is_told else found
 
-    def _some(self, call: Scan, found: list[tuple[str, Found]]) -> list[tuple[str, Found]]:
+    def _some(self, call: Scan, found: list[tuple[str, StoredRow]]) -> list[tuple[str, StoredRow]]:
         """Return a part of what is in time, and perhaps what is gone; all, if none is left."""
         chance = self.random.random
         gone = [each for each in self.gone if call.low <= each[0] < call.high and chance() < 0.1]
@@ -429,8 +429,8 @@ class Simulation:
         return self.pipeline.sources[call.stream].read(None, call.position, call.limit)  # type: ignore[union-attr,arg-type]
 
     def _attempt(self, call: Attempt) -> int:
-        self.attempts[call.what] += 1
-        return self.attempts[call.what]
+        self.attempts[call.subject] += 1
+        return self.attempts[call.subject]
 
     def _call_effects(self, call: CallEffects) -> list[int]:
         done = []

@@ -9,11 +9,11 @@ from typing import Any
 from rollforward.streams.storage.remote_calls import (
     ChangedError,
     Commit,
-    Found,
     Key,
     Read,
     ScanKeysMany,
     Snapshot,
+    StoredRow,
     UnworkableError,
 )
 from rollforward.streams.storage.serde import check_sizes, dump
@@ -49,9 +49,9 @@ def answered(steps: Steps, answer: Answer) -> Steps:
 
 def one_by_one(call: Any) -> Generator[Any, Any, tuple[Any] | None]:
     """Read several rows one after the other: each is as it is then. The last peek comes first."""
-    if type(call) is ScanKeysMany and len(call.peeks) > 1:
+    if type(call) is ScanKeysMany and len(call.scans) > 1:
         answers: list[Any] = []
-        for peek in reversed(call.peeks):
+        for peek in reversed(call.scans):
             answers.insert(0, (yield peek))
         return (answers,)
     if type(call) not in (Read, Snapshot) or len(call.keys) == 1:
@@ -66,16 +66,18 @@ class Store:
     """Rows with versions; a commit is atomic."""
 
     def __init__(self) -> None:
-        self.rows: dict[Key, Found] = {}
+        self.rows: dict[Key, StoredRow] = {}
         self.version = 0
         self.parts = random.Random(0)  # Which answers are cut short; nothing else of a schedule.
         self.unguarded: frozenset[str] = frozenset()  # Kinds whose versions are not checked.
         # Whether the service takes a commit, whatever its rows stand at.
         self.takes: Callable[[Commit], bool] = lambda commit: True
         # Called after each commit, also with the rows that it has replaced or deleted.
-        self.on_commit: Callable[[Commit, Mapping[Key, Found]], None] = lambda commit, before: None
+        self.on_commit: Callable[[Commit, Mapping[Key, StoredRow]], None] = lambda commit, before: (
+            None
+        )
 
-    def read(self, keys: Any, moment: dict[Key, Found] | None = None) -> list[Found | None]:
+    def read(self, keys: Any, moment: dict[Key, StoredRow] | None = None) -> list[StoredRow | None]:
         rows = self.rows if moment is None else moment
         return [rows.get(key) for key in keys]
 
@@ -120,7 +122,7 @@ class Store:
         for key, _ in commit.deletes:
             self.rows.pop(key, None)
         for key, body in written:
-            self.rows[key] = Found(body, self.version)
+            self.rows[key] = StoredRow(body, self.version)
         self.on_commit(commit, before)
         return [self.version] * len(written)
 

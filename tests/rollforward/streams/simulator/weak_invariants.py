@@ -7,10 +7,10 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from rollforward.streams.graph.plan import CLEANING, RunningComputation, parts_of
+from rollforward.streams.graph.plan import CLEANING, RunningComputation, running_computations
 from rollforward.streams.model.records import value_text
 from rollforward.streams.model.sink import Sink, SinkRecord
-from rollforward.streams.storage.remote_calls import Commit, Found, Key
+from rollforward.streams.storage.remote_calls import Commit, Key, StoredRow
 from rollforward.streams.storage.schema import (
     CHUNK,
     DEAD,
@@ -62,9 +62,9 @@ class WeakChangesJudge(ChangingJudge, WeakJudge):
         self.once: defaultdict[str, set[str]] = defaultdict(set)
         self.effects: list[tuple[str, SinkRecord]] = []
 
-    def judge(self, commit: Commit, before: Mapping[Key, Found]) -> None:
+    def judge(self, commit: Commit, before: Mapping[Key, StoredRow]) -> None:
         if commit.delivery is not None:
-            self.effects += [(commit.delivery.sink[0], each) for each in commit.delivery.made]
+            self.effects += [(commit.delivery.sink[0], each) for each in commit.delivery.values]
         super().judge(commit, before)
 
     def _judge_head(self, head: Head) -> None:
@@ -81,7 +81,7 @@ class WeakChangesJudge(ChangingJudge, WeakJudge):
     def _know_readers(self, head: Head) -> None:
         """Know all that are behind a computation, not only the next ones."""
         super()._know_readers(head)
-        gone = {name for name, part in parts_of(head).items() if part.phase == CLEANING}
+        gone = {name for name, part in running_computations(head).items() if part.phase == CLEANING}
         near = {name: set() if name in gone else {*found} for name, found in self.readers.items()}
         far = near
         for _ in near:
@@ -93,7 +93,7 @@ class WeakChangesJudge(ChangingJudge, WeakJudge):
 
     # What follows from what
 
-    def _judge_sent(self, commit: Commit, before: Mapping[Key, Found]) -> None:
+    def _judge_sent(self, commit: Commit, before: Mapping[Key, StoredRow]) -> None:
         inboxes: Inboxes = defaultdict(Counter)
         for key, body in commit.inserts:
             if key.kind == CHUNK:
@@ -104,7 +104,7 @@ class WeakChangesJudge(ChangingJudge, WeakJudge):
             self._judge_forwarded(taken, inboxes)
             return
         layout, follows = self._follows(commit, before, taken, inboxes)
-        parts = parts_of(self.topologies[layout]) if layout is not None else {}
+        parts = running_computations(self.topologies[layout]) if layout is not None else {}
         for each in follows:
             self._expect(parts, inboxes, each)
         if more := {name: +box for name, box in inboxes.items() if +box}:
@@ -125,7 +125,7 @@ class WeakChangesJudge(ChangingJudge, WeakJudge):
     def _follows(
         self,
         commit: Commit,
-        before: Mapping[Key, Found],
+        before: Mapping[Key, StoredRow],
         taken: list[tuple[str, str, InboxRecord]],
         inboxes: Inboxes,
     ) -> tuple[int | None, list[Sent]]:
@@ -147,7 +147,7 @@ class WeakChangesJudge(ChangingJudge, WeakJudge):
     def _accepted(
         self,
         commit: Commit,
-        before: Mapping[Key, Found],
+        before: Mapping[Key, StoredRow],
         taken: list[tuple[str, str, InboxRecord]],
         repeated: int,
     ) -> list[Sent]:
@@ -172,7 +172,7 @@ class WeakChangesJudge(ChangingJudge, WeakJudge):
 
     def _made(self, commit: Commit, name: str, layout: int, accepted: list[Sent]) -> list[Sent]:
         """Return what a computation makes of records; poison becomes a dead letter each."""
-        code = self._code(parts_of(self.topologies[layout]), name)
+        code = self._code(running_computations(self.topologies[layout]), name)
         poison = [each for each in accepted if each.value.get("poison") == name]
         dead = sum(key.kind == DEAD for key, _ in commit.inserts)
         if dead != len(poison):
@@ -222,7 +222,7 @@ def _one(lane: str, letter: InboxRecord) -> Sent:
     return Sent(lane, letter.stream, letter.timestamp_ms, letter.text)
 
 
-def _taken(commit: Commit, before: Mapping[Key, Found]) -> list[tuple[str, str, InboxRecord]]:
+def _taken(commit: Commit, before: Mapping[Key, StoredRow]) -> list[tuple[str, str, InboxRecord]]:
     """Return what a commit takes out of an inbox, in the order in which that is worked on."""
     left = {key: len(body) for key, body, _ in commit.puts if key.kind == CHUNK}
     taken = []

@@ -25,7 +25,7 @@ BODY = (InboxRecord("k", 1, "in", "", "1"),)
 
 @pytest.fixture(autouse=True)
 def looks_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inbox_hints, "LOOKS_EVERY_S", 60)
+    monkeypatch.setattr(inbox_hints, "SCAN_PERIOD_S", 60)
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ def test_who_cannot_be_told_all_looks(why: str, monkeypatch: pytest.MonkeyPatch)
     if why != "nobody looks":
         look(here)
     if why == "time":
-        monkeypatch.setattr(inbox_hints, "LOOKS_EVERY_S", -1)
+        monkeypatch.setattr(inbox_hints, "SCAN_PERIOD_S", -1)
     here.publish([chunk(1)])
     if why == "late":
         here.publish([chunk(2, lane=LATE)])
@@ -91,7 +91,7 @@ def test_nothing_is_kept_of_an_inbox_that_nobody_looks_into_any_more(
     here = InboxHints()
     look(here)
     here.publish([chunk(1)])
-    monkeypatch.setattr(inbox_hints, "LOOKS_EVERY_S", -1)
+    monkeypatch.setattr(inbox_hints, "SCAN_PERIOD_S", -1)
     here.publish([chunk(2)])
     assert here._inboxes[INBOX].kept == {}
 

@@ -9,7 +9,7 @@ import pytest
 from rollforward.streams import Pipeline, PushedRecord
 from rollforward.streams.driver import Engine
 from rollforward.streams.model.key_state import KeyState, SetTimer
-from rollforward.streams.storage.remote_calls import Found, Key, Read
+from rollforward.streams.storage.remote_calls import Key, Read, StoredRow
 from rollforward.streams.storage.schema import LARGE, SLAB, Interval, Names, Slab, SlabBody
 from rollforward.streams.storage.state_cache import ROW_BYTES, RowCache
 from rollforward.streams.storage.state_store import StateStore
@@ -21,8 +21,8 @@ KEEPER = Pipeline("keeper", Keeper, intervals=1)
 NAMES = Names("p")
 
 
-def row(size: int) -> Found:
-    return Found("x" * size, 1)
+def row(size: int) -> StoredRow:
+    return StoredRow("x" * size, 1)
 
 
 def test_what_is_needed_last_goes_first_and_among_equals_what_was_used_longest_ago() -> None:
@@ -53,7 +53,7 @@ def test_a_large_state_is_kept_as_long_as_the_timers_of_its_slab_are_near() -> N
     timer = {"t": SetTimer(10, False, 10, False)}
     for slab in (near, far):
         body = SlabBody({"k": KeyState("{}", timer)})
-        store.rows[NAMES.slab("c", slab.lo)] = Found(body, 1)
+        store.rows[NAMES.slab("c", slab.lo)] = StoredRow(body, 1)
     for slot in (1, 2**15 + 1):
         store.rows[Key(LARGE, f"p:c:{slot:04x}:a:b")] = row(9_000)
     store.evict(interval, 13_000)

@@ -46,7 +46,7 @@ def test_a_version_goes_on_with_the_states_of_the_one_before() -> None:
     assert desk.state("told", "a") == {"told": [[1, 1], [2, 2], [3, 2]]}
     found = parts(desk)
     assert (found.parts["tally"].version, found.parts["tally"].phase) == (2, "running")
-    assert [(each.what, each.before) for each in found.changes] == [("replaced", 1)]
+    assert [(each.action, each.previous_version) for each in found.changes] == [("replaced", 1)]
     desk.do(replace(desk.environment, "tally", 2))
     assert not parts(desk).is_changing
 

@@ -12,7 +12,7 @@ import pytest
 from rollforward.streams import FOREVER, Computation, Context, Pipeline, PullSource, Record
 from rollforward.streams.coordinator import tick
 from rollforward.streams.exchange.ingest import IngestRequest, incoming_record, ingest
-from rollforward.streams.graph.plan import DISCARDING, parts_of
+from rollforward.streams.graph.plan import DISCARDING, running_computations
 from rollforward.streams.scaling.resharding import split
 from rollforward.streams.storage.remote_calls import Call, CallEffects, ChangedError, Commit
 from rollforward.streams.storage.schema import CHUNK
@@ -117,7 +117,7 @@ def test_pulled_records_have_names_for_a_weak_sink_that_is_attached_later(is_sta
 
     pipeline = Pipeline("weak", Pass, Seen, sources=[source], **more)
 
-    assert pipeline.handed == {"in"}
+    assert pipeline.weak_sink_streams == {"in"}
 
 
 # What is discarded
@@ -141,12 +141,12 @@ def test_readers_of_a_weak_stage_that_is_discarded_wait_for_who_runs_it() -> Non
 
     for _ in range(5):
         desk.do(tick(desk.environment))
-        assert parts_of(desk.head)["pass"].phase == DISCARDING
+        assert running_computations(desk.head)["pass"].phase == DISCARDING
         assert desk.head.inputs["seen"] <= 1_000
     desk.finish(*push)
     desk.run()
 
-    assert {**parts_of(desk.head)}.keys() == {"beside", "seen"}
+    assert {**running_computations(desk.head)}.keys() == {"beside", "seen"}
     assert desk.state("seen", "a") == {"seen": 3}
     assert desk.head.inputs["seen"] == FOREVER
 
@@ -208,7 +208,7 @@ def test_ids_are_known_while_the_weak_stage_is_away_that_they_came_through() -> 
     desk.wait(2)
     desk.run()
 
-    assert "pass" not in parts_of(desk.head)
+    assert "pass" not in running_computations(desk.head)
     horizon_ms = desk.environment.at(desk.head).dedup_ms("seen")
     assert horizon_ms == PIPELINE.dedup_ms("seen") > 0
 

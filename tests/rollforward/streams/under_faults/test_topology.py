@@ -40,7 +40,7 @@ class ChangingWebLog(WebLog):
     def check(self, tag: str, fault: str) -> None:
         super().check(tag, fault)
         found = WEBLOG.topology(self.world.clients)
-        done = sorted((each.computation, each.what) for each in found.changes)
+        done = sorted((each.computation, each.action) for each in found.changes)
         assert found.parts["hits"].version == 2, fault
         assert done in (
             [("hits", "replaced"), ("seen", "attached"), ("seen", "detached")],

@@ -14,7 +14,7 @@ from rollforward.streams import Computation, Context, Pipeline, PushSource, Reco
 from rollforward.streams.coordinator import tick
 from rollforward.streams.model.records import NEVER
 from rollforward.streams.operators.windows import Tumbling, Windowed
-from rollforward.streams.storage.remote_calls import Commit, Found, Key
+from rollforward.streams.storage.remote_calls import Commit, Key, StoredRow
 from rollforward.streams.storage.schema import CHUNK, SOURCE, is_late, time_of
 from rollforward.streams.watermarks import cut_reader
 from tests.infra.runs.soak import BUDGET, IS_SOAK
@@ -152,7 +152,7 @@ class Floors(Judge):
 
     floors: dict[str, int]
 
-    def judge(self, commit: Commit, before: Mapping[Key, Found]) -> None:
+    def judge(self, commit: Commit, before: Mapping[Key, StoredRow]) -> None:
         super().judge(commit, before)
         sources = [found.body for key, found in before.items() if key.kind == SOURCE]
         if not sources or any(key.kind == SOURCE and not body.last for key, body in commit.inserts):

@@ -161,7 +161,7 @@ def _begun() -> Desk:
 def _deploy(desk: Desk, pipeline: Pipeline) -> None:
     desk.simulation.pipeline = desk.pipeline = pipeline
     for machine in desk.simulation.machines:
-        machine.memories.clear()
+        machine.caches.clear()
 
 
 def test_timers_go_by_all_records_when_a_percentile_is_taken_away() -> None:

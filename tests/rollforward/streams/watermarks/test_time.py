@@ -277,7 +277,7 @@ def test_a_worker_takes_over_an_interval_with_thousands_of_timers() -> None:
     slabs = desk.interval("tally").slabs
     assert desk.status().computations["tally"].timers == 0
 
-    desk.simulation.machines[1].memories.clear()
+    desk.simulation.machines[1].caches.clear()
     desk.push(watermark=15)
     desk.do(tick(desk.environment))
     desk.do(desk.worker("tally", machine=1))
