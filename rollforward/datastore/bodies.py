@@ -1,7 +1,7 @@
 """Rows of one JSON body each, read and written by name without ndb's conversion.
 
 ndb takes about 0.3 ms of processor time for an entity. Code that moves many small rows uses the
-client's own stub, in the namespace and the form that ndb has: ndb reads what is written here
+client's own stub, in the namespace and the form of ndb, so ndb can read these rows
 (`body = ndb.JsonProperty()`).
 """
 
@@ -69,7 +69,7 @@ def read_in_transaction(client: ndb.Client, name: Name) -> Row | None:
     """Read a row in the transaction that this code runs in.
 
     Raises:
-        rollforward.datastore.transactions.NoTransactionError: it runs in none.
+        rollforward.datastore.transactions.NoTransactionError: it is not in a transaction.
         google.api_core.exceptions.GoogleAPICallError: the service's answer.
     """
     answer = look_up(client, [key_of(client, *name)], transaction=_transaction())
@@ -148,7 +148,7 @@ def write_in_transaction(
     """Write and delete rows in the transaction that this code runs in.
 
     Raises:
-        rollforward.datastore.transactions.NoTransactionError: it runs in none.
+        rollforward.datastore.transactions.NoTransactionError: it is not in a transaction.
     """
     # ndb has no public way to add to the commit of its transaction.
     batch = _datastore_api._get_commit_batch(_transaction(), _options.Options())

@@ -1,6 +1,6 @@
-"""What to do where no context of Datastore is open: ndb's own error names none of our ways.
+"""Advice for code without a context of Datastore; ndb's own error gives none.
 
-Requests and tasks have a context. A script, a thread of one's own and a test have to open one.
+Requests and tasks have a context. Scripts, threads of your own and tests must open one.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ ADVICE = "open Datastore's context first: `with clients.context(): ...`"
 
 
 def explain_missing_context() -> None:
-    """Have ndb say so, in this process, for every call without a context; once is enough."""
+    """Add the advice to ndb's error, in this process; call it once."""
     ContextError.__str__ = _advice
 
 

@@ -2,7 +2,7 @@
 
 A row's `expires` is its partition and an hour. A query lists keys. Before they are deleted another
 sweep may have deleted one, and a caller may have written a new row under it. So the transaction
-that deletes rows reads them again, and keeps those that are not due.
+that deletes rows reads them again, and keeps any row that is not due.
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ def expiry(spread: str, at: datetime.datetime) -> str:
     return f"{spread[0]}{at:%Y%m%dT%H}"
 
 
-def expired(kind: type[ndb.Model], partition: str, before: str) -> Any:
+def expired(kind: type[ndb.Model], partition: str, end: str) -> Any:
     """Return the query for the rows of a partition that may be deleted."""
     expires: Any = kind.expires
-    return kind.query(expires >= partition, expires < before)
+    return kind.query(expires >= partition, expires < end)
 
 
-def delete_expired(keys: Sequence[Any], before: str) -> None:
+def delete_expired(keys: Sequence[Any], end: str) -> None:
     """Delete the rows that are still expired.
 
     Args:
-        keys: Of rows with a text `expires`, all of one partition.
-        before: Rows that expire earlier are deleted.
+        keys: Keys of rows with a text `expires`, all in one partition.
+        end: Rows that expire before this hour are deleted.
     """
-    delete_due(keys, lambda row: row.expires < before)
+    delete_due(keys, lambda row: row.expires < end)
 
 
 def delete_due(keys: Sequence[Any], is_due: Callable[[Any], bool]) -> int:
     """Delete the rows that are due when they are read again; return their number."""
-    parts = [keys[first : first + MAX_KEYS] for first in range(0, len(keys), MAX_KEYS)]
+    parts = [keys[i : i + MAX_KEYS] for i in range(0, len(keys), MAX_KEYS)]
     return sum(transact(lambda part=part: _delete(part, is_due)) for part in parts)  # type: ignore[misc]
 
 

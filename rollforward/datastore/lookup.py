@@ -1,7 +1,6 @@
 """The one lookup loop: 1,000 keys a call, and the keys that an answer defers in the next one.
 
-Where the service has snapshots, all parts of an answer are of the moment of the first. ndb follows
-its own lookups.
+With snapshots, all parts of an answer are of the moment of the first. ndb follows its own lookups.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The one query loop: it asks on while the service says NOT_FINISHED.
 
-The service may answer with a part of the results, or with none, and say that more follow. Where it
-has snapshots, all parts are of the moment of the first. ndb follows its own queries.
+The service may answer with a part of the results, or with none, and say that more follow. With
+snapshots, all parts are of the moment of the first. ndb follows its own queries.
 """
 
 from __future__ import annotations

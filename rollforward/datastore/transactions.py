@@ -5,15 +5,15 @@ was lost. So every body must carry its own idempotency guard (a receipt, a marke
 number, the deletion of the row that caused it), choose its keys before it starts, and do nothing
 but read and write entities.
 
-ndb's own retry is switched off: it sleeps for seconds, sleeps once more before it gives
-up, and hides the real error in a RetryError. `transact` makes a few quick attempts, with pauses of
-about half a second in all, and raises what the service said. A transaction that the service has
-given up, because its process stood still for a minute, is a lost race like any other.
+ndb's own retry is switched off: it sleeps for seconds, sleeps once more before it gives up, and
+hides the real error in a RetryError. `transact` makes a few quick attempts, with pauses of about
+half a second in all, and raises the service's error. A transaction that the service has expired,
+because its process froze for a minute, counts as a lost race.
 
 Inside the body, `current_transaction()` returns the call of `transact` that it belongs to. Its id
-is the same in every attempt, so what a body names after it is written once. A hook is called after
-each attempt that failed, and after the commit or the last attempt. A hook can delay the caller, but
-never fail it, nor make the body run again.
+is the same in every attempt, so rows that a body names after it are written once. A hook is called
+after each failed attempt, and after the commit or the last attempt. A hook can delay the caller,
+but never fail it, nor make the body run again.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ OUTCOME_UNKNOWN = (
     rpc_errors.ServiceUnavailable,
     rpc_errors.Unknown,
 )
-# What `transact` runs the body again for.
+# The errors after which `transact` runs the body again.
 RETRIED = (rpc_errors.Aborted, *OUTCOME_UNKNOWN)
 # The service's trouble, and never that of the data: the same request may succeed later.
 TRANSIENT = (*RETRIED, rpc_errors.ResourceExhausted, rpc_errors.RetryError)
@@ -75,18 +75,18 @@ _ENDED = re.compile(r"transaction\b.*\b(expired|invalid|closed|no longer valid)"
 
 
 class NoTransactionError(Exception):
-    """This must be called in the body of a transaction."""
+    """The code does not run in the body of a transaction."""
 
 
 class NoContextError(Exception):
-    """This must be called in a context of Datastore."""
+    """The thread has no context of Datastore."""
 
 
 class TransactionHook(Protocol):
-    """Called at the ends of a transaction, outside of it."""
+    """Callbacks at the ends of a transaction, outside of it."""
 
     def on_retry(self, cause: Exception) -> None:
-        """An attempt failed, and the body runs again. Unless cause is Aborted it may stand."""
+        """An attempt failed; the body runs again. Unless cause is Aborted it may be committed."""
         ...
 
     def on_commit(self) -> None:
@@ -107,13 +107,13 @@ class Transaction:
     doubt: Exception | None = None  # The last one that left an attempt's outcome unknown.
     counts: Counter[str] = field(default_factory=Counter)  # Of this attempt.
 
-    def count(self, what: str) -> int:
-        """Return how often this attempt has asked for it, from 1: each attempt begins anew.
+    def count(self, name: str) -> int:
+        """Return the number of calls with this name in this attempt, from 1.
 
-        A body that adds the same twice makes two of it, and the same two when it runs again.
+        A body that adds the same item twice adds two, and the same two when it runs again.
         """
-        self.counts[what] += 1
-        return self.counts[what]
+        self.counts[name] += 1
+        return self.counts[name]
 
     def hook(self, name: str, make: Callable[[], H]) -> H:
         """Return this transaction's hook of a name; make it if there is none yet."""
@@ -130,7 +130,7 @@ class Transaction:
         self._call(lambda hook: hook.on_give_up())
 
     def _call(self, end: Callable[[TransactionHook], None]) -> None:
-        """Call every hook; what one raises is logged: the commit stands, and the others go on."""
+        """Call every hook; log the errors, so that neither the commit nor other hooks fail."""
         for name, hook in self.hooks.items():
             try:
                 end(hook)
@@ -157,7 +157,7 @@ def current_transaction() -> Transaction:
 
 
 def is_in_transaction() -> bool:
-    """Return whether this code runs in the body of a transaction, whoever began it."""
+    """Return whether this code runs in a transaction, begun by `transact` or by ndb."""
     context = get_context(raise_context_error=False)
     return context is not None and context.in_transaction()
 
@@ -190,11 +190,11 @@ def transact(
     jitter: Callable[[float, float], float] = _DICE.uniform,
     elapsed_s: Callable[[], float] = time.monotonic,
 ) -> T:
-    """Run body in a transaction and return what it returned.
+    """Run body in a transaction and return its result.
 
     Args:
         body: Reads and writes entities, guarded against a run after one that was committed.
-        attempts: How often the body may run, at least 1.
+        attempts: The most runs of the body, at least 1.
         sleep: Waits between two attempts; its argument is in seconds.
         jitter: Picks a pause between two bounds, so that rivals do not collide again.
         elapsed_s: A clock that never goes back, in seconds: after 10 s there is no further attempt.
@@ -203,10 +203,10 @@ def transact(
         NoContextError: this thread has no context of Datastore.
         google.api_core.exceptions.Aborted: every attempt lost its race, or was given up by the
             service; nothing was written.
-        google.api_core.exceptions.GoogleAPICallError: what the service said. When its class is
-            in OUTCOME_UNKNOWN, the body may have taken effect all the same.
+        google.api_core.exceptions.GoogleAPICallError: the service's error. When its class is in
+            OUTCOME_UNKNOWN, the body may have taken effect.
     """
-    before = sys.exc_info()[1]
+    handled = sys.exc_info()[1]
     began_s = elapsed_s()
     transaction = Transaction()
     for retry in range(attempts):
@@ -218,7 +218,7 @@ def transact(
         if error is None:
             transaction.on_commit()
             return future.result()  # type: ignore[no-any-return]
-        cause = _first_cause(error, before)
+        cause = _first_cause(error, handled)
         if isinstance(cause, OUTCOME_UNKNOWN):
             transaction.doubt = cause
         if cause is None:
@@ -242,19 +242,18 @@ def _begin(body: Callable[[], T]) -> Any:
         raise NoContextError(ADVICE) from None
 
 
-def _first_cause(error: Exception, before: BaseException | None = None) -> Exception | None:
+def _first_cause(error: Exception, handled: BaseException | None = None) -> Exception | None:
     """Return the earliest retried error of a chain, or None when the chain has none.
 
-    ndb rolls back after a failed commit; when the commit had worked, the rollback fails
-    in its turn and that second error is the one that surfaces. An error of the body's own
-    is what it is, whatever it was made of.
+    ndb rolls back after a failed commit. If the commit had worked, the rollback fails in its turn,
+    and that second error surfaces. The body's own errors are never retried, whichever their cause.
 
     Args:
-        before: What the caller was handling already; Python puts it at the chain's end.
+        handled: The error that the caller was handling; Python puts it at the chain's end.
     """
     if not isinstance(error, rpc_errors.GoogleAPIError):
         return None
-    links = [link for link in _chain(error, before) if isinstance(link, rpc_errors.GoogleAPIError)]
+    links = [link for link in _chain(error, handled) if isinstance(link, rpc_errors.GoogleAPIError)]
     retried = [link for link in links if isinstance(link, RETRIED)]
     if retried:
         return retried[-1]
@@ -276,9 +275,9 @@ def _has_ended(error: BaseException) -> bool:
 
 
 def _chain(
-    error: BaseException | None, before: BaseException | None = None
+    error: BaseException | None, handled: BaseException | None = None
 ) -> Iterator[BaseException]:
-    seen = {id(before)}  # Chains may be circular.
+    seen = {id(handled)}  # Chains may be circular.
     while error is not None and id(error) not in seen:
         seen.add(id(error))
         yield error

@@ -3,8 +3,8 @@
 A writer that owns an entity for a while learns each version from its own last commit, and so reads
 nothing in between.
 
-ndb has no such calls, so this uses its conversion of entities. The conversion is looked up for each
-call, and not imported by name: `unknown_properties.py` replaces it when the app opens its client.
+ndb has no calls for it, so this module uses its conversion of entities. The conversion is looked up
+for each call, and not imported by name, since `unknown_properties.py` replaces it.
 """
 
 from __future__ import annotations

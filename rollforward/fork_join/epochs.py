@@ -30,7 +30,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from rollforward.fork_join.entities import EpochId, key_hash_of
-from rollforward.runtime.advisory_lock import looks
+from rollforward.runtime.advisory_lock import pauses
 from rollforward.runtime.cache import counted
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import naive_utc
@@ -312,7 +312,7 @@ def close(clients: Clients, slot: Slot, epoch: str) -> bool:
     # A joiner that is retried, or a second one, must not subtract twice.
     if word is not None and word.state == OPEN:
         word = _decoded(clients.cache.incr_existing(lock, -CLOSED))
-    for pause_s in looks(WAIT_FOR_WRITERS_S):
+    for pause_s in pauses(WAIT_FOR_WRITERS_S):
         if word is None or word.is_quiet:
             break
         clients.clock.sleep(pause_s)

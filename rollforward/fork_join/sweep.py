@@ -95,7 +95,7 @@ def sweep(
         swept = SweepResult(woken=_wake(clients, joiners, keys, round_, stale_s))
     else:
         minute = _minute(clients)
-        drains = [Drain(p, minute, "", round_.now, round_.since, stale_s) for p in PARTITIONS]
+        drains = [Drain(p, minute, "", round_.began, round_.since, stale_s) for p in PARTITIONS]
         names = [(minute, drain.partition, "") for drain in drains]
         swept = SweepResult(partitions=sum(drain_task.enqueue_many(clients, drains, names=names)))
     round_.end()

@@ -6,23 +6,22 @@
 
     transact(body)
 
-Cloud Tasks cannot join a Datastore transaction. So the task is a row in the same commit.
-After the response the process creates the tasks of committed rows, up to 100 per call, and deletes
-the rows. The sweep does the same for what a crash left: a row is deleted only after its task
-exists. So a task is created if and only if its transaction was committed, never before its data
-can be read, and mostly some milliseconds later.
+Cloud Tasks cannot join a Datastore transaction. So the task is a row in the same commit. After the
+response the process creates the tasks of committed rows, up to 100 per call, and deletes the rows.
+The sweep does the same for rows that a crash left behind: a row is deleted only after its task
+exists. So a task is created if and only if its transaction was committed, never before its data can
+be read, and usually some milliseconds later.
 
-The task's name is made of the row's key, so creating it twice makes one. A name of your own
-works as it does in `Task.enqueue`: "already exists" means that it was enqueued before.
+The task's name is made of the row's key, so creating it twice makes one. A name of your own works
+as in `Task.enqueue`: "already exists" means that it was enqueued before.
 
-`enqueue_with_ack` keeps the row until the task's own transaction calls `ack`. Then what waits can
-be seen (`tag`), its age is known, and the effect commits with the ack.
+`enqueue_with_ack` keeps the row until the task's own transaction calls `ack`. Then pending rows can
+be listed (`tag`), their age is known, and the effect commits with the ack.
 
-Lost on failure: nothing. A crash costs one period of the sweep. A process that lives on heals
-itself within seconds: it retries until Cloud Tasks answers, and looks for rows whose commit was not
-answered. Rows beyond the 10,000 that it keeps in memory wait for the sweep.
-A task that Cloud Tasks refuses blocks no other; after ten minutes it becomes a dead task, with its
-reason. An unacked row stays even then.
+Lost on failure: nothing. A crash costs one period of the sweep. A living process recovers within
+seconds: it retries until Cloud Tasks answers, and checks rows whose commit was not answered. Rows
+beyond the 10,000 that it keeps in memory wait for the sweep. A task that Cloud Tasks refuses blocks
+no other; after ten minutes it becomes a dead task, with its reason. An unacked row stays even then.
 
 Routes: POST /tasks/outbox/drain; GET /cron/outbox/sweep.
 Source: B. Slatkin, "Building high-throughput data pipelines on Google App Engine", 2010:

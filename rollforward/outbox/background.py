@@ -1,4 +1,4 @@
-"""The relay of a process that answers requests: on a thread of its own, after the response."""
+"""The relay of a web process: on a thread of its own, after the response."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from rollforward.tasks.cloud_tasks import MAX_PER_CALL, UNANSWERED
 log = logging.getLogger(__name__)
 
 MAX_WAITING = 10_000
-# Between two calls of a process's relay, while there is something to relay.
+# The pause between two calls of a process's relay.
 LINGER_S = 0.02
-# Seconds between two attempts at a row. The last delay repeats: while Cloud Tasks or Datastore
-# does not answer, the process keeps trying, and a few seconds after its return all is relayed.
+# Seconds between two attempts at a row. The last delay repeats during an outage of Cloud Tasks or
+# Datastore, and all rows are relayed a few seconds after it.
 RETRY_DELAYS_S = (1, 2, 3)
-# Attempts at a row that may never succeed: it is not committed, or the attempt raises a bug's
-# error. Then the row is left to the sweep.
+# Attempts at a row that may never succeed: it is not committed, or a bug makes the attempt raise.
+# Then the sweep takes over.
 MAX_DOUBTFUL_ATTEMPTS = 5
 
 
 def by_timer(seconds: float, act: Callable[[], None]) -> None:
-    """Do something later, unless the process ends before."""
+    """Act after some seconds, unless the process ends before."""
     timer = threading.Timer(seconds, act)
     timer.daemon = True
     timer.start()
@@ -36,7 +36,7 @@ def by_timer(seconds: float, act: Callable[[], None]) -> None:
 
 @dataclass
 class _Errand:
-    """A row to relay; `in_doubt`: it is not known whether it is committed."""
+    """A row to relay; `in_doubt`: it may not be committed."""
 
     row: OutboxTask
     in_doubt: bool = False
@@ -51,31 +51,31 @@ class _Errand:
 
 
 class BackgroundRelay:
-    """Relays on a thread of its own: the response does not wait for it.
+    """Relays on a thread of its own, so that no response waits for it.
 
-    A lone row is relayed at once. Rows that come during its call, or just after it, go out with
-    the next, so calls grow with the load: a call costs more than its tasks do. A call that is not
-    answered is made again every few seconds, as long as the process lives: one call a queue,
-    however many rows wait for it. At most MAX_WAITING rows are kept in memory for that. The
-    thread ends with the process, after its last call. The sweep relays what is left then.
+    A lone row is relayed at once. Rows that come during its call, or just after it, go out with the
+    next, so calls grow with the load: a call costs more than its tasks do. An unanswered call is
+    retried every few seconds while the process lives, once for each queue. At most MAX_WAITING rows
+    are kept in memory for that. The thread ends with the process, after its last call. The sweep
+    relays the remaining rows.
     """
 
     def __init__(
         self,
         pause: Callable[[float], None] = time.sleep,
-        later: Callable[[float, Callable[[], None]], None] = by_timer,
+        schedule: Callable[[float, Callable[[], None]], None] = by_timer,
     ) -> None:
         """Relay nothing yet.
 
         Args:
             pause: Waits between two calls; its argument is in seconds.
-            later: Does something after some seconds, on another thread.
+            schedule: Runs a function after some seconds, on another thread.
         """
         self._pause = pause
-        self._later = later
+        self._schedule = schedule
         self._lock = threading.Lock()
         self._waiting: list[_Errand] = []
-        self._delayed: list[list[_Errand]] = []  # By the second from now in which they are due.
+        self._delayed: list[list[_Errand]] = []  # By the number of seconds until they are due.
         self._is_draining = False
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="outbox")
 
@@ -99,10 +99,10 @@ class BackgroundRelay:
 
     def _drain(self, clients: Clients) -> None:
         while errands := self._next():
-            left = _attempt(clients, errands)
-            if len(left) == len(errands) and not any(errand.in_doubt for errand in left):
-                left = [*left, *self._take_same_queues(errands)]
-            self._delay(clients, left)
+            unfinished = _attempt(clients, errands)
+            if len(unfinished) == len(errands) and not any(e.in_doubt for e in unfinished):
+                unfinished += self._take_same_queues(errands)
+            self._delay(clients, unfinished)
             self._pause(LINGER_S)
 
     def _next(self) -> list[_Errand]:
@@ -113,7 +113,7 @@ class BackgroundRelay:
             return errands
 
     def _take_same_queues(self, unanswered: Sequence[_Errand]) -> list[_Errand]:
-        """Take what waits for the queues of a call that was not answered: it can wait as well."""
+        """Take the rows of the queues of an unanswered call, to delay them as well."""
         queues = {errand.row.queue for errand in unanswered}
         with self._lock:
             same = [errand for errand in self._waiting if errand.row.queue in queues]
@@ -133,7 +133,7 @@ class BackgroundRelay:
 
     def _tick_in_a_second(self, clients: Clients) -> None:
         try:
-            self._later(1, lambda: self._tick(clients))
+            self._schedule(1, lambda: self._tick(clients))
         except RuntimeError:
             log.info("this process ends; what was not answered is left to the sweep")
 
@@ -147,31 +147,31 @@ class BackgroundRelay:
 
 
 def _attempt(clients: Clients, errands: Sequence[_Errand]) -> list[_Errand]:
-    """Relay what is committed; return what is to be tried again."""
+    """Relay committed rows; return the errands to retry."""
     try:
         with clients.context():
-            left = _relay_committed(clients, errands)
+            unfinished = _relay_committed(clients, errands)
     except UNANSWERED as error:
         log.warning("%d rows are not relayed yet: %s", len(errands), error)
         return list(errands)
     except Exception:
         log.exception("%d rows are not relayed yet", len(errands))
-        doubtful = left = list(errands)
+        doubtful = unfinished = list(errands)
     else:
-        doubtful = [errand for errand in left if errand.in_doubt]
+        doubtful = [errand for errand in unfinished if errand.in_doubt]
     for errand in doubtful:
         errand.doubtful_attempts += 1
-    return [errand for errand in left if errand.doubtful_attempts < MAX_DOUBTFUL_ATTEMPTS]
+    return [e for e in unfinished if e.doubtful_attempts < MAX_DOUBTFUL_ATTEMPTS]
 
 
 def _relay_committed(clients: Clients, errands: Sequence[_Errand]) -> list[_Errand]:
-    """Relay what is committed; return what was not answered, or is not committed yet."""
+    """Relay committed rows; return the errands that are unanswered, or not committed yet."""
     doubtful = {errand.row.key for errand in errands if errand.in_doubt}
-    found = {row.key for row in committed([e.row for e in errands if e.in_doubt])}
-    there = [errand for errand in errands if errand.row.key not in doubtful - found]
-    if not there:
+    uncommitted = doubtful - {row.key for row in committed([e.row for e in errands if e.in_doubt])}
+    stored = [errand for errand in errands if errand.row.key not in uncommitted]
+    if not stored:
         return list(errands)
-    for errand in there:
+    for errand in stored:
         errand.in_doubt = False
-    unanswered = {row.key for row in relay(clients, [e.row for e in there]).unanswered}
+    unanswered = {row.key for row in relay(clients, [e.row for e in stored]).unanswered}
     return [e for e in errands if e.in_doubt or e.row.key in unanswered]

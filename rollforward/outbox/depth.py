@@ -1,4 +1,4 @@
-"""How much waits in the outbox, for how long, and how fast it is relayed."""
+"""Depth of the outbox: pending rows, their age, and the rate of the relay."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MAX_COUNTED = 1_000
 
 @dataclass(frozen=True)
 class Depth:
-    """How much waits, and for how long. `is_truncated`: there are more rows than were counted."""
+    """Pending rows and their ages. `is_truncated`: there are more rows than were counted."""
 
     waiting: int
     is_truncated: bool
@@ -27,17 +27,17 @@ class Depth:
 
 
 def depth(clients: Clients) -> Depth:
-    """Return how many rows wait, for how long, and the rate of the last full minute.
+    """Return the number of pending rows, their ages, and the rate of the last full minute.
 
-    Unacked rows have an age of their own: they wait for their tasks, the others only for the relay.
+    Unacked rows have an age of their own: they wait for their tasks, others only for the relay.
     """
-    now = clients.clock.now()
-    firsts = [outbox_rows(p).get_async(keys_only=True) for p in PARTITIONS]
+    at = clients.clock.now()
+    fetches = [outbox_rows(p).get_async(keys_only=True) for p in PARTITIONS]
     keys = outbox_rows().fetch(MAX_COUNTED + 1, keys_only=True)
-    oldest = [key for first in firsts if (key := first.get_result()) is not None]
+    oldest = [key for fetch in fetches if (key := fetch.get_result()) is not None]
     rows = [row_id(key) for key in (*keys, *oldest)]
-    ages_s = [(row, age_s(row, naive_utc(now))) for row in rows]
-    relayed = clients.cache.get(rate_key(now - datetime.timedelta(minutes=1)))
+    ages_s = [(row, age_s(row, naive_utc(at))) for row in rows]
+    relayed = clients.cache.get(rate_key(at - datetime.timedelta(minutes=1)))
     return Depth(
         waiting=min(len(keys), MAX_COUNTED),
         is_truncated=len(keys) > MAX_COUNTED,

@@ -1,4 +1,4 @@
-"""Enqueue a task in a transaction: a row in its commit. What and why: the package's docstring."""
+"""Enqueue a task in a transaction, as a row in its commit; see the package's docstring."""
 
 from __future__ import annotations
 
@@ -53,9 +53,9 @@ def enqueue_with_ack(
     """Enqueue a task whose row stays until the task's own transaction acks it.
 
     Args:
-        make_args: Returns the task's arguments, given the row that it must ack. Called twice: the
-            row's name depends on what the task does.
-        tag: By which the row is found as long as it waits.
+        make_args: Returns the task's arguments, given the row that it must ack. Called twice, since
+            the row's name depends on the arguments.
+        tag: Finds the row while it is pending.
 
     Returns:
         The row: deleted once the task has done its work.
@@ -71,7 +71,7 @@ def enqueue_with_ack(
 
 
 def ack(row: str) -> None:
-    """Delete an unacked row, in the transaction that does what its task asked for."""
+    """Delete an unacked row, in the transaction of its task."""
     outbox_key(row).delete()
 
 
@@ -90,8 +90,8 @@ class _Outgoing:
     ) -> str:
         """Write a row; `make` returns its message, given the row.
 
-        A body that runs again writes the same rows. One that then decides otherwise overwrites no
-        row of the attempt before, which may be committed: the key depends on what is asked for.
+        A body that runs again writes the same rows. If it then decides otherwise, it overwrites no
+        row of the last attempt, which may be committed, since the key depends on the message.
         """
         draft = RowId(self.transaction.id, self.created, len(self.rows), is_unacked)
         row = replace(draft, digest=_digest(make(draft.text), tag)).text
@@ -106,7 +106,7 @@ class _Outgoing:
         self.rows = []
 
     def on_give_up(self) -> None:
-        """Look for what may be committed anyway."""
+        """Look for rows that may be committed anyway."""
         rows = {row.key: row for row in (*self.doubtful, *self.rows)}
         if rows and self.transaction.doubt is not None:
             self.clients.relay.look(self.clients, list(rows.values()))
@@ -121,12 +121,11 @@ class _Outgoing:
 
 
 def _digest(message: Message, tag: str | None) -> str:
-    """Return the digest of a message without its time, which moves on between two attempts."""
+    """Return the digest of a message without its time, which differs between two attempts."""
     parts = [message.path, message.queue, message.body.decode(), message.name, tag]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:8]
 
 
 def _outgoing(clients: Clients) -> _Outgoing:
-    transaction = current_transaction()
-    now = naive_utc(clients.clock.now())
-    return transaction.hook(_HOOK, lambda: _Outgoing(clients, transaction, now))
+    transaction, created = current_transaction(), naive_utc(clients.clock.now())
+    return transaction.hook(_HOOK, lambda: _Outgoing(clients, transaction, created))

@@ -1,19 +1,19 @@
-"""Tasks that were committed with data, and wait to be created in Cloud Tasks.
+"""Tasks that were committed with data, until they are created in Cloud Tasks.
 
 OutboxTask
     Key: "<partition>|<created>|<h or o>|<transaction>|<number>|<digest>". The partition is the
-    first hex digit of the transaction's random id, so writes spread over 16 ranges; within a
-    range rows stand in the order of time. The digest is of what the task is asked to do; all
-    other parts are chosen before the transaction's first attempt. So a body that runs again
-    writes the same rows, and one that decides otherwise then writes others.
+    first hex digit of the transaction's random id, so writes spread over 16 ranges; a range is in
+    order of time. The digest is of the task's message; all other parts are chosen before the
+    transaction's first attempt. So a body that runs again writes the same rows, and other rows if
+    it then decides otherwise.
     Queries: ranges of keys: the sweep, and the oldest row. tag = "..." or a range of tags, by
-    key: what still waits for one reader. Single-property index.
-    Growth: one row for each task that is waiting. A row of kind "o" goes when its task was
-    created, one of kind "h" (unacked) in the transaction that does what the task asks for.
+    key: the pending rows of one reader. Single-property index.
+    Growth: one row for each pending task. A row of kind "o" is deleted when its task was created,
+    one of kind "h" (unacked) in its task's own transaction.
 
 OutboxLease
-    Key: the partition. Who drains it now, or was asked to, so that two sweeps do not do the same
-    work, nor ask again and again while the queue of the walks stands still.
+    Key: the partition. Its owner drains it, or was asked to, so that two sweeps do not do the same
+    work, nor enqueue walks again and again while their queue is paused.
     Queries: none. Growth: 16 rows.
 """
 
@@ -37,13 +37,13 @@ class OutboxTask(ndb.Model):
     path = ndb.TextProperty(required=True)
     queue = ndb.TextProperty(required=True)
     body = ndb.TextProperty(required=True)  # Its arguments, as JSON.
-    name = ndb.TextProperty()  # Chosen by who enqueued it; None: it gets the row's.
+    name = ndb.TextProperty()  # Chosen by the caller; None: made of the row's key.
     at = ndb.DateTimeProperty(indexed=False)
     tag = ndb.StringProperty()
 
 
 class OutboxLease(ndb.Model):
-    """Who drains a partition."""
+    """The walk that drains a partition."""
 
     owner = ndb.TextProperty(required=True)
     ends = ndb.DateTimeProperty(indexed=False, required=True)
@@ -82,14 +82,14 @@ class RowId:
             ValueError: it is none.
         """
         _, created, kind, transaction, number, digest = text.split("|")
-        made = datetime.datetime.strptime(created, _TIME)  # noqa: DTZ007  Datastore's are naive.
-        return cls(transaction, made, int(number), kind == "h", digest)
+        created_at = datetime.datetime.strptime(created, _TIME)  # noqa: DTZ007  Naive, as ndb's.
+        return cls(transaction, created_at, int(number), kind == "h", digest)
 
     @classmethod
     def read(cls, row: str | int) -> RowId:
-        """Return what the id of any key says; what it does not say is old, and needs no ack.
+        """Return the parts of any key's id; missing parts mean a row that is old and needs no ack.
 
-        Rows may be of another version, or made by hand: none of them may stop the others.
+        Rows may be of another version, or made by hand. None of them may block the others.
 
         >>> RowId.read("c|20300501T120000000000|h|c0ffee|0003").is_unacked
         True
@@ -111,17 +111,16 @@ def outbox_key(row: str) -> Any:
 def outbox_rows(partition: str = "", *, after: str = "") -> Any:
     """Return the query for the rows of a partition, or of all, oldest first in each.
 
-    The partitions share all keys there can be, so that none is out of reach.
+    The first and the last one include all keys outside of them, so that none is out of reach.
     """
     key = OutboxTask._key
     query = OutboxTask.query().order(key)
-    first, last = PARTITIONS[0], PARTITIONS[-1]
-    if partition and partition != last:
+    if partition and partition != PARTITIONS[-1]:
         beyond = PARTITIONS[PARTITIONS.index(partition) + 1]
         query = query.filter(key < outbox_key(beyond))
     if after:
         query = query.filter(key > outbox_key(after))
-    elif partition and partition != first:
+    elif partition and partition != PARTITIONS[0]:
         query = query.filter(key >= outbox_key(partition))
     return query
 

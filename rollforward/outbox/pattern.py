@@ -1,4 +1,4 @@
-"""The outbox, as the registry knows it: it has no parts, and every app has it."""
+"""The outbox as a pattern of the registry: it has no parts, and every app has it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 class Outbox(Pattern[Never]):
-    """Tasks that were committed with the data, until they are created."""
+    """The rows of tasks that were committed with data."""
 
     name = "outbox"
 
@@ -27,33 +27,33 @@ class Outbox(Pattern[Never]):
     def sweep(
         self, clients: Clients, parts: Sequence[Never], *, stale_s: float | None = None
     ) -> Mapping[str, int]:
-        """Create the tasks that were committed and never created."""
+        """Create the tasks of abandoned rows."""
         swept = sweep(clients, stale_s=STALE_S if stale_s is None else stale_s)
         if stale_s is None and (swept.created or swept.partitions):
             log.warning("relayed %d rows, %d partitions to walk", swept.created, swept.partitions)
         return {"created": swept.created, "partitions": swept.partitions}
 
     def delete_expired(self, clients: Clients) -> int:
-        """Delete the attempts of tasks that came to no end: tasks themselves have no sweep."""
+        """Delete the attempts of unfinished tasks, since tasks have no sweep of their own."""
         return attempts.delete_expired(clients)
 
     def gauges(self, clients: Clients, parts: Sequence[Never]) -> Sequence[Gauge]:
-        found = depth(clients)
+        rows = depth(clients)
         return [
-            Gauge("outbox_waiting", f"Rows; at most {MAX_COUNTED} are counted.", found.waiting),
+            Gauge("outbox_waiting", f"Rows; at most {MAX_COUNTED} are counted.", rows.waiting),
             Gauge(
                 "outbox_oldest_seconds",
                 "Age of the oldest row whose task is not known to exist.",
-                found.oldest_s,
+                rows.oldest_s,
             ),
             Gauge(
                 "outbox_oldest_unacked_seconds",
-                "Age of the oldest row that is kept until its task has done its work.",
-                found.oldest_unacked_s,
+                "Age of the oldest row that waits for the ack of its task.",
+                rows.oldest_unacked_s,
             ),
             Gauge(
                 "outbox_relayed_per_second",
                 "Tasks created from rows, over the last full minute; 0 without memcached.",
-                found.relayed_per_s,
+                rows.relayed_per_s,
             ),
         ]

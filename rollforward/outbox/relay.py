@@ -25,27 +25,27 @@ _NOWHERE = "/tasks/nowhere"
 
 
 class InlineRelay:
-    """Relays before the caller goes on: for scripts, and for tests that break each call."""
+    """Relays before the call returns: for scripts, and for tests that break each call."""
 
     def send(self, clients: Clients, rows: Sequence[OutboxTask]) -> None:
         relay(clients, rows)
 
     def look(self, clients: Clients, rows: Sequence[OutboxTask]) -> None:
-        if found := committed(rows):
-            relay(clients, found)
+        if stored := committed(rows):
+            relay(clients, stored)
 
 
 def committed(rows: Sequence[OutboxTask]) -> list[OutboxTask]:
-    """Return those of some rows that are in Datastore."""
+    """Return the rows that are in Datastore."""
     return [row for row in ndb.get_multi([row.key for row in rows]) if row is not None]
 
 
 @dataclass(frozen=True)
 class RelayResult:
-    """What became of some rows.
+    """The results of relaying some rows.
 
-    `created` tasks were made. Cloud Tasks has `refused` these rows, each for its reason. Of the
-    `unanswered` ones it is not known whether their task exists.
+    `created` counts new tasks. Cloud Tasks has `refused` rows, each with its reason. The tasks of
+    `unanswered` rows may exist or not.
     """
 
     created: int
@@ -58,16 +58,16 @@ def relay(clients: Clients, rows: Sequence[OutboxTask]) -> RelayResult:
 
     "Already exists" is as good as created: the name is the row's own.
     """
-    now = naive_utc(clients.clock.now())
-    results = clients.tasks.create_each([_message(row, now) for row in rows])
-    ended = list(zip(rows, results, strict=True))
-    exist = [(row, is_new) for row, is_new in ended if not isinstance(is_new, Exception)]
+    at = naive_utc(clients.clock.now())
+    answers = clients.tasks.create_each([_message(row, at) for row in rows])
+    results = list(zip(rows, answers, strict=True))
+    exist = [(row, is_new) for row, is_new in results if not isinstance(is_new, Exception)]
     ndb.delete_multi([row.key for row, _ in exist if not row_id(row.key).is_unacked])
-    # An unacked row is asked for again while its task waits: that one exists makes none.
+    # An unacked row is relayed again while its task waits: an existing task is not a new one.
     created = sum(is_new is True or not row_id(row.key).is_unacked for row, is_new in exist)
     if created:
         clients.cache.incr(rate_key(clients.clock.now()), created, ttl_s=600)
-    failed = [(row, error) for row, error in ended if isinstance(error, Exception)]
+    failed = [(row, error) for row, error in results if isinstance(error, Exception)]
     if failed:
         log.warning("%d of %d rows stay in the outbox: %s", len(failed), len(rows), failed[0][1])
     refused = [(row, error) for row, error in failed if isinstance(error, PERMANENT_ERRORS)]
@@ -76,13 +76,13 @@ def relay(clients: Clients, rows: Sequence[OutboxTask]) -> RelayResult:
 
 
 def create_later(clients: Clients, messages: Sequence[Message]) -> None:
-    """Create tasks that Cloud Tasks did not take just now: after the response, once it answers.
+    """Create tasks that Cloud Tasks did not accept: after the response, once it answers.
 
-    They are in no row: what they are for must be found without them, too.
+    No row keeps them, so a sweep must find their work without them.
     """
-    transaction, now = Transaction(), naive_utc(clients.clock.now())
+    transaction, created = Transaction(), naive_utc(clients.clock.now())
     rows = [
-        row_of(RowId(transaction.id, now, number, is_unacked=False).text, message)
+        row_of(RowId(transaction.id, created, number, is_unacked=False).text, message)
         for number, message in enumerate(messages)
     ]
     clients.relay.send(clients, rows)
@@ -102,13 +102,13 @@ def row_of(row: str, message: Message, tag: str | None = None) -> OutboxTask:
 
 
 def row_id(key: Any) -> RowId:
-    """Return what a row's key says."""
+    """Return the parts of a row's key."""
     return RowId.read(key.id())
 
 
-def age_s(row: RowId, now: datetime.datetime) -> float:
-    """Return a row's age. One from a clock far ahead counts as old."""
-    seconds = (now - row.created).total_seconds()
+def age_s(row: RowId, at: datetime.datetime) -> float:
+    """Return a row's age. A row from a clock far ahead counts as old."""
+    seconds = (at - row.created).total_seconds()
     return seconds if seconds > -CLOCK_SKEW_S else PATIENT_AFTER_S
 
 
@@ -117,23 +117,23 @@ def rate_key(at: datetime.datetime) -> str:
     return f"outbox:relayed:{at:%Y%m%dT%H%M}"
 
 
-def _message(row: OutboxTask, now: datetime.datetime) -> Message:
-    at = row.at.replace(tzinfo=datetime.UTC) if row.at else None
-    # A row that was made by hand may lack anything: Cloud Tasks refuses it, or it becomes a dead
-    # task when it is delivered.
+def _message(row: OutboxTask, at: datetime.datetime) -> Message:
+    due = row.at.replace(tzinfo=datetime.UTC) if row.at else None
+    # A row that was made by hand may lack any property. Then Cloud Tasks refuses it, or its task
+    # becomes a dead one when it is delivered.
     path, queue, body = row.path or _NOWHERE, row.queue or "", row.body or ""
-    return Message(path, queue, body.encode(), _task_name(row, now), at)
+    return Message(path, queue, body.encode(), _task_name(row, at), due)
 
 
-def _task_name(row: OutboxTask, now: datetime.datetime) -> str:
+def _task_name(row: OutboxTask, at: datetime.datetime) -> str:
     """Return the task's name: its own, or one that is made of the row's key.
 
-    An unacked row may outlive its task (the queue was purged). So once it is old, and due,
-    its task is asked for under further names.
+    An unacked row may outlive its task (the queue was purged). So once it is old, and due, its task
+    is created under further names.
     """
     if row.name is not None:
         return str(row.name)
     id_ = row_id(row.key)
-    is_due = row.at is None or row.at <= now
-    number = Backoff.task_number(age_s(id_, now)) if id_.is_unacked and is_due else 0
+    is_due = row.at is None or row.at <= at
+    number = Backoff.task_number(age_s(id_, at)) if id_.is_unacked and is_due else 0
     return hashed_name("outbox", row.key.id(), number)

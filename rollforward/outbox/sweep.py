@@ -1,8 +1,8 @@
-"""The sweep: it relays the rows that their own process should have relayed, and did not.
+"""The sweep of the outbox: it relays abandoned rows.
 
-An idle outbox costs one query. The oldest hundred rows are relayed by the sweep itself; when there
-are more, each of their partitions gets a task that drains it, under a lease. A row that Cloud Tasks
-has refused for ten minutes becomes a dead task.
+An idle outbox costs one query. The sweep itself relays the oldest hundred rows. If there are more,
+each of their partitions gets a task that drains it, under a lease. A row that Cloud Tasks has
+refused for ten minutes becomes a dead task.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from rollforward.tasks import dead_tasks
 from rollforward.tasks.cloud_tasks import MAX_PER_CALL
 from rollforward.tasks.declaration import hashed_name, task
 
-# A row that its own process should have relayed by now.
+# The age at which a row counts as abandoned by its own process.
 STALE_S = 15.0
-# A refusal may be a deployment under way: the queue comes after the code.
+# A refusal may come from a running deployment: the queue is created after the code.
 REFUSED_FOR_S = 600.0
 LEASE_S = 60.0
-# A walk that was asked for and has not begun: its queue may stand still.
+# The lease of a walk that was enqueued and has not begun: its queue may be paused.
 ASKED_S = 600.0
 MAX_PER_DRAIN = 1_000
 _ROUND = "outbox"
@@ -45,7 +45,7 @@ _ROUND = "outbox"
 
 @dataclass(frozen=True)
 class SweepResult:
-    """What one call of the sweep did: tasks created, and partitions handed to tasks."""
+    """Tasks that one call of the sweep has created, and partitions handed to tasks."""
 
     created: int = 0
     partitions: int = 0
@@ -53,7 +53,7 @@ class SweepResult:
 
 @dataclass(frozen=True)
 class Drain:
-    """Which partition to drain, from where, in whose walk, and in which round of the sweep."""
+    """A partition to drain: from a row on, as part of a walk and of a round of the sweep."""
 
     partition: Annotated[str, pydantic.Field(pattern="^[0-9a-f]$")]
     walk: Annotated[str, pydantic.Field(min_length=1, max_length=64)]
@@ -64,10 +64,10 @@ class Drain:
 
 
 def sweep(clients: Clients, *, stale_s: float = STALE_S) -> SweepResult:
-    """Relay what has waited too long; hand to tasks what is too much for one call.
+    """Relay abandoned rows; hand them to tasks if one call cannot relay all.
 
     Args:
-        stale_s: How old a row is that its own process should have relayed.
+        stale_s: The age at which a row counts as abandoned by its own process.
     """
     look = _Look(SweepRound.begin(clients, _ROUND), stale_s)
     keys = outbox_rows().fetch(MAX_PER_CALL + 1, keys_only=True)
@@ -76,7 +76,7 @@ def sweep(clients: Clients, *, stale_s: float = STALE_S) -> SweepResult:
         keys, busy = look.oldest()
     relayed = _relay_due(clients, look, keys)
     partitions = _hand_over(clients, look, busy)
-    # What was neither answered nor handed over is due in the next round, too.
+    # Rows that were neither answered nor handed over are due in the next round, too.
     if not relayed.unanswered and partitions == len(busy):
         look.round.end()
     return SweepResult(relayed.created, partitions)
@@ -84,24 +84,24 @@ def sweep(clients: Clients, *, stale_s: float = STALE_S) -> SweepResult:
 
 @dataclass(frozen=True)
 class _Look:
-    """Which rows a round of the sweep takes for due."""
+    """The rules by which a round of the sweep picks rows."""
 
     round: SweepRound
     stale_s: float
 
     def is_due(self, row: RowId) -> bool:
-        """Return whether a row has waited so long that the sweep must relay it.
+        """Return whether the sweep must relay a row.
 
-        The task of an unacked row mostly exists and waits in its queue: it is looked at ever more
-        rarely.
+        The task of an unacked row usually exists and waits in its queue, so the sweep checks it
+        less and less often.
         """
         if row.is_unacked:
             return self.round.is_due(row.created, stale_s=self.stale_s)
-        return age_s(row, self.round.now) >= self.stale_s
+        return age_s(row, self.round.began) >= self.stale_s
 
     def is_young(self, row: RowId) -> bool:
-        """Return whether a row, and all behind it in its partition, are left to their processes."""
-        return 0 <= (self.round.now - row.created).total_seconds() < self.stale_s
+        """Return whether a row, and all newer ones of its partition, belong to their processes."""
+        return 0 <= (self.round.began - row.created).total_seconds() < self.stale_s
 
     def oldest(self) -> tuple[list[Any], list[str]]:
         """Return the keys of the oldest rows that are due, and the partitions that have more."""
@@ -109,14 +109,14 @@ class _Look:
             (partition, outbox_rows(partition).fetch_async(MAX_PER_CALL, keys_only=True))
             for partition in PARTITIONS
         ]
-        found = {partition: future.get_result() for partition, future in asked}
-        due = [key for keys in found.values() for key in keys if self.is_due(row_id(key))]
+        oldest = {partition: future.get_result() for partition, future in asked}
+        due = [key for keys in oldest.values() for key in keys if self.is_due(row_id(key))]
         due.sort(key=lambda key: row_id(key).created)
-        mine, others = due[:MAX_PER_CALL], set(due[MAX_PER_CALL:])
-        return mine, [
+        remaining = set(due[MAX_PER_CALL:])
+        return due[:MAX_PER_CALL], [
             partition
-            for partition, keys in found.items()
-            if not others.isdisjoint(keys)
+            for partition, keys in oldest.items()
+            if not remaining.isdisjoint(keys)
             or (len(keys) == MAX_PER_CALL and not self.is_young(row_id(keys[-1])))
         ]
 
@@ -128,8 +128,8 @@ def _hand_over(clients: Clients, look: _Look, partitions: Sequence[str]) -> int:
     free = [partition for partition, lease in leases.items() if not _is_taken(clients, lease)]
     if not free:
         return 0
-    walk, now, since = clients.new_id(), look.round.now, look.round.since
-    many = [Drain(p, walk, began=now, since=since, stale_s=look.stale_s) for p in free]
+    walk, began, since = clients.new_id(), look.round.began, look.round.since
+    many = [Drain(p, walk, began=began, since=since, stale_s=look.stale_s) for p in free]
     ndb.put_multi([_lease(clients, args, ASKED_S) for args in many])
     try:
         drain.enqueue_many(clients, many, names=[(walk, args.partition, "") for args in many])
@@ -141,7 +141,7 @@ def _hand_over(clients: Clients, look: _Look, partitions: Sequence[str]) -> int:
 
 @task("/tasks/outbox/drain", queue="outbox")
 def drain(clients: Clients, args: Drain) -> None:
-    """Relay the rows of a partition, oldest first; enqueue the next task for what is too much."""
+    """Relay the rows of a partition, oldest first; enqueue another task for the rest."""
     if not transact(lambda: _take(clients, args)):
         return
     look = _Look(
@@ -154,8 +154,8 @@ def drain(clients: Clients, args: Drain) -> None:
     if len(keys) < MAX_PER_DRAIN:
         transact(lambda: _give_back(args))
         return
-    after = str(keys[-1].id())
-    drain.enqueue(clients, replace(args, after=after), name=(args.walk, args.partition, after))
+    newest = str(keys[-1].id())
+    drain.enqueue(clients, replace(args, after=newest), name=(args.walk, args.partition, newest))
 
 
 def _take(clients: Clients, args: Drain) -> bool:
@@ -168,10 +168,10 @@ def _take(clients: Clients, args: Drain) -> bool:
 
 
 def _is_taken(clients: Clients, lease: OutboxLease | None) -> bool:
-    now = naive_utc(clients.clock.now())
-    # An end far ahead is from a clock that was wrong, and means nothing.
-    longest = now + datetime.timedelta(seconds=2 * ASKED_S)
-    return lease is not None and now < lease.ends <= longest
+    at = naive_utc(clients.clock.now())
+    # An end far ahead is from a wrong clock, and is ignored.
+    longest = at + datetime.timedelta(seconds=2 * ASKED_S)
+    return lease is not None and at < lease.ends <= longest
 
 
 def _lease(clients: Clients, args: Drain, lasts_s: float) -> OutboxLease:
@@ -186,20 +186,20 @@ def _give_back(args: Drain) -> None:
 
 
 def _relay_due(clients: Clients, look: _Look, keys: Sequence[Any]) -> RelayResult:
-    now = naive_utc(clients.clock.now())
+    at = naive_utc(clients.clock.now())
     due = [key for key in keys if look.is_due(row_id(key))]
     rows = [row for row in ndb.get_multi(due) if row is not None]
     if not rows:
         return RelayResult(0, [], [])
     relayed = relay(clients, rows)
     for row, error in relayed.refused:
-        if age_s(row_id(row.key), now) >= REFUSED_FOR_S:
+        if age_s(row_id(row.key), at) >= REFUSED_FOR_S:
             _dead_letter(clients, row, error)
     return relayed
 
 
 def _dead_letter(clients: Clients, row: OutboxTask, error: Exception) -> None:
-    """Keep a dead task of a row. An unacked row stays: what it stands for is not done."""
+    """Write a dead task for a row. An unacked row stays, since its work is not done."""
     dead_tasks.dead_letter(
         clients,
         path=row.path or "",

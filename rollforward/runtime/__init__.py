@@ -1,7 +1,10 @@
-"""What a pipeline may reach outside the process, in one frozen dataclass.
+"""Everything that a pipeline reaches outside of its code, in one frozen dataclass: `Clients`.
 
-Opened once per process, after the fork (gRPC does not survive one), and passed down.
-Tests own every field.
+It is opened once per process, after the fork (gRPC does not survive one), and passed down. Tests
+replace every field.
+
+Rooms: `channel` has the interceptors of gRPC, `process` the memory and the siblings of a process,
+`sweeps` the rounds of sweeps.
 """
 
 from rollforward.runtime.cache import Cache, NoCache, open_cache

@@ -1,12 +1,12 @@
 """memcached, as a hint: every value may vanish, be old, or never have been stored.
 
-Only latency and batch size may depend on it. Each operation answers None or False when
-the server is away; nothing here raises because of the cache. A circuit breaker: a server that
-failed is not called for half a second, so an outage costs one time-out and not one per call.
+Only latency and batch size may depend on it. Each operation returns None or False when the server
+is away; nothing here raises because of the cache. A circuit breaker skips a server that failed for
+half a second, so an outage costs one time-out and not one per call.
 
-Keys are hashed, so that no user's text can reach the protocol. Values are bytes; nothing
-is pickled. The client answers every write (`default_noreply=False`): with pymemcache's
-default, `add` returns True to every caller and twenty holders share one lock.
+Keys are hashed, so that no user's text can reach the protocol. Values are bytes; nothing is
+pickled. The server confirms every write (`default_noreply=False`). With pymemcache's default, `add`
+returns True to every caller, and twenty holders share one lock.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ T = TypeVar("T")
 
 # For connecting, and for each answer.
 TIMEOUT_S = 0.25
-# No calls for so long after a failure: a server that hangs would cost each its time-out.
+# No calls for this long after a failure: a server that hangs would cost each its time-out.
 COOLDOWN_S = 0.5
 MAX_TTL_S = 2_592_000  # Beyond 30 days memcached reads a date, mostly one in the past.
 
 
 class Cache(Protocol):
-    """What the pipelines ask of memcached."""
+    """The operations of memcached that pipelines use."""
 
     def get(self, key: str) -> bytes | None: ...
 
@@ -43,13 +43,13 @@ class Cache(Protocol):
     def delete(self, key: str) -> bool: ...
 
     def incr(self, key: str, delta: int, ttl_s: int) -> int | None:
-        """Add to a counter, which starts at 0; return what it is now, None: it is unknown."""
+        """Add to a counter, which starts at 0; return its new value, None if it is unknown."""
         ...
 
     def incr_existing(self, key: str, delta: int) -> int | None:
-        """Add to a counter that exists, down to 0 at most; return what it is, None: unknown.
+        """Add to a counter that exists, down to 0; return its new value, None if unknown.
 
-        Its time to live stays as it was.
+        Its time to live does not change.
         """
         ...
 
@@ -74,7 +74,7 @@ class MemcachedCache:
 
         Args:
             host: "host:port".
-            scope: Sets its keys apart from those of others on this server.
+            scope: Separates its keys from the keys of other apps on this server.
             timeout_s: For connecting and for each answer.
             pool_size: More than the process has threads; an empty pool raises at once.
         """
@@ -185,13 +185,13 @@ def open_cache(host: str | None, *, scope: str = "", timeout_s: float = TIMEOUT_
     """Return the cache at "host:port", or one that never holds anything.
 
     Args:
-        scope: Sets its keys apart from those of other apps on the same server.
+        scope: Separates its keys from the keys of other apps on this server.
     """
     return MemcachedCache(host, scope=scope, timeout_s=timeout_s) if host else NoCache()
 
 
 def counted(value: bytes | None) -> int | None:
-    """Return what a counter holds; None for anything else that may stand in its place.
+    """Return the number in a counter's value; None for any other value.
 
     >>> counted(b"7 "), counted(b"seven"), counted(b"9" * 5000), counted(None)
     (7, None, None, None)
@@ -203,5 +203,5 @@ def counted(value: bytes | None) -> int | None:
 
 def _checked(ttl_s: int) -> int:
     if not 0 < ttl_s <= MAX_TTL_S:
-        raise ValueError(f"ttl_s must lie between 1 and {MAX_TTL_S}, not {ttl_s}")
+        raise ValueError(f"ttl_s must be between 1 and {MAX_TTL_S}, got {ttl_s}")
     return ttl_s

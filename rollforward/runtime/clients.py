@@ -1,4 +1,4 @@
-"""What a pipeline may reach outside the process, in one frozen dataclass."""
+"""Everything that a pipeline reaches outside of its code, in one frozen dataclass."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ RPC_TIMEOUT_S = 15.0
 
 
 class Relay(Protocol):
-    """How a process creates the tasks that it has committed, from the rows of the outbox.
+    """Creates the tasks that a process has committed, from the rows of the outbox.
 
-    The outbox stands above the clients, so its entity is not named here.
+    The outbox imports the clients, so its entity is not named here.
     """
 
     def send(self, clients: Clients, rows: Sequence[Any]) -> None:
@@ -45,7 +45,7 @@ class Relay(Protocol):
         ...
 
     def look(self, clients: Clients, rows: Sequence[Any]) -> None:
-        """Create the tasks of those rows that turn out to be committed."""
+        """Create the tasks of the rows that turn out to be committed."""
         ...
 
 
@@ -79,8 +79,8 @@ class Clients:
     def context(self) -> Any:
         """Open ndb's context for this thread; its own cache is off.
 
-        With it on, a get would answer with this request's unsaved changes and with rows as
-        old as the request.
+        With it on, a get would return this request's unsaved changes, and rows as old as the
+        request.
         """
         return self.datastore.context(cache_policy=False, global_cache=None, legacy_data=False)
 
@@ -89,11 +89,11 @@ class Clients:
         return f"{self.random.getrandbits(128):032x}"
 
     def new_owner(self) -> str:
-        """Return a random id for who holds a lease, signed by this process."""
+        """Return a random id for the holder of a lease, signed by this process."""
         return self.processes.sign(self.new_id())
 
     def publish(self, topic: str) -> None:
-        """Say that what is shown under a topic has changed, after the commit that changed it."""
+        """Notify the watchers of a topic, after the commit that changed its subject."""
         topics.publish(self.cache, topic, self.new_id())
 
 
@@ -110,7 +110,7 @@ def open_datastore(
 
     Args:
         emulator: "host:port" of an emulator; None means the real service.
-        transactions: Follows this client's transactions, and rolls back what is left of others.
+        transactions: Tracks this client's transactions, and rolls back abandoned ones of others.
     """
     # ndb repeats each failed call three times, with seconds in between, even inside a
     # transaction that is lost already. Here `transact`, the queue or the visitor tries again.

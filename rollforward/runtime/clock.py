@@ -1,4 +1,4 @@
-"""Time, as something that is passed in."""
+"""Clocks: time as a dependency that is passed in."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import datetime
 import time
 from typing import Protocol
 
-# What lies further ahead is from a clock that was wrong.
+# A time further ahead is from a wrong clock.
 CLOCK_SKEW_S = 60.0
 
 

@@ -1,9 +1,9 @@
-"""A thread of this process that stores what its memory gathers, every so often.
+"""A thread that stores the buffer of its process periodically.
 
-It starts with the first thing to store and ends when nothing is left: an idle process has none.
+It starts with the first item to store and ends when the buffer is empty: an idle process has none.
 
-Lost on failure: what a killed process had not flushed. A flush that fails is made again after the
-next period, and a process that is told to end (SIGTERM) flushes once more.
+Lost on failure: the unflushed items of a killed process. A failed flush is retried after the next
+period, and a process that receives SIGTERM flushes once more.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from rollforward.runtime.clients import Clients
 
 log = logging.getLogger(__name__)
 
-# The period once the process has been told to end.
+# The period after SIGTERM.
 LAST_PERIOD_S = 0.01
 
 
 class Buffer(Protocol):
-    """What a process has gathered and not stored yet."""
+    """Items that a process has gathered and not stored yet."""
 
     def is_empty(self) -> bool:
         """Return whether everything is stored."""
         ...
 
     def store(self) -> None:
-        """Store what is there. What the service does not take stays for the next call."""
+        """Store the items. Those that the service does not accept stay for the next call."""
         ...
 
 
@@ -50,7 +50,7 @@ class PeriodicFlusher:
         clients.process_state.on_shutdown(owner, self._end)
 
     def wake(self) -> None:
-        """Have the buffer stored within a period; to be called after something was put in."""
+        """Schedule a flush within a period; call it after adding to the buffer."""
         with self._lock:
             if self._is_awake:
                 return
@@ -59,7 +59,7 @@ class PeriodicFlusher:
 
     def flush(self) -> None:
         """Store the buffer now."""
-        with self._flushing:  # So that what has failed is repeated by one thread.
+        with self._flushing:  # One thread retries a failed flush.
             self._buffer.store()
 
     def _run(self) -> None:

@@ -5,14 +5,14 @@ A leader makes the call for its group, and the others follow:
 1. Join: a call queues up. When no commit is in progress it is promoted to leader at once, so a
    lone call commits by its own thread and waits for nothing.
 2. Lead: the leader takes a group off the queue, itself first, and commits for all of it. With
-   `linger_s` it waits before as long as calls keep coming, if it has company, or had last time.
-3. Hand over: when its commit ends and no other leader is at work, it promotes the first of those
-   that queued up meanwhile, which commits for the next group.
+   `linger_s` it waits before that while calls keep coming, if others queue or did last time.
+3. Hand over: when its commit ends and no other leader is at work, it promotes the first queued
+   call, which commits for the next group.
 4. Answer: the leader gives each follower of its group its own answer, or the error that all share.
 
-So a group is what came during the commit before: the slower the service, the more a commit carries.
-A call that has queued for `max_wait_s` becomes a leader of its own, so a commit that hangs holds up
-its own group only.
+So a group holds the calls that came during the last commit. The slower the service, the larger the
+groups. A call that has queued for `max_wait_s` becomes a leader of its own, so a hanging commit
+delays its own group only.
 
 Lost on failure: a commit that raises raises for each call of its group, and for no other.
 """
@@ -27,7 +27,7 @@ from typing import Generic, TypeVar
 C = TypeVar("C")
 R = TypeVar("R")
 
-SHORT_GAP = 4  # So many times shorter.
+SHORT_GAP = 4  # Divides the gap.
 
 
 class GroupCommit(Generic[C, R]):
@@ -50,9 +50,9 @@ class GroupCommit(Generic[C, R]):
             commit: Returns an answer for each call, or why it has none.
             max_calls: In a group.
             max_bytes: The `size` of a group's calls together, unless it is one call alone.
-            max_wait_s: How long a call queues before it becomes a leader of its own.
-            linger_s: How long a leader waits for company at most; less than `max_wait_s`.
-            gap_s: How often it looks whether another one has come, and goes on when none has.
+            max_wait_s: The time that a call queues before it becomes a leader of its own.
+            linger_s: The longest wait of a leader for other calls; less than `max_wait_s`.
+            gap_s: The leader commits once no call has come for this long.
         """
         self._commit = commit
         self._max_calls = max_calls
@@ -90,15 +90,15 @@ class GroupCommit(Generic[C, R]):
         waiter.called.set()
 
     def _lead_after_timeout(self, waiter: _Waiter[C, R]) -> None:
-        """Lead, unless a leader has taken the waiter meanwhile: then its answer is on the way."""
+        """Lead, unless a leader has taken the waiter meanwhile and will answer it."""
         with self._lock:
             if waiter in self._waiting and not waiter.is_leader:
                 self._promote(waiter)
 
-    def _lead(self, own: _Waiter[C, R]) -> None:
+    def _lead(self, leader: _Waiter[C, R]) -> None:
         with self._lock:
             self._linger()
-            group = self._take(own)  # Step 2.
+            group = self._take(leader)  # Step 2.
             self._last_size = len(group)
         error: BaseException = RuntimeError("a group commit gave no answers")
         answers: Sequence[R | BaseException] = ()
@@ -116,38 +116,38 @@ class GroupCommit(Generic[C, R]):
             waiter.called.set()
 
     def _linger(self) -> None:
-        """Let go of the lock as long as calls keep coming; not for one that comes alone again.
+        """Release the lock while calls keep coming; not for a lone call after a lone call.
 
-        It is not woken by each call, for that takes two turns of Python's threads. When as many
-        have come as last time, perhaps all have that can: then it waits less for a further one.
+        Calls do not wake the leader one by one, since that takes two switches of Python's threads.
+        When as many have come as last time, all callers may be here: then it waits less for more.
         """
         if len(self._waiting) == self._last_size == 1:
             return
         ends_at = time.monotonic() + self._linger_s
-        while (here := len(self._waiting)) < self._max_calls:
+        while (queued := len(self._waiting)) < self._max_calls:
             left_s, gap_s = ends_at - time.monotonic(), self._gap_s
             if left_s <= 0:
                 break
             self._enough = min(self._last_size, self._max_calls)
-            if here >= self._enough:
+            if queued >= self._enough:
                 self._enough, gap_s = self._max_calls, gap_s / SHORT_GAP
             self._are_enough.wait(min(left_s, gap_s))
-            if len(self._waiting) == here:
+            if len(self._waiting) == queued:
                 break
 
-    def _take(self, own: _Waiter[C, R]) -> list[_Waiter[C, R]]:
+    def _take(self, leader: _Waiter[C, R]) -> list[_Waiter[C, R]]:
         """Take a group off the queue, this waiter first."""
-        self._waiting.remove(own)
-        taken, room = [own], self._max_bytes - self._size(own.call)
-        # Another leader makes its own commit, for itself and for those behind it.
+        self._waiting.remove(leader)
+        group, room = [leader], self._max_bytes - self._size(leader.call)
+        # Another leader makes its own commit, for itself and the calls behind it.
         for waiter in [waiter for waiter in self._waiting if not waiter.is_leader]:
             room -= self._size(waiter.call)
-            if room < 0 or len(taken) == self._max_calls:
+            if room < 0 or len(group) == self._max_calls:
                 break
-            taken.append(waiter)
-        gone = set(map(id, taken))
-        self._waiting = [waiter for waiter in self._waiting if id(waiter) not in gone]
-        return taken
+            group.append(waiter)
+        grouped = set(map(id, group))
+        self._waiting = [waiter for waiter in self._waiting if id(waiter) not in grouped]
+        return group
 
 
 class _Waiter(Generic[C, R]):

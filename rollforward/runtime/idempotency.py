@@ -30,10 +30,10 @@ def digest_of(item: str) -> str:
     return hashlib.sha256(item.encode()).hexdigest()[:16]
 
 
-def different_item(key: str | None, what: str = "item") -> DifferentItemError:
+def different_item(key: str | None, noun: str = "item") -> DifferentItemError:
     """Return the error of a key that was used with a different item before."""
     return DifferentItemError(
-        f"idempotency key {key!r:.80} was already used with a different {what}"
+        f"idempotency key {key!r:.80} was already used with a different {noun}"
     )
 
 

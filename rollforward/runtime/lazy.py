@@ -1,4 +1,4 @@
-"""An object that is made when it is first used: what takes long to load does not delay a start."""
+"""A lazy proxy: an object that is made on first use, so that it does not delay the start."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ from typing import Any
 
 
 class Lazy:
-    """Stands for an object until something is asked of it; then makes it, once.
+    """A proxy that makes its object when an attribute is first read, once.
 
-    Threads that ask at the same time wait for one of them. A failure is the asker's: the next one
-    tries again.
+    Concurrent threads wait for one of them. If it fails, it raises, and the next reader tries
+    again.
 
-    >>> made = []
-    >>> text = OnFirstUse(lambda: made.append("made") or "text")
-    >>> made
+    >>> events = []
+    >>> text = Lazy(lambda: events.append("made") or "text")
+    >>> events
     []
-    >>> text.upper(), text.title(), made
+    >>> text.upper(), text.title(), events
     ('TEXT', 'Text', ['made'])
     """
 
     def __init__(self, make: Callable[[], Any]) -> None:
         self._make = make
         self._lock = threading.Lock()
-        self._made: list[Any] = []
+        self._object: list[Any] = []
 
     def __getattr__(self, name: str) -> Any:
-        if not self._made:
+        if not self._object:
             with self._lock:
-                if not self._made:
-                    self._made.append(self._make())
-        return getattr(self._made[0], name)
+                if not self._object:
+                    self._object.append(self._make())
+        return getattr(self._object[0], name)

@@ -1,4 +1,4 @@
-"""What a pipeline asks of a task queue: a protocol, which the package above fills."""
+"""Messages, and the protocol of the task queue that takes them; `tasks` implements it."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ class Message:
 
 
 class TaskQueue(Protocol):
-    """Where messages go."""
+    """A queue that creates tasks from messages."""
 
     def create(self, message: Message) -> bool:
         """Create one task; False when its name exists already."""
         ...
 
     def create_many(self, messages: Sequence[Message]) -> list[bool]:
-        """Create many, 100 a call; an answer per message, as of `create`."""
+        """Create many, 100 a call; return for each message what `create` would."""
         ...
 
     def create_each(self, messages: Sequence[Message]) -> list[bool | Exception]:
-        """Create many, 100 a call; per message the answer, or why it was not created."""
+        """Create many, 100 a call; return the answer or the error of each message."""
         ...
 
     def queues(self) -> list[str]:

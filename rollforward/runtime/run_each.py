@@ -1,4 +1,4 @@
-"""Act on each of many, so that one that fails stops none of the others."""
+"""Run many actions, so that one failure stops none of the others."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 @dataclass
 class Results(Generic[T]):
-    """What the actions returned and raised, and how many were tried."""
+    """The results and errors of the actions, and how many were tried."""
 
     returned: list[T] = field(default_factory=list)
     errors: list[Exception] = field(default_factory=list)
@@ -27,7 +27,7 @@ class Results(Generic[T]):
         return len(self.returned) + len(self.errors)
 
     def raise_first(self, *kinds: type[Exception]) -> None:
-        """Raise the first error that is of one of some kinds, by default of any."""
+        """Raise the first error of the given kinds, by default of any kind."""
         for error in self.errors:
             if isinstance(error, kinds or Exception):
                 raise error
@@ -39,9 +39,9 @@ def run_each(
     """Run every action; log the errors, and return them with the results.
 
     Args:
-        actions: What to run, each with what the log says when it fails.
-        max_unavailable: After so many transient errors in a row a service does not answer: the
-            rest is not tried. None: all are.
+        actions: Each with the text that is logged if it fails.
+        max_unavailable: The number of transient errors in a row after which the service counts as
+            down, and the rest is not tried. None: all are tried.
     """
     results: Results[T] = Results()
     in_a_row = 0

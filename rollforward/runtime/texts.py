@@ -1,4 +1,4 @@
-"""Texts from outside, such as errors, in a form that a row can store."""
+"""Texts from outside, like errors, in a form that a row can store."""
 
 from __future__ import annotations
 

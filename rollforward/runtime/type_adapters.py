@@ -1,4 +1,4 @@
-"""What checks values of a type, and writes them as JSON: made when it is first needed."""
+"""Adapters that check values of a type and write them as JSON, made on first use."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import pydantic
 
 @lru_cache(maxsize=256)
 def adapter_of(kind: Any) -> pydantic.TypeAdapter[Any]:
-    """Return the adapter of a type. To make one takes as long as to load ten modules."""
+    """Return the adapter of a type. Making one takes as long as loading ten modules."""
     return pydantic.TypeAdapter(kind)
 
 
 @lru_cache(maxsize=256)
 def shape_of(kind: Any) -> str:
-    """Return a digest of a type's fields and defaults; "" if no schema can say them."""
+    """Return a digest of a type's fields and defaults; "" if they have no schema."""
     try:
         schema = adapter_of(kind).json_schema()
     except pydantic.PydanticUserError:

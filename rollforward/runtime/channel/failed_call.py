@@ -1,4 +1,4 @@
-"""A call that failed before it left the process, as its caller sees a refusal of the service."""
+"""Calls that fail before they leave the process, as if the service had refused them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import grpc
 
 
 class FailedCall(grpc.RpcError, grpc.Call, grpc.Future):  # type: ignore[misc]
-    """A failed call. An interceptor raises it, and those before it get it as the call itself."""
+    """A failed call. An interceptor raises it, and earlier interceptors get it as the call."""
 
     def __init__(self, code: grpc.StatusCode, details: str) -> None:
         super().__init__(details)

@@ -1,8 +1,8 @@
 """The limits that Datastore documents, kept on every machine.
 
-The emulators take what the service refuses: an entity of 5 MB, a commit of 20,000 entities, a
-transaction that has rested for an hour. Tests and the local app send their calls through
-`DatastoreLimits`, which refuses such a call as the service does, and says how to mend it.
+The emulators accept calls that the service refuses: an entity of 5 MB, a commit of 20,000 entities,
+a transaction that was idle for an hour. Tests and the local app send their calls through
+`DatastoreLimits`, which refuses these calls as the service does, and says how to fix them.
 
 docs/reference/limits.md has the source and the date of each number, and which were ever seen.
 """
@@ -26,17 +26,17 @@ from rollforward.runtime.channel.failed_call import FailedCall
 
 @dataclass(frozen=True)
 class Limit:
-    """A documented limit: its most, in a unit, and what to do instead."""
+    """A documented limit: its maximum, in a unit, and advice for calls above it."""
 
     name: str
     most: int
     unit: str
     advice: str
 
-    def exceeded(self, what: str, size: int) -> str:
-        """Return the sentence for a call that is above it."""
+    def exceeded(self, subject: str, size: int) -> str:
+        """Return the error text of a call that is above it."""
         return (
-            f"{what} must have at most {self.most:,} {self.unit}, got {size:,} "
+            f"{subject} must have at most {self.most:,} {self.unit}, got {size:,} "
             f"(limit {self.name}): {self.advice}"
         )
 
@@ -61,19 +61,19 @@ LIMITS = (
 )
 
 
-# A process tells the console of a use that is so many times the last one.
+# A process reports a use to the console when it is this many times the last one.
 REPORTED_FROM = 1.05
 
 
 class Use(NamedTuple):
-    """The largest use of a limit that a process has seen: how much, and of what."""
+    """The largest use of a limit that a process has seen: its size, and its subject."""
 
     size: int
     what: str
 
 
 class TooLargeError(FailedCall):
-    """A call that the service refuses, as the client library sees it."""
+    """The error of a call that the service refuses, as the client library sees it."""
 
     def __init__(self, text: str) -> None:
         super().__init__(grpc.StatusCode.INVALID_ARGUMENT, text)
@@ -81,7 +81,7 @@ class TooLargeError(FailedCall):
 
 @dataclass
 class _Open:
-    """A transaction that is under way: since when, and when it was last used."""
+    """An open transaction: the times of its begin and of its last use."""
 
     began: float
     used: float
@@ -92,7 +92,7 @@ class DatastoreLimits(grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc]
     """Refuses the calls of a Datastore channel that are above a documented limit.
 
     Attributes:
-        folder: Where the console of `make run` reads how near this process came; "": nowhere.
+        folder: The console of `make run` reads there how near this process came; "": none.
         uses: The largest use of each limit so far, by its name.
     """
 
@@ -124,12 +124,12 @@ class DatastoreLimits(grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc]
             call.add_done_callback(self._begin)
         return call
 
-    def _check(self, what: str, limit: Limit, size: int) -> None:
+    def _check(self, subject: str, limit: Limit, size: int) -> None:
         if size > limit.most:
-            raise TooLargeError(limit.exceeded(what, size))
+            raise TooLargeError(limit.exceeded(subject, size))
         used = self.uses.get(limit.name)
         if used is None or size > used.size:
-            self.uses[limit.name] = Use(size, what)
+            self.uses[limit.name] = Use(size, subject)
             if self.folder and size > REPORTED_FROM * self._reported.get(limit.name, -1):
                 self._reported[limit.name] = size
                 report(self.folder, self.uses)
@@ -153,35 +153,35 @@ class DatastoreLimits(grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc]
             indexed += self._check_value(f"{kind}.{name}", value)
         self._check(kind, INDEX_ENTRIES, indexed)
 
-    def _check_value(self, what: str, value: Any, level: int = 1) -> int:
+    def _check_value(self, name: str, value: Any, level: int = 1) -> int:
         """Check one property; return how many indexed values it has."""
         indexed = 0
         for part in _parts(value):
             kind = part.WhichOneof("value_type")
             if kind == "entity_value":
-                self._check(what, NESTING, level)
-                for name, inner in part.entity_value.properties.items():
-                    indexed += self._check_value(f"{what}.{name}", inner, level + 1)
+                self._check(name, NESTING, level)
+                for key, inner in part.entity_value.properties.items():
+                    indexed += self._check_value(f"{name}.{key}", inner, level + 1)
             elif kind in ("string_value", "blob_value"):
                 content = getattr(part, kind)
                 size = len(content.encode() if isinstance(content, str) else content)
-                self._check(what, UNINDEXED if part.exclude_from_indexes else INDEXED, size)
+                self._check(name, UNINDEXED if part.exclude_from_indexes else INDEXED, size)
             indexed += not part.exclude_from_indexes
         return indexed
 
     def _check_key(self, key: Any) -> None:
-        what = f"a key of {_kind([key])}"
-        self._check(what, KEY, key.ByteSize())
+        subject = f"a key of {_kind([key])}"
+        self._check(subject, KEY, key.ByteSize())
         for element in key.path:
-            self._check(what, KEY_NAME, len(element.name.encode()))
+            self._check(subject, KEY_NAME, len(element.name.encode()))
 
     # Transactions
 
     def _begin(self, call: Any) -> None:
         if call.exception() is None:
-            now = self.now()
+            at_s = self.now()
             with self._lock:
-                self._open[call.result().transaction] = _Open(now, now)
+                self._open[call.result().transaction] = _Open(at_s, at_s)
 
     def _check_age(self, rpc: str, message: Any) -> None:
         transaction = _transaction(rpc, message)
@@ -189,24 +189,24 @@ class DatastoreLimits(grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc]
             return
         with self._lock:
             if rpc in ("Commit", "Rollback"):
-                found = self._open.pop(transaction, None)
+                opened = self._open.pop(transaction, None)
             else:
-                found = self._open.get(transaction)
-        if found is None or rpc == "Rollback":
+                opened = self._open.get(transaction)
+        if opened is None or rpc == "Rollback":
             return
-        now = self.now()
-        for limit, since in ((AGE, found.began), (IDLE, found.used)):
-            if now - since > limit.most:
-                text = limit.exceeded("a transaction", int(now - since))
+        at_s = self.now()
+        for limit, since_s in ((AGE, opened.began), (IDLE, opened.used)):
+            if at_s - since_s > limit.most:
+                text = limit.exceeded("a transaction", int(at_s - since_s))
                 raise TooLargeError(
                     f"The referenced transaction has expired or is no longer valid: {text}"
                 )
-            self._check("a transaction", limit, int(now - since))
-        found.used = now
+            self._check("a transaction", limit, int(at_s - since_s))
+        opened.used = at_s
 
 
 def report(folder: str, uses: Mapping[str, Use]) -> None:
-    """Write down how near this process came to each limit: one file, always a whole one."""
+    """Write how near this process came to each limit into one file, atomically."""
     rows = [
         {**asdict(limit), "size": uses[limit.name].size, "what": uses[limit.name].what}
         for limit in LIMITS
@@ -219,7 +219,7 @@ def report(folder: str, uses: Mapping[str, Use]) -> None:
 
 
 def _transaction(rpc: str, message: Any) -> bytes:
-    """Return the transaction that a call is part of, b"" for none."""
+    """Return the transaction that a call belongs to, b"" for none."""
     match rpc:
         case "Lookup" | "RunQuery" | "RunAggregationQuery":
             return bytes(message.read_options.transaction)

@@ -1,11 +1,11 @@
-"""What every remote call over gRPC goes through: a deadline, and a count.
+"""Interceptors of every remote call over gRPC: a deadline, and a meter.
 
-The count is that of a bill: `rollforward/local/prices.toml` has the rules with their sources.
+The meter counts as a bill does: `rollforward/local/prices.toml` has the rules with their sources.
 
-Both are interceptors of the channel, so they see ndb, google-cloud-datastore and
-google-cloud-tasks alike, and tests put their faults in the same place.
+Both sit in the channel, so they see ndb, google-cloud-datastore and google-cloud-tasks alike, and
+tests put their faults in the same place.
 
-What ndb calls in a transaction goes through `BlockingTransactions`, which waits for it.
+`BlockingTransactions` waits in place for the calls that ndb makes in a transaction.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from google.cloud.datastore_v1.types import EntityResult, QueryResultBatch
 
 @dataclass
 class Cost:
-    """What a piece of work asked of the services, in billable operations.
+    """The cost of a piece of work, in billable operations.
 
     Attributes:
         reads: Entities looked up or returned by a query; keys alone are a small operation.
@@ -32,7 +32,7 @@ class Cost:
         round_trips: Remote calls of any kind.
         deletes: Entities deleted, which `writes` counts, too: they have a price of their own.
         query_reads: Reads that are charged for a query itself, because it returned no entity.
-        task_operations: What Cloud Tasks charges: its calls, by tasks, and deliveries.
+        task_operations: Billed by Cloud Tasks: its calls, by tasks, and deliveries.
     """
 
     reads: int = 0
@@ -71,12 +71,12 @@ class Meter(grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc]
         self._total = Cost()
 
     def cost(self) -> Cost:
-        """Return what this thread has spent so far; subtract two to price what is between."""
+        """Return the cost of this thread so far; subtract two to price the work between."""
         with self._lock:
             return self._spent() + Cost()
 
     def total(self) -> Cost:
-        """Return what all threads have spent so far."""
+        """Return the cost of all threads so far."""
         with self._lock:
             return self._total + Cost()
 
@@ -101,18 +101,18 @@ class Meter(grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc]
             self._local.spent = Cost()
         return self._local.spent  # type: ignore[no-any-return]
 
-    def _add(self, spent: Cost, more: Cost) -> None:
-        if more == _NOTHING:
+    def _add(self, spent: Cost, added: Cost) -> None:
+        if added == _NOTHING:
             return
         with self._lock:
             for bill in (spent, self._total):
                 for name in _FIELDS:
-                    setattr(bill, name, getattr(bill, name) + getattr(more, name))
+                    setattr(bill, name, getattr(bill, name) + getattr(added, name))
 
 
 # Cloud Tasks charges a larger call as several operations.
 _CHUNK_BYTES = 32 * 1024
-# After these Datastore has done nothing, so it charges nothing. After others, nobody knows.
+# After these Datastore has done nothing, so it charges nothing. After others it is unknown.
 _REFUSALS = (
     *(grpc.StatusCode.ABORTED, grpc.StatusCode.ALREADY_EXISTS, grpc.StatusCode.NOT_FOUND),
     *(grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.INVALID_ARGUMENT),
@@ -125,7 +125,7 @@ def _chunks(size: int) -> int:
 
 
 def _asked(service: str, rpc: str, request: Any) -> Cost:
-    """Price a call by what it asks for."""
+    """Price a call by its request."""
     if service != "google.datastore.v1.Datastore":
         return _asked_of_cloud_tasks(rpc, request)
     match rpc:
@@ -149,7 +149,7 @@ def _asked_of_cloud_tasks(rpc: str, request: Any) -> Cost:
             requests = _message(request).requests
         case _:
             return Cost(task_operations=1)
-    operations = sum(_chunks(each.ByteSize()) for each in requests)
+    operations = sum(_chunks(task.ByteSize()) for task in requests)
     return Cost(tasks=len(requests), task_operations=operations)
 
 
@@ -160,7 +160,7 @@ def _message(request: Any) -> Any:
 
 
 def _answered(rpc: str, asked: Cost, call: Any) -> Cost:
-    """Price a call by its answer: what it adds to what was asked."""
+    """Price a call by its answer: the cost that is not in its request."""
     error = call.exception()
     if error is not None:
         is_refused = isinstance(error, grpc.RpcError) and error.code() in _REFUSALS
@@ -169,7 +169,7 @@ def _answered(rpc: str, asked: Cost, call: Any) -> Cost:
 
 
 def _returned(answer: Any) -> Cost:
-    """Price a query by what it returned and what it skipped; one without an entity is a read."""
+    """Price a query by its results and its offset; one without an entity is a read."""
     batch = answer.batch
     is_keys = batch.entity_result_type == EntityResult.ResultType.KEY_ONLY
     reads = batch.skipped_results + (0 if is_keys else len(batch.entity_results))
@@ -198,8 +198,8 @@ class _Details(NamedTuple):
 class DeadlineInterceptor(grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc]
     """Gives a deadline to each call that has none.
 
-    ndb sets none by default: a server that accepts and stays silent would hold a thread
-    for ever.
+    ndb sets none by default, so a server that accepts and never answers would hold a thread for
+    ever.
     """
 
     def __init__(self, timeout_s: float) -> None:
@@ -221,11 +221,11 @@ class DeadlineInterceptor(grpc.UnaryUnaryClientInterceptor):  # type: ignore[mis
 
 
 class BlockingTransactions(DatastoreGrpcTransport):  # type: ignore[misc]
-    """Datastore's calls as ndb makes them; those of a transaction are waited for in place.
+    """Datastore's calls as ndb makes them; the calls of a transaction block.
 
     ndb asks for a future each time, and gRPC then runs a thread for it, which costs about as much
-    processor time as the call (docs/performance.md). A transaction's calls come one after
-    another, so nothing is lost by waiting. Outside of one ndb has several under way at once.
+    processor time as the call (docs/performance.md). A transaction's calls come one after another,
+    so blocking costs nothing. Outside of a transaction ndb makes several calls at once.
     """
 
     @property
@@ -246,7 +246,7 @@ class BlockingTransactions(DatastoreGrpcTransport):  # type: ignore[misc]
 
 
 class _BlockingCall:
-    """A remote method whose future is there at once, when it is a transaction's."""
+    """A remote method whose future is complete at once, if it belongs to a transaction."""
 
     def __init__(self, method: Any, is_in_transaction: Callable[[Any], bool]) -> None:
         self.method = method

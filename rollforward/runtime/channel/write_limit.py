@@ -1,18 +1,16 @@
 """Production's limit on writes of one entity, simulated: an emulator has none.
 
-Datastore writes an entity about once a second in the long run, and more often for a moment. What
-comes faster waits, and then loses its race (ABORTED). An emulator writes the same entity hundreds
-of times a second, so that one shard looks as good as many. This stands between the app and the
-emulator and delays commits, or aborts them, as the service would.
+Datastore writes an entity about once a second in the long run, and more often for a moment. Faster
+writes wait, and then lose their race (ABORTED). An emulator writes the same entity hundreds of
+times a second, so that one shard looks as good as many. This interceptor delays commits, or aborts
+them, as the service would.
 
-Each write of an entity takes a ticket from memcached, so that all processes share the limit. In ten
-seconds the n-th ticket is good from second n - 1 on: a write now and then never waits, and a hot
-entity is written ten times in ten seconds. What a process writes once in this time costs no call:
-only its second write takes tickets, and then for both. Without memcached nothing is limited, and
-when memcached is emptied all entities are as if nobody had written them.
+Each write of an entity takes a ticket from memcached, so all processes share the limit. In a window
+of ten seconds the n-th ticket is good from second n - 1 on: an occasional write never waits, and a
+hot entity is written ten times. The first write of a process in a window costs no call; its second
+write takes tickets for both. Without memcached nothing is limited, and a flush resets all entities.
 
-How long the service makes a writer wait before it aborts is not published. The numbers here are
-ours.
+Google does not publish how long a writer waits before its commit aborts. The numbers here are ours.
 """
 
 from __future__ import annotations
@@ -30,7 +28,7 @@ from rollforward.runtime.channel.failed_call import FailedCall
 
 
 class Contended(FailedCall):
-    """What the service says to a commit that has waited long enough."""
+    """The service's answer to a commit that has waited too long."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -41,11 +39,11 @@ class Contended(FailedCall):
 
 @dataclass(frozen=True)
 class Pace:
-    """How often something may happen, in windows, and how long one waits for it."""
+    """A rate of writes, by windows, and the longest wait for it."""
 
     per_s: float = 1.0
     window_s: float = 10.0
-    # Who would have to wait for longer is aborted, after so long.
+    # A writer that would wait for longer is aborted, after `abort_after_s`.
     max_wait_s: float = 1.0
     abort_after_s: float = 0.1
 
@@ -65,13 +63,13 @@ class Tickets:
         self._sleep = sleep
 
     def take(self, name: str, pace: Pace, count: int = 1, at_once: float = 1.0) -> None:
-        """Take so many tickets, and wait until the last of them is good.
+        """Take `count` tickets, and wait until the last of them is good.
 
         Args:
-            at_once: So many tickets of a window are good at its beginning.
+            at_once: The number of tickets that are good when a window begins.
 
         Raises:
-            Contended: it would be too long.
+            Contended: the wait would be too long.
         """
         window, elapsed_s = divmod(self._now_s(), pace.window_s)
         name = _ticket_name(window, name)
@@ -85,7 +83,7 @@ class Tickets:
             self._sleep(wait_s)
 
     def give_back(self, name: str, window: int, count: int) -> None:
-        """Give tickets of a window back: what they were taken for was not done."""
+        """Give tickets of a window back, since their writes failed."""
         self._cache.incr_existing(_ticket_name(window, name), -count)
 
     def window(self, pace: Pace) -> int:
@@ -111,13 +109,13 @@ class EntityWriteLimit(grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc]
         """Limit some entities.
 
         Args:
-            is_limited: Tells of a key whether its entity is one of them.
+            is_limited: Returns whether the entity of a key is limited.
         """
         self.is_on = is_on
         self.is_limited = is_limited
         self._tickets = tickets
         self._pace = pace or Pace()
-        self._untold: dict[str, int] = {}  # Writes of this window, for which no ticket was taken.
+        self._unticketed: dict[str, int] = {}  # Writes of this window without a ticket.
         self._window = 0
         self._lock = threading.Lock()
 
@@ -127,23 +125,23 @@ class EntityWriteLimit(grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc]
         if not (self.is_on and details.method.endswith("/Commit")):
             return continuation(details, request)
         window = self._tickets.window(self._pace)
-        taken = {entity: self._pass(entity) for entity in self._limited(request)}
+        tickets = {entity: self._pass(entity) for entity in self._limited(request)}
         call = continuation(details, request)
-        if any(taken.values()):
-            call.add_done_callback(lambda done: self._look(done, taken, window))
+        if any(tickets.values()):
+            call.add_done_callback(lambda done: self._give_back(done, tickets, window))
         return call
 
-    def _look(self, call: Any, taken: Mapping[str, int], window: int) -> None:
-        """Give the tickets of a commit back that failed: it has written nothing."""
+    def _give_back(self, call: Any, tickets: Mapping[str, int], window: int) -> None:
+        """Give the tickets of a failed commit back: it has written nothing."""
         if call.exception() is not None:
-            for entity, count in taken.items():
+            for entity, count in tickets.items():
                 if count:
                     self._tickets.give_back(entity, window, 1)
 
     def _limited(self, request: Any) -> Iterator[str]:
-        """Return the names of the entities that are limited, of those that a commit writes.
+        """Return the names of the limited entities that a commit writes.
 
-        What it inserts was never written before.
+        Inserts are not limited: their entities were never written before.
         """
         for mutation in getattr(request, "_pb", request).mutations:
             operation = mutation.WhichOneof("operation")
@@ -158,17 +156,17 @@ class EntityWriteLimit(grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc]
         """Wait until an entity may be written; return how many tickets were taken.
 
         Raises:
-            Contended: it would be too long.
+            Contended: the wait would be too long.
         """
         count = self._owed(entity)
         if not count:
             return 0
         try:
             self._tickets.take(entity, self._pace, count)
-        except Contended:  # What was written before is still owed.
+        except Contended:  # The earlier writes still need tickets.
             with self._lock:
-                if entity in self._untold:  # Else the next window has begun.
-                    self._untold[entity] += count - 1
+                if entity in self._unticketed:  # Else the next window has begun.
+                    self._unticketed[entity] += count - 1
             raise
         return count
 
@@ -178,10 +176,10 @@ class EntityWriteLimit(grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc]
         with self._lock:
             if window != self._window:
                 self._window = window
-                self._untold.clear()
-            if entity not in self._untold:
-                self._untold[entity] = 1
+                self._unticketed.clear()
+            if entity not in self._unticketed:
+                self._unticketed[entity] = 1
                 return 0
-            count = 1 + self._untold[entity]
-            self._untold[entity] = 0
+            count = 1 + self._unticketed[entity]
+            self._unticketed[entity] = 0
             return count

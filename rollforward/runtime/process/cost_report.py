@@ -1,4 +1,4 @@
-"""Costs of each route and each task of a local process, written down for the console."""
+"""Costs of each route and each task of a local process, reported to the console."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ WRITTEN_EVERY_S = 0.5
 
 @dataclass
 class CostReport:
-    """The bill of one process, by what was called.
+    """The bill of one process, by route and task.
 
-    A call is a route or a task by its declared name, so the report is as long as the app's list of
-    routes and tasks, whatever paths its callers make up.
+    Routes and tasks have their declared names, so the report is no longer than the app's lists of
+    them, even if callers make up paths.
 
     Attributes:
-        folder: Where the console of `make run` looks for reports.
-        meter: Counts all that the process asks for, inside of calls and outside.
+        folder: The console of `make run` reads reports there.
+        meter: Counts all remote calls of the process.
     """
 
     folder: Path
@@ -39,16 +39,16 @@ class CostReport:
     _changed: threading.Event = field(default_factory=threading.Event)
 
     def __post_init__(self) -> None:
-        # A process id may come again, and what a dead worker has spent stays spent.
+        # A process id may be reused, and the costs of a dead worker still count.
         self._name = f"{os.getpid()}-{time.time_ns()}"
 
     def start(self) -> None:
-        """Write the report down whenever it has changed; no request waits for that."""
-        threading.Thread(target=self._write_again_and_again, daemon=True).start()
+        """Write the report whenever it has changed, on a thread of its own."""
+        threading.Thread(target=self._write_on_change, daemon=True).start()
         atexit.register(self.write)
 
     def add(self, kind: str, name: str, cost: Cost) -> None:
-        """Add a call that has ended.
+        """Add the cost of a call.
 
         Args:
             kind: "route" or "task".
@@ -60,20 +60,20 @@ class CostReport:
         self._changed.set()
 
     def write(self) -> None:
-        """Write the report: one file, always a whole one."""
+        """Write the report into one file, atomically."""
         with self._lock:
             rows = [
                 _row(kind, name, self.calls[kind, name], cost)
                 for (kind, name), cost in self.costs.items()
             ]
-            rest = self.meter.total() - sum(self.costs.values(), start=Cost())
-        rows.append(_row("rest", "", 0, rest))
+            outside = self.meter.total() - sum(self.costs.values(), start=Cost())
+        rows.append(_row("rest", "", 0, outside))
         part = self.folder / f"{self._name}.part"
         with contextlib.suppress(OSError):  # The console is gone.
             part.write_text(json.dumps(rows))
             part.replace(self.folder / f"{self._name}.costs")
 
-    def _write_again_and_again(self) -> None:
+    def _write_on_change(self) -> None:
         while True:
             self._changed.wait()
             self._changed.clear()

@@ -1,10 +1,9 @@
-"""Heartbeats: work that lasts says now and then that it is alive.
+"""Heartbeats: long work reports periodically that it is alive.
 
-One thread of the process beats for all work under way. It asks nothing of work that is done
-before its first beat is due.
+One thread of the process beats for all running work. Work that ends before its first beat is due
+costs nothing.
 
-Lost on failure: beats. They are hints: what rests on them must be safe without them, and may
-only be slower.
+Lost on failure: beats. They are hints: code that uses them must be safe without them, if slower.
 """
 
 from __future__ import annotations
@@ -24,18 +23,18 @@ _NEVER = float("inf")
 
 
 class Heart(Protocol):
-    """Beats while something goes on; tests own theirs."""
+    """Beats while work runs; tests replace it."""
 
     def beating(self, beat: Callable[[], None], every_s: float) -> AbstractContextManager[None]:
-        """Call `beat` every so many seconds, on another thread, until the block ends.
+        """Call `beat` every `every_s` seconds, on another thread, until the block ends.
 
-        A beat may still be under way then. One that raises is logged, and the next one comes.
+        A beat may still be running then. A beat that raises is logged, and the next one is made.
         """
         ...
 
 
 class NoHeart:
-    """Never beats: for a clock that stands still."""
+    """A heart that never beats, for a clock that a test controls."""
 
     def beating(self, beat: Callable[[], None], every_s: float) -> AbstractContextManager[None]:
         return contextlib.nullcontext()
@@ -49,7 +48,7 @@ class _Beating:
 
 
 class ThreadedHeart:
-    """Beats from one thread, which starts with the first work and sleeps while there is none."""
+    """Beats from one thread, which starts with the first work and sleeps if there is none."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -59,35 +58,36 @@ class ThreadedHeart:
 
     @contextlib.contextmanager
     def beating(self, beat: Callable[[], None], every_s: float) -> Iterator[None]:
-        mine = _Beating(beat, every_s, time.monotonic() + every_s)
+        beating = _Beating(beat, every_s, time.monotonic() + every_s)
         with self._changed:
-            self._beatings[id(mine)] = mine
+            self._beatings[id(beating)] = beating
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="heart", daemon=True)
                 self._thread.start()
-            elif mine.due_s < self._wakes_s:
+            elif beating.due_s < self._wakes_s:
                 self._changed.notify()
         try:
             yield
         finally:
             with self._changed:
-                del self._beatings[id(mine)]
+                del self._beatings[id(beating)]
 
     def _run(self) -> None:
         while True:
-            for due in self._wait():
+            for beating in self._wait():
                 try:
-                    due.beat()
+                    beating.beat()
                 except Exception:
                     log.exception("a heartbeat failed; the next one comes")
 
     def _wait(self) -> list[_Beating]:
         """Sleep until beats are due; return them, each with the time of its next one."""
         with self._changed:
-            self._wakes_s = min((each.due_s for each in self._beatings.values()), default=_NEVER)
+            beatings = self._beatings.values()
+            self._wakes_s = min((beating.due_s for beating in beatings), default=_NEVER)
             self._changed.wait(min(self._wakes_s - time.monotonic(), threading.TIMEOUT_MAX))
             now_s = time.monotonic()
-            due = [each for each in self._beatings.values() if each.due_s <= now_s]
-            for each in due:
-                each.due_s = now_s + each.every_s
+            due = [beating for beating in self._beatings.values() if beating.due_s <= now_s]
+            for beating in due:
+                beating.due_s = now_s + beating.every_s
             return due

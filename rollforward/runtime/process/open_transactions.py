@@ -1,16 +1,16 @@
-"""Roll back the transactions that nobody will end.
+"""Rollback of abandoned transactions, left by killed processes or lost rollbacks.
 
-Where the store locks what a transaction has read, that of a killed process keeps its locks until
-the store gives it up: for a minute nobody writes those rows. So each process writes down which
-transactions it holds open (`processes.py`). The others roll them back when it has died.
+On a service that locks the rows of a transaction, the transaction of a killed process keeps its
+locks until it expires: those rows cannot be written for a minute. So each process records its open
+transactions (`processes.py`). The other processes roll them back when it has died.
 
-A rollback without an answer leaves locks behind, too: its process repeats it until there is one.
+A rollback without an answer leaves locks behind, too: its process retries it until it is answered.
 
-Only rollbacks are sent, and none for a process that lives. Should one hit a living transaction all
-the same, that one has no effect, and its caller is told so.
+Only rollbacks are sent, and none for a living process. If one did hit a living transaction, that
+transaction would have no effect, and its caller would get the error.
 
-Lost on failure: nothing. When an instance is gone with all its processes, rows stay locked until
-the store ends the transaction.
+Lost on failure: nothing. If all processes of an instance are gone, rows stay locked until the
+service expires the transaction.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _UNANSWERED = (
 
 
 class OpenTransactions(grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc]
-    """Follows the transactions of a channel to Datastore; rolls back those that nobody ends."""
+    """Tracks the transactions of a channel to Datastore; rolls back abandoned ones."""
 
     def __init__(
         self,
@@ -53,10 +53,10 @@ class OpenTransactions(grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc]
         *,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """Follow nothing yet.
+        """Track nothing yet.
 
         Args:
-            processes: Those of this instance; None: there is no other.
+            processes: The processes of this instance; None: there is no other.
             sleep: Waits between two rollbacks of one transaction; its argument is in seconds.
         """
         self._processes = processes
@@ -68,7 +68,7 @@ class OpenTransactions(grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc]
         self._rollback: Callable[..., Any] | None = None
 
     def start(self, rollback: Callable[..., Any]) -> None:
-        """Begin to roll back, by a method of the channel's stub; look for dead processes."""
+        """Start rolling back by a method of the channel's stub; watch for dead processes."""
         self._rollback = rollback
         if self._processes is not None:
             threading.Thread(target=self._look, name="rollbacks", daemon=True).start()

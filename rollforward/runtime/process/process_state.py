@@ -1,6 +1,6 @@
-"""What a process remembers from one request to the next: always a hint, never relied on.
+"""Memory of a process between requests: always a hint, never relied on.
 
-A process may die at any moment, and there may be many. What is kept here may only save work.
+A process may die at any moment, and there may be many. Its memory may only save work.
 """
 
 from __future__ import annotations
@@ -16,30 +16,30 @@ T = TypeVar("T")
 
 
 class ProcessState:
-    """One object for each owner, made when it is first asked for."""
+    """One object for each owner, made on first use."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._kept: dict[str, Any] = {}
+        self._objects: dict[str, Any] = {}
         self._last_acts: dict[str, Callable[[], None]] = {}
 
     def get_or_create(self, owner: str, make: Callable[[], T]) -> T:
-        """Return what an owner keeps."""
-        kept = self._kept.get(owner)
-        if kept is None:
+        """Return the object of an owner; make it if there is none."""
+        state = self._objects.get(owner)
+        if state is None:
             with self._lock:
-                # Made once: what is made may act before the end, and an act has one owner.
-                kept = self._kept.get(owner)
-                if kept is None:
-                    kept = self._kept[owner] = make()
-        return cast(T, kept)
+                # Made once: it may register an act for the shutdown, which has one owner.
+                state = self._objects.get(owner)
+                if state is None:
+                    state = self._objects[owner] = make()
+        return cast(T, state)
 
     def on_shutdown(self, owner: str, act: Callable[[], None]) -> None:
-        """Have something done when the process is told to end; one act an owner."""
+        """Register an act for the shutdown of the process, one for each owner."""
         self._last_acts[owner] = act
 
     def shutdown(self) -> None:
-        """Do what has to be done before the process ends. A killed process does none of it."""
+        """Run the acts before the process ends. A killed process runs none."""
         for owner, act in list(self._last_acts.items()):
             try:
                 act()
@@ -47,5 +47,5 @@ class ProcessState:
                 log.exception("%s could not end well", owner)
 
     def clear(self) -> None:
-        """Forget everything, as a new process would have."""
-        self._kept, self._last_acts = {}, {}
+        """Forget everything, as a restart does."""
+        self._objects, self._last_acts = {}, {}

@@ -1,13 +1,13 @@
-"""Which processes of this instance have died, and which transactions they held open.
+"""Dead processes of this instance, and the transactions that they held open.
 
 The processes of an instance share a folder, in which each has a file. It holds a lock on that file,
-which the kernel releases when it dies and never before, and writes its open transactions into it,
-in memory that outlives it. Each looks for the dead once a second. So a lease of a process that is
-known to be dead need not be waited for.
+which the kernel releases when it dies and never before. It writes its open transactions into it, in
+memory that outlives it. Each process looks for dead ones once a second. So others need not wait for
+the lease of a dead process.
 
-A hint, as all that a process knows of others: one that was taken for dead is fenced off like one
-whose lease has expired. Lost on failure: nothing. Without the folder, and of other instances,
-nobody is known to be dead, and leases expire by themselves.
+This is a hint: a process that was wrongly taken for dead is fenced off like one whose lease has
+expired. Lost on failure: nothing. Without the folder, and on other instances, no process is known
+to be dead, and leases expire.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ _DEAD = ".dead-"
 
 
 class Processes(Protocol):
-    """Who works here; tests own theirs."""
+    """The processes of an instance; tests replace them."""
 
     def sign(self, id_: str) -> str:
-        """Return an owner's id from which others see which process it works in."""
+        """Return an owner's id that names its process."""
         ...
 
     def is_dead(self, owner: str) -> bool:
@@ -46,7 +46,7 @@ class Processes(Protocol):
 
 
 class NoProcesses:
-    """Knows of nobody."""
+    """No known processes: none is ever dead."""
 
     def sign(self, id_: str) -> str:
         return id_
@@ -56,7 +56,7 @@ class NoProcesses:
 
 
 class LockedFiles:
-    """The processes that have their files in one folder, and this one's own."""
+    """The processes with files in one folder, and this process's own file."""
 
     def __init__(self, folder: str) -> None:
         """Join them.
@@ -76,16 +76,16 @@ class LockedFiles:
         return is_of_this_instance and (self._folder / f"{_DEAD}{name}").exists()
 
     def bury(self) -> list[Any]:
-        """Look for the dead; return the requests that roll back what they held open.
+        """Look for dead processes; return the requests that roll back their transactions.
 
-        They are in this process's file from now on: if it dies in turn, others find them there.
+        These are in this process's file from now on. If it dies in turn, others find them there.
         """
         requests: list[Any] = []
         for path in self._files():
-            with _left_by_the_dead(path) as found:
-                for request in found:
+            with _requests_of_dead(path) as rollbacks:
+                for request in rollbacks:
                     self.mine.add(request)
-                requests += found
+                requests += rollbacks
         return requests
 
     def _files(self) -> list[Path]:
@@ -98,8 +98,8 @@ class LockedFiles:
 class ProcessFile:
     """The file of a living process: it is locked, and has a slot for each open transaction.
 
-    A slot holds the request that rolls the transaction back. One that is too long, or finds no
-    slot free, is not written.
+    A slot holds the request that rolls the transaction back. A request that is too long, or finds
+    no free slot, is not written.
     """
 
     _LENGTH = struct.Struct("H")
@@ -124,7 +124,7 @@ class ProcessFile:
         self._free = list(range(self._SLOTS))
 
     def add(self, rollback: Any) -> None:
-        """Write a transaction down, by the request that rolls it back."""
+        """Record a transaction by the request that rolls it back."""
         text = rollback.SerializeToString()
         with self._lock:
             if len(text) > self._SLOT_BYTES - self._LENGTH.size or not self._free:
@@ -136,7 +136,7 @@ class ProcessFile:
             self._LENGTH.pack_into(self._memory, at, len(text))  # Last: the slot is whole now.
 
     def remove(self, transaction: bytes) -> None:
-        """Strike out a transaction that has ended."""
+        """Remove a transaction that has ended."""
         with self._lock:
             slot = self._slots.pop(transaction, None)
             if slot is not None:
@@ -144,13 +144,13 @@ class ProcessFile:
                 self._free.append(slot)
 
     def close(self) -> None:
-        """Let go of the file, as the death of its process does."""
+        """Release the file, as the death of its process does."""
         self._memory.close()
         os.close(self._fd)
 
     @classmethod
     def read(cls, content: bytes) -> list[Any]:
-        """Return the requests that roll back what a file names."""
+        """Return the requests in a file's content."""
         requests = []
         for at in range(0, len(content), cls._SLOT_BYTES):
             (length,) = cls._LENGTH.unpack_from(content, at)
@@ -163,19 +163,19 @@ class ProcessFile:
 
 
 def open_processes(folder: str | None) -> LockedFiles | None:
-    """Join the processes of an instance; None: it has no folder for them."""
+    """Join the processes of an instance; None: it has no folder."""
     if not folder:
         return None
     try:
         return LockedFiles(folder)
     except OSError as error:
-        log.warning("no other process will know when this one dies: %s", error)
+        log.warning("other processes cannot tell when this one dies: %s", error)
         return None
 
 
 @contextlib.contextmanager
-def _left_by_the_dead(path: Path) -> Iterator[list[Any]]:
-    """Yield what a file names if its process is dead, and then say so; nothing otherwise."""
+def _requests_of_dead(path: Path) -> Iterator[list[Any]]:
+    """Yield the requests in the file of a dead process, then mark it; nothing if it lives."""
     try:
         file = path.open("r+b")
     except FileNotFoundError:  # Another process was faster.

@@ -1,8 +1,8 @@
-"""How often a sweep wakes a row that keeps waiting: ever more rarely, and at last once an hour.
+"""Backoff of a sweep: it wakes a row that keeps waiting less and less often, then once an hour.
 
 | age of the row | woken | step | task number |
 |---|---|---:|---:|
-| below `stale_s` | not yet: its own process cares for it | 0 | 0 |
+| below `stale_s` | not yet: its own process does | 0 | 0 |
 | to 10 minutes | by every sweep | 0 | 0 |
 | from 10 minutes | once | 1 | 1 |
 | from 20 minutes | once | 2 | 1 |
@@ -27,20 +27,20 @@ class Backoff:
     stale_s: float
 
     def is_due(self, age_s: float, age_before_s: float | None) -> bool:
-        """Return whether a row is to be woken by this sweep.
+        """Return whether this sweep must wake a row.
 
         >>> minutes = [0, 0.5, 9, 10, 11, 19, 20, 21, 40, 41, 60, 61, 120]
         >>> [at for at in minutes if Backoff(15).is_due(at * 60, (at - 1) * 60)]
         [0.5, 9, 10, 20, 40, 60, 120]
 
-        What became due while no sweep ran is due in the first one after that:
+        A row that became due while no sweep ran is due in the next one:
 
         >>> Backoff(15).is_due(25 * 60, 15 * 60), Backoff(15).is_due(25 * 60, None)
         (True, True)
 
         Args:
-            age_s: Below zero the row is of the future: of a clock that is wrong, so it is due.
-            age_before_s: The row's age when the sweep before began; None: there was none.
+            age_s: Below zero the row is from a wrong clock, so it is due.
+            age_before_s: The row's age when the last sweep began; None: there was none.
         """
         if age_s < -CLOCK_SKEW_S:
             return True
@@ -50,7 +50,7 @@ class Backoff:
 
     @staticmethod
     def step(age_s: float) -> int:
-        """Return how often a row was due to be woken since it was ten minutes old.
+        """Return the number of wakes that a row was due since it was ten minutes old.
 
         >>> [Backoff.step(m * 60) for m in (9, 10, 19, 20, 40, 59, 60, 119, 120, 1440)]
         [0, 1, 1, 2, 3, 3, 4, 4, 5, 27]
@@ -62,9 +62,9 @@ class Backoff:
 
     @staticmethod
     def task_number(age_s: float) -> int:
-        """Return which of a row's tasks this is, when each is asked for under a name of its own.
+        """Return the number of a row's task, if each task has a name of its own.
 
-        Seldom, so that a slow queue is not flooded:
+        It changes rarely, so that a slow queue is not flooded:
 
         >>> [Backoff.task_number(m * 60) for m in (0, 9, 10, 40, 59, 60, 119, 120)]
         [0, 0, 1, 1, 1, 2, 2, 3]

@@ -1,8 +1,8 @@
-"""When a sweep last went through everything that waits.
+"""Marks of completed sweeps.
 
 SweepMark
-    Key: the sweep's name ("outbox", "fork-join:sums"). Written only by a sweep that met rows older
-    than those it wakes each time, so an idle app writes none.
+    Key: the sweep's name ("outbox", "fork-join:sums"). Written only by a sweep that met old rows,
+    which it does not wake each time, so an idle app writes none.
     Queries: none. Growth: one row for each sweep.
 """
 
@@ -14,7 +14,7 @@ from google.cloud import ndb
 
 
 class SweepMark(ndb.Model):
-    """When the last sweep began that came to its end."""
+    """The time at which the last completed sweep began."""
 
     at = ndb.DateTimeProperty(indexed=False, required=True)
 

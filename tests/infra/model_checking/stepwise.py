@@ -177,7 +177,7 @@ class _Clock:
             wait(self._run)
 
 
-def looks(most_s: float) -> Iterator[float]:
+def pauses(most_s: float) -> Iterator[float]:
     """Stand in for a loop's pauses: it ends when the search says so."""
     run = Run.current
     run.looks_from.append(None)
@@ -416,7 +416,7 @@ def stepwise() -> Iterator[None]:
         mock.patch("rollforward.fork_join.fold.read_versions", _read_versions),
         mock.patch("rollforward.fork_join.fold.commit_unchanged", commit_unchanged),
         mock.patch("rollforward.datastore.versions.read_versions", _read_versions),
-        mock.patch("rollforward.fork_join.epochs.looks", looks),
-        mock.patch("rollforward.runtime.advisory_lock.looks", looks),
+        mock.patch("rollforward.fork_join.epochs.pauses", pauses),
+        mock.patch("rollforward.runtime.advisory_lock.pauses", pauses),
     ):
         yield

@@ -73,7 +73,7 @@ def join(clients: Any, name: str, index: int) -> None:
     cache.incr_existing(f"index-{name}", 1)
     lock = f"{name}-lock-{index}"
     cache.incr_existing(lock, -(2**15))
-    for pause_s in stepwise.looks(5.0):
+    for pause_s in stepwise.pauses(5.0):
         counter = cache.get(lock)
         if counter is None or int(counter) <= 2**15:
             break

@@ -46,7 +46,7 @@ def later() -> Later:
 @pytest.fixture
 def behind(world: World, gate: Gate, later: Later) -> Clients:
     """Clients whose relay works after the response, and whose Cloud Tasks is behind a gate."""
-    return replace(world.clients, tasks=gate, relay=BackgroundRelay(later=later))  # type: ignore[arg-type]
+    return replace(world.clients, tasks=gate, relay=BackgroundRelay(schedule=later))  # type: ignore[arg-type]
 
 
 # One bad row

@@ -339,7 +339,7 @@ def test_a_process_that_ends_leaves_what_nobody_answered_for_to_the_sweep(
     def ending(seconds: float, act: Callable[[], None]) -> None:
         raise RuntimeError("can't start new thread at interpreter shutdown")
 
-    ending_relay = BackgroundRelay(later=ending)
+    ending_relay = BackgroundRelay(schedule=ending)
     clients = replace(world.clients, tasks=gate, relay=ending_relay)  # type: ignore[arg-type]
 
     with world.context():

@@ -86,7 +86,7 @@ class WaitedFor(BackgroundRelay):
     """The relay of a process that the test waits for, and whose seconds pass at once."""
 
     def __init__(self) -> None:
-        super().__init__(pause=lambda seconds: None, later=lambda seconds, act: act())
+        super().__init__(pause=lambda seconds: None, schedule=lambda seconds, act: act())
         self._thread = Inline()  # type: ignore[assignment]
 
 

@@ -37,7 +37,7 @@ class Waits(dict[str, Any]):
 def test_the_act_before_the_end_is_that_of_the_object_that_is_kept() -> None:
     """Two threads ask first at the same moment: one object is made, and it alone acts."""
     process_state, ended = ProcessState(), list[object]()
-    process_state._kept = Waits()
+    process_state._objects = Waits()
 
     class Keeper:
         def __init__(self) -> None:

@@ -29,7 +29,7 @@ def due_times(last_s: float, pauses: dict[float, float]) -> list[float]:
         round_ = SweepRound.of("test", NOON + datetime.timedelta(seconds=at_s), since)
         if round_.is_due(NOON, stale_s=STALE_S):
             woken.append(at_s)
-        since = round_.now
+        since = round_.began
         at_s += pauses.get(at_s, MINUTE_S)
     return woken
 
@@ -70,7 +70,7 @@ def test_a_round_without_old_rows_reads_and_writes_nothing(world: World) -> None
     """An idle sweep, or one that meets young rows only, costs nothing here."""
     with world.clients.context(), world.plan.watched():
         round_ = SweepRound.begin(world.clients, "test")
-        round_.is_due(round_.now - datetime.timedelta(minutes=9), stale_s=STALE_S)
+        round_.is_due(round_.began - datetime.timedelta(minutes=9), stale_s=STALE_S)
         round_.end()
 
         assert world.plan.calls == []
@@ -101,7 +101,7 @@ def test_a_mark_from_a_clock_far_ahead_hides_nothing(world: World) -> None:
     """A machine that was an hour ahead made the last mark: it means nothing."""
     with world.clients.context():
         round_ = SweepRound.begin(world.clients, "test")
-        ahead = round_.now + datetime.timedelta(hours=1)
+        ahead = round_.began + datetime.timedelta(hours=1)
         SweepMark(key=mark_key("test"), at=ahead).put()
 
-        assert round_.is_due(round_.now - datetime.timedelta(minutes=30), stale_s=STALE_S)
+        assert round_.is_due(round_.began - datetime.timedelta(minutes=30), stale_s=STALE_S)
