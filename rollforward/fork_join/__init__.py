@@ -1,4 +1,4 @@
-"""Fork-join queues: many small writes, gathered into few, and not one is lost or doubled.
+"""Fork-join queues: many small writes, gathered into few; none is lost or counted twice.
 
     @dataclass(frozen=True)
     class Add:
@@ -12,28 +12,28 @@
 
     add_up.insert(clients, "visitors", Add(1), idempotency_key="r-17")
 
-`insert` puts the item under the open epoch of its key and returns once it is safe. The epoch's
-task is due one period after its opening. It closes the epoch, waits a moment for writers that
-are still inside, and folds: one transaction re-reads the items, calls the join function with
-all of them, and deletes them. The join function reads and writes Datastore as any transaction
-body does, and may run more than once, of which one run counts.
+`insert` puts the item under the open epoch of its key and returns once it is safe. The epoch's task
+is due one period after its opening. It closes the epoch, waits a moment for writers that are still
+inside, and folds: one transaction re-reads the items, calls the join function with all of them, and
+deletes them. The join function reads and writes Datastore as any transaction body does. It may run
+more than once; one run counts.
 
-With period 0 nothing waits: a batch holds what arrived while the previous one was being folded. A
-batch that is full does not wait for its period either.
+With period 0 no item waits: a batch holds the items that came during the previous fold. A full
+batch does not wait for its period either.
 
-Inserts of one process that come together share one commit and one entity. An idempotency key makes
-an insert safe to repeat: within a day it counts once, also when a commit's reply was lost. Without
-one, an insert that raises OutcomeUnknownError may count or not.
+Concurrent inserts of one process share one commit and one entity. An idempotency key makes an
+insert safe to repeat: within a day it counts once, even if a commit's reply was lost. Without one,
+an insert that raises OutcomeUnknownError may count or not.
 
-Lost on failure: nothing that was accepted. memcached only says which batch is open: without it
-batches are smaller. A crash costs one period of the sweep.
-Cost of an item, alone: 1 write, 1 delete, and its share of the fold. Of a batch: 1 task, 5 round
-trips, 4 where folds are guarded commits, and what the join function does.
+Lost on failure: no accepted item. memcached only names the open batch; without it batches are
+smaller. A crash costs one period of the sweep.
+Cost of a lone item: 1 write, 1 delete, and its share of the fold. A batch costs 1 task, 5 round
+trips (4 if its fold is a guarded commit), and the work of the join function.
 
 Routes: POST /tasks/fork-join/<name>/join, .../drain and .../replay, POST
 /tasks/fork-join/delete-expired; GET /cron/fork-join/sweep.
 Source: B. Slatkin, "Building high-throughput data pipelines on Google App Engine", 2010,
-"Fork-join queue". What its code loses and doubles, and what ours does instead: docs/adr/0009.
+"Fork-join queue". docs/adr/0009 compares its losses and duplicates with this code.
 """
 
 from rollforward.fork_join.accumulator import Accumulator

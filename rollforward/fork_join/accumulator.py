@@ -1,19 +1,18 @@
-"""In-memory fan-in: additions are folded in the process, and only their sum is stored.
+"""In-memory fan-in: items are combined in the process, and only the result is stored.
 
     HITS = Accumulator("hits", add_up, combine=lambda a, b: Add(a.amount + b.amount))
 
     HITS.add(clients, "visitors", Add(1))
 
-`add` touches nothing but memory. Every quarter of a second the process inserts one work item for
-each key that was touched into a fork-join queue, which folds those of all processes. So a hot
-key's million additions are a handful of writes: aggregated twice, first here and then there.
+`add` touches only memory. Every quarter of a second the process inserts one item for each changed
+key into a fork-join queue, which folds the items of all processes. So a million items of a hot key
+are a handful of writes: they are aggregated in each process, and then across processes.
 
-Lost on failure: what a killed process has taken since its last flush: one interval, and the time of
-a flush in progress. Nothing else: a flush that Datastore does not take is repeated under the same
-idempotency key, so that it counts once. A process that is told to end (SIGTERM) flushes first. Use
-it for what may be lost: hits, not money.
+Lost on failure: the items of a killed process since its last flush, and the items of a flush in
+progress. A failed flush is retried under the same idempotency key, so it counts once. A process
+flushes on SIGTERM. Use it for values that may be lost: hits, not money.
 
-Cost of an item: none. Of a key and flush: 2 writes (the item and its receipt), and its fold.
+An item costs nothing. A key costs 2 writes a flush (the item and its receipt), and its fold.
 
 Source: B. Slatkin, "Building high-throughput data pipelines on Google App Engine", 2010,
 "Future directions": in-memory fan-in.
@@ -37,17 +36,17 @@ log = logging.getLogger(__name__)
 I = TypeVar("I")  # noqa: E741  An item.
 
 FLUSH_INTERVAL_S = 0.25
-# Sums that wait: of keys, and those that are as large as an item may be.
+# Unflushed sums.
 MAX_KEYS = 10_000
 
 
 class BufferFullError(Exception):
-    """Datastore takes nothing, and there is no room for another sum."""
+    """Datastore does not answer, and there is no room for another sum."""
 
 
 @dataclass
 class _Flush(Generic[I]):
-    """What has to be inserted for a key, once."""
+    """An item to insert for a key, once."""
 
     key: str
     item: I
@@ -55,7 +54,7 @@ class _Flush(Generic[I]):
 
 
 class Accumulator(Generic[I]):
-    """A declared fan-in: where its items go, and how two of them make one."""
+    """A declared fan-in: the queue of its items, and a function that combines two of them."""
 
     def __init__(
         self,
@@ -68,8 +67,8 @@ class Accumulator(Generic[I]):
         """Declare a fan-in.
 
         Args:
-            combine: Folds two items into one, in any order.
-            flush_interval_s: How often what was taken is stored: so much a crash may lose.
+            combine: Combines two items into one, in any order.
+            flush_interval_s: The seconds between two flushes, which a crash may lose.
         """
         self.name = name
         self.fork_join = fork_join
@@ -77,31 +76,31 @@ class Accumulator(Generic[I]):
         self.flush_interval_s = flush_interval_s
 
     def add(self, clients: Clients, key: str, item: I) -> None:
-        """Take an item; it is stored with the next flush.
+        """Accept an item; the next flush stores it.
 
         Raises:
-            BadItemError: the queue would not take it; nothing was taken.
-            BufferFullError: there is no room, nothing was taken.
+            BadItemError: the queue would refuse it; nothing was accepted.
+            BufferFullError: there is no room; nothing was accepted.
         """
         self.add_all(clients, {key: item})
 
     def add_all(self, clients: Clients, items: Mapping[str, I]) -> None:
-        """Take an item for each of some keys, all of them or none.
+        """Accept items by their keys, all or none.
 
         Raises:
-            BadItemError: the queue would not take one; nothing was taken.
-            BufferFullError: there is no room for all, nothing was taken.
+            BadItemError: the queue would refuse one; nothing was accepted.
+            BufferFullError: there is no room for all; nothing was accepted.
         """
         for key, item in items.items():
             self.fork_join.check(key, item)
         self._buffer(clients).add_all(items)
 
     def flush(self, clients: Clients) -> None:
-        """Store what was taken so far; what Datastore does not take now waits for the next time."""
+        """Store the accepted items; if Datastore refuses some, the next flush retries."""
         self._buffer(clients).flusher.flush()
 
     def waiting(self, clients: Clients) -> int:
-        """Return how many keys this process has something of that is not stored."""
+        """Return the number of unflushed sums in this process."""
         return self._buffer(clients).size()
 
     def _buffer(self, clients: Clients) -> _Buffer[I]:
@@ -111,7 +110,7 @@ class Accumulator(Generic[I]):
 
 
 class _Buffer(Generic[I]):
-    """What one process has taken and not stored yet."""
+    """The unflushed items of one process."""
 
     def __init__(self, clients: Clients, declared: Accumulator[I]) -> None:
         self._clients = clients
@@ -127,21 +126,21 @@ class _Buffer(Generic[I]):
             sums: dict[str, I] = {}
             full: list[_Flush[I]] = []
             for key, item in items.items():
-                known = self._items.get(key)
-                both = None if known is None else self._sum(key, known, item)
-                if both is None and known is not None:
-                    full.append(_Flush(key, known, self._clients.new_id()))
+                stored = self._items.get(key)
+                both = None if stored is None else self._sum(key, stored, item)
+                if both is None and stored is not None:
+                    full.append(_Flush(key, stored, self._clients.new_id()))
                 sums[key] = item if both is None else both
-            taken = len(self._items.keys() | sums) + len(self._unconfirmed) + len(full)
-            if taken > max(MAX_KEYS, len(self._items) + len(self._unconfirmed)):
-                raise BufferFullError(f"there is no room: at most {MAX_KEYS} sums wait")
+            size = len(self._items.keys() | sums) + len(self._unconfirmed) + len(full)
+            if size > max(MAX_KEYS, len(self._items) + len(self._unconfirmed)):
+                raise BufferFullError(f"the buffer must have at most {MAX_KEYS} sums, got {size}")
             self._unconfirmed += full
             self._items.update(sums)
         self.flusher.wake()
 
-    def _sum(self, key: str, known: I, item: I) -> I | None:
-        """Fold an item in; None: the sum is no item any more, and what was known goes by itself."""
-        both = self._declared.combine(known, item)
+    def _sum(self, key: str, stored: I, item: I) -> I | None:
+        """Return the sum of two items; None: it is too large, so they are flushed separately."""
+        both = self._declared.combine(stored, item)
         try:
             self._declared.fork_join.check(key, both)
         except BadItemError:
@@ -164,20 +163,20 @@ class _Buffer(Generic[I]):
             [(flush.key, flush.item) for flush in flushes],
             idempotency_keys=[flush.idempotency_key for flush in flushes],
         )
-        over = {
+        done = {
             flush.idempotency_key
             for flush, result in zip(flushes, results, strict=True)
             if not isinstance(result, Exception)
         }
         with self._lock:
             self._unconfirmed = [
-                flush for flush in self._unconfirmed if flush.idempotency_key not in over
+                flush for flush in self._unconfirmed if flush.idempotency_key not in done
             ]
-        if failed := len(flushes) - len(over):
+        if failed := len(flushes) - len(done):
             log.warning("%s: %d keys are not stored yet", self._declared.name, failed)
 
     def _take(self) -> list[_Flush[I]]:
-        """Give what was taken its idempotency keys; they stay until they are accepted."""
+        """Give the items idempotency keys, which they keep until they are inserted."""
         with self._lock:
             for key, item in self._items.items():
                 self._unconfirmed.append(_Flush(key, item, self._clients.new_id()))

@@ -1,10 +1,9 @@
-"""How a fork-join queue adapts to a latency that was promised.
+"""Adaptive batches: a fork-join queue that follows a promised latency.
 
-Each joiner writes down in memcached what it saw, and what follows from it for the next batch of
-the key: how long it stays open, with how many items it is full, over how many shards writers
-spread. Each decision carries its reason, in words, for the page.
+Each joiner stores its measurements in memcached, and a policy for the next batch of the key: its
+period, its size, and the number of shards. Each decision has its reason, in words, for the page.
 
-It is a hint. Whatever memcached forgets or makes up is bounded by the queue's declaration, and
+A policy is a hint. The queue's declaration bounds any value from memcached, so a wrong value
 changes when items are folded, never whether.
 """
 
@@ -18,11 +17,11 @@ import pydantic
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.type_adapters import adapter_of
 
-# What a new figure weighs against the average of those before it.
+# The weight of a new figure against the average of the earlier ones.
 EWMA_ALPHA = 0.3
-# From the time a task is due until its joiner runs, mostly.
+# Between the time a task is due and the run of its joiner, usually.
 DELIVERY_S = 0.05
-# So many items a second are no trouble for one epoch: one lock, one range of keys.
+# One epoch, which has one lock and one range of keys, takes this rate.
 ITEMS_PER_S_OF_A_SHARD = 2_000
 FIRST_SIZE = 100
 MIN_SIZE = 10
@@ -31,7 +30,7 @@ TTL_S = 600
 
 @dataclass(frozen=True)
 class Limits:
-    """What the declaration allows: the most of each."""
+    """The declared maximum of each number."""
 
     target_latency_s: float
     period_s: float
@@ -41,7 +40,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class BatchStats:
-    """What one joiner saw: items folded, and how long the batch was open, and its fold took.
+    """The measurements of one joiner: folded items, and the durations of batch and fold.
 
     `open_s` is None if the clock of the writer that opened the batch is ahead of the joiner's.
     """
@@ -53,9 +52,9 @@ class BatchStats:
 
 @dataclass(frozen=True)
 class BatchPolicy:
-    """How the next batch of a key will be, and why."""
+    """The numbers of the next batch of a key, with their reasons."""
 
-    # memcached may say anything, and JSON has more numbers than time has.
+    # memcached may hold any value, and JSON has numbers that no duration can have.
     period_s: Annotated[float, pydantic.Field(allow_inf_nan=False, ge=0, le=1e9)]
     max_batch_size: int
     shards: int
@@ -67,14 +66,14 @@ class BatchPolicy:
 
 
 def first(limits: Limits) -> BatchPolicy:
-    """Return how an idle key begins: its first item waits for no other, which may not come."""
+    """Return the policy of an idle key: its first item does not wait for others."""
     return BatchPolicy(
         period_s=0.0, max_batch_size=min(FIRST_SIZE, limits.max_batch_size), shards=1
     )
 
 
 def read(clients: Clients, name: str, limits: Limits) -> BatchPolicy:
-    """Return what was decided last for a key; within the limits, whatever memcached says."""
+    """Return the last policy of a key, bounded by the limits."""
     cached = clients.cache.get(name)
     if cached is None:
         return first(limits)
@@ -90,32 +89,32 @@ def read(clients: Clients, name: str, limits: Limits) -> BatchPolicy:
     )
 
 
-def record(clients: Clients, name: str, seen: BatchStats, limits: Limits) -> None:
-    """Decide how the next batch will be, and store it for all processes."""
-    decided = next_policy(read(clients, name, limits), seen, limits)
+def record(clients: Clients, name: str, stats: BatchStats, limits: Limits) -> None:
+    """Compute the policy of the next batch, and store it for all processes."""
+    decided = next_policy(read(clients, name, limits), stats, limits)
     clients.cache.set(name, adapter_of(BatchPolicy).dump_json(decided), TTL_S)
 
 
-def next_policy(before: BatchPolicy, seen: BatchStats, limits: Limits) -> BatchPolicy:
-    """Return how the next batch will be after what was seen."""
-    rate = before.items_per_s
-    if seen.open_s is not None:
+def next_policy(policy: BatchPolicy, stats: BatchStats, limits: Limits) -> BatchPolicy:
+    """Return the next policy after a policy and the measurements of its batch."""
+    rate = policy.items_per_s
+    if stats.open_s is not None:
         # Writers spread over all shards, and a joiner sees one.
-        seen_per_s = seen.items / max(seen.open_s, DELIVERY_S)
-        rate = _ewma(rate, before.shards * seen_per_s)
-    fold_s = _ewma(before.fold_s, seen.fold_s)
+        items_per_s = stats.items / max(stats.open_s, DELIVERY_S)
+        rate = _ewma(rate, policy.shards * items_per_s)
+    fold_s = _ewma(policy.fold_s, stats.fold_s)
     period_s, why_period = _period(rate, fold_s, limits)
-    size, why_size = _size(before.max_batch_size, seen, limits)
+    size, why_size = _size(policy.max_batch_size, stats, limits)
     shards, why_shards = _shards(rate, limits)
     return BatchPolicy(period_s, size, shards, rate, fold_s, why_period, why_size, why_shards)
 
 
-def _ewma(before: float, now: float) -> float:
-    return now if not before else before + EWMA_ALPHA * (now - before)
+def _ewma(average: float, value: float) -> float:
+    return value if not average else average + EWMA_ALPHA * (value - average)
 
 
 def _period(rate: float, fold_s: float, limits: Limits) -> tuple[float, str]:
-    """Wait as long as the promise allows, unless no other item would come."""
+    """Wait as long as the promise allows, unless no other item is expected."""
     left_s = min(limits.period_s, limits.target_latency_s - 2 * fold_s - DELIVERY_S)
     if left_s <= 0:
         return 0.0, (
@@ -130,19 +129,19 @@ def _period(rate: float, fold_s: float, limits: Limits) -> tuple[float, str]:
     )
 
 
-def _size(before: int, seen: BatchStats, limits: Limits) -> tuple[int, str]:
-    """Take what a transaction can do within half of the promise."""
-    if seen.fold_s > limits.target_latency_s / 2 and seen.items > MIN_SIZE:
-        size = max(min(before, seen.items) // 2, min(MIN_SIZE, limits.max_batch_size))
-        return size, f"{seen.items} items took {_ms(seen.fold_s)}: too long, so half as many."
+def _size(size: int, stats: BatchStats, limits: Limits) -> tuple[int, str]:
+    """Return the size that a transaction can fold within half of the promise."""
+    if stats.fold_s > limits.target_latency_s / 2 and stats.items > MIN_SIZE:
+        size = max(min(size, stats.items) // 2, min(MIN_SIZE, limits.max_batch_size))
+        return size, f"{stats.items} items took {_ms(stats.fold_s)}: too long, so half as many."
     if (
-        seen.items >= before
-        and seen.fold_s < limits.target_latency_s / 4
-        and before < limits.max_batch_size
+        stats.items >= size
+        and stats.fold_s < limits.target_latency_s / 4
+        and size < limits.max_batch_size
     ):
-        size = min(2 * before, limits.max_batch_size)
-        return size, f"{seen.items} items took only {_ms(seen.fold_s)}: twice as many."
-    return before, f"{seen.items} items took {_ms(seen.fold_s)}: that is fine."
+        size = min(2 * size, limits.max_batch_size)
+        return size, f"{stats.items} items took only {_ms(stats.fold_s)}: twice as many."
+    return size, f"{stats.items} items took {_ms(stats.fold_s)}: that is fine."
 
 
 def _shards(rate: float, limits: Limits) -> tuple[int, str]:

@@ -1,16 +1,16 @@
-"""Work that was accepted and is not folded yet, and what remains of it.
+"""Accepted work that is not folded yet, its receipts and its results.
 
 WorkPack
     Items that one process has put with one commit, under one epoch.
     Key: "<queue>|<epoch>|<items>|<kilobytes>|<id>". An epoch begins with a random number, so
-    batches spread over the key space; the packs of one stand together. An item that was split off
-    has the id of its pack, with ".<position>" behind. One that was parked stands apart, with
-    "parked:" before its key, where neither joiners nor sweeps look.
+    batches spread over the key space; the packs of an epoch are one range. A single item of a
+    bisected pack has the id of its pack, with ".<position>" behind. A parked item has "parked:"
+    before its key, so that joiners and sweeps skip it.
     Queries: ranges of keys: an epoch's packs; a queue's packs, partition by partition; a queue's
-    parked items; what was split off a pack. tag = "..." or a range of tags, by key: what waits
-    or is parked, for one reader. Single-property index.
-    Growth: one row for each commit that waits, deleted by its fold's own transaction, and one for
-    each parked item, moved back by that of its replay.
+    parked items; the single items of a pack. tag = "..." or a range of tags, by key: the pending or
+    parked items of one reader. Single-property index.
+    Growth: one row for each pending commit, deleted by its fold's own transaction, and one for each
+    parked item, moved back by the transaction of its replay.
 
 WorkReceipt
     Key: a digest of the queue, the key and the caller's idempotency key. Inserted with the pack, so
@@ -20,8 +20,9 @@ WorkReceipt
     then the sweep deletes it, within some two hours.
 
 WorkOutcome
-    Key: that of a pack whose callers asked what became of their items: the join function's results.
-    Queries: as for receipts. Growth: one row for each such pack, for an hour, deleted likewise.
+    Key: as the pack, whose callers keep the results of the join function.
+    Queries: as for receipts. Growth: one row for each of these packs, for an hour; then deleted
+    likewise.
 """
 
 from __future__ import annotations
@@ -41,12 +42,12 @@ _TIME = "%Y%m%dT%H%M%S%f"
 
 
 class WorkPack(ndb.Model):
-    """Items of one key, in the order of their coming."""
+    """Items of one key, in order of arrival."""
 
     batch_key = ndb.TextProperty(required=True)
     items = ndb.TextProperty(required=True)  # A JSON list.
     tag = ndb.StringProperty()
-    keep_result = ndb.BooleanProperty(indexed=False)  # A caller wants the results.
+    keep_result = ndb.BooleanProperty(indexed=False)  # For a caller that reads results.
     failures = ndb.IntegerProperty(indexed=False, default=0)  # Of its only item.
     fails_alone = ndb.BooleanProperty(indexed=False)  # Others of its batch went through.
 
@@ -56,12 +57,14 @@ class WorkReceipt(ndb.Model):
 
     pack = ndb.TextProperty(required=True)
     position = ndb.IntegerProperty(indexed=False, required=True)
-    digest = ndb.TextProperty(required=True)  # Of the item: the same id with another is an error.
+    digest = ndb.TextProperty(
+        required=True
+    )  # Of the item: a different item under the same key is an error.
     expires = ndb.StringProperty(required=True)
 
 
 class WorkOutcome(ndb.Model):
-    """What became of a pack's items."""
+    """The results of a pack's items."""
 
     results = ndb.JsonProperty(indexed=False, required=True)  # A list, one for each item.
     expires = ndb.StringProperty(required=True)
@@ -69,7 +72,7 @@ class WorkOutcome(ndb.Model):
 
 @dataclass(frozen=True)
 class EpochId:
-    """A batch: random, with the time of its opening and a hash of the key that it is for.
+    """The parts of an epoch's id: random, with its opening time and a hash of its key.
 
     >>> epoch = EpochId("c0ffee012345", datetime.datetime(2030, 5, 1, 12), "1a2b3c4d")
     >>> epoch.text
@@ -96,8 +99,8 @@ class EpochId:
         random, opened, key_hash = text.split(".")
         if len(random) != 12 or len(key_hash) != 8 or not set(random + key_hash) <= set(PARTITIONS):
             raise ValueError("not an epoch")
-        made = datetime.datetime.strptime(opened, _TIME)  # noqa: DTZ007  Datastore's are naive.
-        return cls(random, made, key_hash)
+        opened_at = datetime.datetime.strptime(opened, _TIME)  # noqa: DTZ007  Naive, as ndb's.
+        return cls(random, opened_at, key_hash)
 
 
 @dataclass(frozen=True)
@@ -116,11 +119,11 @@ class PackId:
 
     @property
     def parked(self) -> PackId:
-        """Where it stands while it is parked."""
+        """The id of the pack while it is parked."""
         return replace(self, queue=_parked(self.queue))
 
     def single(self, position: int) -> PackId:
-        """Return the pack of one item, if this one is split. One alone is never split."""
+        """Return the pack of one item after a split. A pack of one item is never split."""
         return self if self.items == 1 else replace(self, items=1, id=f"{self.id}.{position}")
 
     @classmethod
@@ -135,7 +138,7 @@ class PackId:
 
 
 def key_hash_of(queue: str, key: str) -> str:
-    """Return what an epoch says of the key that it is for."""
+    """Return the hash that an epoch's id has of its key."""
     return hashlib.sha256(json.dumps([queue, key]).encode()).hexdigest()[:8]
 
 
@@ -150,9 +153,9 @@ def packs_of_epoch(queue: str, epoch: str) -> Any:
 
 
 def packs_of_queue(queue: str, partition: str = "", *, after: str = "") -> Any:
-    """Return the query for a queue's packs, or those of one partition, behind a key."""
-    first = f"{queue}|{partition}"
-    return _between(after or first, first + "}")
+    """Return the query for the packs of a queue, or of one partition, behind a key."""
+    prefix = f"{queue}|{partition}"
+    return _between(after or prefix, prefix + "}")
 
 
 def parked_packs(queue: str) -> Any:
@@ -160,24 +163,24 @@ def parked_packs(queue: str) -> Any:
     return packs_of_queue(_parked(queue))
 
 
-def left_of(packs: Sequence[str]) -> list[WorkPack]:
-    """Return what is left of some packs, by the keys that their writers were told.
+def unfolded(packs: Sequence[str]) -> list[WorkPack]:
+    """Return the unfolded parts of packs, by the keys that `insert_in_transaction` returned.
 
-    Waiting or parked, whole or split: nothing is left of what is folded.
+    They may be pending or parked, whole or split.
     """
     ids = [PackId.parse(pack) for pack in packs]
-    places = [each.text for id_ in ids for each in (id_, id_.parked)]
-    found = [pack for pack in ndb.get_multi(map(pack_key, places)) if pack is not None]
-    whole = {pack.key.id() for pack in found}
+    places = [place.text for id_ in ids for place in (id_, id_.parked)]
+    rows = [pack for pack in ndb.get_multi(map(pack_key, places)) if pack is not None]
+    unsplit = {pack.key.id() for pack in rows}
     for id_ in ids:
-        if id_.items > 1 and id_.text not in whole:
-            for split in (replace(id_, items=1), replace(id_, items=1).parked):
-                found += _between(f"{split.text}.", f"{split.text}.}}").fetch()
-    return found
+        if id_.items > 1 and id_.text not in unsplit:
+            for single in (replace(id_, items=1), replace(id_, items=1).parked):
+                rows += _between(f"{single.text}.", f"{single.text}.}}").fetch()
+    return rows
 
 
 def _parked(queue: str) -> str:
-    return f"parked:{queue}"  # No queue is called so.
+    return f"parked:{queue}"  # No queue has a colon in its name.
 
 
 def packs_tagged(tag: str) -> Any:
@@ -191,9 +194,9 @@ def packs_tagged_under(prefix: str) -> Any:
     return WorkPack.query(tag >= prefix, tag < prefix + "\U0010ffff").order(tag)
 
 
-def _between(after: str, before: str) -> Any:
+def _between(low: str, high: str) -> Any:
     key = WorkPack._key
-    return WorkPack.query(key > pack_key(after), key < pack_key(before)).order(key)
+    return WorkPack.query(key > pack_key(low), key < pack_key(high)).order(key)
 
 
 def receipt_key(queue: str, key: str, idempotency_key: str) -> Any:

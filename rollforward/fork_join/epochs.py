@@ -1,19 +1,19 @@
-"""Epochs: which batch is open, shared through memcached by a reader/writer lock in one counter.
+"""Epochs: the open batch of each key, shared through memcached by a lock in one counter.
 
 A batch is an epoch, a random id under which writers put their work. Its lock is one number:
 
     bit  ... 17      16     15 ... 0
          items       open   closed, and how many writers are inside
 
-    65,536 and more   open; the excess is how many writers are inside
+    65,536 and more   open; the excess is the number of writers inside
     32,768 and more   closed: the joiner waits for the writers that are still inside
-    less              joined: a writer that is still inside has been missed
+    less              joined: the joiner has missed a writer that is still inside
 
-Items are those that have been announced. So one increment lets a writer in and tells it how full
-the batch is. A writer that was missed knows it when it leaves.
+The items are the announced ones. So one increment admits a writer and returns how full the batch
+is. A writer that was missed learns it when it leaves.
 
-Nothing here is a proof. Whatever memcached forgets or makes up, work lies in Datastore under
-some epoch, and the sweep knows all of them. Without memcached each process makes its own epochs.
+Nothing here is a proof. If memcached forgets or invents values, work is still in Datastore under
+some epoch, and the sweep finds all epochs. Without memcached each process makes its own.
 
 Source: B. Slatkin, "Building high-throughput data pipelines on Google App Engine", 2010,
 "Fork-join queue": the lock by counter. Why a random epoch and not a running index: docs/adr/0009.
@@ -27,7 +27,7 @@ import math
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rollforward.fork_join.entities import EpochId, key_hash_of
 from rollforward.runtime.advisory_lock import pauses
@@ -43,7 +43,7 @@ JOINED = 0
 ITEM = 2**17
 # Writers that hold the lock longer than this are not waited for.
 WAIT_FOR_WRITERS_S = 1.0
-# An epoch that is older than its period by so much was forgotten by its joiner.
+# An epoch that is older than its period by this has lost its joiner.
 FORGOTTEN_AFTER_S = 5.0
 MAX_TRIES = 4
 MAX_REMEMBERED = 10_000
@@ -51,7 +51,7 @@ MAX_REMEMBERED = 10_000
 
 @dataclass(frozen=True)
 class LockWord:
-    """The number of a lock, taken apart.
+    """The parts of a lock's number.
 
     >>> LockWord.decode(3 * ITEM + OPEN + 2)
     LockWord(items=3, state=65536, writers=2)
@@ -77,7 +77,7 @@ class LockWord:
 
 @dataclass(frozen=True)
 class Slot:
-    """Where one epoch at a time is open: a key of a queue, or one shard of a hot key."""
+    """A place for one open epoch at a time: a key of a queue, or one shard of a hot key."""
 
     queue: str
     key: str
@@ -100,8 +100,8 @@ class Slot:
 class Admission:
     """A writer's stay in an epoch.
 
-    `is_new`: this writer opened it and must see to its task. `is_shared`: memcached has its
-    lock. `is_full`: this writer's items filled it. `items`: how many it announced.
+    `is_new`: this writer opened it and must create its task. `is_shared`: memcached has its lock.
+    `is_full`: this writer's items filled it. `items`: the number that it announced.
     """
 
     slot: Slot
@@ -115,14 +115,14 @@ class Admission:
 
 @dataclass(frozen=True)
 class Shape:
-    """How an epoch is: how long it stays open, and with how many items it is full."""
+    """The period of an epoch, and the number of items that fill it."""
 
     period_s: float
     max_batch_size: int
 
 
 @dataclass(frozen=True)
-class _Known:
+class _Remembered:
     epoch: str
     shape: Shape
 
@@ -131,17 +131,17 @@ class Epochs:
     """The epochs that one process knows of."""
 
     def __init__(self, period_s: float, shape: Callable[[Clients, str], Shape]) -> None:
-        """Know of nothing yet.
+        """Remember nothing yet.
 
         Args:
-            period_s: How long an epoch stays open at most.
-            shape: Tells of a key how its next epoch will be; asked once an epoch.
+            period_s: The longest period of an epoch.
+            shape: Returns the shape of a key's next epoch; called once an epoch.
         """
         self._period = datetime.timedelta(seconds=period_s)
         self._shape = shape
         self._lock = threading.Lock()
-        self._known: OrderedDict[Slot, _Known] = OrderedDict()
-        self._own: OrderedDict[Slot, Admission] = OrderedDict()
+        self._known: OrderedDict[Slot, _Remembered] = OrderedDict()
+        self._private_epochs: OrderedDict[Slot, Admission] = OrderedDict()
 
     # Writers
 
@@ -166,21 +166,21 @@ class Epochs:
         return inside is None or LockWord.decode(inside).state == JOINED
 
     def discard(self, clients: Clients, slot: Slot, epoch: str) -> None:
-        """Let no writer in by this process's memory, nor by memcached's."""
+        """Remove an epoch from this process's memory and from memcached, so no writer enters it."""
         with self._lock:
-            known = self._known.get(slot)
-            if known is not None and known.epoch == epoch:
+            remembered = self._known.get(slot)
+            if remembered is not None and remembered.epoch == epoch:
                 del self._known[slot]
         unpublish(clients, slot, epoch)
 
     def _remembered(self, clients: Clients, slot: Slot) -> str | None:
-        known = self._known.get(slot)
-        if known is None or not self._may_be_open(clients, slot, known.epoch):
+        remembered = self._known.get(slot)
+        if remembered is None or not self._may_be_open(clients, slot, remembered.epoch):
             return None
-        return known.epoch
+        return remembered.epoch
 
     def _published(self, clients: Clients, slot: Slot) -> str | None:
-        """Return the epoch that memcached says is open, if it can be true."""
+        """Return the open epoch according to memcached, if that is plausible."""
         cached = clients.cache.get(slot.name)
         if cached is None:
             return None
@@ -191,21 +191,21 @@ class Epochs:
         return None
 
     def _may_be_open(self, clients: Clients, slot: Slot, text: str) -> bool:
-        """Return whether something can be an epoch of this slot that waits for its joiner."""
+        """Return whether a text can be an epoch of this slot that waits for its joiner."""
         try:
             epoch = EpochId.parse(text)
         except ValueError:
             log.warning("memcached holds no epoch under %s", slot.name)
             return False
-        now = naive_utc(clients.clock.now())
+        at = naive_utc(clients.clock.now())
         longest = self._period + datetime.timedelta(seconds=FORGOTTEN_AFTER_S)
-        return epoch.key_hash == slot.key_hash and now - longest < epoch.opened < now + longest
+        return epoch.key_hash == slot.key_hash and at - longest < epoch.opened < at + longest
 
     def _step_in(self, clients: Clients, slot: Slot, epoch: str, items: int) -> Admission | None:
         lock, steps = _lock(slot, epoch), items * ITEM + 1
         count = clients.cache.incr_existing(lock, steps)
         word = _decoded(count)
-        # This writer has just been counted: without one it is no lock that this code has made.
+        # The count includes this writer: a word without writers is not a lock of this code.
         if word is not None and word.state == OPEN and word.writers:
             shape = self._remember(clients, slot, epoch)
             is_full = word.items - items < shape.max_batch_size <= word.items
@@ -216,14 +216,14 @@ class Epochs:
         return None
 
     def _open(self, clients: Clients, slot: Slot, items: int) -> Admission | None:
-        """Open an epoch and enter it; None: another process has opened one just now."""
+        """Open an epoch and enter it; None: another process was faster."""
         epoch = self._new(clients, slot)
         lock = _lock(slot, epoch)
         inside = str(OPEN + items * ITEM + 1).encode()
         if not clients.cache.add(lock, inside, self._ttl_s()):
             return self._private(clients, slot)
         is_published = clients.cache.add(slot.name, epoch.encode(), self._ttl_s())
-        # If the answer was lost it may be, and then no other writer would create its task.
+        # A lost answer may have published it, and then no other writer would create its task.
         if not is_published and clients.cache.get(slot.name) != epoch.encode():
             return None
         shape = self._remember(clients, slot, epoch)
@@ -232,40 +232,40 @@ class Epochs:
 
     def _private(self, clients: Clients, slot: Slot) -> Admission:
         """Return a stay in an epoch of this process alone, until its joiner is due."""
-        now = naive_utc(clients.clock.now())
+        at = naive_utc(clients.clock.now())
         shape = self._shape(clients, slot.key)
         with self._lock:
-            own = self._own.get(slot)
-            if own is not None and own.due - self._period <= now < own.due:
-                return own
+            private = self._private_epochs.get(slot)
+            if private is not None and private.due - self._period <= at < private.due:
+                return private
             epoch = self._new(clients, slot)
-            own = Admission(slot, epoch, _due(epoch, shape), is_shared=False)
-            self._own[slot] = own
-            if len(self._own) > MAX_REMEMBERED:
-                self._own.popitem(last=False)
-        return Admission(slot, epoch, own.due, is_new=True, is_shared=False)
+            private = Admission(slot, epoch, _due(epoch, shape), is_shared=False)
+            self._private_epochs[slot] = private
+            if len(self._private_epochs) > MAX_REMEMBERED:
+                self._private_epochs.popitem(last=False)
+        return replace(private, is_new=True)
 
     def _new(self, clients: Clients, slot: Slot) -> str:
         return EpochId(clients.new_id()[:12], naive_utc(clients.clock.now()), slot.key_hash).text
 
     def _remember(self, clients: Clients, slot: Slot, epoch: str) -> Shape:
         """Remember an epoch; return its shape, as this process sees it."""
-        known = self._known.get(slot)
-        if known is None or known.epoch != epoch:
-            known = _Known(epoch, self._shape(clients, slot.key))
+        remembered = self._known.get(slot)
+        if remembered is None or remembered.epoch != epoch:
+            remembered = _Remembered(epoch, self._shape(clients, slot.key))
         with self._lock:
-            self._known[slot] = known
+            self._known[slot] = remembered
             self._known.move_to_end(slot)
             if len(self._known) > MAX_REMEMBERED:
                 self._known.popitem(last=False)
-        return known.shape
+        return remembered.shape
 
     def _ttl_s(self) -> int:
         return math.ceil(self._period.total_seconds() + FORGOTTEN_AFTER_S)
 
 
 def gone_at(epoch: str, period_s: float) -> datetime.datetime:
-    """Return when no writer takes an epoch for open any more, whatever memcached says."""
+    """Return when writers stop believing that an epoch is open, even if memcached says so."""
     lasts_s = period_s + FORGOTTEN_AFTER_S
     return EpochId.parse(epoch).opened + datetime.timedelta(seconds=lasts_s)
 
@@ -274,12 +274,12 @@ def _due(epoch: str, shape: Shape) -> datetime.datetime:
     return EpochId.parse(epoch).opened + datetime.timedelta(seconds=shape.period_s)
 
 
-# Onlookers
+# Readers
 
 
 @dataclass(frozen=True)
 class OpenEpoch:
-    """What memcached says of the open epoch of a slot: items announced, writers inside."""
+    """The open epoch of a slot according to memcached: items announced, writers inside."""
 
     epoch: str
     items: int
@@ -287,7 +287,7 @@ class OpenEpoch:
 
 
 def look(clients: Clients, slot: Slot) -> OpenEpoch | None:
-    """Return the open epoch of a slot as memcached has it; None: none is known."""
+    """Return the open epoch of a slot according to memcached; None: it knows none."""
     cached = clients.cache.get(slot.name)
     epoch = cached.decode(errors="replace") if cached is not None else ""
     word = _word(clients, _lock(slot, epoch)) if epoch else None
@@ -300,11 +300,11 @@ def look(clients: Clients, slot: Slot) -> OpenEpoch | None:
 
 
 def close(clients: Clients, slot: Slot, epoch: str) -> bool:
-    """Let no writer into an epoch any more; wait, not for ever, until those inside have left.
+    """Close an epoch to writers; wait, not for ever, until the writers inside have left.
 
     Returns:
-        False if that is not known: memcached did not answer, or has forgotten the lock. Then
-        writers that remember the epoch may still come, until it is too old for them.
+        False if memcached did not answer, or has forgotten the lock. Then writers that remember the
+        epoch may still come, until it is too old for them.
     """
     unpublish(clients, slot, epoch)
     lock = _lock(slot, epoch)
@@ -322,7 +322,7 @@ def close(clients: Clients, slot: Slot, epoch: str) -> bool:
 
 
 def unpublish(clients: Clients, slot: Slot, epoch: str) -> None:
-    """Let no process find an epoch in memcached any more."""
+    """Remove an epoch from memcached, so that no process finds it there."""
     if clients.cache.get(slot.name) == epoch.encode(errors="replace"):
         clients.cache.delete(slot.name)
 

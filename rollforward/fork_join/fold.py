@@ -1,14 +1,14 @@
 """Folding a batch: re-read its items, join them, delete them, in one transaction.
 
-So a second joiner, a retry or a straggler finds only what is left. A batch larger than a
-transaction is folded in several. A queue that can say what it would write, and of which versions,
-is folded by one guarded commit instead, where that succeeds: it costs half as much.
+So a second joiner, a retry or a straggler finds only the remaining items. A batch larger than a
+transaction is folded in several. If a queue can name its writes and their base versions, a guarded
+commit is tried first, which costs half as much.
 
-When the join function fails, the batch is bisected until the poison item stands alone; the rest
-goes through. An item that has failed alone five times, while others went through, is parked: it
-stands apart, with a dead task, whose replay puts it back. When nothing succeeds, the function may
-be at fault and not an item: then each delivery tries a few items only, in another order each time,
-and an item is parked after twenty failures; the batch's task is retried, ever more rarely.
+When the join function fails, the batch is bisected until the poison item is alone; the rest is
+folded. An item that has failed alone five times, while others succeeded, is parked: it is moved
+away, with a dead task, whose replay puts it back. When nothing succeeds, the function may be at
+fault and not an item. Then each delivery tries only a few items, in a new order, and an item is
+parked after twenty failures. The batch's task is retried with growing delays.
 """
 
 from __future__ import annotations
@@ -50,34 +50,34 @@ MAX_PACKS = 100
 MAX_KILOBYTES = 2_000
 MAX_LISTED = 1_000
 MAX_FAILURES = 5
-# So many items fail before one goes through: perhaps it is not the items.
+# After this many failed items, and none that succeeded, the items may not be at fault.
 MAX_FAILED_ITEMS = 8
 MAX_FAILURES_OF_ALL = 20  # While nothing succeeds.
 OUTCOMES_FOR = timedelta(hours=1)
 
 # Not the items' fault.
 UNAVAILABLE_ERRORS = (Retry, Unavailable, *TRANSIENT)
-# Another version of the code may read what this one cannot; so long, while it is being deployed.
+# For this long a new batch may hold items that only another, just deployed version can read.
 UNREAD_FOR = timedelta(hours=1)
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Which batch a join function has before it: of what key, and open since when (UTC, naive)."""
+    """The batch of a join function: its key, its epoch, and its opening time (UTC, naive)."""
 
     key: str
     epoch: str
     opened: datetime
 
 
-# What a join would write, each entity with its version (None: it is new), when it has read nothing
-# else that may change; None: it needs a transaction.
+# Returns the writes of a join, each entity with its version (None: it is new), if the join depends
+# on nothing else that may change; None: it needs a transaction.
 Guarded = Callable[[Clients, Batch, Sequence[I]], Sequence[tuple[ndb.Model, int | None]] | None]
 
 
 @dataclass(frozen=True)
 class Folding(Generic[I]):
-    """What a fold has to know of its queue."""
+    """The parts of a queue that a fold uses."""
 
     name: str
     max_batch_size: int
@@ -89,7 +89,7 @@ class Folding(Generic[I]):
 
 @dataclass
 class FoldResult:
-    """What one joiner did: how many items went through, and what did not."""
+    """The results of one joiner: the number of folded items, and the failures."""
 
     items: int = 0
     unread: int = 0  # Packs.
@@ -97,32 +97,32 @@ class FoldResult:
 
     @property
     def nothing_succeeded(self) -> bool:
-        """Return whether many items have failed and none has gone through."""
+        """Return whether many items have failed and none has succeeded."""
         return not self.items and len(self.failed_items) >= MAX_FAILED_ITEMS
 
 
 def fold_epoch(clients: Clients, folding: Folding[Any], epoch: str) -> FoldResult:
-    """Fold all that lies under an epoch.
+    """Fold all packs of an epoch.
 
     Raises:
-        Retry: there is more, or something that this version of the code cannot read.
-        Exception: what the join function raised for an item that is not parked yet.
+        Retry: there is more, or a pack that this version of the code cannot read.
+        Exception: the join function's error for an item that is not parked yet.
     """
     keys = packs_of_epoch(folding.name, epoch).fetch(MAX_LISTED + 1, keys_only=True)
     packs = [PackId.parse(key.id()) for key in keys[:MAX_LISTED]]
-    clients.random.shuffle(packs)  # What fails must not stand before the rest each time.
+    clients.random.shuffle(packs)  # A failing item must not come before the rest each time.
     folded = FoldResult()
     for part in _parts(packs, folding.max_batch_size):
         if not folded.nothing_succeeded:
             _fold(clients, folding, part, folded)
-    waits = [
+    errors = [
         error
         for pack, error in folded.failed_items
         if not _count_failure(clients, folding, pack, error, is_alone=folded.items > 0)
     ]
-    if waits:
-        raise waits[0]
-    if folded.nothing_succeeded:  # All that failed is parked, but the joiner stopped there.
+    if errors:
+        raise errors[0]
+    if folded.nothing_succeeded:  # All failed items are parked, but the joiner stopped there.
         raise Retry(f"{len(folded.failed_items)} items failed, and the others were not tried")
     if folded.unread:
         raise Retry(f"{folded.unread} packs hold items that this version cannot read")
@@ -132,7 +132,7 @@ def fold_epoch(clients: Clients, folding: Folding[Any], epoch: str) -> FoldResul
 
 
 def _parts(packs: Sequence[PackId], max_batch_size: int) -> Iterator[list[PackId]]:
-    """Cut packs into what a transaction takes."""
+    """Cut packs into parts that fit into a transaction."""
     part: list[PackId] = []
     items = kilobytes = 0
     for pack in packs:
@@ -171,17 +171,17 @@ def _fold(
 
 
 def _fold_guarded(clients: Clients, folding: Folding[Any], part: Sequence[PackId]) -> int | None:
-    """Fold what still exists of some packs by one commit, if nobody has written what it depends on.
+    """Fold packs by one guarded commit, if the queue has one and nothing has changed since.
 
     Returns:
-        How many items that were; None: they are left to a transaction, which also finds out
-        whether a commit without an answer has taken effect, and which item is at fault.
+        The number of folded items; None: a transaction must fold them. It also finds out whether a
+        commit without an answer has taken effect, and which item is at fault.
     """
     if folding.guarded is None:
         return None
     try:
-        found = read_versions(clients.datastore, [pack_key(pack.text) for pack in part])
-        packs = [row for row in found if row is not None]
+        rows = read_versions(clients.datastore, [pack_key(pack.text) for pack in part])
+        packs = [row for row in rows if row is not None]
         keys = {pack.batch_key for pack, _ in packs}
         if len(keys) != 1 or any(pack.keep_result for pack, _ in packs):
             return None
@@ -193,17 +193,17 @@ def _fold_guarded(clients: Clients, folding: Folding[Any], part: Sequence[PackId
             return None
         deletes = [(pack.key, version) for pack, version in packs]
         commit_unchanged(clients.datastore, puts=puts, deletes=deletes)
-    except Exception as error:  # The join raises it, too, if an item is at fault.
+    except Exception as error:  # If an item is at fault, the join raises the error again.
         log.info("%s: a fold needs a transaction: %s", folding.name, error)
         return None
     return len(items)
 
 
 def _fold_here(clients: Clients, folding: Folding[Any], part: Sequence[PackId]) -> tuple[int, int]:
-    """Fold what still exists of some packs, in a transaction.
+    """Fold the packs that still exist, in a transaction.
 
     Returns:
-        How many items that were, and how many packs this version of the code cannot read.
+        The numbers of folded items, and of packs that this version of the code cannot read.
     """
     packs = [pack for pack in ndb.get_multi([pack_key(p.text) for p in part]) if pack is not None]
     epoch = part[0].epoch
@@ -219,13 +219,13 @@ def _fold_here(clients: Clients, folding: Folding[Any], part: Sequence[PackId]) 
         else:
             by_key.setdefault(pack.batch_key, []).append((pack, items))
     count = 0
-    for key, mine in by_key.items():
-        items = [item for _, each in mine for item in each]
+    for key, packs_of_key in by_key.items():
+        items = [item for _, part_of_items in packs_of_key for item in part_of_items]
         results = folding.join(clients, Batch(key, epoch, opened), items)
         if results is not None:
-            _put_outcomes(clients, mine, list(results))
+            _put_outcomes(clients, packs_of_key, list(results))
         count += len(items)
-        for pack, _ in mine:
+        for pack, _ in packs_of_key:
             pack.key.delete()
     return count, len(packs) - sum(map(len, by_key.values()))
 
@@ -235,21 +235,21 @@ def _put_outcomes(
 ) -> None:
     size = sum(len(items) for _, items in packs)
     if len(results) != size:
-        raise ValueError(f"a join of {size} items returned {len(results)} results")
-    first = 0
+        raise ValueError(f"a join of {size} items must return {size} results, got {len(results)}")
+    position = 0
     for pack, items in packs:
         if pack.keep_result:
             expires_at = naive_utc(clients.clock.now()) + OUTCOMES_FOR + timedelta(hours=1)
             WorkOutcome(
                 key=outcome_key(pack.key.id()),
-                results=results[first : first + len(items)],
+                results=results[position : position + len(items)],
                 expires=expiry(PackId.parse(pack.key.id()).epoch, expires_at),
             ).put()
-        first += len(items)
+        position += len(items)
 
 
 def _split(pack: PackId) -> list[PackId]:
-    """Give each item of a pack a pack of its own, in a transaction; the keys tell which it was."""
+    """Give each item of a pack a pack of its own, in a transaction; the keys have its place."""
     stored = pack_key(pack.text).get()
     singles = [pack.single(i) for i in range(pack.items)]
     if stored is None:
@@ -269,10 +269,10 @@ def _split(pack: PackId) -> list[PackId]:
 def _count_failure(
     clients: Clients, folding: Folding[Any], pack: PackId, error: Exception, *, is_alone: bool
 ) -> bool:
-    """Count a failure of an item that stood alone; return whether it is out of the way.
+    """Count a failure of a single item; return whether it is parked or gone.
 
     Args:
-        is_alone: Others of its batch went through, so it is the item that is at fault.
+        is_alone: Others of its batch succeeded, so this item is at fault.
     """
     reason = "".join(traceback.format_exception(error))
     dead_id = clients.new_id()

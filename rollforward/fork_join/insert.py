@@ -1,9 +1,9 @@
 """Inserts into a fork-join queue: many items, one commit.
 
-What one commit writes is a pack for each key, with all items of the key that came together (in
-parts, if they are too many for a transaction of their fold), and a receipt for each request that
-has an id. The receipt is inserted, not put: if it exists, the service refuses the whole commit, so
-a request counts once however often it is sent.
+A commit writes a pack for each key, with all items of the key that came together (in parts, if they
+are too many for a transaction of their fold), and a receipt for each idempotency key. The receipt
+is inserted, not put: if it exists, the service refuses the whole commit, so repeated requests count
+once.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ PAUSE_S = 0.03
 
 @dataclass
 class _Pack:
-    """What goes under one key of Datastore."""
+    """Items that are stored under one key of Datastore."""
 
     id: PackId
     insertions: list[Insertion]
@@ -67,18 +67,18 @@ class _Attempt:
     """One commit: all of it took effect, or nothing."""
 
     packs: list[_Pack]
-    entered: list[tuple[Admission, PackId]]  # Each epoch that it entered, and a pack there.
+    entered: list[tuple[Admission, PackId]]  # Each entered epoch, with a pack in it.
     accepted: dict[int, Accepted]  # Of each insertion, by its place in the group: if committed.
     receipts: list[WorkReceipt]
 
     @property
     def entities(self) -> list[Any]:
-        """Return what it writes."""
+        """Return the entities that it writes."""
         return [*(pack.entity() for pack in self.packs), *self.receipts]
 
     @property
     def witnesses(self) -> list[Any]:
-        """Return keys of which one exists only if this, or one like it, was committed."""
+        """Return keys; one exists only if this attempt, or an equal one, was committed."""
         return [row.key for row in self.receipts] or [pack_key(p.id.text) for p in self.packs]
 
     def wrote(self, row: Any) -> bool:
@@ -89,11 +89,11 @@ class _Attempt:
 
 
 class _Group:
-    """Insertions that are committed together, and what is known of each.
+    """Insertions that are committed together, and their results.
 
-    An insertion is open until it has a result. A commit takes all that are open, and how it ends
-    decides what becomes of them. It is guarded if one of them has an idempotency key: the service
-    refuses its receipt, and all of the commit with it, when that exists.
+    An insertion is open until it has a result. A commit takes all open ones, and its end decides
+    their results. It is guarded if one of them has an idempotency key: if its receipt exists, the
+    service refuses the whole commit.
 
         the commit        guarded by a receipt                  unguarded
         succeeded         accepted                              accepted
@@ -106,7 +106,7 @@ class _Group:
           not there yet,  in doubt, and open: whichever of      in doubt, and never committed
           or unread       two commits comes first counts        again: OutcomeUnknownError
 
-    A commit in doubt may still take effect. When a caller was not told that it did, its epoch is
+    A commit in doubt may still take effect. Unless its callers learned that it did, its epoch is
     folded once more, some seconds later.
     """
 
@@ -126,12 +126,12 @@ class _Group:
                 self.firsts.setdefault(self._receipt_key(insertion), i)
 
     def open(self) -> list[int]:
-        """Return what has no result yet and repeats no other insertion of the group."""
+        """Return the insertions without a result that repeat no other one of the group."""
         every = range(len(self.insertions))
         return [i for i in every if i not in self.results and self._first(i) == i]
 
     def attempt(self) -> _Attempt:
-        """Enter epochs and make the packs and receipts of one commit of all that is open."""
+        """Enter epochs and make the packs and receipts of one commit of all open insertions."""
         together: dict[str, list[int]] = {}
         for i in self.open():
             together.setdefault(self.insertions[i].key, []).append(i)
@@ -152,11 +152,11 @@ class _Group:
         return _Attempt(packs, entered, accepted, receipts)
 
     def succeed(self, attempt: _Attempt) -> None:
-        """Accept what an attempt has committed."""
+        """Accept the insertions of a committed attempt."""
         self.results.update(attempt.accepted)
 
     def resolve(self, attempt: _Attempt, error: Exception) -> None:
-        """Decide what becomes of an attempt whose commit raised: the table above."""
+        """Decide the results of an attempt whose commit raised, by the table above."""
         if isinstance(error, rpc_errors.Aborted):
             return
         if isinstance(error, rpc_errors.AlreadyExists) and attempt.receipts:
@@ -171,9 +171,9 @@ class _Group:
             self.give_up(error)
 
     def look_up(self) -> None:
-        """Decide what the receipts decide; if they cannot be read, nothing is.
+        """Decide the results that receipts prove; none if they cannot be read.
 
-        The receipt of an attempt in doubt says that all of that attempt was committed.
+        The receipt of an attempt in doubt proves that all of that attempt was committed.
         """
         keys = [key for key, i in self.firsts.items() if i not in self.results]
         try:
@@ -181,33 +181,35 @@ class _Group:
         except rpc_errors.GoogleAPIError:
             return
         for key, receipt in zip(keys, receipts, strict=True):
-            mine = next((made for made in self.guarded_in_doubt if made.wrote(receipt)), None)
-            if mine is not None:
-                self.results = {**mine.accepted, **self.results}
+            doubtful = self.guarded_in_doubt
+            attempt = next((a for a in doubtful if a.wrote(receipt)), None)
+            if attempt is not None:
+                self.results = {**attempt.accepted, **self.results}
             elif receipt is not None:
                 i = self.firsts[key]
                 self.stored[i] = receipt
                 self.results[i] = _duplicate(self.insertions[i], receipt)
 
     def give_up(self, error: Exception | None) -> None:
-        """Say of all that is open that its outcome is unknown."""
+        """Answer all open insertions that their outcome is unknown."""
         self.results.update(dict.fromkeys(self.open(), unknown_outcome(error)))
 
     def entered_in_doubt(self) -> list[tuple[Admission, PackId]]:
-        """Return where something may still be committed that no caller knows to be accepted."""
-        untold = [
+        """Return the epochs of attempts that may be committed without their callers knowing."""
+        unanswered = [
             attempt
             for attempt in self.guarded_in_doubt
             if any(isinstance(self.results[i], OutcomeUnknownError) for i in attempt.accepted)
         ]
-        return [each for attempt in self.unguarded_in_doubt + untold for each in attempt.entered]
+        doubtful = self.unguarded_in_doubt + unanswered
+        return [entered for attempt in doubtful for entered in attempt.entered]
 
     def all_results(self) -> list[Accepted | Exception]:
-        """Return a result for each; one that repeats another one here gets that one's."""
+        """Return a result for each; an insertion that repeats another one gets its result."""
         return [self._result(i) for i in range(len(self.insertions))]
 
     def _is_committed(self, attempt: _Attempt) -> bool:
-        """Return whether an attempt's rows are there; if they cannot be read, they may be."""
+        """Return whether an attempt's rows exist; False if they cannot be read."""
         try:
             rows = ndb.get_multi(attempt.witnesses)
         except rpc_errors.GoogleAPIError:
@@ -219,7 +221,7 @@ class _Group:
         result = self.results[first]
         if first == i:
             return result
-        if first in self.stored:  # Of an earlier commit, which may be of this one or of the other.
+        if first in self.stored:  # Of an earlier commit, of either insertion.
             return _duplicate(self.insertions[i], self.stored[first])
         if isinstance(result, Exception):
             return result
@@ -254,12 +256,12 @@ class _Group:
 
 
 def batched(members: Sequence[int], limit: int) -> Iterator[Sequence[int]]:
-    """Cut a list into parts of at most so many."""
+    """Cut a list into parts of at most `limit`."""
     return (members[i : i + limit] for i in range(0, len(members), limit))
 
 
 def groups(insertions: Sequence[Insertion]) -> Iterator[list[Insertion]]:
-    """Cut insertions into what one commit takes, and not too many batches at a time."""
+    """Cut insertions into groups that fit into one commit, with few batches each."""
     group: list[Insertion] = []
     room, keys = MAX_GROUP_BYTES, set[str]()
     for insertion in insertions:
@@ -294,7 +296,7 @@ def insert_group(
 
 
 def _commit(clients: Clients, joiners: Joiners, group: _Group) -> Exception | None:
-    """Make one commit of what is open; return what it raised."""
+    """Make one commit of the open insertions; return its error."""
     attempt = group.attempt()
     try:
         joiners.start(clients, [admission for admission, _ in attempt.entered])

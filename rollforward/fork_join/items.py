@@ -1,4 +1,4 @@
-"""Items on their way into a queue: checked, written as JSON, and answered for."""
+"""Items of a queue: checked, written as JSON, and accepted."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Insertion:
     idempotency_key: str | None = None
     keep_result: bool = False
     tag: str | None = None
-    said: str = ""  # What its caller has said of it, as JSON; nothing: the item.
+    stated: str = ""  # The fields that the caller has set, as JSON; "": all of them.
 
     @property
     def bytes(self) -> int:
@@ -53,10 +53,10 @@ class Insertion:
 
     @property
     def digest(self) -> str:
-        return digest_of(self.said or self.item)
+        return digest_of(self.stated or self.item)
 
     def is_duplicate_of(self, digest: str) -> bool:
-        """Return whether a digest is of this, or of all of it, as earlier versions say."""
+        """Return whether a digest is of this item; earlier versions digested all of its fields."""
         return digest in (self.digest, digest_of(self.item))
 
 
@@ -79,7 +79,7 @@ class ItemCodec(Generic[I]):
     def __init__(self, queue: str, item: type[I]) -> None:
         self._queue = queue
         self._of = item
-        self._unsaid = (
+        self._uncompared = (
             {field.name for field in fields(item) if not field.compare}
             if is_dataclass(item)
             else None
@@ -103,7 +103,9 @@ class ItemCodec(Generic[I]):
         """
         check_idempotency_key(idempotency_key)
         insertion = Insertion(key, self.check(key, item), idempotency_key, keep_result)
-        return insertion if idempotency_key is None else replace(insertion, said=self._said(item))
+        return (
+            insertion if idempotency_key is None else replace(insertion, stated=self._stated(item))
+        )
 
     def check(self, key: str, item: I) -> str:
         """Return an item as JSON.
@@ -129,10 +131,10 @@ class ItemCodec(Generic[I]):
         """
         return self._items.validate_json(items, strict=True)
 
-    def _said(self, item: I) -> str:
-        """Return what a caller has said of an item: it is the same when a field is added to it.
+    def _stated(self, item: I) -> str:
+        """Return the fields that a caller has set: the same after a field is added to the type.
 
-        Fields that are as by default are left out, and those that are not compared.
+        Fields with their default values are left out, and fields that are not compared.
         """
-        said = self._item.dump_json(item, exclude=self._unsaid, exclude_defaults=True)
-        return said.decode()
+        text = self._item.dump_json(item, exclude=self._uncompared, exclude_defaults=True)
+        return text.decode()

@@ -1,16 +1,16 @@
-"""Joiners: the tasks that fold epochs, and when each is created.
+"""Joiners: the tasks that fold epochs, and the reasons for creating them.
 
 An epoch's joiner is created by the writer that opened it, before its commit, and is due one period
 later. Some epochs need another one:
 
     full    its items filled it, or are the last to come: a joiner at once
-    late    its joiner may have gone ahead without this writer: a joiner for what it left
+    late    its joiner may have missed this writer: a joiner for the writer's items
     doubt   a commit whose reply was lost may take effect late: a joiner in some seconds
-    again   its joiner could not tell writers that it closed: a joiner when none remembers it
+    again   its joiner could not close it to writers: a joiner when no writer remembers it
     woken   the sweep found it stranded
 
-Each reason stands in the task's name, so the same joiner is created once. One that comes for
-nothing finds nothing.
+The reason is part of the task's name, so the same joiner is created once. A superfluous joiner
+finds nothing to fold.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ from rollforward.tasks.declaration import Task
 
 log = logging.getLogger(__name__)
 
-# A commit whose reply was lost may take effect so much later, behind its joiner.
+# A commit whose reply was lost may take effect this much later, behind its joiner.
 LOOK_AGAIN_AFTER = datetime.timedelta(seconds=3)
 
 
 @dataclass(frozen=True)
 class Join:
-    """Which batch to fold. `is_shared`: writers of other processes found it in memcached.
+    """A batch to fold. `is_shared`: writers of other processes found it in memcached.
 
-    Without a key (the sweep does not know it) the joiner finds it with the batch.
+    Without a key (the sweep does not know it) the joiner reads it from the batch.
     """
 
     key: Annotated[str, pydantic.Field(max_length=MAX_KEY_BYTES)]
@@ -53,14 +53,14 @@ class Join:
 
 
 class Joiners:
-    """Lets writers into the epochs of a queue, and sees to it that each has a joiner to come."""
+    """Admits writers to the epochs of a queue, and ensures that each epoch has a joiner."""
 
     def __init__(self, settings: QueueSettings, task: Task[Join]) -> None:
         self.settings = settings
         self.task = task
 
     def epochs(self, clients: Clients) -> Epochs:
-        """Return the epochs that this process knows of."""
+        """Return the epochs that this process remembers."""
         return clients.process_state.get_or_create(
             f"fork-join:epochs:{self.settings.name}",
             lambda: Epochs(self.settings.period_s, self.settings.shape),
@@ -72,18 +72,18 @@ class Joiners:
 
     def start(self, clients: Clients, admissions: Sequence[Admission]) -> None:
         """Create the joiners of epochs that others can see from now on."""
-        new = [admission for admission in admissions if admission.is_new and admission.is_shared]
-        self._create(clients, [self._message(clients, each, at=each.due) for each in new])
+        opened = [entry for entry in admissions if entry.is_new and entry.is_shared]
+        self._create(clients, [self._message(clients, entry, at=entry.due) for entry in opened])
 
     def leave(self, clients: Clients, stays: Sequence[tuple[Admission, PackId]]) -> None:
-        """Leave epochs; see to it that what was put there has a joiner still to come."""
+        """Leave epochs; ensure that a joiner still comes for the items put there."""
         joiners = [self._left(clients, admission, pack) for admission, pack in stays]
         self._create(clients, [joiner for joiner in joiners if joiner is not None])
 
     def look_again(self, clients: Clients, stays: Sequence[tuple[Admission, PackId]]) -> None:
         """Fold epochs once more in some seconds: a commit whose reply was lost may come late."""
         at = naive_utc(clients.clock.now()) + LOOK_AGAIN_AFTER
-        joiners = [self._message(clients, each, "doubt", pack.id, at=at) for each, pack in stays]
+        joiners = [self._message(clients, entry, "doubt", pack.id, at=at) for entry, pack in stays]
         self._create(clients, joiners)
 
     def fold_again(self, clients: Clients, join: Join) -> None:
@@ -92,7 +92,7 @@ class Joiners:
         self._create(clients, [self._task_of(clients, join, "again", at=at)])
 
     def wake(self, clients: Clients, stranded: Sequence[str], minute: str) -> None:
-        """Create tasks for stranded epochs, of whatever key each is."""
+        """Create tasks for stranded epochs, whose keys are not known here."""
         joins = [Join("", epoch) for epoch in stranded]
         names = [(epoch, "woken", minute) for epoch in stranded]
         self.task.enqueue_many(clients, joins, names=names)
@@ -131,17 +131,17 @@ class Joiners:
     def _task_of(
         self, clients: Clients, join: Join, *name: str, at: datetime.datetime | None = None
     ) -> Message:
-        now = naive_utc(clients.clock.now())
-        due = at.replace(tzinfo=datetime.UTC) if at is not None and at > now else None
+        is_ahead = at is not None and at > naive_utc(clients.clock.now())
+        due = at.replace(tzinfo=datetime.UTC) if at is not None and is_ahead else None
         return self.task.message(join, name=(join.epoch, *name), at=due)
 
     @staticmethod
     def _create(clients: Clients, joiners: Sequence[Message]) -> None:
-        """Create joiners; those that Cloud Tasks does not take are created later, or by a sweep."""
+        """Create joiners; if Cloud Tasks does not accept some, the outbox or a sweep will."""
         if not joiners:
             return
         answers = list(zip(joiners, clients.tasks.create_each(joiners), strict=True))
         if errors := [answer for _, answer in answers if isinstance(answer, Exception)]:
             log.warning("%d batches have no joiner yet: %s", len(errors), errors[0])
-            again = [joiner for joiner, answer in answers if isinstance(answer, Exception)]
-            outbox.create_later(clients, again)
+            failed = [joiner for joiner, answer in answers if isinstance(answer, Exception)]
+            outbox.create_later(clients, failed)

@@ -1,7 +1,7 @@
-"""Parked items: those that fail their joins stand apart, each with a dead task.
+"""Parked items: poison items, each with a dead task.
 
-A parked item is moved to where neither joiners nor sweeps look, in the commit that writes its dead
-task. The dead task's replay moves it back and creates its joiner.
+The commit that writes the dead task moves the item to a key that joiners and sweeps skip. The dead
+task's replay moves it back and creates its joiner.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from rollforward.tasks.declaration import Task
 
 @dataclass(frozen=True)
 class Replay:
-    """Which item is to get another chance. `key` and `item` are for readers of dead tasks."""
+    """An item to retry. `key` and `item` are for readers of dead tasks."""
 
     pack: Annotated[str, pydantic.Field(max_length=300)]
     key: str
@@ -36,7 +36,7 @@ def park_in_transaction(
     dead_id: str,
     reason: str,
 ) -> None:
-    """Move a pack of one item to where nothing looks, and write its dead task."""
+    """Move a pack of one item away, and write its dead task."""
     pack = PackId.parse(stored.key.id())
     (item,) = json.loads(stored.items)
     replay = Replay(pack.text, stored.batch_key, json.dumps(item, ensure_ascii=False))
@@ -52,10 +52,7 @@ def park_in_transaction(
 
 
 def unpark(pack: PackId) -> None:
-    """Put a parked item back to where it was, once: then it does not stand apart any more.
-
-    Its joiner is the caller's to create.
-    """
+    """Move a parked item back, if it is still parked; the caller creates its joiner."""
 
     def body() -> None:
         parked = pack_key(pack.parked.text).get()
@@ -66,7 +63,7 @@ def unpark(pack: PackId) -> None:
 
 
 def _move(stored: WorkPack, place: PackId) -> None:
-    """Put a pack elsewhere, in a transaction, as if nothing had failed."""
+    """Move a pack to another key, in a transaction, with its failures reset."""
     WorkPack(
         key=pack_key(place.text),
         batch_key=stored.batch_key,

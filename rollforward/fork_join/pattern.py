@@ -1,4 +1,4 @@
-"""Fork-join queues, as the registry knows them."""
+"""Fork-join queues as a pattern of the registry."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class ForkJoins(Pattern[ForkJoin[Any]]):
     def sweep(
         self, clients: Clients, parts: Sequence[ForkJoin[Any]], *, stale_s: float | None = None
     ) -> Mapping[str, int]:
-        """Wake the batches that no joiner has folded."""
+        """Wake stranded batches."""
         after_s = sweep.STALE_S if stale_s is None else stale_s
         swept = sweep.sweep_all(clients, parts, stale_s=after_s)
         if stale_s is None and (swept.woken or swept.partitions):

@@ -48,7 +48,7 @@ _FORM = """declare a queue in this form, with a dataclass of its items:
 
 
 class ForkJoin(Generic[I]):
-    """A declared queue: what its items are, and how a batch of them is joined."""
+    """A declared queue: the type of its items, and the function that joins a batch."""
 
     def __init__(
         self,
@@ -69,10 +69,10 @@ class ForkJoin(Generic[I]):
         """Declare a queue; see `fork_join`.
 
         Args:
-            receipts_for: How long an idempotency key is known at least.
+            receipts_for: The least time for which an idempotency key is remembered.
 
         Raises:
-            ValueError: it cannot be so.
+            ValueError: an argument is out of range.
         """
         self.settings = QueueSettings(
             name,
@@ -94,7 +94,7 @@ class ForkJoin(Generic[I]):
         self.replay_task = Task(f"{base}/replay", queue, Replay, self._replay)
         self._joiners = Joiners(self.settings, self.join_task)
 
-    if not TYPE_CHECKING:  # A type checker says of itself that a queue cannot be called.
+    if not TYPE_CHECKING:  # A type checker knows that a queue cannot be called.
 
         def __call__(self, *args: object, **options: object) -> NoReturn:
             raise TypeError(
@@ -104,7 +104,7 @@ class ForkJoin(Generic[I]):
 
     @property
     def tasks(self) -> Sequence[Task[Any]]:
-        """What has to be mounted."""
+        """The tasks to mount."""
         return self.join_task, self.drain_task, self.replay_task
 
     # Insert
@@ -121,14 +121,14 @@ class ForkJoin(Generic[I]):
         """Insert an item; return once it is safe.
 
         Args:
-            key: What it is batched by.
-            idempotency_key: Makes this insert count once, however often it is made within a day. It
-                belongs to one item; fields that its type does not compare may differ.
+            key: Items of one key are batched together.
+            idempotency_key: Makes repeated inserts within a day count once. It belongs to one item;
+                fields that its type does not compare may differ.
             keep_result: Keep the join function's result for an hour.
 
         Raises:
             BadItemError, DifferentItemError, UnknownTaskError: nothing was inserted.
-            OutcomeUnknownError: try again, with the same idempotency key; without one it may count.
+            OutcomeUnknownError: retry with the same idempotency key; without one it may count.
         """
         self.join_task.check_registered(clients)
         insertion = self._codec.insertion(key, item, idempotency_key, keep_result=keep_result)
@@ -172,7 +172,7 @@ class ForkJoin(Generic[I]):
         proof of the body's own that it was not done before.
 
         Args:
-            tag: Under which the pack is found as long as it waits.
+            tag: Finds the pack while it is pending.
 
         Raises:
             NoTransactionError: this is not the body of `transact`.
@@ -186,7 +186,7 @@ class ForkJoin(Generic[I]):
         """Return the items of a pack.
 
         Raises:
-            ValidationError: one of them is no item of this version of the queue.
+            ValidationError: one of them does not match this version of the item's type.
         """
         return self._codec.read(items)
 
@@ -216,10 +216,10 @@ class ForkJoin(Generic[I]):
 
     def _join(self, clients: Clients, args: Join) -> None:
         if not args.key:
-            found = packs_of_epoch(self.name, args.epoch).fetch(1)
-            if not found:
+            packs = packs_of_epoch(self.name, args.epoch).fetch(1)
+            if not packs:
                 return
-            args = replace(args, key=found[0].batch_key)
+            args = replace(args, key=packs[0].batch_key)
         slot = Slot(self.name, args.key, args.shard)
         with advisory_lock(clients, slot.fold_mutex):
             lock_seen = epochs.close(clients, slot, args.epoch)
@@ -254,29 +254,29 @@ class ForkJoin(Generic[I]):
     def _replay(self, clients: Clients, args: Replay) -> None:
         pack = PackId.parse(args.pack)
         unpark(pack)
-        # Also when it came before: that delivery may have ended here.
+        # Also on a redelivery: the first one may have ended before this.
         self.join_task.enqueue(clients, Join(args.key, pack.epoch))
 
-    # What is to be seen
+    # Status
 
     def policy(self, clients: Clients, key: str) -> BatchPolicy | None:
-        """Return how the batches of a key are, and why; None: as they are declared."""
+        """Return the policy of a key's batches; None: as declared."""
         return self.settings.policy(clients, key)
 
     def peek(self, clients: Clients, key: str) -> OpenEpoch | None:
-        """Return the batch of a key that is open, as memcached has it; None: none is known."""
+        """Return the open batch of a key according to memcached; None: it knows none."""
         return epochs.look(clients, Slot(self.name, key))
 
     def depth(self, key: str) -> Depth[I]:
-        """Return how many items of a key wait, and which are parked; Datastore says so, exactly."""
+        """Return the exact number of pending items of a key, and its parked items."""
         return depth_of(self.name, key, self._codec.read)
 
     def outcome(self, accepted: Accepted) -> ItemStatus:
-        """Return what became of an item."""
+        """Return the status of an item."""
         return status_of(accepted)
 
     def wait(self, clients: Clients, accepted: Accepted, timeout_s: float) -> ItemStatus:
-        """Wait until an item is folded or parked, not longer than so many seconds."""
+        """Wait until an item is folded or parked, at most `timeout_s` seconds."""
         deadline = clients.clock.now() + datetime.timedelta(seconds=timeout_s)
         while not ((status := self.outcome(accepted)).is_folded or status.is_parked):
             if clients.clock.now() >= deadline:
@@ -287,7 +287,7 @@ class ForkJoin(Generic[I]):
     # Sweep
 
     def sweep(self, clients: Clients, *, stale_s: float = STALE_S) -> SweepResult:
-        """Wake what has been stranded for so long behind its period."""
+        """Wake batches that are still unfolded `stale_s` seconds after their period."""
         return sweeps.sweep(clients, self._joiners, self.drain_task, stale_s=stale_s)
 
     def _drain(self, clients: Clients, args: Drain) -> None:
@@ -309,21 +309,21 @@ def fork_join(
     """Declare the function below as the join of a queue; its third parameter's type is the items'.
 
     Args:
-        name: Stands in keys and routes: never change it while work waits.
+        name: Part of keys and routes: never change it while work is pending.
         queue: The Cloud Tasks queue of its tasks.
-        period_s: How long a batch stays open. 0: until the batch before it is folded.
-        max_batch_size: Items in one transaction; a batch of so many does not wait for its period.
-        shards: Batches of one key that are open at a time, for a key that is very hot.
-        target_latency_s: From insert to fold. If given, the three above are the most: period, size
-            and shards follow what joiners see, key by key.
-        linger_s: How long an insert waits for others to share its commit, while they keep coming.
-            For inserts of tasks, whose threads have nothing better to do.
-        are_last: Asked with a key, and how many items one commit brings: whether no more will come,
-            so that their batch need not wait. A hint: it may be wrong either way.
-        guarded: Says what the join would write, each entity with the version that it was read with
-            (`rollforward.datastore.versions.read_versions`), if all that the join depends on is
-            among them. It is tried first, by one commit that is refused if any of them has changed.
-            None, or what it returns for a batch, means: in a transaction.
+        period_s: The time that a batch stays open. 0: until the previous batch is folded.
+        max_batch_size: Items in one transaction; a batch of this size does not wait for its period.
+        shards: Open batches of one key at a time, for a very hot key.
+        target_latency_s: From insert to fold. If given, the three above are maxima: period, size
+            and shards follow the measurements of joiners, key by key.
+        linger_s: The time that an insert waits for others to share its commit, while they keep
+            coming. For inserts by tasks, whose threads may wait.
+        are_last: Called with a key and the number of items in one commit. True if this commit
+            completes the batch, which then does not wait for its period. A hint: it may be wrong.
+        guarded: Returns the writes of the join, each entity with the version that it was read with
+            (`rollforward.datastore.versions.read_versions`), if the join depends on nothing else.
+            It is tried first, by one commit that is refused if any of them has changed. If this is
+            None, or returns None for a batch, a transaction folds it.
     """
 
     def declare(
@@ -347,10 +347,10 @@ def fork_join(
 
 
 def _item_of(join: Callable[..., Any]) -> type[Any]:
-    """Return the type of the items that a function takes in its third parameter.
+    """Return the item type in a function's third parameter.
 
     Raises:
-        TypeError: the function does not have the form of a join.
+        TypeError: the function is not a join.
     """
     parameters = list(inspect.signature(join).parameters)
     try:
@@ -362,6 +362,6 @@ def _item_of(join: Callable[..., Any]) -> type[Any]:
         ) from error
     items = get_args(hints.get(parameters[2])) if len(parameters) > 2 else ()
     if len(items) != 1:
-        raise TypeError(f"{join.__qualname__} does not say what its items are; {_FORM}")
+        raise TypeError(f"{join.__qualname__} must declare the type of its items; {_FORM}")
     item: type[Any] = items[0]
     return item

@@ -1,4 +1,4 @@
-"""What became of an item, and how many items of a key wait."""
+"""The status of an item, and the pending items of a key."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ READINGS = 4
 
 @dataclass(frozen=True)
 class ItemStatus:
-    """What became of an item. `result` is what the join function returned for it, if kept."""
+    """The status of an item. `result` is the join function's result for it, if kept."""
 
     is_folded: bool
     result: Any = None
@@ -37,9 +37,9 @@ class ItemStatus:
 
 @dataclass(frozen=True)
 class Depth(Generic[I]):
-    """How many items of a key wait, and which are parked.
+    """The number of pending items of a key, and its parked items.
 
-    `is_truncated`: so much waits in the queue that not all was counted.
+    `is_truncated`: the queue has more pending packs than were counted.
     """
 
     waiting: int
@@ -48,44 +48,44 @@ class Depth(Generic[I]):
 
 
 def status_of(accepted: Accepted) -> ItemStatus:
-    """Return what became of an item."""
+    """Return the status of an item."""
     pack = PackId.parse(accepted.pack)
-    alone = pack.single(accepted.position)  # Where it stands if its batch failed.
+    alone = pack.single(accepted.position)  # Its pack after a bisection.
     places = {alone.text: 0, pack.text: accepted.position}
-    # In one look: a replay may put it back meanwhile.
+    # In one lookup, since a replay may move it back meanwhile.
     keys = [make(place) for make in (outcome_key, pack_key) for place in places]
     keys.append(pack_key(alone.parked.text))
-    found = dict(zip(keys, ndb.get_multi(keys), strict=True))
+    rows = dict(zip(keys, ndb.get_multi(keys), strict=True))
     for place, position in places.items():
-        outcome = found[outcome_key(place)]
+        outcome = rows[outcome_key(place)]
         if outcome is not None:
             return ItemStatus(True, outcome.results[position])
-    if any(found[pack_key(place)] for place in places):
+    if any(rows[pack_key(place)] for place in places):
         return ItemStatus(False)
-    is_parked = found[pack_key(alone.parked.text)] is not None
+    is_parked = rows[pack_key(alone.parked.text)] is not None
     return ItemStatus(not is_parked, is_parked=is_parked)
 
 
 def depth_of(queue: str, key: str, read: Callable[[str], list[I]]) -> Depth[I]:
-    """Return what waits and what is parked of a key.
+    """Return the pending and the parked items of a key.
 
-    Read again when an item was parked or replayed meanwhile: none may stand in two places.
+    It reads again if an item was parked or replayed meanwhile, so that none is counted twice.
     """
     key_hash = key_hash_of(queue, key)
     parked = _keys_of(parked_packs(queue), key_hash, MAX_PARKED_PACKS)[0]
     for _ in range(READINGS):
         waiting, is_truncated = _keys_of(packs_of_queue(queue), key_hash, MAX_WAITING_PACKS)
-        before, parked = parked, _keys_of(parked_packs(queue), key_hash, MAX_PARKED_PACKS)[0]
-        if parked == before:
+        earlier, parked = parked, _keys_of(parked_packs(queue), key_hash, MAX_PARKED_PACKS)[0]
+        if parked == earlier:
             break
-    stored = ndb.get_multi([pack_key(each.text) for each in parked])
+    stored = ndb.get_multi([pack_key(pack.text) for pack in parked])
     items = [item for pack in stored if pack is not None for item in read(pack.items)]
     return Depth(sum(pack.items for pack in waiting), items, is_truncated)
 
 
 def _keys_of(query: Any, key_hash: str, limit: int) -> tuple[list[PackId], bool]:
-    """Return the packs of a key, and whether there are more than were read: keys say it all."""
+    """Return the packs of a key, by keys alone, and whether there are more than were read."""
     keys = query.fetch(limit + 1, keys_only=True)
     packs = [PackId.parse(key.id()) for key in keys[:limit]]
-    mine = [pack for pack in packs if EpochId.parse(pack.epoch).key_hash == key_hash]
-    return mine, len(keys) > limit
+    packs = [pack for pack in packs if EpochId.parse(pack.epoch).key_hash == key_hash]
+    return packs, len(keys) > limit

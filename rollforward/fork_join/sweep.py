@@ -1,7 +1,7 @@
 """The sweep of fork-join queues: it wakes stranded batches.
 
-An idle queue costs one query. Few stranded batches are woken here; for many, each partition of the
-key space gets a task.
+An idle queue costs one query. The sweep wakes a few stranded batches itself; for many, each
+partition of the key space gets a task.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from rollforward.tasks.declaration import Task
 
 log = logging.getLogger(__name__)
 
-# A batch that its own joiner should have folded by now.
+# The time after its period when a batch counts as stranded.
 STALE_S = 10.0
 MAX_HERE = 500
 
 
 @dataclass(frozen=True)
 class Drain:
-    """Which partition of a queue to drain, from where, and in which round of the sweep."""
+    """A partition of a queue to drain, from a key on, as part of a round of the sweep."""
 
     partition: Annotated[str, pydantic.Field(pattern="^[0-9a-f]$")]
     minute: Annotated[str, pydantic.Field(max_length=20)]
@@ -49,7 +49,7 @@ class Drain:
 
 @dataclass(frozen=True)
 class SweepResult:
-    """What a sweep did: batches woken, or partitions handed to tasks."""
+    """Batches that a sweep has woken, or partitions handed to tasks."""
 
     woken: int = 0
     partitions: int = 0
@@ -62,7 +62,7 @@ class SweepResult:
 
 
 class Swept(Protocol):
-    """A queue, as the sweep of all queues sees it."""
+    """A queue as the sweep of all queues sees it."""
 
     name: str
 
@@ -72,10 +72,10 @@ class Swept(Protocol):
 def sweep_all(
     clients: Clients, fork_joins: Sequence[Swept], *, stale_s: float = STALE_S
 ) -> SweepResult:
-    """Sweep some queues. One that fails stops none behind it.
+    """Sweep queues; one failure does not stop the others.
 
     Raises:
-        Exception: what the first one to fail raised, when all were swept.
+        Exception: the first error, after all were swept.
     """
     results = run_each(
         (f"the sweep of {queue.name} failed", partial(queue.sweep, clients, stale_s=stale_s))
@@ -88,7 +88,7 @@ def sweep_all(
 def sweep(
     clients: Clients, joiners: Joiners, drain_task: Task[Drain], *, stale_s: float
 ) -> SweepResult:
-    """Wake what is stranded in a queue."""
+    """Wake the stranded batches of a queue."""
     round_ = SweepRound.begin(clients, _round_name(joiners))
     keys = packs_of_queue(joiners.settings.name).fetch(MAX_HERE + 1, keys_only=True)
     if len(keys) <= MAX_HERE:
@@ -103,23 +103,23 @@ def sweep(
 
 
 def drain(clients: Clients, joiners: Joiners, drain_task: Task[Drain], args: Drain) -> None:
-    """Wake what is stranded in a partition; pass on to another task what is too much."""
+    """Wake the stranded batches of a partition; enqueue another task for the rest."""
     query = packs_of_queue(joiners.settings.name, args.partition, after=args.after)
     keys = query.fetch(MAX_HERE, keys_only=True)
     if len(keys) == MAX_HERE:
-        after = keys[-1].id()
+        last = keys[-1].id()
         drain_task.enqueue(
-            clients, replace(args, after=after), name=(args.minute, args.partition, after)
+            clients, replace(args, after=last), name=(args.minute, args.partition, last)
         )
-    now = args.began or naive_utc(clients.clock.now())
-    round_ = SweepRound.of(_round_name(joiners), now, args.since)
+    began = args.began or naive_utc(clients.clock.now())
+    round_ = SweepRound.of(_round_name(joiners), began, args.since)
     _wake(clients, joiners, keys, round_, args.stale_s)
 
 
 def _wake(
     clients: Clients, joiners: Joiners, keys: Sequence[Any], round_: SweepRound, stale_s: float
 ) -> int:
-    """Create a task for each batch that is due again; the joiner finds out whose it is."""
+    """Create a task for each batch that is due again; the joiner reads its key."""
     period = datetime.timedelta(seconds=joiners.settings.period_s)
     due = [
         epoch.text
@@ -131,12 +131,12 @@ def _wake(
 
 
 def _epochs(keys: Sequence[Any]) -> Iterator[EpochId]:
-    """Return the epochs of packs. Other keys are not of this code, and are skipped."""
+    """Return the epochs of packs; skip keys that are not of this code."""
     for key in keys:
         try:
             yield EpochId.parse(PackId.parse(key.id()).epoch)
         except ValueError:
-            log.warning("no joiner can find what stands under %r", key.id())
+            log.warning("%r is not the key of a pack: no joiner can find it", key.id())
 
 
 def _round_name(joiners: Joiners) -> str:

@@ -1,8 +1,9 @@
 """Inserts that are part of a transaction: the work is committed with the data, or not at all.
 
-The epoch is entered by the first try and left when the transaction is over, so every try writes
-the same packs: their keys are chosen once, and tell what is in them. A try that decides otherwise
-writes other packs, and takes none away from the try before, which may be committed.
+The first attempt enters the epoch, and the end of the transaction leaves it. So every attempt
+writes the same packs: their keys are chosen once, and contain a digest of the items. An attempt
+that decides otherwise writes other packs, and deletes none of an earlier attempt, which may be
+committed.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ MAX_PACK_ITEMS = 450
 
 
 class TransactionalInserts:
-    """The stays in epochs of one transaction, through all of its tries."""
+    """The stays in epochs of one transaction, through all of its attempts."""
 
     def __init__(self, clients: Clients, joiners: Joiners, transaction: Transaction) -> None:
         self._clients = clients
@@ -33,7 +34,7 @@ class TransactionalInserts:
         self._transaction = transaction
         self._admissions: dict[str, Admission] = {}  # By key, as the packs.
         self._packs: dict[str, PackId] = {}
-        self._puts = 0  # Of this try: two equal items are two.
+        self._puts = 0  # Of this attempt: two equal items are two.
 
     def put(self, insertions: Sequence[Insertion], tag: str | None) -> str:
         """Write a pack of items of one key in the transaction; return its key."""
@@ -42,9 +43,10 @@ class TransactionalInserts:
         size = len(items.encode())
         limit = min(self._settings.max_batch_size, MAX_PACK_ITEMS)
         if len(insertions) > limit:
-            raise BadItemError(f"one insert in a transaction has at most {limit} items")
+            number = len(insertions)
+            raise BadItemError(f"one insert must have at most {limit} items, got {number}")
         if size > MAX_GROUP_BYTES:
-            raise BadItemError(f"{size} bytes are too many for one insert in a transaction")
+            raise BadItemError(f"one insert must have at most {MAX_GROUP_BYTES} bytes, got {size}")
         admission = self._admissions.get(key)
         if admission is None:
             admission = self._joiners.enter(self._clients, key, len(insertions))
@@ -67,7 +69,7 @@ class TransactionalInserts:
         return [(admission, self._packs[key]) for key, admission in self._admissions.items()]
 
     def on_retry(self, cause: Exception) -> None:
-        """Stay: the next try writes the same."""
+        """Stay: the next attempt writes the same packs."""
         self._puts = 0
 
     def on_commit(self) -> None:
@@ -75,7 +77,7 @@ class TransactionalInserts:
         self._joiners.leave(self._clients, self._stays())
 
     def on_give_up(self) -> None:
-        """Leave all the same: a try may be committed, and others may have followed inside."""
+        """Leave as after a commit, since an attempt may be committed."""
         self.on_commit()
         if self._transaction.doubt is not None:
             self._joiners.look_again(self._clients, self._stays())

@@ -157,7 +157,7 @@ def left_of(names: Collection[str]) -> list[OutboxTask | WorkPack]:
     packs = [name for name in names if _is_pack(name)]
     rows = [name for name in names if not _is_pack(name)]
     unacked = [row for row in ndb.get_multi(map(outbox_key, rows)) if row is not None]
-    return [*unacked, *(fork_join.left_of(packs) if packs else [])]
+    return [*unacked, *(fork_join.unfolded(packs) if packs else [])]
 
 
 def check_update_key(name: str) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from rollforward.datastore.transactions import transact
 from rollforward.fork_join import Depth, ForkJoin, ItemStatus
-from rollforward.fork_join.entities import PackId, left_of, packs_tagged, packs_tagged_under
+from rollforward.fork_join.entities import PackId, packs_tagged, packs_tagged_under, unfolded
 from rollforward.fork_join.insert import insert_group
 from rollforward.runtime import naive_utc
 from tests.infra.world import World
@@ -140,7 +140,7 @@ def test_what_is_parked_is_found_under_its_tag_until_it_is_folded(
     world.settle()
     assert tagged(world) == waiting
     with world.context():
-        assert [row.key.id() for row in left_of([pack])] == [PackId.parse(pack).parked.text]
+        assert [row.key.id() for row in unfolded([pack])] == [PackId.parse(pack).parked.text]
     mended(monkeypatch)
     replay(world)
     world.deliver_due()
@@ -149,7 +149,7 @@ def test_what_is_parked_is_found_under_its_tag_until_it_is_folded(
 
     assert tagged(world) == []
     with world.context():
-        assert left_of([pack]) == []
+        assert unfolded([pack]) == []
         assert tallied("t") == Counter({"good": 1})
 
 
@@ -178,9 +178,9 @@ def test_what_is_left_of_a_pack_is_found_when_it_was_split(world: World) -> None
 
     with world.clients.context():
         pack = transact(body)
-        assert [row.key.id() for row in left_of([pack])] == [pack]
+        assert [row.key.id() for row in unfolded([pack])] == [pack]
     world.settle()
 
     with world.context():
-        left = [json.loads(row.items) for row in left_of([pack])]
+        left = [json.loads(row.items) for row in unfolded([pack])]
     assert sorted(left, key=str) == [[{"label": "bad too"}], [{"label": "bad"}]]

@@ -31,7 +31,7 @@ from tests.rollforward.datastore.counters import Tally
 
 pytestmark = pytest.mark.fast
 
-LIMITS_PAGE = Path(__file__).parents[3] / "docs/reference/limits.md"
+LIMITS_PAGE = Path(__file__).parents[4] / "docs/reference/limits.md"
 
 
 class Wire:
