@@ -6,21 +6,20 @@
     LIKES.increment_many(clients, {"post-17": 1, "post-9": -1})
     LIKES.total(clients, "post-17", max_age_s=5).value
 
-A row takes about one write a second in the long run, so a counter is kept in shards, and its total
-is their sum. An increment is one commit: what proves its idempotency key is inserted, and a shard
-is incremented. Where the service increments by itself that is one round trip and no read; where it
-does not (a process asks it once), the shard is read, and the commit holds only if nobody has
-written it since: two round trips. Increments of one process that come together share one commit.
+A row takes about one write a second in the long run, so a counter has shards, and its total is
+their sum. An increment is one commit: it inserts the receipt of its idempotency key, and increments
+a shard. On a service with increments (a process tests it once) that is one round trip and no read.
+On others the shard is read, and the commit is refused if the shard has changed: two round trips.
+Concurrent increments of one process share one commit.
 
-A key begins with one shard. When commits meet conflicts there are more, at most `max_shards`; when
-there were none for `calm_s` there are fewer. Totals read all shards that exist, while some are
-drained, too.
+A key begins with one shard. Conflicts between commits add shards, up to `max_shards`; `calm_s`
+without conflicts removes some. Totals read all existing shards, even while some are drained.
 
-One argument of the declaration chooses how a counter is kept:
+One argument of the declaration chooses the mode of a counter:
 
     "exact"      in shards, as above
-    "gathered"   by a fork-join queue: its total is written once per batch, and has an increment
-                 about a second later
+    "gathered"   by a fork-join queue: its total is written once per batch, about a second after an
+                 increment
     "in_memory"  in the process, whose sums the queue gathers: no remote call for an increment
 
 A deployment may change it: the next increment moves the count (relocation.py). Receipts of
@@ -33,15 +32,15 @@ Without an idempotency key an increment that raises OutcomeUnknownError may coun
 returned counts once. With one it may be repeated, and counts once: for 32 days, which is longer
 than a task may be delivered.
 
-Lost on failure: nothing that returned. In memory: what a killed process has taken since its last
-flush, a quarter of a second. memcached only holds totals that say how old they are.
-Cost of an exact increment, alone: 1 write, 2 with an idempotency key, whose receipt is deleted
-later; 1 round trip, or 2. Of a total: a read for each shard, and 1; 1 round trip.
+Lost on failure: no increment that returned. In memory: the increments of a killed process since its
+last flush, a quarter of a second. memcached only holds totals, with their age.
+A lone exact increment costs 1 write, or 2 with an idempotency key, whose receipt is deleted later;
+1 round trip, or 2. A total costs a read for each shard, and 1; 1 round trip.
 
 Routes: POST /tasks/counters/<name>/settle, POST /tasks/counters/delete-expired; GET
 /cron/counters/sweep.
 Source: B. Slatkin, "Building scalable web apps with Google App Engine", 2008, "Sharded counters".
-What its code counts twice or loses, and what ours does instead: docs/adr/0015.
+docs/adr/0015 compares its losses and duplicates with this code.
 """
 
 from rollforward.counters.counter import Counter, NotGatheredError, NotShardedError, ShardStatus

@@ -4,10 +4,10 @@ There are two ways, and both raise the same errors:
 
 one round trip    receipts are inserted and shards incremented by the service; nothing is read
 two round trips   shards are read with their versions; the commit inserts the receipts, and writes
-                  the shards if nobody else has since
+                  the shards if none has changed since
 
-A process asks the service once which way works there, when it starts or with its first increment.
-The two may be mixed: each sees what the other has written.
+A process tests the service once, when it starts or with its first increment. Both ways may be
+mixed, since each sees the writes of the other.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ class Attempt:
 
 
 def receipt_of(
-    clients: Clients, declaration: str, each: IncrementRequest, commit: str
+    clients: Clients, declaration: str, request: IncrementRequest, commit: str
 ) -> CounterReceipt:
-    """Return what proves an addition that has an idempotency key."""
-    key = each.receipt_key(declaration)
+    """Return the receipt of a request that has an idempotency key."""
+    key = request.receipt_key(declaration)
     expires_at = naive_utc(clients.clock.now()) + RECEIPTS_FOR + timedelta(hours=1)
     expires = expiry(key.id(), expires_at)
-    return CounterReceipt(key=key, commit=commit, digest=each.digest, expires=expires)
+    return CounterReceipt(key=key, commit=commit, digest=request.digest, expires=expires)
 
 
 def write(clients: Clients, attempt: Attempt) -> None:
@@ -71,29 +71,29 @@ def write(clients: Clients, attempt: Attempt) -> None:
 
 
 def has_increments(clients: Clients) -> bool:
-    """Return whether the service increments by itself; a process asks it once.
+    """Return whether the service has increments; a process tests it once.
 
-    When it does not answer, this commit goes the other way, and the next one asks again.
+    If it does not answer, this commit takes two round trips, and the next one tests again.
     """
-    known: dict[str, bool] = clients.process_state.get_or_create("counters:increments", dict)
-    if "is_supported" not in known:
+    memory: dict[str, bool] = clients.process_state.get_or_create("counters:increments", dict)
+    if "is_supported" not in memory:
         try:
-            known["is_supported"] = supports_increments(clients.datastore)
+            memory["is_supported"] = supports_increments(clients.datastore)
         except rpc_errors.GoogleAPIError as error:
             log.warning("increments read their shards until the service answers: %s", error)
             return False
-    return known["is_supported"]
+    return memory["is_supported"]
 
 
 def _write_unchanged(clients: Clients, attempt: Attempt) -> None:
     shards = read_versions(clients.datastore, list(attempt.deltas))
-    found = [shard for shard in shards if shard is not None]
-    if len(found) < len(shards):
+    existing = [shard for shard in shards if shard is not None]
+    if len(existing) < len(shards):
         raise rpc_errors.NotFound("a shard was drained")  # type: ignore[no-untyped-call]
-    for (shard, _), delta in zip(found, attempt.deltas.values(), strict=True):
+    for (shard, _), delta in zip(existing, attempt.deltas.values(), strict=True):
         shard.count += delta
-    new = [(receipt, None) for receipt in attempt.receipts]
+    receipts = [(receipt, None) for receipt in attempt.receipts]
     try:
-        commit_unchanged(clients.datastore, puts=[*found, *new])
+        commit_unchanged(clients.datastore, puts=[*existing, *receipts])
     except rpc_errors.FailedPrecondition as changed:
         raise rpc_errors.Aborted("a race was lost") from changed  # type: ignore[no-untyped-call]

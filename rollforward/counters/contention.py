@@ -1,9 +1,9 @@
-"""How many commits of a counter meet a conflict, and what follows for the number of its shards.
+"""Contention: the share of a counter's commits that meet a conflict, and the verdict from it.
 
-A commit is contended when it lost its race (ABORTED), or when it took much longer than commits of
-this process do: on a service that locks, rivals wait for each other and nobody loses. A wait says
-less than a lost race: the machine may be busy. What commits usually take follows slow ones, too,
-only slower, so that a service that is slow for all is no conflict for long.
+A commit is contended if it lost its race (ABORTED), or took much longer than usual. On a service
+that locks, rivals wait for each other and none loses its race. A wait is weaker evidence than a
+lost race, since the machine may be busy. The usual duration follows slow commits, too, but slowly,
+so a slow service does not count as a conflict for long.
 
 Each process judges by its own commits. Its verdict changes how fast increments are, never whether
 they count.
@@ -13,17 +13,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-# A verdict follows from so many commits at least; a bad one from so many lost races, or from so
-# many that were lost or waited.
+# The least number of commits for a verdict, and of lost or contended ones for a bad verdict.
 MIN_COMMITS = 20
 MIN_LOST = 3
 MIN_CONTENDED = 5
-# More than this share of contended commits: more shards. Less than the other: fewer would do.
+# Above this share of contended commits: more shards. Below the other: fewer are enough.
 GROW_ABOVE = 0.04
 CALM_BELOW = 0.01
-# More than this share lost: four times as many at once, so that a rush is met in a second or two.
+# Above this share of lost races: four times as many at once, so that a rush needs a second or two.
 RUSH_ABOVE = 0.4
-# A wait is longer than this, and longer than so many commits usually take.
+# A wait is longer than this, and than this many times the usual duration.
 MIN_WAIT_S = 0.04
 WAIT_FACTOR = 5.0
 EWMA_ALPHA = 0.1
@@ -59,7 +58,7 @@ class Contention:
         return is_wait
 
     def verdict(self) -> str | None:
-        """Return what these commits say, and begin again; None: they are too few to tell.
+        """Return the verdict on these commits, and start over; None: they are too few.
 
         >>> Contention(commits=6, lost=4).verdict(), Contention(commits=6, waited=4).verdict()
         ('rush', None)

@@ -29,7 +29,7 @@ from rollforward.tasks import Task
 
 log = logging.getLogger(__name__)
 
-Kept = Literal["exact", "gathered", "in_memory"]
+Mode = Literal["exact", "gathered", "in_memory"]
 
 NAME = re.compile(r"[a-z][a-z0-9-]{0,39}")
 PERIOD_S = 1.0
@@ -39,23 +39,23 @@ CALM_S = 60.0
 MAX_GROUP_CALLS = 400
 MAX_GROUP_ROWS = 450
 MAX_GROUP_WAIT_S = 0.05
-# A commit waits so long for others, if it has company, and as long as they keep coming.
+# A commit waits this long for more increments, while they keep coming.
 LINGER_S = 0.008
-# Counters that one sweep has settled; the next one goes on.
+# Counters that one sweep settles; the next one continues.
 MAX_SETTLED = 200
 
 
 class NotShardedError(TypeError):
-    """This counter is gathered or kept in memory: it has no shards."""
+    """The counter is gathered or in memory: it has no shards."""
 
 
 class NotGatheredError(TypeError):
-    """This counter is exact: its increments are commits of their own."""
+    """The counter is exact: its increments are commits of their own."""
 
 
 @dataclass(frozen=True)
 class Settle:
-    """Which counter to shrink, if it is due, and to drain."""
+    """A counter to shrink, if it is due, and to drain."""
 
     key: Annotated[str, pydantic.Field(max_length=1200)]
     number: int = 0
@@ -63,7 +63,7 @@ class Settle:
 
 @dataclass(frozen=True)
 class ShardStatus:
-    """The shards of a counter: how many are written to, and what each of those that exist holds."""
+    """The number of shards that are written to, and the counts of all existing ones."""
 
     shards: int
     counts: Sequence[int]
@@ -84,7 +84,7 @@ class Counter:
     def __init__(
         self,
         name: str,
-        kept: Kept = "exact",
+        mode: Mode = "exact",
         *,
         queue: str,
         min_shards: int = 1,
@@ -96,44 +96,44 @@ class Counter:
         """Declare a counter.
 
         Args:
-            name: Stands in keys and routes: never change it.
-            kept: "exact": in shards, which are written when the increment returns. "gathered": by a
+            name: Part of keys and routes: never change it.
+            mode: "exact": in shards, which are written when the increment returns. "gathered": by a
                 fork-join queue. "in_memory": in the process, then by the queue. A deployment may
                 change it; then an increment repeated under its idempotency key counts again.
             queue: The Cloud Tasks queue of its tasks.
-            min_shards, max_shards: Of an exact counter's key. Between them the number follows the
-                conflicts that are measured; equal, it stays.
+            min_shards, max_shards: For an exact counter's key. Between them the number follows the
+                measured conflicts; if they are equal, it is fixed.
             calm_s: Seconds without conflicts before there are fewer shards.
-            period_s: How long a batch of gathered increments stays open.
-            flush_interval_s: How often a process stores what it has in memory.
+            period_s: The time that a batch of gathered increments stays open.
+            flush_interval_s: The time between two flushes of a process's memory.
 
         Raises:
-            ValueError: it cannot be so.
+            ValueError: an argument is out of range.
         """
         if not NAME.fullmatch(name):
-            raise ValueError(f"a counter's name is of a-z, 0-9 and -, 40 at most, not {name!r}")
-        if kept not in get_args(Kept):
-            raise ValueError(f"a counter is kept {', '.join(get_args(Kept))}, not {kept!r}")
+            raise ValueError(f"name must be a-z, 0-9 and -, at most 40 characters, got {name!r}")
+        if mode not in get_args(Mode):
+            raise ValueError(f"mode must be one of {', '.join(get_args(Mode))}, got {mode!r}")
         if not 1 <= min_shards <= max_shards <= MAX_SHARDS or not calm_s > 0:
-            raise ValueError(f"a counter has 1 to {MAX_SHARDS} shards, and more than 0 s of calm")
+            raise ValueError(f"shards must be 1 to {MAX_SHARDS}, and calm_s must be positive")
         self.name = name
-        self.kept = kept
+        self.mode = mode
         self._settings = ShardSettings(name, min_shards, max_shards, calm_s)
         self._gathered = (
             None
-            if kept == "exact"
+            if mode == "exact"
             else GatheredIncrements(
                 name,
                 queue=queue,
                 period_s=period_s,
-                flush_interval_s=flush_interval_s if kept == "in_memory" else None,
+                flush_interval_s=flush_interval_s if mode == "in_memory" else None,
             )
         )
         self.settle_task = Task(f"/tasks/counters/{name}/settle", queue, Settle, self._settle)
 
     @property
     def tasks(self) -> Sequence[Task[Any]]:
-        """What has to be mounted."""
+        """The tasks to mount."""
         return () if self._gathered else (self.settle_task,)
 
     @cached_property
@@ -148,29 +148,29 @@ class Counter:
     ) -> Counted:
         """Add to a counter; a negative delta takes away.
 
-        An exact counter has it when this returns. A gathered one will have it after its batch.
+        An exact counter has it when this returns, a gathered one after its batch.
 
         Args:
             key: Which of its totals.
             delta: At most 10**12 either way. A total may be negative.
-            idempotency_key: Makes it count once, however often it is asked for within 32 days. With
-                one it is never kept in memory.
+            idempotency_key: Makes repeated increments within 32 days count once. Then it is stored
+                at once, even if the counter is in memory.
 
         Raises:
             BadItemError, DifferentItemError, UnknownTaskError: nothing was counted.
-            RuntimeError: in a transaction: it would count even if that is rolled back, and once
-                more each time that its body runs again. Nothing was counted.
-            OutcomeUnknownError: try again, with the same idempotency key; without one it may count.
+            RuntimeError: it runs in a transaction, whose rollback would not undo it and whose
+                retries would repeat it. Nothing was counted.
+            OutcomeUnknownError: retry with the same idempotency key; without one it may count.
         """
         return self._add(clients, increment_request({key: delta}, idempotency_key))
 
     def increment_many(
         self, clients: Clients, deltas: Mapping[str, int], *, idempotency_key: str | None = None
     ) -> Counted:
-        """Add to several counters, at most 100: an exact one counts all of it or nothing.
+        """Add to several counters, at most 100, all or nothing if they are exact.
 
-        Of the others each counts for itself. So repeat what raises, with its idempotency key, which
-        belongs to the whole call. Errors are those of `increment`.
+        Gathered counters count separately. So repeat a call that raises, with its idempotency key,
+        which belongs to the whole call. Errors: as `increment`.
         """
         return self._add(clients, increment_request(deltas, idempotency_key, is_many=True))
 
@@ -188,9 +188,8 @@ class Counter:
         self._gathering().add_in_transaction(clients, increment_request(deltas, None, is_many=True))
 
     def begin_in_transaction(self, totals: Mapping[str, int]) -> None:
-        """Give new gathered counters what they begin with, in the transaction that this code runs
-        in: what an import brings is counted in bulk. A counter that was incremented before would
-        lose what it has.
+        """Write the initial totals of new gathered counters in the transaction that this code runs
+        in, for example of an import. An existing counter would lose its total.
 
         Raises:
             NotGatheredError: an exact counter has shards.
@@ -201,19 +200,19 @@ class Counter:
             check_key(key)
         self._gathering().begin(totals)
 
-    def _add(self, clients: Clients, each: IncrementRequest) -> Counted:
+    def _add(self, clients: Clients, request: IncrementRequest) -> Counted:
         if is_in_transaction():
             raise RuntimeError(
                 f"increment {self.name!r} after the commit, not in the transaction; a gathered "
                 "counter joins a transaction by increment_in_transaction"
             )
         if self._gathered:
-            return self._gathered.add(clients, each)
+            return self._gathered.add(clients, request)
         self.settle_task.check_registered(clients)
-        return self._group_commit(clients)(each)
+        return self._group_commit(clients)(request)
 
     def flush(self, clients: Clients) -> None:
-        """Store what this process has in memory of this counter."""
+        """Store the increments of this counter in this process's memory."""
         if self._gathered:
             self._gathered.flush(clients)
 
@@ -223,8 +222,8 @@ class Counter:
         """Return a counter's total.
 
         Args:
-            max_age_s: How old it may be. 0: it is read now, from Datastore. Else memcached may
-                have it, for all processes together.
+            max_age_s: The oldest total to accept. 0: it is read now, from Datastore. Otherwise it
+                may come from memcached, which all processes share.
         """
         return self.totals(clients, [key], max_age_s=max_age_s)[key]
 
@@ -234,17 +233,17 @@ class Counter:
         """Return the totals of some counters, by key; see `total`."""
         for key in keys:
             check_key(key)
-        found: dict[str, Total] = {}
+        totals: dict[str, Total] = {}
         if max_age_s > 0:
             cached = {key: cached_total(clients, self.name, key, max_age_s) for key in keys}
-            found = {key: total for key, total in cached.items() if total is not None}
+            totals = {key: total for key, total in cached.items() if total is not None}
         began = clients.clock.now()
-        read = self._read(clients, list(dict.fromkeys(key for key in keys if key not in found)))
+        read = self._read(clients, list(dict.fromkeys(key for key in keys if key not in totals)))
         for key, value in read.items():
-            found[key] = Total(value)
+            totals[key] = Total(value)
             if max_age_s > 0:
                 cache_total(clients, self.name, key, value, began, max_age_s)
-        return found
+        return totals
 
     def _read(self, clients: Clients, keys: Sequence[str]) -> dict[str, int]:
         reader = ShardReader(clients.datastore, ShardMaps.of(clients, self._settings))
@@ -253,9 +252,9 @@ class Counter:
         else:
             counters = reader.read(keys).items()
             totals = {key: shards.total for key, shards in counters if shards.config is not None}
-        missing = [key for key in keys if key not in totals]
-        if missing:
-            totals |= read_elsewhere(clients.datastore, reader, self.name, missing)
+        elsewhere = [key for key in keys if key not in totals]
+        if elsewhere:
+            totals |= read_elsewhere(clients.datastore, reader, self.name, elsewhere)
         return totals
 
     def status(self, clients: Clients, key: str) -> ShardStatus:
@@ -265,28 +264,27 @@ class Counter:
             NotShardedError: it has none.
         """
         self._check_sharded()
-        found = ShardReader(clients.datastore, ShardMaps.of(clients, self._settings)).read([key])[
-            key
-        ]
-        if found.config is None:
+        reader = ShardReader(clients.datastore, ShardMaps.of(clients, self._settings))
+        shards = reader.read([key])[key]
+        if shards.config is None:
             return ShardStatus(0, ())
-        return ShardStatus(found.config.shards, found.counts, bool(found.config.is_pinned))
+        return ShardStatus(shards.config.shards, shards.counts, bool(shards.config.is_pinned))
 
     # Shards
 
     def resize(self, clients: Clients, key: str, shards: int | None) -> None:
-        """Give a counter so many shards, which then stay; None: they follow conflicts again.
+        """Fix the number of a counter's shards; None: it follows conflicts again.
 
         Raises:
             NotShardedError: it has none.
             UnknownTaskError: no registry has this counter; nothing was changed.
-            ValueError: there cannot be so many.
+            ValueError: the number is out of range.
         """
         self._check_sharded()
         self.settle_task.check_registered(clients)
         check_key(key)
         if shards is not None and not 1 <= shards <= MAX_SHARDS:
-            raise ValueError(f"a counter has 1 to {MAX_SHARDS} shards, not {shards}")
+            raise ValueError(f"shards must be between 1 and {MAX_SHARDS}, got {shards}")
         shard_maps = ShardMaps.of(clients, self._settings)
         shard_map = Resizer(shard_maps).set(clients, key, shards)
         if shard_map.due is not None:
@@ -296,11 +294,11 @@ class Counter:
                 log.warning("%s of %s waits for the sweep: %s", key, self.name, error)
 
     def sweep(self, clients: Clients) -> int:
-        """Have counters drained and shrunk that are due; return how many."""
+        """Enqueue the tasks that drain and shrink due counters; return their number."""
         if self._gathered:
             return 0
-        now = naive_utc(clients.clock.now())
-        due = due_configs(self.name, now).fetch(MAX_SETTLED, keys_only=True)
+        at = naive_utc(clients.clock.now())
+        due = due_configs(self.name, at).fetch(MAX_SETTLED, keys_only=True)
         self.settle_task.enqueue_many(clients, [Settle(key_of_config(key)) for key in due])
         return len(due)
 
@@ -309,11 +307,11 @@ class Counter:
             self.settle_task.enqueue(clients, replace(args, number=args.number + 1))
 
     def _wake(self, clients: Clients, shard_map: ShardMap) -> None:
-        """Create a task for a counter that is due: one, whoever finds it."""
+        """Create the task of a due counter; its name makes it one for all processes."""
         name = (self.name, shard_map.key, shard_map.generation, shard_map.due or "")
         self.settle_task.enqueue(clients, Settle(shard_map.key), name=name)
 
-    # What this process has
+    # State of this process
 
     def _group_commit(self, clients: Clients) -> GroupCommit[IncrementRequest, Counted]:
         shard_maps = ShardMaps.of(clients, self._settings)
@@ -323,7 +321,7 @@ class Counter:
                 ExactIncrements(clients, shard_maps, self._wake),
                 max_calls=MAX_GROUP_CALLS,
                 max_bytes=MAX_GROUP_ROWS,
-                size=lambda each: len(each.deltas) + 1,
+                size=lambda request: len(request.deltas) + 1,
                 max_wait_s=MAX_GROUP_WAIT_S + 2 * LINGER_S,
                 linger_s=LINGER_S,
                 gap_s=LINGER_S / 4,
@@ -332,9 +330,11 @@ class Counter:
 
     def _gathering(self) -> GatheredIncrements:
         if self._gathered is None:
-            raise NotGatheredError(f"{self.name} is exact: only gathered ones join a transaction")
+            raise NotGatheredError(
+                f"{self.name} is exact: only gathered counters join a transaction"
+            )
         return self._gathered
 
     def _check_sharded(self) -> None:
         if self._gathered:
-            raise NotShardedError(f"{self.name} is kept {self.kept}: only exact ones have shards")
+            raise NotShardedError(f"{self.name} is {self.mode}: only exact counters have shards")

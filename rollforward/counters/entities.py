@@ -1,30 +1,28 @@
-"""Counters: shards that add up to a total, and what proves that an increment was counted.
+"""Counters: shards that add up to a total, and receipts of counted increments.
 
 CounterConfig
-    Key: "<hash>|<declaration>|<key>". How many shards a counter has: `shards` are written to, and
-    `read_shards` exist and are read, which are more while some are drained. `generation` grows with
-    each change of `shards`.
-    Queries: due within a range of strings: the counters of a declaration that have something to
-    drain, or may shrink. Single-property index.
-    Growth: one row for each counter that was ever incremented.
+    Key: "<hash>|<declaration>|<key>". The numbers of a counter's shards: `shards` are written to,
+    and `read_shards` exist and are read, which are more while some are drained. `generation` grows
+    with each change of `shards`.
+    Queries: due within a range of strings: the counters of a declaration that need draining, or may
+    shrink. Single-property index. Growth: one row for each counter that was ever incremented.
 
 CounterShard
     Key: "<hash>|<declaration>|<number>|<key>", the number in three digits. The hash in front
-    spreads the shards of a counter over the key space. Those below `read_shards` exist, and no
-    others: an increment updates its shard, so it fails when the shard was drained, and nothing is
-    lost in it.
+    spreads a counter's shards over the key space. Exactly the shards below `read_shards` exist. An
+    increment updates its shard, so it fails if the shard was drained, and is not lost.
     Queries: none. Growth: at most 256 rows for each counter.
 
 CounterReceipt
-    Key: a digest of the declaration, the counter's key and the caller's idempotency key. Nothing of
-    shards is in it, so it is found however many there are. Inserted with the increment.
+    Key: a digest of the declaration, the counter's key and the caller's idempotency key, but not of
+    a shard, so it is found for any number of shards. Inserted with the increment.
     Queries: expires < ..., by partition. Single-property index.
     Growth: one row for each increment with an idempotency key, for 32 days; then the sweep deletes
     it, within some two hours.
 
 CounterTotal
-    Key: "<hash>|<declaration>|<key>". The total of a counter that is gathered or kept in memory.
-    Written by folds alone. Queries: none. Growth: one row for each such counter.
+    Key: "<hash>|<declaration>|<key>". The total of a counter that is gathered or in memory. Written
+    by folds alone. Queries: none. Growth: one row for each of these counters.
 """
 
 from __future__ import annotations
@@ -41,7 +39,7 @@ _TIME = "%Y%m%dT%H%M%S%f"
 
 
 class CounterConfig(ndb.Model):
-    """How many shards a counter has."""
+    """The number of a counter's shards."""
 
     shards = ndb.IntegerProperty(indexed=False, required=True)
     read_shards = ndb.IntegerProperty(indexed=False, required=True)
@@ -62,12 +60,12 @@ class CounterReceipt(ndb.Model):
     """An increment that was counted under an idempotency key."""
 
     commit = ndb.TextProperty(required=True)  # The attempt that counted it.
-    digest = ndb.TextProperty(required=True)  # Of the increment: another one is an error.
+    digest = ndb.TextProperty(required=True)  # Of the increment: a different one is an error.
     expires = ndb.StringProperty(required=True)
 
 
 class CounterTotal(ndb.Model):
-    """What folds have added up."""
+    """A total that folds have written."""
 
     count = ndb.IntegerProperty(indexed=False, default=0)
     folds = ndb.IntegerProperty(indexed=False, default=0)
@@ -95,7 +93,7 @@ def total_key(declaration: str, key: str) -> Any:
 
 
 def receipt_key(declaration: str, key: str | None, idempotency_key: str) -> Any:
-    """Return the key of what proves an increment; of a call for many counters `key` is None."""
+    """Return the key of a receipt; for a call for many counters `key` is None."""
     exact = json.dumps([declaration, key, idempotency_key]).encode()
     return ndb.Key(CounterReceipt, hashlib.sha256(exact).hexdigest()[:40])
 
@@ -114,12 +112,11 @@ def due_at(due: str) -> datetime.datetime:
     return datetime.datetime.strptime(due.rpartition("|")[2], _TIME)  # noqa: DTZ007
 
 
-def due_configs(declaration: str, now: datetime.datetime) -> Any:
+def due_configs(declaration: str, at: datetime.datetime) -> Any:
     """Return the query for the counters of a declaration that are due, longest due first."""
-    first, last = f"{declaration}|", due_text(declaration, now)
-    return CounterConfig.query(CounterConfig.due >= first, CounterConfig.due <= last).order(
-        CounterConfig.due
-    )
+    due: Any = CounterConfig.due
+    earliest, latest = f"{declaration}|", due_text(declaration, at)
+    return CounterConfig.query(due >= earliest, due <= latest).order(due)
 
 
 def _hash(*parts: str | int) -> str:

@@ -1,15 +1,15 @@
-"""Exact increments: those of one process that come together share one commit.
+"""Exact increments: concurrent increments of one process share one commit.
 
-What a commit that failed leaves, by its error:
+Actions after a failed commit, by its error:
 
-ALREADY_EXISTS   some of it was counted before: what the receipts prove is answered, the rest is
+ALREADY_EXISTS   some requests were counted before: those with receipts are answered, the others are
                  committed again
-NOT_FOUND        a shard was drained: read where to write, and commit again
-ABORTED          a race was lost: another shard, after a pause
-refused          (INVALID_ARGUMENT ...) it can never work: it is left, and its caller told
-any other        it may be committed, or be committed yet. A receipt of it proves all of it. Without
-                 one, what has an idempotency key is committed again: of both commits the
-                 receipt lets one through. What has none is left, and its caller told.
+NOT_FOUND        a shard was drained: read the shard map, and commit again
+ABORTED          a race was lost: commit to another shard, after a pause
+refused          (INVALID_ARGUMENT ...) it can never succeed: its callers get OutcomeUnknownError
+any other        it may take effect, now or later. One of its receipts proves all of it. Without
+                 one, requests with idempotency keys are committed again: the receipt lets only one
+                 commit succeed. Callers without keys get OutcomeUnknownError.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ log = logging.getLogger(__name__)
 MAX_ATTEMPTS = 8
 PAUSE_S = 0.01
 PAUSE_FACTOR = 2.0
-# What was wrong is known to be over: the next attempt goes another way.
+# Errors after which the next attempt differs, so it need not wait.
 AT_ONCE = (rpc_errors.AlreadyExists, rpc_errors.NotFound)
-# No further commit begins so long after the first: the caller waits.
+# No further commit begins this long after the first one, since the caller waits.
 LAST_ATTEMPT_AFTER = timedelta(seconds=10)
 
 
@@ -51,10 +51,10 @@ class ExactIncrements:
     def __init__(
         self, clients: Clients, shard_maps: ShardMaps, wake: Callable[[Clients, ShardMap], None]
     ) -> None:
-        """Commit what is given to a call.
+        """Commit nothing yet.
 
         Args:
-            wake: Called with a counter that has something to drain, or may shrink.
+            wake: Called with a counter that needs draining, or may shrink.
         """
         self._clients = clients
         self._shard_maps = shard_maps
@@ -62,7 +62,7 @@ class ExactIncrements:
         self._wake = wake
 
     def __call__(self, requests: Sequence[IncrementRequest]) -> list[Counted | Exception]:
-        """Commit additions together; return an answer for each."""
+        """Commit requests together; return an answer for each."""
         group = _Group(self._clients, self._shard_maps, requests)
         began, error = self._clients.clock.now(), None
         for retry in range(MAX_ATTEMPTS):
@@ -80,7 +80,7 @@ class ExactIncrements:
         return group.all_answers()
 
     def _try(self, group: _Group) -> Exception | None:
-        """Make one commit; what it leaves open has to be tried again."""
+        """Make one commit; requests that it leaves open must be retried."""
         try:
             shard_maps = self._shard_maps.get(self._clients, group.keys())
         except rpc_errors.GoogleAPIError as unread:
@@ -110,7 +110,7 @@ class ExactIncrements:
         return error
 
     def _pause(self, retry: int, error: Exception | None) -> None:
-        """Wait a moment, unless what was wrong is known to be over."""
+        """Wait a moment, unless the next attempt differs."""
         if not isinstance(error, AT_ONCE):
             longest_s = PAUSE_S * PAUSE_FACTOR**retry
             self._clients.clock.sleep(self._clients.random.uniform(longest_s / 3, longest_s))
@@ -118,9 +118,9 @@ class ExactIncrements:
     def _observe(
         self, group: _Group, shard_maps: Sequence[ShardMap], took_s: float, is_lost: bool
     ) -> None:
-        """Let the numbers of shards follow from how a commit went.
+        """Adapt the numbers of shards to the contention of a commit.
 
-        Whatever it raises is no caller's: they would count again what was counted.
+        Its errors are logged, not raised: a caller would repeat counted increments.
         """
         contended = [
             shard_map.contention.record(took_s, is_lost=is_lost) for shard_map in shard_maps
@@ -129,15 +129,15 @@ class ExactIncrements:
             group.conflicts += 1
         for shard_map in shard_maps:
             if is_lost:
-                shard_map.first = self._clients.random.randrange(shard_map.shards)
+                shard_map.offset = self._clients.random.randrange(shard_map.shards)
             try:
                 if self._follow(shard_map):
-                    return  # One for each commit: callers wait for it.
+                    return  # One change for each commit, since callers wait.
             except Exception as error:
                 log.warning("the shards of %s stay as they are: %r", shard_map.key, error)
 
     def _follow(self, shard_map: ShardMap) -> bool:
-        """Change the number of a counter's shards, if it is time; return whether it was."""
+        """Change the number of a counter's shards, if that is due; return whether it was."""
         settings, verdict = self._shard_maps.settings, shard_map.contention.verdict()
         if shard_map.is_pinned or settings.min_shards == settings.max_shards:
             verdict = None
@@ -148,7 +148,7 @@ class ExactIncrements:
         elif shard_map.due is not None and due_at(shard_map.due) <= naive_utc(
             self._clients.clock.now()
         ):
-            shard_map.due = None  # Told once; the sweep tells, too.
+            shard_map.due = None  # Woken once; the sweep wakes it, too.
             self._wake(self._clients, shard_map)
         else:
             return False
@@ -156,7 +156,7 @@ class ExactIncrements:
 
 
 class _Group:
-    """Additions that are committed together."""
+    """Requests that are committed together."""
 
     def __init__(
         self, clients: Clients, shard_maps: ShardMaps, requests: Sequence[IncrementRequest]
@@ -165,26 +165,26 @@ class _Group:
         self.name = shard_maps.settings.name
         self.requests = requests
         self.answers: dict[int, Counted | Exception] = {}
-        self.counted: dict[int, str] = {}  # The digests of receipts that stood here before.
+        self.counted: dict[int, str] = {}  # The digests of earlier receipts.
         self.doubtful: list[Attempt] = []
         self.conflicts = 0
-        # By receipt, the first addition of the group that needs it. Others repeat that one.
+        # By receipt, the first request of the group that needs it. Others repeat that one.
         self.firsts: dict[object, int] = {}
-        for i, each in enumerate(requests):
-            if each.idempotency_key is not None:
-                self.firsts.setdefault(each.receipt_key(self.name), i)
+        for i, request in enumerate(requests):
+            if request.idempotency_key is not None:
+                self.firsts.setdefault(request.receipt_key(self.name), i)
 
     def open(self) -> list[int]:
-        """Return what has no answer yet and repeats no other addition of the group."""
+        """Return the requests without an answer that repeat no other one of the group."""
         every = range(len(self.requests))
         return [i for i in every if i not in self.answers and self._first(i) == i]
 
     def keys(self) -> list[str]:
-        """Return the counters that are still to be incremented."""
+        """Return the counters of the open requests."""
         return list(dict.fromkeys(key for i in self.open() for key in self.requests[i].deltas))
 
     def attempt(self, shard_maps: Mapping[str, ShardMap]) -> Attempt:
-        """Return one commit of all that is open: a shard for each counter."""
+        """Return one commit of all open requests: a shard for each counter."""
         id_ = self.clients.new_id()
         members = self.open()
         deltas: dict[str, int] = defaultdict(int)
@@ -200,45 +200,45 @@ class _Group:
         return Attempt(id_, members, shards, receipts)
 
     def accept(self, attempt: Attempt) -> None:
-        """Answer what was committed."""
+        """Answer the requests of a committed attempt."""
         for i in attempt.members:
             if not isinstance(self.answers.get(i), Counted):
                 self.answers[i] = Counted(conflicts=self.conflicts)
 
     def look_up(self) -> None:
-        """Answer what receipts prove: that of an attempt in doubt proves all of the attempt."""
+        """Answer the requests that receipts prove; one proves all of its attempt."""
         keys = [key for key, i in self.firsts.items() if not self._is_counted(i)]
         for key, receipt in zip(keys, ndb.get_multi(keys), strict=True):
-            mine = next((made for made in self.doubtful if made.wrote(receipt)), None)
-            if mine is not None:
-                self.accept(mine)
+            attempt = next((a for a in self.doubtful if a.wrote(receipt)), None)
+            if attempt is not None:
+                self.accept(attempt)
             elif receipt is not None:
                 i = self.firsts[key]
                 self.answers[i] = self._duplicate(i, receipt.digest)
                 self.counted[i] = receipt.digest
 
     def doubt(self, attempt: Attempt) -> None:
-        """Find out which receipts stood in a commit's way. They may be its own, of a lost reply."""
+        """Find the receipts that blocked a commit. They may be its own, after a lost reply."""
         self.doubtful.append(attempt)
         with contextlib.suppress(rpc_errors.GoogleAPIError):
             self.look_up()
 
     def find_out(self, attempt: Attempt, error: Exception) -> None:
-        """Find out whether a commit took effect whose reply was lost."""
+        """Find out whether a commit without a reply took effect."""
         if attempt.receipts:
             self.doubt(attempt)
         unguarded = [i for i in attempt.members if self.requests[i].idempotency_key is None]
         self._refuse([i for i in unguarded if i not in self.answers], error)
 
     def is_in_doubt(self) -> bool:
-        """Return whether a caller would not know, although a receipt may."""
+        """Return whether a request with an idempotency key has no certain answer."""
         return any(not self._is_counted(i) for i in self.firsts.values())
 
     def give_up(self, error: Exception | None) -> None:
         self._refuse(self.open(), error)
 
     def all_answers(self) -> list[Counted | Exception]:
-        """Return an answer for each; one that repeats another one here gets that one's."""
+        """Return an answer for each; a request that repeats another one gets its answer."""
         return [self._answer(i) for i in range(len(self.requests))]
 
     def _answer(self, i: int) -> Counted | Exception:
@@ -246,15 +246,15 @@ class _Group:
         answer = self.answers[first]
         if first == i:
             return answer
-        if first in self.counted:  # By an earlier commit, which may be of this one or of the other.
+        if first in self.counted:  # By an earlier commit, of either request.
             return self._duplicate(i, self.counted[first])
         if isinstance(answer, Exception):
             return answer
         return self._duplicate(i, self.requests[first].digest)
 
     def _duplicate(self, i: int, digest: str) -> Counted | Exception:
-        each = self.requests[i]
-        return Counted(is_duplicate=True) if each.digest == digest else each.different()
+        request = self.requests[i]
+        return Counted(is_duplicate=True) if request.digest == digest else request.different()
 
     def _refuse(self, members: Sequence[int], error: Exception | None) -> None:
         for i in members:
@@ -265,5 +265,7 @@ class _Group:
         return answer is not None and not isinstance(answer, OutcomeUnknownError)
 
     def _first(self, i: int) -> int:
-        each = self.requests[i]
-        return i if each.idempotency_key is None else self.firsts[each.receipt_key(self.name)]
+        request = self.requests[i]
+        if request.idempotency_key is None:
+            return i
+        return self.firsts[request.receipt_key(self.name)]

@@ -1,6 +1,6 @@
-"""Counters whose increments are gathered: by a fork-join queue, or in memory before that.
+"""Gathered counters: increments go through a fork-join queue, or through memory before it.
 
-A batch of increments is one write of the counter's total, however many they are.
+A batch of any number of increments is one write of the counter's total.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from rollforward.runtime import Clients
 from rollforward.runtime.errors import OutcomeUnknownError
 from rollforward.runtime.idempotency import unknown_outcome
 
-# In memory, the additions of a flush are one item.
+# In memory, the increments of a flush are one item.
 MAX_SUM = 2**62
 MAX_CLAIMS = 3
 PAUSE_S = 0.03
@@ -32,7 +32,7 @@ PAUSE_S = 0.03
 
 @dataclass(frozen=True)
 class Delta:
-    """An increment on its way, or several that were folded in memory."""
+    """An increment to fold, or a sum of several that were combined in memory."""
 
     amount: Annotated[int, pydantic.Field(ge=-MAX_SUM, le=MAX_SUM)]
 
@@ -46,7 +46,7 @@ class GatheredIncrements:
         """Declare the queue.
 
         Args:
-            flush_interval_s: How long an increment stays in memory; None: it never is.
+            flush_interval_s: The time that an increment stays in memory; None: never.
         """
         self._name = name
         self.fork_join = ForkJoin(
@@ -69,12 +69,12 @@ class GatheredIncrements:
         )
 
     def add(self, clients: Clients, request: IncrementRequest) -> Counted:
-        """Take an addition.
+        """Accept a request.
 
         Raises:
             DifferentItemError: nothing of it counts.
             OutcomeUnknownError: it may count or not; with an idempotency key it is safe to repeat.
-            BufferFullError: of what is kept in memory; nothing of it counts.
+            BufferFullError: the memory has no room; nothing of it counts.
         """
         deltas = request.deltas.items()
         if self._in_memory is not None and request.idempotency_key is None:
@@ -89,12 +89,12 @@ class GatheredIncrements:
         return self._add_each(clients, request)
 
     def add_in_transaction(self, clients: Clients, request: IncrementRequest) -> None:
-        """Take an addition as part of a transaction; see `ForkJoin.insert_in_transaction`."""
+        """Accept a request in a transaction; see `ForkJoin.insert_in_transaction`."""
         for key, delta in request.deltas.items():
             self.fork_join.insert_in_transaction(clients, key, Delta(delta))
 
     def begin(self, totals: Mapping[str, int]) -> None:
-        """Write what new counters begin with."""
+        """Write the initial totals of new counters."""
         ndb.put_multi(
             [CounterTotal(key=total_key(self._name, key), count=n) for key, n in totals.items()]
         )
@@ -116,9 +116,9 @@ class GatheredIncrements:
         return Counted(all(not isinstance(a, Exception) and a.is_duplicate for a in answers))
 
     def _claim(self, clients: Clients, request: IncrementRequest) -> None:
-        """Let an idempotency key belong to this call, before any of its increments is stored.
+        """Claim an idempotency key for this call, before any of its increments is stored.
 
-        Each of them has a receipt of its own, which says nothing of the others.
+        Each increment has a receipt of its own, which proves nothing about the others.
 
         Raises:
             DifferentItemError: it belongs to another call; nothing of this one counts.
@@ -140,12 +140,12 @@ class GatheredIncrements:
         raise unknown_outcome(error)
 
     def flush(self, clients: Clients) -> None:
-        """Store what this process has in memory."""
+        """Store the increments in this process's memory."""
         if self._in_memory is not None:
             self._in_memory.flush(clients)
 
     def totals(self, keys: Sequence[str]) -> dict[str, int]:
-        """Return what folds have added up; a counter that none has written is not in it."""
+        """Return the totals that folds have written; a counter without one is left out."""
         rows = ndb.get_multi([total_key(self._name, key) for key in keys])
         return {key: row.count for key, row in zip(keys, rows, strict=True) if row is not None}
 

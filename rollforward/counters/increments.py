@@ -1,4 +1,4 @@
-"""What one call adds to counters: checked, and the same when it is repeated."""
+"""Increments: the checked arguments of one call, and the receipt that makes it repeatable."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from rollforward.fork_join.items import check_key
 from rollforward.runtime.errors import BadItemError, DifferentItemError
 from rollforward.runtime.idempotency import check_idempotency_key, different_item, digest_of
 
-# So a shard has room for nine million of the largest; the service itself stops at 2**63 silently.
+# A shard has room for nine million of the largest; the service stops at 2**63 silently.
 MAX_DELTA = 10**12
 MAX_KEYS = 100
-# A task may be delivered for 31 days: until then an idempotency key has to be known.
+# A task may be delivered for 31 days: until then its idempotency key must be remembered.
 RECEIPTS_FOR = timedelta(days=32)
 
 
@@ -33,10 +33,10 @@ class Counted:
 
 @dataclass(frozen=True)
 class IncrementRequest:
-    """What a call adds, by the keys of counters.
+    """The increments of one call, by the keys of counters.
 
     Attributes:
-        key: The only counter, whose idempotency keys are its own; None: a call for many.
+        key: The only counter, which has its own idempotency keys; None: a call for many.
     """
 
     deltas: Mapping[str, int]
@@ -48,7 +48,7 @@ class IncrementRequest:
         return digest_of(json.dumps(sorted(self.deltas.items())))
 
     def receipt_key(self, declaration: str) -> Any:
-        """Return the key of what proves it; it has an idempotency key."""
+        """Return the key of its receipt; it must have an idempotency key."""
         assert self.idempotency_key is not None
         return receipt_key(declaration, self.key, self.idempotency_key)
 
@@ -59,10 +59,10 @@ class IncrementRequest:
 def increment_request(
     deltas: Mapping[str, int], idempotency_key: str | None, *, is_many: bool = False
 ) -> IncrementRequest:
-    """Return what a call adds.
+    """Return the checked request of a call.
 
     Raises:
-        BadItemError: it cannot be added; the text says why.
+        BadItemError: an argument is out of range.
     """
     check_idempotency_key(idempotency_key)
     if not 0 < len(deltas) <= MAX_KEYS:

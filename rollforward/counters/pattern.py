@@ -1,4 +1,4 @@
-"""Counters, as the registry knows them."""
+"""Counters as a pattern of the registry."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ EXPIRY = Expiry("/tasks/counters/delete-expired", [CounterReceipt], page_size=25
 
 
 class Counters(Pattern[Counter]):
-    """The shards of all counters, and what proves their increments."""
+    """The shards of all counters, and the receipts of increments."""
 
     name = "counters"
     takes = Counter
@@ -39,9 +39,9 @@ class Counters(Pattern[Counter]):
     def sweep(
         self, clients: Clients, parts: Sequence[Counter], *, stale_s: float | None = None
     ) -> Mapping[str, int]:
-        """Have counters drained and shrunk that nobody increments.
+        """Drain and shrink idle counters.
 
-        A worker that starts comes here, too: it asks the service whether it can increment.
+        A starting worker runs it, too, and tests whether the service has increments.
         """
         if any(part.tasks for part in parts):
             has_increments(clients)

@@ -1,4 +1,4 @@
-"""Read counters that are not where this version of the code keeps them; see relocation.py."""
+"""Reads of counters that are not where this version of the code keeps them (relocation.py)."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def read_elsewhere(
     """Return the totals of counters that are not in the place of this version of the code.
 
     Raises:
-        google.api_core.exceptions.ServiceUnavailable: they move faster than they are read.
+        google.api_core.exceptions.ServiceUnavailable: they move faster than they can be read.
     """
     totals: dict[str, int] = {}
     for _ in range(MAX_LOOKUPS):
-        missing = [key for key in keys if key not in totals]
-        for first in range(0, len(missing), MAX_COUNTERS):
-            group = missing[first : first + MAX_COUNTERS]
+        unread = [key for key in keys if key not in totals]
+        for i in range(0, len(unread), MAX_COUNTERS):
+            group = unread[i : i + MAX_COUNTERS]
             totals.update(_read_both(datastore, reader, declaration, group))
         if len(totals) == len(keys):
             return totals
@@ -39,7 +39,7 @@ def read_elsewhere(
 def _read_both(
     datastore: ndb.Client, reader: ShardReader, declaration: str, keys: Sequence[str]
 ) -> dict[str, int]:
-    """Return the totals of those counters that did not move meanwhile."""
+    """Return the totals of the counters that did not move meanwhile."""
     asked = [
         place
         for key in keys

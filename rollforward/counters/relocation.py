@@ -1,13 +1,12 @@
-"""Move a count to where this version of the code keeps it: a deployment may declare it otherwise.
+"""Relocation of a count after a deployment that changes the mode of its counter.
 
-A counter that was "exact" has shards, one that is "gathered" or "in_memory" has one total. Whoever
-writes a counter's first row of one way takes what is there of the other way, in the same
-transaction. So a count is in one of the two places, also while two versions that differ serve side
-by side and each moves it. A reader that finds nothing in its own place looks at both places
-at once (relocated.py).
+An "exact" counter has shards, a "gathered" or "in_memory" one has one total. The writer of a
+counter's first row in one place moves the count of the other place, in the same transaction. So a
+count is in one of the two places, even while two versions of the app serve side by side and each
+moves it. A reader that finds nothing in its own place reads both places at once (relocated.py).
 
 Cost: nothing for a counter that is in its place. Lost on failure: nothing. An increment that is
-repeated under its idempotency key after such a change counts again: receipts are not moved.
+repeated under its idempotency key after a relocation counts again, since receipts are not moved.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from rollforward.counters.entities import (
 
 
 def take_shards(declaration: str, key: str) -> int:
-    """Delete the shards of a counter, in a transaction; return what they held."""
+    """Delete the shards of a counter, in a transaction; return their sum."""
     config: CounterConfig | None = config_key(declaration, key).get()
     if config is None:
         return 0
@@ -35,7 +34,7 @@ def take_shards(declaration: str, key: str) -> int:
 
 
 def take_total(declaration: str, key: str) -> int:
-    """Delete the gathered total of a counter, in a transaction; return what it held."""
+    """Delete the gathered total of a counter, in a transaction; return its count."""
     total: CounterTotal | None = total_key(declaration, key).get()
     if total is None:
         return 0

@@ -1,15 +1,14 @@
 """Totals: the sum of a counter's shards, now or as of some seconds ago.
 
-A total is read by one lookup: the counter's configuration and as many shards as this process
-believes that there are. The configuration that comes with them says which shards count; when there
-are more, they are read again, all of them. A lookup sees one moment, so a shard that is drained
-meanwhile is in the sum once: where it was, or where it went. When the service leaves some keys for
-another lookup, the configuration may be younger than some shards: then the shards are read again,
-between two looks at the configuration. If it has changed, all is read again.
+One lookup reads a total: the counter's configuration and the shards that this process expects. The
+configuration says which shards exist; if there are more, all are read again. A lookup sees one
+moment, so a drained shard is in the sum once, before or after its move. If the service defers some
+keys to another lookup, the configuration may be younger than some shards. Then the shards are read
+again, between two reads of the configuration. If it has changed, all is read again.
 
-A cached total says when its lookup began. It is as old as that, whoever stored it, and no reader
-takes one that is older than it asked for. Nothing is ever added to it: increments and fills would
-race, and an `incr` before the fill's `set` is lost, one after it doubled.
+A cached total has the time at which its lookup began, and no reader accepts an older one than it
+asked for. Increments are never added to it: an `incr` before a reader's `set` would be lost, and
+one after it counted twice.
 """
 
 from __future__ import annotations
@@ -27,16 +26,15 @@ from google.cloud import ndb
 
 from rollforward.counters.entities import CounterConfig, CounterShard, config_key, shard_key
 from rollforward.counters.shard_maps import ShardMaps
+from rollforward.datastore.lookup import MAX_KEYS
 from rollforward.datastore.versions import look_up_versions
 from rollforward.runtime import Clients
 from rollforward.runtime.type_adapters import adapter_of
 
-# The service looks up so many keys at a time.
-MAX_LOOKUP = 1000
 MAX_LOOKUPS = 5
-# memcached's clock is coarse: a shorter life may be over at once.
+# memcached's clock is coarse: a shorter life may end at once.
 MIN_TTL_S = 3
-# Clocks of servers differ. A total from further ahead is not believed.
+# Clocks of servers differ. A total from further ahead is ignored.
 CLOCK_SKEW_S = 1.0
 
 _CACHED = tuple[int, float]
@@ -44,7 +42,7 @@ _CACHED = tuple[int, float]
 
 @dataclass(frozen=True)
 class Total:
-    """What a counter came to, `age_s` seconds ago."""
+    """The sum of a counter, `age_s` seconds ago."""
 
     value: int
     age_s: float = 0.0
@@ -52,7 +50,7 @@ class Total:
 
 @dataclass(frozen=True)
 class Shards:
-    """The shards of a counter, as one lookup saw them."""
+    """The shards of a counter in one lookup."""
 
     config: CounterConfig | None  # None: it was never incremented.
     counts: Sequence[int]
@@ -74,60 +72,60 @@ class ShardReader:
         """Return the shards of some counters.
 
         Raises:
-            google.api_core.exceptions.ServiceUnavailable: they change faster than they are read.
+            google.api_core.exceptions.ServiceUnavailable: they change faster than they can be read.
         """
-        believed = {key: self._shard_maps.expected_shards(key) for key in keys}
-        found: dict[str, Shards] = {}
+        expected = {key: self._shard_maps.expected_shards(key) for key in keys}
+        shards: dict[str, Shards] = {}
         for _ in range(MAX_LOOKUPS):
-            for group in _groups(believed):
-                found.update(self._look_up(group, believed))
-            if not believed:
-                return found
-        message = f"the shards of {next(iter(believed))!r:.80} change too fast to be read"
+            for group in _groups(expected):
+                shards.update(self._look_up(group, expected))
+            if not expected:
+                return shards
+        message = f"the shards of {next(iter(expected))!r:.80} change too fast to be read"
         raise rpc_errors.ServiceUnavailable(message)  # type: ignore[no-untyped-call]
 
-    def _look_up(self, group: Sequence[str], believed: dict[str, int]) -> dict[str, Shards]:
-        """Read some counters at once; leave those of which there was more."""
-        found, is_one_moment = self._read_once(group, believed)
-        for key, shards in list(found.items()):
+    def _look_up(self, group: Sequence[str], expected: dict[str, int]) -> dict[str, Shards]:
+        """Read counters at once; leave out those with another number of shards than expected."""
+        counters, is_one_moment = self._read_once(group, expected)
+        for key, shards in list(counters.items()):
             if len(shards.counts) != _existing(shards.config):
-                believed[key] = _existing(shards.config)
-                del found[key]
+                expected[key] = _existing(shards.config)
+                del counters[key]
         if not is_one_moment:
-            found = self._read_between(found)
-        for key, shards in found.items():
+            counters = self._read_between(counters)
+        for key, shards in counters.items():
             self._shard_maps.remember_read(key, len(shards.counts))
-            del believed[key]
-        return found
+            del expected[key]
+        return counters
 
     def _read_once(
         self, group: Iterable[str], numbers: Mapping[str, int]
     ) -> tuple[dict[str, Shards], bool]:
-        """Look up so many shards of each counter; return whether all is of one moment, too."""
+        """Look up shards by counter and number; return also whether all is of one moment."""
         asked: list[Any] = []
         for key in group:
             asked.append(config_key(self._name, key))
             asked += [shard_key(self._name, key, number) for number in range(numbers[key])]
         answers, is_one_moment = look_up_versions(self._datastore, asked)
         rows: Iterator[Any] = (answer[0] if answer else None for answer in answers)
-        found: dict[str, Shards] = {}
+        counters: dict[str, Shards] = {}
         for key in group:
             config = next(rows)
             shards: list[CounterShard | None] = [next(rows) for _ in range(numbers[key])]
             exist = [shard.count for shard in shards[: _existing(config)] if shard is not None]
-            found[key] = Shards(config, exist)
-        return found, is_one_moment
+            counters[key] = Shards(config, exist)
+        return counters, is_one_moment
 
-    def _read_between(self, before: Mapping[str, Shards]) -> dict[str, Shards]:
-        """Read shards again, and the configuration after them; leave counters that have changed."""
-        counters = {key: _existing(shards.config) for key, shards in before.items()}
-        again, _ = self._read_once(before, counters)
-        after = ndb.get_multi([config_key(self._name, key) for key in before])
+    def _read_between(self, counters: Mapping[str, Shards]) -> dict[str, Shards]:
+        """Read shards again, then the configuration; leave out counters that have changed."""
+        numbers = {key: _existing(shards.config) for key, shards in counters.items()}
+        reread, _ = self._read_once(counters, numbers)
+        configs = ndb.get_multi([config_key(self._name, key) for key in counters])
         return {
-            key: Shards(config, again[key].counts)
-            for (key, shards), config in zip(before.items(), after, strict=True)
+            key: Shards(config, reread[key].counts)
+            for (key, shards), config in zip(counters.items(), configs, strict=True)
             if _version_of(shards.config) == _version_of(config)
-            and len(again[key].counts) == _existing(config)
+            and len(reread[key].counts) == _existing(config)
         }
 
 
@@ -136,18 +134,18 @@ def _existing(config: CounterConfig | None) -> int:
 
 
 def _version_of(config: CounterConfig | None) -> tuple[int, int] | None:
-    """Return what a drained shard changes, and a new one."""
+    """Return the numbers that change when a shard is added or drained."""
     return (config.generation, config.read_shards) if config else None
 
 
-def _groups(believed: Mapping[str, int]) -> Iterator[list[str]]:
-    """Cut counters into lookups; the shards of one are never apart."""
+def _groups(expected: Mapping[str, int]) -> Iterator[list[str]]:
+    """Cut counters into lookups; the shards of one counter are never split."""
     group: list[str] = []
-    room = MAX_LOOKUP
-    for key, shards in list(believed.items()):
+    room = MAX_KEYS
+    for key, shards in list(expected.items()):
         if group and shards + 1 > room:
             yield group
-            group, room = [], MAX_LOOKUP
+            group, room = [], MAX_KEYS
         group.append(key)
         room -= shards + 1
     if group:
@@ -158,7 +156,7 @@ def _groups(believed: Mapping[str, int]) -> Iterator[list[str]]:
 
 
 def cached_total(clients: Clients, declaration: str, key: str, max_age_s: float) -> Total | None:
-    """Return a total that is not too old, if memcached has one."""
+    """Return a total from memcached that is not too old, if there is one."""
     value = clients.cache.get(_cache_key(clients, declaration, key, max_age_s))
     if value is None:
         return None
@@ -175,7 +173,7 @@ def cached_total(clients: Clients, declaration: str, key: str, max_age_s: float)
 def cache_total(
     clients: Clients, declaration: str, key: str, value: int, began: datetime, max_age_s: float
 ) -> None:
-    """Keep a total, as of when its lookup began."""
+    """Store a total with the time at which its lookup began."""
     text = adapter_of(_CACHED).dump_json((value, began.timestamp()))
     cache_key = _cache_key(clients, declaration, key, max_age_s)
     clients.cache.set(cache_key, text, _ttl_s(max_age_s))
@@ -186,9 +184,10 @@ def _ttl_s(max_age_s: float) -> int:
 
 
 def _cache_key(clients: Clients, declaration: str, key: str, max_age_s: float) -> str:
-    """Return where a total is cached: two databases of one memcached share nothing.
+    """Return the key of a cached total, which is different for each database.
 
-    Nor do readers that want other ages: so memcached ends each in time, whatever clocks say.
+    It also contains the age that the reader accepts, so memcached expires it in time even if clocks
+    are wrong.
     """
     client = clients.datastore
     place = [client.project, client.database or "", client.namespace or "", declaration, key]
