@@ -45,7 +45,7 @@ def test_an_insert_in_a_transaction_has_at_most_so_many_bytes(
 
     with world.clients.context():
         insert("abc")
-        with pytest.raises(BadItemError, match="18 bytes"):
+        with pytest.raises(BadItemError, match="got 18"):
             insert("abcd")
 
 
