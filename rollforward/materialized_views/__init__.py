@@ -13,24 +13,24 @@
     GRADES.read(clients, StudentsByGrade, at_least=token)
 
 Saving a source commits, in one transaction, the source, its marker (the sequence of its last
-change, and what it contributes) and one update task for each row whose contribution changed.
+change, and its contributions) and one update task for each row whose contribution changed.
 Applying an update commits the row together with the row's marker for that source. An update
 with a lower or equal sequence changes nothing, so any order and any number of repeats give
 the same row. When a source leaves a row, its row marker is deleted. An update without a row marker
 is checked against the source's own marker, so no tombstones are needed and a late task cannot
 bring a row back.
 
-How updates travel is not this step's business: it takes any number of updates of a row. They
-come as unacked rows of the outbox or, to a view that says `fan_in = True`, through the fork-join
-queue of their row: then a hot row is written once per batch (transport.py).
+An apply takes any number of updates of a row, whichever way they travel. They come as unacked rows
+of the outbox. To a view with `fan_in = True` they come through the fork-join queue of their row, so
+a hot row is written once per batch (transport.py).
 
 Lost on failure: nothing. A crash costs one period of the outbox's sweep.
 Cost of a save: 2 entity writes, 1 for each row that changes; 2 reads; 3 round trips.
-Cost of an update: 4 reads at most, 3 writes, one of them the outbox row that goes. Of a row with
-views downstream: 2 reads more, and 2 writes, or 1 for its marker and 1 for each row that changes.
+Cost of an update: 4 reads at most, 3 writes, one of them the outbox row that goes. A row with views
+downstream costs 2 reads more, and 2 writes, or 1 for its marker and 1 for each row that changes.
 
-Routes: POST /tasks/materialized-views/<group>/apply and .../propagate for each group, and those of
-the queue views-<group>.
+Routes: POST /tasks/materialized-views/<group>/apply and .../propagate for each group, and the
+routes of the queue views-<group>.
 Source: B. Slatkin, "Building high-throughput data pipelines on Google App Engine", 2010,
 "Materialized views (transactional sequences)". Why not its code: docs/adr/0008.
 """

@@ -1,4 +1,4 @@
-"""Applying: updates become rows, and rows that have changed go on to the views downstream."""
+"""Applying updates to rows, and changed rows to the views downstream."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from rollforward.tasks.errors import Reject
 
 log = logging.getLogger(__name__)
 
-# A deployment mostly takes less. What waits longer has a row that the sweep finds.
+# Most deployments take less. An update that waits longer has a row that the sweep finds.
 WAITS_FOR_A_VERSION = datetime.timedelta(hours=1)
 
 
@@ -69,8 +69,8 @@ class Applier:
     def join(self, clients: Clients, batch: Batch, queued: Sequence[QueuedUpdate]) -> None:
         """Apply all updates of a row that have come together; the join of the fan-in."""
         table, _, row = batch.key.partition(":")
-        args = Apply(table, row, [each.update for each in queued], unacked="")
-        self._apply(clients, args, max(each.saved for each in queued))
+        args = Apply(table, row, [update.update for update in queued], unacked="")
+        self._apply(clients, args, max(update.saved for update in queued))
 
     def _apply(self, clients: Clients, args: Apply, saved: datetime.datetime) -> None:
         """Bring a row up to date, in the transaction that deletes the updates' own entities."""
@@ -93,8 +93,8 @@ class Applier:
     def _propagate(self, clients: Clients, args: Apply, key: Any, row: ViewRow | None) -> None:
         """Contribute a row to the views downstream of it.
 
-        A view that refuses the row stays where it is, and gets a task of its own that fails in its
-        stead: this row, and all other views downstream, go on.
+        A view that refuses the row is left unchanged and gets a task of its own, which fails in
+        its stead. This row and all other views downstream are updated.
         """
         refused: set[str] = set()
         try:

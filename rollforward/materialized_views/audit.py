@@ -1,6 +1,6 @@
-"""Audits: a source, or a row, compared with what it should be.
+"""Audits: a source, or a row, compared with the expected one.
 
-A difference is a doubt first. It counts if a second audit finds the same, and no update in flight
+A difference is a doubt first. It counts if a second audit finds it again and no update in flight
 may explain it.
 """
 
@@ -43,7 +43,7 @@ PAGE_SIZE = 500
 
 @dataclass(frozen=True)
 class Doubt:
-    """A difference that was seen once: `state` changes when anybody writes meanwhile."""
+    """A difference found by one audit. A write between two audits changes `state`."""
 
     message: str
     state: Any
@@ -64,24 +64,24 @@ def audit_sources(
 ) -> dict[Any, Doubt | None]:
     """Compare sources with their markers, and those with the rows'."""
     identities = [identity(key) for key in keys]
-    found = ndb.get_multi([*keys, *map(marker_key, identities)])
-    sources, markers = found[: len(keys)], found[len(keys) :]
+    entities = ndb.get_multi([*keys, *map(marker_key, identities)])
+    sources, markers = entities[: len(keys)], entities[len(keys) :]
     row_markers = [
-        row_marker_of(walk.table, row, each)
-        for each, marker in zip(identities, markers, strict=True)
+        row_marker_of(walk.table, row, source_id)
+        for source_id, marker in zip(identities, markers, strict=True)
         for row in contributions_of(marker, walk.table)
     ]
     stored_keys = [*row_markers, *{key.parent() for key in row_markers}]
     stored = dict(zip(stored_keys, ndb.get_multi(stored_keys), strict=True))
     view = definitions.views[walk.view]
     doubts: dict[Any, Doubt | None] = {}
-    for key, each, source, marker in zip(keys, identities, sources, markers, strict=True):
+    for key, source_id, source, marker in zip(keys, identities, sources, markers, strict=True):
         try:
-            rows = definitions.rows_for(view, each.kind(), source)
+            rows = definitions.rows_for(view, source_id.kind(), source)
         except BadContributionError as error:
             doubts[key] = Doubt(str(error), None)
         else:
-            doubts[key] = source_doubt(walk.table, each, rows, marker, stored)
+            doubts[key] = source_doubt(walk.table, source_id, rows, marker, stored)
     return doubts
 
 
@@ -92,17 +92,17 @@ def source_doubt(
     marker: SourceMarker | None,
     stored: Mapping[Any, Any],
 ) -> Doubt | None:
-    """Compare what a source contributes with its marker, and that with what its rows hold.
+    """Compare a source's contributions with its marker, and the marker with its rows.
 
     Args:
         stored: Rows and their markers, by key.
     """
-    known = contributions_of(marker, table)
+    marked_rows = contributions_of(marker, table)
     state = (marker.sequence if marker else 0, sorted(rows))
-    marked = {row: measures for row, (_, measures) in known.items()}
+    marked = {row: measures for row, (_, measures) in marked_rows.items()}
     if marked != rows:
         return Doubt(f"its marker says {marked}, it contributes {dict(rows)}", state)
-    for row, (sequence, measures) in known.items():
+    for row, (sequence, measures) in marked_rows.items():
         held = stored[row_marker_of(table, row, source)]
         if held is None or held.sequence < sequence:
             has = held.sequence if held else "nothing of it"
@@ -134,26 +134,26 @@ def audit_row(walk: Walk, key: Any, ranked: Sequence[str]) -> Doubt | None:
 
 @dataclass
 class RowAudit:
-    """A row beside what its markers add up to: `scan` fills it, `verdict` reads it."""
+    """A row and the sum of its markers: `scan` fills it, `verdict` reads it."""
 
     table: str
     row: ViewRow
     markers_sum: ViewRow
     strangers: list[str] = field(default_factory=list)  # Sources that do not say they are in it.
-    misplaced: list[str] = field(default_factory=list)  # Those that are ranked by other values.
+    misplaced: list[str] = field(default_factory=list)  # Sources that are ranked by other values.
 
     @classmethod
     def scan(cls, walk: Walk, key: Any, ranked: Sequence[str]) -> RowAudit:
         """Read a row, all of its markers, and their sources."""
         audit = cls(walk.table, key.get() or empty_row(key), empty_row(key))
         prefixes = {measure: rank_prefix(key, measure) for measure in ranked}
-        after = None
+        cursor = None
         while True:
-            page = markers_of(key, after=after).fetch(PAGE_SIZE)
+            page = markers_of(key, after=cursor).fetch(PAGE_SIZE)
             audit._add(walk, page, prefixes)
             if len(page) < PAGE_SIZE:
                 return audit
-            after = page[-1].key
+            cursor = page[-1].key
 
     def _add(self, walk: Walk, page: Sequence[RowMarker], prefixes: Mapping[str, str]) -> None:
         """Add a page of the row's markers up, each compared with its source."""

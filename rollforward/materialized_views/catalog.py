@@ -1,4 +1,4 @@
-"""Which tables the views of a group have, and where that is stored."""
+"""The catalog of a group: the tables of its views, stored in equal copies."""
 
 from __future__ import annotations
 
@@ -36,17 +36,16 @@ class TableSet:
 
     @classmethod
     def of(cls, stored: Mapping[str, Any]) -> TableSet:
-        """Return what is stored, without what only a later version of the app knows."""
-        known = {each.name for each in fields(cls)}
-        return cls(**{name: value for name, value in stored.items() if name in known})
+        """Return the stored tables, without fields that only a later version of the app knows."""
+        names = {attribute.name for attribute in fields(cls)}
+        return cls(**{name: value for name, value in stored.items() if name in names})
 
 
 @dataclass(frozen=True)
 class TableSpec:
-    """What a table was begun with: the kinds of its sources, and the measures that it ranks.
+    """The specification of a table: the kinds of its sources, and the measures that it ranks.
 
-    `is_awaited`: it is about to be read, so a token is not satisfied before this table holds it,
-    too.
+    `is_awaited`: it is about to be read, so a token also waits for this table.
     """
 
     kinds: Sequence[str]
@@ -55,13 +54,13 @@ class TableSpec:
 
     @classmethod
     def by(cls, view: type[View]) -> TableSpec:
-        """Return what this code begins a table of a view with."""
+        """Return the specification by which this code begins a table of a view."""
         return cls(list(view.functions()), list(view.ranked))
 
 
 @dataclass(frozen=True)
 class Catalog:
-    """Which tables the views of a group have, by the name of the view.
+    """The tables of a group's views, by the name of the view.
 
     `begun_with` holds the TableSpec of each table, as stored.
     """
@@ -71,7 +70,7 @@ class Catalog:
 
     @classmethod
     def of(cls, copy: ViewCatalog | None) -> Catalog:
-        """Return what a copy of a group's catalog says; None: there is none yet."""
+        """Return the catalog in a stored copy; None: there is none yet."""
         return cls(copy.views, copy.begun_with or {}) if copy else cls({})
 
     def entry(self, view: type[View]) -> TableSet:
@@ -98,17 +97,17 @@ class Catalog:
         return version_of(self.views[view]["live"]) == RETIRED
 
     def tables(self, view: type[View]) -> list[str]:
-        """Return the tables that take what this version of the view contributes."""
+        """Return the tables that take contributions of this version of the view."""
         entry = self.entry(view)
-        known = [table for table in (entry.live, entry.building) if table]
-        return [table for table in known if is_fed(table, view)]
+        existing = [table for table in (entry.live, entry.building) if table]
+        return [table for table in existing if is_fed(table, view)]
 
     def is_fed(self, view: type[View]) -> bool:
-        """Return whether the table that is read takes what this version contributes."""
+        """Return whether the table that is read takes contributions of this version."""
         return is_fed(self.live(view), view)
 
     def spec(self, table: str) -> TableSpec | None:
-        """Return what a table was begun with; None: an older version of the app did not say."""
+        """Return a table's specification; None: an older version of the app stored none."""
         stored = self.begun_with.get(table)
         if stored is None:
             return None
@@ -117,15 +116,15 @@ class Catalog:
     def is_known(self, view: type[View], table: str) -> bool:
         """Return whether this code may backfill, write and swap in a table of a view.
 
-        It contributes what the table's version says, of all kinds of sources that the table has,
-        and ranks all that it ranks. Otherwise another version of the app has to do it.
+        Its version is the table's, and it has all kinds of sources and all ranked measures of the
+        table. Otherwise another version of the app has to do it.
         """
         spec = self.spec(table) or TableSpec((), ())
         has_all = {*view.functions()}.issuperset(spec.kinds)
         return is_fed(table, view) and has_all and {*view.ranked}.issuperset(spec.ranked)
 
     def awaited(self, view: type[View]) -> set[str]:
-        """Return the tables that must hold what a token stands for before it is satisfied."""
+        """Return the tables that must hold a token's changes before the token is satisfied."""
         entry = self.entry(view)
         spec = self.spec(entry.building) if entry.building else None
         return {
@@ -135,12 +134,12 @@ class Catalog:
 
     def downstream_of(self, view: type[View]) -> list[str]:
         """Return the views whose sources are this view's rows, also of those unknown here."""
-        found = []
+        downstream = []
         for name, stored in self.views.items():
             specs = [self.spec(table) for table in (stored["live"], stored["building"]) if table]
             if any(spec and view.name in spec.kinds for spec in specs):
-                found.append(name)
-        return found
+                downstream.append(name)
+        return downstream
 
     def is_gone(self, table: str) -> bool:
         """Return whether a table has been replaced; of views unknown here as well."""
@@ -199,5 +198,5 @@ def version_of(table: str) -> int:
 
 
 def is_fed(table: str, view: type[View]) -> bool:
-    """Return whether a table takes what this version of a view contributes."""
+    """Return whether a table takes contributions of this version of a view."""
     return version_of(table) == view.version

@@ -1,4 +1,4 @@
-"""How a catalog changes while tables come and go: each function returns the catalog after it."""
+"""Changes of a catalog as tables come and go: each function returns the changed catalog."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rollforward.materialized_views.view import View
 
 
 def with_view(catalog: Catalog, view: type[View]) -> Catalog:
-    """List a view; a new one with the table that it has by itself."""
+    """List a view; a new one with its empty first table."""
     if view.name in catalog.views:
         return catalog
     return _with_spec(with_tables(catalog, view), catalog.live(view), TableSpec.by(view))
@@ -33,7 +33,7 @@ def with_next(catalog: Catalog, view: type[View]) -> Catalog:
 def rebuilt(catalog: Catalog, name: str, view: type[View] | None) -> Catalog:
     """Begin the next table of a view whose sources are being replaced.
 
-    It does not go back to an older version: what a later version of the app reads, that one builds.
+    It does not go back to an older version: a later version of the app builds the table it reads.
     So does the one that knows the view, if this code does not (None).
     """
     if view is not None and version_of(catalog.live(view)) <= view.version:
@@ -58,14 +58,14 @@ def swapped(catalog: Catalog, view: type[View], table: str) -> Catalog:
 def delisted(catalog: Catalog, view: str, table: str) -> Catalog:
     """Forget a table that has been dropped."""
     entry = TableSet.of(catalog.views[view])
-    rest = [other for other in entry.dropping if other != table]
-    return _with_entry(catalog, view, replace(entry, dropping=rest))
+    remaining = [other for other in entry.dropping if other != table]
+    return _with_entry(catalog, view, replace(entry, dropping=remaining))
 
 
 def retired(catalog: Catalog, view: str) -> Catalog:
     """Drop all tables of a view.
 
-    What is read is an empty one that is never filled: the view may come back, and is rebuilt then.
+    Readers get an empty table that is never filled. A view that comes back is rebuilt then.
     """
     entry = TableSet.of(catalog.views[view])
     out = [table for table in (entry.live, entry.building) if table]
@@ -90,7 +90,7 @@ def _with_next(
 
 
 def _with_entry(catalog: Catalog, name: str, entry: TableSet) -> Catalog:
-    """Keep what is stored beside an entry, and the specs of the tables that are left."""
+    """Replace an entry's tables, keep its other stored fields and the specs of these tables."""
     views = {**catalog.views, name: {**catalog.views.get(name, {}), **asdict(entry)}}
     begun_with = {
         table: spec
@@ -101,5 +101,5 @@ def _with_entry(catalog: Catalog, name: str, entry: TableSet) -> Catalog:
 
 
 def _with_spec(catalog: Catalog, table: str, spec: TableSpec | None) -> Catalog:
-    known = {table: asdict(spec)} if spec else {}
-    return Catalog(catalog.views, {**catalog.begun_with, **known})
+    added = {table: asdict(spec)} if spec else {}
+    return Catalog(catalog.views, {**catalog.begun_with, **added})

@@ -58,7 +58,7 @@ class Contributor:
     def refresh(self, clients: Clients, sources: Sequence[Any]) -> None:
         """Contribute sources, as they are, to every table that does not have them yet.
 
-        What a view refuses of them is left as it is: the other views are not to wait for it.
+        A contribution that a view refuses stays unchanged, so that the other views need not wait.
         """
         writes = [(source.key, source) for source in sources]
         self.contribute(clients, writes, on_refusal=lambda tables: None)
@@ -68,35 +68,37 @@ class Contributor:
     ) -> ConsistencyToken:
         """Bring the markers of sources up to date; enqueue the updates that follow.
 
-        Everything that may refuse a source comes before the first write, so the caller may go on
-        in the same transaction. Markers come last: they name where their updates wait.
+        Every check that may refuse a source precedes the first write, so the caller may continue
+        in the same transaction. Markers are written last: they name the keys of waiting updates.
 
         Args:
             on_refusal: Called for each view that refuses a source; None: that is an error.
 
         Returns:
-            What there is to wait for, also for a table that readers do not see yet.
+            The updates to wait for, including those to a table that readers do not see yet.
         """
         identities = [identity(key) for key, _ in writes]
-        for each in identities:
-            check_name(each)
+        for source_id in identities:
+            check_name(source_id)
         *markers, copy = ndb.get_multi(
             [*map(marker_key, identities), self.catalogs.any_copy(clients)]
         )
         catalog = Catalog.of(copy)
         pending = self._pending()
         changes = [
-            self._plan(clients, catalog, each, source, pending.get(each, marker), on_refusal)
-            for each, (_, source), marker in zip(identities, writes, markers, strict=True)
+            self._plan(
+                clients, catalog, source_id, source, pending.get(source_id, marker), on_refusal
+            )
+            for source_id, (_, source), marker in zip(identities, writes, markers, strict=True)
         ]
         sent = self._enqueue(clients, changes)
         for change, (_, source) in zip(changes, writes, strict=True):
-            here = sent[source_name(change.source)]
-            pending[change.source] = change.save(clients, here, is_gone=source is None)
+            keys_by_tag = sent[source_name(change.source)]
+            pending[change.source] = change.save(clients, keys_by_tag, is_gone=source is None)
         return ConsistencyToken(
             frozenset(row for rows in sent.values() for row in rows.values()),
             frozenset(row for change in changes for row in change.earlier.values()),
-            self.definitions.frozen_tables(catalog, {each.kind() for each in identities}),
+            self.definitions.frozen_tables(catalog, {source_id.kind() for source_id in identities}),
         )
 
     def _pending(self) -> dict[Any, SourceMarker | None]:
@@ -117,21 +119,21 @@ class Contributor:
         change = MarkerUpdate(source_key, marker, clients.clock.now())
         contributed = self._contributed(catalog, source_key, source, on_refusal)
         # Only another version of the app can fill these, or their view refused the source.
-        others = [
+        retained = [
             table
             for table in change.before
             if table not in contributed and not catalog.is_gone(table)
         ]
         if source is None:  # To leave takes no function: any version leaves any table.
-            contributed.update((table, {}) for table in others)
-            others = []
-        change.set_contributions(contributed, retained=others, is_gone=catalog.is_gone)
+            contributed.update((table, {}) for table in retained)
+            retained = []
+        change.set_contributions(contributed, retained=retained, is_gone=catalog.is_gone)
         return change
 
     def _contributed(
         self, catalog: Catalog, source_key: Any, source: Any, on_refusal: OnRefusal | None
     ) -> dict[str, dict[str, dict[str, Value]]]:
-        """Return what a source contributes to each table that this code knows how to fill."""
+        """Return a source's contributions to each table that this code knows how to fill."""
         contributed: dict[str, dict[str, dict[str, Value]]] = {}
         for view in self.definitions.by_kind[source_key.kind()]:
             if tables := catalog.tables(view):
@@ -158,12 +160,12 @@ class Contributor:
             for where, update in change.updates():
                 updates[where].append(update)
         sent: dict[str, dict[str, str]] = defaultdict(dict)
-        now = naive_utc(clients.clock.now())
+        saved = naive_utc(clients.clock.now())
         for (table, row), many in updates.items():
             view = self.definitions.views.get(view_name(table))
             tag = f"{table}:{row}"
             for part in parts_of(many):
-                place = self.transport.send(clients, view, tag, part, now)
+                place = self.transport.send(clients, view, tag, part, saved)
                 for update in part:
                     sent[update.source][tag] = place
         return sent

@@ -1,4 +1,4 @@
-"""The views that this code declares for a group, and what they make of a source."""
+"""The views that this code declares for a group, and their contributions of a source."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ VIEW_ROW_KIND = "ViewRow"
 
 
 class UnknownTableError(Retry):
-    """A table is of another version of the app."""
+    """A table belongs to another version of the app."""
 
 
 class ViewDefinitions:
@@ -60,10 +60,10 @@ class ViewDefinitions:
 
     def downstream_of(self, view: type[View]) -> list[type[View]]:
         """Return the views whose sources are the rows of a view."""
-        return [each for each in self.views.values() if each.source is view]
+        return [candidate for candidate in self.views.values() if candidate.source is view]
 
     def rows_for(self, view: type[View], kind: str, source: Any) -> dict[str, dict[str, Value]]:
-        """Return what a source of a kind contributes to a view, as it is stored.
+        """Return the contributions of a source of a kind to a view, as stored.
 
         Raises:
             BadContributionError: no row can hold it, or the view's function fails.
@@ -98,7 +98,8 @@ class ViewDefinitions:
         view = self.views.get(view_name(table))
         if view is None or not catalog.is_known(view, table):
             raise UnknownTableError(
-                f"{table} is of another version of the app, which will come along"
+                f"{table} belongs to another version of the app; the task is retried until that "
+                "version takes it"
             )
         return view
 
@@ -109,7 +110,7 @@ class ViewDefinitions:
 
 
 def identity(key: Any) -> Any:
-    """Return what a source is known by: a row of a view has no table in its name."""
+    """Return the key that names a source: of a view's row, without its table."""
     if key.kind() == VIEW_ROW_KIND:
         table, _, row = key.id().partition(":")
         return ndb.Key(view_name(table), row)
@@ -123,4 +124,5 @@ def check_name(source: Any) -> None:
         BadContributionError: it does not.
     """
     if len(source_name(source)) > MAX_SOURCE_NAME_CHARS:
-        raise BadContributionError(f"the key of {source.kind()} is too long for a view")
+        limit = f"at most {MAX_SOURCE_NAME_CHARS:,} characters long as text"
+        raise BadContributionError(f"the key of {source.kind()} must be {limit}")

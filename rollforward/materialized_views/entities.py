@@ -1,16 +1,16 @@
-"""Views: rows that are derived from source entities, and what keeps them right.
+"""Entities of views: rows derived from source entities, and their markers.
 
 SourceMarker
-    Key: the source's key + ("SourceMarker", "m"). It goes through every save of its source: the
-    sequence of the last change, and what the source contributes to which rows of which tables. One
-    for all views. It outlives its source, so that one that is created again goes on counting; a TTL
-    policy on `forget_after` may delete it 60 days after that (docs/howto/declare-a-view.md). A
-    sequence begins at the time in microseconds, so that of a deleted marker is never used again.
+    Key: the source's key + ("SourceMarker", "m"). Every save of its source updates it: the sequence
+    of the last change, and the source's contributions to rows of tables. One for all views. It
+    outlives its source, so that a source created again continues its sequence; a TTL policy on
+    `forget_after` may delete it 60 days later (docs/howto/declare-a-view.md). A sequence begins at
+    the time in microseconds, so no sequence of a deleted marker is used twice.
     Queries: none. Growth: one row per source.
 
 ViewRow
     Key: "<table>:<row as JSON>". A table is one build of one view: "grades.1.3" is the third
-    build of its first version. What a visitor reads.
+    build of its first version. Visitors read these rows.
     Queries: ranges of keys. Growth: one row per group that has sources.
 
 RowMarker
@@ -39,7 +39,7 @@ _LAST = "\U0010ffff"
 
 
 class SourceMarker(ndb.Model):
-    """What the views know of one source."""
+    """The views' record of one source."""
 
     sequence = ndb.IntegerProperty(indexed=False, required=True)
     # {table: {row: [sequence, {measure: value}]}}
@@ -99,7 +99,7 @@ def rows_from(prefix: str) -> Any:
 
 
 def markers_of(row: Any, *, kind: str = "", after: Any = None) -> Any:
-    """Return the query for a row's markers, by key; those of one kind of source, if given."""
+    """Return the query for a row's markers, by key; only of one kind of source, if given."""
     key = RowMarker._key
     query = RowMarker.query(ancestor=row).order(key)
     if kind:

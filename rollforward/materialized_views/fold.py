@@ -1,6 +1,6 @@
-"""How a row takes updates: what is read for it, which of them change it, and how it is stored.
+"""Folding updates into a row: reading, deciding which updates change it, storing.
 
-What the row holds of a source afterwards, by what is stored when an update of it comes:
+The row's entry of a source afterwards, by the markers stored when an update of the source comes:
 
 | the row's marker of the source | the row holds afterwards |
 |---|---|
@@ -41,7 +41,7 @@ from rollforward.materialized_views.view import View
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What an apply has to know: the catalog, the row, its markers, and the sources' own."""
+    """The entities that an apply reads: the catalog, the row, its markers, the sources' markers."""
 
     catalog: ViewCatalog | None
     row: ViewRow | None
@@ -57,24 +57,24 @@ def read_for_apply(catalog: Any, key: Any, newest: Mapping[str, Update]) -> Snap
     """
     sources = list(newest)
     likely = [source for source in sources if newest[source].is_first]
-    own = [row_marker_key(key, source) for source in sources]
-    theirs = [marker_key(source_key(source)) for source in likely]
-    copy, row, *found = ndb.get_multi([catalog, key, *own, *theirs])
-    row_markers = dict(zip(sources, found[: len(sources)], strict=True))
-    source_markers = dict(zip(likely, found[len(sources) :], strict=True))
+    row_keys = [row_marker_key(key, source) for source in sources]
+    source_keys = [marker_key(source_key(source)) for source in likely]
+    copy, row, *markers = ndb.get_multi([catalog, key, *row_keys, *source_keys])
+    row_markers = dict(zip(sources, markers[: len(sources)], strict=True))
+    source_markers = dict(zip(likely, markers[len(sources) :], strict=True))
     unlikely = [
         source for source in sources if row_markers[source] is None and source not in source_markers
     ]
     if unlikely:
-        more = ndb.get_multi([marker_key(source_key(source)) for source in unlikely])
-        source_markers.update(zip(unlikely, more, strict=True))
+        unlikely_markers = ndb.get_multi([marker_key(source_key(source)) for source in unlikely])
+        source_markers.update(zip(unlikely, unlikely_markers, strict=True))
     return Snapshot(copy, row, row_markers, source_markers)
 
 
 def fold(
     row: ViewRow, newest: Mapping[str, Update], read: Snapshot, args: Apply
 ) -> dict[str, RowEntry | None]:
-    """Bring a row up to date; return what it holds now of each source that changed.
+    """Bring a row up to date; return its new entry for each source that changed.
 
     Raises:
         BadContributionError: it would have more measures than a row can hold.
@@ -114,15 +114,15 @@ def _from_update(update: Update) -> RowEntry | None:
 
 
 def _from_source_marker(source: str, marker: SourceMarker | None, args: Apply) -> RowEntry | None:
-    """Return what a source contributes to a row that has no marker of it.
+    """Return a source's entry for a row that has no marker of it.
 
     The source was never in this row, or has left it. Only the source's own marker can tell a new
     update from a stale one.
     """
     if marker is None:
         return None
-    known = marker.contributions.get(args.table, {}).get(args.row)
-    return RowEntry(source, known[0], known[1]) if known else None
+    stored = marker.contributions.get(args.table, {}).get(args.row)
+    return RowEntry(source, stored[0], stored[1]) if stored else None
 
 
 def put_row(view: type[View], row: ViewRow, changed: Mapping[str, RowEntry | None]) -> None:

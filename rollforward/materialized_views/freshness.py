@@ -1,4 +1,4 @@
-"""What a reader is told beside the rows: consistency tokens, freshness, and the rows' order."""
+"""Consistency tokens, the freshness of rows, and their order."""
 
 from __future__ import annotations
 
@@ -24,11 +24,12 @@ class TooLargeTokenError(ValueError):
 
 @dataclass(frozen=True)
 class ConsistencyToken:
-    """What there is to wait for after a save. Give it to a reader who must see at least this.
+    """The updates to wait for after a save. Give it to a reader who must see at least this save.
 
-    `updates`: the keys of those that this save has sent. `earlier`: of those of earlier changes of
-    the same sources, which may be in flight still. `frozen_tables`: those that are read and do not
-    take the change, since another version of their view built them, until they are replaced.
+    `updates`: the keys of updates that this save has sent. `earlier`: the keys of updates of
+    earlier changes of the same sources, which may still be in flight. `frozen_tables`: tables that
+    readers see and that do not take the change until they are replaced, since another version of
+    their view built them.
     """
 
     updates: frozenset[str] = frozenset()
@@ -37,7 +38,7 @@ class ConsistencyToken:
 
     @classmethod
     def of_all(cls, tokens: Sequence[ConsistencyToken]) -> ConsistencyToken:
-        """Return one for what several stand for."""
+        """Return one token for the changes of several."""
         every = [(token.updates, token.earlier, token.frozen_tables) for token in tokens]
         return cls(*(frozenset().union(*parts) for parts in zip(*every, strict=True)))
 
@@ -68,7 +69,7 @@ class ConsistencyToken:
         frozen = frozenset(part for part in parts if re.fullmatch(TABLE, part))
         updates = frozenset(parts) - frozen
         if len(updates) > MAX_LISTED:
-            raise TooLargeTokenError(f"a token names at most {MAX_LISTED:,} changes")
+            raise TooLargeTokenError(f"a token must name at most {MAX_LISTED:,} changes")
         for row in updates:
             check_update_key(row)
         return cls(updates, frozen_tables=frozen)
@@ -76,7 +77,7 @@ class ConsistencyToken:
 
 @dataclass(frozen=True)
 class Freshness:
-    """How far a row, or a view, is behind its sources.
+    """The lag of a row, or a view, behind its sources.
 
     `newest_s`: the age of the newest change it holds, None if it holds none. `oldest_s`: the age
     of the oldest change that it does not hold yet, 0 if it holds all. `waiting`: how many changes
@@ -93,7 +94,7 @@ class Freshness:
 
 @dataclass(frozen=True)
 class Reading:
-    """Rows, and how fresh they are. `is_satisfied`: they hold what the token stands for."""
+    """Rows, and how fresh they are. `is_satisfied`: they hold the token's changes."""
 
     rows: Sequence[Row]
     freshness: Freshness
@@ -103,7 +104,7 @@ class Reading:
 def freshness_of(
     clients: Clients, waiting: Sequence[Any], applied: Sequence[datetime.datetime]
 ) -> Freshness:
-    """Return how fresh rows are, by the keys of what waits and the newest save in each row."""
+    """Return how fresh rows are, by the keys of pending updates and the newest save in each row."""
     now = naive_utc(clients.clock.now())
     ages = [(now - saved_at(key)).total_seconds() for key in waiting]
     return Freshness(
@@ -123,18 +124,18 @@ def row_order(row: Row) -> tuple[Any, ...]:
 
 def count_distinct(prefix: str) -> int:
     """Return how many different ranks begin with a prefix, read in pages."""
-    count, after = 0, prefix
+    count, cursor = 0, prefix
     while True:
-        page = _distinct_after(prefix, after)
+        page = _distinct_after(prefix, cursor)
         count += len(page)
         if len(page) < MAX_LISTED:
             return count
-        after = page[-1]
+        cursor = page[-1]
 
 
-def _distinct_after(prefix: str, after: str) -> list[str]:
+def _distinct_after(prefix: str, cursor: str) -> list[str]:
     """Return the next different ranks of a row after one of them."""
-    query = RowMarker.query(RowMarker.ranks > after, RowMarker.ranks < prefix + "\U0010ffff")
+    query = RowMarker.query(RowMarker.ranks > cursor, RowMarker.ranks < prefix + "\U0010ffff")
     page = query.order(RowMarker.ranks).fetch(
         MAX_LISTED, projection=["ranks"], distinct_on=["ranks"]
     )

@@ -1,4 +1,4 @@
-"""Groups of views: what a caller saves through, and reads from."""
+"""Groups of views: callers save sources through them and read rows from them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from rollforward.tasks.declaration import Task
 
 @dataclass(frozen=True)
 class Internals:
-    """What a group is made of; its maintenance works with the same parts."""
+    """The parts of a group, which its maintenance shares."""
 
     definitions: ViewDefinitions
     catalogs: CatalogStore
@@ -46,7 +46,7 @@ class ViewGroup(ViewReader):
 
         Args:
             group: Names their catalog and their task.
-            queue: Where their updates travel.
+            queue: The queue of their updates.
             fan_in_s: How long updates of a row of a fan-in view gather before they are applied.
 
         Raises:
@@ -70,7 +70,7 @@ class ViewGroup(ViewReader):
         return self._internals.definitions.claims()
 
     def save(self, clients: Clients, *sources: Any) -> ConsistencyToken:
-        """Save sources with everything that follows from it; return what was set going.
+        """Save sources with everything that follows; return a token of the updates sent.
 
         Raises:
             BadContributionError: a view cannot take a source; nothing was saved.
@@ -82,7 +82,7 @@ class ViewGroup(ViewReader):
         return self._transact(clients, [(source.key, source) for source in sources])
 
     def delete(self, clients: Clients, *keys: Any) -> ConsistencyToken:
-        """Delete sources with everything that follows from it; return what was set going."""
+        """Delete sources with everything that follows; return a token of the updates sent."""
         return self._transact(clients, [(key, None) for key in keys])
 
     def _transact(self, clients: Clients, writes: Sequence[tuple[Any, Any]]) -> ConsistencyToken:
@@ -100,7 +100,7 @@ class ViewGroup(ViewReader):
             ValueError: a source has no key: chosen here, it would be another one in each try.
         """
         if not all(source.key and source.key.id() for source in sources):
-            raise ValueError("a source that is saved in a transaction has a key before it")
+            raise ValueError("a source that is saved in a transaction must have a complete key")
         writes = [(source.key, source) for source in sources]
         return self._internals.contributor.save(clients, writes)
 
@@ -126,7 +126,7 @@ def check_groups(groups: Sequence[ViewGroup]) -> None:
     """Check that groups of views share nothing.
 
     Raises:
-        TypeError: they do, and each would overwrite what the other one keeps of it.
+        TypeError: they do, and each would overwrite the other one's markers.
     """
     owners: dict[str, str] = {}
     for views in groups:

@@ -1,4 +1,4 @@
-"""Source markers: what one change of a source makes of its marker, and which rows it changes."""
+"""Source markers: the marker after one change of its source, and the updates for its rows."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ FORGET_AFTER = datetime.timedelta(days=60)
 class PendingMarkers:
     """The markers that the body of a transaction has put, in the try at hand.
 
-    Reads in a transaction show what was there before it: a source that is saved once more in the
-    same body goes on from here.
+    Reads in a transaction do not show its own writes, so a source that is saved again in the same
+    body continues from here.
     """
 
     markers: dict[Any, SourceMarker | None] = field(default_factory=dict)
@@ -37,14 +37,14 @@ class PendingMarkers:
         self.markers.clear()
 
     def on_commit(self) -> None:
-        """Do nothing: no later save goes on from here."""
+        """Do nothing: no later save reads this."""
 
     def on_give_up(self) -> None:
-        """Do nothing: no later save goes on from here."""
+        """Do nothing: no later save reads this."""
 
 
 class MarkerUpdate:
-    """What becomes of one source's marker: first its contributions are set, then it is saved."""
+    """A change of one source's marker: first its contributions are set, then it is saved."""
 
     def __init__(self, source: Any, marker: SourceMarker | None, now: datetime.datetime) -> None:
         """Begin with a source's marker; None: it has none, or none any more.
@@ -69,41 +69,41 @@ class MarkerUpdate:
         retained: Sequence[str],
         is_gone: Callable[[str], bool],
     ) -> None:
-        """Set what the source contributes to each table from now on.
+        """Set the source's contributions to each table from now on.
 
         Args:
-            retained: Tables to which it contributes what it did before.
-            is_gone: Whether a table has been replaced. What was sent to it is dropped.
+            retained: Tables whose contributions stay as they were.
+            is_gone: Whether a table has been replaced. Its updates in flight are forgotten.
 
         Raises:
             BadContributionError: the marker cannot hold it.
         """
-        after = {table: self.before[table] for table in retained}
+        entries = {table: self.before[table] for table in retained}
         for table, rows in contributed.items():
-            after[table] = self._changed(table, rows)
-        self.after = {table: rows for table, rows in after.items() if rows}
+            entries[table] = self._changed(table, rows)
+        self.after = {table: rows for table, rows in entries.items() if rows}
         self.earlier = {
             tag: row for tag, row in self.earlier.items() if not is_gone(tag.partition(":")[0])
         }
         self._check_size()
 
     def _changed(self, table: str, rows: Mapping[str, Mapping[str, Value]]) -> dict[str, list[Any]]:
-        """Return what the marker says of a table's rows; note an update for each that changes."""
-        known = self.before.get(table, {})
-        after = {
-            row: self._entry(table, row, dict(measures), known.get(row))
+        """Return the marker's entries for a table's rows; note an update for each changed row."""
+        stored = self.before.get(table, {})
+        entries = {
+            row: self._entry(table, row, dict(measures), stored.get(row))
             for row, measures in rows.items()
         }
-        for row in known.keys() - rows.keys():
+        for row in stored.keys() - rows.keys():
             self._add_update(table, row, None, is_first=False)
-        return after
+        return entries
 
     def _entry(
-        self, table: str, row: str, measures: dict[str, Value], known: Sequence[Any] | None
+        self, table: str, row: str, measures: dict[str, Value], stored: Sequence[Any] | None
     ) -> list[Any]:
-        if known is not None and _is_same(known[1], measures):
-            return list(known)
-        self._add_update(table, row, measures, is_first=known is None)
+        if stored is not None and _is_same(stored[1], measures):
+            return list(stored)
+        self._add_update(table, row, measures, is_first=stored is None)
         return [self.sequence, measures]
 
     def _add_update(
@@ -129,7 +129,7 @@ class MarkerUpdate:
         """Store the marker, if it says anything new; return it as it is now.
 
         Args:
-            sent: The outbox rows that this change has set going, by tag: `earlier` is the rest.
+            sent: The outbox rows that this change has created, by tag.
         """
         self.earlier = {tag: row for tag, row in self.earlier.items() if tag not in sent}
         was_gone = self.marker is not None and self.marker.forget_after is not None
@@ -151,10 +151,10 @@ class MarkerUpdate:
     def _remembered(self) -> dict[str, str]:
         """Return the earlier ones that the next token has to name: of rows it left, the last."""
         inside = {f"{table}:{row}" for table, rows in self.after.items() for row in rows}
-        left = [tag for tag in self.earlier if tag not in inside][:-MAX_LEFT]
-        return {tag: row for tag, row in self.earlier.items() if tag not in left}
+        dropped = [tag for tag in self.earlier if tag not in inside][:-MAX_LEFT]
+        return {tag: row for tag, row in self.earlier.items() if tag not in dropped}
 
 
-def _is_same(known: Measures, measures: Measures) -> bool:
+def _is_same(stored: Measures, measures: Measures) -> bool:
     """Return whether two contributions are the same, 1 and 1.0 not being."""
-    return known == measures and all(type(known[name]) is type(measures[name]) for name in known)
+    return stored == measures and all(type(stored[name]) is type(measures[name]) for name in stored)

@@ -1,4 +1,4 @@
-"""Reading views: rows with their freshness, tokens to wait for, ranks, members, what waits."""
+"""Reading views: rows with their freshness, tokens to wait for, ranks, members, pending updates."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ class ViewReader:
     def was_saved(self, key: Any) -> bool:
         """Return whether a source was ever saved through the group, also if it is deleted by now.
 
-        It is known by its marker: a source that never contributed anything has none, and a TTL
-        policy may delete that of a deleted source. In a transaction this reads as part of it.
+        Its marker shows it. A source that never contributed anything has no marker, and a TTL
+        policy may delete the marker of a deleted source. In a transaction this reads as part of it.
         """
         return marker_key(key).get() is not None
 
@@ -82,7 +82,7 @@ class ViewReader:
         """Return a view's rows, in the order of their names, and how fresh they are.
 
         Args:
-            at_least: Wait, up to timeout_s, until the rows hold what this token stands for.
+            at_least: Wait, up to timeout_s, until the rows hold this token's changes.
             prefix: Only rows whose names are tuples that begin with these parts.
             limit: Rows to return: of more, those whose stored names come first.
         """
@@ -90,10 +90,10 @@ class ViewReader:
         kind, beginning = kind_of(view.source), prefix_text(prefix)
 
         def look(table: str) -> tuple[Any, Any]:
-            # What waits is read first: so each change is seen as waiting or in a row, or both.
-            first = f"{table}:{beginning}"
-            waiting = waiting_for_rows(view, first, MAX_LISTED + 1)
-            return waiting, rows_from(first).fetch(limit)
+            # Pending updates are read first, so each change is seen waiting or in a row, or both.
+            key_prefix = f"{table}:{beginning}"
+            waiting = waiting_for_rows(view, key_prefix, MAX_LISTED + 1)
+            return waiting, rows_from(key_prefix).fetch(limit)
 
         while True:
             token = at_least or ConsistencyToken()
@@ -101,9 +101,9 @@ class ViewReader:
             catalog, (waiting, entities) = self._seen(view, look)
             if table in (None, catalog.live(view)):
                 break  # Else it was swapped in after the token was judged.
-        found = [Row.of(entity, kind) for entity in entities]
-        rows = sorted((row for row in found if row.count), key=row_order)
-        freshness = freshness_of(clients, waiting, [row.applied for row in found])
+        candidates = [Row.of(entity, kind) for entity in entities]
+        rows = sorted((row for row in candidates if row.count), key=row_order)
+        freshness = freshness_of(clients, waiting, [row.applied for row in candidates])
         return Reading(rows, _with_frozen(freshness, catalog, view), is_satisfied)
 
     def row(self, view: type[View], name: RowName) -> Row | None:
@@ -122,7 +122,7 @@ class ViewReader:
     def rows_after(self, view: type[View], after: RowName | None, limit: int) -> list[Row]:
         """Return the rows behind one (None: the first ones) in the order of their stored names.
 
-        Also those that no source is in any more: so the last one is where to go on.
+        It includes rows without sources, so the last one is always the cursor of the next call.
         """
 
         def look(table: str) -> Any:
@@ -200,7 +200,7 @@ class ViewReader:
     def is_waiting(
         self, view: type[View], min_count: int = 1, *, prefix: tuple[str | int, ...] = ()
     ) -> bool:
-        """Return whether at least so many updates wait."""
+        """Return whether at least `min_count` updates wait."""
         beginning = prefix_text(prefix)
         waiting = self._of_live(
             view, lambda table: waiting_for_rows(view, f"{table}:{beginning}", min_count)
@@ -231,18 +231,18 @@ class ViewReader:
     def _of_ranks(
         self, view: type[View], name: RowName, measure: str, look: Callable[[str], T]
     ) -> T:
-        """Return what a look at a row's ranks by one measure finds, in the table that is read."""
+        """Return the result of a look at a row's ranks by one measure."""
         if measure not in view.ranked:
             raise LookupError(f"{view.name} does not rank {measure}")
         text = row_text(name)
         return self._of_live(view, lambda table: look(rank_prefix(row_key(table, text), measure)))
 
     def _of_live(self, view: type[View], look: Callable[[str], T]) -> T:
-        """Return what a look at the table that is read finds."""
+        """Return the result of a look at the table that is read."""
         return self._seen(view, look)[1]
 
     def _seen(self, view: type[View], look: Callable[[str], T]) -> tuple[Catalog, T]:
-        """Return what a look at the table that is read finds, and the catalog that names it.
+        """Return the result of a look at the table that is read, and the catalog that names it.
 
         The table was read from before the look until after it: if it has been replaced meanwhile,
         the look may have met rows that are going, and another one is taken at the next table.
@@ -250,10 +250,10 @@ class ViewReader:
         catalog = self.catalog()
         while True:
             table = catalog.live(view)
-            found = look(table)
+            result = look(table)
             catalog = self.catalog()
             if catalog.live(view) == table:
-                return catalog, found
+                return catalog, result
 
     def _wait_until(
         self,
@@ -268,8 +268,8 @@ class ViewReader:
         """
         frozen = [t for t in token.frozen_tables if view is None or view_name(t) == view.name]
         while True:
-            left = left_of(token.rows)
-            tables = {each.tag.partition(":")[0] for each in left}.union(frozen)
+            pending = left_of(token.rows)
+            tables = {update.tag.partition(":")[0] for update in pending}.union(frozen)
             if not tables:
                 return True, None
             catalog = self.catalog()

@@ -1,12 +1,11 @@
-"""Rebuilding views: from their sources, beside the table that is read.
+"""Rebuilding views from their sources, into a second table.
 
-`rebuild` begins a new table. From that commit on every save contributes to it, too: saves
-read the catalog in their own transaction. What was saved before is walked through once
-(backfill). A second walk (catch up) waits until all that was contributed is applied. From then on
-tokens wait for the new table, too, and a third walk (confirm) waits until all that was saved before
-that is applied: no token that was satisfied is unsatisfied by the swap. Then one commit makes the
-new table the one that is read, and the old one is dropped. Writes go on meanwhile, and readers see
-the old table until they see the new one.
+`rebuild` begins a new table. From that commit on every save contributes to it, too, since saves
+read the catalog in their own transaction. A first walk contributes the earlier sources (backfill).
+A second walk (catch up) waits until all contributions are applied. From then on tokens wait for the
+new table, too. A third walk (confirm) waits until all earlier saves are applied, so the swap
+unsatisfies no token. Then one commit makes the new table the one that is read, and the old one is
+dropped. Writes continue throughout, and readers see the old table until the swap.
 
 Lost on failure: nothing. Each step is done again by the sweep if the worker that began it died.
 
@@ -17,7 +16,7 @@ verify. GET /cron/materialized-views/sweep.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -62,7 +61,7 @@ NOT_BUILT = "its table is not being built any more"
 
 @dataclass(frozen=True)
 class BuildStatus:
-    """How far the table is that is being built. `phase`: "backfill", "catch-up" or "failed".
+    """Progress of the table being built. `phase`: "backfill", "catch-up" or "failed".
 
     `waiting`: sources that are looked at again, since a change of theirs is in flight.
     """
@@ -82,7 +81,7 @@ class ViewMaintenance:
         """Make the jobs of a group; list them with the app's.
 
         Args:
-            queue: Where they walk. Their updates travel with all others.
+            queue: The queue of their walks. Their updates travel with all others.
         """
         self.views = views
         parts = views._internals
@@ -105,8 +104,8 @@ class ViewMaintenance:
         self.drop = self._job(queue, DROP, apply=_drop, on_finished=self._dropped)
         self.jobs = [self.backfill, self.catch_up, self.drop, self._verifier.job]
 
-    def _job(self, queue: str, step: str, **how: Any) -> Job[Walk, Any]:
-        return Job(f"views-{self.views.group}-{step}", queue, Walk, self._walks.items, **how)
+    def _job(self, queue: str, step: str, **options: Any) -> Job[Walk, Any]:
+        return Job(f"views-{self.views.group}-{step}", queue, Walk, self._walks.items, **options)
 
     # What a caller asks for
 
@@ -139,16 +138,16 @@ class ViewMaintenance:
         )
 
     def retire(self, clients: Clients, view: str) -> None:
-        """Let go of a view that was taken out of the code: its tables are dropped.
+        """Drop the tables of a view that was taken out of the code.
 
-        What waits for them ends when it is delivered next.
+        Updates waiting for them end at their next delivery.
 
         Args:
             view: Its name, as the sweep warns of it.
 
         Raises:
             ValueError: this code has the view.
-            LookupError: there is no such view in the catalog.
+            LookupError: the catalog has no view of this name.
         """
         if view in self.views.views:
             raise ValueError(f"{view} is in the code: take it out and deploy that first")
@@ -162,7 +161,7 @@ class ViewMaintenance:
         self._verifier.verify(clients, view, verify_id)
 
     def verification(self, clients: Clients, view: type[View], verify_id: str) -> Verification:
-        """Return what a verification has found so far.
+        """Return the findings of a verification so far.
 
         Raises:
             UnknownRunError: it was not begun.
@@ -172,23 +171,23 @@ class ViewMaintenance:
     # The steps of a build
 
     def sweep(self, clients: Clients) -> int:
-        """Go on with what is being built or dropped; return how many views that is.
+        """Continue the builds and drops of tables; return how many views are busy.
 
-        A view that is new is listed: a later version of it knows then that it has a table. The
-        sweep warns of a view that this code does not know: what waits for it never ends by itself.
-        What fails is left to the next sweep, and stops none of the others.
+        New views are listed, so that later versions know of their tables. The sweep warns of views
+        unknown to this code, because updates waiting for them never end on their own. A failed step
+        is left to the next sweep and stops none of the others.
         """
         catalog = self._catalogs.read()
-        known = self.views.views
+        views = self.views.views
         acts: list[Callable[[], Any]] = []
-        if not known.keys() <= catalog.views.keys():
+        if not views.keys() <= catalog.views.keys():
             acts.append(lambda: transact(self._tables.list_views))
-        busy = [v for v in known.values() if catalog.building(v) or catalog.dropping(v.name)]
+        busy = [v for v in views.values() if catalog.building(v) or catalog.dropping(v.name)]
         acts += [partial(self.advance, clients, view) for view in busy]
-        others = catalog.views.keys() - known.keys()
-        for other in others:
+        unknown = catalog.views.keys() - views.keys()
+        for other in unknown:
             acts += self._drops(clients, catalog, other)
-        if strangers := sorted(view for view in others if not catalog.is_retired(view)):
+        if strangers := sorted(view for view in unknown if not catalog.is_retired(view)):
             log.warning("not in this version: %s; taken out for good, `retire` it", strangers)
         try:
             _each(acts)
@@ -221,11 +220,11 @@ class ViewMaintenance:
         if not self._is_done(clients, walks, CONFIRM):
             return
         if transact(lambda: self._tables.swap(view, table)):
-            each = (view, *self._definitions.downstream_of(view))
-            _each([partial(self.advance, clients, one) for one in each])
+            affected = (view, *self._definitions.downstream_of(view))
+            _each([partial(self.advance, clients, one) for one in affected])
 
     def _is_done(self, clients: Clients, walks: Sequence[Walk], step: str) -> bool:
-        """Return whether all walks of a step have ended well; begin those that have not begun."""
+        """Return whether all walks of a step have ended well; begin the others."""
         runs = runs_of(clients, walks, step)
         if len(runs) < len(walks):
             for walk in walks:
@@ -256,15 +255,15 @@ class ViewMaintenance:
         """Contribute sources to the table, in the page's transaction.
 
         Raises:
-            Retry: another version of the app fills the table: it will come along.
+            Retry: another version of the app fills the table, and will take the task.
         """
         view = self.views.views[walk.view]
         catalog = self._catalogs.read_any(clients)
         if catalog.building(view) != walk.table:
-            # A walk over rows that have been replaced would bring back what they said.
+            # A walk over replaced rows would bring back their old contributions.
             return [RefusedItemError(NOT_BUILT)] * len(items)
         if not catalog.is_known(view, walk.table):
-            raise Retry(f"{walk.table} is of another version of the app")
+            raise Retry(f"{walk.table} belongs to another version of the app")
         sources = ndb.get_multi([item.key for item in items])
         refusals = [
             self._definitions.refusal(view, source) if source else None for source in sources
@@ -281,22 +280,24 @@ class ViewMaintenance:
         if self._catalogs.read().building(self.views.views[walk.view]) != walk.table:
             return [RefusedItemError(NOT_BUILT)] * len(items)
         identities = [identity(item.key) for item in items]
-        markers = ndb.get_multi([marker_key(each) for each in identities])
-        # Of each item: the sequence that it should have, by the key of its marker in each row.
-        wanted = [
+        markers = ndb.get_multi([marker_key(source) for source in identities])
+        # For each item its expected sequence, by the key of its marker in each row.
+        expected = [
             {
-                row_marker_of(walk.table, row, each): sequence
+                row_marker_of(walk.table, row, source): sequence
                 for row, (sequence, _) in contributions_of(marker, walk.table).items()
             }
-            for each, marker in zip(identities, markers, strict=True)
+            for source, marker in zip(identities, markers, strict=True)
         ]
-        keys = [key for each in wanted for key in each]
-        found = dict(zip(keys, ndb.get_multi(keys), strict=True))
+        keys = [key for sequences in expected for key in sequences]
+        stored = dict(zip(keys, ndb.get_multi(keys), strict=True))
         return [
             None
-            if all(found[key] and found[key].sequence >= since for key, since in each.items())
+            if all(
+                stored[key] and stored[key].sequence >= since for key, since in sequences.items()
+            )
             else DeferredItemError("its update waits")
-            for each in wanted
+            for sequences in expected
         ]
 
     def _walked(self, clients: Clients, walk: Walk) -> None:
@@ -310,13 +311,21 @@ class ViewMaintenance:
         transact(lambda: self._tables.delist(walk.view, walk.table))
 
 
+def _holds(stored: Mapping[Any, Any], expected: Mapping[Any, int]) -> bool:
+    """Return whether all markers are at their expected sequence, or a later one."""
+    return all(
+        stored[key] is not None and stored[key].sequence >= sequence
+        for key, sequence in expected.items()
+    )
+
+
 def _drop(clients: Clients, walk: Walk, items: Sequence[Any]) -> Sequence[ItemError | None]:
     ndb.delete_multi([item.key for item in items])
     return [None] * len(items)
 
 
 def sweep_all(clients: Clients, groups: Sequence[ViewMaintenance]) -> int:
-    """Go on with the tables of some groups; return how many are busy. One that fails stops none."""
+    """Continue the builds of some groups; return how many are busy. One that fails stops none."""
     results = run_each(
         (f"the sweep of the views of {group.views.group} failed", partial(group.sweep, clients))
         for group in groups
@@ -326,7 +335,7 @@ def sweep_all(clients: Clients, groups: Sequence[ViewMaintenance]) -> int:
 
 
 def _each(acts: Sequence[Callable[[], Any]]) -> None:
-    """Do all of some acts, whichever of them fail: what is broken is left to the next sweep.
+    """Do all of some acts, whichever of them fail; failed ones are left to the next sweep.
 
     Raises:
         google.api_core.exceptions.GoogleAPIError: a service was unavailable; raised after the last.

@@ -1,7 +1,7 @@
-"""Rows of views: what a source contributes to them, and what they add up to.
+"""Rows of views: the contributions of their sources, and the sums.
 
-All arithmetic is exact: whole numbers, and fractions for floats. So a row depends on
-which changes it holds and never on the order in which they came.
+All arithmetic is exact: whole numbers, and fractions for floats. So a row depends on the set of
+its changes and never on their order.
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ def row_text(name: RowName) -> str:
     """
     parts = name if isinstance(name, tuple) else (name,)
     if not parts or not all(type(part) in (str, int) for part in parts):
-        raise BadContributionError(f"a row's name is a text, a number or a tuple, not {name!r:.60}")
+        raise BadContributionError(f"row name must be a str, an int or a tuple, got {name!r:.60}")
     if any(isinstance(part, int) and part.bit_length() > 8 * MAX_ROW_BYTES for part in parts):
-        raise BadContributionError("a row's name is a number of too many digits")
+        raise BadContributionError(f"row name must be at most {8 * MAX_ROW_BYTES:,} bits long")
     text = json.dumps(name, ensure_ascii=False, separators=(",", ":"))
-    _check_whole("a row's name", text)
+    _check_whole("row name", text)
     size = len(text.encode())
     if size > MAX_ROW_BYTES:
-        raise BadContributionError(f"a row's name has at most {MAX_ROW_BYTES} bytes, not {size}")
+        raise BadContributionError(f"row name must be at most {MAX_ROW_BYTES} bytes, got {size}")
     return text
 
 
@@ -76,7 +76,7 @@ def row_name(text: str) -> RowName:
 
 
 def prefix_text(parts: tuple[str | int, ...]) -> str:
-    """Return what the stored names of all tuples that begin with some parts begin with.
+    """Return the common prefix of the stored names of tuples that begin with some parts.
 
     >>> prefix_text(("a", 1))
     '["a",1,'
@@ -92,51 +92,54 @@ def checked(
     """Return contributions as they are stored.
 
     Args:
-        max_bytes: What can travel to one row, as JSON.
+        max_bytes: Limit of one row's measures, as JSON.
 
     Raises:
         BadContributionError: something in them cannot be stored, added up or ranked.
     """
     if len(contributions) > MAX_ROWS:
-        raise BadContributionError(f"a source contributes to at most {MAX_ROWS} rows of a view")
+        limit = f"a source must contribute to at most {MAX_ROWS} rows of a view"
+        raise BadContributionError(f"{limit}, got {len(contributions)}")
     stored = {row_text(row): dict(measures) for row, measures in contributions.items()}
     for measures in stored.values():
         if len(measures) > MAX_MEASURES:
-            raise BadContributionError(f"a row has at most {MAX_MEASURES} measures")
+            limit = f"a row must have at most {MAX_MEASURES} measures"
+            raise BadContributionError(f"{limit}, got {len(measures)}")
         for measure, value in measures.items():
             if type(measure) is not str:
-                raise BadContributionError(f"a measure's name is a text, not {measure!r:.60}")
-            _check_whole("a measure's name", measure)
+                raise BadContributionError(f"measure name must be a str, got {measure!r:.60}")
+            _check_whole("measure name", measure)
             if len(measure) > MAX_MEASURE_CHARS:
                 limit = f"at most {MAX_MEASURE_CHARS} characters"
-                raise BadContributionError(f"a measure's name has {limit}, not {len(measure)}")
+                raise BadContributionError(f"measure name must be {limit}, got {len(measure)}")
             _check(measure, value, is_ranked=measure in ranked)
         size = len(json.dumps(measures, ensure_ascii=False).encode())
         if size > max_bytes:
             raise BadContributionError(
-                f"its measures for a row are {size:,} bytes, at most {max_bytes:,} travel"
+                f"the measures for a row must be at most {max_bytes:,} bytes, got {size:,}"
             )
     return stored
 
 
 def _check(measure: str, value: Value, *, is_ranked: bool) -> None:
     if type(value) not in (int, float, str):
-        raise BadContributionError(f"{measure} is a number or a text, not {value!r:.60}")
+        raise BadContributionError(f"{measure} must be a number or a str, got {value!r:.60}")
     if isinstance(value, str):
         if len(value) > MAX_TEXT_CHARS:
-            raise BadContributionError(f"{measure} has at most {MAX_TEXT_CHARS} characters")
+            limit = f"at most {MAX_TEXT_CHARS} characters"
+            raise BadContributionError(f"{measure} must be {limit}, got {len(value)}")
         _check_whole(measure, value)
     elif not -MAX_ABS_VALUE <= value <= MAX_ABS_VALUE:  # Not a number is neither.
         raise BadContributionError(
-            f"{measure} lies between -{MAX_ABS_VALUE:g} and {MAX_ABS_VALUE:g}"
+            f"{measure} must be between -{MAX_ABS_VALUE:g} and {MAX_ABS_VALUE:g}, got {value:g}"
         )
     elif is_ranked and abs(value) > MAX_SAFE_INTEGER:
-        raise BadContributionError(f"{measure} is ranked, and {value} is beyond 2**53")
+        raise BadContributionError(f"{measure} is ranked and must be within 2**53, got {value}")
 
 
-def _check_whole(what: str, text: str) -> None:
+def _check_whole(label: str, text: str) -> None:
     if has_unpaired_surrogate(text):
-        raise BadContributionError(f"{what} contains an unpaired surrogate")
+        raise BadContributionError(f"{label} contains an unpaired surrogate")
 
 
 def ranks_of(measures: Measures, ranked: Mapping[str, str]) -> list[str]:
@@ -166,7 +169,7 @@ def empty_row(key: Any) -> ViewRow:
 
 @dataclass(frozen=True)
 class RowEntry:
-    """A source in a row: a change of it, and what it contributes since then."""
+    """A source in a row: a change of the source, and its contribution since then."""
 
     source: str
     sequence: int
@@ -202,23 +205,23 @@ def _add(row: ViewRow, entry: RowEntry, sign: int) -> None:
 
 
 def _without_zero(name: str, counts: Mapping[str, int], count: int) -> dict[str, int]:
-    rest = {kind: known for kind, known in counts.items() if kind != name}
-    return {**rest, name: count} if count else rest
+    others = {kind: number for kind, number in counts.items() if kind != name}
+    return {**others, name: count} if count else others
 
 
 def _summed(
     sums: Mapping[str, Sequence[Any]], measure: str, value: int | Fraction, sign: int
 ) -> dict[str, Any]:
     many, total, squares = sums.get(measure, (0, 0, 0))
-    rest = {name: known for name, known in sums.items() if name != measure}
+    remaining = {name: stored for name, stored in sums.items() if name != measure}
     if many + sign == 0:
-        return rest
+        return remaining
     changed = [
         many + sign,
         _stored(_loaded(total) + sign * value),
         _stored(_loaded(squares) + sign * value * value),
     ]
-    return {**rest, measure: changed}
+    return {**remaining, measure: changed}
 
 
 def _number(value: float) -> int | Fraction:

@@ -1,6 +1,6 @@
 """The life of a table: begun, awaited, swapped in, dropped. Each step is one commit of the catalog.
 
-Whatever these methods do stands in the transaction of the caller.
+These methods run in the transaction of the caller.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Tables:
     walks: Walks
 
     def list_views(self) -> None:
-        """List the views that are new, each with the table it has by itself."""
+        """List the views that are new, each with its empty first table."""
         catalog = self.catalogs.read()
         for view in self.definitions.views.values():
             catalog = changes.with_view(catalog, view)
@@ -40,8 +40,7 @@ class Tables:
         """
         catalog = self.catalogs.read()
         building = catalog.building(view)
-        # What another version of the app builds this code could not backfill, or not with all that
-        # it has.
+        # This code could not backfill a table of another version of the app, or not completely.
         is_ours = building is not None and _is_ours(catalog, view, building)
         if building is not None and is_ours and building != given_up:
             return building
@@ -58,15 +57,14 @@ class Tables:
     def swap(self, view: type[View], table: str) -> bool:
         """Let a table be the one that is read; False: it is not.
 
-        Whether its walks have ended is read here once more: exactly those that it was begun with.
-        The rebuild of the views downstream begins in the same commit: their sources are other rows
-        now.
+        This reads again whether all walks of the table's specification have ended. The rebuild of
+        the views downstream begins in the same commit, because their sources are now other rows.
         """
         catalog = self.catalogs.read()
         if catalog.building(view) != table or not self.has_ended(catalog, view, table):
             return False
         catalog = changes.swapped(catalog, view, table)
-        ours = {each.name: each for each in self.definitions.downstream_of(view)}
+        ours = {below.name: below for below in self.definitions.downstream_of(view)}
         for name in {**ours, **dict.fromkeys(catalog.downstream_of(view))}:
             catalog = changes.rebuilt(catalog, name, ours.get(name))
         self.catalogs.write(catalog)
@@ -93,7 +91,7 @@ class Tables:
 
 
 def _is_ours(catalog: Catalog, view: type[View], table: str) -> bool:
-    """Return whether a table that is being built is what this code would build."""
+    """Return whether a table that is being built is the one that this code would build."""
     spec = catalog.spec(table)
     is_same = spec is None or set(spec.kinds) == set(view.functions())
     return catalog.is_known(view, table) and is_same

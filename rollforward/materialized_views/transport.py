@@ -1,10 +1,11 @@
-"""How updates of views travel from a save to their row, and what is still in flight.
+"""Transport of updates from a save to their row, and the updates in flight.
 
-Either each is an unacked row of the outbox, with a task of its own, paced row by row; or, with
-`fan_in = True`, it is a work item in the fork-join queue of its row: however many sources change,
-the row is written once per batch. Both are written by the save's own transaction and deleted by
-the one that changes the row. So what waits can be seen, and its age is known. What is parked waits
-for a person, and is seen as well: the unacked row stays, and so does the item, under its tag.
+Each update is an unacked row of the outbox, with a task of its own, paced row by row. With
+`fan_in = True` it is a work item in the fork-join queue of its row, and the row is written once per
+batch, however many sources change. The save's own transaction writes either, and the transaction
+that changes the row deletes it, so pending updates are visible and their age is known. Parked
+updates wait for a person and are visible as well: the unacked row stays, and so does the item,
+under its tag.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class UpdateTransport:
         join: Callable[[Clients, Batch, Sequence[QueuedUpdate]], None],
         fan_in_s: float,
     ) -> None:
-        """Declare what delivers updates.
+        """Declare the task and the queue of updates.
 
         Args:
             apply: Takes the updates of a task.
@@ -102,7 +103,7 @@ class UpdateTransport:
     def check(
         self, view: type[View], table: str, source: Any, rows: Mapping[str, dict[str, Value]]
     ) -> None:
-        """Check that what a source contributes can travel to its rows.
+        """Check that a source's contributions can travel to its rows.
 
         Raises:
             Exception: it cannot.
@@ -124,19 +125,19 @@ class UpdateTransport:
 
 
 def waiting_for_row(view: type[View], row: str, limit: int) -> list[Any]:
-    """Return the keys of what waits for one row of a table."""
-    found: list[Any] = rows_of_tag(row).fetch(limit, keys_only=True)
+    """Return the keys of pending updates of one row of a table."""
+    keys: list[Any] = rows_of_tag(row).fetch(limit, keys_only=True)
     if view.fan_in:
-        found += packs_tagged(row).fetch(limit, keys_only=True)
-    return found[:limit]
+        keys += packs_tagged(row).fetch(limit, keys_only=True)
+    return keys[:limit]
 
 
 def waiting_for_rows(view: type[View], prefix: str, limit: int) -> list[Any]:
-    """Return the keys of what waits for the rows of a table that begin alike."""
-    found: list[Any] = rows_of_tags(prefix).fetch(limit, keys_only=True)
+    """Return the keys of pending updates of the rows of a table with a common prefix."""
+    keys: list[Any] = rows_of_tags(prefix).fetch(limit, keys_only=True)
     if view.fan_in:
-        found += packs_tagged_under(prefix).fetch(limit, keys_only=True)
-    return found[:limit]
+        keys += packs_tagged_under(prefix).fetch(limit, keys_only=True)
+    return keys[:limit]
 
 
 def has_pending(row: str) -> bool:
@@ -146,14 +147,14 @@ def has_pending(row: str) -> bool:
 
 
 def saved_at(key: Any) -> datetime.datetime:
-    """Return when what waits under a key was saved; of a work item, when its batch was opened."""
+    """Return when a pending update was saved; of a work item, when its batch was opened."""
     if _is_pack(key.id()):
         return EpochId.parse(PackId.parse(key.id()).epoch).opened
     return RowId.parse(key.id()).created
 
 
 def left_of(names: Collection[str]) -> list[OutboxTask | WorkPack]:
-    """Return what is left of the updates that a token names: what waits, or is parked."""
+    """Return the updates that a token names and that still wait, or are parked."""
     packs = [name for name in names if _is_pack(name)]
     rows = [name for name in names if not _is_pack(name)]
     unacked = [row for row in ndb.get_multi(map(outbox_key, rows)) if row is not None]
@@ -169,7 +170,7 @@ def check_update_key(name: str) -> None:
     if _is_pack(name):
         EpochId.parse(PackId.parse(name).epoch)
     elif not RowId.parse(name).is_unacked:
-        raise ValueError("a token names unacked rows")
+        raise ValueError(f"a token must name unacked rows, got {name!r:.100}")
 
 
 def _is_pack(name: str) -> bool:

@@ -1,4 +1,4 @@
-"""Updates of views: what a save sends to the rows that change."""
+"""Updates of views, which a save sends to the rows that change."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Propagate:
 
 
 def parts_of(updates: Sequence[Update]) -> Iterator[list[Update]]:
-    """Cut updates of one row into what travels together."""
+    """Cut updates of one row into parts that travel together."""
     part: list[Update] = []
     room = MAX_UPDATES_BYTES
     for update in updates:
@@ -65,11 +65,11 @@ def newest_of(updates: Sequence[Update]) -> dict[str, Update]:
     """Return the last update of each source."""
     newest: dict[str, Update] = {}
     for update in updates:
-        known = newest.get(update.source)
-        if known is None:
+        earlier = newest.get(update.source)
+        if earlier is None:
             newest[update.source] = update
-        elif update.sequence > known.sequence:
-            newest[update.source] = replace(update, is_first=known.is_first or update.is_first)
+        elif update.sequence > earlier.sequence:
+            newest[update.source] = replace(update, is_first=earlier.is_first or update.is_first)
     return newest
 
 

@@ -1,8 +1,8 @@
-"""Verifying a view: it is recomputed while writes go on, and every difference is listed.
+"""Verifying a view: it is recomputed while writes continue, and every difference is listed.
 
-What each source contributes is compared with its marker and with the rows' markers, what each
-row's markers add up to with the row, and what each is ranked by with what it holds. There must be
-no difference. What has a change in flight is looked at again.
+Each source's contributions are compared with its marker and with the rows' markers. Each row is
+compared with the sum of its markers, and its ranks with their measures. There must be no
+difference. Sources and rows with a change in flight are audited again.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ FAILED = "failed"
 
 @dataclass(frozen=True)
 class Difference:
-    """Where a view is not what its sources say, and how."""
+    """A difference between a view and its sources: the place, and a message."""
 
     where: str
     message: str
@@ -40,7 +40,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Verification:
-    """What a verification has found so far. `state`: "running" or "finished".
+    """The findings of a verification so far. `state`: "running" or "finished".
 
     `waiting`: sources and rows that are looked at again, since a change of theirs is in flight.
     """
@@ -77,14 +77,14 @@ class Verifier:
             continuations.start(clients, self.job, walk, run_id=run_id, expected=expected)
 
     def verification(self, clients: Clients, view: type[View], verify_id: str) -> Verification:
-        """Return what a verification has found so far.
+        """Return the findings of a verification so far.
 
         Raises:
             UnknownRunError: it was not begun.
         """
         ids = [run_id for run_id, _ in self._runs(view, verify_id)]
         runs = [progress(run_id, dots=False, clients=clients) for run_id in ids]
-        found = [
+        differences = [
             Difference(_where(issue.name), issue.reason)
             for run in runs
             if run.totals.failed
@@ -96,7 +96,7 @@ class Verifier:
             FINISHED if is_over else RUNNING,
             sum(run.totals.ended for run in runs),
             sum(run.expected for run in runs),
-            found,
+            differences,
             sum(run.totals.retrying for run in runs),
         )
 
@@ -110,7 +110,7 @@ class Verifier:
     def _check(
         self, clients: Clients, walk: Walk, items: Sequence[Any]
     ) -> Sequence[ItemError | None]:
-        """Audit items, and those that are in doubt once more."""
+        """Audit items, and doubtful ones a second time."""
         keys = [item.key for item in items]
         first = self._audit(walk, keys)
         doubtful = [key for key in keys if first[key]]

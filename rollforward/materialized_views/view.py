@@ -1,4 +1,4 @@
-"""What a view is: its sources, and what each contributes to which rows."""
+"""Declaration of a view: its sources, and their contributions to rows."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ MIN_VERSION = 1
 
 
 class View:
-    """A view: which sources it has, and what each contributes to which rows.
+    """A view: its sources, and their contributions to rows.
 
-    Add 1 to `version` whenever `contributions`, `joins` or `ranked` would say something else than
-    before; then `rebuild` (rebuild.py) makes the new table beside the old one.
+    Add 1 to `version` whenever the results of `contributions`, `joins` or `ranked` change; then
+    `rebuild` (rebuild.py) fills a new table while readers see the old one.
     """
 
     name: ClassVar[str]  # Derived from the class's name if not given.
@@ -38,7 +38,7 @@ class View:
 
     @staticmethod
     def contributions(source: Any) -> Contributions:
-        """Return what a source contributes to which rows; pure, and the same each time."""
+        """Return a source's contributions by row. It must be pure and deterministic."""
         raise NotImplementedError
 
     @classmethod
@@ -57,14 +57,14 @@ def check_views(views: Sequence[type[View]]) -> None:
     names = [view.name for view in views]
     for view in views:
         if not _NAME.fullmatch(view.name):
-            allowed = "up to 100 small letters, digits and _ will do"
-            raise TypeError(f"{view.name!r} names tables: {allowed}")
+            allowed = "must be 1 to 100 lowercase letters, digits and _"
+            raise TypeError(f"view name {allowed}, got {view.name!r}")
         if names.count(view.name) > 1:
             raise TypeError(f"two views are called {view.name}: give one of them another `name`")
         if view.version < MIN_VERSION:
-            raise TypeError(f"{view.name} has version {view.version}: they begin at {MIN_VERSION}")
+            raise TypeError(f"{view.name}.version must be at least 1, got {view.version}")
         if any(map(is_view, view.joins)):
-            raise TypeError(f"{view.name} joins a view, which nothing could rebuild")
+            raise TypeError(f"{view.name} joins a view; only kinds of entities can be joined")
         if is_view(view.source) and view.source not in views:
             both = f"{view.name} is downstream of {view.source.name}"
             raise TypeError(f"{both}: put both into one group")

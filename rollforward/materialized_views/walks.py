@@ -1,4 +1,4 @@
-"""Walks: what the jobs of a group walk over, step by step, and how far they are."""
+"""Walks of a group's jobs over sources, rows and markers, and their progress."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ MAX_ROWS_COUNTED = 1_000
 
 @dataclass(frozen=True)
 class Walk:
-    """What a run walks over: the sources of one kind, or the rows or markers of a table."""
+    """The items of a run: the sources of one kind, or the rows or markers of a table."""
 
     view: str
     table: str
@@ -58,14 +58,16 @@ class Walks:
     def of_table(
         self, catalog: Catalog, view: type[View], table: str, spec: TableSpec | None
     ) -> list[Walk]:
-        """Return a walk for each kind of source of a table; None: for those that this code has."""
+        """Return a walk for each kind of source in a specification; None: as this code has them."""
         kinds = (spec or TableSpec.by(view)).kinds
         below = catalog.live(view.source) if is_view(view.source) else ""
-        own = kind_of(view.source)
-        return [Walk(view.name, table, kind, below if kind == own else "") for kind in kinds]
+        source_kind = kind_of(view.source)
+        return [
+            Walk(view.name, table, kind, below if kind == source_kind else "") for kind in kinds
+        ]
 
     def items(self, walk: Walk) -> Any:
-        """Return what there is to walk over, as a source of a run.
+        """Return the items to walk over, as a source of a run.
 
         Raises:
             Retry: only another version of the app knows these sources, and builds their table.
@@ -81,16 +83,16 @@ class Walks:
         if walk.kind in kinds:
             return EntitySource(kinds[walk.kind])
         if self.catalogs.read().building(view) == walk.table:
-            raise Retry(f"{walk.table} is of another version of the app, which knows {walk.kind}")
+            raise Retry(f"{walk.table} belongs to another version, which knows {walk.kind}")
         return NumberSource(0)
 
     def guess(self, walk: Walk) -> int | None:
-        """Return about how many items a walk will meet, by what is in the table that is read."""
+        """Return about how many items a walk will meet, by the counts of the table that is read."""
         if walk.kind in (ROWS, MARKERS):
             return None
         live = self.catalogs.read().live(self.definitions.views[walk.view])
-        first, beyond = row_key(live, ""), row_key(live, "\U0010ffff")
-        rows = ViewRow.query(ViewRow._key > first, ViewRow._key < beyond).fetch(MAX_ROWS_COUNTED)
+        start, end = row_key(live, ""), row_key(live, "\U0010ffff")
+        rows = ViewRow.query(ViewRow._key > start, ViewRow._key < end).fetch(MAX_ROWS_COUNTED)
         return sum(row.counts.get(walk.kind, 0) for row in rows) or None
 
 
@@ -106,5 +108,5 @@ def runs_of(clients: Clients, walks: Sequence[Walk], step: str) -> list[Progress
 
 
 def contributions_of(marker: SourceMarker | None, table: str) -> dict[str, list[Any]]:
-    """Return what a source contributes to a table by its marker: {row: [sequence, measures]}."""
+    """Return a source's contributions to a table by its marker: {row: [sequence, measures]}."""
     return marker.contributions.get(table, {}) if marker else {}

@@ -256,7 +256,7 @@ def test_what_does_not_fit_into_a_work_item_is_refused_at_the_save(services: Ser
     views = ViewGroup("wide", Wide, queue="default")
     world = World(services, builds=[ViewMaintenance(views)])
     with world.context():
-        with pytest.raises(BadContributionError, match=r"45,\d+ bytes, at most 34,000 travel"):
+        with pytest.raises(BadContributionError, match=r"at most 34,000 bytes, got 45,\d+"):
             views.save(world.clients, Doc(id="d", texts=50))
         refusal = views._internals.definitions.refusal(Wide, Doc(id="d", texts=50))
         left = [kind.query().fetch() for kind in (Doc, WorkPack)]
