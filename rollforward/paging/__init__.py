@@ -9,12 +9,12 @@
 
 A page begins beyond a row and not after a number of rows (keyset pagination). So page 500 costs
 what page 1 costs, and rows that are inserted or deleted elsewhere do not move it: a row that was
-there throughout a walk is seen exactly once, in either direction, whatever is written meanwhile.
+there throughout a walk is seen exactly once, in either direction, under any concurrent writes.
 A row that comes or goes during the walk is seen at most once.
 
-That takes an order in which every row has a place of its own, and keeps it. A time alone is no
-such order: two rows may share it. `order_key` makes one of several parts: fixed width or escaped,
-so that the order of bytes is the order of the parts.
+That takes an order in which every row has a place of its own, and keeps it. A time alone is not
+enough, because two rows may share it. `order_key` makes one key of several parts, fixed width or
+escaped, so that the order of bytes is the order of the parts.
 
 A list may be spread over several ranges, so that its writers do not all write at the same end of
 one index: `Merged` reads them as one, with about as many reads as the page has rows.

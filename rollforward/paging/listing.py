@@ -74,12 +74,12 @@ class Listing:
         is_previous = place is not None and place.is_previous
         backward = is_previous != self.descending
         # One more than asked tells whether there is a further page.
-        found = rows.start(place.edge if place else None, size + 1, backward=backward)()
-        _check_places(found)
-        shown = list(found[:size])
+        entries = rows.start(place.edge if place else None, size + 1, backward=backward)()
+        _check_places(entries)
+        shown = list(entries[:size])
         if is_previous:
             shown.reverse()
-        has_beyond = len(found) > size
+        has_beyond = len(entries) > size
 
         def token(edge: Edge, *, is_previous: bool) -> str:
             return tokens.sign(self.name, scope, Place(edge, is_previous))
@@ -87,11 +87,11 @@ class Listing:
         # The rows that the token came from lie on that side: they need no reading.
         has_previous = has_beyond if is_previous else place is not None
         has_next = is_previous or has_beyond
-        first, last = _edges(shown, place)
+        start, end = _edges(shown, place)
         return Page(
             [entry.item for entry in shown],
-            token(first, is_previous=True) if first and has_previous else None,
-            token(last, is_previous=False) if last and has_next else None,
+            token(start, is_previous=True) if start and has_previous else None,
+            token(end, is_previous=False) if end and has_next else None,
         )
 
     def token_at(
@@ -107,15 +107,13 @@ class Listing:
         return tokens.sign(self.name, self._scope(rows, filters), place)
 
     def _scope(self, rows: Range[T], filters: Mapping[str, str] | None) -> dict[str, str]:
-        """Return what a token holds for: a version of the app that reads in another order refuses
-        it, because a place of one order is nowhere in another.
-        """
+        """Return the scope of tokens, order included: a place has no meaning in another order."""
         direction = "descending" if self.descending else "ascending"
         named = {f"filter {name}": value for name, value in (filters or {}).items()}
         return {**named, "order": f"{direction}: {rows.order}"}
 
     def clamped(self, page_size: int | str | None) -> int:
-        """Return the size of a page, from what a caller gave.
+        """Return the size of a page, as a caller gave it or by default.
 
         Raises:
             BadPageSizeError: it is no whole number from 0 on.
@@ -127,7 +125,7 @@ class Listing:
         if not text:
             return self.page_size
         if not (text.isascii() and text.isdecimal()):
-            raise BadPageSizeError("a page size is a whole number from 0 on")
+            raise BadPageSizeError(f"page size must be a whole number from 0 on, got {text!r:.40}")
         size = int(text) if len(text) <= MAX_DIGITS else self.max_page_size
         return min(size or self.page_size, self.max_page_size)
 
@@ -135,8 +133,8 @@ class Listing:
 def _edges(shown: Sequence[Entry[T]], place: Place | None) -> tuple[Edge | None, Edge | None]:
     """Return where the pages before and after some rows begin.
 
-    An empty page has the place where it began on both sides: a row that stands there belongs to
-    the side that the page was not looking at.
+    An empty page has the place where it began on both sides. A row at that place belongs to the
+    side opposite to the reading direction.
     """
     if shown:
         return Edge(shown[0].position), Edge(shown[-1].position)
@@ -145,8 +143,8 @@ def _edges(shown: Sequence[Entry[T]], place: Place | None) -> tuple[Edge | None,
     return (Edge(place.edge.position, inclusive=not place.edge.inclusive),) * 2
 
 
-def _check_places(found: Sequence[Entry[T]]) -> None:
-    for one, other in itertools.pairwise(found):
+def _check_places(entries: Sequence[Entry[T]]) -> None:
+    for one, other in itertools.pairwise(entries):
         if one.position == other.position:
             raise SharedPlaceError(
                 f"two rows share the position {one.position!r:.80}: order by a unique value, as "

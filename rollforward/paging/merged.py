@@ -29,7 +29,7 @@ class Merged(Range[T]):
     def __init__(self, *ranges: Range[T]) -> None:
         """Merge some ranges, in an order that is the same for each page."""
         if not 0 < len(ranges) <= MAX_RANGES:
-            raise ValueError(f"1 to {MAX_RANGES} ranges can be merged, not {len(ranges)}")
+            raise ValueError(f"ranges must be 1 to {MAX_RANGES}, got {len(ranges)}")
         self._ranges = ranges
 
     @property
@@ -41,7 +41,7 @@ class Merged(Range[T]):
         """Return the position that a row of one of the ranges has in the merged list.
 
         Args:
-            number: Of the range, from 0 on.
+            number: The range's number, from 0 on.
         """
         return f"{number:0{_DIGITS}d}{position}"
 
@@ -50,8 +50,8 @@ class Merged(Range[T]):
     ) -> Callable[[], Sequence[Entry[T]]]:
         share = min(limit, limit // len(self._ranges) + SPARE)
         readers = [
-            _Reader(number, each, _edge_in(number, edge, backward=backward), share, backward)
-            for number, each in enumerate(self._ranges)
+            _Reader(number, source, _edge_in(number, edge, backward=backward), share, backward)
+            for number, source in enumerate(self._ranges)
         ]
         return lambda: _merge(readers, limit, backward=backward)
 
@@ -72,7 +72,7 @@ class _Reader(Generic[T]):
         self._wait = range_.start(edge, share, backward=backward)
 
     def head(self) -> tuple[str, int] | None:
-        """Return what the next entry sorts by; None: there is no further one."""
+        """Return the sort key of the next entry; None: there is no further one."""
         if not self._read and not self._has_ended:
             self._take()
         return (self._read[0].position, self.number) if self._read else None
@@ -85,10 +85,10 @@ class _Reader(Generic[T]):
     def _take(self) -> None:
         if self._last is not None:
             self._wait = self._range.start(self._last, self._share, backward=self._backward)
-        found = self._wait()
-        self._has_ended = len(found) < self._share
-        self._read.extend(found)
-        self._last = Edge(found[-1].position) if found else None
+        entries = self._wait()
+        self._has_ended = len(entries) < self._share
+        self._read.extend(entries)
+        self._last = Edge(entries[-1].position) if entries else None
 
 
 def _merge(readers: Sequence[_Reader[T]], limit: int, *, backward: bool) -> list[Entry[T]]:

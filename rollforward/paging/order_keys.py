@@ -62,7 +62,7 @@ def _part(part: datetime.datetime | int | str) -> str:
         return _escaped(part)
     number = microseconds(part) if isinstance(part, datetime.datetime) else part
     if not 0 <= number <= MAX_NUMBER:
-        raise ValueError(f"{part} has no place in an order key: it lies outside 0 to {MAX_NUMBER}")
+        raise ValueError(f"a number in an order key must be 0 to {MAX_NUMBER}, got {part}")
     return f"{number:0{WIDTH}d}"
 
 

@@ -15,7 +15,7 @@ from rollforward.paging.order_keys import EPOCH, MICROSECOND, microseconds, numb
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
-# Letters behind which the next one lies elsewhere: half a character, two units of UTF-16, or none.
+# Letters without a usable successor: a surrogate, two units of UTF-16, or none.
 _WITHOUT_NEXT = ("\ud7ff", "\uffff", "\U0010ffff")
 
 
@@ -25,7 +25,7 @@ class UnplacedRowError(Exception):
 
 @dataclass(frozen=True)
 class Edge:
-    """Where to begin: beyond a position, or at it. The row itself may be gone."""
+    """The start of a page: beyond a position, or at it. The row itself may be gone."""
 
     position: str
     inclusive: bool = False
@@ -51,7 +51,7 @@ class Range(ABC, Generic[T_co]):
     def start(
         self, edge: Edge | None, limit: int, *, backward: bool
     ) -> Callable[[], Sequence[Entry[T_co]]]:
-        """Begin to read; return what waits for the entries, in the order of reading.
+        """Begin to read; return a function that waits for the entries, in the order of reading.
 
         Args:
             edge: Read beyond it; None: from the first row, or backward from the last one.
@@ -63,8 +63,8 @@ class Range(ABC, Generic[T_co]):
 class KeyRange(Range[Any]):
     """The root entities of a kind whose key names begin with a text, by key.
 
-    Backward reading needs an entry in index.yaml, as Datastore keeps no index of descending
-    keys by itself: `kind`, with the properties of the equality filters and `__key__` descending.
+    Backward reading needs an entry in index.yaml, as Datastore keeps no built-in index of
+    descending keys: `kind`, with the properties of the equality filters and `__key__` descending.
 
     The Datastore emulator sorts names by UTF-16, and the service by UTF-8. So characters above
     U+FFFF come before U+E000 there, and `Merged` may skip rows with either of them.
@@ -74,11 +74,11 @@ class KeyRange(Range[Any]):
         """Name the entities.
 
         Args:
-            prefix: What their names begin with, at least one letter. The rest is the position.
+            prefix: Common prefix of their names, at least one letter. The rest is the position.
             filters: Equality filters of ndb, e.g. `Book.shelf == "b"`.
         """
         if not prefix:
-            raise ValueError("a range of keys begins with a prefix of at least one letter")
+            raise ValueError("prefix of a key range must be at least one letter, got ''")
         self._kind = kind
         self._prefix = prefix
         self._end = _behind(prefix)
@@ -91,8 +91,8 @@ class KeyRange(Range[Any]):
         low, high = (ndb.Key(self._kind, name) for name in (self._prefix, self._end))
         at = edge and Edge(ndb.Key(self._kind, self._prefix + edge.position), edge.inclusive)
         query = self._query.filter(*_between(key, low, high, at, backward=backward))
-        found = query.order(-key if backward else key).fetch_async(limit)
-        return lambda: [Entry(self._position(each), each) for each in found.result()]
+        entities = query.order(-key if backward else key).fetch_async(limit)
+        return lambda: [Entry(self._position(entity), entity) for entity in entities.result()]
 
     @property
     def order(self) -> str:
@@ -124,8 +124,8 @@ class QueryRange(Range[Any]):
         Args:
             query: A query of ndb with equality filters or an ancestor, without an order.
             by: An indexed property: text, whole number or time (naive, in UTC).
-            prefix: Only texts that begin with this; the rest is the position. Of a repeated
-                property exactly one value of a row may begin so.
+            prefix: Only texts that begin with this; the rest is the position. Exactly one value of
+                a repeated property may begin with it.
         """
         if by._repeated and not prefix:
             raise ValueError(f"{by._name} is repeated: a prefix says which of its values is meant")
@@ -141,8 +141,8 @@ class QueryRange(Range[Any]):
         low, high = self._ends
         at = edge and Edge(self._codec.value(self._prefix + edge.position), edge.inclusive)
         query = self._query.filter(*_between(self._by, low, high, at, backward=backward))
-        found = query.order(-self._by if backward else self._by).fetch_async(limit)
-        return lambda: [Entry(self._position(each), each) for each in found.result()]
+        entities = query.order(-self._by if backward else self._by).fetch_async(limit)
+        return lambda: [Entry(self._position(entity), entity) for entity in entities.result()]
 
     @property
     def order(self) -> str:
@@ -174,7 +174,7 @@ def _behind(prefix: str) -> str:
     >>> _behind("tag:python|")
     'tag:python}'
     """
-    prefix.encode()  # Half a character has no bytes: UnicodeEncodeError is a ValueError.
+    prefix.encode()  # A surrogate has no bytes: UnicodeEncodeError is a ValueError.
     if prefix[-1] in _WITHOUT_NEXT:
         raise ValueError(f"a prefix must not end in U+{ord(prefix[-1]):04X}: end it with e.g. '|'")
     return prefix[:-1] + chr(ord(prefix[-1]) + 1)
@@ -187,7 +187,7 @@ def _codec(by: Any) -> _Codec:
         return _Codec("time", lambda at: number_key(microseconds(at)), _time_of)
     if isinstance(by, ndb.IntegerProperty):
         return _Codec("number", number_key, number_of)
-    raise TypeError(f"{by._name} orders nothing: take an indexed text, whole number or time")
+    raise TypeError(f"{by._name} must be an indexed text, whole number or time to order rows")
 
 
 def _time_of(key: str) -> datetime.datetime:

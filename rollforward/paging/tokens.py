@@ -37,7 +37,7 @@ class BadPageTokenError(ValueError):
 
 @dataclass(frozen=True)
 class Place:
-    """Where a page begins, and in which direction it is read."""
+    """The start of a page, and the direction of reading."""
 
     edge: Edge
     is_previous: bool
@@ -58,7 +58,7 @@ class PageTokens:
                 address of a page can be kept.
         """
         if not keys or any(len(key) < MIN_KEY_CHARS for key in keys):
-            raise ValueError(f"page tokens need keys of at least {MIN_KEY_CHARS} characters")
+            raise ValueError(f"keys of page tokens must be at least {MIN_KEY_CHARS} characters")
         self._keys = [hashlib.sha256(b"page-tokens|" + key.encode()).digest() for key in keys]
         self._max_age_s = max_age_s
         self._clock = clock or SystemClock()
@@ -81,14 +81,14 @@ class PageTokens:
         return base64.urlsafe_b64encode(mac + content).rstrip(b"=").decode()
 
     def read(self, name: str, scope: Mapping[str, str], token: str) -> Place:
-        """Return the place that a token of a list stands for.
+        """Return the place in a token of a list.
 
         Raises:
             BadPageTokenError: it is none of this list in this scope.
         """
         content = self._verified(name, scope, token)
         if content[0] != VERSION:
-            raise BadPageTokenError("this page token is of another version of the app")
+            raise BadPageTokenError("this page token belongs to another version of the app")
         _, inclusive, is_previous, signed_at = _HEAD.unpack_from(content)
         if self._max_age_s is not None:
             age_s = self._clock.now().timestamp() - signed_at

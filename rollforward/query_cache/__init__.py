@@ -13,23 +13,23 @@
     front_page.invalidate(clients)      # after the commit that changed a post
     front_page.read(clients, "python")  # the list with its age, and what it cost
 
-How old a value may be: `ttl_s`, and `stale_s` more while it is refreshed. When a value expires, one
-caller refreshes it, under a lease in memcached, and all others are served the old one. A busy value
-is refreshed a little before it expires, by chance: the likelier, the longer it takes (XFetch). In a
-process one caller at a time computes a value; where there is no old one, the others wait for it, in
-other processes, too, for as long as its process lives: it renews the lease.
+A value is served for `ttl_s`, and for `stale_s` more while it is refreshed. When it expires, one
+caller refreshes it under a lease in memcached, and all others get the old one
+(stale-while-revalidate). A busy value is refreshed a little before it expires, by chance: the
+longer its computation, the likelier (XFetch). In a process one caller at a time computes a value
+(single flight). Without an old value the others wait, in other processes, too, for as long as the
+computing process lives and renews its lease.
 
-A name has a generation, a random id in memcached, which is part of every key. To invalidate is to
-set another one: what was read before the commit is stored where no later reader looks. Keys are
+A name has a generation, a random id in memcached, which is part of every key. Invalidation sets
+another id, so results read before the commit are stored where no later reader looks. Keys are
 hashed and hold project, database and namespace. Values are JSON behind a header with a checksum,
-checked against the return type of the function; whatever else stands there is a miss. Nothing is
-unpickled.
+checked against the return type of the function; anything else is a miss. Nothing is unpickled.
 
-Lost on failure: nothing but time. memcached is a hint: without it every call computes, and calls
-that come together share one result. A process that dies between a commit and its `invalidate`, or
-that does not reach memcached then, leaves the old value for `ttl_s` + `stale_s` at most, whatever a
-clock says: memcached itself drops it.
-Cost: of a hit two calls of memcached, no reads; of a miss seven, and what the function reads.
+Lost on failure: nothing but time. memcached is a hint: without it every call computes, and
+concurrent calls share one result. A process that dies between a commit and its `invalidate`, or
+does not reach memcached then, leaves the old value for at most `ttl_s` + `stale_s`, because
+memcached itself drops it.
+Cost: a hit makes two calls of memcached and no reads; a miss makes seven, and the function's reads.
 
 Routes: none, and nothing to register: no task and no sweep belongs to it.
 Source: B. Slatkin, "Building scalable web apps with Google App Engine", 2008, "Avoid repeating

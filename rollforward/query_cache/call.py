@@ -31,7 +31,7 @@ MAX_HOLDERS = 3
 
 @dataclass(frozen=True)
 class Terms:
-    """How long the results of a query are kept: the arguments of `cached`."""
+    """The lifetime of a query's results: the arguments of `cached`."""
 
     name: str
     ttl_s: int
@@ -43,13 +43,13 @@ class Terms:
 
 @dataclass(frozen=True)
 class Reading(Generic[T]):
-    """A result, and how it came about.
+    """A result, its age and its cost.
 
     Attributes:
-        value: Of the caller's own: changing it changes nobody else's.
+        value: A copy of the caller's own.
         state: "hits", "stale", "misses", "refreshes", "shared" or "uncached": see CacheStats.
-        age_s: How long ago it was computed.
-        took_s, reads, round_trips: What computing it cost, whoever did.
+        age_s: Seconds since it was computed.
+        took_s, reads, round_trips: The cost of its computation, by any caller.
     """
 
     value: T
@@ -62,7 +62,7 @@ class Reading(Generic[T]):
 
 @dataclass(frozen=True)
 class State:
-    """What a process remembers of a query."""
+    """A process's memory of a query."""
 
     flights: Flights
     tally: Tally
@@ -95,18 +95,18 @@ class Call(Generic[T]):
         entry = self.entry()
         if entry is None:
             return self._fly(f"{space_of(self._clients, self._terms.name)}:{self._asked}", None)
-        found, is_broken = entry.load()
-        value = self._decoded(found)
-        if is_broken or (found is not None and value is None):
+        envelope, is_broken = entry.load()
+        value = self._decoded(envelope)
+        if is_broken or (envelope is not None and value is None):
             self._tally.record(kinds.BROKEN)
-        if found is None or value is None:
+        if envelope is None or value is None:
             return self._fly(entry.key, entry)
-        age_s, terms = entry.age_s(found), self._terms
-        if is_due(age_s, terms.ttl_s, found.took_s, terms.beta, self._clients.random.random()):
-            fresh = self._refresh(entry, found)
+        age_s, terms = entry.age_s(envelope), self._terms
+        if is_due(age_s, terms.ttl_s, envelope.took_s, terms.beta, self._clients.random.random()):
+            fresh = self._refresh(entry, envelope)
             if fresh is not None:
                 return fresh
-        return self._told(found, kinds.HIT if age_s < terms.ttl_s else kinds.STALE, value, age_s)
+        return self._told(envelope, kinds.HIT if age_s < terms.ttl_s else kinds.STALE, value, age_s)
 
     def entry(self) -> Entry | None:
         """Return the place of the value; None: memcached is away."""
@@ -116,7 +116,7 @@ class Call(Generic[T]):
             return None
         return Entry.of(self._clients, space, current, self._asked, terms.ttl_s, terms.stale_s)
 
-    def _refresh(self, entry: Entry, old: Envelope) -> Reading[T] | None:
+    def _refresh(self, entry: Entry, expired: Envelope) -> Reading[T] | None:
         """Compute a value that may still be served; None: another caller does, or it failed."""
         key = self._flight_key(entry.key)
         flight, is_mine = self._state.flights.join(key)
@@ -126,13 +126,13 @@ class Call(Generic[T]):
         state = kinds.REFRESHED
         try:
             if (lease := entry.lease(self._terms.lease_s)) is not None:
-                fresh = self._stored_meanwhile(entry, old)
+                fresh = self._stored_meanwhile(entry, expired)
                 state = kinds.REFRESHED if fresh is None else kinds.HIT
                 with lease.renewed():
                     fresh = fresh or self._computed_and_stored(entry)
                 lease.give_back()
         except Exception as error:
-            # The lease stays until its end, and so does the old value: nobody else tries at once.
+            # The lease and the old value stay until their end, so no other caller tries at once.
             log.warning("%s is not refreshed, its old value stays: %s", self._terms.name, error)
             self._tally.record(kinds.FAILED)
         finally:
@@ -141,7 +141,7 @@ class Call(Generic[T]):
         return None if fresh is None else self._told(fresh, state)
 
     def _fly(self, key: str, entry: Entry | None) -> Reading[T]:
-        """Compute what is not there, or wait for the thread that does."""
+        """Compute a missing value, or wait for the thread that computes it."""
         key = self._flight_key(key)
         flight, is_mine = self._state.flights.join(key)
         if entry is None and not is_mine:
@@ -164,14 +164,14 @@ class Call(Generic[T]):
         return self._told(envelope, state)
 
     def _missed(self, entry: Entry | None) -> tuple[Envelope, str]:
-        """Compute and store, or take what another process computes meanwhile."""
+        """Compute and store, or take the value that another process computes meanwhile."""
         if entry is None:
             return self._computed(), kinds.UNCACHED
         for _ in range(MAX_HOLDERS):
             lease = entry.lease(self._terms.lease_s)
             if lease is not None:
                 return self._led(entry, lease)
-            theirs = entry.wait(self._terms.lease_s, lambda found: self._decoded(found) is not None)
+            theirs = entry.wait(self._terms.lease_s, self._is_decodable)
             if theirs is not None:
                 return theirs, kinds.SHARED
         return self._computed_and_stored(entry), kinds.MISS
@@ -187,11 +187,11 @@ class Call(Generic[T]):
         finally:
             lease.give_back()
 
-    def _stored_meanwhile(self, entry: Entry, old: Envelope | None) -> Envelope | None:
-        """Return a newer value than was seen: who had the lease before may have stored one."""
-        found, _ = entry.load()
-        is_newer = found is not None and (old is None or found.at_s > old.at_s)
-        return found if is_newer and self._decoded(found) is not None else None
+    def _stored_meanwhile(self, entry: Entry, seen: Envelope | None) -> Envelope | None:
+        """Return a newer value than the one seen, as a former holder of the lease may store one."""
+        stored, _ = entry.load()
+        is_newer = stored is not None and (seen is None or stored.at_s > seen.at_s)
+        return stored if is_newer and self._decoded(stored) is not None else None
 
     def _computed_and_stored(self, entry: Entry) -> Envelope:
         envelope = self._computed()
@@ -207,11 +207,11 @@ class Call(Generic[T]):
         Raises:
             TypeError: its result is not of its return type, or is no JSON.
         """
-        before, at_s = self._clients.meter.cost(), self._clients.clock.now().timestamp()
+        cost_before, at_s = self._clients.meter.cost(), self._clients.clock.now().timestamp()
         started = time.perf_counter()
         value = self._compute()
         took_s = time.perf_counter() - started
-        cost = self._clients.meter.cost() - before
+        cost = self._clients.meter.cost() - cost_before
         self._tally.record(kinds.MICROSECONDS, round(took_s * 1e6))
         try:
             body = self._adapter.dump_json(value, warnings=False)
@@ -220,6 +220,9 @@ class Call(Generic[T]):
         except (pydantic_core.PydanticSerializationError, pydantic.ValidationError) as error:
             raise TypeError(f"{self._terms.name!r} cannot be cached: {error}") from error
         return Envelope(body, at_s, took_s, cost.reads, cost.round_trips)
+
+    def _is_decodable(self, envelope: Envelope) -> bool:
+        return self._decoded(envelope) is not None
 
     def _decoded(self, envelope: Envelope | None) -> tuple[T] | None:
         """Return the value, in a tuple: it may be None itself; None: it is not of the type."""
@@ -248,9 +251,9 @@ def is_due(age_s: float, ttl_s: float, took_s: float, beta: float, chance: float
     """Return whether a caller should refresh a value of this age: XFetch.
 
     Args:
-        took_s: What computing it took: the longer, the earlier.
-        beta: How eager to be; 0 refreshes nothing before its end.
-        chance: Drawn anew for each call, from 0 to 1.
+        took_s: Duration of its computation: the longer, the earlier.
+        beta: Eagerness; 0 refreshes nothing before its end.
+        chance: Drawn for each call, from 0 to 1.
 
     >>> is_due(61, 60, 0.1, 1.0, 0.99), is_due(30, 60, 0.1, 1.0, 0.01)
     (True, False)

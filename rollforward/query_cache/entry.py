@@ -1,4 +1,4 @@
-"""Where a value stands in memcached: its generation, its key and the lease to refresh it."""
+"""The place of a value in memcached: its generation, its key and the lease to refresh it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rollforward.runtime.cache import MAX_TTL_S
 from rollforward.runtime.clock import CLOCK_SKEW_S
 
 GENERATION_BYTES = 32
-# How a caller looks for the value that another process computes.
+# Polling for a value that another process computes.
 POLL_S, MAX_POLL_S = 0.02, 0.25
 POLL_FACTOR = 1.2
 
@@ -30,17 +30,17 @@ def space_of(clients: Clients, name: str) -> str:
 def generation(clients: Clients, space: str) -> str | None:
     """Return the generation of a name, a new one if there is none; None: memcached is away."""
     key = f"{space}:generation"
-    found = _generation_in(clients.cache.get(key))
-    if found is None:
-        # Also in the place of anything else that stands there: `add` would leave it for ever.
+    current = _generation_in(clients.cache.get(key))
+    if current is None:
+        # Anything else under the key is replaced: `add` would leave it for ever.
         fresh = clients.new_id()
         if not clients.cache.add(key, fresh.encode(), MAX_TTL_S):
-            found = _generation_in(clients.cache.get(key))
-            if found is None and new_generation(clients, space):
-                found = _generation_in(clients.cache.get(key))
+            current = _generation_in(clients.cache.get(key))
+            if current is None and new_generation(clients, space):
+                current = _generation_in(clients.cache.get(key))
         else:
-            found = fresh
-    return found
+            current = fresh
+    return current
 
 
 def new_generation(clients: Clients, space: str) -> bool:
@@ -71,7 +71,7 @@ class Entry:
         return cls(clients, f"{space}:{generation}:{digest}", ttl_s, stale_s)
 
     def load(self) -> tuple[Envelope | None, bool]:
-        """Return what stands here and may be served, and whether what stands here is broken."""
+        """Return the value here, if it may be served, and whether the stored data are broken."""
         data = self.clients.cache.get(self.key)
         envelope = unpack(self.key, data)
         if envelope is None or not -CLOCK_SKEW_S <= self._age_s(envelope) < self._lifetime_s:
@@ -84,12 +84,12 @@ class Entry:
         return max(0.0, self._age_s(envelope))
 
     def store(self, envelope: Envelope) -> bool:
-        """Keep a value until nobody may be served it any more, counted from when it was read."""
+        """Keep a value until the end of its lifetime, counted from when it was read."""
         data, left_s = pack(self.key, envelope), self._lifetime_s - math.ceil(self.age_s(envelope))
         return data is not None and left_s > 0 and self.clients.cache.set(self.key, data, left_s)
 
     def is_too_large(self, envelope: Envelope) -> bool:
-        """Return whether memcached takes no such value."""
+        """Return whether a value is too large for memcached."""
         return pack(self.key, envelope) is None
 
     # The lease
@@ -102,23 +102,23 @@ class Entry:
         """Wait for the process that has the lease; None: it has ended without a value.
 
         Args:
-            lease_s: A lease that nobody has renewed for so long is a dead process's.
-            is_value: Tells what its holder stores from what anybody may have left here.
+            lease_s: A lease not renewed for this long belongs to a dead process.
+            is_value: Tells a value of the query from foreign data under the same key.
         """
         seen, unchanged_s, pause_s = self._leased(), 0.0, POLL_S
         while seen is not None:
             self.clients.clock.sleep(pause_s)
-            now = self._leased()
+            current = self._leased()
             envelope, _ = self.load()
             if envelope is not None and is_value(envelope):
                 return envelope
-            if holder_of(now) != holder_of(seen):
+            if holder_of(current) != holder_of(seen):
                 return None
-            unchanged_s = unchanged_s + pause_s if now == seen else 0.0
+            unchanged_s = unchanged_s + pause_s if current == seen else 0.0
             if unchanged_s > lease_s:  # memcached itself drops it by then, as a rule.
                 self.clients.cache.delete(self._lease_key)
                 return None
-            seen, pause_s = now, min(MAX_POLL_S, POLL_FACTOR * pause_s)
+            seen, pause_s = current, min(MAX_POLL_S, POLL_FACTOR * pause_s)
         return None
 
     def _leased(self) -> bytes | None:

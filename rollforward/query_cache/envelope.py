@@ -1,9 +1,9 @@
-"""What stands in memcached: a line that says what follows, and the value as JSON.
+"""Stored form of a value in memcached: a header line, and the value as JSON.
 
-The header is checked before the value is looked at: a version, finite numbers, and a checksum over
-the key and the value. So a value that was cut off, that was planted, or that belongs under another
-key is a miss. The checksum is no signature: whoever may write to memcached can forge one. Then the
-value's type is checked, and the worst is a wrong text on a page.
+The header is checked before the value: a version, finite numbers, and a checksum over the key and
+the value. So a truncated value, a planted one, or one of another key is a miss. The checksum is no
+signature, since a client that may write to memcached can forge it. The value's type is checked
+next, so the worst result is a wrong text on a page.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ MAX_HEADER_BYTES = 300
 
 @dataclass(frozen=True)
 class Envelope:
-    """A value, and how it came about.
+    """A value, its age and its cost.
 
     Attributes:
         body: The value, as JSON.
-        at_s: When it was read from its source, in seconds since 1970.
-        took_s: How long that took.
-        reads, round_trips: What that cost.
+        at_s: The time when it was read from its source, in seconds since 1970.
+        took_s: The duration of its computation.
+        reads, round_trips: The cost of its computation.
     """
 
     body: bytes
@@ -53,7 +53,7 @@ def pack(key: str, envelope: Envelope) -> bytes | None:
 
 
 def unpack(key: str, data: bytes | None) -> Envelope | None:
-    """Return what was stored under a key; None for anything else that may stand there.
+    """Return the envelope stored under a key; None for any other data.
 
     >>> envelope = Envelope(b'["a"]', 12.5, 0.25, 3, 1)
     >>> unpack("k", pack("k", envelope)) == envelope

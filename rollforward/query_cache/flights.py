@@ -1,8 +1,8 @@
 """Single flight: of the threads of a process that need the same value, one computes it.
 
-Lost on failure: nothing. When the one that computes fails, those that wait for it get its error;
-when its thread is killed, another one of them computes. They wait for as long as it takes: whatever
-holds the computation up would hold up theirs.
+Lost on failure: nothing. When the computation fails, the waiting threads get its error; when its
+thread is killed, one of them computes. They wait without a timeout, because their own computation
+would be as slow.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ class Flight:
         self._future: Future[Envelope | None] = Future()
 
     def land(self, envelope: Envelope | None) -> None:
-        """Give the value to those that wait; None: there is none, they have to compute."""
+        """Give the value to the waiting threads; None: there is none, they have to compute."""
         self._future.set_result(envelope)
 
     def crash(self, error: BaseException) -> None:
-        """Give an error to those that wait. The death of this thread is not theirs."""
+        """Give an error to the waiting threads. The death of this thread is not theirs."""
         if isinstance(error, Exception):
             self._future.set_exception(error)
         else:
@@ -39,7 +39,7 @@ class Flight:
         return self._future.result()
 
     def outlast(self) -> None:
-        """Wait for the end, whatever comes of it."""
+        """Wait for the end, with or without a value."""
         wait([self._future])
 
 

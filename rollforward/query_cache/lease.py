@@ -1,8 +1,8 @@
-"""The right to compute a value, in memcached: one process has it, and the others leave it alone.
+"""Lease on the computation of a value, in memcached: one process holds it, the others wait.
 
 Its holder renews it while it computes, so it lasts as long as the holder lives, however slow the
-source is. A dead holder's ends after `lease_s`. A lease may be lost all the same: memcached was
-emptied, or the holder was suspended for longer. Then two processes compute, and nothing else.
+source is. A dead holder's lease ends after `lease_s`. A lease may still be lost, when memcached is
+emptied or the holder is suspended for longer. Then two processes compute, with no other effect.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Lease:
 
 
 def holder_of(value: bytes | None) -> str | None:
-    """Return who holds a lease, by what stands in memcached; each renewal changes that.
+    """Return the holder in a stored lease; each renewal changes the stored value.
 
     >>> holder_of(b"a1.7"), holder_of(None)
     ('a1', None)

@@ -1,4 +1,4 @@
-"""Declared queries: a function whose results are kept, and how long."""
+"""Declared queries: functions whose results are kept for a stated time."""
 
 from __future__ import annotations
 
@@ -48,14 +48,17 @@ class CachedQuery(Generic[P, T]):
         beta: float = 1.0,
         version: int = 1,
     ) -> None:
-        """Declare a query; the arguments are those of `cached`."""
+        """Declare a query, with the arguments of `cached`."""
         stale_s = min(ttl_s, MAX_TTL_S - ttl_s) if stale_s is None else stale_s
         if not NAME.fullmatch(name):
-            raise ValueError(f"a name begins with a-z, then a-z, 0-9 and -, 40 at most: {name!r}")
+            raise ValueError(f"name must match {NAME.pattern}, got {name!r}")
         if ttl_s < 1 or stale_s < 0 or ttl_s + stale_s > MAX_TTL_S:
-            raise ValueError(f"ttl_s is 1 at least, with stale_s {MAX_TTL_S} at most")
-        if lease_s < MIN_LEASE_S or beta < 0:
-            raise ValueError(f"lease_s is {MIN_LEASE_S} at least, and beta is not negative")
+            limits = f"ttl_s must be at least 1, and ttl_s + stale_s at most {MAX_TTL_S}"
+            raise ValueError(f"{limits}, got {ttl_s} and {stale_s}")
+        if lease_s < MIN_LEASE_S:
+            raise ValueError(f"lease_s must be at least {MIN_LEASE_S}, got {lease_s}")
+        if beta < 0:
+            raise ValueError(f"beta must be at least 0, got {beta}")
         functools.update_wrapper(self, function)
         self.function = function
         self.terms = Terms(name, ttl_s, stale_s, lease_s, beta, version)
@@ -67,7 +70,7 @@ class CachedQuery(Generic[P, T]):
         return self.read(clients, *args, **kwargs).value
 
     def read(self, clients: Clients, *args: P.args, **kwargs: P.kwargs) -> Reading[T]:
-        """Return the function's result, with its age and what it cost.
+        """Return the function's result, with its age and its cost.
 
         Raises:
             TypeError: an argument is no text, number, bool or None, or the result is not of the
@@ -111,7 +114,7 @@ class CachedQuery(Generic[P, T]):
         return self.state(clients).tally.read()
 
     def state(self, clients: Clients) -> State:
-        """Return what this process remembers of the query."""
+        """Return this process's memory of the query."""
         space = space_of(clients, self.terms.name)
         return clients.process_state.get_or_create(
             space, lambda: State(Flights(), Tally(clients, space), [0])
@@ -119,19 +122,19 @@ class CachedQuery(Generic[P, T]):
 
     @functools.cached_property
     def adapter(self) -> pydantic.TypeAdapter[T]:
-        """What checks a result; made on first use, as it takes a while."""
+        """The validator of results, built on first use because that is slow."""
         return adapter_of(self._returns)
 
     def _asked(self, bound: inspect.BoundArguments) -> str:
-        """Return what was asked for as a text: equal for equal arguments of one function.
+        """Return the arguments as a text: equal for equal arguments of one function.
 
-        Versions of the code that differ in the type of the result read nothing of each other, nor
-        do two functions that were given one name by mistake.
+        Versions of the code with another type of result share no values. Neither do two functions
+        that were given one name by mistake.
         """
         _, *arguments = bound.arguments.items()
         for name, value in arguments:
             flat = value if isinstance(value, tuple) else (value,)
-            if not all(type(each) in _SCALARS for each in flat):
+            if not all(type(part) in _SCALARS for part in flat):
                 raise TypeError(
                     f"{self.terms.name} is cached by its arguments: {name} must be a text, a "
                     f"number, a bool, None or a tuple of these, not {type(value).__name__}"
@@ -152,18 +155,18 @@ def cached(
 ) -> Callable[[Callable[Concatenate[Clients, P], T]], CachedQuery[P, T]]:
     """Keep the results of a function of (clients, ...).
 
-    Its arguments are texts, numbers, bools, None, or tuples of these. Its return type says what is
-    stored as JSON: dataclasses, lists, dicts, texts, numbers. An entity of ndb is none of these.
+    Its arguments are texts, numbers, bools, None, or tuples of these. Results are stored as JSON by
+    its return type: dataclasses, lists, dicts, texts, numbers, but no entities of ndb.
 
     Args:
         name: In memcached and in the statistics. Functions that share a name share no results, but
             are invalidated and counted together.
-        ttl_s: How long a result is served.
-        stale_s: How much longer, while another caller refreshes it; None: as long again.
-        lease_s: How long after the death of the process that computes another one begins, in whole
-            seconds, 3 at least. A process that lives keeps its lease.
+        ttl_s: Seconds for which a result is served.
+        stale_s: Seconds more, while another caller refreshes it; None: as many again.
+        lease_s: Seconds from the death of the computing process until another one begins, whole
+            ones, 3 at least. A process that lives keeps its lease.
         beta: Above 1, busy results are refreshed earlier before their end.
-        version: Add 1 when the function means something else by the same result type.
+        version: Add 1 when results of the same type change their meaning.
 
     Raises:
         TypeError: the function says no return type.
@@ -203,12 +206,12 @@ def get_or_compute(
     args: tuple[str | int | float | bool | None, ...] = (),
     stale_s: int | None = None,
 ) -> T:
-    """Return a result that is kept under a name and arguments; the call for what is not declared.
+    """Return a result that is kept under a name and arguments, without a declared query.
 
         total = get_or_compute(clients, "total", count_all, returns=int, ttl_s=60, args=(shop,))
 
     Args:
-        compute: Makes the result when it is not there.
+        compute: Computes a missing result.
         returns: Its type, as the return type of a function that is `cached`.
     """
 
@@ -220,5 +223,5 @@ def get_or_compute(
 
 
 def invalidate(clients: Clients, name: str) -> bool:
-    """Serve nothing again that was computed under a name before: `CachedQuery.invalidate`."""
+    """Invalidate all results kept under a name: `CachedQuery.invalidate`."""
     return CachedQuery(lambda clients: None, name, returns=None, ttl_s=1).invalidate(clients)

@@ -1,11 +1,9 @@
-"""How often a cached query was served, and from where: counted in memory, summed up in memcached.
+"""Statistics of cached queries, by outcome: counted in memory, summed up in memcached.
 
-Each process counts for itself and adds what it has counted to counters in memcached, at most once
-a second: a hit makes no further call. The counters begin anew each day, and when memcached is
-emptied.
+Each process adds its counts to counters in memcached at most once a second, so a hit makes no
+further call. The counters restart each day, and when memcached is emptied.
 
-Lost on failure: what a killed process has counted and not added up. They are there to be read, and
-nothing depends on them.
+Lost on failure: the counts that a killed process had not added. Only pages read them.
 """
 
 from __future__ import annotations
@@ -27,20 +25,20 @@ KINDS = (HIT, STALE, MISS, REFRESHED, SHARED, UNCACHED, BROKEN, FAILED, TOO_LARG
 
 @dataclass(frozen=True)
 class CacheStats:
-    """How a cached query was served, today.
+    """Today's calls of a cached query, by outcome.
 
     Attributes:
         hits: Calls served from memcached.
-        stale: Of a value that had expired, while another caller refreshed it.
-        misses: That found nothing and computed.
-        refreshes: That computed before or after the end of a value, while others were served it.
-        shared: That waited for another caller of the same process, or for another process.
-        uncached: That computed because memcached was away, or in a transaction.
-        broken: Values that were no values of ours; each was a miss as well.
+        stale: Calls served an expired value, while another caller refreshed it.
+        misses: Calls that found no value and computed it.
+        refreshes: Calls that computed a value that others were still served.
+        shared: Calls that waited for another caller of the same process, or for another process.
+        uncached: Calls that computed because memcached was away, or in a transaction.
+        broken: Foreign or damaged values; each was a miss as well.
         failed: Refreshes that raised; the old value was served.
         too_large: Values that memcached does not take.
-        mean_s: What a computation took, on average; None: there was none.
-        is_shared: Of all processes; else memcached is away, and they are this process's own.
+        mean_s: Mean duration of a computation; None: there was none.
+        is_shared: Counts of all processes; else memcached is away, and this process's own.
     """
 
     hits: int
@@ -67,7 +65,7 @@ class CacheStats:
 
 
 class Tally:
-    """What this process has counted for one name."""
+    """This process's counts for one name."""
 
     def __init__(self, clients: Clients, space: str) -> None:
         self._clients = clients
@@ -78,7 +76,7 @@ class Tally:
         self._pushed_at_s = 0.0
 
     def record(self, kind: str, number: int = 1) -> None:
-        """Count something; once a second, what was counted is added to that of the others."""
+        """Count calls; once a second the counts are added to the shared counters."""
         with self._lock:
             self._own[kind] += number
             self._unpushed[kind] += number
@@ -88,11 +86,11 @@ class Tally:
             self.push()
 
     def push(self) -> None:
-        """Add what was counted to the counters in memcached; what they do not take waits."""
+        """Add the counts to the counters in memcached; rejected counts wait."""
         with self._lock:
             self._pushed_at_s = self._now_s()
-            taken, self._unpushed = self._unpushed, Counter()
-        for kind, number in taken.items():
+            unpushed, self._unpushed = self._unpushed, Counter()
+        for kind, number in unpushed.items():
             if self._clients.cache.incr(self._key(kind), number, STATS_TTL_S) is None:
                 with self._lock:
                     self._unpushed[kind] += number
@@ -103,9 +101,9 @@ class Tally:
         cache = self._clients.cache
         with self._lock:
             is_shared = not self._unpushed
-            own = Counter(self._own)
-        known = {kind: counted(cache.get(self._key(kind))) or 0 for kind in KINDS}
-        return _stats(Counter(known) if is_shared else own, is_shared)
+            counts = Counter(self._own)
+        shared = {kind: counted(cache.get(self._key(kind))) or 0 for kind in KINDS}
+        return _stats(Counter(shared) if is_shared else counts, is_shared)
 
     def reset(self) -> None:
         """Count from 0 again, for all processes."""

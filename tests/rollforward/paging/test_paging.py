@@ -118,7 +118,7 @@ def test_order_keys_sort_as_their_parts_do() -> None:
 @pytest.mark.parametrize("part", [-1, 10**16, NOON.replace(year=1969), "\ud800"])
 def test_what_has_no_place_in_an_order_key_is_refused(part: Any) -> None:
     """A key that would sort elsewhere is an error where it is made."""
-    with pytest.raises(ValueError, match=r"no place|surrogates"):
+    with pytest.raises(ValueError, match=r"must be 0 to|surrogates"):
         order_key(part)
 
 
@@ -259,7 +259,7 @@ def test_an_order_that_cannot_be_paged_is_refused_where_it_is_declared() -> None
         query = PagedBook.query()
         with pytest.raises(ValueError, match="a prefix says which"):
             QueryRange(query, PagedBook.labels)
-        with pytest.raises(TypeError, match="orders nothing"):
+        with pytest.raises(TypeError, match="must be an indexed text"):
             QueryRange(query, PagedBook.note)
         with pytest.raises(ValueError, match="at least one letter"):
             KeyRange(PagedBook, "")
