@@ -16,8 +16,8 @@ from google.cloud import ndb
 from rollforward.query_cache import stats as kinds
 from rollforward.query_cache.entry import Entry, generation, space_of
 from rollforward.query_cache.envelope import Envelope
-from rollforward.query_cache.flights import Flights
 from rollforward.query_cache.lease import Lease
+from rollforward.query_cache.single_flight import Flights
 from rollforward.query_cache.stats import Tally
 from rollforward.runtime import Clients
 

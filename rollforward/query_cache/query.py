@@ -16,7 +16,7 @@ from google.cloud import ndb
 
 from rollforward.query_cache.call import Call, Reading, State, Terms
 from rollforward.query_cache.entry import new_generation, space_of
-from rollforward.query_cache.flights import Flights
+from rollforward.query_cache.single_flight import Flights
 from rollforward.query_cache.stats import CacheStats, Tally
 from rollforward.runtime import Clients
 from rollforward.runtime.cache import MAX_TTL_S

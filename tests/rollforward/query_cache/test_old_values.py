@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rollforward.query_cache import CachedQuery, get_or_compute
-from rollforward.query_cache.flights import Flight
+from rollforward.query_cache.single_flight import Flight
 from rollforward.runtime import Clients, NoCache
 from tests.infra.stack import until
 from tests.infra.world import in_threads

@@ -10,8 +10,8 @@ import pytest
 from rollforward.query_cache import CachedQuery
 from rollforward.query_cache.call import MAX_HOLDERS
 from rollforward.query_cache.entry import Entry
-from rollforward.query_cache.flights import Flight
 from rollforward.query_cache.lease import RENEWALS
+from rollforward.query_cache.single_flight import Flight
 from rollforward.runtime import Clients, NoCache
 from tests.infra.stack import until
 from tests.infra.world import in_threads
