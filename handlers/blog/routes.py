@@ -28,7 +28,7 @@ from pipelines.blog.views import comment_counts
 from rollforward.flask.context import clients, settings
 from rollforward.flask.fields import limits
 from rollforward.paging import BadPageSizeError, BadPageTokenError, PageTokens
-from rollforward.query_cache import Reading
+from rollforward.query_cache import CachedResult
 
 bp = Blueprint("blog", __name__, url_prefix="/blog")
 
@@ -95,7 +95,7 @@ def _code() -> list[Excerpt]:
     ]
 
 
-def _read(tag: str, *, is_filling: bool) -> tuple[Front, Reading[Front] | None]:
+def _read(tag: str, *, is_filling: bool) -> tuple[Front, CachedResult[Front] | None]:
     """Return a page of a list; and where it came from, if it is the one that everybody shares."""
     if not (tag or is_filling or _page_in_address()):
         reading = newest(page_tokens()).read(clients(), DEMO)

@@ -6,7 +6,7 @@ from typing import Any
 
 from handlers.shared.formatting import duration, plural
 from handlers.shared.stage import Cell
-from rollforward.query_cache import CacheStats, Reading
+from rollforward.query_cache import CachedResult, CacheStats
 from rollforward.runtime import Cost
 
 # How a reading came about, in words; any other was read for this visitor.
@@ -18,7 +18,7 @@ SOURCES = {
 FROM_MEMCACHED = ("hits", "stale")
 
 
-def closing_of(reading: Reading[Any] | None) -> str:
+def closing_of(reading: CachedResult[Any] | None) -> str:
     """Return in one line where a page came from."""
     if reading is None:
         return "Read from Datastore, for you alone"
@@ -30,7 +30,7 @@ def closing_of(reading: Reading[Any] | None) -> str:
 
 
 def costs_of(
-    spent: Cost, took_s: float, reading: Reading[Any] | None, stats: CacheStats | None
+    spent: Cost, took_s: float, reading: CachedResult[Any] | None, stats: CacheStats | None
 ) -> list[Cell]:
     """Return the cost of a page, and the statistics of its cache."""
     trips = plural(spent.round_trips, "round trip")

@@ -39,7 +39,7 @@ RAMP_WINDOW_S = 1.0
 
 
 @dataclass(frozen=True)
-class Slowed:
+class SlowedServices:
     """What a local app's clients are opened with.
 
     Attributes:
@@ -53,7 +53,7 @@ class Slowed:
     tasks: tuple[Any, ...]
 
 
-def slowed(path: str, cache: Cache) -> Slowed:
+def slowed(path: str, cache: Cache) -> SlowedServices:
     """Return what makes an app as slow as the profile of a file; its limits need a cache.
 
     Raises:
@@ -69,7 +69,9 @@ def slowed(path: str, cache: Cache) -> Slowed:
     )
     drawn = DrawnLatency(profile)
     limit = EntityWriteLimit(tickets, pace=pace, is_on=True)
-    return Slowed(SlowCache(cache, profile), (limit, KindRamp(profile, tickets), drawn), (drawn,))
+    return SlowedServices(
+        SlowCache(cache, profile), (limit, KindRamp(profile, tickets), drawn), (drawn,)
+    )
 
 
 class DrawnLatency(grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc]

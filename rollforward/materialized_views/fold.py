@@ -40,7 +40,7 @@ from rollforward.materialized_views.view import View
 
 
 @dataclass(frozen=True)
-class Snapshot:
+class ApplySnapshot:
     """The entities that an apply reads: the catalog, the row, its markers, the sources' markers."""
 
     catalog: ViewCatalog | None
@@ -49,7 +49,7 @@ class Snapshot:
     source_markers: Mapping[str, SourceMarker | None]
 
 
-def read_for_apply(catalog: Any, key: Any, newest: Mapping[str, Update]) -> Snapshot:
+def read_for_apply(catalog: Any, key: Any, newest: Mapping[str, Update]) -> ApplySnapshot:
     """Read a row, its markers, and the sources' markers where the row knows nothing of them.
 
     Args:
@@ -68,11 +68,11 @@ def read_for_apply(catalog: Any, key: Any, newest: Mapping[str, Update]) -> Snap
     if unlikely:
         unlikely_markers = ndb.get_multi([marker_key(source_key(source)) for source in unlikely])
         source_markers.update(zip(unlikely, unlikely_markers, strict=True))
-    return Snapshot(copy, row, row_markers, source_markers)
+    return ApplySnapshot(copy, row, row_markers, source_markers)
 
 
 def fold(
-    row: ViewRow, newest: Mapping[str, Update], read: Snapshot, args: Apply
+    row: ViewRow, newest: Mapping[str, Update], read: ApplySnapshot, args: Apply
 ) -> dict[str, RowEntry | None]:
     """Bring a row up to date; return its new entry for each source that changed.
 

@@ -50,13 +50,13 @@ class Merged(Range[T]):
     ) -> Callable[[], Sequence[Entry[T]]]:
         share = min(limit, limit // len(self._ranges) + SPARE)
         readers = [
-            _Reader(number, source, _edge_in(number, edge, backward=backward), share, backward)
+            _RangeReader(number, source, _edge_in(number, edge, backward=backward), share, backward)
             for number, source in enumerate(self._ranges)
         ]
         return lambda: _merge(readers, limit, backward=backward)
 
 
-class _Reader(Generic[T]):
+class _RangeReader(Generic[T]):
     """Reads one range, a share at a time; the first share is on its way when this is made."""
 
     def __init__(
@@ -91,7 +91,7 @@ class _Reader(Generic[T]):
         self._last = Edge(entries[-1].position) if entries else None
 
 
-def _merge(readers: Sequence[_Reader[T]], limit: int, *, backward: bool) -> list[Entry[T]]:
+def _merge(readers: Sequence[_RangeReader[T]], limit: int, *, backward: bool) -> list[Entry[T]]:
     merged: list[Entry[T]] = []
     choose = max if backward else min
     while len(merged) < limit:

@@ -160,7 +160,7 @@ class QueryRange(Range[Any]):
 
 
 @dataclass(frozen=True)
-class _Codec:
+class _PositionCodec:
     """A property's values as texts that sort alike, and back."""
 
     name: str
@@ -180,13 +180,13 @@ def _behind(prefix: str) -> str:
     return prefix[:-1] + chr(ord(prefix[-1]) + 1)
 
 
-def _codec(by: Any) -> _Codec:
+def _codec(by: Any) -> _PositionCodec:
     if isinstance(by, ndb.StringProperty):
-        return _Codec("text", str, str)
+        return _PositionCodec("text", str, str)
     if isinstance(by, ndb.DateTimeProperty):
-        return _Codec("time", lambda at: number_key(microseconds(at)), _time_of)
+        return _PositionCodec("time", lambda at: number_key(microseconds(at)), _time_of)
     if isinstance(by, ndb.IntegerProperty):
-        return _Codec("number", number_key, number_of)
+        return _PositionCodec("number", number_key, number_of)
     raise TypeError(f"{by._name} must be an indexed text, whole number or time to order rows")
 
 

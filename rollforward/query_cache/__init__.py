@@ -38,8 +38,8 @@ stampede prevention", VLDB 2015. Leases: R. Nishtala et al., "Scaling memcache a
 2013.
 """
 
-from rollforward.query_cache.call import Reading
+from rollforward.query_cache.call import CachedResult
 from rollforward.query_cache.query import CachedQuery, cached, get_or_compute, invalidate
 from rollforward.query_cache.stats import CacheStats
 
-__all__ = ["CacheStats", "CachedQuery", "Reading", "cached", "get_or_compute", "invalidate"]
+__all__ = ["CacheStats", "CachedQuery", "CachedResult", "cached", "get_or_compute", "invalidate"]

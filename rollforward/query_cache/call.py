@@ -14,9 +14,9 @@ import pydantic_core
 from google.cloud import ndb
 
 from rollforward.query_cache import stats as kinds
-from rollforward.query_cache.entry import Entry, generation, space_of
+from rollforward.query_cache.entry import CacheEntry, generation, space_of
 from rollforward.query_cache.envelope import Envelope
-from rollforward.query_cache.lease import Lease
+from rollforward.query_cache.lease import RefreshLease
 from rollforward.query_cache.single_flight import Flights
 from rollforward.query_cache.stats import Tally
 from rollforward.runtime import Clients
@@ -42,7 +42,7 @@ class Terms:
 
 
 @dataclass(frozen=True)
-class Reading(Generic[T]):
+class CachedResult(Generic[T]):
     """A result, its age and its cost.
 
     Attributes:
@@ -61,7 +61,7 @@ class Reading(Generic[T]):
 
 
 @dataclass(frozen=True)
-class State:
+class QueryState:
     """A process's memory of a query."""
 
     flights: Flights
@@ -69,14 +69,14 @@ class State:
     epoch: list[int]  # How often this process has invalidated it.
 
 
-class Call(Generic[T]):
+class QueryCall(Generic[T]):
     """One call of a cached query."""
 
     def __init__(
         self,
         clients: Clients,
         terms: Terms,
-        state: State,
+        state: QueryState,
         adapter: pydantic.TypeAdapter[T],
         asked: str,
         compute: Callable[[], T],
@@ -89,7 +89,7 @@ class Call(Generic[T]):
         self._asked = asked
         self._compute = compute
 
-    def read(self) -> Reading[T]:
+    def read(self) -> CachedResult[T]:
         if ndb.in_transaction():  # What it reads has to be of its own moment.
             return self._told(self._computed(), kinds.UNCACHED)
         entry = self.entry()
@@ -108,15 +108,15 @@ class Call(Generic[T]):
                 return fresh
         return self._told(envelope, kinds.HIT if age_s < terms.ttl_s else kinds.STALE, value, age_s)
 
-    def entry(self) -> Entry | None:
+    def entry(self) -> CacheEntry | None:
         """Return the place of the value; None: memcached is away."""
         terms, space = self._terms, space_of(self._clients, self._terms.name)
         current = generation(self._clients, space)
         if current is None:
             return None
-        return Entry.of(self._clients, space, current, self._asked, terms.ttl_s, terms.stale_s)
+        return CacheEntry.of(self._clients, space, current, self._asked, terms.ttl_s, terms.stale_s)
 
-    def _refresh(self, entry: Entry, expired: Envelope) -> Reading[T] | None:
+    def _refresh(self, entry: CacheEntry, expired: Envelope) -> CachedResult[T] | None:
         """Compute a value that may still be served; None: another caller does, or it failed."""
         key = self._flight_key(entry.key)
         flight, is_mine = self._state.flights.join(key)
@@ -140,7 +140,7 @@ class Call(Generic[T]):
             flight.land(fresh)
         return None if fresh is None else self._told(fresh, state)
 
-    def _fly(self, key: str, entry: Entry | None) -> Reading[T]:
+    def _fly(self, key: str, entry: CacheEntry | None) -> CachedResult[T]:
         """Compute a missing value, or wait for the thread that computes it."""
         key = self._flight_key(key)
         flight, is_mine = self._state.flights.join(key)
@@ -163,7 +163,7 @@ class Call(Generic[T]):
         flight.land(envelope)
         return self._told(envelope, state)
 
-    def _missed(self, entry: Entry | None) -> tuple[Envelope, str]:
+    def _missed(self, entry: CacheEntry | None) -> tuple[Envelope, str]:
         """Compute and store, or take the value that another process computes meanwhile."""
         if entry is None:
             return self._computed(), kinds.UNCACHED
@@ -176,7 +176,7 @@ class Call(Generic[T]):
                 return theirs, kinds.SHARED
         return self._computed_and_stored(entry), kinds.MISS
 
-    def _led(self, entry: Entry, lease: Lease) -> tuple[Envelope, str]:
+    def _led(self, entry: CacheEntry, lease: RefreshLease) -> tuple[Envelope, str]:
         """Compute and store under a lease, unless its last holder has."""
         try:
             theirs = self._stored_meanwhile(entry, None)
@@ -187,13 +187,13 @@ class Call(Generic[T]):
         finally:
             lease.give_back()
 
-    def _stored_meanwhile(self, entry: Entry, seen: Envelope | None) -> Envelope | None:
+    def _stored_meanwhile(self, entry: CacheEntry, seen: Envelope | None) -> Envelope | None:
         """Return a newer value than the one seen, as a former holder of the lease may store one."""
         stored, _ = entry.load()
         is_newer = stored is not None and (seen is None or stored.at_s > seen.at_s)
         return stored if is_newer and self._decoded(stored) is not None else None
 
-    def _computed_and_stored(self, entry: Entry) -> Envelope:
+    def _computed_and_stored(self, entry: CacheEntry) -> Envelope:
         envelope = self._computed()
         if (newer := self._stored_meanwhile(entry, envelope)) is not None:
             return newer  # This process stood still, and another one has computed since.
@@ -235,10 +235,10 @@ class Call(Generic[T]):
 
     def _told(
         self, envelope: Envelope, state: str, value: tuple[T] | None = None, age_s: float = 0.0
-    ) -> Reading[T]:
+    ) -> CachedResult[T]:
         self._tally.record(state)
         decoded = value or cast(tuple[T], self._decoded(envelope))
-        return Reading(
+        return CachedResult(
             decoded[0], state, age_s, envelope.took_s, envelope.reads, envelope.round_trips
         )
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from rollforward.query_cache.envelope import Envelope, pack, unpack
-from rollforward.query_cache.lease import Lease, holder_of
+from rollforward.query_cache.lease import RefreshLease, holder_of
 from rollforward.runtime import Clients
 from rollforward.runtime.cache import MAX_TTL_S
 from rollforward.runtime.clock import CLOCK_SKEW_S
@@ -55,7 +55,7 @@ def _generation_in(data: bytes | None) -> str | None:
 
 
 @dataclass(frozen=True)
-class Entry:
+class CacheEntry:
     """The place of one value, in one generation of its name."""
 
     clients: Clients
@@ -66,7 +66,7 @@ class Entry:
     @classmethod
     def of(
         cls, clients: Clients, space: str, generation: str, asked: str, ttl_s: int, stale_s: int
-    ) -> Entry:
+    ) -> CacheEntry:
         digest = hashlib.sha256(asked.encode()).hexdigest()
         return cls(clients, f"{space}:{generation}:{digest}", ttl_s, stale_s)
 
@@ -94,9 +94,9 @@ class Entry:
 
     # The lease
 
-    def lease(self, lease_s: int) -> Lease | None:
+    def lease(self, lease_s: int) -> RefreshLease | None:
         """Take the right to compute this value; None: another process has it."""
-        return Lease.take(self.clients, self._lease_key, lease_s)
+        return RefreshLease.take(self.clients, self._lease_key, lease_s)
 
     def wait(self, lease_s: int, is_value: Callable[[Envelope], bool]) -> Envelope | None:
         """Wait for the process that has the lease; None: it has ended without a value.

@@ -17,7 +17,7 @@ from rollforward.runtime import Clients
 RENEWALS = 3
 
 
-class Lease:
+class RefreshLease:
     """A lease that this process holds."""
 
     def __init__(self, clients: Clients, key: str, lease_s: int) -> None:
@@ -30,7 +30,7 @@ class Lease:
         self._lock = threading.Lock()
 
     @classmethod
-    def take(cls, clients: Clients, key: str, lease_s: int) -> Lease | None:
+    def take(cls, clients: Clients, key: str, lease_s: int) -> RefreshLease | None:
         """Take a lease; None: another process has it."""
         lease = cls(clients, key, lease_s)
         return lease if clients.cache.add(key, lease._value(), lease_s) else None

@@ -14,7 +14,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, get_type_hints
 import pydantic
 from google.cloud import ndb
 
-from rollforward.query_cache.call import Call, Reading, State, Terms
+from rollforward.query_cache.call import CachedResult, QueryCall, QueryState, Terms
 from rollforward.query_cache.entry import new_generation, space_of
 from rollforward.query_cache.single_flight import Flights
 from rollforward.query_cache.stats import CacheStats, Tally
@@ -69,7 +69,7 @@ class CachedQuery(Generic[P, T]):
         """Return the function's result, at most `ttl_s` + `stale_s` old."""
         return self.read(clients, *args, **kwargs).value
 
-    def read(self, clients: Clients, *args: P.args, **kwargs: P.kwargs) -> Reading[T]:
+    def read(self, clients: Clients, *args: P.args, **kwargs: P.kwargs) -> CachedResult[T]:
         """Return the function's result, with its age and its cost.
 
         Raises:
@@ -79,11 +79,11 @@ class CachedQuery(Generic[P, T]):
         """
         return self._call(clients, *args, **kwargs).read()
 
-    def _call(self, clients: Clients, *args: P.args, **kwargs: P.kwargs) -> Call[T]:
+    def _call(self, clients: Clients, *args: P.args, **kwargs: P.kwargs) -> QueryCall[T]:
         bound = self._signature.bind(clients, *args, **kwargs)
         bound.apply_defaults()
         compute = partial(self.function, *bound.args, **bound.kwargs)
-        return Call(
+        return QueryCall(
             clients, self.terms, self.state(clients), self.adapter, self._asked(bound), compute
         )
 
@@ -113,11 +113,11 @@ class CachedQuery(Generic[P, T]):
         """Return how often it was served, and from where, by all processes."""
         return self.state(clients).tally.read()
 
-    def state(self, clients: Clients) -> State:
+    def state(self, clients: Clients) -> QueryState:
         """Return this process's memory of the query."""
         space = space_of(clients, self.terms.name)
         return clients.process_state.get_or_create(
-            space, lambda: State(Flights(), Tally(clients, space), [0])
+            space, lambda: QueryState(Flights(), Tally(clients, space), [0])
         )
 
     @functools.cached_property

@@ -13,7 +13,7 @@ import pytest
 from google.cloud import ndb
 
 from rollforward.query_cache import CachedQuery, cached
-from rollforward.query_cache.entry import Entry
+from rollforward.query_cache.entry import CacheEntry
 from rollforward.runtime import Clients, Clock
 from rollforward.runtime.cache import MemcachedCache
 from rollforward.runtime.process.process_state import ProcessState
@@ -100,7 +100,7 @@ def crowded(world: World) -> Clients:
     return replace(another_process(world.clients), cache=cache, clock=clock)
 
 
-def entry_of(room: Newsroom, clients: Clients, tag: str = "news") -> Entry:
+def entry_of(room: Newsroom, clients: Clients, tag: str = "news") -> CacheEntry:
     """Return the place of a tag's headlines."""
     entry = room.headlines._call(clients, tag).entry()
     assert entry is not None

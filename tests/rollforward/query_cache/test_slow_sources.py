@@ -9,7 +9,7 @@ import pytest
 
 from rollforward.query_cache import CachedQuery
 from rollforward.query_cache.call import MAX_HOLDERS
-from rollforward.query_cache.entry import Entry
+from rollforward.query_cache.entry import CacheEntry
 from rollforward.query_cache.lease import RENEWALS
 from rollforward.query_cache.single_flight import Flight
 from rollforward.runtime import Clients, NoCache
@@ -213,7 +213,7 @@ def test_a_lease_is_kept_while_its_holder_lives_and_no_other_is_touched() -> Non
     assert cache.ending(":lease") == []
 
 
-def entry_of(source: Source, clients: Clients) -> Entry:
+def entry_of(source: Source, clients: Clients) -> CacheEntry:
     """Return the place of a source's value."""
     entry = source.query._call(clients).entry()
     assert entry is not None
