@@ -34,10 +34,10 @@ def serve() -> Flask:
 def open_clients(
     settings: DemoSettings, registry: Registry = APP, *, interceptors: Sequence[Any] = ()
 ) -> Clients:
-    """Open everything remote that the settings name, to enqueue what a registry has.
+    """Open everything remote that the settings name, to enqueue the tasks of a registry.
 
     Args:
-        interceptors: What a local app's calls of Datastore go through.
+        interceptors: Interceptors of a local app's calls of Datastore.
     """
     mailer = SmtpMailer(
         settings.smtp_host,

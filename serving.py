@@ -1,27 +1,26 @@
-"""How requests come to the app's threads: whole, so that slow callers hold none of them.
+"""A gunicorn worker that gives threads to whole requests only, so slow callers hold none.
 
-gunicorn's gthread gives a connection a thread at its first byte, for as long as the rest takes. As
-many callers as there are threads, each with a byte now and then, stop such an app. Here:
+gunicorn's gthread gives a connection a thread at its first byte, until the rest has come. A few
+callers, one for each thread, can stop an app by a byte now and then (Slowloris). This worker:
 
-1. A request waits in the worker's event loop until its head and a body of up to 64 KiB are here,
-   for ten seconds in all. Then its connection is closed.
-2. A longer body, or one in chunks, is read by a thread, as ever, but at most half of the threads do
-   that at a time, and of 24 MiB in all: the app holds an upload a few times over. It has ten
-   seconds, and as long as its bytes take at 64 KiB/s. The others stand in line; when that is
-   full, a caller is told 503 and when to come again.
-3. An answer that nobody takes is given up after twenty seconds.
-4. A connection that ends is closed when its caller has hung up, or two seconds later, by the event
-   loop too.
+1. buffers a request in its event loop until its head and a body of up to 64 KiB have arrived, for
+   ten seconds in all; then it closes the connection;
+2. lets a thread read a longer body, or one in chunks, with at most half of the threads and 24 MiB
+   at a time, because the app holds an upload a few times over. A body has ten seconds, and the time
+   of its bytes at 64 KiB/s. Others queue; when the queue is full, a caller gets 503 with
+   Retry-After;
+3. gives up an answer that its caller does not read within twenty seconds;
+4. closes an ended connection when its caller has hung up, or two seconds later, in the event loop.
 
-A connection goes to the worker that has the fewest: the kernel would give it to any, and callers
-who keep theirs would stay where they are.
+A connection goes to the worker that has the fewest. The kernel would give it to any, and
+long-lived connections would stay uneven.
 
-What remains: a thousand callers at once (`worker_connections`) still keep others out for ten
-seconds. A front end that holds requests until they are whole, as those of App Engine and of most
-load balancers do, keeps such callers away altogether.
+A thousand callers at once (`worker_connections`) still keep others out for ten seconds. A front
+end that buffers requests, as App Engine and most load balancers do, keeps slow callers away
+altogether.
 
-gunicorn.conf.py names this worker. Nothing of the app is imported here, for gunicorn's master reads
-this file once and never again.
+gunicorn.conf.py names this worker. This module imports nothing of the app, because gunicorn's
+master reads it once and never again.
 """
 
 from __future__ import annotations
@@ -58,18 +57,18 @@ FULL = (
     b"Content-Type: text/plain\r\nContent-Length: 69\r\n\r\n"
     b"Too many uploads are under way. Nothing was done; try again in 10 s.\n"
 )
-# How long a worker leaves a connection to one that has fewer, and how old its word may be.
+# How long a worker leaves a connection to one that has fewer, and how old its count may be.
 YIELDS_FOR_S = 0.001
 HEARD_WITHIN_S = 3.0
 _LENGTH = re.compile(rb"^content-length:[ \t]*([0-9]{1,18})[ \t]*\r?$", re.MULTILINE)
 
 
 class TooSlowError(NoMoreData):  # type: ignore[misc]
-    """The rest of a request did not come in time, or nobody takes the answer."""
+    """The rest of a request did not come in time, or its caller does not read the answer."""
 
 
 class Loads:
-    """How many connections each worker has: in memory that the master's children share."""
+    """The number of connections of each worker, in memory shared by the master's children."""
 
     _SLOT = struct.Struct("dq")  # When it was written, and the connections.
     _SLOTS = 64
@@ -85,8 +84,8 @@ class Loads:
     def has_fewer(self, connections: int) -> bool:
         """Return whether some worker has fewer connections than that, as far as is known."""
         since = time.monotonic() - HEARD_WITHIN_S
-        told = self._SLOT.iter_unpack(self._memory[:])
-        return any(at > since and fewer < connections for at, fewer in told)
+        slots = self._SLOT.iter_unpack(self._memory[:])
+        return any(at > since and fewer < connections for at, fewer in slots)
 
 
 class PatientWorker(ThreadWorker):  # type: ignore[misc]
@@ -150,7 +149,7 @@ class PatientWorker(ThreadWorker):  # type: ignore[misc]
     def _serve_long(self) -> None:
         while len(self.long) < self.most_long and (conn := self._next_in_line()):
             self.long[conn] = _long_bytes(conn)
-            conn.parser.unreader.begin()  # It is not to blame for having stood in line.
+            conn.parser.unreader.begin()  # Its time in line does not count.
             super().enqueue_req(conn)
 
     def _next_in_line(self) -> Any:
@@ -185,7 +184,7 @@ class PatientWorker(ThreadWorker):  # type: ignore[misc]
         self._serve_long()
         if not self.cfg.is_ssl:
             conn.parser.unreader.ends_at = None
-            # gthread would wait in here until the caller hangs up, and everybody else with it.
+            # gthread would wait in here until the caller hangs up, and block all others.
             conn.close = partial(self._end, conn)
         super().finish_request(conn, fs)
 
@@ -205,12 +204,12 @@ class PatientWorker(ThreadWorker):  # type: ignore[misc]
     def _await_end(self, conn: Any) -> None:
         conn.sock.setblocking(False)
         try:
-            more = conn.sock.recv(MAX_WAITING_BYTES)
+            received = conn.sock.recv(MAX_WAITING_BYTES)
         except BlockingIOError:
-            more = b"perhaps"
+            received = b"perhaps"
         except OSError:
-            more = b""
-        if more:
+            received = b""
+        if received:
             self._wait(conn, conn.timeout)
         else:
             self.nr_conns -= 1
@@ -230,9 +229,9 @@ class PatientWorker(ThreadWorker):  # type: ignore[misc]
         self.ending.intersection_update(self.pending_conns)
 
     def handle_exit(self, sig: int, frame: Any) -> None:
-        """End: streams of the app would go on for a while, and are told."""
+        """Shut down; streams of the app end at once instead of after their minute."""
         super().handle_exit(sig, frame)
-        wsgi = getattr(self, "wsgi", None)  # None: it is told to end before it has begun.
+        wsgi = getattr(self, "wsgi", None)  # None: it shuts down before it has begun.
         live = getattr(wsgi, "extensions", {}).get("live")
         if live is not None:
             live.streams.close()
@@ -254,7 +253,7 @@ class Unreader(SocketUnreader):  # type: ignore[misc]
         self.ends_at = time.monotonic() + ARRIVES_WITHIN_S
 
     def collect(self) -> bool:
-        """Take what has come, without waiting; tell whether a thread can go on from here."""
+        """Receive without waiting; return whether a thread can continue from here."""
         self.sock.setblocking(False)
         try:
             while not self.has_ended and not is_enough(self.buf.getvalue()):
@@ -289,18 +288,18 @@ class Unreader(SocketUnreader):  # type: ignore[misc]
         return data
 
 
-def is_whole(here: bytes) -> bool:
+def is_whole(received: bytes) -> bool:
     """Return whether a request is all there.
 
     >>> is_whole(b"GET / HTTP/1.1\r\n\r\n"), is_whole(b"GET / HTTP/1.1\r\n")
     (True, False)
     """
-    head, end, body = here.partition(b"\r\n\r\n")
+    head, end, body = received.partition(b"\r\n\r\n")
     length = _body_bytes(head)
     return bool(end) and length is not None and len(body) >= length
 
 
-def is_enough(here: bytes) -> bool:
+def is_enough(received: bytes) -> bool:
     """Return whether there is nothing to wait for: a request is all there, or is a long one.
 
     >>> is_enough(b"POST / HTTP/1.1\r\nContent-Length: 3\r\n\r\nab")
@@ -308,16 +307,16 @@ def is_enough(here: bytes) -> bool:
     >>> is_enough(b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n")
     True
     """
-    head, end, body = here.partition(b"\r\n\r\n")
+    head, end, body = received.partition(b"\r\n\r\n")
     if not end:
-        return len(here) >= MAX_WAITING_BYTES
+        return len(received) >= MAX_WAITING_BYTES
     length = _body_bytes(head)
     return length is None or length > MAX_WAITING_BYTES or len(body) >= length
 
 
-def long_bytes(here: bytes) -> int:
+def long_bytes(received: bytes) -> int:
     """Return how many bytes a request's body may have, by what its head says."""
-    length = _body_bytes(here.partition(b"\r\n\r\n")[0])
+    length = _body_bytes(received.partition(b"\r\n\r\n")[0])
     return LONGEST_BYTES if length is None else min(length, LONGEST_BYTES)
 
 

@@ -8,7 +8,7 @@ BlogIndex
 Post
     Key: "<blog>|<number>", fixed width.
     Queries: ranges of `places`: "<blog>|<number>", and "<blog>#<tag>|<number>" for each tag. So
-    one property lists all posts and those of each tag, both ways, without a composite index.
+    one property lists all posts, and the posts of each tag, both ways, without a composite index.
     Growth: one row per post.
 
 PostReceipt
@@ -29,9 +29,9 @@ Comment
     fixed width or escaped, so that the order of keys is the order of times. The bucket comes from a
     hash of the user: one post's comments are spread over BUCKETS ranges, each of which takes some
     500 writes a second.
-    Queries: ascending ranges of keys, for what is new; ranges of `thread`, both ways, for reading:
+    Queries: ascending ranges of keys, for new comments; ranges of `thread`, both ways, for reading:
     "<post>|<bucket of its thread>|<order keys of all comments it is a reply to, and its own>", so
-    replies stand below what they reply to. Single-property index.
+    replies follow their comment. Single-property index.
     Growth: one row per comment. The comments of a deleted post are deleted by a job.
 """
 
@@ -49,7 +49,7 @@ REPLY = " "
 
 
 class BlogIndex(ndb.Model):
-    """What a blog has given out, and whether it was filled with samples."""
+    """The counter of a blog's posts, and whether it was filled with samples."""
 
     last_number = ndb.IntegerProperty(indexed=False, default=0)
     has_samples = ndb.BooleanProperty(indexed=False, default=False)
@@ -78,20 +78,20 @@ class Post(ndb.Model):
 
 
 class PostReceipt(ndb.Model):
-    """Which post a form has made."""
+    """The post that a form has made."""
 
     number = ndb.IntegerProperty(indexed=False, required=True)
 
 
 class Commenter(ndb.Model):
-    """What a user has given out."""
+    """The counter of a user's comments."""
 
     last_number = ndb.IntegerProperty(indexed=False, default=0)
     last_at = ndb.DateTimeProperty(indexed=False)
 
 
 class CommentReceipt(ndb.Model):
-    """Which comment a form has made."""
+    """The comment that a form has made."""
 
     comment = ndb.TextProperty(required=True)
 
@@ -158,16 +158,16 @@ def commenter_key(blog: str, user_id: str) -> Any:
 def places_of(blog: str, number: int, tags: list[str]) -> list[str]:
     """Return a post's places: in the list of all, and in the list of each of its tags."""
     lists = [all_posts(blog), *(posts_tagged(blog, tag) for tag in tags)]
-    return [f"{each}{number:010d}" for each in lists]
+    return [f"{prefix}{number:010d}" for prefix in lists]
 
 
 def all_posts(blog: str) -> str:
-    """Return what the places of all posts of a blog begin with."""
+    """Return the prefix of the places of all posts of a blog."""
     return f"{blog}|"
 
 
 def posts_tagged(blog: str, tag: str) -> str:
-    """Return what the places of a blog's posts with a tag begin with."""
+    """Return the prefix of the places of a blog's posts with a tag."""
     return f"{blog}#{tag}|"
 
 
@@ -177,12 +177,12 @@ def comment_key(post: str, order: str, user_id: str) -> Any:
 
 
 def bucket(post: str, number: int) -> str:
-    """Return what the keys, or the threads, of one bucket of a post's comments begin with."""
+    """Return the prefix of the keys, or the threads, of one bucket of a post's comments."""
     return f"{post}|{number}|"
 
 
 def thread_of(post: str, path: str) -> str:
-    """Return where a comment stands among the threads of a post."""
+    """Return a comment's place among the threads of a post."""
     return f"{bucket(post, _bucket_of(path.partition(REPLY)[0]))}{path}"
 
 

@@ -1,15 +1,15 @@
-"""Clicks: loads that increment the demo's counters, and what they had counted.
+"""Clicks: loads that increment the demo's counters, and their accepted increments.
 
 ClickLoads
-    Key: "clicks". The last load, and what was accepted of those before it, by way of counting.
+    Key: "clicks". The last load, and the accepted clicks of earlier ones, by way of counting.
     Queries: none. Growth: one row.
 
 ClickWriter
-    Key: "<load>|<way>|<writer>". How far one writer of a load is.
+    Key: "<load>|<way>|<writer>". Progress of one writer of a load.
     Queries: none. Growth: at most 40 rows a load; the load after the next one deletes them.
 
 ClickSwitch
-    Key: "write-limit". Whether the limit of production is simulated. Queries: none.
+    Key: "write-limit". A switch: production's limit of writes is simulated. Queries: none.
     Growth: one row.
 """
 
@@ -21,7 +21,7 @@ from google.cloud import ndb
 
 
 class ClickLoads(ndb.Model):
-    """The last load, and what was accepted of those before it."""
+    """The last load, and the accepted clicks of earlier ones."""
 
     load = ndb.JsonProperty(indexed=False)
     before = ndb.JsonProperty(indexed=False)  # Clicks that were accepted, by way.
@@ -43,7 +43,7 @@ class ClickWriter(ndb.Model):
 
 
 class ClickSwitch(ndb.Model):
-    """Whether writes of an entity are limited as they are in production."""
+    """The switch that limits writes of an entity as in production."""
 
     is_on = ndb.BooleanProperty(indexed=False, default=False)
 

@@ -1,4 +1,4 @@
-"""Schools, their students and teachers, and what it costs to count them.
+"""Schools, their students and teachers, and the cost of counting them.
 
 School
     Key: its name, DEMO of pipelines/grades/students.py, or a sample of
@@ -21,7 +21,7 @@ Teacher
     Queries: that key range. Growth: one row per teacher, at most 60 per school.
 
 Comparison
-    Key: the school's name. What it cost to count its students, in several ways.
+    Key: the school's name. The cost of counting its students, in several ways.
     Queries: none. Growth: one row per sample school.
 """
 
@@ -78,7 +78,7 @@ class Teacher(ndb.Model):
 
 
 class Comparison(ndb.Model):
-    """What it cost to count a school's students; none yet, until `measured` is `asked`."""
+    """The cost of counting a school's students; none yet, until `measured` is `asked`."""
 
     asked = ndb.TextProperty(required=True)  # The id of the last measurement asked for.
     measured = ndb.TextProperty()  # The id of the measurement that `ways` is of.
@@ -111,18 +111,18 @@ def teacher_key(school: str, teacher_id: str) -> Any:
 
 
 def comparison_key(school: str) -> Any:
-    """Return the key of what it cost to count a school's students."""
+    """Return the key of the cost of counting a school's students."""
     return ndb.Key(Comparison, school)
 
 
 def students_of(school: str, *, after: str = "") -> Any:
     """Return the query for a school's students in key order, those behind the id `after`."""
     kind = kind_of_students(school)
-    first, beyond = student_key(school, after), ndb.Key(kind, f"{school};")
-    return kind.query(kind._key > first, kind._key < beyond).order(kind._key)
+    start, end = student_key(school, after), ndb.Key(kind, f"{school};")
+    return kind.query(kind._key > start, kind._key < end).order(kind._key)
 
 
 def teachers_of(school: str) -> Any:
     """Return the query for a school's teachers in key order."""
-    first, beyond = teacher_key(school, ""), ndb.Key(Teacher, f"{school};")
-    return Teacher.query(Teacher._key > first, Teacher._key < beyond).order(Teacher._key)
+    start, end = teacher_key(school, ""), ndb.Key(Teacher, f"{school};")
+    return Teacher.query(Teacher._key > start, Teacher._key < end).order(Teacher._key)

@@ -72,7 +72,7 @@ def guest_key(party_id: str, address: str) -> Any:
 
 
 def guest_prefix(party_id: str) -> str:
-    """Return what the key names of a party's guests begin with.
+    """Return the prefix of the key names of a party's guests.
 
     >>> guest_prefix("p1")
     'p1:'
@@ -82,9 +82,9 @@ def guest_prefix(party_id: str) -> str:
 
 def guests_of(party_id: str, *, after: str = "") -> Any:
     """Return the query for a party's guests in key order, those behind the name `after`."""
-    first = ndb.Key(Guest, after or guest_prefix(party_id))
-    beyond = ndb.Key(Guest, f"{party_id};")
-    return Guest.query(Guest._key > first, Guest._key < beyond).order(Guest._key)
+    start = ndb.Key(Guest, after or guest_prefix(party_id))
+    end = ndb.Key(Guest, f"{party_id};")
+    return Guest.query(Guest._key > start, Guest._key < end).order(Guest._key)
 
 
 def newest_parties() -> Any:

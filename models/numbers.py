@@ -1,4 +1,4 @@
-"""What operations cost on this stack, as measured: runs, and the rows that a run writes and reads.
+"""Measured costs of operations on this stack: runs, and the rows that a run writes and reads.
 
 NumbersRun
     Key: a random id of 128 bits, in hex.
@@ -6,7 +6,7 @@ NumbersRun
     Growth: one row for each run; a new run deletes all but the last 50.
 
 NumberScratch
-    Key: "<probe>-<number>": what a probe writes and reads. The next run writes the same rows.
+    Key: "<probe>-<number>": a row that a probe writes and reads. The next run writes it again.
     Queries: tens = ... in key order. Single-property index.
     Growth: some 600 rows in all.
 """
@@ -19,7 +19,7 @@ from google.cloud import ndb
 
 
 class NumbersRun(ndb.Model):
-    """One run of all probes, and what they have found so far."""
+    """One run of all probes, and their results so far."""
 
     started = ndb.DateTimeProperty(required=True)
     machine = ndb.JsonProperty(indexed=False, required=True)  # {"python", "cpu", "platform", ...}

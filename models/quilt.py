@@ -1,7 +1,7 @@
-"""Quilts: squares that are painted by tasks, and what tells that all are.
+"""Quilts: squares painted by tasks, and the batches that complete them.
 
 Quilt
-    Key: the id of the form that asked for it. How it is to look, and what its completion said.
+    Key: the id of the form that asked for it. Its pattern, and the result of its completion.
     Queries: newest first, by `created`. Single-property index.
     Growth: one row for each quilt, of which the newest 40 are kept; a new one deletes the others.
 
@@ -12,7 +12,7 @@ QuiltSquare
 
 QuiltPiece
     Key: "<quilt>|<number>". The nested batch that paints a piece of a quilt that has several.
-    Queries: none; read by key. Growth: four rows for each such quilt.
+    Queries: none; read by key. Growth: four rows for each quilt of several pieces.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What visitors have under way in a demo.
+"""Running work of visitors in a demo.
 
 DemoUsage
     Key: the demo's name. Queries: none.
-    Growth: one row for each demo; what is over is dropped with the next write. Only starts write
+    Growth: one row for each demo; finished work is dropped with the next write. Only starts write
     it, and a visitor's starts are bounded.
 """
 
@@ -12,7 +12,7 @@ from google.cloud import ndb
 
 
 class DemoUsage(ndb.Model):
-    """What was let in and may not be over, each [id, visitor, units, over at, in ms since 1970]."""
+    """Accepted work that may be running: [id, visitor, units, end in ms since 1970] each."""
 
     under_way = ndb.JsonProperty(indexed=False, default=[])
 

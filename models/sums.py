@@ -1,18 +1,18 @@
-"""Sums: what a fork-join queue adds up, and what was accepted, counted beside it.
+"""Sums by a fork-join queue, and tallies of the accepted additions.
 
 Sum
-    Key: its name. Queries: none. Growth: one row for each sum that something was folded into; it
+    Key: its name. Queries: none. Growth: one row for each sum with folded additions; it
     keeps its last batches. Only folds write it.
 
 SumDirectory
     Key: "all". The names of the sums. Queries: none. Growth: one row, of a bounded number of names.
 
 SumLoads
-    Key: the sum's name. Which load it is under, and what was accepted of those before it.
+    Key: the sum's name. Its running load, and the accepted additions of earlier ones.
     Queries: none. Growth: one row for each sum that was under load.
 
 SumTally
-    Key: "<name>|<shard>" for forms, "<name>|api|<shard>" for what the API's processes have tallied.
+    Key: "<name>|<shard>" for forms, "<name>|api|<shard>" for tallies of the API's processes.
     Queries: none. Growth: at most 8 rows a sum.
 
 SumAddition
@@ -21,7 +21,7 @@ SumAddition
     Growth: one row for each form of the last two days; new forms delete expired ones.
 
 LoadWriter
-    Key: "<name>|<load>|<writer>". How far one writer of a load is.
+    Key: "<name>|<load>|<writer>". Progress of one writer of a load.
     Queries: none. Growth: at most 50 rows a load, for two days and of the last 200 loads of a sum;
     then the next load that begins deletes them.
 """
@@ -52,7 +52,7 @@ class SumDirectory(ndb.Model):
 
 
 class SumLoads(ndb.Model):
-    """The loads of a sum: the last one, and what was accepted of those before it."""
+    """The loads of a sum: the last one, and the accepted additions of earlier ones."""
 
     load = ndb.JsonProperty(indexed=False)
     items_before = ndb.IntegerProperty(indexed=False, default=0)
@@ -69,7 +69,7 @@ class SumTally(ndb.Model):
 
 
 class SumAddition(ndb.Model):
-    """A form that was sent, and what it added."""
+    """A form that was sent, and its addition."""
 
     amount = ndb.IntegerProperty(indexed=False, required=True)
     expires = ndb.StringProperty()
@@ -108,12 +108,12 @@ def tally_key(name: str, shard: int) -> Any:
 
 
 def api_tally_key(name: str, shard: int) -> Any:
-    """Return the key of a shard of what the API's processes have tallied of a sum."""
+    """Return the key of a shard of the API processes' tally of a sum."""
     return ndb.Key(SumTally, f"{name}|api|{shard:02d}")
 
 
 def addition_key(name: str, form: str) -> Any:
-    """Return the key of what a form added."""
+    """Return the key of a form's addition."""
     return ndb.Key(SumAddition, f"{name}|{form}")
 
 

@@ -24,7 +24,7 @@ class AccessLogs(ndb.Model):
     run = ndb.JsonProperty(indexed=False)
 
     def waiting(self, position: int) -> list[dict[str, Any]]:
-        """Return the logs from a number on: those that have not been read to their end."""
+        """Return the logs from a number on that have not been read to their end."""
         return list(self.logs or [])[max(0, position - int(self.first)) :]
 
     @property
@@ -51,5 +51,5 @@ def log_at(number: int) -> dict[str, Any] | None:
     row = access_logs()
     if number < row.first:
         raise LookupError(f"the log {number} is forgotten")
-    found: list[dict[str, Any]] = row.logs[number - row.first :][:1]
-    return found[0] if found else None
+    entries: list[dict[str, Any]] = row.logs[number - row.first :][:1]
+    return entries[0] if entries else None

@@ -1,8 +1,8 @@
-"""Zeitgeist: what is being played.
+"""Zeitgeist: the playback of a recorded stream.
 
 ZeitgeistPlayback
-    Key: "now". The playback that goes on, or the last one. Queries: none. Growth: one row. Forms
-    start and steer it, its tasks write how far it is.
+    Key: "now". The running playback, or the last one. Queries: none. Growth: one row. Forms start
+    and steer it, and its tasks write its progress.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ imported on first use, so `import rollforward` alone loads neither Datastore nor
     batches             many tasks, and one more when all of them have ended
     counters            totals under many writers, in shards or gathered
     paging              lists in pages, forward and back, each row once
-    materialized_views  rows that follow their sources, in whatever order updates come
+    materialized_views  rows that follow their sources, in any order of updates
     query_cache         results that everyone shares, kept in memcached for a stated time
     streams             computations over keyed records, with state, timers and watermarks
     registry            all parts of an app, in one list

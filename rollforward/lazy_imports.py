@@ -5,7 +5,7 @@ service accounts, with their cryptography. pydantic is needed by the first task,
 Together they take a fifth of the app's start. A module that is named here stays empty until
 something is asked of it. From Python 3.15 on an import can say so itself (PEP 810).
 
-Only what is imported as a whole (`import redis`) gains by it: `from redis import Redis` asks.
+Only whole imports (`import redis`) gain by it: `from redis import Redis` loads at once.
 """
 
 from __future__ import annotations

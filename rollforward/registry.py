@@ -1,4 +1,4 @@
-"""All that an app is made of, in one list: what is not registered is neither delivered nor swept.
+"""Registry of an app's parts: unregistered ones are neither delivered nor swept.
 
     APP = Registry(ship, RAISE_PRICES, SALES, count_visits)
 
@@ -84,10 +84,10 @@ class Registry:
     def sweep(
         self, clients: Clients, name: str, *, stale_s: float | None = None, deletes: bool = False
     ) -> Mapping[str, int]:
-        """Sweep one pattern; return what was done, in numbers.
+        """Sweep one pattern; return the numbers of its work.
 
         Args:
-            deletes: Whether to delete what has expired as well, even if the sweep fails.
+            deletes: Whether to delete expired rows as well, even if the sweep fails.
         """
         pattern = self.patterns[name]
         expired: dict[str, int] = {}
@@ -133,14 +133,14 @@ class Registry:
         return self._pattern_of_runs(pattern).run(clients, self._parts[pattern], run_id)
 
     def control_run(self, clients: Clients, pattern: str, run_id: str, verb: RunVerb) -> str:
-        """Cancel, resume or retry a run; return the id of the run that goes on, or stands still.
+        """Cancel, resume or retry a run; return the id of the run that continues, or is cancelled.
 
         Raises:
             UnknownRunError: there is none.
             RunRefusedError: not as it is now.
         """
-        known = self._pattern_of_runs(pattern)
-        return known.control_run(clients, self._parts[pattern], run_id, verb)
+        controlled = self._pattern_of_runs(pattern)
+        return controlled.control_run(clients, self._parts[pattern], run_id, verb)
 
     def _pattern_of_runs(self, name: str) -> Pattern[Any]:
         if name not in self.patterns:
@@ -164,7 +164,7 @@ class Registry:
     def _add(self, part: object) -> None:
         for name, pattern in self.patterns.items():
             if pattern.takes is not None and isinstance(part, pattern.takes):
-                if not any(part is known for known in self._parts[name]):
+                if not any(part is registered for registered in self._parts[name]):
                     self._parts[name].append(part)
                     for other in pattern.expand(part):
                         self._add(other)

@@ -2,11 +2,11 @@
 
 `make run ARGS="--like=cloud"` draws the latency of each remote call from `cloud.toml`, keeps the
 limits on writes that no emulator has, and lets instances start cold. `--like=FILE` takes another
-profile. docs/adr/0024-a-profile-of-the-cloud.md says why, and where it stands.
+profile. docs/adr/0024-a-profile-of-the-cloud.md has the reasons and the state of this.
 
 - profile: the file, its checks, and `Profile.draw`. It needs neither gRPC nor the app, so the
   local platform and simulations use it, too.
-- slowdown: what the app's clients go through.
+- slowdown: interceptors that slow down the app's clients.
 - instances: a process that starts cold.
 
 Nothing here is deployed: the folder stays at home (.gcloudignore, Dockerfile), and a deployed app

@@ -15,8 +15,8 @@ WsgiApp = Callable[[Any, Any], Iterable[bytes]]
 class ColdStart:
     """A process's app, behind the start of its instance.
 
-    The first request begins the start, and all that come meanwhile wait for its end. An instance
-    that nobody has asked anything for a while is gone, and the next request starts another one.
+    The first request begins the start, and concurrent requests wait for its end. An instance
+    without requests for a while is gone, and the next request starts another one.
     """
 
     def __init__(
@@ -45,8 +45,8 @@ class ColdStart:
     def _left_s(self) -> float:
         """Return how long the start of this instance still takes."""
         with self._lock:
-            now = self._monotonic()
-            if self._ready_at is None or now - self._used_at > self._profile["instances.idle_s"]:
-                self._ready_at = now + self._profile.draw("cold_start", self._random)
-            self._used_at = max(now, self._ready_at)
-            return self._ready_at - now
+            now_s = self._monotonic()
+            if self._ready_at is None or now_s - self._used_at > self._profile["instances.idle_s"]:
+                self._ready_at = now_s + self._profile.draw("cold_start", self._random)
+            self._used_at = max(now_s, self._ready_at)
+            return self._ready_at - now_s

@@ -67,7 +67,7 @@ _AT = tuple(NormalDist().inv_cdf(share) for share in (0.5, 0.95, 0.99))
 
 
 class ProfileError(ValueError):
-    """A file is no profile; the text says what is wrong with it."""
+    """A file is no profile; the text names the mistake."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class Number:
     """A number, and why it is this one: a published source, or a guess."""
 
     value: float
-    why: str
+    reason: str
     is_guess: bool
 
 
@@ -96,19 +96,19 @@ class Latency:
         """
         z = NormalDist().inv_cdf(min(max(share, 1 - LAST_SHARE), LAST_SHARE))
         logs = [math.log(ms) for ms in (self.p50_ms, self.p95_ms, self.p99_ms)]
-        first = 0 if z <= _AT[1] else 1
-        slope = (logs[first + 1] - logs[first]) / (_AT[first + 1] - _AT[first])
-        return math.exp(logs[first] + slope * (z - _AT[first]))
+        segment = 0 if z <= _AT[1] else 1
+        slope = (logs[segment + 1] - logs[segment]) / (_AT[segment + 1] - _AT[segment])
+        return math.exp(logs[segment] + slope * (z - _AT[segment]))
 
 
 @dataclass(frozen=True)
 class Profile:
-    """Latencies and limits of the services that an emulator stands for.
+    """Latencies and limits of the services that an emulator replaces.
 
     Attributes:
         calls: The latencies, by the names in CALLS.
         numbers: All numbers, by their names in the file: "entity_writes.per_s".
-        seed: Of the draws of each process; None: they differ.
+        seed: Seed of the draws of each process; None: they differ.
     """
 
     name: str
@@ -122,7 +122,7 @@ class Profile:
         return self.numbers[name].value
 
     def random(self) -> Random:
-        """Return what a process draws its latencies by."""
+        """Return the random generator of a process's latencies."""
         return Random(self.seed)
 
     def draw(self, call: str, random: Random, items: int = 1) -> float:
@@ -140,12 +140,12 @@ class Profile:
         return ms / 1000
 
     def allowed_per_s(self, table: str, elapsed_s: float) -> float:
-        """Return how much traffic "ramp" or "queues" lets through so long after it began."""
+        """Return the traffic that "ramp" or "queues" allows some seconds after it began."""
         steps = max(0.0, elapsed_s) // self[f"{table}.every_s"]
         return float(self[f"{table}.start_per_s"] * (1 + self[f"{table}.growth"]) ** steps)
 
     def in_words(self) -> str:
-        """Return what a console says of it, in a line."""
+        """Return a description in one line, for the console."""
         guesses = sum(number.is_guess for number in self.numbers.values())
         return (
             f"latencies as in {self.name} of {self.dated}: {len(self.numbers)} numbers, "
@@ -157,7 +157,7 @@ def load(path: Path) -> Profile:
     """Return the profile of a file.
 
     Raises:
-        ProfileError: there is no such file, or it is no profile.
+        ProfileError: the file is missing, or is no profile.
     """
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -191,17 +191,17 @@ def _profile(content: dict[str, Any]) -> Profile:
 
 def _numbers(content: Mapping[str, Any]) -> list[tuple[str, Number]]:
     """Return all numbers with their names, each of them checked."""
-    found = []
+    numbers = []
     calls = _table("calls", content["calls"], set(CALLS), set())
     for call, table in calls.items():
-        found.append(
+        numbers.append(
             (f"calls.{call}", _table(f"calls.{call}", table, set(PERCENTILES), {PER_ITEM}))
         )
     for name, fields in TABLES.items():
-        found.append((name, _table(name, content[name], set(fields), set())))
+        numbers.append((name, _table(name, content[name], set(fields), set())))
     return [
         (f"{name}.{field}", _number(f"{name}.{field}", value, content["sources"]))
-        for name, table in found
+        for name, table in numbers
         for field, value in table.items()
     ]
 
@@ -214,8 +214,8 @@ def _table(name: str, value: Any, needed: set[str], allowed: set[str]) -> dict[s
 
 
 def _check_names(where: str, table: Mapping[str, Any], needed: set[str], allowed: set[str]) -> None:
-    if missing := sorted(needed - set(table)):
-        raise ProfileError(f"{where} must have {', '.join(missing)}")
+    if absent := sorted(needed - set(table)):
+        raise ProfileError(f"{where} must have {', '.join(absent)}")
     if unknown := sorted(set(table) - needed - allowed):
         raise ProfileError(f"{where} must have no {', '.join(unknown)}")
 
@@ -231,8 +231,8 @@ def _number(name: str, value: Any, sources: Mapping[str, Any]) -> Number:
     is_guess = "guess" in value
     why = value["guess"] if is_guess else sources.get(value["source"])
     if not isinstance(why, str) or not why.strip():
-        said = "guess must be a reason" if is_guess else "source must be one of [sources]"
-        raise ProfileError(f"{name}: its {said}, got {value['guess' if is_guess else 'source']!r}")
+        rule = "guess must be a reason" if is_guess else "source must be one of [sources]"
+        raise ProfileError(f"{name}: its {rule}, got {value['guess' if is_guess else 'source']!r}")
     return Number(float(number), why, is_guess)
 
 

@@ -1,10 +1,10 @@
-"""What the clients of a local app go through, to be as slow as services are.
+"""Interceptors that make the clients of a local app as slow as the services.
 
 An interceptor on the channels of Datastore and Cloud Tasks makes each call last as long as the
-profile draws; what the emulator takes is a part of that. The time of a commit, and of each call in
-a transaction, is half before it and half after it: so locks are held, and races lost, about as
-long as they would be. Other reads are done at once and answered later, without holding up what
-else their thread has under way.
+profile draws, the emulator's own time included. A commit, and each call in a transaction, waits
+half of the time before it and half after it, so locks are held, and races lost, about as long as in
+the cloud. Other reads run at once and are answered later, without delaying other calls of their
+thread.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ RAMP_WINDOW_S = 1.0
 
 @dataclass(frozen=True)
 class SlowedServices:
-    """What a local app's clients are opened with.
+    """The slow cache and the interceptors of a local app's clients.
 
     Attributes:
         cache: memcached, as slow as the profile says.
         datastore: Interceptors of its channel, the outermost first.
-        tasks: Those of the channel of Cloud Tasks.
+        tasks: Interceptors of the channel of Cloud Tasks.
     """
 
     cache: Cache
@@ -114,14 +114,14 @@ class DrawnLatency(grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc]
         left_s = at - self._monotonic()
         if left_s <= 0:
             return call
-        if not call.done():  # Somebody asks for a future: the thread goes on.
+        if not call.done():  # The caller wants a future: its thread continues.
             return AnsweredLater(call, at, self._monotonic)
         self._sleep(left_s)
         return call
 
 
 class AnsweredLater(grpc.Call, grpc.Future):  # type: ignore[misc]
-    """A call whose answer is known to nobody before a moment."""
+    """A call whose answer is withheld until a moment."""
 
     def __init__(self, call: Any, at: float, monotonic: Callable[[], float]) -> None:
         self._call = call
@@ -219,7 +219,7 @@ class KindRamp(grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc]
         return continuation(details, request)
 
     def _pass(self, kind: str, count: int) -> None:
-        """Wait until the ramp lets so many operations through.
+        """Wait until the ramp allows the operations.
 
         Raises:
             Contended: it would be too long.

@@ -1,4 +1,4 @@
-"""What any app on the patterns mounts: tasks, cron, health, metrics, runs; and who may call them.
+"""Endpoints that an app mounts: tasks, cron, health, metrics, runs; and their callers' proofs.
 
     def serve() -> Flask:
         app = Flask(__name__)

@@ -1,4 +1,4 @@
-"""An app on the patterns: clients are opened, endpoints mounted, and what was left is looked for.
+"""Setup of an app: open the clients, mount the endpoints, recover work left by other workers.
 
     def serve() -> Flask:
         app = Flask(__name__)
@@ -52,8 +52,8 @@ log = logging.getLogger(__name__)
 # An upload of 10 MiB in a form, and a little.
 MAX_REQUEST_BYTES = 11 * 1024 * 1024
 MAX_FORM_BYTES = 512 * 1024
-# How long a deployed app waits before it asks Cloud Tasks for its queues: whose library takes a
-# while to load, and the first visitors' requests are there by then.
+# How long a deployed app waits before it asks Cloud Tasks for its queues. The library takes a
+# while to load, and the first visitors' requests come first.
 QUEUES_CHECKED_AFTER_S = 5.0
 
 
@@ -63,8 +63,8 @@ def serve(
     """Make a Flask app work as the environment describes it, and return it.
 
     Args:
-        registry: All that the app's tasks, jobs, views and queues are.
-        services: The app's own, by type: what `clients.service(Mailer)` returns in a task.
+        registry: All tasks, jobs, views and queues of the app.
+        services: The app's own, by type: `clients.service(Mailer)` returns them in a task.
 
     Raises:
         BadSettingsError: the environment does not describe a whole configuration.
@@ -87,9 +87,9 @@ def open_clients(
     """Open everything remote that the settings name.
 
     Args:
-        registry: All that is delivered: a task that is not in it is refused when it is enqueued.
-            None: any is taken.
-        interceptors: What calls of Datastore go through, behind those of our own.
+        registry: All tasks that are delivered; enqueueing any other task is refused. None: any
+            task is accepted.
+        interceptors: Interceptors of calls of Datastore, behind our own.
     """
     meter = Meter()
     processes = open_processes(settings.processes_folder)
@@ -97,13 +97,19 @@ def open_clients(
     if settings.is_local:
         limits = [DatastoreLimits(folder=settings.reports_folder)]
     cache = open_cache(settings.memcached, scope=settings.cache_scope)
-    of_tasks: list[Any] = [meter]
+    task_interceptors: list[Any] = [meter]
     if settings.cloud_profile:  # Never in a deployed app, which does not have the package.
         from rollforward.cloud_profile.slowdown import slowed
 
         slow = slowed(settings.cloud_profile, cache)
-        cache, limits, of_tasks = slow.cache, [*limits, *slow.datastore], [meter, *slow.tasks]
-    cloud_tasks = open_cloud_tasks(emulator=settings.cloud_tasks_emulator, interceptors=of_tasks)
+        cache, limits, task_interceptors = (
+            slow.cache,
+            [*limits, *slow.datastore],
+            [meter, *slow.tasks],
+        )
+    cloud_tasks = open_cloud_tasks(
+        emulator=settings.cloud_tasks_emulator, interceptors=task_interceptors
+    )
     clients = Clients(
         datastore=open_datastore(
             settings.project,
@@ -159,8 +165,8 @@ def configure(
 
     Args:
         error_page: Shows a person a status and a sentence.
-        api_prefix: Where the app takes JSON from programs, without cookies: such requests need no
-            CSRF token, and their errors are problem details.
+        api_prefix: Prefix of paths that take JSON from programs, without cookies. Requests below it
+            need no CSRF token, and their errors are problem details.
     """
     app.config.update(
         SECRET_KEY=settings.secret_keys[0],
@@ -182,10 +188,10 @@ def configure(
 
 
 def start(settings: Settings, clients: Clients, registry: Registry) -> None:
-    """Do what a worker does when it starts: log, check its queues, look for what was left.
+    """Start a worker: set up logging, check its queues, begin to recover abandoned work.
 
     Raises:
-        UnknownQueueError: on a laptop. A deployed app logs it, and serves what has its queue.
+        UnknownQueueError: on a laptop. A deployed app logs it, and serves the other queues.
     """
     logging.basicConfig(level=settings.log_level, format="%(levelname)s %(name)s: %(message)s")
     if settings.is_local:

@@ -1,8 +1,8 @@
-"""Who may call tasks, cron and pull queues: the queue, the scheduler and our workers alone.
+"""Authentication of callers of tasks, cron and pull queues: the queue, the scheduler, our workers.
 
 On App Engine its front end strips X-AppEngine-* from outsiders, so the header proves the
 caller there, and only there. Everywhere else a caller shows an OIDC token of our service
-account. Any other caller gets the same empty 403, whatever it asked for.
+account. Any other caller gets the same empty 403 for every path.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What main opened, for the handlers of a request."""
+"""Access to the app's clients, settings and registry, for the handlers of a request."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MACHINE_BLUEPRINTS = (
 
 @dataclass(frozen=True)
 class Wiring:
-    """What this process was started with."""
+    """The settings, clients and registry of this process."""
 
     settings: Settings
     clients: Clients
@@ -36,7 +36,7 @@ class Wiring:
 
 
 def wiring() -> Wiring:
-    """Return what this app stands on."""
+    """Return the wiring of the current app."""
     return current_app.extensions["wiring"]  # type: ignore[no-any-return]
 
 

@@ -1,4 +1,4 @@
-"""What each request has cost: booked to its route or task, in the app that `make run` starts."""
+"""The cost of each request, booked to its route or task, in the app that `make run` starts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NO_ROUTE = "(no route)"
 
 
 def register(app: Flask, report: CostReport) -> None:
-    """Book what the thread of each request asks of the services until its response is made."""
+    """Book the remote calls of each request's thread until its response is made."""
 
     @app.before_request
     def begin() -> None:
@@ -22,9 +22,9 @@ def register(app: Flask, report: CostReport) -> None:
 
     @app.teardown_request
     def end(error: BaseException | None) -> None:
-        before = g.pop("spent_before", None)
-        if before is not None:
-            report.add(*_called(), clients().meter.cost() - before)
+        spent_before = g.pop("spent_before", None)
+        if spent_before is not None:
+            report.add(*_called(), clients().meter.cost() - spent_before)
 
 
 def open_report(folder: str, meter: Meter) -> CostReport:
@@ -35,7 +35,7 @@ def open_report(folder: str, meter: Meter) -> CostReport:
 
 
 def _called() -> tuple[str, str]:
-    """Return the kind and the declared name of what was called: never a path of a caller's own."""
+    """Return the kind and the declared name of the endpoint: never a path of a caller's own."""
     if request.path in registry().tasks:
         return "task", request.path
     if request.url_rule is None:

@@ -1,4 +1,4 @@
-"""What the scheduler calls; cron.yaml says when."""
+"""Endpoints of the scheduler; cron.yaml has their times."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def sweep_all() -> ResponseReturnValue:
 @bp.get("/<pattern>/sweep", provide_automatic_options=False)
 @cron_only
 def sweep(pattern: str) -> ResponseReturnValue:
-    """Wake what waits in one pattern longer than it should; delete what has expired."""
-    known = registry().patterns.get(pattern)
-    if known is None or not known.is_swept:
+    """Wake overdue work of one pattern; delete expired rows."""
+    entry = registry().patterns.get(pattern)
+    if entry is None or not entry.is_swept:
         return "", 404
     return jsonify(registry().sweep(clients(), pattern, deletes=True))
 
@@ -33,5 +33,5 @@ def sweep(pattern: str) -> ResponseReturnValue:
 @bp.route("/<path:rest>", methods=ANY_METHOD, provide_automatic_options=False)
 @cron_only
 def unknown(rest: str) -> ResponseReturnValue:
-    """Say that there is no such sweep, to the scheduler alone: a stranger learns no route."""
+    """Answer 404 for an unknown sweep, to the scheduler alone: a stranger learns no route."""
     return "", 404

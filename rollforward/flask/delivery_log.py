@@ -1,6 +1,6 @@
-"""What a task logs and prints while it is delivered, for the console of the local platform.
+"""Log and output of a task during its delivery, for the console of the local platform.
 
-The queue gets the lines with the response, and the console shows them beside the attempt. A
+The queue gets the lines with the response, and the console shows them with the attempt. A
 deployed app keeps none: its platform collects the log.
 """
 
@@ -13,13 +13,13 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, TextIO
 
-# Of one delivery: the emulator keeps 64 KiB of a response, error and traceback included.
+# Limit of one delivery: the emulator keeps 64 KiB of a response, error and traceback included.
 MAX_CHARS = 24_000
 MAX_LINE_CHARS = 2_000
 
 
-class Lines:
-    """The lines of one delivery, as far as they go; an unfinished one waits for its end.
+class DeliveryLines:
+    """The lines of one delivery, up to a limit; an unfinished line waits for its end.
 
     Attributes:
         task: Queue and name of the task, as queue/name; "" if the queue did not say.
@@ -33,7 +33,7 @@ class Lines:
 
     @property
     def tag(self) -> str:
-        """What its lines end with in the app's output: by that the local platform knows them."""
+        """The suffix of its lines in the app's output, by which the local platform finds them."""
         return f" [task {self.task}]" if self.task else ""
 
     def add(self, line: str) -> None:
@@ -44,44 +44,44 @@ class Lines:
             self._left -= len(line)
 
     def write(self, text: str) -> list[str]:
-        """Keep what is printed, line by line, as one print may write many times; return those."""
-        *whole, self._open = (self._open + text).split("\n")
+        """Keep printed text line by line, as one print may write many times; return whole lines."""
+        *complete, self._open = (self._open + text).split("\n")
         self._open = self._open[:MAX_LINE_CHARS]
-        for line in whole:
+        for line in complete:
             self.add(line)
-        return whole
+        return complete
 
     def end(self) -> str:
-        """Keep what was printed last, without an end of line; return it."""
-        last, self._open = self._open, ""
-        self.add(last)
-        return last
+        """Keep the last printed text, without an end of line; return it."""
+        unfinished, self._open = self._open, ""
+        self.add(unfinished)
+        return unfinished
 
 
-_lines: ContextVar[Lines | None] = ContextVar("delivery_log", default=None)
-# Says what the response says anyway.
+_lines: ContextVar[DeliveryLines | None] = ContextVar("delivery_log", default=None)
+# Its records repeat the response.
 _IGNORED = "rollforward.flask.tasks"
 
 
 def install() -> None:
-    """Keep what is logged and printed from now on, in this process, and say of which task it is."""
+    """Keep log and output of this process from now on, each line with its task."""
     root = logging.getLogger()
-    if not any(isinstance(handler, _Handler) for handler in root.handlers):
+    if not any(isinstance(handler, _DeliveryHandler) for handler in root.handlers):
         for handler in root.handlers:
             handler.setFormatter(_Tagged(handler.formatter or logging.Formatter()))
-        root.addHandler(_Handler())
+        root.addHandler(_DeliveryHandler())
     if not isinstance(sys.stdout, _Stdout):
         sys.stdout = _Stdout(sys.stdout)
 
 
 @contextmanager
-def kept(task: str = "") -> Iterator[Lines]:
+def kept(task: str = "") -> Iterator[DeliveryLines]:
     """Keep the lines of this block, if `install` was called.
 
     Args:
-        task: Of which task they are, as queue/name.
+        task: Their task, as queue/name.
     """
-    lines = Lines(task)
+    lines = DeliveryLines(task)
     token = _lines.set(lines)
     try:
         yield lines
@@ -90,13 +90,13 @@ def kept(task: str = "") -> Iterator[Lines]:
         _lines.reset(token)
 
 
-def end(lines: Lines) -> None:
-    """Keep, and print, what was printed last without an end of line."""
-    if (last := lines.end()) and isinstance(sys.stdout, _Stdout):
-        sys.stdout.print_last(last, lines.tag)
+def end(lines: DeliveryLines) -> None:
+    """Keep and print the last text without an end of line."""
+    if (unfinished := lines.end()) and isinstance(sys.stdout, _Stdout):
+        sys.stdout.print_last(unfinished, lines.tag)
 
 
-class _Handler(logging.Handler):
+class _DeliveryHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         lines = _lines.get()
         if lines is None or record.name == _IGNORED:
@@ -108,7 +108,7 @@ class _Handler(logging.Handler):
 
 
 class _Tagged(logging.Formatter):
-    """Says at the end of a record's first line of which task it is."""
+    """Formatter that ends a record's first line with its task."""
 
     def __init__(self, formatter: logging.Formatter) -> None:
         super().__init__()
@@ -118,15 +118,15 @@ class _Tagged(logging.Formatter):
         text, lines = self._formatter.format(record), _lines.get()
         if lines is None:
             return text
-        first, newline, rest = text.partition("\n")
-        return f"{first}{lines.tag}{newline}{rest}"
+        head, newline, tail = text.partition("\n")
+        return f"{head}{lines.tag}{newline}{tail}"
 
 
 class _Stdout:
     """Standard output, whose lines are kept as well.
 
-    A delivery's go out whole, each with its task: lines of other threads come in between, not
-    into them.
+    A delivery's lines are written whole, each with its task, so lines of other threads come between
+    them and not into them.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -141,7 +141,7 @@ class _Stdout:
         return len(text)
 
     def print_last(self, line: str, tag: str) -> None:
-        """Write what a delivery printed last, without an end of line."""
+        """Write a delivery's last text, which has no end of line."""
         self._stream.write(f"{line}{tag}\n")
 
     def __getattr__(self, name: str) -> Any:

@@ -1,14 +1,14 @@
-"""The texts of a request: each has a limit, and is measured before anything reads it.
+"""Limits on the texts of a request, each measured before any code reads it.
 
     @bp.post("/posts")
     @limits(title=1_000, body=100_000)
     def create() -> ResponseReturnValue: ...
 
-A field that its route does not mention has MAX_CHARS, in a form as in a query string. So no text
-that is taken apart, matched or normalized is longer than its route says, and work that grows faster
-than its text stays small. In bytes it is at most four times as long.
+A field that its route does not mention has MAX_CHARS, in a form as in a query string. So parsing,
+matching and normalizing stay cheap, even where the work grows faster than the text. In bytes a text
+is at most four times as long.
 
-Limits of JSON are those of its types (json_requests.py); those of a file are its reader's.
+Types limit JSON (json_requests.py), and the reader of a file limits the file.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ def limits(**max_chars: int) -> Callable[[V], V]:
 
 
 def limits_of(view: Callable[..., Any] | None) -> Mapping[str, int]:
-    """Return what a route declares."""
-    found: Mapping[str, int] = getattr(view, "limits", {})
-    return found
+    """Return the limits that a route declares."""
+    declared: Mapping[str, int] = getattr(view, "limits", {})
+    return declared
 
 
 def check_head() -> None:

@@ -1,6 +1,6 @@
-"""Is it there, and can it work. Not /healthz: Cloud Run keeps paths that end in z.
+"""Liveness and readiness. Not /healthz, since Cloud Run keeps paths that end in z.
 
-Anybody may ask, so the services are asked once a second at most, for all who ask.
+The endpoints are public, so the services are pinged at most once a second for all callers.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ NEEDED = {"datastore": "Datastore", "tasks": "Cloud Tasks"}
 
 
 @dataclass
-class Health:
-    """Which services answered when they were asked last."""
+class ServiceHealth:
+    """The services' states at the last ping."""
 
     elapsed_s: Callable[[], float] = time.monotonic
     _states: dict[str, bool] | None = None
@@ -35,9 +35,9 @@ class Health:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def states(self) -> dict[str, bool]:
-        """Return what they answered within a second, or ask them.
+        """Return the services' states of the last second, or ping them.
 
-        While somebody else asks them, the answer is what they said before: nobody waits in line.
+        During another caller's ping this returns the previous states, so no caller waits in line.
         """
         if not self._lock.acquire(blocking=self._states is None):
             return dict(self._states or {})
@@ -52,7 +52,7 @@ class Health:
 def register(app: Flask) -> None:
     """Mount the endpoints."""
     app.register_blueprint(bp)
-    app.extensions["health"] = Health()
+    app.extensions["health"] = ServiceHealth()
 
 
 @bp.get("/health/live")
@@ -64,7 +64,7 @@ def live() -> ResponseReturnValue:
 
 @bp.get("/health/ready")
 def ready() -> ResponseReturnValue:
-    """Return whether what the app needs answers; it works without memcached, and slower."""
+    """Return whether the needed services answer; without memcached the app is only slower."""
     states = service_states()
     away = [name for key, name in NEEDED.items() if not states[key]]
     if not away:
@@ -73,19 +73,19 @@ def ready() -> ResponseReturnValue:
 
 
 def _advice(away: list[str]) -> str:
-    """Return what a person does about services that do not answer."""
-    who = f"{' and '.join(away)} {'does' if len(away) == 1 else 'do'} not answer."
+    """Return the remedy for services that do not answer."""
+    problem = f"{' and '.join(away)} {'does' if len(away) == 1 else 'do'} not answer."
     if not settings().is_local:
-        return f"{who} What was accepted is kept; work goes on when the service is back."
+        return f"{problem} Accepted work is kept and continues when the service is back."
     return (
-        f"{who} If that lasts longer than ten seconds, stop `make run` with Ctrl-C and start it "
-        "again: it goes on from its last save."
+        f"{problem} If that lasts longer than ten seconds, stop `make run` with Ctrl-C and start "
+        "it again: it continues from its last save."
     )
 
 
 def service_states() -> dict[str, bool]:
     """Return which services answer, or did within a second."""
-    health: Health = current_app.extensions["health"]
+    health: ServiceHealth = current_app.extensions["health"]
     return health.states()
 
 

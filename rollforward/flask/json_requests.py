@@ -1,4 +1,4 @@
-"""What programs send: JSON, in UTF-8, of a bounded size, that all readers read alike."""
+"""JSON requests of programs: UTF-8, of a bounded size, without ambiguous objects or numbers."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ def typed_body(kind: type[B], max_bytes: int) -> B:
         adapter = adapter_of(kind)  # type: ignore[arg-type]  # Types are hashable.
         body: B = adapter.validate_json(request.get_data(), strict=True)
     except pydantic.ValidationError as error:
-        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-        where = ".".join(str(part) for part in first["loc"]) or "the body"
-        refuse(400, f"{where[:100]}: {first['msg']}.")
+        mistake = error.errors(include_url=False, include_input=False, include_context=False)[0]
+        where = ".".join(str(part) for part in mistake["loc"]) or "the body"
+        refuse(400, f"{where[:100]}: {mistake['msg']}.")
     return body
 
 
@@ -55,7 +55,7 @@ def idempotency_key() -> str | None:
     """Return the Idempotency-Key; end the request with 400 if it is not one."""
     key = request.headers.get("Idempotency-Key")
     if key is not None and (not IDEMPOTENCY_KEY.fullmatch(key) or not key.strip()):
-        refuse(400, "An Idempotency-Key has 1 to 200 printable ASCII characters.")
+        refuse(400, "An Idempotency-Key must have 1 to 200 printable ASCII characters.")
     return key
 
 
@@ -67,7 +67,7 @@ def _bytes(max_bytes: int) -> bytes:
     except RequestEntityTooLarge:
         content = None
     if content is None or len(content) > max_bytes:
-        refuse(413, f"The body has at most {max_bytes} bytes.")
+        refuse(413, f"The body must have at most {max_bytes} bytes.")
     return content
 
 

@@ -1,24 +1,23 @@
-"""Live updates: a page learns that what it shows has changed, and asks for that part again.
+"""Live updates: a page is notified of changes in a part of it, and fetches that part again.
 
-    GET /updates/<token>                 {"id": ..., "again_ms": ...}: what the last change is
-    GET /updates/<token>/events?after=   the same ids as server-sent events, as they come
+    GET /updates/<token>                 {"id": ..., "again_ms": ...}: id of the last change
+    GET /updates/<token>/events?after=   the same ids as server-sent events
 
-A token names the topics of a page, signed, so nobody can watch what no page has shown them. An id
-is made of the versions of these topics, which are in memcached: no process has to know what another
-one did. Both ways say the same: an id that is not yours means that you should look again. A stream
-goes on from `Last-Event-ID`, or `after`: a change that came while nobody listened is told at once.
+A token names the topics of a page and is signed, so a caller can watch only topics of pages it has
+seen. An id is made of the versions of these topics, which are in memcached, so processes need not
+know of each other. An id that differs from the page's means that the page should fetch again. A
+stream resumes from `Last-Event-ID`, or `after`, so a change between two connections is sent at
+once.
 
-Whoever publishes (`Clients.publish`) does so after the commit. Requests that change something
-publish by themselves: `watch` says which topic the requests below a path belong to. What is refused
-publishes nothing, or any stranger could make all pages ask. It is all a hint, so pages also look
-without being told, but rarely.
+Call `Clients.publish` after the commit. Successful requests publish on their own: `watch` maps the
+paths of requests to topics. A refused request publishes nothing, or any stranger could make all
+pages fetch. Notifications are hints, so pages also poll, but rarely.
 
 A stream keeps one of the process's threads, so there are at most `LIVE_STREAMS` in a process; 0
-where the platform holds responses back until they are complete, as App Engine does. The others get
-503 and ask. How soon they may ask again follows from how many there are. Streams have turns, too:
-each event makes a page ask for its part, and all at once would keep others waiting. A stream that
-is alone has its turn at once. Streams end after a minute, and at once when the process is told to
-end.
+where the platform buffers responses until they are complete, as App Engine does. Other pages get
+503 and poll, the less often the more of them there are. Streams have turns, too, because each event
+makes a page fetch, and many at once would keep others waiting. A single stream has its turn at
+once. Streams end after a minute, and at once when the process shuts down.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from rollforward.flask.auth import is_proved
 from rollforward.flask.callers import caller
 from rollforward.flask.context import Wiring, clients, settings
 from rollforward.flask.fields import limits
-from rollforward.flask.shares import Pace, Place, Streams
+from rollforward.flask.shares import OpenStreams, StreamPlace, TurnPace
 from rollforward.runtime import Clients
 from rollforward.runtime.topics import version
 
@@ -50,22 +49,22 @@ HEARTBEAT_S = 5.0
 STREAM_S = 60.0
 # Of a script whose stream has ended.
 RECONNECT_MS = 500
-# How often a page asks: as long as the pages of one process ask no more often than this in all.
+# Pages poll at this interval, as long as those of one process ask no more often than this in all.
 FAST_MS, SLOW_MS = 400, 15_000
 ASKED_PER_S = 10
-# And how often its streams tell them something, in all.
+# Events that the streams of a process send, in all.
 TOLD_PER_S = 10
 
 
 @dataclass
 class Live:
-    """What an app has of live updates."""
+    """An app's open streams, the turns of its pages, and its topics by path."""
 
-    streams: Streams
-    asking: Pace = field(default_factory=lambda: Pace(ASKED_PER_S, SLOW_MS / 1000))
-    telling: Pace = field(default_factory=lambda: Pace(TOLD_PER_S, SLOW_MS / 1000))
+    streams: OpenStreams
+    asking: TurnPace = field(default_factory=lambda: TurnPace(ASKED_PER_S, SLOW_MS / 1000))
+    telling: TurnPace = field(default_factory=lambda: TurnPace(TOLD_PER_S, SLOW_MS / 1000))
     topics_of: dict[str, str] = field(default_factory=dict)  # By the beginning of a path.
-    # Never put back: else turns would be an hour away, and streams would not end for an hour.
+    # Monotonic: if it were put back, turns and ends of streams would be an hour away.
     elapsed_s: Callable[[], float] = time.monotonic
 
 
@@ -73,7 +72,7 @@ def register(app: Flask) -> None:
     """Mount the endpoints, and publish what requests change."""
     app.register_blueprint(bp)
     wiring: Wiring = app.extensions["wiring"]
-    app.extensions["live"] = Live(Streams(wiring.settings.live_streams))
+    app.extensions["live"] = Live(OpenStreams(wiring.settings.live_streams))
     app.context_processor(lambda: {"updates": updates})
 
     @app.after_request
@@ -81,8 +80,8 @@ def register(app: Flask) -> None:
         if request.method == "POST" and _may_have_changed_something(response):
             live: Live = app.extensions["live"]
             path = request.path  # Once: to look for it takes longer than to compare it.
-            found = {topic for start, topic in live.topics_of.items() if path.startswith(start)}
-            for topic in sorted(found):
+            topics = {topic for start, topic in live.topics_of.items() if path.startswith(start)}
+            for topic in sorted(topics):
                 clients().publish(topic)
         return response
 
@@ -98,8 +97,9 @@ def watch(app: Flask, topic: str, *paths: str) -> None:
 
 
 def updates(*topics: str) -> Markup:
-    """Return what a template writes into the element that is to stay fresh; nothing, without
-    memcached: its script then asks for the element itself.
+    """Return the attributes for a template's live element.
+
+    Without memcached there are none, and the script fetches the element itself.
     """
     if settings().memcached is None:
         return Markup()
@@ -111,7 +111,7 @@ def updates(*topics: str) -> Markup:
 @bp.get("/<token>")
 @limits(after=1_000)
 def latest(token: str) -> ResponseReturnValue:
-    """Say what the last change is; its caller compares it with the one it knows."""
+    """Return the id of the last change, which the caller compares with its own."""
     topics, live = _topics(token), _live()  # A token that is none takes nobody's turn.
     again_s = live.asking.wait_s(live.elapsed_s(), _caller(), FAST_MS / 1000)
     return jsonify(id=_id(clients(), topics), again_ms=round(again_s * 1000))
@@ -120,12 +120,12 @@ def latest(token: str) -> ResponseReturnValue:
 @bp.get("/<token>/events")
 @limits(after=1_000)
 def events(token: str) -> ResponseReturnValue:
-    """Tell changes as they come, as server-sent events."""
+    """Send changes as server-sent events."""
     topics, live = _topics(token), _live()
     seen = request.headers.get("Last-Event-ID") or request.args.get("after", "")
     if len(seen) > MAX_ID_CHARS:
         abort(400)
-    # Nobody would read the stream of a HEAD, and end it.
+    # A HEAD request would never read its stream, nor end it.
     place = live.streams.enter(_caller()) if request.method == "GET" else None
     if place is None:
         return "", 503, {"Retry-After": "60"}
@@ -137,30 +137,30 @@ def events(token: str) -> ResponseReturnValue:
 
 
 def _stream(
-    clients: Clients, live: Live, place: Place, topics: Sequence[str], seen: str
+    clients: Clients, live: Live, place: StreamPlace, topics: Sequence[str], seen: str
 ) -> Iterator[bytes]:
     began = beat = live.elapsed_s()
     turn_at: float | None = None  # To tell of a change.
     yield f"retry: {RECONNECT_MS}\n\n".encode()
     while not (live.streams.is_closing or place.is_ending):
-        now, pause_s = live.elapsed_s(), LOOK_EVERY_S
-        if now - began > STREAM_S:
+        now_s, pause_s = live.elapsed_s(), LOOK_EVERY_S
+        if now_s - began > STREAM_S:
             return
         if turn_at is None and _id(clients, topics) != seen:
-            turn_at = now + live.telling.wait_s(now, place.caller)
-        if turn_at is not None and now > turn_at - MIN_PAUSE_S:
-            seen, beat, turn_at = _id(clients, topics), now, None
+            turn_at = now_s + live.telling.wait_s(now_s, place.caller)
+        if turn_at is not None and now_s > turn_at - MIN_PAUSE_S:
+            seen, beat, turn_at = _id(clients, topics), now_s, None
             yield f"id: {seen}\nevent: changed\ndata: {seen}\n\n".encode()
         elif turn_at is not None:
-            pause_s = min(pause_s, turn_at - now)
-        elif now - beat > HEARTBEAT_S:
-            beat = now
+            pause_s = min(pause_s, turn_at - now_s)
+        elif now_s - beat > HEARTBEAT_S:
+            beat = now_s
             yield b":\n\n"
         clients.clock.sleep(pause_s)
 
 
 def _id(clients: Clients, topics: Sequence[str]) -> str:
-    """Return what differs from what it was when one of the topics was published."""
+    """Return an id that differs after each publication of one of the topics."""
     return "-".join(version(clients.cache, topic) or "none" for topic in topics)
 
 
@@ -175,7 +175,7 @@ def _topics(token: str) -> list[str]:
 
 
 def _tokens() -> URLSafeSerializer:
-    """Return what signs topics: by the first key, and reads what any of them has signed."""
+    """Return the signer of topics: it signs by the first key and accepts all of them."""
     return URLSafeSerializer(list(reversed(settings().secret_keys)), salt="live updates")
 
 

@@ -45,7 +45,7 @@ _STRICT: pydantic.ConfigDict = {"extra": "forbid"}
 
 
 @dataclass(frozen=True)
-class NewItem:
+class ItemRequest:
     __pydantic_config__ = _STRICT
     payload: Annotated[str, pydantic.Field(max_length=MAX_PAYLOAD_BYTES)]
     tag: Annotated[str, pydantic.Field(max_length=MAX_TAG_CHARS)] | None = None
@@ -62,7 +62,7 @@ class LeaseRequest:
 
 
 @dataclass(frozen=True)
-class Held:
+class HeldTokens:
     __pydantic_config__ = _STRICT
     tokens: Annotated[
         list[Annotated[str, pydantic.Field(max_length=MAX_TOKEN_CHARS)]],
@@ -71,12 +71,12 @@ class Held:
 
 
 @dataclass(frozen=True)
-class Renewal(Held):
+class Renewal(HeldTokens):
     lease_s: Annotated[float, pydantic.Field(ge=1, le=MAX_LEASE_S)] = 60.0
 
 
 @dataclass(frozen=True)
-class Release(Held):
+class Release(HeldTokens):
     delay_s: Annotated[float, pydantic.Field(ge=0, le=MAX_DELAY_S)] = 0.0
 
 
@@ -92,7 +92,7 @@ def register(app: Flask) -> None:
 def add(name: str) -> ResponseReturnValue:
     """Add an item; with an Idempotency-Key once, however often it is sent within 24 hours."""
     queue = _queue_or_404(name)
-    item = typed_body(NewItem, MAX_ITEM_BODY_BYTES)
+    item = typed_body(ItemRequest, MAX_ITEM_BODY_BYTES)
     try:
         id_ = queue.add(
             clients(),
@@ -104,7 +104,7 @@ def add(name: str) -> ResponseReturnValue:
     except DifferentItemError:
         refuse(422, "This Idempotency-Key was used for another item. Nothing was added.")
     except BadItemError as error:
-        refuse(400, f"It cannot be added: {error}.")
+        refuse(400, f"Nothing was added: {error}.")
     return jsonify(id=id_), 201
 
 
@@ -118,7 +118,7 @@ def lease(name: str) -> ResponseReturnValue:
         refuse(400, "Ask for a tag or for the oldest item's, not for both.")
     tag = OLDEST if asked.oldest_tag else asked.tag
     leases = queue.lease(clients(), limit=asked.limit, lease_s=asked.lease_s, tag=tag)
-    return jsonify(leases=[_shown(queue, each) for each in leases])
+    return jsonify(leases=[_shown(queue, item) for item in leases])
 
 
 @bp.post("/<name>/ack")
@@ -126,18 +126,18 @@ def lease(name: str) -> ResponseReturnValue:
 def ack(name: str) -> ResponseReturnValue:
     """Delete items that are done; return which leases were lost."""
     queue = _queue_or_404(name)
-    leases = _leases(queue, typed_body(Held, MAX_BODY_BYTES).tokens)
-    return jsonify(lost=[each.id for each in queue.ack(clients(), leases)])
+    leases = _leases(queue, typed_body(HeldTokens, MAX_BODY_BYTES).tokens)
+    return jsonify(lost=[lost.id for lost in queue.ack(clients(), leases)])
 
 
 @bp.post("/<name>/renew")
 @workers_only
 def renew(name: str) -> ResponseReturnValue:
-    """Lease items for longer; return the new leases of those still held."""
+    """Lease items for longer; return the new leases of items still held."""
     queue = _queue_or_404(name)
     asked = typed_body(Renewal, MAX_BODY_BYTES)
     held = queue.renew(clients(), _leases(queue, asked.tokens), lease_s=asked.lease_s)
-    return jsonify(leases=[_shown(queue, each) for each in held])
+    return jsonify(leases=[_shown(queue, lease) for lease in held])
 
 
 @bp.post("/<name>/release")
@@ -153,12 +153,12 @@ def release(name: str) -> ResponseReturnValue:
 @bp.get("/<name>/dead-letters")
 @workers_only
 def dead_letters(name: str) -> ResponseReturnValue:
-    """Return the oldest hundred items that were delivered as often as they may be."""
+    """Return the hundred oldest items that reached their limit of deliveries."""
     letters = _queue_or_404(name).dead_letters()
     return jsonify(
         dead_letters=[
-            {"id": each.id, "payload": each.payload, "tag": each.tag, "deliveries": each.deliveries}
-            for each in letters
+            {"id": item.id, "payload": item.payload, "tag": item.tag, "deliveries": item.deliveries}
+            for item in letters
         ]
     )
 
@@ -168,14 +168,14 @@ def dead_letters(name: str) -> ResponseReturnValue:
 def replay(name: str, id_: str) -> ResponseReturnValue:
     """Let a dead letter be leased again."""
     if not _queue_or_404(name).replay(clients(), ItemId(id_)):
-        refuse(404, "There is no such dead letter.")
+        refuse(404, "Dead letter not found.")
     return "", 204
 
 
 def _queue_or_404(name: str) -> PullQueue:
-    queues: dict[str, PullQueue] = {each.name: each for each in registry().parts("pull-queues")}
+    queues: dict[str, PullQueue] = {queue.name: queue for queue in registry().parts("pull-queues")}
     if name not in queues:
-        refuse(404, "There is no such pull queue.")
+        refuse(404, "Pull queue not found.")
     return queues[name]
 
 
@@ -201,9 +201,9 @@ def _leases(queue: PullQueue, tokens: list[str]) -> list[Lease]:
         try:
             id_, version, expires_at = signer.loads(token)
         except BadSignature:
-            refuse(400, "A token is none that this queue has given.")
+            refuse(400, "A token is not one of this queue.")
         at = datetime.datetime.fromisoformat(expires_at).replace(tzinfo=None)
         lease = Lease(ItemId(id_), "", None, 0, at, version)
-        # Of an item's leases the newest, in whatever order they come.
-        leases[id_] = max(leases.get(id_, lease), lease, key=lambda each: each.version)
+        # The newest of an item's leases counts, in any order of tokens.
+        leases[id_] = max(leases.get(id_, lease), lease, key=lambda held: held.version)
     return list(leases.values())

@@ -1,4 +1,4 @@
-"""What a worker does when it starts: it looks for what its predecessor left.
+"""Recovery at a worker's start: a sweep for the work that its predecessor left.
 
 A worker that is killed leaves rows whose tasks were never created, and batches without a joiner.
 Cron's sweep would find them within a minute; the worker that takes its place looks at once, in the
@@ -6,7 +6,7 @@ background, and again some seconds later, when batches that were open are due. A
 queries when there is nothing. Workers that start together share looks: memcached says when the last
 one began. Without memcached each worker looks.
 
-Lost on failure: nothing. What a look misses, the next sweep finds.
+Lost on failure: nothing. The next sweep finds work that a look has missed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ LAST_LOOK = "recovery:began"
 
 
 def start(clients: Clients, registry: Registry) -> threading.Thread:
-    """Begin to look for what is left, on a thread of its own that ends with the process."""
+    """Begin to look for abandoned work, on a thread of its own that ends with the process."""
 
     def run() -> None:
         with clients.context():
@@ -60,8 +60,8 @@ def _is_my_turn(clients: Clients, due_s: float) -> bool:
     waited_s = 0.0
     while waited_s < MAX_WAIT_S:
         now_s = clients.clock.now().timestamp()
-        mine = str(now_s).encode()
-        if clients.cache.add(LAST_LOOK, mine, ttl_s=int(APART_S)):
+        token = str(now_s).encode()
+        if clients.cache.add(LAST_LOOK, token, ttl_s=int(APART_S)):
             return True
         last_s = _number(clients.cache.get(LAST_LOOK))
         if last_s is None:
@@ -69,7 +69,7 @@ def _is_my_turn(clients: Clients, due_s: float) -> bool:
         if due_s <= last_s <= now_s + APART_S:
             return False
         if last_s + APART_S <= now_s:
-            clients.cache.set(LAST_LOOK, mine, ttl_s=int(APART_S))
+            clients.cache.set(LAST_LOOK, token, ttl_s=int(APART_S))
             return True
         clients.clock.sleep(1)
         waited_s += 1

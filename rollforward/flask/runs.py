@@ -47,8 +47,10 @@ def list_runs() -> ResponseReturnValue:
         query = _query()
     except ValueError as error:
         return problem(400, str(error))
-    found = registry().runs(clients(), query)
-    return _json({"runs": [asdict(run) for run in found.runs], "next_before": found.next_before})
+    matching = registry().runs(clients(), query)
+    return _json(
+        {"runs": [asdict(run) for run in matching.runs], "next_before": matching.next_before}
+    )
 
 
 def _is_id(run_id: str) -> bool:
@@ -72,8 +74,8 @@ def show_run(pattern: str, run_id: str) -> ResponseReturnValue:
 @cron_only
 def control_run(pattern: str, target: str) -> ResponseReturnValue:
     """Cancel, resume or retry a run; return the id of the run to look at."""
-    run_id, _, wanted = target.rpartition(":")
-    verb = next((verb for verb in VERBS if verb == wanted), None)
+    run_id, _, action = target.rpartition(":")
+    verb = next((verb for verb in VERBS if verb == action), None)
     if verb is None or not run_id:
         return problem(404, f"A run is told what to do by {', '.join(f':{v}' for v in VERBS)}.")
     if not _is_id(run_id):
@@ -89,12 +91,12 @@ def control_run(pattern: str, target: str) -> ResponseReturnValue:
 @bp.route("/<path:rest>", methods=ANY_METHOD, provide_automatic_options=False)
 @cron_only
 def unknown(rest: str) -> ResponseReturnValue:
-    """Say that there is nothing here, to those who may ask: a stranger learns no route."""
+    """Answer 404 to authenticated callers: a stranger learns no route."""
     return "", 404
 
 
 def _query() -> RunQuery:
-    """Return what the address asks for.
+    """Return the query in the address.
 
     Raises:
         ValueError: it cannot be understood; the text says which part.
@@ -112,18 +114,18 @@ def _before() -> datetime.datetime | None:
     if not text:
         return None
     try:
-        before = datetime.datetime.fromisoformat(text)
+        start = datetime.datetime.fromisoformat(text)
     except ValueError:
         raise ValueError("before is a time, as next_before of a list.") from None
-    if before.tzinfo is None:
+    if start.tzinfo is None:
         raise ValueError("before is a time with its zone, as next_before of a list.")
     try:
-        return before.astimezone(datetime.UTC)
+        return start.astimezone(datetime.UTC)
     except OverflowError:
         raise ValueError("before is a time from year 1 to 9999 in UTC.") from None
 
 
 def _json(value: dict[str, Any]) -> Response:
-    """Return JSON with times as ISO 8601; Flask would write those of HTTP headers."""
+    """Return JSON with times as ISO 8601; Flask would write them as in HTTP headers."""
     text = json.dumps(value, default=datetime.datetime.isoformat)
     return Response(text, content_type="application/json")

@@ -23,9 +23,9 @@ LOCAL_ONLY = (
 GOOGLE_CERTS_URL = "https://www.googleapis.com/oauth2/v1/certs"
 GOOGLE_ISSUERS = ("https://accounts.google.com", "accounts.google.com")
 MIN_SECRET = 32
-# Of a worker, where nobody says how many (gunicorn.conf.py does): as many as app.yaml starts.
+# Threads of a worker by default (gunicorn.conf.py sets them): as many as app.yaml starts.
 THREADS = 32
-# What examples are made of. By chance one stands in a random key once in a hundred thousand.
+# Words of examples. A random key has one by chance once in a hundred thousand.
 WEAK_SECRETS = (
     *("changeme", "change-me", "example", "password", "secret", "tests", "your-", "your_"),
     *("0123456", "abcdefg", "qwert", "asdfg", "zxcvb"),
@@ -35,12 +35,12 @@ ACCOUNT = re.compile(r"[^@\s]+@[^@\s]+")
 
 
 class BadSettingsError(ValueError):
-    """The environment does not describe a whole configuration; the text says what is off."""
+    """The environment does not describe a whole configuration; the text names the variable."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """How this process runs. `docs/settings.md` lists the variables."""
+    """Settings of this process. `docs/settings.md` lists the variables."""
 
     platform: str
     project: str
@@ -125,9 +125,9 @@ def _check_local(env: Mapping[str, str], project: str) -> None:
             f"GOOGLE_CLOUD_PROJECT is {project!r}: on a laptop it must begin with "
             f"{DEMO_PREFIX!r}, so that no real project is touched"
         )
-    missing = [name for name in (*EMULATORS, "TASKS_URL") if not env.get(name)]
-    if missing:
-        raise BadSettingsError(f"{', '.join(missing)} not set: start the app with `make run`")
+    absent = [name for name in (*EMULATORS, "TASKS_URL") if not env.get(name)]
+    if absent:
+        raise BadSettingsError(f"{', '.join(absent)} not set: start the app with `make run`")
 
 
 def _check_cloud(env: Mapping[str, str], project: str) -> None:
@@ -154,7 +154,7 @@ def _is_strong(key: str) -> bool:
     """Return whether a key may be random: not short, not monotonous, not made of words."""
     repeats_itself = key in (key + key)[1:-1]
     has_words = any(word in key.lower() for word in WEAK_SECRETS)
-    # Of those that the docs draw, one in 10**13 has letters of one case alone.
+    # Of keys drawn as the docs say, one in 10**13 has letters of one case alone.
     is_a_phrase = len(key.split()) > 1 or (
         key in (key.lower(), key.upper()) and not any(map(str.isdigit, key))
     )
@@ -191,7 +191,7 @@ def _live_streams(env: Mapping[str, str], platform: str) -> int:
     if streams > threads // 2:
         raise BadSettingsError(
             f"LIVE_STREAMS must be at most {threads // 2}, half the {threads} threads of a worker, "
-            f"got {streams}: the others answer everybody else"
+            f"got {streams}: the others answer all other requests"
         )
     return streams
 

@@ -1,7 +1,6 @@
-"""What a process has little of, shared out among callers: places of streams, and turns.
+"""Fair shares of scarce things of a process: places of streams, and turns.
 
-Whoever takes more than their share delays only themselves: a caller that asks by the hundred, or
-holds every stream.
+A caller that asks by the hundred, or holds every stream, delays only itself.
 """
 
 from __future__ import annotations
@@ -11,12 +10,12 @@ import threading
 from collections import Counter
 from dataclasses import dataclass, field
 
-# Streams that end so that somebody else may have their place, and still have a thread.
+# Streams that end to give up their place to another caller, and still have a thread.
 MAX_ENDING = 2
 
 
 @dataclass(eq=False)
-class Place:
+class StreamPlace:
     """One of the streams that a process has open."""
 
     caller: str
@@ -24,7 +23,7 @@ class Place:
 
 
 @dataclass
-class Streams:
+class OpenStreams:
     """The open streams of a process, up to a number.
 
     One caller may have all of them. When there is no place left, the caller with the most gives one
@@ -33,15 +32,15 @@ class Streams:
 
     limit: int
     is_closing: bool = False
-    _places: list[Place] = field(default_factory=list)
+    _places: list[StreamPlace] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def enter(self, caller: str) -> Place | None:
+    def enter(self, caller: str) -> StreamPlace | None:
         """Take a place; None: there is none for this caller."""
         with self._lock:
             if self.is_closing or not self._makes_room(caller):
                 return None
-            place = Place(caller)
+            place = StreamPlace(caller)
             self._places.append(place)
             return place
 
@@ -52,13 +51,13 @@ class Streams:
         held = Counter(place.caller for place in staying)
         if not held or len(self._places) >= self.limit + MAX_ENDING:
             return False
-        most = max(held, key=held.__getitem__)
-        if held[most] < held[caller] + 2:
+        largest = max(held, key=held.__getitem__)
+        if held[largest] < held[caller] + 2:
             return False
-        next(place for place in staying if place.caller == most).is_ending = True
+        next(place for place in staying if place.caller == largest).is_ending = True
         return True
 
-    def leave(self, place: Place) -> None:
+    def leave(self, place: StreamPlace) -> None:
         with self._lock:
             self._places.remove(place)
 
@@ -68,7 +67,7 @@ class Streams:
 
 
 @dataclass
-class _Round:
+class _TurnRound:
     """A turn for each caller that wants one, one after the other."""
 
     starts_s: float
@@ -76,16 +75,16 @@ class _Round:
 
 
 @dataclass
-class Pace:
-    """Turns, so many a second, in rounds: a caller has at most one turn in each.
+class TurnPace:
+    """Turns at a rate, in rounds: a caller has at most one turn in each (round robin).
 
-    So turns come evenly, however many there are and however many were asked for at once. A caller
-    that asks for many is in many rounds, and another one has its turn in the first of them.
+    So turns come evenly, however many were asked for at once. A caller that asks for many is in
+    many rounds, and another one has its turn in the first of them.
     """
 
     per_s: float
     max_wait_s: float
-    _rounds: list[_Round] = field(default_factory=list)
+    _rounds: list[_TurnRound] = field(default_factory=list)
     _passed: int = 0  # Rounds that are over.
     _last: dict[str, int] = field(default_factory=dict)  # The last round that a caller is in.
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -114,15 +113,17 @@ class Pace:
         if over:
             del self._rounds[:over]
             self._passed += over
-            self._last = {who: last for who, last in self._last.items() if last >= self._passed}
+            self._last = {
+                caller: number for caller, number in self._last.items() if number >= self._passed
+            }
 
-    def _turn(self, from_s: float, first: int) -> tuple[float, int]:
-        """Return the first free turn from a time and a round on, and its round."""
+    def _turn(self, from_s: float, min_round: int) -> tuple[float, int]:
+        """Return the earliest free turn from a time and a round on, and its round."""
         ends_s = -math.inf
         for number, round_ in enumerate(self._rounds, self._passed):
             round_.starts_s = max(round_.starts_s, ends_s)  # The one before has become longer.
             ends_s = round_.starts_s + round_.turns / self.per_s
-            if number >= first and ends_s >= from_s:
+            if number >= min_round and ends_s >= from_s:
                 return ends_s, number
-        self._rounds.append(_Round(max(from_s, ends_s)))
+        self._rounds.append(_TurnRound(max(from_s, ends_s)))
         return self._rounds[-1].starts_s, self._passed + len(self._rounds) - 1

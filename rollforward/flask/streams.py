@@ -1,4 +1,4 @@
-"""Streams over HTTP, for a program in any language: records go in, and what is there is read.
+"""Streams over HTTP, for a program in any language: push records, read status and states.
 
 A caller proves itself by an OIDC token of the app's service account, as the task queue does.
 Mounted where an app has a pipeline. JSON in, JSON out; errors as of RFC 9457.
@@ -70,104 +70,106 @@ def register(app: Flask) -> None:
 @bp.post("/<pipeline>/<stream>")
 @workers_only
 def push(pipeline: str, stream: str) -> ResponseReturnValue:
-    """Let records in; they are durable when this answers. It may be repeated, by their ids."""
-    found = _pipeline(pipeline)
+    """Accept records; they are durable when this answers. It may be repeated, by their ids."""
+    target = _pipeline(pipeline)
     asked = typed_body(NewRecords, MAX_BODY_BYTES)
-    records = [PushedRecord(each.id, each.value, each.timestamp_ms) for each in asked.records]
+    records = [
+        PushedRecord(record.id, record.value, record.timestamp_ms) for record in asked.records
+    ]
     try:
-        accepted = found.push(
+        accepted = target.push(
             clients(), stream, records, process=asked.process, watermark=asked.watermark
         )
     except UnknownStreamError as error:
         refuse(404, f"{error}.")
     except BadRecordError as error:
-        refuse(400, f"Nothing was let in: {error}.")
+        refuse(400, f"No record was accepted: {error}.")
     except BackpressureError as error:
-        refuse(429, f"Nothing was let in: {error}. Send the same records again.")
+        refuse(429, f"No record was accepted: {error}. Send the same records again.")
     except (Retry, Unavailable):
-        refuse(503, "It is not known whether all was let in: send the same records again.")
+        refuse(503, "The outcome is unknown: send the same records again.")
     return jsonify(records=accepted.records, late=accepted.late, watermark=accepted.watermark), 202
 
 
 @bp.get("/<pipeline>")
 @workers_only
 def status(pipeline: str) -> ResponseReturnValue:
-    """Say how far a pipeline is: its watermarks, what waits in it, and what was counted."""
-    found = _pipeline(pipeline).status(clients())
+    """Return the progress of a pipeline: its watermarks, its backlog and its counts."""
+    progress = _pipeline(pipeline).status(clients())
     return jsonify(
-        computations={name: asdict(each) for name, each in found.computations.items()},
-        sources={name: asdict(each) for name, each in found.sources.items()},
+        computations={name: asdict(part) for name, part in progress.computations.items()},
+        sources={name: asdict(part) for name, part in progress.sources.items()},
     )
 
 
 @bp.get("/<pipeline>/<computation>/states")
 @workers_only
 def states(pipeline: str, computation: str) -> ResponseReturnValue:
-    """Say what is kept of a key (`key`), open windows among it; or of the first keys (`limit`)."""
-    found, key = _pipeline(pipeline), request.args.get("key")
+    """Return the state of a key (`key`), open windows included; or of the first keys (`limit`)."""
+    target, key = _pipeline(pipeline), request.args.get("key")
     limit = request.args.get("limit", str(DEFAULT_STATES))
     if not (limit.isascii() and limit.isdigit() and 1 <= int(limit[:9]) <= MAX_STATES):
-        refuse(400, f"limit: a whole number from 1 to {MAX_STATES}.")
+        refuse(400, f"limit must be a whole number from 1 to {MAX_STATES}.")
     try:
         if key is None:
-            kept = dict(itertools.islice(found.states(clients(), computation), int(limit)))
+            by_key = dict(itertools.islice(target.states(clients(), computation), int(limit)))
         else:
-            kept = {key: found.state(clients(), computation, key)}
+            by_key = {key: target.state(clients(), computation, key)}
     except UnknownStreamError as error:
         refuse(404, f"{error}.")
     except Retry:
         refuse(503, "This instance of the app does not have the code: try again.")
-    return jsonify(states=kept)
+    return jsonify(states=by_key)
 
 
 @bp.get("/<pipeline>/topology")
 @workers_only
 def topology(pipeline: str) -> ResponseReturnValue:
-    """Say which computations run, in which version, and how far changes of that have come."""
+    """Return the running computations with their versions, and the progress of changes."""
     return _topology(_pipeline(pipeline))
 
 
 def _topology(pipeline: Pipeline) -> Response:
-    found = pipeline.topology(clients())
+    running = pipeline.topology(clients())
     return jsonify(
         computations={
             name: asdict(part) | {"is_changing": part.is_changing}
-            for name, part in found.parts.items()
+            for name, part in running.parts.items()
         },
-        changes=[each._asdict() for each in found.changes],
+        changes=[change._asdict() for change in running.changes],
     )
 
 
 @bp.put("/<pipeline>/topology/<computation>")
 @workers_only
 def run_version(pipeline: str, computation: str) -> ResponseReturnValue:
-    """Have a version of a computation run: attach it, or have it replace the one that runs.
+    """Attach a version of a computation, or replace the running version by it.
 
-    It may be repeated. When this answers the change has begun; it goes on by itself.
+    It may be repeated. When this answers the change has begun; it continues in the background.
     """
-    found, version = _pipeline(pipeline), typed_body(WantedVersion, MAX_BODY_BYTES).version
+    target, version = _pipeline(pipeline), typed_body(WantedVersion, MAX_BODY_BYTES).version
     with _refusals():
-        part = found.topology(clients()).parts.get(computation)
-        begin = found.attach if part is None or part.version is None else found.replace
+        part = target.topology(clients()).parts.get(computation)
+        begin = target.attach if part is None or part.version is None else target.replace
         begin(clients(), computation, version=version)
-    return _topology(found), 202
+    return _topology(target), 202
 
 
 @bp.delete("/<pipeline>/topology/<computation>")
 @workers_only
 def detach(pipeline: str, computation: str) -> ResponseReturnValue:
-    """Have a computation leave, when it has worked on what waits; or at once (`discard=true`)."""
-    found, discard = _pipeline(pipeline), request.args.get("discard", "false")
+    """Detach a computation after it has drained its backlog, or at once (`discard=true`)."""
+    target, discard = _pipeline(pipeline), request.args.get("discard", "false")
     if discard not in ("true", "false"):
-        refuse(400, "discard: true or false.")
+        refuse(400, "discard must be true or false.")
     with _refusals():
-        found.detach(clients(), computation, discard=discard == "true")
-    return _topology(found), 202
+        target.detach(clients(), computation, discard=discard == "true")
+    return _topology(target), 202
 
 
 @contextlib.contextmanager
 def _refusals() -> Iterator[None]:
-    """End the request with what a change of a topology was refused for."""
+    """End the request with the reason why a change of a topology was refused."""
     try:
         yield
     except UnknownStreamError as error:
@@ -175,12 +177,12 @@ def _refusals() -> Iterator[None]:
     except TopologyError as error:
         refuse(409, f"Nothing was changed: {error}.")
     except (Retry, Unavailable):
-        refuse(503, "It is not known whether the change was begun: ask for it again.")
+        refuse(503, "The outcome is unknown: ask for the change again.")
 
 
 def _pipeline(name: str) -> Pipeline:
     """Return a pipeline of the app; end the request with 404 if it has none of this name."""
-    pipelines: dict[str, Pipeline] = {each.name: each for each in registry().parts("streams")}
+    pipelines: dict[str, Pipeline] = {part.name: part for part in registry().parts("streams")}
     if name not in pipelines:
-        refuse(404, "There is no such pipeline.")
+        refuse(404, "Pipeline not found.")
     return pipelines[name]

@@ -12,7 +12,7 @@ not. How a delivery ends:
     it has failed often       500, and nothing is done: it is retried when it is due again
 
 After `max_attempts` failures of its own (500, or a worker that died over it) a task becomes a dead
-task. What was not its fault does not count, however often it happens.
+task. Failures for other reasons do not count, however often they happen.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from rollforward.datastore.transactions import TRANSIENT
 from rollforward.flask import delivery_log
 from rollforward.flask.auth import tasks_only
 from rollforward.flask.context import clients, registry, settings
-from rollforward.flask.delivery_log import Lines
+from rollforward.flask.delivery_log import DeliveryLines
 from rollforward.fork_join import OutcomeUnknownError
 from rollforward.tasks import attempts, dead_tasks
 from rollforward.tasks.attempts import Delivery, RetryLaterError
@@ -61,7 +61,7 @@ UNAVAILABLE_ERRORS = (Unavailable, OutcomeUnknownError, *TRANSIENT)
 @bp.route("/tasks/<path:rest>", methods=ANY_METHOD, provide_automatic_options=False)
 @tasks_only
 def deliver(rest: str) -> ResponseReturnValue:
-    """Do what one delivery asks for."""
+    """Handle one delivery."""
     if request.method != "POST":
         return "", 405, {"Allow": "POST"}
     # One byte more shows that a body is too long, whatever its header says.
@@ -85,8 +85,8 @@ def _deliver(task: Task[Any], args: Any, delivery: Delivery) -> ResponseReturnVa
     except RetryLaterError as error:
         return _response(500, str(error))
     if failures >= task.max_attempts:
-        said = f"{failures} deliveries failed, or ended without a response"
-        return _give_up(task, args, delivery, said)
+        reason = f"{failures} deliveries failed, or ended without a response"
+        return _give_up(task, args, delivery, reason)
     with attempts.under_way(delivery), delivery_log.kept(_task_of(delivery)) as lines:
         try:
             task.work(clients(), args)
@@ -112,13 +112,13 @@ def _deliver(task: Task[Any], args: Any, delivery: Delivery) -> ResponseReturnVa
 
 
 def _task_of(delivery: Delivery) -> str:
-    """Return the task's short name with its queue; the service sends its long one, or that."""
+    """Return the task's short name with its queue; the service sends the short or the long one."""
     queue, name = (text.rpartition("/")[2] for text in (delivery.queue, delivery.task_name))
     return f"{queue}/{name}" if name else ""
 
 
 def _failed(
-    task: Task[Any], args: Any, delivery: Delivery, error: Exception, lines: Lines
+    task: Task[Any], args: Any, delivery: Delivery, error: Exception, lines: DeliveryLines
 ) -> ResponseReturnValue:
     stack = "".join(traceback.format_exception(error))
     failures = attempts.fail(clients(), delivery)
@@ -132,7 +132,7 @@ def _said(error: Exception) -> str:
 
 
 def _response(
-    status: int, detail: str, *, stack: str = "", log: Lines | None = None
+    status: int, detail: str, *, stack: str = "", log: DeliveryLines | None = None
 ) -> ResponseReturnValue:
     """Return a status; on a laptop also its reason and the log, which the console shows."""
     if not settings().is_local:
@@ -150,9 +150,9 @@ def _response(
 def _wait_for_a_version(
     delivery: Delivery, reason: str, give_up: Callable[[str], ResponseReturnValue] | None = None
 ) -> ResponseReturnValue:
-    """Let a task wait that this version does not know: in a deployment two versions serve at once.
+    """Delay a task unknown to this version: during a deployment two versions serve at once.
 
-    Not by a 503: App Engine would slow down the whole queue, and with it the tasks that it knows.
+    Not by a 503, since App Engine would slow down the whole queue, known tasks included.
     """
     if attempts.is_old(clients(), delivery):
         return give_up(reason) if give_up is not None else _dead_letter(delivery, reason)
@@ -161,7 +161,7 @@ def _wait_for_a_version(
 
 
 def _give_up(task: Task[Any], args: Any, delivery: Delivery, reason: str) -> ResponseReturnValue:
-    """Keep a task as a dead task, or tell who else cares for it."""
+    """Keep a task as a dead task, unless its declaration handles that."""
     if task.on_give_up is None:
         return _dead_letter(delivery, reason)
     try:
@@ -201,7 +201,7 @@ def _delivery(body: bytes) -> Delivery:
 
 
 def _header(name: str) -> str:
-    """Return what the queue says of this delivery; the caller is authenticated."""
+    """Return a header of the queue about this delivery; the caller is authenticated."""
     for prefix in ("X-CloudTasks-", "X-AppEngine-"):
         if value := request.headers.get(prefix + name):
             return value

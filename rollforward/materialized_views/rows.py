@@ -131,7 +131,7 @@ def _check(measure: str, value: Value, *, is_ranked: bool) -> None:
         _check_whole(measure, value)
     elif not -MAX_ABS_VALUE <= value <= MAX_ABS_VALUE:  # Not a number is neither.
         raise BadContributionError(
-            f"{measure} must be between -{MAX_ABS_VALUE:g} and {MAX_ABS_VALUE:g}, got {value:g}"
+            f"{measure} must be between -{MAX_ABS_VALUE:g} and {MAX_ABS_VALUE:g}"
         )
     elif is_ranked and abs(value) > MAX_SAFE_INTEGER:
         raise BadContributionError(f"{measure} is ranked and must be within 2**53, got {value}")

@@ -16,7 +16,7 @@ def test_services_are_asked_once_a_second(monkeypatch: pytest.MonkeyPatch) -> No
         return {"datastore": len(asked_at_s) == 1}
 
     monkeypatch.setattr(health, "_ask", ask)
-    states = health.Health(elapsed_s=lambda: now_s[0])
+    states = health.ServiceHealth(elapsed_s=lambda: now_s[0])
     answers = []
     for now_s[0] in (100.0, 100.9, 101.1, 101.5, 102.2):
         answers.append(states.states()["datastore"])

@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from rollforward.flask.live import ASKED_PER_S, FAST_MS, SLOW_MS
-from rollforward.flask.shares import MAX_ENDING, Pace, Streams
+from rollforward.flask.shares import MAX_ENDING, OpenStreams, TurnPace
 
 FAST_S, SLOW_S = FAST_MS / 1000, SLOW_MS / 1000
 
@@ -18,7 +18,7 @@ def play(callers: list[str], seconds: int = 60) -> tuple[Counter[int], dict[str,
 
     All pages are opened in the same second, and each asks again when it may.
     """
-    pace, asked = Pace(ASKED_PER_S, SLOW_S), Counter[int]()
+    pace, asked = TurnPace(ASKED_PER_S, SLOW_S), Counter[int]()
     waits = [0.0] * len(callers)
     due = [(page / len(callers), page) for page in range(len(callers))]
     while due[0][0] < seconds:
@@ -59,7 +59,7 @@ def test_a_caller_with_many_pages_slows_only_its_own() -> None:
 
 def test_who_asks_without_waiting_keeps_nobody_else_waiting() -> None:
     """Nor does what is remembered of it grow."""
-    pace = Pace(ASKED_PER_S, SLOW_S)
+    pace = TurnPace(ASKED_PER_S, SLOW_S)
     told = list[float]()
     for step in range(20_000):
         now = step / 1000
@@ -76,7 +76,7 @@ def test_who_asks_without_waiting_keeps_nobody_else_waiting() -> None:
 
 def test_who_is_alone_has_its_turn_at_once() -> None:
     """As often as it comes back in time."""
-    pace = Pace(ASKED_PER_S, SLOW_S)
+    pace = TurnPace(ASKED_PER_S, SLOW_S)
 
     assert [pace.wait_s(at, "ada") for at in (5.0, 5.2, 9.0)] == [0.0, 0.0, 0.0]
     assert pace.wait_s(9.0, "ada") == pytest.approx(1 / ASKED_PER_S)
@@ -84,7 +84,7 @@ def test_who_is_alone_has_its_turn_at_once() -> None:
 
 def test_places_end_up_shared_out_evenly() -> None:
     """Whatever a caller holds, others come to as much, and it keeps no fewer than they have."""
-    streams, held = Streams(8), Counter[str]()
+    streams, held = OpenStreams(8), Counter[str]()
     open_places = [place for _ in range(9) if (place := streams.enter("mallory"))]
     for caller in [*["ada"] * 6, *["bob"] * 6, "mallory", "mallory"]:
         place = streams.enter(caller)
@@ -100,7 +100,7 @@ def test_places_end_up_shared_out_evenly() -> None:
 
 def test_no_place_goes_to_and_fro() -> None:
     """Who has one fewer than the caller with the most takes none: the two would take turns."""
-    streams = Streams(3)
+    streams = OpenStreams(3)
     places = [streams.enter(caller) for caller in ("ada", "ada", "bob")]
 
     assert streams.enter("bob") is None
@@ -109,11 +109,11 @@ def test_no_place_goes_to_and_fro() -> None:
 
 def test_streams_that_are_ending_keep_few_threads() -> None:
     """A caller that does not take what is sent to it cannot make others' streams pile up."""
-    streams = Streams(4)
+    streams = OpenStreams(4)
     for _ in range(4):
         streams.enter("mallory")
 
     entered = [streams.enter(caller) for caller in ("ada", "bob", "cleo", "dora")]
 
     assert [place is not None for place in entered] == [True] * MAX_ENDING + [False] * 2
-    assert Streams(0).enter("ada") is None
+    assert OpenStreams(0).enter("ada") is None
