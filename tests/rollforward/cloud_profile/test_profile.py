@@ -33,9 +33,9 @@ def test_each_number_that_comes_along_has_a_source_or_is_marked_as_a_guess() -> 
     assert {f"{name}.{each}" for name, fields in TABLES.items() for each in fields} <= set(
         profile.numbers
     )
-    assert all(len(number.why) > 10 for number in profile.numbers.values())
+    assert all(len(number.reason) > 10 for number in profile.numbers.values())
     assert f"{profile.dated}" in profile.in_words()
-    published = [number.why for number in profile.numbers.values() if not number.is_guess]
+    published = [number.reason for number in profile.numbers.values() if not number.is_guess]
     assert all(re.search(r"20\d\d|app\.yaml", why) for why in published)
 
 

@@ -291,7 +291,7 @@ def test_statistics_are_of_all_processes_until_they_are_emptied(world: World) ->
 )
 def test_a_declaration_that_cannot_work_is_refused(terms: dict[str, Any]) -> None:
     """J5: at import, and not at the first call."""
-    with pytest.raises(ValueError, match=r"name|ttl_s|lease_s"):
+    with pytest.raises(ValueError, match=r"^(name|ttl_s|lease_s|beta) must "):
         CachedQuery(lambda clients: 1, **{"name": "n", "returns": int, "ttl_s": 60, **terms})
 
 
