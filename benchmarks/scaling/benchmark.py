@@ -155,14 +155,14 @@ class Load:
             each.clear()
 
     def end_count(self) -> None:
-        self._note_held(is_held=False)
+        self._note_paused(is_paused=False)
         self.simulation.note_full(self.simulation.work)
 
     def _note(self, commit: Commit, before: Mapping[Key, StoredRow]) -> None:
         now_ms = FIRST_MS + self.simulation.now_ms
         for key, head, _ in commit.puts:
             if key.kind == HEAD:
-                self._note_held(is_held=bool(head.held))
+                self._note_paused(is_paused=bool(head.paused))
                 self.watermark_lags_ms.append(now_ms - head.inputs.get(self._last, FIRST_MS))
         if self.is_counted:
             lags = [
@@ -171,10 +171,10 @@ class Load:
             self.records += len(lags)
             self.lags_ms += lags[::10]
 
-    def _note_held(self, *, is_held: bool) -> None:
+    def _note_paused(self, *, is_paused: bool) -> None:
         now_ms, since_ms = self.simulation.now_ms, self._held_since_ms
         self.held_ms += 0.0 if since_ms is None else now_ms - since_ms
-        self._held_since_ms = now_ms if is_held else None
+        self._held_since_ms = now_ms if is_paused else None
 
 
 @dataclass(frozen=True)

@@ -17,10 +17,10 @@ from rollforward.streams.storage.remote_calls import Key
 CALLS = {
     "read": "lookup",
     "snapshot": "lookup",
-    "peek": "query",
+    "scankeys": "query",
     "scan": "query",
     "commit": "commit",
-    "create": "create_named_task",
+    "createtasks": "create_named_task",
     "dispatch": "dispatch",
 }
 FOUND_MS = 0.02  # Each row that a query returns.

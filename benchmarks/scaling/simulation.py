@@ -213,15 +213,15 @@ class Simulation:
             self._send_commit(process, call)
             return
         answer, rows = self._answered(process, call)
-        if what == "create":
+        if isinstance(call, CreateTasks):
             self.costs["tasks"] += rows
-        elif what not in ("peek", "peeks"):  # Names alone are no reads.
+        elif not isinstance(call, ScanKeys | ScanKeysMany):  # Names alone are no reads.
             self.costs["reads"] += rows
         self.costs["calls"] += 1
         if isinstance(call, ScanKeysMany):  # Side by side: as long as the slowest one.
-            draws = [self.latencies.draw("peek", self.random) for _ in call.scans]
+            draws = [self.latencies.draw("scankeys", self.random) for _ in call.scans]
             took_ms = max(draws) + FOUND_MS * rows
-        elif what in ("peek", "scan"):
+        elif what in ("scankeys", "scan"):
             took_ms = self.latencies.draw(what, self.random, found=rows)
         else:
             took_ms = self.latencies.draw(what, self.random, rows)
