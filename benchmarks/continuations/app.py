@@ -20,7 +20,7 @@ from google.cloud import ndb
 
 from benchmarks.harness.testbed import app_for
 from pipelines.invitations.mail import Mailer
-from rollforward.continuations import Job
+from rollforward.continuations import job
 from rollforward.continuations.sources import EntitySource
 from rollforward.registry import Registry
 from rollforward.runtime import Clients
@@ -83,7 +83,7 @@ def open_effect(clients: Clients, walk: Walk) -> Iterator[Callable[[Addressee], 
         yield send
 
 
-PAGES = Job("bench", "bench", Walk, addressees, side_effect=open_effect, page_size=100)
+PAGES = job("bench", queue="bench", source=addressees, effect="side_effect")(open_effect)
 
 
 def work_item(clients: Clients, one: One) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from google.cloud import ndb
 
 from rollforward import continuations
-from rollforward.continuations import EntitySource, ItemError, Job
+from rollforward.continuations import EntitySource, ItemError, job
 from rollforward.continuations.attempt import page_task
 from rollforward.continuations.progress import progress
 from rollforward.local.cloudtasks.emulator import RunningEmulator, running
@@ -37,6 +37,7 @@ class RaiseArgs:
     percent: int
 
 
+@job("raise-prices", source=lambda args: EntitySource(Book), page_size=50)
 def raise_prices(
     clients: Clients, args: RaiseArgs, books: Sequence[Book]
 ) -> list[ItemError | None]:
@@ -48,14 +49,6 @@ def raise_prices(
     return [None] * len(books)
 
 
-RAISE = Job(
-    name="raise-prices",
-    queue="default",
-    args=RaiseArgs,
-    source=lambda args: EntitySource(Book),
-    apply=raise_prices,
-    page_size=50,
-)
 # README: to here
 
 
@@ -64,7 +57,7 @@ def walk(clients: Clients, queue: RunningEmulator) -> tuple[str, list[int]]:
     with clients.context():
         ndb.put_multi([Book(id=f"book-{i}", cents=1000) for i in range(120)])
         for _ in range(2):  # The same intent, the same run: the second start does nothing.
-            continuations.start(clients, RAISE, RaiseArgs(percent=5), run_id="spring")
+            continuations.start(clients, raise_prices, RaiseArgs(percent=5), run_id="spring")
         deliver_all(clients, queue)
         run = progress("spring")
         prices = sorted({book.cents for book in Book.query()})
@@ -73,7 +66,7 @@ def walk(clients: Clients, queue: RunningEmulator) -> tuple[str, list[int]]:
 
 def deliver_all(clients: Clients, queue: RunningEmulator) -> None:
     """Be the queue's dispatcher: deliver what is due, each task twice."""
-    task = page_task(RAISE)
+    task = page_task(raise_prices)
     while due := queue.engine.due():
         attempt = queue.engine.begin_attempt(due[0].task_name)
         for _ in range(2):

@@ -23,7 +23,7 @@ from pipelines.invitations import imports, parties, sending
 from pipelines.invitations.imports import ForeignImportError, ImportGoingOnError
 from pipelines.invitations.parties import UnknownPartyError
 from pipelines.invitations.send_progress import latest_send, lineage, run_ids
-from pipelines.invitations.sending import TELL_GUESTS, NobodyInvitedError, Pace
+from pipelines.invitations.sending import NobodyInvitedError, Pace, tell_guests
 from rollforward import continuations
 from rollforward.continuations.csv_source import MAX_BYTES, BadFileError
 from rollforward.continuations.entities import CANCELLED, RUNNING
@@ -224,8 +224,7 @@ def _tab() -> str:
 def _code() -> list[Excerpt]:
     """Return the lines that matter, as they run."""
     return [
-        excerpt("pipelines.invitations.sending", "_mail_each", "What a task does with each guest"),
-        excerpt("pipelines.invitations.sending", "TELL_GUESTS", "The job: what it walks over"),
+        excerpt("pipelines.invitations.sending", "tell_guests", "What a task does with each guest"),
     ]
 
 
@@ -245,7 +244,7 @@ def _live(party: Party) -> dict[str, Any]:
     files, now = _imports(party), clients().clock.now()
     send = latest_send(clients(), party)
     guest_count = sum(run.totals.done for _, run, _ in files)
-    page_size = demo_settings().page_size or TELL_GUESTS.page_size
+    page_size = demo_settings().page_size or tell_guests.page_size
     stage = party_stage(party, send, now)
     canvas = (
         canvas_of(send.latest, stage.deliveries)

@@ -111,7 +111,7 @@ def _code() -> list[Excerpt]:
     """Return the lines that matter, as they run."""
     return [
         excerpt("pipelines.numbers.probes", "_timed", "How a sample is taken"),
-        excerpt("pipelines.numbers.runs", "_measure_each", "What the task does with each"),
+        excerpt("pipelines.numbers.runs", "measure_numbers", "What the task does with each"),
         excerpt("pipelines.numbers.echo", "echo", "A task that says how long it was on its way"),
     ]
 

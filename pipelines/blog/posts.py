@@ -12,6 +12,7 @@ Source: B. Slatkin, "Building scalable web apps with Google App Engine", 2008, "
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,7 +36,7 @@ from pipelines.blog.drafts import Author, Draft
 from pipelines.blog.markdown import excerpt_of
 from pipelines.blog.views import BLOG, COMMENT_COUNTS
 from rollforward import outbox
-from rollforward.continuations import EntitySource, ItemError, Job, start
+from rollforward.continuations import EntitySource, ItemError, job, start
 from rollforward.datastore import transact
 from rollforward.paging import Listing, Page, PageTokens, QueryRange
 from rollforward.runtime import Clients, naive_utc
@@ -107,8 +108,8 @@ def delete_post(clients: Clients, blog: str, number: int, author: Author) -> Non
     def body() -> None:
         own_post(blog, number, author).key.delete()
         post = post_id(blog, number)
-        outbox.enqueue(clients, delete_comments, PostArgs(post))
-        outbox.enqueue(clients, delete_comments, PostArgs(post, is_late=True), delay_s=LATE_S)
+        outbox.enqueue(clients, begin_deletion, PostArgs(post))
+        outbox.enqueue(clients, begin_deletion, PostArgs(post, is_late=True), delay_s=LATE_S)
 
     transact(body)
 
@@ -187,14 +188,21 @@ class PostArgs:
     is_late: bool = False
 
 
-@task("/tasks/blog/delete-comments", queue="default")
-def delete_comments(clients: Clients, args: PostArgs) -> None:
+@task("/tasks/blog/delete-comments")
+def begin_deletion(clients: Clients, args: PostArgs) -> None:
     """Start to delete the comments on a post that is gone, once."""
     run_id = hashed_name("delete-comments", args.post, args.is_late)[:32]
-    start(clients, DELETE_COMMENTS, args, run_id=run_id, chains=1)
+    start(clients, delete_comments, args, run_id=run_id, chains=1)
 
 
-def _delete(clients: Clients, args: PostArgs, comments: list[Comment]) -> list[ItemError | None]:
+@job(
+    "delete-comments",
+    queue="imports",
+    source=lambda args: EntitySource(Comment, key_range=comments_of(args.post)),
+)
+def delete_comments(
+    clients: Clients, args: PostArgs, comments: Sequence[Comment]
+) -> list[ItemError | None]:
     """Delete some comments with what they count for, in the commit that holds their receipts."""
     # Read again: its author may have deleted one since, who has counted that.
     stored: list[Comment | None] = ndb.get_multi([comment.key for comment in comments])
@@ -203,12 +211,3 @@ def _delete(clients: Clients, args: PostArgs, comments: list[Comment]) -> list[I
     if counted := sum(not comment.is_deleted for comment in there):
         COMMENT_COUNTS.increment_in_transaction(clients, {args.post: -counted})
     return [None] * len(comments)
-
-
-DELETE_COMMENTS = Job(
-    name="delete-comments",
-    queue="imports",
-    args=PostArgs,
-    source=lambda args: EntitySource(Comment, key_range=comments_of(args.post)),
-    apply=_delete,  # type: ignore[arg-type]
-)

@@ -21,6 +21,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 from google.cloud import ndb
 
@@ -30,7 +31,7 @@ from pipelines.blog.drafts import Author, Draft
 from pipelines.blog.posts import new_post
 from pipelines.blog.sample_texts import COMMENTS, COMMENTS_JA, NAMES, POSTS, POSTS_JA, TOPICS
 from pipelines.blog.views import BLOG, COMMENT_COUNTS
-from rollforward.continuations import ItemError, Job, runs
+from rollforward.continuations import ItemError, Job, job, runs
 from rollforward.continuations.entities import RUNNING
 from rollforward.continuations.progress import Progress, progress
 from rollforward.continuations.sources import NumberSource
@@ -99,13 +100,13 @@ def fill(
     """
     now_ms = int(clients.clock.now().timestamp() * 1000)
     args = SampleArgs(blog, posts, comments, now_ms)
-    jobs: dict[str, tuple[Job[SampleArgs, int], int, int]] = {
-        _posts_run(blog): (ADD_POSTS, posts, 1),
-        _comments_run(blog): (ADD_COMMENTS, comments, CHAINS),
+    jobs: dict[str, tuple[Job[SampleArgs, Any], int, int]] = {
+        _posts_run(blog): (add_posts, posts, 1),
+        _comments_run(blog): (add_comments, comments, CHAINS),
     }
     drafts = [
-        runs.new_run(clients, job, args, run_id=run_id, expected=expected, chains=chains)
-        for run_id, (job, expected, chains) in jobs.items()
+        runs.new_run(clients, sample, args, run_id=run_id, expected=expected, chains=chains)
+        for run_id, (sample, expected, chains) in jobs.items()
     ]
 
     def reserve() -> None:
@@ -118,8 +119,8 @@ def fill(
         ndb.put_multi([index, *_commenters(blog, comments), *drafts])
 
     transact(reserve)
-    for run_id, (job, _, _) in jobs.items():
-        runs.launch(clients, job, run_id)
+    for run_id, (sample, _, _) in jobs.items():
+        runs.launch(clients, sample, run_id)
 
 
 def can_fill(blog: str) -> bool:
@@ -258,9 +259,13 @@ def commented_at(args: SampleArgs, number: int) -> datetime.datetime:
 # What the runs do
 
 
-def _add_posts(
-    clients: Clients, args: SampleArgs, numbers: Sequence[int]
-) -> list[ItemError | None]:
+@job(
+    "add-sample-posts",
+    queue="imports",
+    source=lambda args: NumberSource(args.posts),
+    page_size=POSTS_A_PAGE,
+)
+def add_posts(clients: Clients, args: SampleArgs, numbers: Sequence[int]) -> list[ItemError | None]:
     """Save some sample posts, inside the transaction that holds their receipts."""
     posts = {number: sample_post(args, number) for number in numbers}
     ndb.put_multi(list(posts.values()))
@@ -269,7 +274,13 @@ def _add_posts(
     return [None] * len(numbers)
 
 
-def _add_comments(
+@job(
+    "add-sample-comments",
+    queue="imports",
+    source=lambda args: NumberSource(args.comments),
+    page_size=COMMENTS_A_PAGE,
+)
+def add_comments(
     clients: Clients, args: SampleArgs, numbers: Sequence[int]
 ) -> list[ItemError | None]:
     """Save some sample comments, inside the transaction that holds their receipts."""
@@ -277,21 +288,3 @@ def _add_comments(
     ndb.put_multi([comment for comment in comments if comment.is_imported])
     BLOG.save_in_transaction(clients, *(each for each in comments if not each.is_imported))
     return [None] * len(numbers)
-
-
-ADD_POSTS = Job(
-    name="add-sample-posts",
-    queue="imports",
-    args=SampleArgs,
-    source=lambda args: NumberSource(args.posts),
-    apply=_add_posts,
-    page_size=POSTS_A_PAGE,
-)
-ADD_COMMENTS = Job(
-    name="add-sample-comments",
-    queue="imports",
-    args=SampleArgs,
-    source=lambda args: NumberSource(args.comments),
-    apply=_add_comments,
-    page_size=COMMENTS_A_PAGE,
-)

@@ -23,7 +23,7 @@ from google.cloud import ndb
 from google.cloud.datastore_v1 import types as rpc
 
 from models.grades import Comparison, SampleStudent, comparison_key, student_key, students_of
-from pipelines.grades.imports import ADD_STUDENTS, MadeUpArgs
+from pipelines.grades.imports import MadeUpArgs, add_made_up_students
 from pipelines.grades.student_lists import GRADES_TAUGHT
 from pipelines.grades.views import GRADES, SamplesByGrade, grade_of
 from rollforward import continuations, outbox
@@ -153,7 +153,7 @@ class _Paced(NumberSource):
 
 
 FILL_SCHOOL = replace(
-    ADD_STUDENTS,
+    add_made_up_students,
     name="fill-school",
     source=_Paced,
     on_finished=_filled,

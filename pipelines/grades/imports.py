@@ -12,6 +12,7 @@ import hashlib
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from google.cloud import ndb
 
@@ -26,7 +27,7 @@ from pipelines.grades.student_lists import (
 )
 from pipelines.grades.students import new_student
 from pipelines.grades.views import GRADES
-from rollforward.continuations import ItemError, Job, RefusedItemError, runs
+from rollforward.continuations import ItemError, Job, RefusedItemError, job, runs
 from rollforward.continuations.csv_source import CsvSource, normalized
 from rollforward.continuations.entities import RUNNING, ContinuationRun, run_key
 from rollforward.continuations.sources import NumberSource
@@ -72,8 +73,8 @@ def add_many(clients: Clients, school: str, list_id: str, count: int) -> bool:
         ListGoingOnError: the school's last list is still being added.
     """
     args = MadeUpArgs(school, list_id, count)
-    run = runs.new_run(clients, ADD_STUDENTS, args, run_id=list_id, expected=count)
-    return _begin(clients, ADD_STUDENTS, school, run, f"{count:,} made-up students")
+    run = runs.new_run(clients, add_made_up_students, args, run_id=list_id, expected=count)
+    return _begin(clients, add_made_up_students, school, run, f"{count:,} made-up students")
 
 
 def import_students(
@@ -87,7 +88,7 @@ def import_students(
     """
     if run_key(list_id).get() is not None:
         # It may have been stored when Cloud Tasks did not answer.
-        runs.launch(clients, IMPORT_STUDENTS, list_id)
+        runs.launch(clients, add_listed_students, list_id)
         return False
     content = normalized(content)
     columns = columns_of(content)
@@ -96,13 +97,13 @@ def import_students(
     upload_id = f"{list_id}-{hashlib.sha256(content).hexdigest()[:16]}"
     put_upload(upload_id, content, naive_utc(clients.clock.now()))
     args = ListArgs(school, list_id, columns, upload_id)
-    run = runs.new_run(clients, IMPORT_STUDENTS, args, run_id=list_id)
-    return _begin(clients, IMPORT_STUDENTS, school, run, file_name[:200])
+    run = runs.new_run(clients, add_listed_students, args, run_id=list_id)
+    return _begin(clients, add_listed_students, school, run, file_name[:200])
 
 
 def _begin(
     clients: Clients,
-    job: Job[MadeUpArgs, int] | Job[ListArgs, StudentRow],
+    students: Job[Any, Any],
     school: str,
     run: ContinuationRun,
     name: str,
@@ -119,7 +120,7 @@ def _begin(
         return True
 
     is_new = transact(begin)
-    runs.launch(clients, job, run.key.id())
+    runs.launch(clients, students, run.key.id())
     return is_new
 
 
@@ -131,7 +132,10 @@ def _check_no_list_goes_on(school: School | None) -> None:
         raise ListGoingOnError(school.key.id())
 
 
-def _make_up(clients: Clients, args: MadeUpArgs, numbers: Sequence[int]) -> list[ItemError | None]:
+@job("add-students", queue="imports", source=lambda args: NumberSource(args.count))
+def add_made_up_students(
+    clients: Clients, args: MadeUpArgs, numbers: Sequence[int]
+) -> list[ItemError | None]:
     """Save some made-up students, inside the transaction that holds their receipts."""
     students = [made_up(args.school, args.list_id, number) for number in numbers]
     GRADES.save_in_transaction(clients, *students)
@@ -149,7 +153,12 @@ def made_up(school: str, list_id: str, number: int) -> Student:
     return new_student(_listed_key(school, list_id, number), StudentDetails(name, grade, points))
 
 
-def _add_rows(
+def _rows(args: ListArgs) -> CsvSource[StudentRow]:
+    return student_rows(lambda offset: read_upload(args.upload_id, offset), args.columns)
+
+
+@job("import-students", queue="imports", source=_rows)
+def add_listed_students(
     clients: Clients, args: ListArgs, rows: Sequence[StudentRow]
 ) -> list[ItemError | None]:
     """Save the students in some rows, inside the transaction that holds their receipts."""
@@ -164,23 +173,3 @@ def _add_rows(
 
 def _listed_key(school: str, list_id: str, number: int) -> ndb.Key:
     return student_key(school, hashed_name("listed", list_id, number)[:32])
-
-
-def _rows(args: ListArgs) -> CsvSource[StudentRow]:
-    return student_rows(lambda offset: read_upload(args.upload_id, offset), args.columns)
-
-
-ADD_STUDENTS = Job(
-    name="add-students",
-    queue="imports",
-    args=MadeUpArgs,
-    source=lambda args: NumberSource(args.count),
-    apply=_make_up,
-)
-IMPORT_STUDENTS = Job(
-    name="import-students",
-    queue="imports",
-    args=ListArgs,
-    source=_rows,
-    apply=_add_rows,
-)

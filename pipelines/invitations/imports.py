@@ -19,7 +19,7 @@ from models.invitations import Guest, GuestImport, Party, guest_key
 from pipelines.invitations.guest_lists import GuestColumns, GuestRow, columns_of, guest_rows
 from pipelines.invitations.parties import is_running, is_saved_here, party_of, save_party
 from pipelines.invitations.sending import NobodyInvitedError, Pace, send
-from rollforward.continuations import ItemError, Job, RefusedItemError, SkippedItemError, runs
+from rollforward.continuations import ItemError, RefusedItemError, SkippedItemError, job, runs
 from rollforward.continuations.csv_source import CsvSource, normalized
 from rollforward.continuations.entities import run_key
 from rollforward.continuations.upload_entities import put_upload, read_upload
@@ -71,7 +71,7 @@ def import_guests(
     party = party_of(party_id)
     if import_id in party.imports:
         # It may have been stored when Cloud Tasks did not answer.
-        runs.launch(clients, IMPORT_GUESTS, import_id)
+        runs.launch(clients, add_guests, import_id)
         return False
     if run_key(import_id).get() is not None:
         raise ForeignImportError(import_id)
@@ -85,7 +85,7 @@ def import_guests(
     number = len(party.imports) + 1
     args = ImportArgs(party_id, import_id, number, columns, upload_id, then_send)
     lines = content.count(b"\n")
-    run = runs.new_run(clients, IMPORT_GUESTS, args, run_id=import_id, expected=lines)
+    run = runs.new_run(clients, add_guests, args, run_id=import_id, expected=lines)
     row = GuestImport(
         id=import_id,
         party_id=party_id,
@@ -108,14 +108,14 @@ def import_guests(
         return True
 
     is_new = transact(begin)
-    runs.launch(clients, IMPORT_GUESTS, import_id)
+    runs.launch(clients, add_guests, import_id)
     return is_new
 
 
 def sends_then(import_id: str) -> bool:
     """Return whether the guests are told as soon as their list is read."""
     run = run_key(import_id).get()
-    return run is not None and IMPORT_GUESTS.load(run.args).then_send is not None
+    return run is not None and add_guests.load(run.args).then_send is not None
 
 
 def _check_no_import_goes_on(party: Party) -> None:
@@ -129,7 +129,17 @@ def _rows(args: ImportArgs) -> CsvSource[GuestRow]:
     return guest_rows(lambda offset: read_upload(args.upload_id, offset), args.columns)
 
 
-def _invite(clients: Clients, args: ImportArgs, rows: Sequence[GuestRow]) -> list[ItemError | None]:
+def _send_when_read(clients: Clients, args: ImportArgs) -> None:
+    """Press Send for whoever asked for that; pressing it twice is as good as once."""
+    if args.then_send is not None and party_of(args.party_id).imports[-1] == args.import_id:
+        with contextlib.suppress(NobodyInvitedError):
+            send(clients, args.party_id, pace=args.then_send)
+
+
+@job("import-guests", queue="imports", source=_rows, on_finished=_send_when_read, page_size=250)
+def add_guests(
+    clients: Clients, args: ImportArgs, rows: Sequence[GuestRow]
+) -> list[ItemError | None]:
     """Add the guests in some rows, inside a transaction; the rows' receipts commit with it."""
     keys = [guest_key(args.party_id, row.address) for row in rows if not row.problem]
     distinct = list(dict.fromkeys(keys))
@@ -164,21 +174,3 @@ def _repeat_of(args: ImportArgs, row: GuestRow, guest: Guest) -> ItemError | Non
     if guest.line != row.line:
         return SkippedItemError(f"{row.address} is on line {guest.line} already")
     return None  # This very row, applied by an attempt before.
-
-
-def _send_when_read(clients: Clients, args: ImportArgs) -> None:
-    """Press Send for whoever asked for that; pressing it twice is as good as once."""
-    if args.then_send is not None and party_of(args.party_id).imports[-1] == args.import_id:
-        with contextlib.suppress(NobodyInvitedError):
-            send(clients, args.party_id, pace=args.then_send)
-
-
-IMPORT_GUESTS = Job(
-    name="import-guests",
-    queue="imports",
-    args=ImportArgs,
-    source=_rows,
-    apply=_invite,
-    on_finished=_send_when_read,
-    page_size=250,
-)

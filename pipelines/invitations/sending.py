@@ -35,9 +35,9 @@ from pipelines.invitations.parties import (
 )
 from rollforward.continuations import (
     DeferredItemError,
-    Job,
     RefusedItemError,
     SkippedItemError,
+    job,
     runs,
 )
 from rollforward.continuations.progress import progress
@@ -109,11 +109,11 @@ def send(
             if plan.last_run_id is None:
                 raise NobodyInvitedError(party_id)
             # It may have been stored when Cloud Tasks did not answer.
-            runs.launch(clients, TELL_GUESTS, plan.last_run_id)
+            runs.launch(clients, tell_guests, plan.last_run_id)
             return SendResult(plan.last_run_id, False, 0)
         limits = _limits(plan.guests, page_size, pace)
         if (result := _begin(clients, party, plan, limits)) is not None:
-            runs.launch(clients, TELL_GUESTS, result.run_id)
+            runs.launch(clients, tell_guests, result.run_id)
             return result
     raise rpc_errors.Aborted(  # type: ignore[no-untyped-call]
         f"party {party_id} keeps changing"
@@ -146,7 +146,7 @@ def _limits(guests: int, page_size: int | None, pace: Pace) -> dict[str, Any]:
     """
     if pace == "fast":
         return {"page_size": page_size}
-    size = max(1, min(TELL_GUESTS.page_size, guests // WATCHED_PAGES))
+    size = max(1, min(tell_guests.page_size, guests // WATCHED_PAGES))
     return {"page_size": page_size or size, "max_rate": guests / WATCHED_S}
 
 
@@ -156,7 +156,7 @@ def _begin(
     """Store a plan and its run; None: the party has changed since it was read."""
     run = runs.new_run(
         clients,
-        TELL_GUESTS,
+        tell_guests,
         plan.args,
         run_id=plan.run_id,
         expected=count_guests(seen.imports[: plan.args.to_import]),
@@ -224,8 +224,9 @@ def _guests(args: TellArgs) -> EntitySource:
     return EntitySource(Guest, key_prefix=guest_prefix(args.party_id))
 
 
+@job("tell-guests", queue="fan-out", source=_guests, effect="side_effect")
 @contextlib.contextmanager
-def _mail_each(clients: Clients, args: TellArgs) -> Iterator[Callable[[Guest], None]]:
+def tell_guests(clients: Clients, args: TellArgs) -> Iterator[Callable[[Guest], None]]:
     """Open one connection to the relay for a page of guests."""
     mailer = clients.service(mail.Mailer)
     with mailer.connect() as connection:
@@ -241,13 +242,3 @@ def _mail_each(clients: Clients, args: TellArgs) -> Iterator[Callable[[Guest], N
                 raise DeferredItemError(f"{guest.address}: {error}") from error
 
         yield tell
-
-
-TELL_GUESTS = Job(
-    name="tell-guests",
-    queue="fan-out",
-    args=TellArgs,
-    source=_guests,
-    side_effect=_mail_each,
-    page_size=100,
-)

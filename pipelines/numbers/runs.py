@@ -23,7 +23,7 @@ from google.cloud import ndb
 from models.numbers import NumbersRun, newest_runs, numbers_run_key
 from pipelines.numbers import echo, results
 from pipelines.numbers.probes import PROBES, NotMeasurableError
-from rollforward.continuations import Job, runs
+from rollforward.continuations import job, runs
 from rollforward.continuations.sources import NumberSource
 from rollforward.datastore import transact
 from rollforward.runtime import Clients, naive_utc
@@ -50,8 +50,15 @@ class RunGoesOnError(Exception):
         self.run_id = run_id
 
 
+@job(
+    "measure-numbers",
+    queue="imports",
+    source=lambda args: NumberSource(len(PROBES)),
+    effect="side_effect",
+    page_size=len(PROBES),
+)
 @contextlib.contextmanager
-def _measure_each(clients: Clients, args: MeasureArgs) -> Iterator[Callable[[int], None]]:
+def measure_numbers(clients: Clients, args: MeasureArgs) -> Iterator[Callable[[int], None]]:
     """Take one probe after the other."""
 
     def take(number: int) -> None:
@@ -69,16 +76,6 @@ def _measure_each(clients: Clients, args: MeasureArgs) -> Iterator[Callable[[int
     yield take
 
 
-MEASURE_NUMBERS = Job(
-    name="measure-numbers",
-    queue="imports",
-    args=MeasureArgs,
-    source=lambda args: NumberSource(len(PROBES)),
-    side_effect=_measure_each,
-    page_size=len(PROBES),
-)
-
-
 def start(clients: Clients, run_id: str, *, stack: str) -> None:
     """Begin a run, once for its id.
 
@@ -92,7 +89,7 @@ def start(clients: Clients, run_id: str, *, stack: str) -> None:
     if going_on is not None and going_on.key.id() != run_id and is_moving(clients, going_on):
         raise RunGoesOnError(going_on.key.id())
     task_run = runs.new_run(
-        clients, MEASURE_NUMBERS, MeasureArgs(run_id), run_id=f"numbers-{run_id}", chains=1
+        clients, measure_numbers, MeasureArgs(run_id), run_id=f"numbers-{run_id}", chains=1
     )
 
     def body() -> None:
@@ -105,7 +102,7 @@ def start(clients: Clients, run_id: str, *, stack: str) -> None:
             ndb.put_multi([run, task_run])
 
     transact(body)
-    runs.launch(clients, MEASURE_NUMBERS, task_run.key.id())
+    runs.launch(clients, measure_numbers, task_run.key.id())
     _delete_old()
 
 

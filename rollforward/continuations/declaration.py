@@ -5,13 +5,24 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import is_dataclass
-from typing import Any, Literal, TypeVar, get_type_hints
+from typing import Any, Literal, Protocol, TypeVar, get_type_hints, overload
 
-from rollforward.continuations.jobs import Job
+from rollforward.continuations.jobs import (
+    DEADLINE_S,
+    LEASE_S,
+    MAX_ATTEMPTS,
+    PAGE_SIZE,
+    RETRY_DELAYS_S,
+    Apply,
+    Job,
+    SideEffect,
+)
 from rollforward.continuations.sources import Source
+from rollforward.runtime.clients import Clients
 
 A = TypeVar("A")
 I = TypeVar("I")  # noqa: E741  An item.
+I_co = TypeVar("I_co", covariant=True)
 
 Effect = Literal["apply", "check", "side_effect"]
 
@@ -20,30 +31,63 @@ _FORM = """declare a job in this form, with a dataclass of its arguments:
     def ship(clients: Clients, args: Ship, orders: Sequence[Order]) -> Sequence[None]: ..."""
 
 
+class _Declare(Protocol[I_co]):
+    """The decorator that `job(...)` returns."""
+
+    @overload
+    def __call__(self, work: Apply[A, I_co], /) -> Job[A, Any]: ...
+
+    @overload
+    def __call__(self, work: SideEffect[A, I_co], /) -> Job[A, Any]: ...
+
+
 def job(
     name: str,
     *,
-    queue: str,
-    source: Callable[[Any], Source[Any]],
+    source: Callable[[Any], Source[I]],
+    queue: str = "default",
     effect: Effect = "apply",
-    **options: Any,
-) -> Callable[[Callable[..., Any]], Job[Any, Any]]:
+    on_finished: Callable[[Clients, Any], None] | None = None,
+    page_size: int = PAGE_SIZE,
+    max_attempts: int = MAX_ATTEMPTS,
+    retry_delays_s: tuple[float, ...] = RETRY_DELAYS_S,
+    lease_s: float = LEASE_S,
+    deadline_s: float = DEADLINE_S,
+) -> _Declare[I]:
     """Declare the function below as a job; its second parameter's type is its arguments.
 
     Args:
         name: Of the job, in /tasks/continuations/<name>.
         source: What a run walks over, for its arguments.
+        queue: A queue of queue.yaml.
         effect: Where the function acts: "apply" in Datastore, in the transaction that holds the
             receipts; "side_effect" outside, before they are committed; "check" nowhere.
-        options: Other fields of `Job`: page_size, max_attempts, on_finished, ...
+        on_finished: Called with the arguments of a run that has ended: at least once, maybe late.
+        page_size: How many items a task works on.
+        max_attempts: Passes over a page, before an item that is deferred each time has failed.
+        retry_delays_s: Between passes; the last one repeats.
+        lease_s: How long a page waits for an attempt that has died.
+        deadline_s: How long an attempt may keep its page.
 
     Raises:
         TypeError: by the decorator, when the function has another form than a job's.
     """
 
     def declare(work: Callable[..., Any]) -> Job[Any, Any]:
-        how: dict[str, Any] = {effect: work, **options}
-        return Job(name, queue, _arguments_of(work), source, **how)
+        works: dict[str, Any] = {effect: work}
+        return Job(
+            name,
+            queue,
+            _arguments_of(work),
+            source,
+            on_finished=on_finished,
+            page_size=page_size,
+            max_attempts=max_attempts,
+            retry_delays_s=retry_delays_s,
+            lease_s=lease_s,
+            deadline_s=deadline_s,
+            **works,
+        )
 
     return declare
 

@@ -1,8 +1,7 @@
-"""Jobs: what a continuation walks over, and what it does to each item.
+"""Jobs: the source that a continuation walks over, and the work on each item.
 
-Give a job `side_effect` for effects outside Datastore (a mail, a call): it acts first, and the
-receipts follow. Give it `apply` for effects in Datastore: they commit with the receipts. Give it
-`check` when it only looks.
+`side_effect` is for effects outside Datastore (a mail, a call): it acts first, and the receipts
+follow. `apply` is for effects in Datastore: they commit with the receipts. `check` only looks.
 """
 
 from __future__ import annotations
@@ -21,6 +20,8 @@ from rollforward.tasks.arguments import ArgumentsCodec
 A = TypeVar("A")
 I = TypeVar("I")  # noqa: E741  An item.
 
+PAGE_SIZE = 100
+MAX_ATTEMPTS = 5
 # How long a page waits after the last sign of life of an attempt at it: what a crash costs. Work
 # may last longer, as heartbeats keep the lease.
 LEASE_S = 6.0
@@ -48,7 +49,7 @@ class SkippedItemError(ItemError):
 
 
 # Opened once per page; works on one item, or raises one of the three errors above.
-Deliver = Callable[[Clients, A], AbstractContextManager[Callable[[I], None]]]
+SideEffect = Callable[[Clients, A], AbstractContextManager[Callable[[I], None]]]
 # Runs inside the transaction, maybe more than once; per item None, or one of the three errors
 # above. The items are as they were read before: read again, there, what you change.
 Apply = Callable[[Clients, A, Sequence[I]], Sequence[ItemError | None]]
@@ -58,24 +59,21 @@ Check = Apply[A, I]
 
 @dataclass(frozen=True)
 class Job(Generic[A, I]):
-    """A kind of run: what it walks over and what it does to each item.
-
-    Give `side_effect` for effects outside Datastore, `apply` for effects in it, `check` for none.
-    """
+    """A kind of run, declared by `@job`, whose arguments say what each field is."""
 
     name: str
     queue: str
     args: type[A]
     source: Callable[[A], Source[I]]
-    side_effect: Deliver[A, I] | None = None
+    side_effect: SideEffect[A, I] | None = None
     apply: Apply[A, I] | None = None
     check: Check[A, I] | None = None
-    on_finished: Callable[[Clients, A], None] | None = None  # At least once; may come late.
-    page_size: int = 100
-    max_attempts: int = 5  # Over a page, before an item that keeps being deferred has failed.
-    retry_delays_s: tuple[float, ...] = RETRY_DELAYS_S  # Between passes; the last one repeats.
+    on_finished: Callable[[Clients, A], None] | None = None
+    page_size: int = PAGE_SIZE
+    max_attempts: int = MAX_ATTEMPTS
+    retry_delays_s: tuple[float, ...] = RETRY_DELAYS_S
     lease_s: float = LEASE_S
-    deadline_s: float = DEADLINE_S  # Of an attempt: so long it may keep its lease by heartbeats.
+    deadline_s: float = DEADLINE_S
 
     def __post_init__(self) -> None:
         if not self.retry_delays_s or min(self.retry_delays_s) < 0:

@@ -104,7 +104,7 @@ def test_a_comment_that_its_author_deletes_meanwhile_counts_no_less_than_nothing
         second_key = read[1].key
 
         def body() -> None:
-            posts._delete(world.clients, posts.PostArgs(post_id(DEMO, 1)), read)
+            posts.delete_comments.apply(world.clients, posts.PostArgs(post_id(DEMO, 1)), read)
 
         transact(body)
         transact(body)  # The rows are gone.

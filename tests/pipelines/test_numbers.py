@@ -98,7 +98,7 @@ def test_what_is_away_is_said_and_not_measured(world: World) -> None:
     with world.context():
         runs.start(clients, RUN, stack="a test")
         number = list(BY_NAME).index("memcached") + 1
-        with runs._measure_each(clients, runs.MeasureArgs(RUN)) as take:
+        with runs.measure_numbers.side_effect(clients, runs.MeasureArgs(RUN)) as take:
             take(number)
     assert found(world)["memcached"] == Finding(BY_NAME["memcached"], [], "memcached is away")
 

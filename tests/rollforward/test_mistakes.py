@@ -238,6 +238,29 @@ def test_a_function_of_another_form_is_refused_as_a_job_and_as_a_queue(work: Any
         fork_join("x", queue="default", period_s=0)(work)
 
 
+def test_a_job_is_declared_with_the_options_of_its_run() -> None:
+    """By the decorator alone; those that are left out are as by default."""
+
+    @job(
+        "lamp-labels",
+        source=lambda args: EntitySource(Lamp),
+        effect="check",
+        page_size=7,
+        max_attempts=2,
+        retry_delays_s=(1.0,),
+        lease_s=3.0,
+        deadline_s=9.0,
+    )
+    def check(clients: Clients, args: Raise, lamps: Sequence[Lamp]) -> list[None]:
+        return [None] * len(lamps)
+
+    assert (check.name, check.queue, check.args) == ("lamp-labels", "default", Raise)
+    assert (check.apply, check.side_effect, check.on_finished) == (None, None, None)
+    assert check.check is not None
+    assert (check.page_size, check.max_attempts, check.retry_delays_s) == (7, 2, (1.0,))
+    assert (check.lease_s, check.deadline_s) == (3.0, 9.0)
+
+
 def test_what_is_declared_stays_what_it_was() -> None:
     """That it cannot be called takes nothing from it."""
     assert isinstance(announce, Task)
