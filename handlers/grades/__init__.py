@@ -11,16 +11,7 @@ from rollforward.flask.live import watch
 def register(app: Flask) -> None:
     """Mount the routes, and publish the requests and tasks that change the pages."""
     app.register_blueprint(routes.bp)
-    watch(
-        app,
-        "grades",
-        "/grades",
-        "/demo/grades",
-        "/tasks/grades/",
-        "/tasks/materialized-views/grades/",
-        "/tasks/fork-join/views-grades/",
-        "/tasks/continuations/add-students",
-        "/tasks/continuations/import-students",
-        "/tasks/continuations/fill-school",
-        "/tasks/continuations/views-grades-",
-    )
+    watch(app, "grades", "/grades", "/demo/grades", "/tasks/grades/")
+    watch(app, "grades", "/tasks/materialized-views/grades/", "/tasks/fork-join/views-grades/")
+    jobs = ("add-students", "import-students", "fill-school", "views-grades-")
+    watch(app, "grades", *(f"/tasks/continuations/{job}" for job in jobs))

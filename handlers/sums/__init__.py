@@ -13,11 +13,5 @@ def register(app: Flask) -> None:
     app.register_blueprint(routes.bp)
     app.register_blueprint(api.bp)
     watch(
-        app,
-        "sums",
-        "/sums",
-        "/api/v1/sums",
-        "/demo/sums",
-        "/tasks/sums/",
-        "/tasks/fork-join/sums/",
+        app, "sums", "/sums", "/api/v1/sums", "/demo/sums", "/tasks/sums/", "/tasks/fork-join/sums/"
     )

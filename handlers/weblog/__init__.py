@@ -11,10 +11,4 @@ from rollforward.flask.live import watch
 def register(app: Flask) -> None:
     """Mount the routes, and publish the requests and tasks that change the pages."""
     app.register_blueprint(routes.bp)
-    watch(
-        app,
-        "weblog",
-        "/streams/weblog",
-        "/demo/weblog",
-        "/tasks/streams/weblog/",
-    )
+    watch(app, "weblog", "/streams/weblog", "/demo/weblog", "/tasks/streams/weblog/")
