@@ -1,7 +1,7 @@
-"""The services that the app stands on: Datastore, memcached and mail.
+"""The services that the app needs: Datastore, memcached and mail.
 
 A service that the environment names (DATASTORE_EMULATOR_HOST, MEMCACHE_HOSTS) is used,
-not started. What is started listens on the loopback interface only.
+not started. A started service listens on the loopback interface only.
 """
 
 import asyncio
@@ -20,8 +20,8 @@ class Backing:
     """The backing services of one run.
 
     Attributes:
-        datastore: None where somebody else runs it.
-        memcached: None where somebody else runs it, or there is none to be had.
+        datastore: None where another program runs it.
+        memcached: None where another program runs it, or it cannot be installed.
         cache_note: Why there is none.
     """
 

@@ -67,7 +67,7 @@ def of_app(
 
 
 def of_shell(at: Addresses, chosen: Settings, secret_key: str) -> dict[str, str]:
-    """Return what a shell needs to use the same services, with a secret key of its own.
+    """Return the environment of a shell that uses the same services, with a secret key of its own.
 
     Pages show it, so it must not be the key that signs the app's cookies.
     """

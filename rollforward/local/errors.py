@@ -12,7 +12,7 @@ class ServiceMissingError(PlatformError):
 
 
 class ServiceFailedError(PlatformError):
-    """A backing service did not start, or ended by itself."""
+    """A backing service did not start, or ended on its own."""
 
 
 class NoAnswerError(PlatformError):

@@ -50,7 +50,7 @@ class PriceList:
         return sum(billed[name] * price.dollars / price.per for name, price in self.prices.items())
 
     def dollars_per_million(self, cost: Mapping[str, int], items: int) -> float:
-        """Return what a million items cost when so many cost that; nothing for no items."""
+        """Return the dollars of a million items from those of some; 0 for no items."""
         return MILLION * self.dollars(cost) / items if items else 0.0
 
 

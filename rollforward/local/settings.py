@@ -45,13 +45,13 @@ class Settings:
     Attributes:
         dev_dir: Keeps data, logs and the secret key; None keeps nothing.
         root: The current folder, where the app runs.
-        target: What is served, `module:callable`.
+        target: The app, as `module:callable`.
         queues: The queue.yaml that was asked for; None looks for one.
         cron: The same for cron.yaml.
         datastore_port: 0 draws an address, too, when the emulator starts.
-        datastore_host: An emulator that somebody else runs; "" starts one.
+        datastore_host: An emulator that another program runs; "" starts one.
         datastore_database: The app's database; "" is the default one.
-        memcache_hosts: A cache that somebody else runs; "" starts one.
+        memcache_hosts: A cache that another program runs; "" starts one.
         profile: How slow the services are to be; None: as fast as emulators are.
         profile_path: Its file.
     """
@@ -96,7 +96,7 @@ def read(
 
     Raises:
         NotLocalError: the project is not one of a laptop.
-        PortTakenError: somebody listens where we were told to.
+        PortTakenError: another program listens on a port that was asked for.
         UsageError: an argument is unknown, or lacks its value, or names no profile.
         PlatformError: a setting is no number, or no known name.
     """
@@ -208,7 +208,7 @@ def _number(env: Mapping[str, str], name: str, usual: int) -> int:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Says what is wrong with an argument as every other error is said."""
+    """Reports a bad argument as any other error."""
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message}. {self.prog} --help lists the options.")

@@ -3,7 +3,7 @@
 The console of the running platform says which app that is and where its services are. The app is
 opened here once more, as in one more worker that takes no requests, and its context stays open.
 
-What is piped in, or given by -c, runs as a script.
+Input from a pipe, or from -c, runs as a script.
 """
 
 import argparse
@@ -84,7 +84,7 @@ def find(console: str) -> Running:
 
 
 def open_app(target: str) -> dict[str, Any]:
-    """Return the names of a prompt: those of the target's module, and the app's own clients.
+    """Return the names of a prompt: the names of the target's module, and the app's own clients.
 
     Raises:
         UsageError: the target makes no app on the patterns.

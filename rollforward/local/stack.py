@@ -1,6 +1,6 @@
 """Everything that `make run` starts, in order, and stopped in the reverse one.
 
-1. Datastore with what was saved, memcached and mail, at the same time.
+1. Datastore with the save, memcached and mail, at the same time.
 2. The console: the app checks its callers with the keys that it publishes.
 3. Cloud Tasks takes calls: the app may enqueue as soon as it lives, and until it ends.
 4. The app.
@@ -55,7 +55,7 @@ class Stack:
     """All services of one run."""
 
     def __init__(self, chosen: Settings, target: Target, terminal: Terminal) -> None:
-        """Open what is kept; nothing starts yet.
+        """Open the stored data; nothing starts yet.
 
         Raises:
             PlatformError: another dev server runs here, or queue.yaml is wrong.
@@ -124,11 +124,11 @@ class Stack:
             raise
 
     def hurry(self) -> None:
-        """Wait no longer for requests under way; a stop must be under way."""
+        """Wait no longer for requests in progress; only while stopping."""
         self._shutdown.hurried.set()
 
     def abandon(self) -> None:
-        """Do not even save Datastore; a stop must be under way."""
+        """Do not even save Datastore; only while stopping."""
         self._shutdown.is_abandoned = True
         self._shutdown.hurried.set()
         if self.backing.datastore is not None:
@@ -143,7 +143,7 @@ class Stack:
             self._lock = None
 
     def shell_environment(self) -> dict[str, str]:
-        """Return what a shell needs to use the same services."""
+        """Return the environment of a shell that uses the same services."""
         return environment.of_shell(self.addresses(), self.settings, self._secret_key)
 
     @property
@@ -202,7 +202,7 @@ class Stack:
             raise PlatformError(str(error)) from error
 
     async def _start_backing(self) -> None:
-        """Start what the app stands on; take Cloud Tasks back to Datastore's last save."""
+        """Start the services of the app; take Cloud Tasks back to Datastore's last save."""
         datastore = self.backing.datastore
         if datastore is not None:
             self._autosave = Autosave(
@@ -275,7 +275,7 @@ class Stack:
         return len(self.app.workers())
 
     async def resize(self, count: int) -> None:
-        """Let the app have so many workers.
+        """Let the app have this number of workers.
 
         Raises:
             ValueError: too few, or too many.
@@ -285,7 +285,7 @@ class Stack:
         self.tasks.engine.incidents.mark("resize", str(count))
 
     async def _kill_worker(self, attempt: Attempt) -> None:
-        """Kill a worker for a fault rule; which of them has the attempt, nobody knows."""
+        """Kill a worker for a fault rule; it may be another than the one with the attempt."""
         self.kill_worker()
 
 

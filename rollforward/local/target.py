@@ -22,7 +22,7 @@ class Target:
 
     Attributes:
         text: As given, `module:callable`.
-        folder: Where its module lies.
+        folder: The folder of its module.
         queue_yaml: Declares the queues.
         cron_yaml: Declares the cron jobs; it need not be there.
     """
@@ -39,8 +39,8 @@ def find(text: str, root: Path, *, queues: Path | None, cron: Path | None) -> Ta
     Args:
         text: `module:callable`.
         root: The current folder.
-        queues: The queue.yaml that was asked for; None takes that of the target's package, or else
-            that of the current folder.
+        queues: The queue.yaml that was asked for; None takes the one of the target's package, or
+            else that of the current folder.
         cron: The same for cron.yaml.
 
     Raises:

@@ -1,7 +1,7 @@
 """Health checks of the services: a real call to each, on a thread, with a time limit.
 
-A process that runs may still answer nothing: it hangs, or waits for a lock. Who does not answer
-for SILENT_S is named at the terminal, in the console and by the app's own health page.
+A process that runs may still answer nothing: it hangs, or waits for a lock. A service that does not
+answer for SILENT_S is named at the terminal, in the console and by the app's own health page.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ class Probe:
     Attributes:
         name: As in the table of services.
         ask: Returns when the service has answered; raises, in ASK_TIMEOUT_S or a little more.
-        advice: What a person does about it, a sentence.
+        advice: A sentence that says how to mend it.
     """
 
     name: str
@@ -85,7 +85,7 @@ class Watch:
             self._judge(probe, health)
 
     def close(self) -> None:
-        """Ask nobody any more; calls under way end by themselves."""
+        """Stop the checks; calls in progress end on their own."""
         if self._threads is not None:
             self._threads.shutdown(wait=False)
             self._threads = None
@@ -151,7 +151,7 @@ def ask_cloud_tasks(address: str, queue: str) -> None:
 
 
 def ask_app(port: int, path: str) -> None:
-    """Return when the app has answered, whatever it says."""
+    """Return when the app has answered, with any status."""
     with socket.create_connection((ports.LOOPBACK, port), timeout=ASK_TIMEOUT_S) as connection:
         request = (
             f"GET {path} HTTP/1.1\r\nHost: {ports.LOOPBACK}:{port}\r\nConnection: close\r\n\r\n"

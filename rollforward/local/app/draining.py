@@ -1,4 +1,4 @@
-"""The end of the app: it takes no request any more, and ends those under way."""
+"""The end of the app: it takes no request any more, and ends those in progress."""
 
 import asyncio
 from collections.abc import Callable
@@ -15,8 +15,8 @@ async def drain(
     """End the app when its requests are done, or their time is up, or in a hurry.
 
     Args:
-        tasks: Whose deliveries are among the requests.
-        hurried: Set when nobody waits any longer.
+        tasks: The emulator whose deliveries are among the requests.
+        hurried: Set to wait no longer.
         say: Called with a line for the person at the terminal.
     """
     ending = asyncio.create_task(app.stop())

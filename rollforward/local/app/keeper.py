@@ -1,7 +1,7 @@
 """Keeps the app running, and fresh: it is reloaded when a file is saved.
 
-What is watched: the current folder and the folders of code in it, and the target's own folder. If
-the app ends by itself, it is started again after a pause that grows, or at once when a file is
+It watches the current folder and the folders of code in it, and the target's own folder. If
+the app ends on its own, it is started again after a pause that grows, or at once when a file is
 saved.
 """
 
@@ -37,10 +37,10 @@ class AppKeeper:
         """Describe the keeper.
 
         Args:
-            app: What to keep.
+            app: The app to keep running.
             report: Called with a line for the person at the terminal.
             reload: Whether to watch the files.
-            folder: Where the target lies; None is the current folder.
+            folder: The folder of the target; None is the current folder.
         """
         self.app = app
         self.folder = folder or app.root

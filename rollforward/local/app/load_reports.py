@@ -5,13 +5,14 @@ from rollforward.local.system.processes import LineSink
 
 
 class LoadReports:
-    """Reads what the app prints, line by line, and hands it on.
+    """Reads what the app prints, line by line, and passes it on.
 
     Args:
-        on_line: Called with each line but those of a report that was shown since the last reload.
+        on_line: Called with each line, without those of a report that was shown since the last
+            reload.
 
     Attributes:
-        latest: What the app's code as it is now fails with, "" if it is not known to fail.
+        latest: The error of the app's present code, "" if it is not known to fail.
     """
 
     def __init__(self, on_line: LineSink | None) -> None:
@@ -21,7 +22,7 @@ class LoadReports:
         self.latest = ""
 
     def reloading(self) -> None:
-        """Show the next report whatever it says: the workers load what was saved."""
+        """Show the next report whatever it says: the workers load the saved code."""
         self._shown = []
 
     def take(self, line: str) -> None:

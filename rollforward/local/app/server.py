@@ -67,15 +67,15 @@ class AppServer:
         """Describe the app; nothing starts yet.
 
         Args:
-            root: Where it runs: the first folder that modules are looked for in.
-            port: Where it listens; 0 is no choice here, the app is told its address.
+            root: The folder that it runs in: the first folder that modules are looked for in.
+            port: The port to listen on; 0 is no choice here, the app is told its address.
             env: The whole environment of the app.
             log_dir: Keeps its output.
             on_line: Called from another thread with each line of its output.
-            target: What is served, `module:callable`.
+            target: The app, as `module:callable`.
             workers: How many processes serve.
-            threads: Of each worker.
-            grace_s: What requests under way may still take when the app is stopped.
+            threads: The threads of each worker.
+            grace_s: The time that requests in progress get when the app is stopped.
         """
         self.root = root
         self.port = port
@@ -130,7 +130,7 @@ class AppServer:
             raise BrokenAppError(f"The app cannot be loaded: {unquote(reason)}")
 
     async def _until_it_answers(self) -> str:
-        """Return what the first answer says is wrong with the app, "" for nothing."""
+        """Return the problem of the app according to its first answer, "" for nothing."""
         problem = None
         while problem is None:
             asked = asyncio.create_task(asyncio.to_thread(self._ask))
@@ -148,12 +148,12 @@ class AppServer:
             raise ServiceFailedError(f"The app does not start: {self.why_it_ended}")
 
     async def stop(self) -> None:
-        """End gunicorn: no request is taken any more, those under way get their time."""
+        """End gunicorn: no request is taken any more, those in progress get their time."""
         if self.process is not None:
             await asyncio.to_thread(self.process.stop)
 
     def standing_still(self) -> contextlib.AbstractContextManager[None]:
-        """Suspend gunicorn and its workers meanwhile: they ask nobody anything."""
+        """Suspend gunicorn and its workers meanwhile: they call no service."""
         with contextlib.suppress(ServiceFailedError, psutil.Error):
             if self.process is not None:
                 master = self.process.process()
@@ -161,7 +161,7 @@ class AppServer:
         return contextlib.nullcontext()
 
     def kill(self) -> None:
-        """End gunicorn and its workers at once; requests under way get no answer."""
+        """End gunicorn and its workers at once; requests in progress get no answer."""
         if self.process is not None:
             self.process.kill()
 
@@ -209,7 +209,7 @@ class AppServer:
         return victim
 
     async def resize(self, count: int) -> None:
-        """Have so many workers, until the app is loaded again.
+        """Have this number of workers, until the app is loaded again.
 
         gunicorn starts a fresh one at once; one too many ends its requests first.
 
@@ -256,7 +256,7 @@ class AppServer:
         self.process.start()
 
     def _ask(self) -> str | None:
-        """Return what the app says is wrong with it, "" for nothing; None if nobody answers."""
+        """Return the problem that the app reports, "" for nothing; None if it does not answer."""
         try:
             with urllib.request.urlopen(self.url + READY_PATH, timeout=10) as response:
                 return str(response.headers.get(wsgi.PROBLEM_HEADER, ""))

@@ -1,8 +1,8 @@
 """Workers that end while they load the app, in a line and not in hundreds.
 
-What cannot be caught ends a worker without a report: `os._exit`, a crash in C, the kernel's hand
-when memory is short. gunicorn starts the next one at once, which ends as well. It writes a line
-each time, or a traceback of its own when it gives up.
+Errors that cannot be caught end a worker without a report: `os._exit`, a crash in C, the kernel's
+hand when memory is short. gunicorn starts the next one at once, which ends as well. It writes a
+line each time, or a traceback of its own when it gives up.
 """
 
 import re
@@ -19,7 +19,7 @@ _SHOWN = 2
 
 
 class WorkerDeaths:
-    """Reads what gunicorn prints, line by line, and hands on what is new in it.
+    """Reads what gunicorn prints, line by line, and passes on its new lines.
 
     Args:
         on_line: Called with each line, those left out that repeat what was said.
@@ -37,7 +37,7 @@ class WorkerDeaths:
         self.first = ""
 
     def reloading(self) -> None:
-        """Count anew: the workers load what was saved."""
+        """Count from zero: the workers load the saved code."""
         self.since_load = 0
 
     def take(self, line: str) -> None:

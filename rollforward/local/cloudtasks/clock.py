@@ -1,4 +1,4 @@
-"""The engine's clock: the machine's, plus what somebody has added to it."""
+"""The engine's clock: the machine's, plus the seconds added to it."""
 
 import time
 from collections.abc import Callable
@@ -16,7 +16,7 @@ class Clock:
         return self.source() + self.offset_s
 
     def real(self) -> float:
-        """Return the time without what was added: what other programs see."""
+        """Return the time without the seconds added, as other programs see it."""
         return self.source()
 
     def advance(self, seconds: float) -> None:

@@ -54,11 +54,11 @@ class EmulatorSettings:
     """The options of one emulator.
 
     Attributes:
-        port: Of the gRPC server; 0 picks a free one, then in .port.
+        port: The port of the gRPC server; 0 picks a free one, then in .port.
         store_path: The SQLite file; None keeps everything in memory.
         queue_yaml: The file that declares the queues, read again when it changes.
-        app_url: Where App Engine targets of the default service go.
-        service_urls: Where those of other services go.
+        app_url: The URL of App Engine targets of the default service.
+        service_urls: The URLs of other services, by name.
         issuer: The `iss` claim of OIDC tokens.
         watching: False leaves it to the caller to call reload_queues() when queue.yaml changes.
         dispatching: False leaves the delivery of tasks to the caller.
@@ -133,7 +133,7 @@ class Emulator:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     def routes(self) -> list[web.RouteDef]:
-        """Return the routes of the control API, to be mounted by whoever has a server."""
+        """Return the routes of the control API, to be mounted on any server."""
         return control.routes(self.engine, self.kill_worker)
 
     async def start(self) -> None:
@@ -164,7 +164,7 @@ class Emulator:
             self._is_dispatching = True
 
     def hold(self) -> None:
-        """Begin no delivery from now on; calls are taken, and deliveries under way end."""
+        """Begin no delivery from now on; calls are taken, and deliveries in progress end."""
         if self._dispatcher is not None:
             self._dispatcher.hold()
 
@@ -174,7 +174,7 @@ class Emulator:
         return self._dispatcher.under_way if self._dispatcher is not None else 0
 
     async def stop(self) -> None:
-        """Stop; attempts under way are cut off and start again next time."""
+        """Stop; attempts in progress are cut off and start again next time."""
         if self._watcher is not None:
             self._watcher.cancel()
             await asyncio.gather(self._watcher, return_exceptions=True)
@@ -272,8 +272,8 @@ def running(*, control_port: int = 0, **settings: Any) -> Iterator[RunningEmulat
     """Run an Emulator and a server of its control API on a thread of their own.
 
     Args:
-        control_port: Of the control API; 0 picks a free one.
-        settings: Those of EmulatorSettings.
+        control_port: The port of the control API; 0 picks a free one.
+        settings: The fields of EmulatorSettings.
     """
     chosen = EmulatorSettings(**settings)
     started: concurrent.futures.Future[RunningEmulator] = concurrent.futures.Future()

@@ -51,7 +51,7 @@ class Platform(Protocol):
         ...
 
     def shell_environment(self) -> dict[str, str]:
-        """Return what a shell needs to use the same services."""
+        """Return the environment of a shell that uses the same services."""
         ...
 
     def workers(self) -> int:
@@ -59,7 +59,7 @@ class Platform(Protocol):
         ...
 
     async def resize(self, count: int) -> None:
-        """Let the app have so many workers.
+        """Let the app have this number of workers.
 
         Raises:
             ValueError: too few, or too many.

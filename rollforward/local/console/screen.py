@@ -94,7 +94,7 @@ class Screen:
 def etag_of(page: bytes) -> str:
     """Return the ETag of a page: the same as long as only its relative times have changed.
 
-    The script writes those anew by itself; so a page at rest costs a 304.
+    The script updates those itself, so a page at rest costs a 304.
 
     >>> etag_of(b'<time x="1">1 s ago</time>') == etag_of(b'<time x="1">2 s ago</time>')
     True

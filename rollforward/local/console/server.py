@@ -48,7 +48,7 @@ class Console:
         """Listen.
 
         Raises:
-            PortTakenError: somebody else listens there.
+            PortTakenError: another program listens there.
         """
         self._runner = web.AppRunner(self.application(), access_log=None, shutdown_timeout=1.0)
         await self._runner.setup()

@@ -151,7 +151,7 @@ class Cron:
         self._loop_task = asyncio.create_task(self._loop(), name="cron")
 
     async def stop(self) -> None:
-        """Stop the loop and drop the runs under way."""
+        """Stop the loop and drop the runs in progress."""
         tasks = [task for task in (self._loop_task, *self._running) if task is not None]
         for task in tasks:
             task.cancel()

@@ -61,7 +61,7 @@ class LogRecord:
 
     Attributes:
         number: Grows with each record.
-        task: Of which task, as queue/name; "" of none.
+        task: The task, as queue/name; "" for none.
     """
 
     number: int
@@ -190,7 +190,7 @@ class _Records:
             self._count(len(line) + 1)
 
     def _count(self, chars: int) -> None:
-        """Count what was added, and drop the oldest of what is too much."""
+        """Count an added line, and drop the oldest records beyond the limits."""
         self._chars += chars
         while len(self.kept) > MAX_RECORDS or self._chars > MAX_CHARS:
             self._chars -= len(self.kept.popleft().text)

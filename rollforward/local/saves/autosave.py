@@ -30,7 +30,7 @@ class SavedDatastore(Protocol):
         ...
 
     def save(self, as_of: float = 0.0, *, is_last: bool = False) -> bool:
-        """Save what it holds, if that has changed; return whether it did."""
+        """Save its data if they have changed; return whether it did."""
         ...
 
 
@@ -52,7 +52,7 @@ class Autosave:
     async def run(self) -> None:
         """Save Datastore when it has changed and is calm, or has changed for long enough.
 
-        The app stands still meanwhile, for as long as the export takes.
+        The app pauses meanwhile, for as long as the export takes.
         """
         version: int | None = None
         pause_s, saved_at, is_failing = SAVE_EVERY_S, time.monotonic(), False

@@ -4,9 +4,9 @@
         save.json       when, what else must be set again, and a checksum of each file
         all/...         the emulator's export
 
-A save is written beside the others, forced to disk, and gets its name last. So whatever ends
-us, also in the middle, the newest name is a whole save. The last KEPT stay. The emulators read
-as much of a damaged export as they can and say nothing, so its checksums are compared first.
+A save is written next to the others, forced to disk, and gets its name last. So after a kill at any
+moment the newest name is a whole save. The last KEPT stay. The emulators read as much of a damaged
+export as they can and say nothing, so its checksums are compared first.
 """
 
 import hashlib
@@ -31,11 +31,11 @@ class Save:
     """One save.
 
     Attributes:
-        folder: Where it lies.
+        folder: Its folder.
         as_of: The time on Cloud Tasks' clock just before it; all that it holds is older or
             hardly younger.
         real_time: The same on the machine's clock, for people.
-        next_id: The count that ids go on from.
+        next_id: The count that ids continue from.
         overall: By database, the overall file of its export, as a path below the folder.
         checksums: By file, as a path below the folder, its SHA-256.
     """

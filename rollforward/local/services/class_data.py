@@ -2,7 +2,7 @@
 
 Half of an emulator's start goes into reading some thousand classes out of its jar and verifying
 them. Java (13 and later) can write what it made of them into an archive, and map that at each start
-(JEP 350, 2019). class_training.py makes the archives; they lie beside the installed packages. Java
+(JEP 350, 2019). class_training.py makes the archives; they lie next to the installed packages. Java
 verifies an archive against the jar, and starts without one that does not match. So an archive never
 keeps an emulator from starting.
 """

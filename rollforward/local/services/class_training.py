@@ -1,7 +1,7 @@
 """Makes class-data archives, as `make setup` has it done.
 
 An emulator runs once for it, is asked what an app asks, and archives the classes that it has
-loaded when it ends. Where that cannot be done, emulators start as they do without: slower.
+loaded when it ends. Without archives emulators start, too, but slower.
 """
 
 import contextlib
@@ -44,7 +44,7 @@ class _Trainee(DatastoreEmulator):
         self.adapted = lambda command: class_data.written(command, archive)
 
     def finish(self) -> bool:
-        """End it as a person would; return whether it ended by itself."""
+        """End it as a person would; return whether it ended on its own."""
         if self.process is None:
             return False
         with contextlib.suppress(ServiceFailedError, psutil.Error):
@@ -53,7 +53,7 @@ class _Trainee(DatastoreEmulator):
 
 
 def make_missing() -> list[Path]:
-    """Make an archive for each emulator that has none; return those that were made."""
+    """Make an archive for each emulator that has none; return the new ones."""
     return [archive for kind in KINDS if (archive := _make(kind)) is not None]
 
 

@@ -2,7 +2,7 @@
 
 Which one, in this order:
 
-1. The address in DATASTORE_EMULATOR_HOST: somebody else runs it.
+1. The address in DATASTORE_EMULATOR_HOST: another program runs it.
 2. An official emulator of the Google Cloud SDK. They differ in how transactions
    meet: the Firestore emulator in Datastore mode locks, as the service does; in
    the Datastore emulator the first commit wins. DATASTORE_EMULATOR chooses; the
@@ -78,14 +78,15 @@ class DatastoreEmulator:
 
         Args:
             kind: "datastore" or "firestore", see the module.
-            port: Where it listens on 127.0.0.1; 0 draws an address that nobody can guess.
+            port: The port to listen on at 127.0.0.1; 0 draws an address that other programs cannot
+                guess.
             data_dir: Keeps the data; None keeps it in memory.
-            project: Whose data is kept.
+            project: The project that owns the data.
             databases: Which of its databases, where the emulator saves them one by one.
             log_dir: Keeps its output.
             on_line: Called from another thread with each line of its output.
             say: Called with a line for the person at the terminal.
-            env: Where to look for the SDK and Java.
+            env: The environment that leads to the SDK and Java.
 
         Raises:
             ServiceMissingError: kind is no emulator we know.
@@ -120,11 +121,11 @@ class DatastoreEmulator:
         return self.data_dir is not None and self.product != PROGRAM
 
     def start(self) -> None:
-        """Start the emulator, load what was saved, and return when it answers.
+        """Start the emulator, load the save, and return when it answers.
 
         Raises:
             ServiceMissingError: no emulator, or no Java.
-            ServiceFailedError: it ended, did not answer, or cannot read what was saved.
+            ServiceFailedError: it ended, did not answer, or cannot read the save.
         """
         self._start_process()
         if not self.is_kept:
@@ -145,7 +146,7 @@ class DatastoreEmulator:
         return None if version == self._saved_version else version
 
     def save(self, as_of: float = 0.0, *, is_last: bool = False) -> bool:
-        """Save what it holds, if that changed since the last save; return whether it did.
+        """Save its data if they changed since the last save; return whether it did.
 
         Nobody may ask the emulator anything meanwhile: its export changes rows in place, and a
         commit that reads one just then fails in the middle.
@@ -198,7 +199,7 @@ class DatastoreEmulator:
         return overall, self.admin.next_id()
 
     def _load(self) -> None:
-        """Load the newest save; without one, what somebody else has left in the folder."""
+        """Load the newest save; without one, data of another emulator or version in the folder."""
         self.saved = self._saves.newest()
         if self.saved is None:
             self._adopt()
@@ -219,7 +220,7 @@ class DatastoreEmulator:
         self.admin.skip_ids(save.next_id)
 
     def _adopt(self) -> None:
-        """Take over what an earlier version has left, or else what the other emulator has saved.
+        """Take over what an earlier version has left, or else the other emulator's save.
 
         An earlier version let the emulators write their own files.
         """
@@ -247,9 +248,9 @@ class DatastoreEmulator:
             self.saved = save
 
     def _converted(self, storage: Path) -> Save:
-        """Return a save of what the Datastore emulator once wrote into a file of its own.
+        """Return a save of the Datastore emulator's own file.
 
-        An emulator that nobody else talks to reads a copy of it, and exports it.
+        An emulator that no other program calls reads a copy of it, and exports it.
         """
         with tempfile.TemporaryDirectory() as folder:
             copy = Path(folder) / "local_db.bin"
@@ -318,7 +319,7 @@ class DatastoreEmulator:
 
 
 class _Reader(DatastoreEmulator):
-    """A Datastore emulator that reads a storage file, for nobody but us."""
+    """A Datastore emulator that reads a storage file, for this process only."""
 
     def __init__(self, storage: Path, *, project: str, env: Mapping[str, str]) -> None:
         self._is_readable = True

@@ -21,9 +21,9 @@ _WAYS = """No Datastore emulator was found. Any one of these helps:
 
 
 def usual_kind(env: Mapping[str, str]) -> str:
-    """Return the kind of emulator to start when nobody has chosen one.
+    """Return the kind of emulator to start when none was chosen.
 
-    The one that locks, as the service does, or else what is installed.
+    The one that locks, as the service does, or else the installed one.
     """
     return "firestore" if sdk.find_jar(sdk.FIRESTORE, env) else "datastore"
 
@@ -35,10 +35,10 @@ def emulator_command(
 
     Args:
         kind: "datastore" or "firestore".
-        host: Where it is to listen.
-        port: Where it is to listen.
+        host: The address to listen on.
+        port: The port to listen on.
         storage: The flags of the SDK's Datastore emulator about its data.
-        env: Where to look for the SDK and Java.
+        env: The environment that leads to the SDK and Java.
 
     Raises:
         ServiceMissingError: no emulator, or no Java.

@@ -1,6 +1,6 @@
-"""An SMTP server that keeps what it receives instead of delivering it.
+"""An SMTP server that stores messages instead of delivering them.
 
-It runs in a thread of its own, so that tests and the dev server use it alike. What it keeps is
+It runs in a thread of its own, so that tests and the dev server use it alike. Its storage is
 bounded: the oldest messages go first. It can also fail on demand (`MailFaults`), because mail is
 the classic effect outside the database. An answer may be late, temporary (451) or final (550).
 
@@ -205,7 +205,7 @@ class MailServer:
         """Describe the server; it listens after start().
 
         Args:
-            port: Where it listens; 0 takes a free port.
+            port: The port to listen on; 0 takes a free port.
             store: Keeps the messages; None keeps them in memory.
             seed: Makes the choice of 451 answers repeatable.
         """
@@ -228,7 +228,7 @@ class MailServer:
         """Start the thread and return when the server listens.
 
         Raises:
-            PortTakenError: somebody else listens there.
+            PortTakenError: another program listens there.
         """
         self._thread = threading.Thread(target=self._run, name="mail", daemon=True)
         self._thread.start()

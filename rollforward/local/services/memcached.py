@@ -1,6 +1,6 @@
 """The cache: a memcached of our own, never one that others use.
 
-1. MEMCACHE_HOSTS, if set: somebody else runs it.
+1. MEMCACHE_HOSTS, if set: another program runs it.
 2. `memcached` on PATH.
 3. As root on a Debian system: installed by apt, once.
 4. Otherwise none: the app works without a cache, only in smaller batches.

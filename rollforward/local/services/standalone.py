@@ -1,8 +1,9 @@
 """The backing services as context managers, for tests.
 
 Each call starts a service of its own on free ports, and keeps everything in memory. No process is
-left behind, even if the tests are killed. What the environment names (DATASTORE_EMULATOR_HOST and
-the like) is ignored here on purpose: tests must not write into somebody's running stack.
+left behind, even if the tests are killed. Services that the environment names
+(DATASTORE_EMULATOR_HOST and the like) are ignored here on purpose: tests must not write into a
+running stack.
 """
 
 from collections.abc import Iterator

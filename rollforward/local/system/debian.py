@@ -22,7 +22,7 @@ def install(package: str, *programs: str) -> str | None:
     """Install a package and return the path of the first of its programs that is there.
 
     Args:
-        programs: What the package brings; if one is there already, nothing is installed.
+        programs: The programs of the package; if one is there already, nothing is installed.
 
     Returns:
         None where this is no Debian, we are not root, or apt failed.

@@ -1,4 +1,4 @@
-"""Run one command for as long as somebody holds our standard input open.
+"""Run one command for as long as a parent holds our standard input open.
 
     python guard.py GRACE_S COMMAND [ARGUMENT ...]
 
@@ -11,7 +11,7 @@ of the local platform runs under this small one:
    ends, however it ends, the pipe closes.
 3. Then, or on SIGTERM, the command gets SIGTERM, GRACE_S seconds, and at last
    its whole group gets SIGKILL.
-4. When the command ends by itself, what it left in its group is killed too,
+4. When the command ends on its own, the rest of its group is killed too,
    and its exit code becomes ours.
 
 SIGHUP is handed on to the command: gunicorn reloads on it.

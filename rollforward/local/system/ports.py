@@ -18,7 +18,7 @@ _DRAWS = 1_000
 
 
 def free_port(host: str = LOOPBACK) -> int:
-    """Return a port that nobody listened on a moment ago, and that no system gives to others.
+    """Return a port that was free a moment ago, and that no system gives to others.
 
     Another process may take the port before the caller does. A service that can listen on port 0
     should do that instead, and report its port.
@@ -49,7 +49,7 @@ def hidden_address() -> tuple[str, int]:
 
 
 def pass_proxies_by(host: str) -> None:
-    """Let this process and its children ask an address directly, whatever proxy they have."""
+    """Let this process and its children ask an address directly, past any proxy."""
     if any(name.lower() in ("http_proxy", "all_proxy", "grpc_proxy") for name in os.environ):
         hosts = os.environ.get("no_proxy") or os.environ.get("NO_PROXY")
         os.environ["no_proxy"] = f"{hosts},{host}" if hosts else host
@@ -94,7 +94,7 @@ def choose(port: int, setting: str) -> int:
     """Return the wanted port, or a free one if 0 is wanted.
 
     Raises:
-        PortTakenError: somebody listens there; says who, and what to set.
+        PortTakenError: another program listens there; says which, and what to set.
     """
     if port == 0:
         return free_port()
@@ -108,7 +108,7 @@ def choose(port: int, setting: str) -> int:
 
 
 def prefer(usual: int) -> int:
-    """Return the usual port, or 0 if somebody else has it: its service takes a free one."""
+    """Return the usual port, or 0 if it is taken: its service takes a free one."""
     return usual if is_free(usual) else 0
 
 

@@ -4,7 +4,7 @@ Each child runs under rollforward/local/system/guard.py, which holds the read en
 write end is ours. Whatever ends us, even SIGKILL, closes the pipe, and the
 guard ends the child and everything that the child started.
 
-What a child prints goes to a log file (if a folder is given) and, line by line,
+The output of a child goes to a log file (if a folder is given) and, line by line,
 to `on_line`.
 """
 
@@ -34,7 +34,7 @@ LineSink = Callable[[str], None]
 
 
 def _wait_until_it_stands(process: psutil.Process) -> None:
-    """Wait for a process that was told to stand still: it does so when it is next scheduled."""
+    """Wait for a process that was told to pause: it does so when it is next scheduled."""
     deadline = time.monotonic() + _STANDS_S
     with contextlib.suppress(psutil.Error):
         while process.status() not in _AT_REST and time.monotonic() < deadline:
@@ -43,7 +43,7 @@ def _wait_until_it_stands(process: psutil.Process) -> None:
 
 @contextlib.contextmanager
 def suspended(processes: Iterable[psutil.Process]) -> Iterator[None]:
-    """Let processes stand still meanwhile; those that end are passed over."""
+    """Pause processes meanwhile; ended ones are skipped."""
     still: list[psutil.Process] = []
     try:
         for process in processes:
@@ -100,8 +100,8 @@ class GuardedProcess:
         Args:
             name: Names the log file and prefixes messages.
             command: The program and its arguments.
-            env: The child's whole environment; None hands on our own.
-            cwd: Where it runs.
+            env: The child's whole environment; None passes our own on.
+            cwd: The folder that it runs in.
             grace_s: Seconds between SIGTERM and SIGKILL.
             log_dir: Keeps the output in <name>.log there.
             on_line: Called from another thread with each line.
@@ -161,12 +161,12 @@ class GuardedProcess:
         self.process().send_signal(1)
 
     def kill(self) -> None:
-        """Send SIGKILL to the command; its guard ends what it started."""
+        """Send SIGKILL to the command; its guard ends its children."""
         with contextlib.suppress(ServiceFailedError, psutil.Error):
             self.process().kill()
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait until the command ends by itself; return whether it did."""
+        """Wait until the command ends on its own; return whether it did."""
         if self._guard is None:
             return True
         try:
@@ -200,7 +200,7 @@ class GuardedProcess:
             self._reader.join(timeout=5)
 
     def _read(self, guard: subprocess.Popen[bytes]) -> None:
-        """Read until the end; then close the pipe to the guard, whoever forgot the process."""
+        """Read until the end; then close the pipe to the guard, in case its owner forgot it."""
         assert guard.stdin is not None
         assert guard.stdout is not None
         with contextlib.closing(guard.stdin), guard.stdout, self._open_log() as log:
@@ -215,7 +215,7 @@ class GuardedProcess:
             guard.wait()  # It may have closed its output early; its input would end it.
 
     def _open_log(self) -> contextlib.AbstractContextManager[IO[str] | None]:
-        """Open the log for appending; a log that grew large starts anew."""
+        """Open the log for appending; a log that grew large starts again."""
         if self.log_dir is None:
             return contextlib.nullcontext()
         self.log_dir.mkdir(parents=True, exist_ok=True)

@@ -15,7 +15,7 @@ class Shutdown:
         say: Called with a service's name and a line for the person at the terminal.
 
     Attributes:
-        hurried: Set when nobody waits any longer for requests under way.
+        hurried: Set to wait no longer for requests in progress.
         is_abandoned: Whether Datastore is not to be saved, either.
     """
 
@@ -26,7 +26,7 @@ class Shutdown:
         self.is_abandoned = False
 
     def add(self, name: str, stop: Stop) -> None:
-        """Take the stop of what has just been started."""
+        """Add the stop of a service that has just started."""
         self._stops.append((name, stop))
 
     def run_until_then(self, name: str, work: Coroutine[Any, Any, None]) -> None:

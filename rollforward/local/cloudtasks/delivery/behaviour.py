@@ -24,7 +24,7 @@ class Behaviour:
 
     Attributes:
         dispatch_s: How long a due task waits until it is dispatched.
-        allowed_per_s: The rate of a queue so many seconds after it was cold; None: its own.
+        allowed_per_s: The rate of a queue this many seconds after it was cold; None: its own.
         cold_after_s: A queue that has dispatched nothing for so long is cold.
         brakes_on_5xx: Any 5xx, or a connection that broke, slows a queue of HTTP targets down.
     """

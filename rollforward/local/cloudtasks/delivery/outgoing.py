@@ -134,7 +134,7 @@ def _replace(headers: dict[str, str], name: str, value: str) -> None:
 def overridden_url(url: str, override: Any) -> str:
     """Return a task's address after the queue's override.
 
-    In the mode IF_NOT_EXISTS the override fills only what the address lacks;
+    In the mode IF_NOT_EXISTS the override fills only the missing parts of the address;
     scheme and host it never lacks.
     """
     parts = urlsplit(url)

@@ -59,7 +59,7 @@ class Ramp:
     """The share of its rate that a queue may use while it warms up.
 
     Attributes:
-        allowed_per_s: The rate so many seconds after that; None: any.
+        allowed_per_s: The rate this many seconds after that; None: any.
         cold_after_s: A queue that has dispatched nothing for so long is cold.
     """
 

@@ -21,7 +21,7 @@ class Reason:
 
 
 def reason_of(body: bytes | None) -> Reason | None:
-    """Return what a response's body says of its attempt, None if it says nothing of that kind.
+    """Return the reason in a response's body, None if it has none of that kind.
 
     >>> reason_of(b'{"detail": "KeyError: 7", "log": ["INFO x: y"]}')
     Reason(detail='KeyError: 7', traceback='', log=('INFO x: y',))

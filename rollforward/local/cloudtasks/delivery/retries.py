@@ -48,7 +48,7 @@ class RetryPolicy:
 
 
 def policy_of(queue_config: Any, task_config: Any | None = None) -> RetryPolicy:
-    """Return the queue's policy, with what the task sets for itself on top."""
+    """Return the queue's policy, with the task's own values on top."""
     task = task_config
 
     def chosen_s(field: str) -> float:

@@ -51,7 +51,7 @@ def counts_as_execution(is_app_engine: bool, http_status: int) -> bool:
 
 
 def previous_response(is_app_engine: bool, http_status: int | None, error: str | None) -> int:
-    """Return the PreviousResponse header of the next attempt, also when nobody answered.
+    """Return the PreviousResponse header of the next attempt, also when no response came.
 
     Recorded: 504 for an HTTP target that outran its deadline, 0 for an App Engine target. A
     connection that broke is told as Cloud Run's front end tells of a dead instance: by 503.

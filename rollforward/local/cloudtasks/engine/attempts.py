@@ -37,7 +37,8 @@ class Attempts:
     """The attempts of one engine; each public method is one transaction of the store.
 
     Attributes:
-        operations: What the service would have charged for deliveries since the start.
+        operations: The operations that the service would have charged for deliveries since the
+            start.
     """
 
     def __init__(

@@ -54,11 +54,11 @@ class Engine:
     The methods here are for a driver: the dispatcher, or a test in its place.
 
     Args:
-        store: Where everything is kept; what it holds already is taken over.
-        app: Where App Engine targets are.
+        store: Keeps everything; its present content is loaded.
+        app: The addresses of App Engine targets.
         issuer: The `iss` claim of the tokens.
         rng: The randomness of the faults.
-        behaviour: What a profile says of the service; None: nothing.
+        behaviour: The behaviour of a profile; by default none.
     """
 
     def __init__(
@@ -144,7 +144,7 @@ class Engine:
 
         Args:
             status: The HTTP status, None when no response came.
-            error: Why none came, such as DEADLINE_EXCEEDED.
+            error: The reason why none came, such as DEADLINE_EXCEEDED.
 
         Returns:
             The attempt, or None when a reset has forgotten it meanwhile.

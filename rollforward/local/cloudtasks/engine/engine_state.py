@@ -1,6 +1,6 @@
 """The state that queues, tasks and attempts share: store, clock, faults, lock, live queues.
 
-One lock guards everything. What changes something does so inside change(), which is one
+One lock guards everything. Every change happens inside change(), which is one
 transaction of the store and wakes the dispatcher.
 """
 
@@ -59,7 +59,7 @@ class EngineState:
     """The state of one engine.
 
     Attributes:
-        lock: Held by whoever reads or changes anything here.
+        lock: Held while anything here is read or changed.
         queues: The queues by their full names.
         change_listeners: Called after each change, without the lock.
     """

@@ -78,8 +78,8 @@ class History:
         """Return tasks, newest first.
 
         Args:
-            queue_name: Only those of this queue.
-            state: Only those in this state; LIVE for all that have not ended, "" for any.
+            queue_name: Only tasks of this queue.
+            state: Only tasks in this state; LIVE for all that have not ended, "" for any.
             before: Only those with a sequence below this one; 0 for all.
         """
         below = before or _ABOVE_ALL

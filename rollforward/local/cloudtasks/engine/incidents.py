@@ -36,7 +36,7 @@ class Mark:
 
 
 class MarkError(ValueError):
-    """A mark of a kind that nobody shows."""
+    """A mark of an unknown kind."""
 
 
 class Incidents:

@@ -24,7 +24,7 @@ class QueueState:
         message: The Queue message, as the API shows it.
         tasks: The live tasks by name, oldest first.
         extras: Deliveries outside the order and the limits: (task, kind).
-        running: Deliveries under way, copies included.
+        running: Deliveries in progress, copies included.
         phases: How many live tasks wait, retry or run.
     """
 
@@ -157,7 +157,7 @@ class QueueState:
         return None if token_at is None else max(head.due_at, token_at)
 
     def is_idle(self, now_s: float, *, with_scheduled: bool, with_retrying: bool) -> bool:
-        """Return whether nothing runs and nothing will without somebody's doing."""
+        """Return whether nothing runs and nothing will run on its own."""
         if self.running or self.extras:
             return False
         if self.is_paused:
@@ -173,7 +173,7 @@ class QueueState:
 
 
 def phase_of(task: TaskRecord) -> str:
-    """Return what a live task is doing."""
+    """Return the phase of a live task."""
     if task.running:
         return RUNNING
     return RETRYING if task.dispatch_count else WAITING

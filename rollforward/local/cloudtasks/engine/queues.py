@@ -145,7 +145,7 @@ class Queues:
             state.store.names.block(name, expires_at)
 
     def purge(self, name: str) -> Any:
-        """Delete all tasks of a queue; attempts under way are not stopped."""
+        """Delete all tasks of a queue; attempts in progress are not stopped."""
         with self._state.change():
             queue = self._state.queue(name)
             self._delete_tasks(queue)

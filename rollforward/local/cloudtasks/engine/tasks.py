@@ -145,7 +145,7 @@ class Tasks:
             return page, self._page_tokens.next(listing, str(tasks[limit - 1].sequence))
 
     def delete(self, name: str) -> None:
-        """Delete a live task; an attempt under way is not stopped.
+        """Delete a live task; an attempt in progress is not stopped.
 
         Raises:
             Refused: NOT_FOUND.
@@ -212,11 +212,11 @@ class Tasks:
                 self._make_due(queue, task)
 
     def go_back(self, since: float) -> int:
-        """Undo what came of tasks from a moment on; return how many are due again or dropped.
+        """Undo the outcomes of tasks from a moment on; return how many are due again or dropped.
 
         For a store behind the handlers that has gone back to that moment. Tasks that ended live
         again: what they did is gone. Tasks that were created are dropped and their names free:
-        what asked for them is gone, or asks again. Tasks that somebody deleted stay deleted.
+        what asked for them is gone, or asks again. Deleted tasks stay deleted.
         """
         state = self._state
         with state.change():
@@ -251,7 +251,7 @@ class Tasks:
 
 
 def _or_refusal(call: Callable[..., Any], *arguments: Any) -> Any:
-    """Return what a call returns, or its Refused."""
+    """Return the result of a call, or its Refused."""
     try:
         return call(*arguments)
     except Refused as refused:

@@ -71,7 +71,7 @@ class Dispatcher:
         self._tasks = [asyncio.create_task(self._run()), asyncio.create_task(self._sweep())]
 
     def hold(self) -> None:
-        """Begin no attempt from now on; those under way go on, and their responses count.
+        """Begin no attempt from now on; those in progress go on, and their responses count.
 
         The workers are on their way out. An attempt that a shutdown cuts off is not recorded as a
         failure of its task. It begins again at the next start.
@@ -84,7 +84,7 @@ class Dispatcher:
         return len(self._deliveries)
 
     async def stop(self) -> None:
-        """Stop at once; attempts under way are cut off and start again next time."""
+        """Stop at once; attempts in progress are cut off and start again next time."""
         self._engine.change_listeners.remove(self._changed)
         self._engine.reset_listeners.remove(self._was_reset)
         pending = [*self._tasks, *self._deliveries.values()]

@@ -112,7 +112,7 @@ class Response:
 
     Attributes:
         status: The HTTP status, None when no response came.
-        error: Why none came, such as DEADLINE_EXCEEDED.
+        error: The reason why none came, such as DEADLINE_EXCEEDED.
     """
 
     status: int | None = None
