@@ -11,7 +11,6 @@ Then a counter under production's limit, simulated: it has to find a number of s
 from __future__ import annotations
 
 import statistics
-import time
 from collections.abc import Iterator
 
 from benchmarks.counters.app import COUNTERS, KEY, total
@@ -46,7 +45,7 @@ def measure() -> Iterator[Result]:
         with open_testbed(target, is_cached=True, emulator=emulator) as bench:
             for design in DESIGNS:
                 closed(bench.port, f"/bench/{design}", 4, 1.0)
-            _settle(bench)
+            bench.settle(TIMEOUT_S)
             yield from _rates(bench, emulator)
             if emulator == "datastore":
                 yield from _limited(bench)
@@ -61,7 +60,7 @@ def _rates(bench: Bench, emulator: str) -> Iterator[Result]:
             for design in DESIGNS:
                 before, cost = _total(bench, design), bench.cost()
                 load = closed(bench.port, f"/bench/{design}", clients, SECONDS)
-                _settle(bench)
+                bench.settle(TIMEOUT_S)
                 counted = len(load.latencies_s)
                 _check(design, _total(bench, design) - before, counted)
                 bill = bench.cost() - cost
@@ -102,7 +101,7 @@ def _limited(bench: Bench) -> Iterator[Result]:
     idle = _paced(bench, "idle", MEASURED_FOR_S)
     began = _paced(bench, "limited", ADAPTS_FOR_S)
     found = _paced(bench, "limited", MEASURED_FOR_S)
-    _settle(bench)
+    bench.settle(TIMEOUT_S)
     with bench.clients.context():
         shards = COUNTERS["limited"].status(bench.clients, KEY)
     counted = sum(len(load.latencies_s) for load in (began, found))
@@ -139,17 +138,6 @@ def _check(design: str, counted: int, accepted: int) -> None:
 def _total(bench: Bench, design: str) -> int:
     with bench.clients.context():
         return total(bench.clients, design)
-
-
-def _settle(bench: Bench) -> None:
-    """Wait until everything accepted is folded: past the in-memory window, and no task is left."""
-    time.sleep(0.6)
-    ends_at = time.monotonic() + TIMEOUT_S
-    while bench.queue.engine.wake_at() is not None:
-        if time.monotonic() > ends_at:
-            raise RuntimeError("the queue does not empty")
-        time.sleep(0.05)
-    bench.queue.wait_idle(TIMEOUT_S)
 
 
 def _name(design: str) -> str:

@@ -45,7 +45,7 @@ def measure() -> Iterator[Result]:
     with open_testbed("benchmarks.fork_join.app:serve()", is_cached=True) as bench:
         for design in DESIGNS:
             closed(bench.port, f"/bench/{design}", 4, 1.0)
-        _settle(bench)
+        bench.settle(TIMEOUT_S)
         yield from _rates(bench)
         yield from _full_load(bench)
         yield from _paced(bench)
@@ -63,7 +63,7 @@ def _rates(bench: Bench) -> Iterator[Result]:
             for design, found in loads.items():
                 before = folded(bench, design)
                 load = closed(bench.port, f"/bench/{design}", clients, SECONDS)
-                _settle(bench)
+                bench.settle(TIMEOUT_S)
                 _check(design, folded(bench, design) - before, len(load.latencies_s))
                 found.append(load)
         for design in DESIGNS:
@@ -140,10 +140,10 @@ class Counted:
 
 
 def _count(bench: Bench, design: str, act: Callable[[], Load]) -> Counted:
-    _settle(bench)
+    bench.settle(TIMEOUT_S)
     cost, cached, (_, batches) = bench.cost(), bench.cached(), _sum(bench, design)
     load = act()
-    _settle(bench)
+    bench.settle(TIMEOUT_S)
     return Counted(
         items=len(load.latencies_s),
         batches=_sum(bench, design)[1] - batches,
@@ -179,7 +179,7 @@ def _paced(bench: Bench) -> Iterator[Result]:
         for _ in range(ROUNDS):
             for design, found in loads.items():
                 found.append(_at(bench, design, per_s, 4.0))
-                _settle(bench)
+                bench.settle(TIMEOUT_S)
         for design in ("fork-join", "at-once"):
             name = f"fork_join.{design.replace('-', '_')}_p50_at_{per_s}_per_s"
             most = 1.5 if (design, per_s) == ("fork-join", 76) else None
@@ -220,7 +220,7 @@ def _below_http(bench: Bench) -> Iterator[Result]:
         ours.append(per_s(lambda: IN_MEMORY.add(bench.clients, "below", Addition(1)), SECONDS))
         with bench.clients.context():
             IN_MEMORY.flush(bench.clients)
-    _settle(bench)
+    bench.settle(TIMEOUT_S)
     yield Result(
         "fork_join.in_memory_below_http",
         statistics.median(ours) / statistics.median(theirs),
@@ -255,17 +255,6 @@ def _side_by_side(acts: Sequence[Callable[[], None]]) -> None:
 
 
 # What became of it
-
-
-def _settle(bench: Bench) -> None:
-    """Wait until everything accepted is folded: past the in-memory window, and no task is left."""
-    time.sleep(0.6)
-    ends_at = time.monotonic() + TIMEOUT_S
-    while bench.queue.engine.wake_at() is not None:
-        if time.monotonic() > ends_at:
-            raise RuntimeError("the queue does not empty")
-        time.sleep(0.05)
-    bench.queue.wait_idle(TIMEOUT_S)
 
 
 def _sum(bench: Bench, design: str) -> tuple[int, int]:

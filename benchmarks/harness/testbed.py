@@ -114,6 +114,16 @@ class Bench:
         """Return how often the app has asked memcached."""
         return sum(bill["cache_operations"] for bill in self._bills())
 
+    def settle(self, timeout_s: float) -> None:
+        """Wait until all accepted items are folded: no item in memory, and no task left."""
+        time.sleep(0.6)
+        ends_at = time.monotonic() + timeout_s
+        while self.queue.engine.wake_at() is not None:
+            if time.monotonic() > ends_at:
+                raise RuntimeError("the queue does not empty")
+            time.sleep(0.05)
+        self.queue.wait_idle(timeout_s)
+
     def _bills(self) -> list[dict[str, Any]]:
         """Return the bills of the app's workers, once they have noted what they did last."""
         time.sleep(3 * NOTED_EVERY_S)

@@ -15,7 +15,6 @@ import pytest
 from google.cloud import datastore
 
 from rollforward.local.__main__ import main
-from rollforward.local.services import sdk
 from tests.rollforward.local.conftest import (
     QUEUE_YAML,
     STANDIN,
@@ -24,16 +23,11 @@ from tests.rollforward.local.conftest import (
     eventually,
     wait_gone,
 )
+from tests.rollforward.local.installed import NEEDS_DATASTORE
 
 ROOT = Path(__file__).parents[3]
 
-pytestmark = [
-    pytest.mark.process,
-    pytest.mark.skipif(
-        sdk.find_jar(sdk.DATASTORE) is None and not os.environ.get("CI"),
-        reason="the Datastore emulator is not installed",
-    ),
-]
+pytestmark = [pytest.mark.process, NEEDS_DATASTORE]
 
 
 def environment(**more):

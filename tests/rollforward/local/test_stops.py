@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import os
 import signal
 
 import grpc
@@ -11,18 +10,12 @@ import pytest
 from google.cloud import tasks_v2
 from google.cloud.tasks_v2.services.cloud_tasks.transports import CloudTasksGrpcTransport
 
-from rollforward.local.services import sdk
 from rollforward.local.system import ports
 from tests.rollforward.local.conftest import ask, eventually, write_app
+from tests.rollforward.local.installed import NEEDS_DATASTORE
 from tests.rollforward.local.test_run import descendants, host, names, put, run
 
-pytestmark = [
-    pytest.mark.process,
-    pytest.mark.skipif(
-        sdk.find_jar(sdk.DATASTORE) is None and not os.environ.get("CI"),
-        reason="the Datastore emulator is not installed",
-    ),
-]
+pytestmark = [pytest.mark.process, NEEDS_DATASTORE]
 
 APP = """
 import os, pathlib, time
@@ -30,7 +23,8 @@ from flask import Flask, request
 from google.cloud import datastore
 from rollforward.runtime import (open_cloud_tasks)
 
-HERE = pathlib.Path(__file__).parent
+HERE = pathlib.Path(__file__)
+from tests.rollforward.local.installed import NEEDS_DATASTORE.parent
 
 def serve():
     app = Flask(__name__)

@@ -21,17 +21,8 @@ from rollforward.local.saves.saves import KEPT, Saves
 from rollforward.local.services import sdk
 from rollforward.local.services.datastore import DatastoreEmulator, _Reader
 from rollforward.local.system.processes import suspended
+from tests.rollforward.local.installed import KINDS
 
-KINDS = [
-    pytest.param(
-        kind,
-        marks=pytest.mark.skipif(
-            sdk.find_jar(emulator) is None and not os.environ.get("CI"),
-            reason=f"the {kind} emulator is not installed",
-        ),
-    )
-    for kind, emulator in sdk.EMULATORS.items()
-]
 PROJECT = "demo-local"
 
 

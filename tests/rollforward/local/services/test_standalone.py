@@ -16,17 +16,7 @@ from rollforward.local.services.memcached import Memcached, find_program
 from rollforward.local.services.standalone import datastore_emulator, memcached
 from rollforward.local.system.ports import LOOPBACK
 from tests.rollforward.local.conftest import datastore_client, wait_gone
-
-KINDS = [
-    pytest.param(
-        kind,
-        marks=pytest.mark.skipif(
-            sdk.find_jar(emulator) is None and not os.environ.get("CI"),
-            reason=f"the {kind} emulator is not installed",
-        ),
-    )
-    for kind, emulator in sdk.EMULATORS.items()
-]
+from tests.rollforward.local.installed import KINDS
 
 
 def put(address, name, text):
