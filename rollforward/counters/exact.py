@@ -25,14 +25,14 @@ from google.cloud import ndb
 
 from rollforward.counters.commits import Attempt, receipt_of, write
 from rollforward.counters.contention import BUSY, GROW, RUSH
-from rollforward.counters.entities import due_at, shard_key
+from rollforward.counters.entities import CounterReceipt, due_at, shard_key
 from rollforward.counters.increments import Counted, IncrementRequest
 from rollforward.counters.resize import Resizer
 from rollforward.counters.shard_maps import ShardMap, ShardMaps
 from rollforward.datastore.transactions import TRANSIENT
 from rollforward.runtime import Clients, naive_utc
 from rollforward.runtime.errors import OutcomeUnknownError
-from rollforward.runtime.idempotency import unknown_outcome
+from rollforward.runtime.idempotency import RequestGroup, unknown_outcome
 
 log = logging.getLogger(__name__)
 
@@ -155,7 +155,7 @@ class ExactIncrements:
         return True
 
 
-class _Group:
+class _Group(RequestGroup[IncrementRequest, Counted]):
     """Requests that are committed together."""
 
     def __init__(
@@ -163,21 +163,9 @@ class _Group:
     ) -> None:
         self.clients = clients
         self.name = shard_maps.settings.name
-        self.requests = requests
-        self.answers: dict[int, Counted | Exception] = {}
-        self.counted: dict[int, str] = {}  # The digests of earlier receipts.
+        super().__init__(requests, [request.receipt_key(self.name) for request in requests])
         self.doubtful: list[Attempt] = []
         self.conflicts = 0
-        # By receipt, the first request of the group that needs it. Others repeat that one.
-        self.firsts: dict[object, int] = {}
-        for i, request in enumerate(requests):
-            if request.idempotency_key is not None:
-                self.firsts.setdefault(request.receipt_key(self.name), i)
-
-    def open(self) -> list[int]:
-        """Return the requests without an answer that repeat no other one of the group."""
-        every = range(len(self.requests))
-        return [i for i in every if i not in self.answers and self._first(i) == i]
 
     def keys(self) -> list[str]:
         """Return the counters of the open requests."""
@@ -213,9 +201,7 @@ class _Group:
             if attempt is not None:
                 self.accept(attempt)
             elif receipt is not None:
-                i = self.firsts[key]
-                self.answers[i] = self._duplicate(i, receipt.digest)
-                self.counted[i] = receipt.digest
+                self.find_stored(key, receipt)
 
     def doubt(self, attempt: Attempt) -> None:
         """Find the receipts that blocked a commit. They may be its own, after a lost reply."""
@@ -237,19 +223,10 @@ class _Group:
     def give_up(self, error: Exception | None) -> None:
         self._refuse(self.open(), error)
 
-    def all_answers(self) -> list[Counted | Exception]:
-        """Return an answer for each; a request that repeats another one gets its answer."""
-        return [self._answer(i) for i in range(len(self.requests))]
+    def duplicate_of(self, i: int, receipt: CounterReceipt) -> Counted | Exception:
+        return self._duplicate(i, receipt.digest)
 
-    def _answer(self, i: int) -> Counted | Exception:
-        first = self._first(i)
-        answer = self.answers[first]
-        if first == i:
-            return answer
-        if first in self.counted:  # By an earlier commit, of either request.
-            return self._duplicate(i, self.counted[first])
-        if isinstance(answer, Exception):
-            return answer
+    def repeated(self, i: int, first: int, answer: Counted) -> Counted | Exception:
         return self._duplicate(i, self.requests[first].digest)
 
     def _duplicate(self, i: int, digest: str) -> Counted | Exception:
@@ -263,9 +240,3 @@ class _Group:
     def _is_counted(self, i: int) -> bool:
         answer = self.answers.get(i)
         return answer is not None and not isinstance(answer, OutcomeUnknownError)
-
-    def _first(self, i: int) -> int:
-        request = self.requests[i]
-        if request.idempotency_key is None:
-            return i
-        return self.firsts[request.receipt_key(self.name)]

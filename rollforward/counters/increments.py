@@ -48,8 +48,9 @@ class IncrementRequest:
         return digest_of(json.dumps(sorted(self.deltas.items())))
 
     def receipt_key(self, declaration: str) -> Any:
-        """Return the key of its receipt; it must have an idempotency key."""
-        assert self.idempotency_key is not None
+        """Return the key of its receipt; None: it has no idempotency key."""
+        if self.idempotency_key is None:
+            return None
         return receipt_key(declaration, self.key, self.idempotency_key)
 
     def different(self) -> DifferentItemError:

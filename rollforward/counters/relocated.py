@@ -9,6 +9,7 @@ from google.cloud import ndb
 
 from rollforward.counters.entities import config_key, total_key
 from rollforward.counters.totals import MAX_LOOKUPS, ShardReader
+from rollforward.datastore.batched import batched
 from rollforward.datastore.versions import look_up_versions
 
 # Two keys each, and a lookup takes 1,000.
@@ -26,8 +27,7 @@ def read_elsewhere(
     totals: dict[str, int] = {}
     for _ in range(MAX_LOOKUPS):
         unread = [key for key in keys if key not in totals]
-        for i in range(0, len(unread), MAX_COUNTERS):
-            group = unread[i : i + MAX_COUNTERS]
+        for group in batched(unread, MAX_COUNTERS):
             totals.update(_read_both(datastore, reader, declaration, group))
         if len(totals) == len(keys):
             return totals

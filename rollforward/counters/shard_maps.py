@@ -22,6 +22,7 @@ from google.cloud import ndb
 from rollforward.counters.contention import Contention
 from rollforward.counters.entities import CounterConfig, CounterShard, config_key, shard_key
 from rollforward.counters.relocation import take_total
+from rollforward.datastore.batched import batched
 from rollforward.datastore.transactions import transact
 from rollforward.runtime import Clients, naive_utc
 
@@ -178,7 +179,7 @@ class ShardMaps:
             configs = self._configs(keys)
             absent = [key for key in keys if key not in configs]
             size = max(1, MAX_MADE_ROWS // (1 + self.settings.min_shards))
-            for part in (absent[i : i + size] for i in range(0, len(absent), size)):
+            for part in batched(absent, size):
                 configs |= transact(lambda part=part: self._make(clients, part))  # type: ignore[misc]
         return configs
 

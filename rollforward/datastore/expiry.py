@@ -13,6 +13,7 @@ from typing import Any
 
 from google.cloud import ndb
 
+from rollforward.datastore.batched import batched
 from rollforward.datastore.transactions import transact
 
 # Of a transaction, which takes fewer than 500 writes.
@@ -46,7 +47,7 @@ def delete_expired(keys: Sequence[Any], end: str) -> None:
 
 def delete_due(keys: Sequence[Any], is_due: Callable[[Any], bool]) -> int:
     """Delete the rows that are due when they are read again; return their number."""
-    parts = [keys[i : i + MAX_KEYS] for i in range(0, len(keys), MAX_KEYS)]
+    parts = batched(keys, MAX_KEYS)
     return sum(transact(lambda part=part: _delete(part, is_due)) for part in parts)  # type: ignore[misc]
 
 

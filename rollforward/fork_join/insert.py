@@ -16,6 +16,7 @@ from typing import Any
 from google.api_core import exceptions as rpc_errors
 from google.cloud import ndb
 
+from rollforward.datastore.batched import batched
 from rollforward.datastore.expiry import expiry
 from rollforward.datastore.versions import insert_all
 from rollforward.fork_join.entities import (
@@ -23,7 +24,6 @@ from rollforward.fork_join.entities import (
     WorkPack,
     WorkReceipt,
     pack_key,
-    receipt_key,
 )
 from rollforward.fork_join.epochs import Admission
 from rollforward.fork_join.items import Accepted, Insertion
@@ -31,7 +31,7 @@ from rollforward.fork_join.joiners import Joiners
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import naive_utc
 from rollforward.runtime.errors import OutcomeUnknownError
-from rollforward.runtime.idempotency import different_item, unknown_outcome
+from rollforward.runtime.idempotency import RequestGroup, different_item, unknown_outcome
 
 # Each may need a receipt and a pack of its own, and a commit takes fewer than 500 writes.
 MAX_GROUP_ITEMS = 225
@@ -88,7 +88,7 @@ class _Attempt:
         return not self.receipts or row.pack in {pack.id.text for pack in self.packs}
 
 
-class _Group:
+class _Group(RequestGroup[Insertion, Accepted]):
     """Insertions that are committed together, and their results.
 
     An insertion is open until it has a result. A commit takes all open ones, and its end decides
@@ -111,49 +111,38 @@ class _Group:
     """
 
     def __init__(self, clients: Clients, joiners: Joiners, insertions: Sequence[Insertion]) -> None:
+        name = joiners.settings.name
+        super().__init__(insertions, [insertion.receipt_key(name) for insertion in insertions])
         self.clients = clients
         self.joiners = joiners
         self.settings = joiners.settings
-        self.insertions = insertions
-        self.results: dict[int, Accepted | Exception] = {}
-        self.stored: dict[int, WorkReceipt] = {}  # That no attempt of this group has written.
         self.guarded_in_doubt: list[_Attempt] = []
         self.unguarded_in_doubt: list[_Attempt] = []
-        # By receipt, the first insertion of the group that needs it. Others repeat that one.
-        self.firsts: dict[Any, int] = {}
-        for i, insertion in enumerate(insertions):
-            if insertion.idempotency_key is not None:
-                self.firsts.setdefault(self._receipt_key(insertion), i)
-
-    def open(self) -> list[int]:
-        """Return the insertions without a result that repeat no other one of the group."""
-        every = range(len(self.insertions))
-        return [i for i in every if i not in self.results and self._first(i) == i]
 
     def attempt(self) -> _Attempt:
         """Enter epochs and make the packs and receipts of one commit of all open insertions."""
         together: dict[str, list[int]] = {}
         for i in self.open():
-            together.setdefault(self.insertions[i].key, []).append(i)
+            together.setdefault(self.requests[i].key, []).append(i)
         packs, entered = list[_Pack](), list[tuple[Admission, PackId]]()
         accepted: dict[int, Accepted] = {}
         for key, members in together.items():
             admission = self.joiners.enter(self.clients, key, len(members))
             for part in batched(members, self.settings.max_batch_size):
-                pack = self._pack(admission, [self.insertions[i] for i in part])
+                pack = self._pack(admission, [self.requests[i] for i in part])
                 packs.append(pack)
                 accepted.update({i: Accepted(pack.id.text, at) for at, i in enumerate(part)})
             entered.append((admission, packs[-1].id))
         receipts = [
-            self._receipt(self.insertions[i], where)
+            self._receipt(self.requests[i], where)
             for i, where in accepted.items()
-            if self.insertions[i].idempotency_key is not None
+            if self.requests[i].idempotency_key is not None
         ]
         return _Attempt(packs, entered, accepted, receipts)
 
     def succeed(self, attempt: _Attempt) -> None:
         """Accept the insertions of a committed attempt."""
-        self.results.update(attempt.accepted)
+        self.answers.update(attempt.accepted)
 
     def resolve(self, attempt: _Attempt, error: Exception) -> None:
         """Decide the results of an attempt whose commit raised, by the table above."""
@@ -175,7 +164,7 @@ class _Group:
 
         The receipt of an attempt in doubt proves that all of that attempt was committed.
         """
-        keys = [key for key, i in self.firsts.items() if i not in self.results]
+        keys = [key for key, i in self.firsts.items() if i not in self.answers]
         try:
             receipts = ndb.get_multi(keys)
         except rpc_errors.GoogleAPIError:
@@ -184,29 +173,23 @@ class _Group:
             doubtful = self.guarded_in_doubt
             attempt = next((a for a in doubtful if a.wrote(receipt)), None)
             if attempt is not None:
-                self.results = {**attempt.accepted, **self.results}
+                self.answers = {**attempt.accepted, **self.answers}
             elif receipt is not None:
-                i = self.firsts[key]
-                self.stored[i] = receipt
-                self.results[i] = _duplicate(self.insertions[i], receipt)
+                self.find_stored(key, receipt)
 
     def give_up(self, error: Exception | None) -> None:
         """Answer all open insertions that their outcome is unknown."""
-        self.results.update(dict.fromkeys(self.open(), unknown_outcome(error)))
+        self.answers.update(dict.fromkeys(self.open(), unknown_outcome(error)))
 
     def entered_in_doubt(self) -> list[tuple[Admission, PackId]]:
         """Return the epochs of attempts that may be committed without their callers knowing."""
         unanswered = [
             attempt
             for attempt in self.guarded_in_doubt
-            if any(isinstance(self.results[i], OutcomeUnknownError) for i in attempt.accepted)
+            if any(isinstance(self.answers[i], OutcomeUnknownError) for i in attempt.accepted)
         ]
         doubtful = self.unguarded_in_doubt + unanswered
         return [entered for attempt in doubtful for entered in attempt.entered]
-
-    def all_results(self) -> list[Accepted | Exception]:
-        """Return a result for each; an insertion that repeats another one gets its result."""
-        return [self._result(i) for i in range(len(self.insertions))]
 
     def _is_committed(self, attempt: _Attempt) -> bool:
         """Return whether an attempt's rows exist; False if they cannot be read."""
@@ -216,22 +199,17 @@ class _Group:
             return False
         return any(attempt.wrote(row) for row in rows)
 
-    def _result(self, i: int) -> Accepted | Exception:
-        first = self._first(i)
-        result = self.results[first]
-        if first == i:
-            return result
-        if first in self.stored:  # Of an earlier commit, of either insertion.
-            return _duplicate(self.insertions[i], self.stored[first])
-        if isinstance(result, Exception):
-            return result
-        if not self.insertions[i].is_duplicate_of(self.insertions[first].digest):
-            return different_item(self.insertions[i].idempotency_key)
-        return Accepted(result.pack, result.position, is_duplicate=True)
+    def duplicate_of(self, i: int, receipt: WorkReceipt) -> Accepted | Exception:
+        insertion = self.requests[i]
+        if not insertion.is_duplicate_of(receipt.digest):
+            return different_item(insertion.idempotency_key)
+        return Accepted(receipt.pack, receipt.position, is_duplicate=True)
 
-    def _first(self, i: int) -> int:
-        insertion = self.insertions[i]
-        return i if insertion.idempotency_key is None else self.firsts[self._receipt_key(insertion)]
+    def repeated(self, i: int, first: int, answer: Accepted) -> Accepted | Exception:
+        insertion = self.requests[i]
+        if not insertion.is_duplicate_of(self.requests[first].digest):
+            return different_item(insertion.idempotency_key)
+        return Accepted(answer.pack, answer.position, is_duplicate=True)
 
     def _pack(self, admission: Admission, insertions: list[Insertion]) -> _Pack:
         kilobytes = sum(insertion.bytes for insertion in insertions) // 1024
@@ -239,11 +217,8 @@ class _Group:
         pack = PackId(self.settings.name, admission.epoch, len(insertions), kilobytes, id_)
         return _Pack(pack, insertions)
 
-    def _receipt_key(self, insertion: Insertion) -> Any:
-        return receipt_key(self.settings.name, insertion.key, insertion.idempotency_key or "")
-
     def _receipt(self, insertion: Insertion, where: Accepted) -> WorkReceipt:
-        key = self._receipt_key(insertion)
+        key = insertion.receipt_key(self.settings.name)
         receipts_for = self.settings.receipts_for + timedelta(hours=1)
         expires_at = naive_utc(self.clients.clock.now()) + receipts_for
         return WorkReceipt(
@@ -253,11 +228,6 @@ class _Group:
             digest=insertion.digest,
             expires=expiry(key.id(), expires_at),
         )
-
-
-def batched(members: Sequence[int], limit: int) -> Iterator[Sequence[int]]:
-    """Cut a list into parts of at most `limit`."""
-    return (members[i : i + limit] for i in range(0, len(members), limit))
 
 
 def groups(insertions: Sequence[Insertion]) -> Iterator[list[Insertion]]:
@@ -292,7 +262,7 @@ def insert_group(
         group.look_up()
     group.give_up(error)
     joiners.look_again(clients, group.entered_in_doubt())
-    return group.all_results()
+    return group.all_answers()
 
 
 def _commit(clients: Clients, joiners: Joiners, group: _Group) -> Exception | None:
@@ -308,9 +278,3 @@ def _commit(clients: Clients, joiners: Joiners, group: _Group) -> Exception | No
         joiners.leave(clients, attempt.entered)
     group.succeed(attempt)
     return None
-
-
-def _duplicate(insertion: Insertion, receipt: WorkReceipt) -> Accepted | Exception:
-    if not insertion.is_duplicate_of(receipt.digest):
-        return different_item(insertion.idempotency_key)
-    return Accepted(receipt.pack, receipt.position, is_duplicate=True)

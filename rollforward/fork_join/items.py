@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, is_dataclass, replace
 from datetime import datetime
 from functools import cached_property
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import pydantic
 import pydantic_core
 
-from rollforward.fork_join.entities import EpochId, PackId
+from rollforward.fork_join.entities import EpochId, PackId, receipt_key
 from rollforward.runtime.errors import BadItemError
 from rollforward.runtime.idempotency import check_idempotency_key, digest_of
 from rollforward.runtime.texts import has_unpaired_surrogate
@@ -46,6 +46,12 @@ class Insertion:
     keep_result: bool = False
     tag: str | None = None
     stated: str = ""  # The fields that the caller has set, as JSON; "": all of them.
+
+    def receipt_key(self, queue: str) -> Any:
+        """Return the key of its receipt; None: it has no idempotency key."""
+        if self.idempotency_key is None:
+            return None
+        return receipt_key(queue, self.key, self.idempotency_key)
 
     @property
     def bytes(self) -> int:

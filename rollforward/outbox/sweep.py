@@ -15,6 +15,7 @@ from typing import Annotated, Any
 import pydantic
 from google.cloud import ndb
 
+from rollforward.datastore.batched import batched
 from rollforward.datastore.partitions import PARTITIONS
 from rollforward.datastore.transactions import transact
 from rollforward.outbox.entities import (
@@ -149,8 +150,8 @@ def drain(clients: Clients, args: Drain) -> None:
         args.stale_s,
     )
     keys = outbox_rows(args.partition, after=args.after).fetch(MAX_PER_DRAIN, keys_only=True)
-    for i in range(0, len(keys), MAX_PER_CALL):
-        _relay_due(clients, look, keys[i : i + MAX_PER_CALL])
+    for part in batched(keys, MAX_PER_CALL):
+        _relay_due(clients, look, part)
     if len(keys) < MAX_PER_DRAIN:
         transact(lambda: _give_back(args))
         return

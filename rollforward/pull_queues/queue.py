@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import datetime
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from rollforward.datastore.batched import batched
 from rollforward.datastore.transactions import current_transaction, transact
 from rollforward.pull_queues import add as adding
 from rollforward.pull_queues import leasing
@@ -168,11 +169,6 @@ class PullQueue:
     @property
     def _shape(self) -> leasing.Shape:
         return leasing.Shape(self.name, self.partitions, self.max_deliveries)
-
-
-def batched(leases: Sequence[Lease], limit: int) -> Iterator[Sequence[Lease]]:
-    """Cut a list into parts of at most so many."""
-    return (leases[i : i + limit] for i in range(0, len(leases), limit))
 
 
 def _newest(leases: Sequence[Lease]) -> list[Lease]:
