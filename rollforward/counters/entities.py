@@ -34,8 +34,9 @@ from typing import Any
 
 from google.cloud import ndb
 
+from rollforward.runtime.clock import parse_time, time_text
+
 MAX_SHARDS = 256
-_TIME = "%Y%m%dT%H%M%S%f"
 
 
 class CounterConfig(ndb.Model):
@@ -104,12 +105,12 @@ def due_text(declaration: str, at: datetime.datetime) -> str:
     >>> due_text("likes", datetime.datetime(2030, 5, 1, 12))
     'likes|20300501T120000000000'
     """
-    return f"{declaration}|{at:{_TIME}}"
+    return f"{declaration}|{time_text(at)}"
 
 
 def due_at(due: str) -> datetime.datetime:
     """Return the time in what `due_text` returned (UTC, naive)."""
-    return datetime.datetime.strptime(due.rpartition("|")[2], _TIME)  # noqa: DTZ007
+    return parse_time(due.rpartition("|")[2])
 
 
 def due_configs(declaration: str, at: datetime.datetime) -> Any:

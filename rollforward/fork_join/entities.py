@@ -37,8 +37,7 @@ from typing import Any
 from google.cloud import ndb
 
 from rollforward.datastore.partitions import PARTITIONS
-
-_TIME = "%Y%m%dT%H%M%S%f"
+from rollforward.runtime.clock import parse_time, time_text
 
 
 class WorkPack(ndb.Model):
@@ -87,7 +86,7 @@ class EpochId:
 
     @property
     def text(self) -> str:
-        return f"{self.random}.{self.opened:{_TIME}}.{self.key_hash}"
+        return f"{self.random}.{time_text(self.opened)}.{self.key_hash}"
 
     @classmethod
     def parse(cls, text: str) -> EpochId:
@@ -99,8 +98,7 @@ class EpochId:
         random, opened, key_hash = text.split(".")
         if len(random) != 12 or len(key_hash) != 8 or not set(random + key_hash) <= set(PARTITIONS):
             raise ValueError("not an epoch")
-        opened_at = datetime.datetime.strptime(opened, _TIME)  # noqa: DTZ007  Naive, as ndb's.
-        return cls(random, opened_at, key_hash)
+        return cls(random, parse_time(opened), key_hash)
 
 
 @dataclass(frozen=True)

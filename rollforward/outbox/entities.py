@@ -26,8 +26,8 @@ from typing import Any
 from google.cloud import ndb
 
 from rollforward.datastore.partitions import PARTITIONS
+from rollforward.runtime.clock import parse_time, time_text
 
-_TIME = "%Y%m%dT%H%M%S%f"
 LONG_AGO = datetime.datetime(1970, 1, 1)  # noqa: DTZ001  Datastore's are naive.
 
 
@@ -70,7 +70,7 @@ class RowId:
     @property
     def text(self) -> str:
         kind = "h" if self.is_unacked else "o"
-        time = f"{self.created:{_TIME}}"
+        time = time_text(self.created)
         parts = (self.transaction[0], time, kind, self.transaction, f"{self.number:04d}")
         return "|".join((*parts, self.digest))
 
@@ -82,8 +82,7 @@ class RowId:
             ValueError: it is none.
         """
         _, created, kind, transaction, number, digest = text.split("|")
-        created_at = datetime.datetime.strptime(created, _TIME)  # noqa: DTZ007  Naive, as ndb's.
-        return cls(transaction, created_at, int(number), kind == "h", digest)
+        return cls(transaction, parse_time(created), int(number), kind == "h", digest)
 
     @classmethod
     def read(cls, row: str | int) -> RowId:

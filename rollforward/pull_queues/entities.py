@@ -31,7 +31,7 @@ from typing import Any
 
 from google.cloud import ndb
 
-_TIME = "%Y%m%dT%H%M%S%f"
+from rollforward.runtime.clock import parse_time, time_text
 
 
 class PullItem(ndb.Model):
@@ -91,7 +91,7 @@ def ready_at(queue: str, partition: int, at: datetime.datetime) -> str:
     >>> ready_at("mail", 3, datetime.datetime(2030, 5, 1, 12))
     'mail|03|20300501T120000000000'
     """
-    return f"{queue}|{partition:02d}|{at:{_TIME}}"
+    return f"{queue}|{partition:02d}|{time_text(at)}"
 
 
 def tag_group(queue: str, tag: str | None) -> str:
@@ -109,7 +109,7 @@ def time_of(ready: str) -> datetime.datetime:
     >>> time_of("mail|03|20300501T120000000000")
     datetime.datetime(2030, 5, 1, 12, 0)
     """
-    return datetime.datetime.strptime(ready.rpartition("|")[2], _TIME)  # noqa: DTZ007
+    return parse_time(ready.rpartition("|")[2])
 
 
 def ready_items(queue: str, partition: int, now: datetime.datetime) -> Any:
@@ -153,7 +153,7 @@ def expired_dead_items(queue: str, before: datetime.datetime) -> Any:
 
 def dead_at(queue: str, at: datetime.datetime) -> str:
     """Return the place of a dead letter among those of its queue."""
-    return f"{queue}|{at:{_TIME}}"
+    return f"{queue}|{time_text(at)}"
 
 
 def expired_receipts(now: datetime.datetime) -> Any:

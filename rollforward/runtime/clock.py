@@ -8,6 +8,7 @@ from typing import Protocol
 
 # A time further ahead is from a wrong clock.
 CLOCK_SKEW_S = 60.0
+_SORTABLE = "%Y%m%dT%H%M%S%f"
 
 
 class Clock(Protocol):
@@ -35,3 +36,21 @@ class SystemClock:
 def naive_utc(at: datetime.datetime) -> datetime.datetime:
     """Return a time as ndb stores it: in UTC, without its zone."""
     return at.astimezone(datetime.UTC).replace(tzinfo=None)
+
+
+def time_text(at: datetime.datetime) -> str:
+    """Return a time as text that sorts in order of time.
+
+    >>> time_text(datetime.datetime(2030, 5, 1, 12))
+    '20300501T120000000000'
+    """
+    return f"{at:{_SORTABLE}}"
+
+
+def parse_time(text: str) -> datetime.datetime:
+    """Return the time that `time_text` was given, naive as ndb's are.
+
+    Raises:
+        ValueError: the text has another form.
+    """
+    return datetime.datetime.strptime(text, _SORTABLE)  # noqa: DTZ007
