@@ -98,10 +98,10 @@ def test_what_comes_between_the_read_and_the_commit_is_kept(
     read, between = counter_commits.read_versions, [40]
 
     def read_then_wait(*arguments: Any) -> Any:
-        found = read(*arguments)
+        answer = read(*arguments)
         if between:
             LIKES.increment(another_process(world), "a", between.pop())
-        return found
+        return answer
 
     monkeypatch.setattr(counter_commits, "read_versions", read_then_wait)
 
@@ -132,10 +132,10 @@ def test_a_lost_reply_is_found_by_the_receipt(world: World) -> None:
     add(world, "a", idempotency_key="r0")
     with world.plan.watched():
         world.plan.reset(REPLY_LOST, next_call="Commit")
-        first = add(world, "a", idempotency_key="r1")
+        original = add(world, "a", idempotency_key="r1")
 
     assert world.plan.fired
-    assert not first.is_duplicate
+    assert not original.is_duplicate
     assert add(world, "a", idempotency_key="r1").is_duplicate
     assert total(world, "a") == 2
 
@@ -181,15 +181,15 @@ def test_many_counters_are_counted_by_one_commit(world: World) -> None:
     deltas = {f"k{i}": i for i in range(1, 41)}
     with world.clients.context():
         LIKES.increment_many(world.clients, dict.fromkeys(deltas, 0))
-        before = world.clients.meter.cost()
-        first = LIKES.increment_many(world.clients, deltas, idempotency_key="r")
-        cost = world.clients.meter.cost() - before
-        again = LIKES.increment_many(world.clients, deltas, idempotency_key="r")
+        cost_before = world.clients.meter.cost()
+        original = LIKES.increment_many(world.clients, deltas, idempotency_key="r")
+        cost = world.clients.meter.cost() - cost_before
+        repeated = LIKES.increment_many(world.clients, deltas, idempotency_key="r")
         with pytest.raises(DifferentItemError):
             LIKES.increment_many(world.clients, {"k1": 1}, idempotency_key="r")
         totals = LIKES.totals(world.clients, list(deltas))
 
-    assert (first.is_duplicate, again.is_duplicate) == (False, True)
+    assert (original.is_duplicate, repeated.is_duplicate) == (False, True)
     assert cost.writes == 41
     assert {key: total.value for key, total in totals.items()} == deltas
 
@@ -223,7 +223,7 @@ def test_increments_of_one_process_share_commits(
 ) -> None:
     """E1: twenty at once; the same request at the same moment counts once."""
     add(world, "a")
-    before = world.clients.meter.total().round_trips
+    calls_before = world.clients.meter.total().round_trips
     answers: list[Counted] = []
     shared = LIKES._group_commit(world.clients)
     groups: list[int] = []
@@ -244,7 +244,7 @@ def test_increments_of_one_process_share_commits(
     assert len(groups) == 2
     assert [answer.is_duplicate for answer in answers].count(False) == 15
     assert total(world, "a") == 16
-    assert world.clients.meter.total().round_trips - before < 20
+    assert world.clients.meter.total().round_trips - calls_before < 20
     assert len(receipts(world)) == 15
 
 
@@ -259,10 +259,10 @@ def test_a_repetition_is_known_beside_another_increment_with_its_key(
     with world.clients.context():
         commit = LIKES._group_commit(world.clients)._commit
         answers = commit([increment_request({"a": delta}, "r") for delta in deltas])
-    others = [answer for delta, answer in zip(deltas, answers, strict=True) if delta == 1]
+    accepted = [answer for delta, answer in zip(deltas, answers, strict=True) if delta == 1]
 
     assert isinstance(answers[wrong_at], DifferentItemError)
-    assert others == [Counted(is_duplicate=True)] * 2
+    assert accepted == [Counted(is_duplicate=True)] * 2
     assert total(world, "a") == 1
 
 
@@ -363,9 +363,9 @@ def test_many_new_counters_are_made_by_commits_below_the_limit(
 
     def counted(body: Callable[[], Any]) -> Any:
         def counting() -> Any:
-            made = body()
+            rows = body()
             sizes.append(pending_writes())
-            return made
+            return rows
 
         return sound(counting)
 
@@ -378,7 +378,7 @@ def test_many_new_counters_are_made_by_commits_below_the_limit(
 
     assert sum(sizes) == 600
     assert max(sizes) < 500
-    assert {each.value for each in totals.values()} == {1}
+    assert {one.value for one in totals.values()} == {1}
 
 
 def test_no_commit_begins_long_after_the_first(
@@ -403,13 +403,13 @@ def test_a_counter_that_is_given_the_number_it_has_does_not_grow(world: World) -
     """Another process, which has met conflicts, does not know yet that it is to stay."""
     other = another_process(world)
     add(world, "a", counter=VOTES)
-    known = ShardMaps.of(other, VOTES._settings)
+    shard_maps_ = ShardMaps.of(other, VOTES._settings)
     with world.clients.context():
-        [shard_map] = known.get(other, ["a"]).values()
+        [shard_map] = shard_maps_.get(other, ["a"]).values()
     resize(world, "a", shard_map.shards, VOTES)
 
     with world.clients.context():
-        Resizer(known).grow(other, shard_map, is_rush=True)
+        Resizer(shard_maps_).grow(other, shard_map, is_rush=True)
 
     row = config(world, "a", VOTES)
     assert (row.shards, row.is_pinned) == (shard_map.shards, True)

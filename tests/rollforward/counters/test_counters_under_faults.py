@@ -114,12 +114,12 @@ class UnguardedScenario(CountScenario):
         self.accepted.add(tag + label)
 
     def check(self, tag: str, fault: str) -> None:
-        known = sum(AMOUNTS[label] for label in AMOUNTS if tag + label in self.accepted)
+        accepted = sum(AMOUNTS[label] for label in AMOUNTS if tag + label in self.accepted)
         doubtful = [label for label in AMOUNTS if tag + label in self.unknown]
         subsets = itertools.chain.from_iterable(
             itertools.combinations(doubtful, size) for size in range(len(doubtful) + 1)
         )
-        possible = {known + sum(AMOUNTS[label] for label in subset) for subset in subsets}
+        possible = {accepted + sum(AMOUNTS[label] for label in subset) for subset in subsets}
         assert LIKES.total(another_process(self.world), tag).value in possible, fault
 
 

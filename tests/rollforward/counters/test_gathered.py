@@ -43,10 +43,10 @@ def folds(world: World, name: str, key: str) -> int:
 def test_gathered_increments_are_one_write_of_their_total(world: World) -> None:
     """E1: a batch, however many they are; until then the total is without them."""
     in_threads(*[lambda i=i: add(world, "a", i, counter=HITS) for i in range(-3, 10)])
-    before = total(world, "a", HITS)
+    total_before = total(world, "a", HITS)
     world.settle()
 
-    assert (before, total(world, "a", HITS)) == (0, sum(range(-3, 10)))
+    assert (total_before, total(world, "a", HITS)) == (0, sum(range(-3, 10)))
     assert folds(world, "hits", "a") == 1
 
 
@@ -76,7 +76,7 @@ def add_outside(world: World, deltas: dict[str, int]) -> None:
     HITS.increment_in_transaction(world.clients, deltas)
 
 
-@pytest.mark.parametrize("counter", [LIKES, HITS, VIEWS], ids=lambda counter: counter.kept)
+@pytest.mark.parametrize("counter", [LIKES, HITS, VIEWS], ids=lambda counter: counter.mode)
 def test_an_increment_that_a_rollback_would_not_undo_is_refused(
     world: World, counter: Counter
 ) -> None:
@@ -122,42 +122,42 @@ def test_a_gathered_increment_is_known_for_as_long_as_a_task_may_be_delivered(wo
     with world.context():
         for partition in PARTITIONS:
             EXPIRY.delete_page(world.clients, partition)
-    again = add(world, "a", 2, counter=HITS, idempotency_key="r")
+    repeated = add(world, "a", 2, counter=HITS, idempotency_key="r")
     world.settle()
 
-    assert again.is_duplicate
+    assert repeated.is_duplicate
     assert total(world, "a", HITS) == 2
 
 
 def test_many_gathered_counters_in_one_call(world: World) -> None:
     """E1: each counts for itself; what is repeated counts once."""
     with world.clients.context():
-        first = HITS.increment_many(world.clients, {"a": 1, "b": 2}, idempotency_key="r")
-        again = HITS.increment_many(world.clients, {"a": 1, "b": 2}, idempotency_key="r")
+        original = HITS.increment_many(world.clients, {"a": 1, "b": 2}, idempotency_key="r")
+        repeated = HITS.increment_many(world.clients, {"a": 1, "b": 2}, idempotency_key="r")
         HITS.increment_many(world.clients, {"a": 10, "b": 20})
     add(world, "a", 100, counter=HITS, idempotency_key="r")
     world.settle()
 
-    assert (first.is_duplicate, again.is_duplicate) == (False, True)
+    assert (original.is_duplicate, repeated.is_duplicate) == (False, True)
     assert (total(world, "a", HITS), total(world, "b", HITS)) == (111, 22)
 
 
-@pytest.mark.parametrize("counter", [LIKES, HITS, VIEWS], ids=lambda counter: counter.kept)
+@pytest.mark.parametrize("counter", [LIKES, HITS, VIEWS], ids=lambda counter: counter.mode)
 @pytest.mark.parametrize("others", [{"a": 2, "b": 5}, {"a": 1, "b": 5}, {"b": 5}, {"a": 1, "c": 0}])
 def test_another_call_with_a_used_idempotency_key_counts_nothing(
     world: World, counter: Counter, others: dict[str, int]
 ) -> None:
     """E1: whichever of its counters the first call had; that one can be repeated still."""
-    first = {"a": 1, "c": 3}
+    deltas = {"a": 1, "c": 3}
     with world.clients.context():
-        counter.increment_many(world.clients, first, idempotency_key="r")
+        counter.increment_many(world.clients, deltas, idempotency_key="r")
         with pytest.raises(DifferentItemError):
             counter.increment_many(world.clients, others, idempotency_key="r")
-        again = counter.increment_many(world.clients, first, idempotency_key="r")
+        repeated = counter.increment_many(world.clients, deltas, idempotency_key="r")
         counter.flush(world.clients)
     world.settle()
 
-    assert again.is_duplicate
+    assert repeated.is_duplicate
     assert [total(world, key, counter) for key in "abc"] == [1, 0, 3]
 
 
@@ -188,24 +188,24 @@ def test_many_gathered_counters_count_once_whichever_commit_fails(
                 HITS.increment_many(world.clients, dict.fromkeys(deltas, 0), idempotency_key=once)
             commits = [i for i, call in enumerate(world.plan.calls) if call == "Commit"]
             world.plan.reset(kind, commits[nth])
-            first = HITS.increment_many(world.clients, deltas, idempotency_key="r")
-        again = HITS.increment_many(world.clients, deltas, idempotency_key="r")
+            original = HITS.increment_many(world.clients, deltas, idempotency_key="r")
+        repeated = HITS.increment_many(world.clients, deltas, idempotency_key="r")
     world.settle()
 
     assert world.plan.fired
     assert len(commits) == 2
-    assert (first.is_duplicate, again.is_duplicate) == (False, True)
+    assert (original.is_duplicate, repeated.is_duplicate) == (False, True)
     assert [total(world, key, HITS) for key in deltas] == [1, 2]
 
 
 def test_increments_in_memory_ask_nothing_of_the_service(world: World) -> None:
     """E1: until the flush; then their sum is one item."""
-    before = world.clients.meter.cost()
+    cost_before = world.clients.meter.cost()
     for i in range(100):
         add(world, "a", i, counter=VIEWS)
     with world.clients.context():
         VIEWS.increment_many(world.clients, {"a": 1, "b": -1})
-    cost = world.clients.meter.cost() - before
+    cost = world.clients.meter.cost() - cost_before
     with world.clients.context():
         VIEWS.flush(world.clients)
     world.settle()
@@ -238,10 +238,10 @@ def test_what_has_an_idempotency_key_is_never_in_memory_alone(world: World) -> N
     add(world, "a", 5, counter=VIEWS)
     add(world, "a", 2, counter=VIEWS, idempotency_key="r")
     world.clients.process_state.clear()  # Killed.
-    again = add(world, "a", 2, counter=VIEWS, idempotency_key="r")
+    repeated = add(world, "a", 2, counter=VIEWS, idempotency_key="r")
     world.settle()
 
-    assert again.is_duplicate
+    assert repeated.is_duplicate
     assert total(world, "a", VIEWS) == 2
 
 
@@ -268,9 +268,9 @@ def test_gathered_totals_are_cached_with_their_age_too(world: World) -> None:
 
 def test_what_cannot_be_declared() -> None:
     """The error says why."""
-    for how in ({"min_shards": 0}, {"max_shards": 257}, {"min_shards": 9, "max_shards": 8}):
+    for options in ({"min_shards": 0}, {"max_shards": 257}, {"min_shards": 9, "max_shards": 8}):
         with pytest.raises(ValueError, match="shards"):
-            Counter("likes", queue="default", **how)  # type: ignore[arg-type]
+            Counter("likes", queue="default", **options)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="one of exact, gathered, in_memory"):
         Counter("likes", "somehow", queue="default")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="name"):

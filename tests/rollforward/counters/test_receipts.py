@@ -34,12 +34,12 @@ def test_a_receipt_outlives_any_delivery_of_a_task(world: World) -> None:
     add(world, "a", idempotency_key="r")
     world.clock.sleep(LONGEST_DELIVERY.total_seconds())
     early = delete(world)
-    again = add(world, "a", idempotency_key="r")
+    repeated = add(world, "a", idempotency_key="r")
     world.clock.sleep(2 * 24 * 3600)
     late = delete(world)
 
     assert RECEIPTS_FOR > LONGEST_DELIVERY
-    assert (early, again.is_duplicate, late) == (0, True, 1)
+    assert (early, repeated.is_duplicate, late) == (0, True, 1)
     assert total(world, "a") == 1
     assert receipts(world) == []
 
@@ -57,9 +57,9 @@ def test_the_sweep_deletes_receipts(world: World, monkeypatch: pytest.MonkeyPatc
     world.sweep()
     world.settle()
 
-    left = receipts(world)
+    remaining = receipts(world)
     with world.context():
-        assert [receipt.key for receipt in left] == [receipt_key("likes", "a", "r")]
+        assert [receipt.key for receipt in remaining] == [receipt_key("likes", "a", "r")]
 
 
 def test_a_key_that_is_used_anew_while_the_sweep_is_at_it_keeps_its_receipt(
@@ -68,13 +68,13 @@ def test_a_key_that_is_used_anew_while_the_sweep_is_at_it_keeps_its_receipt(
     """E4: between the query and the deletion another sweep deletes, and a client repeats."""
     add(world, "a", idempotency_key="r")
     world.clock.sleep(33 * 24 * 3600)
-    found = expiry.transact
+    real_transact = expiry.transact
 
     def meanwhile(body: object) -> object:
-        monkeypatch.setattr(expiry, "transact", found)
+        monkeypatch.setattr(expiry, "transact", real_transact)
         receipt_key("likes", "a", "r").delete()
         assert not LIKES.increment(world.clients, "a", idempotency_key="r").is_duplicate
-        return found(body)  # type: ignore[arg-type]
+        return real_transact(body)  # type: ignore[arg-type]
 
     monkeypatch.setattr(expiry, "transact", meanwhile)
     delete(world)

@@ -48,12 +48,12 @@ def test_a_counter_that_becomes_gathered_keeps_its_total(world: World) -> None:
     add(world, "b", 3, counter=EXACT_HITS)
     add(world, "a", 1, counter=LIKES)
     resize(world, "a", 3, counter=EXACT_HITS)
-    before = total(world, "a", HITS)
+    total_before = total(world, "a", HITS)
 
     add(world, "a", 2, counter=HITS)
     world.settle()
 
-    assert before == 5
+    assert total_before == 5
     assert (total(world, "a", HITS), total(world, "b", HITS)) == (7, 3)
     assert gathered_rows(world) == {"a": 7}
     assert config(world, "a", EXACT_HITS) is None
@@ -82,11 +82,11 @@ def test_a_counter_that_becomes_exact_keeps_its_total(world: World) -> None:
     for key, delta in (("a", 5), ("b", 3)):
         add(world, key, delta, counter=HITS)
     world.settle()
-    before = total(world, "a", EXACT_HITS)
+    total_before = total(world, "a", EXACT_HITS)
 
     add(world, "a", 2, counter=EXACT_HITS)
 
-    assert before == 5
+    assert total_before == 5
     assert (total(world, "a", EXACT_HITS), total(world, "b", EXACT_HITS)) == (7, 3)
     assert gathered_rows(world) == {"b": 3}
     assert total(world, "never", EXACT_HITS) == 0
@@ -96,11 +96,11 @@ def test_a_counter_that_becomes_exact_keeps_its_total(world: World) -> None:
 def test_versions_that_keep_a_counter_in_two_ways_count_together(world: World, seed: int) -> None:
     """E8: both serve side by side, each moves the count, and each reads what both have counted."""
     plan = random.Random(seed)
-    others = [another_process(world), another_process(world)]
+    processes = [another_process(world), another_process(world)]
     counted = 0
     for _ in range(12):
         counter, delta = plan.choice(VERSIONS), plan.randrange(-5, 9)
-        add(world, "a", delta, counter=counter, clients=plan.choice(others))
+        add(world, "a", delta, counter=counter, clients=plan.choice(processes))
         counted += delta
         if counter is HITS:
             world.settle()

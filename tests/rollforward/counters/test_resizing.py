@@ -55,12 +55,12 @@ def test_fewer_shards_hold_the_same_total(world: World) -> None:
     resize(world, "a", 8)
     for i in range(16):
         add(world, "a", i)
-    before = total(world, "a")
+    total_before = total(world, "a")
     resize(world, "a", 3)
     amid = total(world, "a")
     world.settle()
 
-    assert (before, amid, total(world, "a")) == (120, 120, 120)
+    assert (total_before, amid, total(world, "a")) == (120, 120, 120)
     assert set(stored(world, "a")) == {0, 1, 2}
 
 
@@ -114,11 +114,11 @@ def test_a_process_that_knows_of_fewer_shards_takes_none_away(world: World) -> N
     add(world, "a")
     shard_maps = ShardMaps.of(world.clients, LIKES._settings)
     with world.clients.context():
-        [known] = shard_maps.get(world.clients, ["a"]).values()
+        [shard_map] = shard_maps.get(world.clients, ["a"]).values()
         for shards in (8, None):
             LIKES.resize(another_process(world), "a", shards)
-        assert known.shards == 1
-        Resizer(shard_maps).grow(world.clients, known, is_rush=False)
+        assert shard_map.shards == 1
+        Resizer(shard_maps).grow(world.clients, shard_map, is_rush=False)
 
     assert (config(world, "a").shards, config(world, "a").read_shards) == (8, 8)
     with world.clients.context():
@@ -256,7 +256,7 @@ def test_totals_are_exact_while_writers_and_resizes_race(world: World, way: str)
 
     assert total(world, "a") == 3 * many == sum(stored(world, "a").values())
     assert seen
-    assert [each for each in seen if not each[0] <= each[1] <= each[2]] == []
+    assert [reading for reading in seen if not reading[0] <= reading[1] <= reading[2]] == []
     row = config(world, "a")
     assert set(stored(world, "a")) == set(range(row.read_shards))
 
@@ -301,10 +301,10 @@ def test_a_counter_that_another_thread_is_changing_is_left_be(world: World) -> N
         [shard_map] = shard_maps.get(world.clients, ["a"]).values()
         with shard_maps.changing("a"):
             resizer.grow(world.clients, shard_map, is_rush=False)
-        before = config_key(LIKES.name, "a").get().shards
+        shards_before = config_key(LIKES.name, "a").get().shards
         resizer.grow(world.clients, shard_map, is_rush=False)
 
-    assert (before, config(world, "a").shards) == (1, 2)
+    assert (shards_before, config(world, "a").shards) == (1, 2)
 
 
 @pytest.mark.parametrize("seed", range(2))

@@ -28,16 +28,16 @@ def clients() -> Any:
     return SimpleNamespace(clock=SimpleNamespace(now=lambda: NOON), random=random.Random(1))
 
 
-def row(shards: int, generation: int = 1, **how: Any) -> CounterConfig:
-    return CounterConfig(shards=shards, read_shards=shards, generation=generation, **how)
+def row(shards: int, generation: int = 1, **options: Any) -> CounterConfig:
+    return CounterConfig(shards=shards, read_shards=shards, generation=generation, **options)
 
 
 def test_each_shard_is_written_in_its_turn(shard_maps: ShardMaps, clients: Any) -> None:
     """A process comes back to a shard when it has been at all the others."""
     with offline():
         shard_map = shard_maps.learn(clients, "a", row(5))
-        again = shard_maps.learn(clients, "a", row(5))
-    turns = [shard_map.next_shard() for _ in range(5)] + [again.next_shard() for _ in range(5)]
+        relearned = shard_maps.learn(clients, "a", row(5))
+    turns = [shard_map.next_shard() for _ in range(5)] + [relearned.next_shard() for _ in range(5)]
 
     assert sorted(turns[:5]) == sorted(turns[5:]) == list(range(5))
     assert turns[:5] == turns[5:]
@@ -57,15 +57,15 @@ def test_what_was_read_before_does_not_replace_what_was_read_since(
 def test_one_thread_of_a_process_changes_a_counter_at_a_time(shard_maps: ShardMaps) -> None:
     """Others leave it be, and change another one; it can be changed again afterwards."""
     with (
-        shard_maps.changing("a") as first,
+        shard_maps.changing("a") as is_first,
         shard_maps.changing("a") as second,
         shard_maps.changing("b") as other,
     ):
         pass
-    with shard_maps.changing("a") as again:
+    with shard_maps.changing("a") as is_free:
         pass
 
-    assert (first, second, other, again) == (True, False, True, True)
+    assert (is_first, second, other, is_free) == (True, False, True, True)
 
 
 def test_what_is_remembered_is_bounded(
@@ -117,4 +117,4 @@ def test_a_service_that_is_slow_for_all_is_no_conflict_for_long() -> None:
 
     assert seen.count(RUSH) == 0
     assert seen.count(GROW) <= 2
-    assert [each for each in seen if each][-1] == CALM
+    assert [verdict for verdict in seen if verdict][-1] == CALM

@@ -42,14 +42,14 @@ def test_a_total_is_one_lookup(world: World) -> None:
     add(world, "a")
     other = another_process(world)
     calls = []
-    found = {}
+    totals = {}
     for clients, keys in ((world.clients, "ab"), (other, "ab"), (other, "ab"), (other, "c")):
         with world.plan.watched(), world.clients.context():
             world.plan.reset()
-            found |= LIKES.totals(clients, list(keys))
+            totals |= LIKES.totals(clients, list(keys))
             calls.append(list(world.plan.calls))
 
-    assert {key: total.value for key, total in found.items()} == {"a": 1, "b": 0, "c": 0}
+    assert {key: total.value for key, total in totals.items()} == {"a": 1, "b": 0, "c": 0}
     assert calls == [["Lookup"], ["Lookup", "Lookup"], ["Lookup"], ["Lookup", "Lookup"]]
 
 
@@ -121,20 +121,20 @@ def test_a_cached_total_says_how_old_it_is_and_is_exact_after_that(world: World)
     """E3: within its age it may lack what came since; without writes it is exact after it."""
     add(world, "a")
     with world.clients.context():
-        first = LIKES.total(world.clients, "a", max_age_s=10)
+        fresh = LIKES.total(world.clients, "a", max_age_s=10)
     add(world, "a", 5)
     world.clock.sleep(9)
     with world.clients.context():
-        old = LIKES.total(world.clients, "a", max_age_s=10)
+        cached = LIKES.total(world.clients, "a", max_age_s=10)
         fresher = LIKES.total(world.clients, "a", max_age_s=5)
-        now = LIKES.total(world.clients, "a")
+        current = LIKES.total(world.clients, "a")
     world.clock.sleep(10.5)
     with world.clients.context():
         late = LIKES.total(world.clients, "a", max_age_s=10)
 
-    assert (first, now) == (Total(1), Total(6))
-    assert old.value == 1
-    assert old.age_s == pytest.approx(9, abs=0.1)
+    assert (fresh, current) == (Total(1), Total(6))
+    assert cached.value == 1
+    assert cached.age_s == pytest.approx(9, abs=0.1)
     assert (fresher.value, late.value) == (6, 6)
 
 
@@ -144,23 +144,23 @@ def test_a_cached_total_is_of_one_counter_of_one_database(world: World) -> None:
     add(world, "a", 100)
     add(world, "a", 7, counter=VOTES)
     add(staging, "a", 3)
-    found = [
-        total(each, key, counter, max_age_s=60)
-        for each, key, counter in [
+    sizes = [
+        total(size, key, counter, max_age_s=60)
+        for size, key, counter in [
             (world, "a", LIKES),
             (staging, "a", LIKES),
             (world, "b", LIKES),
             (world, "a", VOTES),
         ]
     ]
-    here = world.clients.datastore
-    place = {"project": here.project, "database": here.database, "namespace": here.namespace}
+    client = world.clients.datastore
+    place = {"project": client.project, "database": client.database, "namespace": client.namespace}
     elsewhere = [
         replace(world.clients, datastore=SimpleNamespace(**{**place, name: "another"}))
         for name in place
     ]
 
-    assert found == [100, 3, 0, 7]
+    assert sizes == [100, 3, 0, 7]
     assert [cached_total(clients, "likes", "a", 60) for clients in elsewhere] == [None] * 3
 
 
@@ -168,11 +168,11 @@ def test_increments_leave_what_is_cached_alone(world: World) -> None:
     """E3: a cached total is off by what came since it was read, and by nothing else."""
     add(world, "a", 3)
     total(world, "a", max_age_s=60)
-    before = world.clients.cache.get(cached_at(world))
+    cached = world.clients.cache.get(cached_at(world))
     for _ in range(3):
         add(world, "a")
 
-    assert world.clients.cache.get(cached_at(world)) == before
+    assert world.clients.cache.get(cached_at(world)) == cached
     assert total(world, "a", max_age_s=60) == 3
     assert total(world, "a") == 6
 
@@ -197,9 +197,9 @@ def test_a_lookup_that_took_long_is_as_old_as_its_beginning(
     read = ShardReader.read
 
     def slow(reader: ShardReader, keys: Sequence[str]) -> Any:
-        found = read(reader, keys)
+        shards = read(reader, keys)
         world.clock.sleep(8)
-        return found
+        return shards
 
     add(world, "a")
     with monkeypatch.context() as patch:
@@ -226,8 +226,8 @@ def test_what_is_planted_in_memcached_is_a_miss(world: World, planted: bytes) ->
 def test_a_total_from_the_future_is_not_believed(world: World) -> None:
     """E3: a server's clock was wrong; its value would stay for long."""
     add(world, "a", 4)
-    later = world.clients.clock.now().timestamp() + 3600
-    world.clients.cache.set(cached_at(world), f"[99,{later}]".encode(), 60)
+    ahead_s = world.clients.clock.now().timestamp() + 3600
+    world.clients.cache.set(cached_at(world), f"[99,{ahead_s}]".encode(), 60)
 
     assert total(world, "a", max_age_s=60) == 4
 

@@ -10,7 +10,7 @@ from tests.infra.world import World
 
 
 @pytest.fixture
-def here(world: World) -> Iterator[World]:
+def watched_world(world: World) -> Iterator[World]:
     """A world whose calls are counted, in a context that is open."""
     with world.clients.context(), world.plan.watched():
         yield world

@@ -25,22 +25,22 @@ def client_of(world: World) -> ndb.Client:
 
 
 def stored(world: World) -> list[bytes | None]:
-    found, _ = bodies.read(client_of(world), [A, B, C])
-    return [None if row is None else row.body for row in found]
+    rows, _ = bodies.read(client_of(world), [A, B, C])
+    return [None if row is None else row.body for row in rows]
 
 
 def test_rows_are_written_all_or_none(world: World) -> None:
     """What is not as the commit expects leaves everything as it was."""
     client = client_of(world)
-    first, second = bodies.commit(client, inserts=[(A, b"1"), (B, b"2")])
-    [third] = bodies.commit(client, puts=[(A, b"3", first)], deletes=[(B, second)])
+    version_a, second = bodies.commit(client, inserts=[(A, b"1"), (B, b"2")])
+    [third] = bodies.commit(client, puts=[(A, b"3", version_a)], deletes=[(B, second)])
     assert stored(world) == [b"3", None, None]
 
     for refused in (
-        {"puts": [(A, b"4", first)], "inserts": [(C, b"5")]},
+        {"puts": [(A, b"4", version_a)], "inserts": [(C, b"5")]},
         {"puts": [(B, b"4", second)], "inserts": [(C, b"5")]},
         {"puts": [(A, b"4", third)], "inserts": [(A, b"5")]},
-        {"deletes": [(A, first)], "inserts": [(C, b"5")]},
+        {"deletes": [(A, version_a)], "inserts": [(C, b"5")]},
     ):
         with pytest.raises(
             (rpc_errors.FailedPrecondition, rpc_errors.NotFound, rpc_errors.AlreadyExists,
@@ -57,8 +57,8 @@ def test_rows_are_found_in_order_of_their_names(world: World) -> None:
     client = client_of(world)
     bodies.commit(client, inserts=[(C, b"3"), (A, b"1"), (B, b"2")])
 
-    found = bodies.scan(client, "StreamSlab", "p:a", "p:c", 10)
-    assert [(row.name, row.body) for row in found] == [("p:a", b"1"), ("p:b", b"2")]
+    rows = bodies.scan(client, "StreamSlab", "p:a", "p:c", 10)
+    assert [(row.name, row.body) for row in rows] == [("p:a", b"1"), ("p:b", b"2")]
     [versioned] = bodies.scan(client, "StreamSlab", "p:b", "p:z", 1)
     bodies.commit(client, puts=[(B, b"4", versioned.version)])  # A scan tells versions, too.
     assert bodies.first_names(client, "StreamSlab", "p:b", "p:z", 9) == ["p:b", "p:c"]
@@ -68,12 +68,12 @@ def test_rows_are_found_in_order_of_their_names(world: World) -> None:
 def test_a_moment_is_seen_as_it_was_where_the_service_has_snapshots(world: World) -> None:
     client = client_of(world)
     [version] = bodies.commit(client, inserts=[(A, b"1")])
-    [before], moment = bodies.read(client, [A])
+    [old_row], moment = bodies.read(client, [A])
     bodies.commit(client, puts=[(A, b"2", version)], inserts=[(B, b"3")])
 
     assert (moment is None) == (world.services.datastore_kind == "datastore")
     if moment is not None:
-        assert bodies.read(client, [A, B], moment)[0] == [before, None]
+        assert bodies.read(client, [A, B], moment)[0] == [old_row, None]
         assert bodies.first_names(client, "StreamSlab", "p:b", "p:z", 9, moment) == []
     assert stored(world) == [b"2", b"3", None]
 
@@ -101,10 +101,10 @@ def test_more_rows_are_read_than_one_lookup_takes(
     names = [Name("StreamSlab", f"many:{n:04d}") for n in range(2 * lookup.MAX_KEYS + 1)]
     bodies.commit(client_of(world), inserts=[(names[-1], b"last")])
     with whole(world):
-        found, _ = bodies.read(client_of(world), names)
+        rows, _ = bodies.read(client_of(world), names)
 
-    assert [row.body for row in found if row is not None] == [b"last"]
-    assert found[-1] is not None
+    assert [row.body for row in rows if row is not None] == [b"last"]
+    assert rows[-1] is not None
     assert (max(sizes), len(sizes)) == (lookup.MAX_KEYS, 3)
 
 

@@ -13,19 +13,19 @@ pytestmark = pytest.mark.fast
 
 def test_the_error_of_a_failed_rollback_does_not_hide_the_first() -> None:
     """The earliest retried error counts, however deep it lies."""
-    first = rpc_errors.Aborted("lost the race")
+    lost_race = rpc_errors.Aborted("lost the race")
     second = rpc_errors.InvalidArgument("no such transaction")
-    second.__context__ = first
+    second.__context__ = lost_race
 
-    assert transactions._first_cause(second) is first
+    assert transactions._first_cause(second) is lost_race
 
 
 def test_a_circular_chain_ends() -> None:
     """A chain that closes on itself is walked once."""
-    first, second = rpc_errors.Aborted("one"), rpc_errors.NotFound("two")
-    first.__cause__, second.__cause__ = second, first
+    aborted, second = rpc_errors.Aborted("one"), rpc_errors.NotFound("two")
+    aborted.__cause__, second.__cause__ = second, aborted
 
-    assert transactions._first_cause(second) is first
+    assert transactions._first_cause(second) is aborted
 
 
 def test_what_transact_raises_has_no_circle(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -48,10 +48,10 @@ def test_what_transact_raises_has_no_circle(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_an_error_of_the_bodys_own_is_what_it_is() -> None:
     """A body that turns a retried error into its own is not run again for it."""
-    own = ValueError("no such party")
-    own.__context__ = rpc_errors.Aborted("elsewhere")
+    body_error = ValueError("no such party")
+    body_error.__context__ = rpc_errors.Aborted("elsewhere")
 
-    assert transactions._first_cause(own) is None
+    assert transactions._first_cause(body_error) is None
 
 
 def test_what_the_caller_was_handling_is_no_cause() -> None:

@@ -115,35 +115,35 @@ def kinds() -> Iterator[type[ndb.Model]]:
 
 def properties_that(holds: Callable[[Any], bool]) -> dict[str, set[str]]:
     """Return the properties for which something holds, by kind, if it has any."""
-    found = {
-        kind._get_kind(): {name for name, each in kind._properties.items() if holds(each)}
+    properties = {
+        kind._get_kind(): {name for name, prop in kind._properties.items() if holds(prop)}
         for kind in kinds()
     }
-    return {kind: names for kind, names in found.items() if names}
+    return {kind: names for kind, names in properties.items() if names}
 
 
 def test_only_what_is_queried_is_indexed() -> None:
     """A query that a kind states has its index, and nothing else costs one."""
-    assert properties_that(lambda each: each._indexed) == INDEXED
+    assert properties_that(lambda prop: prop._indexed) == INDEXED
 
 
 def test_numbers_begin_at_zero_and_flags_are_down() -> None:
     """What nobody has counted is none; of parties and batches the first one is the beginning."""
     begin = {
-        f"{kind._get_kind()}.{name}": each._default
+        f"{kind._get_kind()}.{name}": prop._default
         for kind in kinds()
-        for name, each in kind._properties.items()
-        if isinstance(each._default, int)
+        for name, prop in kind._properties.items()
+        if isinstance(prop._default, int)
     }
 
-    others = {name: value for name, value in begin.items() if value}
-    assert others == {"BatchState.generation": 1, "Party.change": 1}
+    nonempty = {name: value for name, value in begin.items() if value}
+    assert nonempty == {"BatchState.generation": 1, "Party.change": 1}
     assert begin["WorkPack.failures"] == begin["DeadTask.resolved"] == 0
 
 
 def test_what_no_entity_is_stored_without() -> None:
     """An entity that lacks it is an error where it is made, and not where it is read."""
-    assert properties_that(lambda each: each._required) == REQUIRED
+    assert properties_that(lambda prop: prop._required) == REQUIRED
 
 
 KEYS: list[tuple[Callable[[], Any], tuple[str, ...]]] = [

@@ -66,15 +66,16 @@ def page(name: str) -> ContinuationPage:
     )
 
 
-def run(name: str, **how: Any) -> ContinuationRun:
+def run(name: str, **options: Any) -> ContinuationRun:
     return ContinuationRun(
-        id=name, **{"job": "j", "args": "{}", "spans": [], "page_size": 1, "started": NOON, **how}
+        id=name,
+        **{"job": "j", "args": "{}", "spans": [], "page_size": 1, "started": NOON, **options},
     )
 
 
-def batch(name: str, **how: Any) -> batches.BatchState:
-    told = {"policy": "all", "keep_s": 1.0, "created": NOON, "due": NOON, **how}
-    return batches.BatchState(id=name, **told)
+def batch(name: str, **options: Any) -> batches.BatchState:
+    values = {"policy": "all", "keep_s": 1.0, "created": NOON, "due": NOON, **options}
+    return batches.BatchState(id=name, **values)
 
 
 def letters(name: str) -> batches.BatchPage:
@@ -94,9 +95,9 @@ def counted(name: str, expires: str) -> counters.CounterReceipt:
     return counters.CounterReceipt(id=name, commit="c", digest="d", expires=expires)
 
 
-def dead(name: str, **how: Any) -> DeadTask:
-    told = dict.fromkeys(("path", "queue", "task_name", "body", "reason"), "x")
-    return DeadTask(id=name, **told, created=NOON, updated=NOON, **how)
+def dead(name: str, **options: Any) -> DeadTask:
+    values = dict.fromkeys(("path", "queue", "task_name", "body", "reason"), "x")
+    return DeadTask(id=name, **values, created=NOON, updated=NOON, **options)
 
 
 def pack(name: str, tag: str | None = None) -> WorkPack:
@@ -120,8 +121,8 @@ def student(name: str) -> Student:
 
 
 def guest(name: str) -> Guest:
-    told = {"name": "x", "address": "x", "import_id": "i", "import_number": 0, "line": 0}
-    return Guest(id=name, **told)
+    values = {"name": "x", "address": "x", "import_id": "i", "import_number": 0, "line": 0}
+    return Guest(id=name, **values)
 
 
 def party(name: str, created: datetime.datetime) -> Party:
@@ -431,10 +432,10 @@ def test_a_query_finds_what_is_in_its_range_in_its_order(world: World, case: str
     """Neighbours on both sides of each border are not found."""
     query, inside, beside = CASES[case]
     with world.context():
-        found = list(inside())
-        ndb.put_multi([*beside(), *found[::-1]])
+        expected = list(inside())
+        ndb.put_multi([*beside(), *expected[::-1]])
 
-        assert [each.key.id() for each in query().fetch()] == [each.key.id() for each in found]
+        assert [row.key.id() for row in query().fetch()] == [row.key.id() for row in expected]
 
 
 @pytest.mark.parametrize("name", ["0", "00", "1", "7f", "f", "fz", "zebra", "|", "é"])
@@ -443,7 +444,7 @@ def test_each_row_of_the_outbox_is_in_one_partition(world: World, name: str) -> 
     with world.context():
         sent(name).put()
 
-        found = [p for p in outbox.PARTITIONS if outbox.outbox_rows(p).fetch(keys_only=True)]
+        nonempty = [p for p in outbox.PARTITIONS if outbox.outbox_rows(p).fetch(keys_only=True)]
 
-        assert len(found) == 1
+        assert len(nonempty) == 1
         assert len(outbox.outbox_rows().fetch(keys_only=True)) == 1

@@ -27,21 +27,21 @@ pytestmark = pytest.mark.fast
 NAMES = [f"p:{number:03d}" for number in range(40)]
 
 
-def store(here: World, names: Sequence[str] = NAMES) -> None:
+def store(watched_world: World, names: Sequence[str] = NAMES) -> None:
     for start in range(0, len(names), 400):
         inserts = [(Name("StreamSlab", name), name.encode()) for name in names[start : start + 400]]
-        bodies.commit(here.clients.datastore, inserts=inserts)
+        bodies.commit(watched_world.clients.datastore, inserts=inserts)
 
 
-def test_a_query_of_rows_is_followed_to_its_end(here: World) -> None:
+def test_a_query_of_rows_is_followed_to_its_end(watched_world: World) -> None:
     """With a limit and without a result as well: rows were lost without a word."""
-    client = here.clients.datastore
-    store(here)
+    client = watched_world.clients.datastore
+    store(watched_world)
 
-    with shortened(here) as answers:
+    with shortened(watched_world) as answers:
         for _ in range(5):
-            found = bodies.scan(client, "StreamSlab", "p:", "p;", 100)
-            assert [(row.name, row.body.decode()) for row in found] == [
+            rows = bodies.scan(client, "StreamSlab", "p:", "p;", 100)
+            assert [(row.name, row.body.decode()) for row in rows] == [
                 (name, name) for name in NAMES
             ]
             names = bodies.first_names(client, "StreamSlab", "p:010", "p;", 25)
@@ -53,63 +53,67 @@ def test_a_query_of_rows_is_followed_to_its_end(here: World) -> None:
     assert answers.empty
 
 
-def test_an_answer_that_the_service_cuts_by_itself_is_followed(here: World) -> None:
+def test_an_answer_that_the_service_cuts_by_itself_is_followed(watched_world: World) -> None:
     """The Datastore emulator sends 300 at once."""
     names = [f"p:{number:03d}" for number in range(700)]
-    store(here, names)
+    store(watched_world, names)
 
-    client = here.clients.datastore
+    client = watched_world.clients.datastore
     assert bodies.first_names(client, "StreamSlab", "p:", "p;", 1000) == names
     assert bodies.count(client, "StreamSlab", "p:", "p;", 650) == 650
 
 
-def test_a_query_that_is_cut_is_of_one_moment(here: World) -> None:
+def test_a_query_that_is_cut_is_of_one_moment(watched_world: World) -> None:
     """What is written between two of its answers is in none, where the service has snapshots."""
-    client, plan = here.clients.datastore, here.plan
-    store(here)
+    client, plan = watched_world.clients.datastore, watched_world.plan
+    store(watched_world)
     plan.reset("overlap", 1)
     plan.on_fire = lambda: bodies.commit(client, deletes=[(Name("StreamSlab", NAMES[-1]), None)])
 
-    with shortened(here):
+    with shortened(watched_world):
         names = bodies.first_names(client, "StreamSlab", "p:", "p;", 100)
 
     assert plan.fired
-    has_snapshots = here.services.datastore_kind == "firestore"
+    has_snapshots = watched_world.services.datastore_kind == "firestore"
     assert names == (NAMES if has_snapshots else NAMES[:-1])
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_lookup_is_followed_to_its_end(here: World, seed: int) -> None:
+def test_a_lookup_is_followed_to_its_end(watched_world: World, seed: int) -> None:
     """Keys that are left for the next call come in any order."""
-    client = here.clients.datastore
-    store(here)
+    client = watched_world.clients.datastore
+    store(watched_world)
     keys = [Tally(id=name, count=7).put() for name in NAMES[:9]]
-    missing = ndb.Key(Tally, "missing")
+    absent = ndb.Key(Tally, "missing")
 
-    with shortened(here, seed) as answers:
-        found, moment = bodies.read(client, [Name("StreamSlab", name) for name in ["?", *NAMES]])
-        versioned = read_versions(client, [missing, *keys, keys[0]])
+    with shortened(watched_world, seed) as answers:
+        rows, moment = bodies.read(client, [Name("StreamSlab", name) for name in ["?", *NAMES]])
+        versioned = read_versions(client, [absent, *keys, keys[0]])
         _, is_one_moment = look_up_versions(client, keys)
 
-    assert [None if row is None else row.name for row in found] == [None, *NAMES]
-    assert [None if each is None else each[0].key for each in versioned] == [None, *keys, keys[0]]
+    assert [None if row is None else row.name for row in rows] == [None, *NAMES]
+    assert [None if result is None else result[0].key for result in versioned] == [
+        None,
+        *keys,
+        keys[0],
+    ]
     assert answers.deferred
     assert is_one_moment == (moment is not None)
 
 
-def test_a_lookup_that_is_cut_is_of_one_moment(here: World) -> None:
-    client, plan = here.clients.datastore, here.plan
-    store(here)
+def test_a_lookup_that_is_cut_is_of_one_moment(watched_world: World) -> None:
+    client, plan = watched_world.clients.datastore, watched_world.plan
+    store(watched_world)
     names = [Name("StreamSlab", name) for name in NAMES]
     plan.reset("overlap", 1)
     plan.on_fire = lambda: bodies.commit(client, deletes=[(name, None) for name in names])
 
-    with shortened(here, seed=1) as answers:
-        found, moment = bodies.read(client, names)
+    with shortened(watched_world, seed=1) as answers:
+        rows, moment = bodies.read(client, names)
 
     assert plan.fired
     assert answers.deferred
-    assert (None not in found) == (moment is not None)
+    assert (None not in rows) == (moment is not None)
 
 
 @pytest.mark.parametrize("calls_made", range(4))
@@ -123,28 +127,30 @@ def test_without_a_moment_only_one_call_is_of_one(calls_made: int) -> None:
     client: Any = SimpleNamespace(
         project="p", database="", namespace="", stub=SimpleNamespace(lookup=lookup)
     )
-    found = look_up(client, [key_of(client, *name) for name in names])
+    answer = look_up(client, [key_of(client, *name) for name in names])
 
-    assert (found.moment, found.is_one_moment) == (None, calls_made <= 1)
+    assert (answer.moment, answer.is_one_moment) == (None, calls_made <= 1)
 
 
-def test_more_keys_than_one_lookup_takes_are_looked_up_in_several(here: World) -> None:
-    store(here)
+def test_more_keys_than_one_lookup_takes_are_looked_up_in_several(watched_world: World) -> None:
+    store(watched_world)
 
-    here.plan.reset()
+    watched_world.plan.reset()
     asked = [Name("StreamSlab", f"p:{number:03d}") for number in range(2_100)]
-    with whole(here):
-        found, _ = bodies.read(here.clients.datastore, asked)
+    with whole(watched_world):
+        rows, _ = bodies.read(watched_world.clients.datastore, asked)
 
-    assert [row.name for row in found if row is not None] == NAMES
-    assert here.plan.calls == ["Lookup"] * 3
+    assert [row.name for row in rows if row is not None] == NAMES
+    assert watched_world.plan.calls == ["Lookup"] * 3
 
 
-def test_a_row_is_read_in_a_transaction_or_not_at_all(here: World) -> None:
-    store(here)
+def test_a_row_is_read_in_a_transaction_or_not_at_all(watched_world: World) -> None:
+    store(watched_world)
 
     def body() -> bodies.Row | None:
-        return bodies.read_in_transaction(here.clients.datastore, Name("StreamSlab", NAMES[0]))
+        return bodies.read_in_transaction(
+            watched_world.clients.datastore, Name("StreamSlab", NAMES[0])
+        )
 
     row = transact(body)
 
@@ -154,12 +160,12 @@ def test_a_row_is_read_in_a_transaction_or_not_at_all(here: World) -> None:
         body()
 
 
-def test_ndb_follows_its_queries_and_lookups_to_the_end(here: World) -> None:
+def test_ndb_follows_its_queries_and_lookups_to_the_end(watched_world: World) -> None:
     """A library of others; its queries are most of ours."""
     keys = ndb.put_multi([Tally(id=name, count=number) for number, name in enumerate(NAMES)])
     query = Tally.query().order(Tally._key)
 
-    with shortened(here) as answers:
+    with shortened(watched_world) as answers:
         for _ in range(5):
             assert query.fetch(keys_only=True) == keys
             assert [tally.key for tally in query.fetch(100)] == keys
@@ -174,51 +180,51 @@ def test_ndb_follows_its_queries_and_lookups_to_the_end(here: World) -> None:
 
 
 def test_a_loop_that_takes_a_part_for_the_whole_is_found(
-    here: World, monkeypatch: pytest.MonkeyPatch
+    watched_world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The planted bug: whoever ignores NOT_FINISHED."""
     monkeypatch.setattr(queries, "NOT_FINISHED", None)
 
     with pytest.raises(AssertionError):
-        test_a_query_of_rows_is_followed_to_its_end(here)
+        test_a_query_of_rows_is_followed_to_its_end(watched_world)
 
 
 def test_names_of_several_ranges_are_asked_for_side_by_side(
-    here: World, monkeypatch: pytest.MonkeyPatch
+    watched_world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each is followed to its end, also of a moment; if one is refused, so are all."""
-    client = here.clients.datastore
-    store(here)
+    client = watched_world.clients.datastore
+    store(watched_world)
     monkeypatch.setattr(queries, "MAX_IN_PARALLEL", 4)
     _, moment = bodies.read(client, [Name("StreamSlab", NAMES[0])])
     ranges = [bodies.Range("StreamSlab", name, "p;", 1 + n, moment) for n, name in enumerate(NAMES)]
 
-    with shortened(here) as answers:
-        found = bodies.first_names_of(client, [*ranges, bodies.Range("StreamSlab", "q", "r", 9)])
+    with shortened(watched_world) as answers:
+        results = bodies.first_names_of(client, [*ranges, bodies.Range("StreamSlab", "q", "r", 9)])
 
-    assert found == [*(NAMES[n : 2 * n + 1] for n in range(len(NAMES))), []]
+    assert results == [*(NAMES[n : 2 * n + 1] for n in range(len(NAMES))), []]
     assert answers.cut
     assert answers.empty
     assert bodies.first_names_of(client, []) == []
 
-    here.plan.reset("error", 2)
+    watched_world.plan.reset("error", 2)
     with pytest.raises(rpc_errors.ServiceUnavailable):
         bodies.first_names_of(client, ranges)
-    assert len(here.plan.calls) == 4  # Those that were under way.
+    assert len(watched_world.plan.calls) == 4  # Those that were under way.
 
 
-def test_the_client_of_the_app_asks_side_by_side(here: World) -> None:
+def test_the_client_of_the_app_asks_side_by_side(watched_world: World) -> None:
     """It has futures, and no stub that waits as those of other tests."""
-    store(here)
-    of = here.clients.datastore
+    store(watched_world)
+    of = watched_world.clients.datastore
     client = open_datastore(
         of.project,
-        emulator=here.services.datastore,
+        emulator=watched_world.services.datastore,
         namespace=of.namespace,
         database=of.database,
     )
     ranges = [bodies.Range("StreamSlab", name, "p;", 3) for name in NAMES * 2]
 
-    found = bodies.first_names_of(client, ranges)
+    results = bodies.first_names_of(client, ranges)
 
-    assert found == [NAMES[n : n + 3] for n in range(len(NAMES))] * 2
+    assert results == [NAMES[n : n + 3] for n in range(len(NAMES))] * 2

@@ -54,14 +54,16 @@ def add_hooks(*hooks: Recorder) -> None:
 
 
 @pytest.mark.parametrize("kind", [ERROR, REPLY_LOST])
-def test_a_hook_is_called_for_each_failed_attempt_and_the_commit(here: World, kind: str) -> None:
+def test_a_hook_is_called_for_each_failed_attempt_and_the_commit(
+    watched_world: World, kind: str
+) -> None:
     """Each once, in order, and a call of `transact` has one hook of a name."""
-    break_call(here, "Commit", kind)
+    break_call(watched_world, "Commit", kind)
     hook = Recorder()
-    others = iter([hook, Recorder()])
+    recorders = iter([hook, Recorder()])
 
     def body() -> None:
-        current_transaction().hook("one", lambda: next(others))
+        current_transaction().hook("one", lambda: next(recorders))
         count_up_once()
 
     transact(body, sleep=no_pause)
@@ -69,7 +71,7 @@ def test_a_hook_is_called_for_each_failed_attempt_and_the_commit(here: World, ki
     assert hook.calls == ["ServiceUnavailable", "committed"]
 
 
-def test_a_hook_is_not_called_for_a_commit_that_nobody_knows_of(here: World) -> None:
+def test_a_hook_is_not_called_for_a_commit_that_nobody_knows_of(watched_world: World) -> None:
     """B2: after the last try nothing is committed that the caller could rely on."""
     hook = Recorder()
 
@@ -83,7 +85,7 @@ def test_a_hook_is_not_called_for_a_commit_that_nobody_knows_of(here: World) -> 
     assert hook.calls == [*["Aborted"] * (MAX_ATTEMPTS - 1), "given up"]
 
 
-def test_a_hook_is_called_when_a_bug_ends_the_transaction(here: World) -> None:
+def test_a_hook_is_called_when_a_bug_ends_the_transaction(watched_world: World) -> None:
     """B2: an error of the body's own is neither tried again nor committed."""
     hook = Recorder()
 
@@ -97,9 +99,11 @@ def test_a_hook_is_called_when_a_bug_ends_the_transaction(here: World) -> None:
     assert hook.calls == ["given up"]
 
 
-def test_a_hook_that_fails_fails_nobody(here: World, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_hook_that_fails_fails_nobody(
+    watched_world: World, caplog: pytest.LogCaptureFixture
+) -> None:
     """B1: the commit stands: the caller gets its result, and the other hooks are called."""
-    break_call(here, "Commit", ERROR)
+    break_call(watched_world, "Commit", ERROR)
     runs: list[int] = []
     broken, hook = Recorder(RuntimeError("a bug of the hook")), Recorder()
 
@@ -115,16 +119,16 @@ def test_a_hook_that_fails_fails_nobody(here: World, caplog: pytest.LogCaptureFi
     assert "a bug of the hook" in caplog.text
 
 
-def test_a_transaction_has_one_id_for_all_tries(here: World) -> None:
+def test_a_transaction_has_one_id_for_all_tries(watched_world: World) -> None:
     """B6: what a body names after it is written once; another call has another id."""
-    break_call(here, "Commit", REPLY_LOST)
+    break_call(watched_world, "Commit", REPLY_LOST)
     ids: list[str] = []
 
     transact(lambda: ids.append(current_transaction().id), sleep=no_pause)
     transact(lambda: ids.append(current_transaction().id), sleep=no_pause)
 
-    first, again, other = ids
-    assert first == again != other
+    first_id, second_id, other = ids
+    assert first_id == second_id != other
 
 
 def test_outside_of_a_body_there_is_no_transaction(world: World) -> None:
@@ -149,7 +153,7 @@ def test_outside_of_a_body_there_is_no_transaction(world: World) -> None:
     assert refused == ["before", "thread", "pause", "thread", "after"]
 
 
-def test_a_refused_inner_transaction_leaves_the_outer_one_as_it_was(here: World) -> None:
+def test_a_refused_inner_transaction_leaves_the_outer_one_as_it_was(watched_world: World) -> None:
     """Transactions do not nest; a body that was told so may go on."""
     ids: list[str] = []
 

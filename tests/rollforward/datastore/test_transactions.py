@@ -24,46 +24,48 @@ from tests.rollforward.datastore.counters import (
 pytestmark = pytest.mark.fast
 
 
-def test_a_body_runs_once_and_its_result_comes_back(here: World) -> None:
+def test_a_body_runs_once_and_its_result_comes_back(watched_world: World) -> None:
     """Without a fault there is one run, one commit and no more."""
     assert transact(count_up) == 1
-    assert here.plan.calls == ["BeginTransaction", "Lookup", "Commit"]
+    assert watched_world.plan.calls == ["BeginTransaction", "Lookup", "Commit"]
 
 
 @pytest.mark.parametrize("call", ["BeginTransaction", "Lookup", "Commit"])
-def test_a_failed_call_reruns_the_body(here: World, call: str) -> None:
+def test_a_failed_call_reruns_the_body(watched_world: World, call: str) -> None:
     """Before the effect: the body runs again and counts once."""
-    break_call(here, call, ERROR)
+    break_call(watched_world, call, ERROR)
 
     transact(count_up, sleep=no_pause)
 
-    assert here.plan.fired
+    assert watched_world.plan.fired
     assert counted() == 1
 
 
-def test_a_lost_commit_reply_doubles_a_body_without_proof(here: World) -> None:
+def test_a_lost_commit_reply_doubles_a_body_without_proof(watched_world: World) -> None:
     """M1: why every body must carry its proof: nobody can tell that the commit was made."""
-    break_call(here, "Commit", REPLY_LOST)
+    break_call(watched_world, "Commit", REPLY_LOST)
 
     transact(count_up, sleep=no_pause)
 
-    assert here.plan.fired
+    assert watched_world.plan.fired
     assert counted() == 2
 
 
-def test_a_lost_commit_reply_does_not_double_a_body_with_its_proof(here: World) -> None:
+def test_a_lost_commit_reply_does_not_double_a_body_with_its_proof(watched_world: World) -> None:
     """M2: the same fault, and the receipt in the same commit: counted once."""
-    break_call(here, "Commit", REPLY_LOST)
+    break_call(watched_world, "Commit", REPLY_LOST)
 
     transact(count_up_once, sleep=no_pause)
 
-    assert here.plan.fired
-    assert here.plan.calls.count("BeginTransaction") == 2
+    assert watched_world.plan.fired
+    assert watched_world.plan.calls.count("BeginTransaction") == 2
     assert counted() == 1
 
 
 @pytest.mark.parametrize("call", ["Commit", "Lookup", "RunQuery"])
-def test_a_transaction_that_the_service_has_given_up_is_run_again(here: World, call: str) -> None:
+def test_a_transaction_that_the_service_has_given_up_is_run_again(
+    watched_world: World, call: str
+) -> None:
     """M5: its process stood still for too long. That is no fault of its task, nor of its data."""
     runs = []
 
@@ -71,7 +73,7 @@ def test_a_transaction_that_the_service_has_given_up_is_run_again(here: World, c
         runs.append(1)
         count_up_once()
         if len(runs) == 1:
-            give_up(here)
+            give_up(watched_world)
         if call == "Lookup":
             counted()
         if call == "RunQuery":
@@ -83,12 +85,12 @@ def test_a_transaction_that_the_service_has_given_up_is_run_again(here: World, c
     assert counted() == 1
 
 
-def test_who_is_given_up_each_time_has_lost_a_race(here: World) -> None:
+def test_who_is_given_up_each_time_has_lost_a_race(watched_world: World) -> None:
     """Nothing was written, and the caller may come again."""
 
     def body() -> None:
         count_up()
-        give_up(here)
+        give_up(watched_world)
 
     with pytest.raises(rpc_errors.Aborted, match="ransaction"):
         transact(body, sleep=no_pause)
@@ -96,20 +98,22 @@ def test_who_is_given_up_each_time_has_lost_a_race(here: World) -> None:
     assert counted() == 0
 
 
-def test_a_refusal_is_raised_although_its_rollback_finds_no_transaction(here: World) -> None:
+def test_a_refusal_is_raised_although_its_rollback_finds_no_transaction(
+    watched_world: World,
+) -> None:
     """M5: the commit was refused for what it holds: it is not run again, and nobody waits."""
     runs = []
-    break_call(here, "Commit", f"{ERROR}:INVALID_ARGUMENT")
+    break_call(watched_world, "Commit", f"{ERROR}:INVALID_ARGUMENT")
 
     def body() -> None:
         runs.append(1)
         count_up()
-        give_up(here)
+        give_up(watched_world)
 
     with pytest.raises(rpc_errors.InvalidArgument):
         transact(body, sleep=no_pause)
 
-    assert here.plan.fired
+    assert watched_world.plan.fired
     assert len(runs) == 1
 
 
@@ -123,14 +127,16 @@ def give_up(world: World) -> None:
 @pytest.mark.parametrize(
     "code", ["CANCELLED", "UNKNOWN", "DEADLINE_EXCEEDED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS"]
 )
-def test_each_code_that_leaves_the_outcome_open_reruns_the_body(here: World, code: str) -> None:
+def test_each_code_that_leaves_the_outcome_open_reruns_the_body(
+    watched_world: World, code: str
+) -> None:
     """The commit was made and its reply lost, by each code in turn: counted once, without error."""
-    break_call(here, "Commit", f"{REPLY_LOST}:{code}")
+    break_call(watched_world, "Commit", f"{REPLY_LOST}:{code}")
 
     transact(count_up_once, sleep=no_pause)
 
-    assert code in here.plan.fired
-    assert here.plan.calls.count("BeginTransaction") == 2
+    assert code in watched_world.plan.fired
+    assert watched_world.plan.calls.count("BeginTransaction") == 2
     assert counted() == 1
 
 
@@ -148,19 +154,19 @@ def test_each_code_that_leaves_the_outcome_open_reruns_the_body(here: World, cod
         "UNAUTHENTICATED",
     ],
 )
-def test_a_refused_commit_is_not_tried_again(here: World, code: str) -> None:
+def test_a_refused_commit_is_not_tried_again(watched_world: World, code: str) -> None:
     """Nothing was written, and it would be refused again: the caller hears at once."""
-    break_call(here, "Commit", f"{ERROR}:{code}")
+    break_call(watched_world, "Commit", f"{ERROR}:{code}")
 
     with pytest.raises(rpc_errors.GoogleAPICallError) as raised:
         transact(count_up_once, sleep=no_pause)
 
     assert raised.value.grpc_status_code.name == code
-    assert here.plan.calls.count("BeginTransaction") == 1
+    assert watched_world.plan.calls.count("BeginTransaction") == 1
     assert counted() == 0
 
 
-def test_a_doubt_outlives_a_lost_race(here: World) -> None:
+def test_a_doubt_outlives_a_lost_race(watched_world: World) -> None:
     """A reply was lost, then each race: the caller hears of the doubt, as the commit may stand."""
     runs = []
 
@@ -176,7 +182,7 @@ def test_a_doubt_outlives_a_lost_race(here: World) -> None:
     assert len(runs) == MAX_ATTEMPTS
 
 
-def test_no_try_begins_after_ten_seconds(here: World) -> None:
+def test_no_try_begins_after_ten_seconds(watched_world: World) -> None:
     """Calls that each hang until their deadline do not add up: the caller hears after the first."""
     runs = []
     times = iter([0.0, 10.1])
@@ -191,20 +197,20 @@ def test_no_try_begins_after_ten_seconds(here: World) -> None:
     assert len(runs) == 1
 
 
-def test_a_lost_reply_is_recognised_while_another_error_is_handled(here: World) -> None:
+def test_a_lost_reply_is_recognised_while_another_error_is_handled(watched_world: World) -> None:
     """What the caller is handling hides neither the lost reply nor that it must be tried again."""
-    break_call(here, "Commit", REPLY_LOST)
+    break_call(watched_world, "Commit", REPLY_LOST)
 
     try:
         fail_with(KeyError("the caller's own trouble"))
     except KeyError:
         transact(count_up_once, sleep=no_pause)
 
-    assert here.plan.fired
+    assert watched_world.plan.fired
     assert counted() == 1
 
 
-def test_the_last_error_rises_after_all_tries(here: World) -> None:
+def test_the_last_error_rises_after_all_tries(watched_world: World) -> None:
     """Nothing is swallowed: after the last try the caller gets what the service said."""
     runs = []
 
@@ -227,7 +233,9 @@ def test_the_last_error_rises_after_all_tries(here: World) -> None:
         rpc_errors.PermissionDenied("no"),
     ],
 )
-def test_an_error_that_no_try_can_mend_rises_at_once(here: World, error: Exception) -> None:
+def test_an_error_that_no_try_can_mend_rises_at_once(
+    watched_world: World, error: Exception
+) -> None:
     """Nothing is swallowed, and nothing is written."""
     runs = []
 
@@ -246,7 +254,7 @@ def test_an_error_that_no_try_can_mend_rises_at_once(here: World, error: Excepti
 
 @pytest.mark.parametrize("error", [ValueError("a bug"), rpc_errors.NotFound("a bug")])
 def test_an_error_in_an_except_block_is_not_taken_for_the_one_at_hand(
-    here: World, error: Exception
+    watched_world: World, error: Exception
 ) -> None:
     """A bug inside the body surfaces as itself although a sick service is being handled."""
     runs = []
@@ -265,7 +273,7 @@ def test_an_error_in_an_except_block_is_not_taken_for_the_one_at_hand(
 
 
 @pytest.mark.parametrize("tries", [1, 2, 6])
-def test_a_body_runs_as_often_as_asked(here: World, tries: int) -> None:
+def test_a_body_runs_as_often_as_asked(watched_world: World, tries: int) -> None:
     """`tries` is a number of runs; between two there is a pause that grows, and is spread."""
     runs: list[int] = []
     pauses: list[float] = []
@@ -289,15 +297,15 @@ def test_a_body_runs_as_often_as_asked(here: World, tries: int) -> None:
 
 
 @pytest.mark.parametrize("tries", [0, -1])
-def test_no_try_is_no_transaction(here: World, tries: int) -> None:
+def test_no_try_is_no_transaction(watched_world: World, tries: int) -> None:
     """A number of tries that runs nothing is refused instead of doing nothing."""
     with pytest.raises(ValueError, match="attempts"):
         transact(count_up, attempts=tries)
 
-    assert here.plan.calls == []
+    assert watched_world.plan.calls == []
 
 
-def test_transactions_do_not_nest(here: World) -> None:
+def test_transactions_do_not_nest(watched_world: World) -> None:
     """A body that starts another transaction is told so, and nothing is written."""
     with pytest.raises(NotImplementedError):
         transact(lambda: (count_up(), transact(count_up)))
@@ -306,14 +314,16 @@ def test_transactions_do_not_nest(here: World) -> None:
 
 
 @pytest.mark.parametrize("in_transaction", [True, False])
-def test_ndb_tries_no_call_again_behind_our_back(here: World, in_transaction: bool) -> None:
+def test_ndb_tries_no_call_again_behind_our_back(
+    watched_world: World, in_transaction: bool
+) -> None:
     """A failing lookup goes out once: `transact`, the queue or the visitor tries again."""
-    break_call(here, "Lookup", ERROR)
+    break_call(watched_world, "Lookup", ERROR)
 
     with pytest.raises(rpc_errors.ServiceUnavailable):
         transact(counted, attempts=1) if in_transaction else counted()
 
-    assert here.plan.calls.count("Lookup") == 1
+    assert watched_world.plan.calls.count("Lookup") == 1
 
 
 def test_two_threads_on_one_entity_end_exact(world: World) -> None:

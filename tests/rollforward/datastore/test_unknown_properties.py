@@ -77,7 +77,7 @@ VALUES: dict[str, Any] = {
 
 
 @pytest.fixture
-def here(world: World) -> Iterator[World]:
+def watched_world(world: World) -> Iterator[World]:
     with world.context():
         yield world
 
@@ -116,7 +116,7 @@ def by_a_guarded_commit(key: Any) -> None:
     "change", [read_and_put, in_a_transaction, found_by_a_query, by_a_guarded_commit]
 )
 def test_a_version_erases_nothing_of_the_next_one(
-    here: World, change: Callable[[Any], None]
+    watched_world: World, change: Callable[[Any], None]
 ) -> None:
     """M3: values of every type are as they were, and are found by the queries that found them."""
     version(New)
@@ -146,7 +146,7 @@ def test_a_version_erases_nothing_of_the_next_one(
         assert query.fetch(keys_only=True) == [key], query
 
 
-def test_what_the_code_knows_is_the_codes_to_change(here: World) -> None:
+def test_what_the_code_knows_is_the_codes_to_change(watched_world: World) -> None:
     """A property that both know is written as this version says, also when it is emptied."""
     version(New)
     key = New(id="r", name="old", count=5).put()
@@ -158,7 +158,7 @@ def test_what_the_code_knows_is_the_codes_to_change(here: World) -> None:
     assert key.get().name is None
 
 
-def test_an_entity_that_was_not_read_is_written_as_it_is_known(here: World) -> None:
+def test_an_entity_that_was_not_read_is_written_as_it_is_known(watched_world: World) -> None:
     """Whoever puts without reading replaces the entity: that rule stays the same."""
     version(New)
     key = New(id="r", name="n").put()
@@ -170,7 +170,7 @@ def test_an_entity_that_was_not_read_is_written_as_it_is_known(here: World) -> N
     assert (key.get().name, key.get().count) == (None, 7)
 
 
-def test_two_entities_do_not_share_what_they_keep(here: World) -> None:
+def test_two_entities_do_not_share_what_they_keep(watched_world: World) -> None:
     """Each entity gives back its own."""
     version(New)
     keys = ndb.put_multi([New(id=name, name=name) for name in "ab"])

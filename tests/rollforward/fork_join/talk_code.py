@@ -48,15 +48,15 @@ def insert_once(clients: Any, name: str, delta: int) -> bool:
         return False
     TalkWork(id=clients.new_id(), delta=delta, work_index=_work_index(name, index)).put()
 
-    now = clients.clock.now()
+    at = clients.clock.now()
     try:
         clients.tasks.create(
             Message(
                 path="/work",
                 queue="default",
                 body=json.dumps([name, index]).encode(),
-                name=f"{name}-{int(now.timestamp() / 30)}-{index}",
-                at=now + datetime.timedelta(seconds=1),
+                name=f"{name}-{int(at.timestamp() / 30)}-{index}",
+                at=at + datetime.timedelta(seconds=1),
             )
         )
     finally:

@@ -39,19 +39,19 @@ def tally(clients: Clients, batch: Batch, items: Sequence[Mark]) -> Sequence[str
     if bad:
         raise ValueError(f"no tally takes {bad[0]}")
     row = MarkTally.get_by_id(batch.key) or MarkTally(id=batch.key)
-    before = len(row.labels)
+    count = len(row.labels)
     row.labels = [*row.labels, *(item.label for item in items)]
     row.batches = [*row.batches, len(items)]
     row.put()
-    return [f"{item.label} is number {before + i}" for i, item in enumerate(items, 1)]
+    return [f"{item.label} is number {count + i}" for i, item in enumerate(items, 1)]
 
 
 def tally_guarded(
     clients: Clients, batch: Batch, items: Sequence[Mark]
 ) -> list[tuple[ndb.Model, int | None]]:
     """Return what `tally` would write; it has no results."""
-    [found] = read_versions(clients.datastore, [ndb.Key(MarkTally, batch.key)])
-    row, version = found or (MarkTally(id=batch.key), None)
+    [stored] = read_versions(clients.datastore, [ndb.Key(MarkTally, batch.key)])
+    row, version = stored or (MarkTally(id=batch.key), None)
     if any(item.label.startswith("bad") for item in items):
         raise ValueError("no tally takes one of these")
     row.labels = [*row.labels, *(item.label for item in items)]
@@ -93,9 +93,11 @@ def neighbours(world: World) -> Iterator[None]:
     opened = datetime.datetime(2030, 5, 1, 12)  # noqa: DTZ001
     epoch = EpochId("c0ffee012345", opened, key_hash_of(TALLIES.name, "t")).text
     with world.context():
-        here, there = (PackId(name, epoch, 1, 0, "c0ffee") for name in (NEIGHBOUR, TALLIES.name))
-        keys = [pack_key(pack.text) for pack in (here, here.parked)]
-        keys += [elsewhere(pack_key(pack.text)) for pack in (there, there.parked)]
+        neighbour, tallied = (
+            PackId(name, epoch, 1, 0, "c0ffee") for name in (NEIGHBOUR, TALLIES.name)
+        )
+        keys = [pack_key(pack.text) for pack in (neighbour, neighbour.parked)]
+        keys += [elsewhere(pack_key(pack.text)) for pack in (tallied, tallied.parked)]
         rows = [WorkPack(key=key, batch_key="t", items='[{"label":"a"}]') for key in keys]
     with untouched(world, rows):
         yield

@@ -108,10 +108,10 @@ def test_shards_settle_where_the_rate_wants_them(rate: int, shards: int) -> None
 
 def test_a_clock_that_is_ahead_says_nothing_of_the_rate() -> None:
     """What was opened in the future was open for nobody knows how long."""
-    before = after(*[BatchStats(items=100, open_s=0.5, fold_s=0.1)] * 10)
-    then = next_policy(before, BatchStats(items=300, open_s=None, fold_s=0.1), LIMITS)
+    policy = after(*[BatchStats(items=100, open_s=0.5, fold_s=0.1)] * 10)
+    adapted = next_policy(policy, BatchStats(items=300, open_s=None, fold_s=0.1), LIMITS)
 
-    assert (then.items_per_s, then.shards) == (before.items_per_s, before.shards)
+    assert (adapted.items_per_s, adapted.shards) == (policy.items_per_s, policy.shards)
 
 
 NO_TIME = [
@@ -134,10 +134,10 @@ def test_every_decision_is_within_the_declaration(
     seen: BatchStats, period_s: float, size: int, rate: float
 ) -> None:
     """Whatever was seen, and whatever memcached said before."""
-    before = BatchPolicy(
+    policy = BatchPolicy(
         min(period_s, LIMITS.period_s), min(size, LIMITS.max_batch_size), 1, items_per_s=rate
     )
-    tuning = next_policy(before, seen, LIMITS)
+    tuning = next_policy(policy, seen, LIMITS)
     assert 0 <= tuning.period_s <= LIMITS.period_s
     assert 1 <= tuning.max_batch_size <= LIMITS.max_batch_size
     assert 1 <= tuning.shards <= LIMITS.shards
@@ -168,10 +168,10 @@ def test_a_queue_adapts_by_what_its_joiners_see(services: Services) -> None:
 @pytest.mark.parametrize(
     "told", [b"", b"{}", b"[]", b'{"period_s":1e9,"max_batch_size":-3,"shards":99}', *NO_TIME]
 )
-def test_what_memcached_makes_up_is_bounded(services: Services, told: bytes) -> None:
+def test_what_memcached_makes_up_is_bounded(services: Services, cached: bytes) -> None:
     """D2: nonsense is the beginning again; numbers are cut to what was declared."""
     world = World(services, fork_joins=[TUNED])
-    world.clients.cache.set("fork-join:policy:tallies-next_policy:t", told, 60)
+    world.clients.cache.set("fork-join:policy:tallies-next_policy:t", cached, 60)
 
     tuning = TUNED.policy(world.clients, "t")
 

@@ -66,18 +66,18 @@ def test_a_writer_that_is_refused_holds_no_joiner_up(world: World) -> None:
     clients, slot = world.clients, Slot(TALLIES.name, "t")
     entry = TALLIES._joiners.epochs(clients).enter(clients, slot, 1)
     TALLIES._joiners.epochs(clients).leave(clients, entry)
-    others: list[Any] = []
+    answers: list[Any] = []
     cache = Hooked(
         clients.cache,
-        lambda: others.append(TALLIES._joiners.epochs(clients).enter(clients, slot, 1)),
+        lambda: answers.append(TALLIES._joiners.epochs(clients).enter(clients, slot, 1)),
     )
     object.__setattr__(clients, "cache", cache)
-    before = world.clock.time_s
+    began_s = world.clock.time_s
 
     assert close(clients, slot, entry.epoch)
 
-    assert world.clock.time_s == before
-    assert others[0].epoch != entry.epoch
+    assert world.clock.time_s == began_s
+    assert answers[0].epoch != entry.epoch
 
 
 def test_one_writer_is_told_that_a_batch_is_full(world: World) -> None:
@@ -162,9 +162,9 @@ def test_an_epoch_of_one_process_takes_no_item_once_its_joiner_is_due(world: Wor
         world.clock.sleep(pause_s)
         entries.append(epochs.enter(world.clients, slot, 1))
 
-    first, same, second, again = [entry.epoch for entry in entries]
-    assert (same, again) == (first, second)
-    assert second != first
+    opened, same, second, reopened = [entry.epoch for entry in entries]
+    assert (same, reopened) == (opened, second)
+    assert second != opened
     assert [entry.is_new for entry in entries] == [True, False, True, False]
 
 
@@ -209,15 +209,15 @@ class Beaten(NoCache):
 def test_of_two_who_open_a_batch_at_once_one_joins_the_other(world: World) -> None:
     """One batch, and one task for it."""
     clients, slot = world.clients, Slot(TALLIES.name, "t")
-    others: list[Any] = []
+    answers: list[Any] = []
     elsewhere = Epochs(1.0, TALLIES.settings.shape)
-    cache = Beaten(clients.cache, slot, lambda: others.append(elsewhere.enter(clients, slot, 1)))
+    cache = Beaten(clients.cache, slot, lambda: answers.append(elsewhere.enter(clients, slot, 1)))
     object.__setattr__(clients, "cache", cache)
 
-    mine = TALLIES._joiners.epochs(clients).enter(clients, slot, 1)
+    admission = TALLIES._joiners.epochs(clients).enter(clients, slot, 1)
 
-    (other,) = others
-    assert (mine.epoch, mine.is_new) == (other.epoch, False)
+    (other,) = answers
+    assert (admission.epoch, admission.is_new) == (other.epoch, False)
     assert other.is_new
 
 
@@ -250,15 +250,15 @@ def test_what_stands_in_memcached_is_of_one_queue_key_and_shard() -> None:
 
 def test_a_batch_of_one_process_is_due_when_its_key_wants_it() -> None:
     """Without memcached, too: the queue's period is the longest that it may last."""
-    now = datetime.datetime(2030, 5, 1, 12, tzinfo=datetime.UTC)
-    clock = SimpleNamespace(now=lambda: now)
+    at = datetime.datetime(2030, 5, 1, 12, tzinfo=datetime.UTC)
+    clock = SimpleNamespace(now=lambda: at)
     clients: Any = SimpleNamespace(clock=clock, cache=NoCache(), new_id=lambda: "c0ffee012345")
     epochs = Epochs(10.0, lambda clients, key: Shape(0.25, 20))
 
-    mine, again = (epochs.enter(clients, Slot("q", "k"), 1) for _ in range(2))
+    entered, reentered = (epochs.enter(clients, Slot("q", "k"), 1) for _ in range(2))
 
-    assert mine.due - now.replace(tzinfo=None) == datetime.timedelta(seconds=0.25)
-    assert (mine.is_new, again.is_new, again.due) == (True, False, mine.due)
+    assert entered.due - at.replace(tzinfo=None) == datetime.timedelta(seconds=0.25)
+    assert (entered.is_new, reentered.is_new, reentered.due) == (True, False, entered.due)
 
 
 def test_nobody_joins_a_batch_of_a_clock_far_ahead(world: World) -> None:
@@ -291,8 +291,8 @@ def test_without_memcached_each_process_makes_its_own_batches(world: World) -> N
 class Liar(NoCache):
     """A memcached that says yes to everything and knows what nobody told it."""
 
-    def __init__(self, told: bytes) -> None:
-        self.told = told
+    def __init__(self, cached: bytes) -> None:
+        self.told = cached
 
     def get(self, key: str) -> bytes | None:
         return self.told
@@ -325,9 +325,9 @@ LIES = [
 
 
 @pytest.mark.parametrize("told", LIES)
-def test_whatever_memcached_says_the_totals_are_exact(world: World, told: bytes) -> None:
+def test_whatever_memcached_says_the_totals_are_exact(world: World, cached: bytes) -> None:
     """D2, D3: nonsense, numbers, epochs of others: only batches differ."""
-    object.__setattr__(world.clients, "cache", Liar(told))
+    object.__setattr__(world.clients, "cache", Liar(cached))
     put(world, "t", "a", "b", "c")
     world.heal(lambda: not packs(), rounds=3)
 

@@ -158,7 +158,7 @@ def test_no_join_gets_more_than_the_largest_batch(world: World) -> None:
 
     with world.context():
         assert sorted(batches("t")) == [10, 20, 20]
-        results = [TALLIES.outcome(each).result for each in accepted]
+        results = [TALLIES.outcome(item).result for item in accepted]
     assert [result.split()[0] for result in results] == labels
 
 
@@ -170,7 +170,7 @@ def test_a_packs_key_tells_its_size_in_kib(world: World) -> None:
 
     mark, larger = Mark("x" * (2_047 - len('{"label":""}'))), Mark("x" * 2_048)
     with world.clients.context():
-        places = [TALLIES.insert(world.clients, "t", each).pack for each in (mark, larger)]
+        places = [TALLIES.insert(world.clients, "t", mark_).pack for mark_ in (mark, larger)]
         alone = transact(
             lambda: TALLIES.insert_in_transaction(
                 world.clients, "t", Mark(mark.label.removesuffix("xx"))

@@ -105,8 +105,8 @@ def searched(
 def writers_of(labels: str, queue: ForkJoin[Mark] = WAITING) -> list[Process]:
     """Return a writer for each label. They are alike, so the first may always begin first."""
     return [
-        inserting(queue, label, follows=before)
-        for label, before in zip(labels, ["", *labels], strict=False)
+        inserting(queue, label, follows=previous)
+        for label, previous in zip(labels, ["", *labels], strict=False)
     ]
 
 
@@ -148,9 +148,9 @@ def check_healed(end: End) -> None:
     assert accepted <= folded(end).keys(), f"{accepted} were accepted, {folded(end)} is folded"
     check_folded(end)
     assert not packs(end)
-    for key, told in end.held.items():
+    for key, value in end.held.items():
         if key.startswith("fork-join:lock:") and key.rpartition(":")[2] in folded_epochs(end):
-            assert int(told) % epochs.ITEM < epochs.OPEN, f"{key} is open"
+            assert int(value) % epochs.ITEM < epochs.OPEN, f"{key} is open"
 
 
 def rows(end: End, kind: str) -> dict[Any, dict[str, Any]]:
@@ -159,8 +159,10 @@ def rows(end: End, kind: str) -> dict[Any, dict[str, Any]]:
 
 def packs(end: End) -> list[tuple[str, list[str]]]:
     """Return what is not folded: its key, and its labels."""
-    found = rows(end, "WorkPack").items()
-    return [(key.id(), [item["label"] for item in json.loads(row["items"])]) for key, row in found]
+    packs_left = rows(end, "WorkPack").items()
+    return [
+        (key.id(), [item["label"] for item in json.loads(row["items"])]) for key, row in packs_left
+    ]
 
 
 def folded(end: End) -> Counter[str]:
@@ -293,10 +295,10 @@ def test_a_request_made_twice_at_once_counts_once(fault: str) -> None:
 
 def talk_ends(fault: str, *, skew_s: float = 0) -> set[str]:
     """Return what becomes of accepted items by the talk's code: fine, lost, doubled."""
-    later = NOON + datetime.timedelta(seconds=skew_s)
+    skewed = NOON + datetime.timedelta(seconds=skew_s)
     writers = [
         Process("a", lambda clients: talk_code.insert(clients, "sum", 1)),
-        Process("b", lambda clients: talk_code.insert(clients, "sum", 10), later),
+        Process("b", lambda clients: talk_code.insert(clients, "sum", 10), skewed),
     ]
     search = Search(writers, talk_code.deliver, fault=fault)
     return {fate for end in search.ends() for fate in talk_fates(end)}
@@ -348,12 +350,12 @@ def test_the_talks_code_doubles_across_half_a_minute() -> None:
 def folded_as_in_the_talk(clients: Any, queue: Any, part: Sequence[PackId], folded: Any) -> None:
     """Read first, then add in a transaction, then delete: what must not be done."""
     keys = [pack_key(pack.text) for pack in part]
-    found = [pack for pack in ndb.get_multi(keys) if pack is not None]
-    items = [item for pack in found for item in queue.read(pack.items)]
+    packs = [pack for pack in ndb.get_multi(keys) if pack is not None]
+    items = [item for pack in packs for item in queue.read(pack.items)]
     if items:
-        batch = Batch(found[0].batch_key, part[0].epoch, NOON)
+        batch = Batch(packs[0].batch_key, part[0].epoch, NOON)
         fork_join_fold.transact(lambda: queue.join(clients, batch, items))
-    for pack in found:
+    for pack in packs:
         pack.key.delete()
 
 

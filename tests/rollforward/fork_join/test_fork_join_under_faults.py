@@ -51,7 +51,7 @@ class InTurn(random.Random):
         self._play = play
         self._turns = itertools.count()
 
-    def randrange(self, start: int, *rest: Any) -> int:  # type: ignore[override]
+    def randrange(self, start: int, *bounds: Any) -> int:  # type: ignore[override]
         return next(self._turns) % start
 
     def getrandbits(self, k: int, /) -> int:
@@ -180,13 +180,13 @@ class UnguardedScenario(InsertScenario):
 
     def begin(self, tag: str) -> None:
         for label in LABELS:
-            known = (f"{tag}{label}",)
-            if self.accepted[known[0]] or self.unknown[known[0]]:
+            labels = (f"{tag}{label}",)
+            if self.accepted[labels[0]] or self.unknown[labels[0]]:
                 continue  # The visitor does not try again: it might count twice.
-            self.unknown.update(known)
+            self.unknown.update(labels)
             self.queue.insert(self.world.clients, tag, Mark(label))
-            self.unknown.subtract(known)
-            self.accepted.update(known)
+            self.unknown.subtract(labels)
+            self.accepted.update(labels)
 
     def check(self, tag: str, fault: str) -> None:
         for label, times in tallied(tag).items():
@@ -324,7 +324,7 @@ class _Undeletable:
 
 
 def _never_swept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fork_join_sweep, "sweep", lambda clients, queue, **rest: SweepResult())
+    monkeypatch.setattr(fork_join_sweep, "sweep", lambda clients, queue, **options: SweepResult())
 
 
 def _no_receipts(monkeypatch: pytest.MonkeyPatch) -> None:

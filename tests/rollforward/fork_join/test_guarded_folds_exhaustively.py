@@ -38,8 +38,8 @@ from tests.rollforward.fork_join.test_fork_join_exhaustively import (
 def heap_guarded(clients: Clients, batch: Batch, items: Sequence[Mark]) -> list[Any]:
     """Return what `heap` would write."""
     key = ndb.Key(Heap, batch.key)
-    [found] = versions.read_versions(clients.datastore, [key])
-    row, version = found or (Heap(key=key), None)
+    [stored] = versions.read_versions(clients.datastore, [key])
+    row, version = stored or (Heap(key=key), None)
     row.labels = sorted([*row.labels, *(item.label for item in items)])
     row.epochs = sorted({*row.epochs, batch.epoch})
     return [(row, version)]

@@ -136,10 +136,10 @@ def test_an_insert_whose_every_look_fails_says_that_it_is_not_known(
     """D6: the commit's reply is lost, then each look for it: `OutcomeUnknownError`, no other."""
     with lost_replies(monkeypatch), pytest.raises(OutcomeUnknownError):
         put(world, "t", "a", idempotency_key="r")
-    (again,) = put(world, "t", "a", idempotency_key="r")
+    (repeated,) = put(world, "t", "a", idempotency_key="r")
     world.settle()
 
-    assert again.is_duplicate
+    assert repeated.is_duplicate
     with world.context():
         assert tallied("t") == Counter("a")
 
@@ -182,14 +182,14 @@ def test_a_commit_that_lands_late_is_folded_without_a_sweep(
         patch.setattr(fork_join_insert, "insert_all", unheard)
         with pytest.raises(OutcomeUnknownError):
             put(world, "t", "a", idempotency_key=idempotency_key)
-    before = world.clock.time_s
+    began_s = world.clock.time_s
     world.clock.sleep(2)
     world.deliver_due()
     with world.context():
         sound(world.clients.datastore, late[0])
     world.settle()
 
-    assert world.clock.time_s - before < 5
+    assert world.clock.time_s - began_s < 5
     with world.context():
         assert tallied("t") == Counter("a")
 

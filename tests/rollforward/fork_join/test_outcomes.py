@@ -91,11 +91,11 @@ def test_each_of_a_pack_that_was_split_gets_its_own_result(world: World) -> None
     with world.clients.context():
         asked = [TALLIES._codec.insertion("t", Mark(label), keep_result=True) for label in labels]
         accepted: list[Any] = insert_group(world.clients, TALLIES._joiners, asked)
-    assert len({each.pack for each in accepted}) == 1
+    assert len({one.pack for one in accepted}) == 1
     world.settle()
 
     with world.context():
-        good, bad, better = (TALLIES.outcome(each) for each in accepted)
+        good, bad, better = (TALLIES.outcome(one) for one in accepted)
     assert good.result.startswith("good is number")
     assert bad.is_parked
     assert better.result.startswith("better is number")
@@ -119,11 +119,11 @@ def test_the_depth_of_a_key_is_what_waits_and_what_is_parked(world: World) -> No
 def tagged(world: World) -> list[tuple[str, str]]:
     """Return what is found under the tag: items, and when their batch was opened."""
     with world.context():
-        found = [(pack.items, pack.key.id()) for pack in packs_tagged("tag").fetch()]
+        tagged = [(pack.items, pack.key.id()) for pack in packs_tagged("tag").fetch()]
         assert [key.id() for key in packs_tagged_under("ta").fetch(keys_only=True)] == [
-            key for _, key in found
+            key for _, key in tagged
         ]
-    return [(items, PackId.parse(key).epoch) for items, key in found]
+    return [(items, PackId.parse(key).epoch) for items, key in tagged]
 
 
 def test_what_is_parked_is_found_under_its_tag_until_it_is_folded(
@@ -182,5 +182,5 @@ def test_what_is_left_of_a_pack_is_found_when_it_was_split(world: World) -> None
     world.settle()
 
     with world.context():
-        left = [json.loads(row.items) for row in unfolded([pack])]
-    assert sorted(left, key=str) == [[{"label": "bad too"}], [{"label": "bad"}]]
+        items = [json.loads(row.items) for row in unfolded([pack])]
+    assert sorted(items, key=str) == [[{"label": "bad too"}], [{"label": "bad"}]]

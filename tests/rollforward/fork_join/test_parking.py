@@ -96,11 +96,11 @@ def test_a_replay_counts_once_however_late_it_comes_again(
         (dead,) = DeadTask.query().fetch()
     world.settle()
     world.clock.sleep(48 * 3600)
-    left = True
-    while left:
+    has_receipts = True
+    while has_receipts:
         world.sweep()
         with world.context():
-            left = bool(WorkReceipt.query().fetch(1, keys_only=True))
+            has_receipts = bool(WorkReceipt.query().fetch(1, keys_only=True))
     with world.clients.context():
         task = world.app.extensions["wiring"].registry.tasks[dead.path]
         task.work(world.clients, task.read(dead.body.encode()))

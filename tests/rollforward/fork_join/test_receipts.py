@@ -24,16 +24,16 @@ from tests.rollforward.fork_join.tally_queue import TALLIES, Mark, put, tallied,
 
 def test_a_request_counts_once_however_often_it_is_made(world: World) -> None:
     """D1: before its batch is folded and after."""
-    (first,) = put(world, "t", "a", idempotency_key="r1")
-    (again,) = put(world, "t", "a", idempotency_key="r1")
+    (original,) = put(world, "t", "a", idempotency_key="r1")
+    (repeated,) = put(world, "t", "a", idempotency_key="r1")
     world.settle()
     (late,) = put(world, "t", "a", idempotency_key="r1")
     world.settle()
 
-    assert not first.is_duplicate
-    assert again.is_duplicate
+    assert not original.is_duplicate
+    assert repeated.is_duplicate
     assert late.is_duplicate
-    assert (again.pack, again.position) == (first.pack, first.position)
+    assert (repeated.pack, repeated.position) == (original.pack, original.position)
     with world.context():
         assert tallied("t") == Counter("a")
 
@@ -61,11 +61,11 @@ def test_one_idempotency_key_for_two_items_of_one_commit_is_an_error_for_the_sec
         )
     world.settle()
 
-    first, other, _, again = answers
+    original, other, _, repeated = answers
     assert isinstance(other, DifferentItemError)
-    assert isinstance(again, Accepted)
-    assert again.is_duplicate
-    assert (again.pack, again.position) == (first.pack, first.position)  # type: ignore[union-attr]
+    assert isinstance(repeated, Accepted)
+    assert repeated.is_duplicate
+    assert (repeated.pack, repeated.position) == (original.pack, original.position)  # type: ignore[union-attr]
     with world.context():
         assert tallied("t") == Counter("ac")
 
@@ -74,17 +74,17 @@ def test_what_was_inserted_before_is_a_duplicate_behind_another_item_of_its_key(
     world: World,
 ) -> None:
     """The other item, which came first in the commit, is the error, and not the repeat."""
-    (before,) = put(world, "t", "a", idempotency_key="r1")
+    (original,) = put(world, "t", "a", idempotency_key="r1")
     with world.clients.context():
-        other, again = TALLIES.insert_each(
+        other, repeated = TALLIES.insert_each(
             world.clients, [("t", Mark("b")), ("t", Mark("a"))], idempotency_keys=["r1", "r1"]
         )
     world.settle()
 
     assert isinstance(other, DifferentItemError)
-    assert isinstance(again, Accepted)
-    assert again.is_duplicate
-    assert (again.pack, again.position) == (before.pack, before.position)
+    assert isinstance(repeated, Accepted)
+    assert repeated.is_duplicate
+    assert (repeated.pack, repeated.position) == (original.pack, original.position)
     with world.context():
         assert tallied("t") == Counter("a")
 
@@ -104,18 +104,20 @@ class Labelled:
 def test_a_request_is_the_same_after_a_field_was_added(services: Services) -> None:
     """D1: a client tries again across a deployment; what it has sent is what it sent before."""
     options: dict[str, Any] = {"queue": "fork-join", "period_s": 1.0}
-    before = ForkJoin("labels", Short, tally, **options)
-    after = ForkJoin("labels", Labelled, tally, **options)
-    world = World(services, fork_joins=[after])
+    old_queue = ForkJoin("labels", Short, tally, **options)
+    new_queue = ForkJoin("labels", Labelled, tally, **options)
+    world = World(services, fork_joins=[new_queue])
     with world.clients.context():
-        before.insert(world.clients, "t", Short("a"), idempotency_key="r")
-        again = after.insert(world.clients, "t", Labelled("a", came_by="mail"), idempotency_key="r")
-        back = before.insert(world.clients, "t", Short("a"), idempotency_key="r")
+        old_queue.insert(world.clients, "t", Short("a"), idempotency_key="r")
+        repeated = new_queue.insert(
+            world.clients, "t", Labelled("a", came_by="mail"), idempotency_key="r"
+        )
+        back = old_queue.insert(world.clients, "t", Short("a"), idempotency_key="r")
         with pytest.raises(DifferentItemError):
-            after.insert(world.clients, "t", Labelled("a", note="more"), idempotency_key="r")
+            new_queue.insert(world.clients, "t", Labelled("a", note="more"), idempotency_key="r")
     world.settle()
 
-    assert again.is_duplicate
+    assert repeated.is_duplicate
     assert back.is_duplicate
     with world.context():
         assert tallied("t") == Counter("a")
@@ -124,12 +126,12 @@ def test_a_request_is_the_same_after_a_field_was_added(services: Services) -> No
 def test_receipts_of_earlier_versions_are_good(world: World) -> None:
     """D1: their digest is of the whole item, defaults and all."""
     queue = ForkJoin("labels", Labelled, tally, queue="fork-join", period_s=1.0)
-    (first,) = put(world, "t", "a", idempotency_key="other")
+    (original,) = put(world, "t", "a", idempotency_key="other")
     with world.clients.context():
-        whole = json.dumps({"label": "a", "note": "", "came_by": ""}, separators=(",", ":"))
-        digest = hashlib.sha256(whole.encode()).hexdigest()[:16]
+        text = json.dumps({"label": "a", "note": "", "came_by": ""}, separators=(",", ":"))
+        digest = hashlib.sha256(text.encode()).hexdigest()[:16]
         key = receipt_key("labels", "t", "r")
-        WorkReceipt(key=key, pack=first.pack, position=0, digest=digest, expires="f2030").put()
+        WorkReceipt(key=key, pack=original.pack, position=0, digest=digest, expires="f2030").put()
 
         assert queue.insert(world.clients, "t", Labelled("a"), idempotency_key="r").is_duplicate
 
@@ -195,8 +197,8 @@ def test_a_key_that_is_used_anew_while_the_sweep_is_at_it_keeps_its_receipt(
         for partition in PARTITIONS:
             EXPIRY.delete_page(world.clients, partition)
 
-    (again,) = put(world, "t", "a", idempotency_key="r1")
-    assert again.is_duplicate
+    (repeated,) = put(world, "t", "a", idempotency_key="r1")
+    assert repeated.is_duplicate
 
 
 def test_results_are_forgotten_after_their_hour(world: World) -> None:
@@ -264,9 +266,9 @@ def test_what_forgets_does_not_pile_up(world: World, monkeypatch: pytest.MonkeyP
 def test_forgetting_nothing_costs_two_queries(world: World) -> None:
     """An idle queue costs next to nothing."""
     with world.context():
-        before = world.clients.meter.cost()
+        cost_before = world.clients.meter.cost()
         assert EXPIRY.sweep(world.clients) == 0
-        cost = world.clients.meter.cost() - before
+        cost = world.clients.meter.cost() - cost_before
 
     assert (cost.round_trips, cost.tasks) == (2, 0)
 

@@ -169,7 +169,7 @@ def test_a_queue_that_cannot_be_swept_stops_no_other(
 ) -> None:
     """D3: and what fails is told all the same."""
 
-    def broken(*args: Any, **rest: Any) -> None:
+    def broken(*args: Any, **options: Any) -> None:
         raise RuntimeError("made by a test")
 
     put(world, "t", "a", queue=AT_ONCE)
@@ -194,8 +194,8 @@ def test_a_sweep_reads_no_packs(world: World) -> None:
     world.engine.reset()
     world.clock.sleep(60)
     with world.context():
-        before = world.clients.meter.cost()
+        cost_before = world.clients.meter.cost()
         assert TALLIES.sweep(world.clients).woken == 2
-        cost = world.clients.meter.cost() - before
+        cost = world.clients.meter.cost() - cost_before
 
     assert (cost.reads, cost.writes, cost.tasks) == (0, 0, 2)

@@ -54,9 +54,9 @@ def test_an_insert_in_a_transaction_is_committed_with_it(world: World) -> None:
 
     def body() -> None:
         MarkTally(id="source", labels=["x"]).put()
-        before = len(tasks(world))
+        task_count = len(tasks(world))
         TALLIES.insert_in_transaction(world.clients, "t", Mark("a"))
-        assert len(tasks(world)) == before
+        assert len(tasks(world)) == task_count
 
     def broken() -> None:
         body()
@@ -122,10 +122,10 @@ def test_a_transaction_that_fails_holds_no_batch_up(world: World) -> None:
     with world.clients.context(), pytest.raises(ValueError, match="changed"):
         transact(broken)
     put(world, "t", "b")
-    before = world.clock.time_s
+    began_s = world.clock.time_s
     world.settle()
 
-    assert world.clock.time_s - before < 1.1
+    assert world.clock.time_s - began_s < 1.1
     with world.context():
         assert tallied("t") == Counter("b")
 
@@ -140,7 +140,7 @@ def test_a_transaction_in_doubt_that_lands_late_is_folded_without_a_sweep(world:
 
     with world.clients.context(), pytest.raises(rpc_errors.Cancelled):
         transact(unheard, sleep=lambda seconds: None)
-    before = world.clock.time_s
+    began_s = world.clock.time_s
     world.clock.sleep(2)
     world.deliver_due()
     with world.context():
@@ -148,7 +148,7 @@ def test_a_transaction_in_doubt_that_lands_late_is_folded_without_a_sweep(world:
     world.settle()
 
     assert len(set(put)) == 1
-    assert world.clock.time_s - before < 5
+    assert world.clock.time_s - began_s < 5
     with world.context():
         assert tallied("t") == Counter("a")
 

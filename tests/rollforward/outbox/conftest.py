@@ -11,7 +11,7 @@ import pytest
 from rollforward.outbox.background import BackgroundRelay
 from rollforward.runtime import Clients
 from tests.infra.world import Services, World
-from tests.rollforward.outbox.gates import Gate, Later
+from tests.rollforward.outbox.gates import Gate, ManualTimer
 from tests.rollforward.outbox.order_tasks import TASKS
 
 
@@ -22,7 +22,7 @@ def world(services: Services) -> World:
 
 
 @pytest.fixture
-def here(world: World) -> Iterator[World]:
+def watched_world(world: World) -> Iterator[World]:
     """The same, in a context that is open and with its calls counted."""
     with world.clients.context(), world.plan.watched():
         yield world
@@ -39,14 +39,14 @@ def gate(world: World) -> Iterator[Gate]:
 
 
 @pytest.fixture
-def later() -> Later:
-    return Later()
+def timer() -> ManualTimer:
+    return ManualTimer()
 
 
 @pytest.fixture
-def behind(world: World, gate: Gate, later: Later) -> Clients:
+def behind(world: World, gate: Gate, timer: ManualTimer) -> Clients:
     """Clients whose relay works after the response, and whose Cloud Tasks is behind a gate."""
-    return replace(world.clients, tasks=gate, relay=BackgroundRelay(schedule=later))  # type: ignore[arg-type]
+    return replace(world.clients, tasks=gate, relay=BackgroundRelay(schedule=timer))  # type: ignore[arg-type]
 
 
 # One bad row
@@ -58,5 +58,5 @@ def missing_queue(world: World) -> Iterator[str]:
     name = f"forgotten-{uuid.uuid4().hex[:8]}"
     yield name
     full = world.engine.place.queue_name(name)
-    if any(each.name == full for each in world.engine.queues.all()):
+    if any(queue.name == full for queue in world.engine.queues.all()):
         world.engine.delete_queue(full)

@@ -33,7 +33,7 @@ class Gate:
 
 
 @dataclass
-class Later:
+class ManualTimer:
     """Seconds that pass when the test says so."""
 
     acts: list[Callable[[], None]] = field(default_factory=list)

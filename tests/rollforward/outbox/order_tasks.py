@@ -97,8 +97,8 @@ def place(clients: Clients, order: str) -> None:
 
 def ran_here(order: str) -> Counter[str]:
     """Return how many tasks ran of each step; asks that all of them saw the order."""
-    first, beyond = ndb.Key(Ran, f"{order}/"), ndb.Key(Ran, f"{order}0")
-    rows = Ran.query(Ran._key > first, Ran._key < beyond).fetch()
+    start, beyond = ndb.Key(Ran, f"{order}/"), ndb.Key(Ran, f"{order}0")
+    rows = Ran.query(Ran._key > start, Ran._key < beyond).fetch()
     assert all(row.saw_order for row in rows), "a task ran before its order could be read"
     return Counter(row.key.id().split("/")[1] for row in rows)
 

@@ -33,8 +33,8 @@ def enqueue(clients: Clients, *steps: str, order: str = "o") -> None:
 
     def body() -> None:
         Order(id=order).put()
-        for what in steps:
-            outbox.enqueue(clients, step, Step(order, what))
+        for step_name in steps:
+            outbox.enqueue(clients, step, Step(order, step_name))
 
     transact(body, sleep=no_pause)
 
@@ -42,10 +42,10 @@ def enqueue(clients: Clients, *steps: str, order: str = "o") -> None:
 def strand(world: World, count: int, **changes: Any) -> None:
     """Store rows that nobody relays, as many processes would leave them."""
     with world.context():
-        now = naive_utc(world.clock.now())
+        at = naive_utc(world.clock.now())
         Order(id="o").put()
         rows = [
-            stranded_row(RowId(uuid.uuid4().hex[:24], now, 0, is_unacked=False), i, changes)
+            stranded_row(RowId(uuid.uuid4().hex[:24], at, 0, is_unacked=False), i, changes)
             for i in range(count)
         ]
         for i in range(0, count, 500):
@@ -60,8 +60,10 @@ def stranded_row(row: RowId, number: int, changes: dict[str, Any]) -> OutboxTask
 
 def sent(world: World, queue: str = "default") -> list[Any]:
     """Return the arguments of the tasks that wait in a queue."""
-    [found] = [each for each in world.engine.queues.all() if each.name.endswith(f"/{queue}")]
-    specs = [messages.Task.FromString(task.spec) for task in found.tasks.values()]
+    [match] = [
+        candidate for candidate in world.engine.queues.all() if candidate.name.endswith(f"/{queue}")
+    ]
+    specs = [messages.Task.FromString(task.spec) for task in match.tasks.values()]
     return [json.loads(spec.http_request.body) for spec in specs]
 
 
@@ -110,9 +112,9 @@ def dead_tasks_of(world: World) -> list[Any]:
 def spend(world: World) -> Any:
     """Sweep; return what it cost."""
     with world.context():
-        before = world.clients.meter.cost()
+        cost_before = world.clients.meter.cost()
         sweep(world.clients)
-        return world.clients.meter.cost() - before
+        return world.clients.meter.cost() - cost_before
 
 
 def deliver_drains(world: World) -> int:

@@ -18,7 +18,7 @@ from rollforward.outbox.background import LINGER_S, MAX_DOUBTFUL_ATTEMPTS, Backg
 from rollforward.runtime import Clients
 from tests.infra.faults.injection import ERROR, REPLY_LOST, UNKNOWN_OUTCOMES
 from tests.infra.world import World, in_threads
-from tests.rollforward.outbox.gates import Gate, Later, finish
+from tests.rollforward.outbox.gates import Gate, ManualTimer, finish
 from tests.rollforward.outbox.order_tasks import Order, Settle, Step, place, settle, step, waiting
 from tests.rollforward.outbox.rows import enqueue, give_up, sent, steps_sent
 
@@ -87,7 +87,7 @@ def test_what_comes_just_behind_a_call_goes_out_together(
 
 
 def test_the_relay_survives_an_error(
-    world: World, gate: Gate, behind: Clients, later: Later
+    world: World, gate: Gate, behind: Clients, timer: ManualTimer
 ) -> None:
     """What one call could not create goes out a second later, and the next call is made at once."""
     gate.errors = [RuntimeError("a bug")]
@@ -99,17 +99,17 @@ def test_the_relay_survives_an_error(
         enqueue(behind, "found")
         finish(behind)
     assert steps_sent(world) == ["found"]
-    later.pass_one()
+    timer.pass_one()
     finish(behind)
 
     assert steps_sent(world) == ["found", "lost"]
     assert waiting(world) == []
-    assert later.acts == []
+    assert timer.acts == []
 
 
 @pytest.mark.parametrize("failures", [1, 3, 9])
 def test_a_call_that_nobody_answered_is_made_again_until_it_is_answered(
-    world: World, gate: Gate, behind: Clients, later: Later, failures: int
+    world: World, gate: Gate, behind: Clients, timer: ManualTimer, failures: int
 ) -> None:
     """B1, B5: however long Cloud Tasks is away, the process itself creates the tasks afterwards."""
     gate.answers = [rpc_errors.ServiceUnavailable("away")] * failures
@@ -121,16 +121,16 @@ def test_a_call_that_nobody_answered_is_made_again_until_it_is_answered(
     for second in range(30):
         finish(behind)
         made_at += [second] * (len(gate.sizes) - len(made_at))
-        later.pass_one()
+        timer.pass_one()
 
     assert made_at == [0, 1, 3, 6, 9, 12, 15, 18, 21, 24][: failures + 1]
     assert steps_sent(world) == ["pack"]
     assert waiting(world) == []
-    assert later.acts == []
+    assert timer.acts == []
 
 
 def test_a_queue_that_does_not_answer_is_asked_by_one_call_however_many_rows_wait(
-    world: World, gate: Gate, behind: Clients, later: Later
+    world: World, gate: Gate, behind: Clients, timer: ManualTimer
 ) -> None:
     """An outage is not met by a storm of calls; after its end all rows go out in one second."""
     gate.answers = [rpc_errors.ServiceUnavailable("away")] * 2
@@ -144,7 +144,7 @@ def test_a_queue_that_does_not_answer_is_asked_by_one_call_however_many_rows_wai
         finish(behind)
         sizes.append(gate.sizes.copy())
         gate.sizes.clear()
-        later.pass_one()
+        timer.pass_one()
 
     assert sizes == [[100], [100], [], [100, 100, 50]]
     assert steps_sent(world) == sorted(steps)
@@ -152,7 +152,7 @@ def test_a_queue_that_does_not_answer_is_asked_by_one_call_however_many_rows_wai
 
 
 def test_a_queue_that_does_not_answer_holds_up_no_other(
-    world: World, gate: Gate, behind: Clients, later: Later
+    world: World, gate: Gate, behind: Clients, timer: ManualTimer
 ) -> None:
     """B7: rows of another queue behind a call that is not answered go out at once."""
     gate.answers = [rpc_errors.ServiceUnavailable("away")]
@@ -160,25 +160,25 @@ def test_a_queue_that_does_not_answer_holds_up_no_other(
     steps = [f"s{i}" for i in range(150)]
 
     def body() -> None:
-        for what in steps:
-            outbox.enqueue(behind, step, Step("o", what))
+        for step_name in steps:
+            outbox.enqueue(behind, step, Step("o", step_name))
         outbox.enqueue(behind, settle, Settle("o", "row"))
 
     with world.context():
         transact(body)
     finish(behind)
-    others = sent(world, "fan-out")
-    before = steps_sent(world)
-    later.pass_one()
+    fan_out = sent(world, "fan-out")
+    sent_before = steps_sent(world)
+    timer.pass_one()
     finish(behind)
 
-    assert others == [{"order": "o", "row": "row"}]
-    assert before == []
+    assert fan_out == [{"order": "o", "row": "row"}]
+    assert sent_before == []
     assert steps_sent(world) == sorted(steps)
 
 
 def test_rows_that_a_bug_keeps_from_their_tasks_are_left_to_the_sweep(
-    world: World, gate: Gate, behind: Clients, later: Later
+    world: World, gate: Gate, behind: Clients, timer: ManualTimer
 ) -> None:
     """A process retries a bug a few times, and keeps nothing in memory for it."""
     gate.errors = [RuntimeError("a bug")] * MAX_DOUBTFUL_ATTEMPTS
@@ -188,15 +188,15 @@ def test_rows_that_a_bug_keeps_from_their_tasks_are_left_to_the_sweep(
         enqueue(behind, "pack")
     for _ in range(30):
         finish(behind)
-        later.pass_one()
+        timer.pass_one()
 
     assert gate.sizes == [1] * MAX_DOUBTFUL_ATTEMPTS
-    assert later.acts == []
+    assert timer.acts == []
     assert len(waiting(world)) == 1
 
 
 def test_what_is_refused_is_not_asked_for_again_at_once(
-    world: World, gate: Gate, behind: Clients, later: Later
+    world: World, gate: Gate, behind: Clients, timer: ManualTimer
 ) -> None:
     """B7: a queue that is missing comes with the next minutes, if at all."""
     gate.answers = [rpc_errors.NotFound("no such queue")]
@@ -206,13 +206,13 @@ def test_what_is_refused_is_not_asked_for_again_at_once(
         enqueue(behind, "pack")
     finish(behind)
 
-    assert later.acts == []
+    assert timer.acts == []
     assert len(waiting(world)) == 1
 
 
 @pytest.mark.parametrize("code", UNKNOWN_OUTCOMES, ids=lambda code: code.name)
 def test_a_process_finds_out_what_it_does_not_know(
-    world: World, gate: Gate, behind: Clients, later: Later, code: grpc.StatusCode
+    world: World, gate: Gate, behind: Clients, timer: ManualTimer, code: grpc.StatusCode
 ) -> None:
     """B1, B5: committed although the caller was told an error: the process relays by itself."""
     gate.is_open.set()
@@ -223,11 +223,11 @@ def test_a_process_finds_out_what_it_does_not_know(
 
     assert steps_sent(world) == ["pack"]
     assert waiting(world) == []
-    assert later.acts == []
+    assert timer.acts == []
 
 
 def test_a_commit_that_lands_late_is_found(
-    world: World, gate: Gate, behind: Clients, later: Later
+    world: World, gate: Gate, behind: Clients, timer: ManualTimer
 ) -> None:
     """B1, B5: the first look finds nothing, and one some seconds later does."""
     gate.is_open.set()
@@ -240,7 +240,7 @@ def test_a_commit_that_lands_late_is_found(
         Order(id="o").put()
         errand.row.put()
     for _ in range(2):
-        later.pass_one()
+        timer.pass_one()
         finish(behind)
 
     assert looked == 0
@@ -249,7 +249,7 @@ def test_a_commit_that_lands_late_is_found(
 
 
 def test_a_look_that_fails_is_made_again(
-    world: World, gate: Gate, behind: Clients, later: Later
+    world: World, gate: Gate, behind: Clients, timer: ManualTimer
 ) -> None:
     """B1, B5: Datastore is away a little longer than the transaction tried."""
     gate.is_open.set()
@@ -266,17 +266,17 @@ def test_a_look_that_fails_is_made_again(
     with world.context():
         give_up(world, behind, REPLY_LOST)
         finish(behind)
-    found = steps_sent(world)
+    steps = steps_sent(world)
     away.clear()
-    later.pass_one()
+    timer.pass_one()
     finish(behind)
 
-    assert found == []
+    assert steps == []
     assert steps_sent(world) == ["pack"]
 
 
 def test_what_was_never_committed_is_looked_for_a_few_times(
-    world: World, gate: Gate, behind: Clients, later: Later
+    world: World, gate: Gate, behind: Clients, timer: ManualTimer
 ) -> None:
     """B2: nothing is created, and the process does not look for ever."""
     gate.is_open.set()
@@ -287,12 +287,12 @@ def test_what_was_never_committed_is_looked_for_a_few_times(
     looked_before = len(world.plan.calls)
     for _ in range(12):
         with world.plan.watched():
-            later.pass_one()
+            timer.pass_one()
             finish(behind)
 
     assert world.plan.calls[looked_before:] == ["Lookup"] * (MAX_DOUBTFUL_ATTEMPTS - 1)
     assert sent(world) == []
-    assert later.acts == []
+    assert timer.acts == []
 
 
 @pytest.mark.parametrize("error", [ValueError("a bug"), rpc_errors.Aborted("a race")])
@@ -315,18 +315,18 @@ def place_and_raise(clients: Clients, error: Exception) -> None:
 
 def test_a_timer_acts_on_another_thread_and_holds_no_process_up() -> None:
     """What is to be tried again is tried, unless the process ends before."""
-    told: list[tuple[bool, bool]] = []
+    threads: list[tuple[bool, bool]] = []
     done = threading.Event()
 
     def act() -> None:
-        here = threading.current_thread()
-        told.append((here.daemon, here is threading.main_thread()))
+        thread = threading.current_thread()
+        threads.append((thread.daemon, thread is threading.main_thread()))
         done.set()
 
     by_timer(0, act)
 
     assert done.wait(20)
-    assert told == [(True, False)]
+    assert threads == [(True, False)]
 
 
 def test_a_process_that_ends_leaves_what_nobody_answered_for_to_the_sweep(
@@ -374,7 +374,7 @@ def test_the_relay_keeps_no_more_than_it_may(
 
 
 def test_what_is_to_be_tried_again_counts_as_kept(
-    world: World, gate: Gate, behind: Clients, later: Later, monkeypatch: pytest.MonkeyPatch
+    world: World, gate: Gate, behind: Clients, timer: ManualTimer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """B1: while Cloud Tasks is away, a process keeps no more rows in memory than it may."""
     monkeypatch.setattr(background, "MAX_WAITING", 3)
@@ -386,7 +386,7 @@ def test_what_is_to_be_tried_again_counts_as_kept(
         finish(behind)
         enqueue(behind, "s2", "s3", order="two")
         finish(behind)
-    later.pass_one()
+    timer.pass_one()
     finish(behind)
 
     assert steps_sent(world) == ["s0", "s1", "s2"]

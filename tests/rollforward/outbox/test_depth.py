@@ -24,12 +24,12 @@ def test_the_depth_tells_how_much_waits_and_for_how_long(world: World) -> None:
         busy = outbox.depth(world.clients)
         sweep(world.clients)
         world.clock.sleep(60)
-        after = outbox.depth(world.clients)
+        depth_after = outbox.depth(world.clients)
 
     assert idle == outbox.Depth(0, False, oldest_s=0, oldest_unacked_s=0, relayed_per_s=0)
     assert (busy.waiting, busy.is_truncated, busy.oldest_s) == (5, False, pytest.approx(90, abs=1))
-    assert (after.waiting, after.oldest_s) == (2, pytest.approx(60, abs=1))
-    assert after.relayed_per_s == (3 / 60 if world.services.memcached else 0)
+    assert (depth_after.waiting, depth_after.oldest_s) == (2, pytest.approx(60, abs=1))
+    assert depth_after.relayed_per_s == (3 / 60 if world.services.memcached else 0)
 
 
 def test_unacked_rows_have_an_age_of_their_own(world: World) -> None:

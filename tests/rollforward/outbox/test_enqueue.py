@@ -50,12 +50,19 @@ def test_what_a_transaction_enqueues_is_delivered_and_its_rows_go(world: World) 
     assert waiting(world) == []
 
 
-def test_the_task_is_created_after_the_commit_and_the_row_deleted_after_that(here: World) -> None:
+def test_the_task_is_created_after_the_commit_and_the_row_deleted_after_that(
+    watched_world: World,
+) -> None:
     """B3, B4: one commit, one call for all tasks, one commit that deletes the rows."""
-    enqueue(here.clients, "pack", "print")
+    enqueue(watched_world.clients, "pack", "print")
 
-    assert here.plan.calls[:4] == ["BeginTransaction", "Commit", "BatchCreateTasks", "Commit"]
-    assert steps_sent(here) == ["pack", "print"]
+    assert watched_world.plan.calls[:4] == [
+        "BeginTransaction",
+        "Commit",
+        "BatchCreateTasks",
+        "Commit",
+    ]
+    assert steps_sent(watched_world) == ["pack", "print"]
     assert rows_here() == []
 
 
@@ -70,8 +77,10 @@ def test_a_task_of_the_outbox_is_the_task_that_enqueue_creates(world: World) -> 
             )
         )
 
-    [found] = [each for each in world.engine.queues.all() if each.name.endswith("/default")]
-    direct, relayed = [messages.Task.FromString(task.spec) for task in found.tasks.values()]
+    [queue] = [
+        candidate for candidate in world.engine.queues.all() if candidate.name.endswith("/default")
+    ]
+    direct, relayed = [messages.Task.FromString(task.spec) for task in queue.tasks.values()]
     assert relayed.http_request == direct.http_request
     assert relayed.schedule_time == direct.schedule_time
     assert relayed.name.endswith(hashed_name(step.path, "in a transaction"))
@@ -89,14 +98,16 @@ def test_a_name_that_exists_is_an_answer(world: World) -> None:
 
 
 @one_emulator
-def test_enqueue_outside_of_a_transaction_is_refused(here: World) -> None:
+def test_enqueue_outside_of_a_transaction_is_refused(watched_world: World) -> None:
     """It would be a task without its data: the caller learns of it at once."""
     with pytest.raises(NoTransactionError):
-        outbox.enqueue(here.clients, step, Step("o", "pack"))
+        outbox.enqueue(watched_world.clients, step, Step("o", "pack"))
     with pytest.raises(NoTransactionError):
-        outbox.enqueue_with_ack(here.clients, settle, lambda row: Settle("o", row), tag="t")
+        outbox.enqueue_with_ack(
+            watched_world.clients, settle, lambda row: Settle("o", row), tag="t"
+        )
 
-    assert here.plan.calls == []
+    assert watched_world.plan.calls == []
 
 
 @one_emulator
@@ -109,18 +120,20 @@ def test_enqueue_outside_of_a_transaction_is_refused(here: World) -> None:
     ],
     ids=["type", "class", "size"],
 )
-def test_bad_arguments_stop_the_transaction(here: World, args: Any, error: type[Exception]) -> None:
+def test_bad_arguments_stop_the_transaction(
+    watched_world: World, args: Any, error: type[Exception]
+) -> None:
     """B2: what no delivery could read is refused in the body: neither data nor tasks are there."""
 
     def body() -> None:
         Order(id="o").put()
-        outbox.enqueue(here.clients, step, Step("o", "pack"))
-        outbox.enqueue(here.clients, step, args)
+        outbox.enqueue(watched_world.clients, step, Step("o", "pack"))
+        outbox.enqueue(watched_world.clients, step, args)
 
     with pytest.raises(error):
         transact(body)
 
-    assert (Order.get_by_id("o"), rows_here(), sent(here)) == (None, [], [])
+    assert (Order.get_by_id("o"), rows_here(), sent(watched_world)) == (None, [], [])
 
 
 @pytest.mark.parametrize(
@@ -145,32 +158,34 @@ def test_what_an_aborted_transaction_enqueued_is_never_delivered(
     assert waiting(world) == []
 
 
-def test_tasks_of_a_try_that_was_not_committed_are_not_delivered(here: World) -> None:
+def test_tasks_of_a_try_that_was_not_committed_are_not_delivered(watched_world: World) -> None:
     """B2: the first commit fails, and the second run decides otherwise."""
-    break_call(here, "Commit", ERROR)
+    break_call(watched_world, "Commit", ERROR)
     steps = iter(["pack", "print"])
 
-    transact(lambda: outbox.enqueue(here.clients, step, Step("o", next(steps))), sleep=no_pause)
+    transact(
+        lambda: outbox.enqueue(watched_world.clients, step, Step("o", next(steps))), sleep=no_pause
+    )
 
-    assert here.plan.fired
-    assert steps_sent(here) == ["print"]
+    assert watched_world.plan.fired
+    assert steps_sent(watched_world) == ["print"]
 
 
 # Bodies that run again
 
 
-def test_a_body_that_runs_again_writes_the_same_rows(here: World) -> None:
+def test_a_body_that_runs_again_writes_the_same_rows(watched_world: World) -> None:
     """B6: the answer to the first commit is lost; the rows of both runs are the same."""
-    break_call(here, "Commit", REPLY_LOST)
+    break_call(watched_world, "Commit", REPLY_LOST)
     runs: list[set[str]] = []
 
     def body() -> None:
-        place(dying(here), "o")
+        place(dying(watched_world), "o")
         runs.append({row.key.id() for row in current_rows()})
 
     transact(body, sleep=no_pause)
 
-    assert here.plan.fired
+    assert watched_world.plan.fired
     assert len(runs) == 2
     assert runs[0] == runs[1] == {row.key.id() for row in rows_here()}
     assert len(runs[0]) == len(STEPS)
@@ -183,41 +198,41 @@ def current_rows() -> list[OutboxTask]:
     return rows
 
 
-def test_rows_in_doubt_are_relayed_at_once(here: World) -> None:
+def test_rows_in_doubt_are_relayed_at_once(watched_world: World) -> None:
     """B1: the second run finds its proof and enqueues nothing; nobody waits for the sweep."""
-    break_call(here, "Commit", REPLY_LOST)
+    break_call(watched_world, "Commit", REPLY_LOST)
 
     def body() -> None:
         if Order.get_by_id("o") is None:
             Order(id="o").put()
-            outbox.enqueue(here.clients, step, Step("o", "pack"))
+            outbox.enqueue(watched_world.clients, step, Step("o", "pack"))
 
     transact(body, sleep=no_pause)
 
-    assert here.plan.fired
-    assert steps_sent(here) == ["pack"]
+    assert watched_world.plan.fired
+    assert steps_sent(watched_world) == ["pack"]
     assert rows_here() == []
 
 
 def test_rows_of_a_try_in_doubt_are_relayed_at_once_although_the_last_one_failed(
-    here: World,
+    watched_world: World,
 ) -> None:
     """B1: the first try was committed without a reply; the second one, of another mind, was not."""
-    break_call(here, "Commit", REPLY_LOST)
+    break_call(watched_world, "Commit", REPLY_LOST)
     steps = iter(["pack", "send"])
 
     def body() -> None:
-        what = next(steps)
-        Order(id=what).put()
-        outbox.enqueue(here.clients, step, Step("o", what))
-        if what == "send":
+        step_name = next(steps)
+        Order(id=step_name).put()
+        outbox.enqueue(watched_world.clients, step, Step("o", step_name))
+        if step_name == "send":
             raise rpc_errors.Aborted("made by a test")
 
     with pytest.raises(rpc_errors.ServiceUnavailable):
         transact(body, attempts=2, sleep=no_pause)
 
-    assert here.plan.fired
-    assert steps_sent(here) == ["pack"]
+    assert watched_world.plan.fired
+    assert steps_sent(watched_world) == ["pack"]
     assert rows_here() == []
 
 
@@ -232,60 +247,62 @@ ASKED = {
 @one_emulator
 @pytest.mark.parametrize("differs_in", ASKED)
 def test_a_second_run_that_asks_for_another_task_overwrites_no_row(
-    here: World, differs_in: str
+    watched_world: World, differs_in: str
 ) -> None:
     """B1: a row's key holds all that is asked for: name, queue and path, beside the arguments."""
-    break_call(here, "Commit", REPLY_LOST)
+    break_call(watched_world, "Commit", REPLY_LOST)
     asked = iter(ASKED[differs_in])
 
     def body() -> None:
         Order(id="o").put()
         task, name = next(asked)
-        outbox.enqueue(dying(here), task, Step("o", "pack"), name=name)
+        outbox.enqueue(dying(watched_world), task, Step("o", "pack"), name=name)
 
     transact(body, sleep=no_pause)
 
-    assert here.plan.fired
-    found = {(row.path, row.queue, row.name) for row in rows_here()}
-    assert len(rows_here()) == len(found) == (1 if differs_in == "nothing" else 2)
+    assert watched_world.plan.fired
+    rows = {(row.path, row.queue, row.name) for row in rows_here()}
+    assert len(rows_here()) == len(rows) == (1 if differs_in == "nothing" else 2)
 
 
 @one_emulator
-def test_a_second_run_that_asks_under_another_tag_overwrites_no_row(here: World) -> None:
+def test_a_second_run_that_asks_under_another_tag_overwrites_no_row(watched_world: World) -> None:
     """B1: whoever waits for the first tag finds its row still."""
-    break_call(here, "Commit", REPLY_LOST)
+    break_call(watched_world, "Commit", REPLY_LOST)
     tags = iter(["one", "two"])
 
     def body() -> None:
         Order(id="o").put()
         tag = next(tags)
-        outbox.enqueue_with_ack(dying(here), settle, lambda row: Settle("o", row), tag=tag)
+        outbox.enqueue_with_ack(dying(watched_world), settle, lambda row: Settle("o", row), tag=tag)
 
     transact(body, sleep=no_pause)
 
-    assert here.plan.fired
+    assert watched_world.plan.fired
     assert sorted(row.tag for row in rows_here()) == ["one", "two"]
 
 
 @pytest.mark.parametrize("is_unacked", [False, True])
-def test_a_second_run_takes_nothing_from_the_first(here: World, is_unacked: bool) -> None:
+def test_a_second_run_takes_nothing_from_the_first(watched_world: World, is_unacked: bool) -> None:
     """B1: both tries are committed, each with a task of its own: both are delivered.
 
     The first answer is lost, somebody else writes, and the second run sees another world.
     """
-    break_call(here, "Commit", REPLY_LOST)
+    break_call(watched_world, "Commit", REPLY_LOST)
     orders = iter(["one", "two"])
 
     def body() -> None:
         order = next(orders)
         Order(id=order).put()
         if is_unacked:
-            outbox.enqueue_with_ack(here.clients, settle, lambda row: Settle(order, row), tag="t")
+            outbox.enqueue_with_ack(
+                watched_world.clients, settle, lambda row: Settle(order, row), tag="t"
+            )
         else:
-            outbox.enqueue(here.clients, step, Step(order, "pack"))
+            outbox.enqueue(watched_world.clients, step, Step(order, "pack"))
 
     transact(body, sleep=no_pause)
 
-    assert here.plan.fired
-    found = sent(here, "fan-out" if is_unacked else "default")
-    assert sorted(args["order"] for args in found) == ["one", "two"]
+    assert watched_world.plan.fired
+    messages = sent(watched_world, "fan-out" if is_unacked else "default")
+    assert sorted(args["order"] for args in messages) == ["one", "two"]

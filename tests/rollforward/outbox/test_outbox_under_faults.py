@@ -187,11 +187,13 @@ def _created_in_the_body(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _never_swept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rollforward.outbox.pattern.sweep", lambda clients, **how: SweepResult())
+    monkeypatch.setattr(
+        "rollforward.outbox.pattern.sweep", lambda clients, **options: SweepResult()
+    )
 
 
 def _names_of_the_moment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(relays, "_task_name", lambda row, now: row.name or secrets.token_hex(20))
+    monkeypatch.setattr(relays, "_task_name", lambda row, at: row.name or secrets.token_hex(20))
 
 
 @pytest.mark.parametrize(

@@ -33,8 +33,8 @@ from tests.rollforward.outbox.rows import (
 def enqueue_one_bad(world: World, queue: str) -> None:
     def body() -> None:
         Order(id="o").put()
-        for what, task in [("a", step), ("bad", replace(step, queue=queue)), ("b", step)]:
-            outbox.enqueue(world.clients, task, Step("o", what))
+        for step_name, task in [("a", step), ("bad", replace(step, queue=queue)), ("b", step)]:
+            outbox.enqueue(world.clients, task, Step("o", step_name))
 
     with world.context():
         transact(body)
@@ -112,14 +112,14 @@ def test_an_unacked_row_stays_when_its_task_is_dead_lettered(
         world.clock.sleep(60)
         world.sweep("/cron/outbox/sweep")
     [dead] = dead_tasks_of(world)
-    left = len(waiting(world))
+    waiting_rows = len(waiting(world))
     make_queue(world, missing_queue)
 
     with world.context():
         replay_task({}).enqueue(world.clients, Replay(dead.key.id()))
     world.settle()
 
-    assert left == 1
+    assert waiting_rows == 1
     assert ran(world, "o") == Counter(["settle"])
     assert waiting(world) == []
     assert [dead.resolved for dead in dead_tasks_of(world)] == [True]
@@ -186,12 +186,12 @@ def test_a_row_with_an_odd_key_stops_no_other_and_is_delivered(
 
     with world.context():
         sweep(world.clients)
-        told = outbox.depth(world.clients)
+        depth = outbox.depth(world.clients)
     deliver_drains(world)
 
     assert steps_sent(world) == sorted(["odd", *[f"s{i}" for i in range(many)]])
     assert waiting(world) == []
-    assert told.is_truncated is False
+    assert depth.is_truncated is False
 
 
 def test_a_row_with_an_odd_key_is_shown_while_it_waits(world: World) -> None:

@@ -31,7 +31,7 @@ from tests.rollforward.outbox.rows import away, give_up, steps_sent, strand
 @pytest.mark.parametrize("kind", [ERROR, REPLY_LOST])
 @pytest.mark.parametrize("call", ["BatchCreateTasks", "Commit"])
 def test_a_relay_that_fails_is_none_of_the_callers_business(
-    here: World, call: str, kind: str
+    watched_world: World, call: str, kind: str
 ) -> None:
     """B1: the transaction is committed, so nothing is raised and the body does not run again."""
     runs: list[int] = []
@@ -39,15 +39,15 @@ def test_a_relay_that_fails_is_none_of_the_callers_business(
     def body() -> None:
         runs.append(1)
         Order(id="o").put()
-        outbox.enqueue(here.clients, step, Step("o", "pack"))
-        outbox.enqueue(here.clients, step, Step("o", "print"))
-        break_call(here, "-", kind)
-        here.plan.at = {"BatchCreateTasks": 1, "Commit": 2}[call]
+        outbox.enqueue(watched_world.clients, step, Step("o", "pack"))
+        outbox.enqueue(watched_world.clients, step, Step("o", "print"))
+        break_call(watched_world, "-", kind)
+        watched_world.plan.at = {"BatchCreateTasks": 1, "Commit": 2}[call]
 
     transact(body)
 
-    assert here.plan.fired
-    assert call in here.plan.fired
+    assert watched_world.plan.fired
+    assert call in watched_world.plan.fired
     assert len(runs) == 1
     assert Order.get_by_id("o") is not None
 
@@ -63,13 +63,13 @@ def test_a_commit_stands_while_cloud_tasks_is_away(world: World) -> None:
 
     with world.context():
         transact(body)
-    left = len(waiting(world))
+    waiting_rows = len(waiting(world))
     world.clock.sleep(60)
     world.sweep()
     world.settle()
 
     assert len(runs) == 1
-    assert left == len(STEPS)
+    assert waiting_rows == len(STEPS)
     assert ran(world, "o") == Counter(STEPS)
 
 
@@ -80,12 +80,12 @@ def test_a_row_goes_only_when_its_task_is_known_to_exist(world: World) -> None:
     world.plan.kind, world.plan.at = REPLY_LOST, 0
 
     with world.clients.context(), world.plan.watched():
-        first = relay(world.clients, rows)
-        left = len(rows_here())
+        result = relay(world.clients, rows)
+        row_count = len(rows_here())
         second = relay(world.clients, rows)
 
     assert world.plan.fired == "reply-lost at call 0 (CreateTask)"
-    assert (first.created, left) == (0, 1)
+    assert (result.created, row_count) == (0, 1)
     assert (second.created, waiting(world)) == (1, [])
     assert steps_sent(world) == ["s0"]
 
@@ -93,9 +93,9 @@ def test_a_row_goes_only_when_its_task_is_known_to_exist(world: World) -> None:
 # The relay after the response
 
 
-def test_a_script_finds_out_at_once(here: World) -> None:
+def test_a_script_finds_out_at_once(watched_world: World) -> None:
     """B1: without a thread behind it the look is made before the caller goes on."""
-    give_up(here, here.clients, REPLY_LOST)
+    give_up(watched_world, watched_world.clients, REPLY_LOST)
 
-    assert steps_sent(here) == ["pack"]
+    assert steps_sent(watched_world) == ["pack"]
     assert rows_here() == []

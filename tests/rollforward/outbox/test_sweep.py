@@ -84,10 +84,10 @@ def test_many_stranded_rows_are_walked_by_partition(world: World) -> None:
 
     with world.context():
         swept = sweep(world.clients)
-        left = {row.key.id()[0] for row in rows_here()}
+        partitions = {row.key.id()[0] for row in rows_here()}
     deliver_drains(world)
 
-    assert (swept.created, swept.partitions) == (100, len(left))
+    assert (swept.created, swept.partitions) == (100, len(partitions))
     assert len(sent(world)) == 300
     assert waiting(world) == []
     with world.context():
@@ -97,9 +97,9 @@ def test_many_stranded_rows_are_walked_by_partition(world: World) -> None:
 def test_one_partition_with_more_than_a_sweep_sees_gets_a_walk(world: World) -> None:
     """B5: behind the first hundred rows of a partition there may be more that are due."""
     with world.context():
-        now = naive_utc(world.clock.now())
+        at = naive_utc(world.clock.now())
         Order(id="o").put()
-        ids = [RowId("a" * 24, now, number, is_unacked=False) for number in range(150)]
+        ids = [RowId("a" * 24, at, number, is_unacked=False) for number in range(150)]
         ndb.put_multi([stranded_row(id_, number, {}) for number, id_ in enumerate(ids)])
     world.clock.sleep(60)
 
@@ -117,18 +117,18 @@ def test_a_partition_with_more_than_a_task_drains_is_walked_in_several(
     """B5: of three rows a task, also of unacked ones, which stay; the last task gives it back."""
     monkeypatch.setattr(SWEEP, "MAX_PER_DRAIN", 3)
     with world.context():
-        now = naive_utc(world.clock.now())
+        at = naive_utc(world.clock.now())
         Order(id="o").put()
-        ids = [RowId("a" * 24, now, number, is_unacked=True) for number in range(8)]
+        ids = [RowId("a" * 24, at, number, is_unacked=True) for number in range(8)]
         ndb.put_multi([stranded_row(id_, number, {}) for number, id_ in enumerate(ids)])
     world.clock.sleep(60)
 
     with world.context():
         drain.work(world.clients, Drain("a", "walk"))
         by_the_first = len(sent(world))
-    others = deliver_drains(world)
+    drained = deliver_drains(world)
 
-    assert (by_the_first, others) == (3, 2)
+    assert (by_the_first, drained) == (3, 2)
     assert len(sent(world)) == 8
     with world.context():
         assert lease_key("a").get() is None
@@ -139,14 +139,14 @@ def test_the_oldest_rows_come_first(world: World) -> None:
     with world.context():
         Order(id="o").put()
         for partition, count in (("f", 60), ("0", 100)):
-            now = naive_utc(world.clock.now())
-            ids = [RowId(partition * 24, now, number, is_unacked=False) for number in range(count)]
+            at = naive_utc(world.clock.now())
+            ids = [RowId(partition * 24, at, number, is_unacked=False) for number in range(count)]
             ndb.put_multi([stranded_row(id_, number, {}) for number, id_ in enumerate(ids)])
             world.clock.sleep(30)
         sweep(world.clients)
 
-        left = Counter(row.key.id()[0] for row in rows_here())
-    assert left == {"0": 60}
+        per_partition = Counter(row.key.id()[0] for row in rows_here())
+    assert per_partition == {"0": 60}
 
 
 def test_two_walks_do_not_do_the_same_work(world: World) -> None:
@@ -303,24 +303,27 @@ def test_a_queue_that_stands_still_does_not_stop_the_sweep(world: World) -> None
 def test_what_a_round_could_not_hand_over_is_due_in_the_next_one(world: World) -> None:
     """B5: walks that an earlier round asked for may be past these rows already."""
     with world.context():
-        now = naive_utc(world.clock.now())
+        at = naive_utc(world.clock.now())
         Order(id="o").put()
-        ids = [RowId(f"{i % 16:x}{i:023x}", now, 0, is_unacked=True).text for i in range(250)]
-        made = {"path": settle.path, "queue": settle.queue, "tag": "t"}
+        ids = [RowId(f"{i % 16:x}{i:023x}", at, 0, is_unacked=True).text for i in range(250)]
+        values = {"path": settle.path, "queue": settle.queue, "tag": "t"}
         ndb.put_multi(
-            [OutboxTask(id=id_, body=json.dumps({"order": "o", "row": id_}), **made) for id_ in ids]
+            [
+                OutboxTask(id=id_, body=json.dumps({"order": "o", "row": id_}), **values)
+                for id_ in ids
+            ]
         )
         world.clock.sleep(720)
         ndb.put_multi([_lease(world.clients, Drain(p, "early"), 600) for p in PARTITIONS])
 
-    left = []
+    leases = []
     for _ in range(3):
         world.sweep()
         deliver_all(world, "fan-out")
-        left.append(len(waiting(world)))
+        leases.append(len(waiting(world)))
         world.clock.sleep(60)
 
-    assert left == [150, 50, 0]
+    assert leases == [150, 50, 0]
 
 
 def deliver_all(world: World, queue: str) -> None:
@@ -362,8 +365,8 @@ def test_young_rows_behind_old_ones_get_no_walk(world: World) -> None:
         Order(id="o").put()
         for count in (40, 80):
             world.clock.sleep(10)
-            now = naive_utc(world.clock.now())
-            ids = [RowId("a" * 24, now, number, is_unacked=False) for number in range(count)]
+            at = naive_utc(world.clock.now())
+            ids = [RowId("a" * 24, at, number, is_unacked=False) for number in range(count)]
             ndb.put_multi([stranded_row(id_, number, {}) for number, id_ in enumerate(ids)])
         world.clock.sleep(10)
 

@@ -42,11 +42,11 @@ SWEEP = "/cron/outbox/sweep"
     ids=["naive", "far"],
 )
 def test_an_unacked_row_for_a_time_that_cannot_be_meant_is_refused(
-    here: World, at: datetime.datetime
+    watched_world: World, at: datetime.datetime
 ) -> None:
     """Beyond 30 days Cloud Tasks takes no task: whoever holds one learns of it at once."""
     with pytest.raises(BadArgumentsError):
-        transact(lambda: enqueue_unacked_until(here.clients, at))
+        transact(lambda: enqueue_unacked_until(watched_world.clients, at))
 
     assert rows_here() == []
 
@@ -58,12 +58,12 @@ def test_an_unacked_row_waits_for_its_task_and_goes_with_its_effect(world: World
     """The row can be found by its tag until the commit that does the work."""
     with world.context():
         transact(lambda: enqueue_unacked(world.clients))
-        before = [row.key.id() for row in rows_of_tag("settle/o").fetch()]
+        rows_before = [row.key.id() for row in rows_of_tag("settle/o").fetch()]
         within = rows_of_tags("settle/").fetch()
         elsewhere = rows_of_tags("other/").fetch()
     world.settle()
 
-    assert len(before) == len(within) == 1
+    assert len(rows_before) == len(within) == 1
     assert elsewhere == []
     assert sent(world, "fan-out") == []
     assert ran(world, "o") == Counter(["settle"])
@@ -183,17 +183,17 @@ def test_an_unacked_row_is_woken_once_and_not_before_its_time(
     if is_purged:
         world.engine.purge_queue(world.engine.place.queue_name("fan-out"))
 
-    found = []
+    rows = []
     for _ in range(24):
         world.clock.sleep(60)
         world.sweep(SWEEP)
-        found.append(len(sent(world, "fan-out")))
+        rows.append(len(sent(world, "fan-out")))
     for _ in range(20):
         world.clock.sleep(60)
         world.sweep(SWEEP)
         world.deliver_due()
 
-    assert set(found) == {0 if is_purged else 1}
+    assert set(rows) == {0 if is_purged else 1}
     assert ran(world, "o") == Counter(["settle"])
     assert waiting(world) == []
 
@@ -206,10 +206,10 @@ def test_an_unacked_row_that_has_its_task_is_not_counted_as_swept(world: World) 
         world.clock.sleep(60)
         swept = sweep(world.clients)
         world.clock.sleep(60)
-        told = outbox.depth(world.clients)
+        depth = outbox.depth(world.clients)
 
     assert swept.created == 0
-    assert (told.waiting, told.relayed_per_s) == (1, 0)
+    assert (depth.waiting, depth.relayed_per_s) == (1, 0)
 
 
 def test_an_unacked_row_whose_task_was_never_created_is_swept(world: World) -> None:

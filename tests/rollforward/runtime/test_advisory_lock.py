@@ -23,9 +23,9 @@ def clients(world: World) -> Any:
 
 def waited_s(clients: Any, name: str) -> float:
     """Return how long a caller has waited for the lock."""
-    before = clients.clock.now()
+    began = clients.clock.now()
     with advisory_lock(clients, name):
-        return float((clients.clock.now() - before).total_seconds())
+        return float((clients.clock.now() - began).total_seconds())
 
 
 def test_whoever_comes_while_another_is_at_it_waits(clients: Any) -> None:
@@ -59,7 +59,7 @@ def test_whoever_waits_comes_when_the_other_is_done(clients: Any) -> None:
     sleeps: list[float] = []
 
     class Clock:
-        now = clients.clock.now
+        read_clock = clients.clock.now
 
         def sleep(self, seconds: float) -> None:
             sleeps.append(seconds)

@@ -125,15 +125,15 @@ def test_an_outage_is_logged_once_and_so_is_its_end(
     cache: MemcachedCache, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A log is for people: a process asked twice a second for as long as memcached was away."""
-    now = [100.0]
-    away = MemcachedCache("127.0.0.1:9", monotonic=lambda: now[0])
+    clock_s = [100.0]
+    away = MemcachedCache("127.0.0.1:9", monotonic=lambda: clock_s[0])
     for _ in range(2):
         for _ in range(3):
-            now[0] += COOLDOWN_S
+            clock_s[0] += COOLDOWN_S
             assert away.get("k") is None
         refusing, away._client = away._client, cache._client
         for _ in range(3):
-            now[0] += COOLDOWN_S
+            clock_s[0] += COOLDOWN_S
             assert away.set("k", b"v", 60)
         away._client = refusing
 
@@ -174,11 +174,11 @@ def test_of_two_who_begin_a_counter_neither_is_lost(
 
 def test_a_server_that_hangs_costs_one_time_out_and_not_one_a_call() -> None:
     """An outage of memcached slows a process down once, then it is left alone for a while."""
-    now = [100.0]
+    clock_s = [100.0]
     accepted: list[socket.socket] = []
     with socket.create_server(("127.0.0.1", 0)) as silent:
         host, port = silent.getsockname()
-        cache = MemcachedCache(f"{host}:{port}", timeout_s=0.05, monotonic=lambda: now[0])
+        cache = MemcachedCache(f"{host}:{port}", timeout_s=0.05, monotonic=lambda: clock_s[0])
         silent.settimeout(0.2)
 
         def connections() -> int:
@@ -190,7 +190,7 @@ def test_a_server_that_hangs_costs_one_time_out_and_not_one_a_call() -> None:
         for _ in range(5):
             assert cache.get("k") is None
         assert connections() == 1
-        now[0] += COOLDOWN_S
+        clock_s[0] += COOLDOWN_S
         assert cache.get("k") is None
         assert connections() == 2
         cache.close()

@@ -83,8 +83,8 @@ def test_rows_beyond_4_mb_are_written_and_read(network: LocalNetwork) -> None:
         blob = Blob(id="b", text="x" * LARGE_BYTES)
         blob.put()
         [mutation] = CommitRequest.deserialize(network.requests["Commit"]).mutations
-        found = LookupResponse(found=[EntityResult(entity=mutation.upsert)])
-        network.answers["Lookup"] = LookupResponse.serialize(found)
+        response = LookupResponse(found=[EntityResult(entity=mutation.upsert)])
+        network.answers["Lookup"] = LookupResponse.serialize(response)
 
         assert blob.key.get() == blob
     assert network.hosts[-1].startswith("datastore.googleapis.com")

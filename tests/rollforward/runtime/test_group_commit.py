@@ -90,9 +90,9 @@ def test_an_error_is_its_own_callers() -> None:
     """An answer may be an error: it is raised for one caller and no other."""
     committer = Committer()
 
-    first, bad, good = play(group_commit(committer), committer, [1, -2, 3])
+    good_a, bad, good = play(group_commit(committer), committer, [1, -2, 3])
 
-    assert (first, good) == (10, 30)
+    assert (good_a, good) == (10, 30)
     assert isinstance(bad, ValueError)
 
 

@@ -60,9 +60,9 @@ class Wire:
 
 
 def entity(name: str = "n", kind: str = "Book") -> Any:
-    made = Entity.pb()()
-    made.key.path.add(kind=kind, name=name)
-    return made
+    entity = Entity.pb()()
+    entity.key.path.add(kind=kind, name=name)
+    return entity
 
 
 def with_text(text: str, *, indexed: bool) -> Any:
@@ -96,9 +96,9 @@ def keyed(size: int) -> Any:
     while book.key.ByteSize() < size - 1_400:
         book.key.path.add(kind="Book", name="x" * 1_000)
     book.key.path.add(kind="Book", name="x")
-    last = book.key.path[-1]
+    element = book.key.path[-1]
     while book.key.ByteSize() < size:
-        last.name += "x" * min(300, size - book.key.ByteSize())
+        element.name += "x" * min(300, size - book.key.ByteSize())
     return book
 
 
@@ -108,8 +108,8 @@ def sized(size: int) -> Any:
     for name in ("a", "b"):
         book.properties[name].exclude_from_indexes = True
         book.properties[name].blob_value = b"x" * 400_000
-    more = size - book.ByteSize()
-    book.properties["b"].blob_value += b"x" * more
+    padding = size - book.ByteSize()
+    book.properties["b"].blob_value += b"x" * padding
     book.properties["b"].blob_value = book.properties["b"].blob_value[
         : size - book.ByteSize() or None
     ]
@@ -118,8 +118,8 @@ def sized(size: int) -> Any:
 
 def commit_of(*entities: Any) -> Any:
     request = CommitRequest.pb()(project_id="p")
-    for each in entities:
-        request.mutations.add().upsert.CopyFrom(each)
+    for entity in entities:
+        request.mutations.add().upsert.CopyFrom(entity)
     return request
 
 
@@ -277,7 +277,7 @@ def test_a_use_that_grows_is_told(tmp_path: Path) -> None:
     wire = Wire()
     wire.limits.folder = str(tmp_path)
 
-    told = []
+    reports = []
     for size in (10, 100, 104, 106):
         wire.call("Lookup", lookup_of(size))
         [row] = [
@@ -285,9 +285,9 @@ def test_a_use_that_grows_is_told(tmp_path: Path) -> None:
             for row in json.loads(next(tmp_path.glob("*.limits")).read_text())
             if row["name"] == "lookup"
         ]
-        told.append(row["size"])
+        reports.append(row["size"])
 
-    assert told == [10, 100, 100, 106]
+    assert reports == [10, 100, 100, 106]
     assert row["what"] == "a lookup of Book"
     assert wire.limits.uses["lookup"].size == 106
 

@@ -122,8 +122,8 @@ def test_a_meter_that_forgets_one_kind_of_operation_is_found_out(
     """The benchmark fails then, and names the kind."""
     add = rpc.Meter._add
 
-    def forget(meter: rpc.Meter, spent: Cost, more: Cost) -> None:
-        add(meter, spent, dataclasses.replace(more, **{forgotten: 0}))
+    def forget(meter: rpc.Meter, spent: Cost, added: Cost) -> None:
+        add(meter, spent, dataclasses.replace(added, **{forgotten: 0}))
 
     monkeypatch.setattr(rpc.Meter, "_add", forget)
     cost, counts = watched.work()

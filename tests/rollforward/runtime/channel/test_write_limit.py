@@ -60,7 +60,7 @@ class Limited:
         by: EntityWriteLimit | None = None,
     ) -> Any:
         path = [{"key": {"path": [{"kind": kind, "name": name}]}} for name in names]
-        request = CommitRequest(mutations=[{operation: each} for each in path])
+        request = CommitRequest(mutations=[{operation: key} for key in path])
         details = SimpleNamespace(method=f"/google.datastore.v1.Datastore/{method}")
         limit = by or self.limit
         return limit.intercept_unary_unary(lambda d, r: self.answer, details, request)

@@ -23,15 +23,15 @@ class Waits(dict[str, Any]):
         self._both = threading.Barrier(2)
 
     def get(self, key: str, default: Any = None) -> Any:
-        found = super().get(key, default)
-        if found is None and not self._both.broken:
+        value = super().get(key, default)
+        if value is None and not self._both.broken:
             try:
                 self._both.wait(TIMEOUT_S)
             except threading.BrokenBarrierError:
                 pass
             else:
                 self._both.abort()  # Whoever looks again, looks alone.
-        return found
+        return value
 
 
 def test_the_act_before_the_end_is_that_of_the_object_that_is_kept() -> None:

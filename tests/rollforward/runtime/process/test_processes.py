@@ -55,19 +55,19 @@ def request_of(id_: bytes) -> Any:
 def test_a_killed_process_is_known_to_be_dead(other: subprocess.Popen[str], tmp_path: Path) -> None:
     """... and each of its transactions is handed to one process, which holds it from then on."""
     owner = owner_in(other)
-    first, second = LockedFiles(str(tmp_path)), LockedFiles(str(tmp_path))
-    assert first.bury() == []
-    assert not first.is_dead(owner)
+    one, second = LockedFiles(str(tmp_path)), LockedFiles(str(tmp_path))
+    assert one.bury() == []
+    assert not one.is_dead(owner)
 
     other.kill()
     other.wait()
-    requests = [*first.bury(), *second.bury()]
+    requests = [*one.bury(), *second.bury()]
 
     assert requests == [request_of(b"open")]
-    assert first.is_dead(owner)
+    assert one.is_dead(owner)
     assert second.is_dead(owner)
-    assert not second.is_dead(first.sign("owner"))
-    assert ProcessFile.read(first.mine.path.read_bytes()) == requests
+    assert not second.is_dead(one.sign("owner"))
+    assert ProcessFile.read(one.mine.path.read_bytes()) == requests
 
 
 @pytest.mark.parametrize("owner", ["", "owner", "owner@elsewhere/1.x", "owner@{}/../1.x", "@{}/"])

@@ -26,9 +26,9 @@ sys.stdin.read()
 @pytest.fixture
 def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder with a short name: that of a socket has 107 bytes at most."""
-    with tempfile.TemporaryDirectory() as made:
-        monkeypatch.setenv(FOLDER, made)
-        yield Path(made)
+    with tempfile.TemporaryDirectory() as path:
+        monkeypatch.setenv(FOLDER, path)
+        yield Path(path)
 
 
 def test_another_process_hears_and_one_that_was_killed_is_forgotten(folder: Path) -> None:

@@ -88,13 +88,13 @@ def test_a_round_counts_from_the_last_one_that_ended(world: World) -> None:
         broken = SweepRound.begin(world.clients, "test")
         assert broken.is_due(row, stale_s=STALE_S)
         world.clock.sleep(60)
-        after = SweepRound.begin(world.clients, "test")
-        assert after.is_due(row, stale_s=STALE_S)
-        after.end()
+        next_round = SweepRound.begin(world.clients, "test")
+        assert next_round.is_due(row, stale_s=STALE_S)
+        next_round.end()
         world.clock.sleep(60)
 
         assert not SweepRound.begin(world.clients, "test").is_due(row, stale_s=STALE_S)
-        assert mark_key("test").get().at == after.now
+        assert mark_key("test").get().at == next_round.now
 
 
 def test_a_mark_from_a_clock_far_ahead_hides_nothing(world: World) -> None:
