@@ -24,8 +24,8 @@ class ClickLoads(ndb.Model):
     """The last load, and the accepted clicks of earlier ones."""
 
     load = ndb.JsonProperty(indexed=False)
-    before = ndb.JsonProperty(indexed=False)  # Clicks that were accepted, by way.
-    past = ndb.JsonProperty(indexed=False)  # The load before the last one, whose rows still stand.
+    earlier = ndb.JsonProperty(indexed=False)  # Accepted clicks of earlier loads, by way.
+    past = ndb.JsonProperty(indexed=False)  # The load before the last one, whose rows still exist.
 
 
 class ClickWriter(ndb.Model):

@@ -18,19 +18,19 @@ class AccessLogs(ndb.Model):
     """The logs, each {"id": upload, "name": text, "bytes": size, "pace", "begin", "end"}."""
 
     logs = ndb.JsonProperty(indexed=False)
-    # The number of the first of them: those before it were read, and are forgotten.
-    first = ndb.IntegerProperty(indexed=False, default=0)
+    # The number of the first of them; earlier ones were read and are dropped.
+    first_number = ndb.IntegerProperty(indexed=False, default=0)
     # The last run: {"log": the number of its first one, "started_ms", "begin", "before"}.
     run = ndb.JsonProperty(indexed=False)
 
     def waiting(self, position: int) -> list[dict[str, Any]]:
         """Return the logs from a number on that have not been read to their end."""
-        return list(self.logs or [])[max(0, position - int(self.first)) :]
+        return list(self.logs or [])[max(0, position - int(self.first_number)) :]
 
     @property
     def count(self) -> int:
         """How many logs were ever given."""
-        return int(self.first) + len(self.logs or [])
+        return int(self.first_number) + len(self.logs or [])
 
 
 def access_logs_key() -> Any:
@@ -49,7 +49,7 @@ def log_at(number: int) -> dict[str, Any] | None:
         LookupError: it is forgotten.
     """
     row = access_logs()
-    if number < row.first:
+    if number < row.first_number:
         raise LookupError(f"the log {number} is forgotten")
-    entries: list[dict[str, Any]] = row.logs[number - row.first :][:1]
+    entries: list[dict[str, Any]] = row.logs[number - row.first_number :][:1]
     return entries[0] if entries else None

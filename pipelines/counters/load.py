@@ -103,7 +103,7 @@ def start(clients: Clients, load: ClickLoad) -> bool:
     """
 
     def body() -> bool:
-        loads = loads_key().get() or ClickLoads(key=loads_key(), before={})
+        loads = loads_key().get() or ClickLoads(key=loads_key(), earlier={})
         last = load_of(loads)
         if last is not None and last.id == load.id:
             return False
@@ -125,11 +125,11 @@ def _close(clients: Clients, loads: ClickLoads, last: ClickLoad) -> None:
     rows = writers_of(last)
     if not all(row.has_ended for row in rows) and not last.is_given_up(clients):
         raise LoadGoesOnError("the counters are under load")
-    before: Counter[str] = Counter(loads.before)
+    before: Counter[str] = Counter(loads.earlier)
     for row in rows:
         before[way_of(row)] += row.accepted
         row.is_closed = True
-    loads.before = dict(before)
+    loads.earlier = dict(before)
     if loads.past:
         ndb.delete_multi([row.key for row in writers_of(ClickLoad(**loads.past))])
     loads.past = loads.load
@@ -252,7 +252,7 @@ def _record(step: ClickStep, work: _Work, writes: int, ended_ms: int | None) -> 
         return
     if row.is_closed:
         loads = loads_key().get()
-        loads.before = {**loads.before, step.way: loads.before.get(step.way, 0) + fresh}
+        loads.earlier = {**loads.earlier, step.way: loads.earlier.get(step.way, 0) + fresh}
         loads.put()
     row.accepted = work.accepted
     row.has_ended = row.has_ended or has_ended
@@ -339,7 +339,7 @@ def status(clients: Clients) -> LoadStatus:
         for way in (load.ways if load else ())
     }
     is_given_up = load is not None and load.is_given_up(clients)
-    return LoadStatus(load, ways, (loads.before or {}) if loads else {}, is_given_up)
+    return LoadStatus(load, ways, (loads.earlier or {}) if loads else {}, is_given_up)
 
 
 def _way_status(rows: Sequence[ClickWriter]) -> WayStatus:

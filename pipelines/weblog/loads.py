@@ -82,7 +82,7 @@ def add_log(clients: Clients, log_id: str, name: str, content: bytes, pace: str 
         row.logs = [*row.logs, entry]
         _check_room(row.waiting(seen.position.log))
         extra = max(0, len(row.logs) - MAX_LOGS)
-        row.logs, row.first = row.logs[extra:], row.first + extra
+        row.logs, row.first_number = row.logs[extra:], row.first_number + extra
         row.put()
         return True
 

@@ -217,7 +217,7 @@ def progress(clients: Clients) -> Progress:
     results = results_of(seen.board, run["begin"], run["started_ms"])
     ended_ms = now_ms if seen.is_moving else results.last_ms
     elapsed_s = max(0.0, (ended_ms - run["started_ms"]) / 1000)
-    logs = seen.logs.logs[max(0, run["log"] - seen.logs.first) :]
+    logs = seen.logs.logs[max(0, run["log"] - seen.logs.first_number) :]
     current = logs[: position.log - run["log"] + 1][-1:]
     return Progress(
         _moment(run["started_ms"]) if seen.logs.run else None,

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
-from flask import current_app, request
+from flask import Blueprint, Flask, current_app, request
 
 from rollforward.flask.oidc import TokenVerifier
 from rollforward.flask.settings import Settings
@@ -53,6 +54,17 @@ def settings() -> Settings:
 def registry() -> Registry:
     """Return the jobs and tasks that this app knows."""
     return wiring().registry
+
+
+def find_part(pattern: str, name: str) -> Any:
+    """Return a part of the app by its pattern and name; None: it has none of this name."""
+    return next((part for part in registry().parts(pattern) if part.name == name), None)
+
+
+def mount_for(app: Flask, bp: Blueprint, pattern: str) -> None:
+    """Mount a blueprint if the registry of the app has parts of a pattern."""
+    if app.extensions["wiring"].registry.parts(pattern):
+        app.register_blueprint(bp)
 
 
 def is_machine_path() -> bool:

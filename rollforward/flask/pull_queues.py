@@ -18,7 +18,7 @@ from flask.typing import ResponseReturnValue
 from itsdangerous import BadSignature, URLSafeSerializer
 
 from rollforward.flask.auth import workers_only
-from rollforward.flask.context import Wiring, clients, registry, settings
+from rollforward.flask.context import clients, find_part, mount_for, settings
 from rollforward.flask.json_requests import idempotency_key, refuse, typed_body
 from rollforward.pull_queues import (
     OLDEST,
@@ -82,9 +82,7 @@ class Release(HeldTokens):
 
 def register(app: Flask) -> None:
     """Mount the API, if the registry of the app has pull queues."""
-    wiring: Wiring = app.extensions["wiring"]
-    if wiring.registry.parts(PullQueues.name):
-        app.register_blueprint(bp)
+    mount_for(app, bp, PullQueues.name)
 
 
 @bp.post("/<name>/items")
@@ -173,10 +171,8 @@ def replay(name: str, id_: str) -> ResponseReturnValue:
 
 
 def _queue_or_404(name: str) -> PullQueue:
-    queues: dict[str, PullQueue] = {queue.name: queue for queue in registry().parts("pull-queues")}
-    if name not in queues:
-        refuse(404, "Pull queue not found.")
-    return queues[name]
+    queue: PullQueue = find_part(PullQueues.name, name) or refuse(404, "Pull queue not found.")
+    return queue
 
 
 def _signer(queue: PullQueue) -> URLSafeSerializer:

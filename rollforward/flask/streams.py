@@ -17,7 +17,7 @@ from flask import Blueprint, Flask, Response, jsonify, request
 from flask.typing import ResponseReturnValue
 
 from rollforward.flask.auth import workers_only
-from rollforward.flask.context import Wiring, clients, registry
+from rollforward.flask.context import clients, find_part, mount_for
 from rollforward.flask.json_requests import refuse, typed_body
 from rollforward.streams import Pipeline, PushedRecord
 from rollforward.streams.model.errors import (
@@ -62,9 +62,7 @@ class WantedVersion:
 
 def register(app: Flask) -> None:
     """Mount the API, if the registry of the app has pipelines."""
-    wiring: Wiring = app.extensions["wiring"]
-    if wiring.registry.parts(Streams.name):
-        app.register_blueprint(bp)
+    mount_for(app, bp, Streams.name)
 
 
 @bp.post("/<pipeline>/<stream>")
@@ -182,7 +180,5 @@ def _refusals() -> Iterator[None]:
 
 def _pipeline(name: str) -> Pipeline:
     """Return a pipeline of the app; end the request with 404 if it has none of this name."""
-    pipelines: dict[str, Pipeline] = {part.name: part for part in registry().parts("streams")}
-    if name not in pipelines:
-        refuse(404, "Pipeline not found.")
-    return pipelines[name]
+    pipeline: Pipeline = find_part(Streams.name, name) or refuse(404, "Pipeline not found.")
+    return pipeline

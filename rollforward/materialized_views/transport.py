@@ -126,18 +126,18 @@ class UpdateTransport:
 
 def waiting_for_row(view: type[View], row: str, limit: int) -> list[Any]:
     """Return the keys of pending updates of one row of a table."""
-    keys: list[Any] = rows_of_tag(row).fetch(limit, keys_only=True)
-    if view.fan_in:
-        keys += packs_tagged(row).fetch(limit, keys_only=True)
-    return keys[:limit]
+    queries = [rows_of_tag(row), packs_tagged(row)]
+    return _keys_of(queries if view.fan_in else queries[:1], limit)
 
 
 def waiting_for_rows(view: type[View], prefix: str, limit: int) -> list[Any]:
     """Return the keys of pending updates of the rows of a table with a common prefix."""
-    keys: list[Any] = rows_of_tags(prefix).fetch(limit, keys_only=True)
-    if view.fan_in:
-        keys += packs_tagged_under(prefix).fetch(limit, keys_only=True)
-    return keys[:limit]
+    queries = [rows_of_tags(prefix), packs_tagged_under(prefix)]
+    return _keys_of(queries if view.fan_in else queries[:1], limit)
+
+
+def _keys_of(queries: Sequence[Any], limit: int) -> list[Any]:
+    return [key for query in queries for key in query.fetch(limit, keys_only=True)][:limit]
 
 
 def has_pending(row: str) -> bool:

@@ -105,7 +105,7 @@ def test_the_sample_is_counted_once_and_adds_up(
     assert "2015-05-17 08:00</th>" in page
     assert browser.get("/streams/weblog/live").status_code == 200
     with world.context():
-        assert (access_logs().first, len(access_logs().logs)) == (1, 2)
+        assert (access_logs().first_number, len(access_logs().logs)) == (1, 2)
 
 
 def adds_up(browser: Browser, requests: int) -> bool:

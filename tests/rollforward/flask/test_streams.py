@@ -166,7 +166,7 @@ def test_a_computation_is_replaced_attached_and_detached(program: Program) -> No
         "acknowledged": 0, "senders": 0, "waiting": 0, "timers": 0, "records": 0, "keys": 0,
         "is_missing": False, "is_changing": False,
     }  # fmt: skip
-    assert [each["what"] for each in found["changes"]] == ["detached", "attached", "replaced"]
+    assert [change["action"] for change in found["changes"]] == ["detached", "attached", "replaced"]
     assert windows(world) == {"0": [["/", 2]]}
     assert program.get("minutes").json["computations"]["hits"]["version"] == 2
 
