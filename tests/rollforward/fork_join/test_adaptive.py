@@ -166,7 +166,7 @@ def test_a_queue_adapts_by_what_its_joiners_see(services: Services) -> None:
 
 
 @pytest.mark.parametrize(
-    "told", [b"", b"{}", b"[]", b'{"period_s":1e9,"max_batch_size":-3,"shards":99}', *NO_TIME]
+    "cached", [b"", b"{}", b"[]", b'{"period_s":1e9,"max_batch_size":-3,"shards":99}', *NO_TIME]
 )
 def test_what_memcached_makes_up_is_bounded(services: Services, cached: bytes) -> None:
     """D2: nonsense is the beginning again; numbers are cut to what was declared."""

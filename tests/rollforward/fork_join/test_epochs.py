@@ -324,7 +324,7 @@ LIES = [
 ]
 
 
-@pytest.mark.parametrize("told", LIES)
+@pytest.mark.parametrize("cached", LIES)
 def test_whatever_memcached_says_the_totals_are_exact(world: World, cached: bytes) -> None:
     """D2, D3: nonsense, numbers, epochs of others: only batches differ."""
     object.__setattr__(world.clients, "cache", Liar(cached))
