@@ -16,7 +16,7 @@ from google.cloud import ndb
 
 from rollforward import continuations
 from rollforward.continuations import EntitySource, ItemError, job
-from rollforward.continuations.attempt import page_task
+from rollforward.continuations.pages.attempt import page_task
 from rollforward.continuations.progress import progress
 from rollforward.local.cloudtasks.emulator import RunningEmulator, running
 from rollforward.local.services.standalone import datastore_emulator

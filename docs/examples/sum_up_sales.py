@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from google.cloud import ndb
 
 from docs.examples.raise_prices import ROOT, open_clients
-from rollforward.continuations.attempt import page_task
+from rollforward.continuations.pages.attempt import page_task
 from rollforward.local.cloudtasks.emulator import RunningEmulator, running
 from rollforward.local.services.standalone import datastore_emulator
 from rollforward.materialized_views import Contributions, Row, View, ViewGroup, ViewMaintenance

@@ -35,7 +35,7 @@ from pipelines.grades.views import (
 from rollforward.continuations.csv_source import MAX_BYTES, BadFileError
 from rollforward.continuations.entities import RUNNING
 from rollforward.continuations.errors import OtherJobError
-from rollforward.continuations.progress import ItemIssue, Progress, item_issues, progress
+from rollforward.continuations.progress import ItemIssue, RunProgress, item_issues, progress
 from rollforward.flask.context import clients, settings
 from rollforward.flask.fields import limits
 from rollforward.materialized_views import (
@@ -354,7 +354,7 @@ def _chips(school: str) -> list[Chip]:
 
 
 def _is_busy(
-    lists: Sequence[tuple[str, Progress, list[ItemIssue]]],
+    lists: Sequence[tuple[str, RunProgress, list[ItemIssue]]],
     builds: Sequence[BuildStatus],
     verified: Verification | None,
 ) -> bool:
@@ -365,7 +365,7 @@ def _is_busy(
     )
 
 
-def _lists(school: School) -> list[tuple[str, Progress, list[ItemIssue]]]:
+def _lists(school: School) -> list[tuple[str, RunProgress, list[ItemIssue]]]:
     """Return the school's last lists, newest first, and the newest one's issues."""
     now = clients().clock.now()
     listed = []
@@ -377,7 +377,7 @@ def _lists(school: School) -> list[tuple[str, Progress, list[ItemIssue]]]:
     return listed
 
 
-def _issues(run: Progress) -> list[ItemIssue]:
+def _issues(run: RunProgress) -> list[ItemIssue]:
     return item_issues(run.run_id, limit=ISSUES_SHOWN, clients=clients())
 
 

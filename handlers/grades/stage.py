@@ -12,7 +12,7 @@ from handlers.shared.formatting import duration, number, plural
 from handlers.shared.incidents import Delivery
 from handlers.shared.stage import Cell, Stage, Timeline, suffered
 from rollforward.continuations.entities import RUNNING
-from rollforward.continuations.progress import Progress
+from rollforward.continuations.progress import RunProgress
 from rollforward.materialized_views import Verification
 from rollforward.runtime import Cost
 
@@ -28,7 +28,7 @@ WORDS = {
 class SchoolStage(DemoStage):
     """The last list of a school, until its last change is in its bar."""
 
-    latest: Progress | None
+    latest: RunProgress | None
     waiting: int
     verified: Verification | None
     cells: list[Cell]

@@ -28,7 +28,7 @@ from rollforward import continuations
 from rollforward.continuations.csv_source import MAX_BYTES, BadFileError
 from rollforward.continuations.entities import CANCELLED, RUNNING
 from rollforward.continuations.errors import NotEndedError, PagesGoneError
-from rollforward.continuations.progress import ItemIssue, Progress, item_issues, progress
+from rollforward.continuations.progress import ItemIssue, RunProgress, item_issues, progress
 from rollforward.flask.context import clients, registry
 from rollforward.flask.fields import limits
 
@@ -279,7 +279,7 @@ def _responded_s(party: Party) -> float | None:
     return took_s if party.sends and run_id == party.sends[-1]["run_id"] else None
 
 
-def _imports(party: Party) -> list[tuple[GuestImport, Progress, list[ItemIssue]]]:
+def _imports(party: Party) -> list[tuple[GuestImport, RunProgress, list[ItemIssue]]]:
     """Return the party's imports, newest first, and the newest one's issues."""
     now = clients().clock.now()
     listed = []
@@ -290,7 +290,7 @@ def _imports(party: Party) -> list[tuple[GuestImport, Progress, list[ItemIssue]]
     return listed
 
 
-def _issues(run: Progress) -> list[ItemIssue]:
+def _issues(run: RunProgress) -> list[ItemIssue]:
     """Return refused and retried mails; reads pages only if there are some."""
     if not run.totals.failed + run.totals.retrying:
         return []

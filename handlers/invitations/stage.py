@@ -17,7 +17,7 @@ from handlers.shared.stage import Cell, Stage, Timeline, suffered
 from models.invitations import Party
 from pipelines.invitations.send_progress import SendProgress
 from rollforward.continuations.entities import RUNNING, WAITING
-from rollforward.continuations.progress import Progress
+from rollforward.continuations.progress import RunProgress
 from rollforward.runtime import Cost
 
 TASKS = "/tasks/continuations/tell-guests"
@@ -95,7 +95,7 @@ def waiting_canvas(guests: int, page_size: int) -> dict[str, Any]:
     return {"run": "", "chains": 1, "size": page_size, "waiting": guests, "boxes": [], "hits": {}}
 
 
-def time_left(run: Progress, stage: Stage) -> float | None:
+def time_left(run: RunProgress, stage: Stage) -> float | None:
     """Estimate the seconds until the end of a run; None without enough evidence.
 
     While something strikes, a page may always have to wait for a lease and a retry.
@@ -107,7 +107,7 @@ def time_left(run: Progress, stage: Stage) -> float | None:
     return max(run.left_s, STRUCK_S) if is_struck else run.left_s
 
 
-def canvas_of(run: Progress, deliveries: Sequence[Delivery]) -> dict[str, Any]:
+def canvas_of(run: RunProgress, deliveries: Sequence[Delivery]) -> dict[str, Any]:
     """Return the canvas: a box for each page with a letter for each mail, and the hits.
 
     A run whose pages are gone, or not there yet, is drawn by its counts.
@@ -142,7 +142,7 @@ def packed(letters: str) -> str:
     return "".join(f"{len(list(same))}{letter}" for letter, same in itertools.groupby(letters))
 
 
-def _letters_of(run: Progress) -> str:
+def _letters_of(run: RunProgress) -> str:
     totals = run.totals
     counts = ((totals.done, "d"), (totals.skipped, "s"), (totals.failed, "f"))
     return "".join(f"{count}{letter}" for count, letter in counts if count) or f"1{WAITING}"

@@ -157,7 +157,7 @@ def _code() -> list[Excerpt]:
         excerpt("pipelines.quilt.quilts", "paint", "A member: it paints one square, once"),
         excerpt("pipelines.quilt.quilts", "sew", "A member that becomes a batch"),
         excerpt("pipelines.quilt.quilts", "finish", "What runs when all have ended"),
-        excerpt("rollforward.batches.ending", "end_members", "How the last one is found"),
+        excerpt("rollforward.batches.completion", "end_members", "How the last one is found"),
     ]
 
 

@@ -33,7 +33,7 @@ from pipelines.blog.sample_texts import COMMENTS, COMMENTS_JA, NAMES, POSTS, POS
 from pipelines.blog.views import BLOG, COMMENT_COUNTS
 from rollforward.continuations import ItemError, Job, job, runs
 from rollforward.continuations.entities import RUNNING
-from rollforward.continuations.progress import Progress, progress
+from rollforward.continuations.progress import RunProgress, progress
 from rollforward.continuations.sources import NumberSource
 from rollforward.datastore import transact
 from rollforward.runtime import Clients, naive_utc
@@ -74,8 +74,8 @@ class SampleArgs:
 class SampleStatus:
     """How far the two runs are."""
 
-    posts: Progress
-    comments: Progress
+    posts: RunProgress
+    comments: RunProgress
 
     @property
     def is_running(self) -> bool:

@@ -29,7 +29,7 @@ from pipelines.grades.views import GRADES, SamplesByGrade, grade_of
 from rollforward import continuations, outbox
 from rollforward.continuations.entities import FINISHED, RUNNING, run_key
 from rollforward.continuations.errors import UnknownRunError
-from rollforward.continuations.progress import Progress, progress
+from rollforward.continuations.progress import RunProgress, progress
 from rollforward.continuations.sources import NumberSource, Slice, Span
 from rollforward.datastore import transact
 from rollforward.runtime import Clients, naive_utc
@@ -77,7 +77,7 @@ class ComparisonStatus:
     school: str
     size: int
     state: str
-    filled: Progress | None
+    filled: RunProgress | None
     comparison: Comparison | None
 
 

@@ -3,7 +3,7 @@
 A school takes one list at a time. The run's id is that of the form, so a form that is sent twice
 adds its students once.
 
-Lost on failure: nothing. See rollforward/continuations/attempt.py.
+Lost on failure: nothing. See rollforward/continuations/pages/attempt.py.
 """
 
 from __future__ import annotations

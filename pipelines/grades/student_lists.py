@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pipelines.text import can_be_shown
 from rollforward.continuations.csv_source import (
     BadFileError,
+    CsvRecord,
     CsvSource,
-    Record,
     cell,
     column_of,
     start_of,
@@ -129,7 +129,7 @@ def student_rows(
 ) -> CsvSource[StudentRow]:
     """Return the rows of a stored file, as a continuation walks over them."""
 
-    def read(record: Record) -> StudentRow:
+    def read(record: CsvRecord) -> StudentRow:
         if record.problem:
             return StudentRow(record.line, problem=record.problem)
         return row_of(record.line, record.cells, columns)

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from rollforward.continuations.csv_source import (
     BadFileError,
+    CsvRecord,
     CsvSource,
-    Record,
     cell,
     column_of,
     on_one_line,
@@ -75,7 +75,7 @@ def guest_rows(
 ) -> CsvSource[GuestRow]:
     """Return the rows of a stored file, as a continuation walks over them."""
 
-    def read(record: Record) -> GuestRow:
+    def read(record: CsvRecord) -> GuestRow:
         if record.problem:
             return GuestRow(record.line, problem=record.problem)
         return row_of(record.line, record.cells, columns)

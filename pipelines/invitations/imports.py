@@ -3,7 +3,7 @@
 A party reads one file at a time, and the run's id is that of the form: a form that is sent twice
 reads its file once. A guest's key is made of the address, so an address is invited once.
 
-Lost on failure: nothing. See rollforward/continuations/attempt.py.
+Lost on failure: nothing. See rollforward/continuations/pages/attempt.py.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from models.invitations import Party
 from rollforward.continuations.errors import UnknownRunError
-from rollforward.continuations.progress import Progress, progress, run_of
+from rollforward.continuations.progress import RunProgress, progress, run_of
 from rollforward.runtime import Clients, Cost
 
 
@@ -18,10 +18,10 @@ class SendProgress:
     change: int
     guests: int
     imports: int  # How many lists its guests are from.
-    runs: Sequence[Progress]
+    runs: Sequence[RunProgress]
 
     @property
-    def latest(self) -> Progress:
+    def latest(self) -> RunProgress:
         return self.runs[-1]
 
     @property

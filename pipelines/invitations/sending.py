@@ -7,7 +7,7 @@ A send tells the guests of all imports that had ended when it was pressed. Press
 that they know already, and tells only those who came since.
 
 Lost on failure: nothing. Sent twice: at most what one crash leaves without receipts (ten mails or
-50 ms of them, see rollforward/continuations/attempt.py); the page counts them.
+50 ms of them, see rollforward/continuations/pages/attempt.py); the page counts them.
 
 Source: B. Slatkin, "Building high-throughput data pipelines on Google App Engine", 2010,
 "Example fan-out".

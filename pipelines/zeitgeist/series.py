@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from pipelines.times import read_time
-from rollforward.continuations.csv_source import BadFileError, Record, records_in
+from rollforward.continuations.csv_source import BadFileError, CsvRecord, records_in
 
 MINUTE_MS = 60_000
 HOUR_MS = 60 * MINUTE_MS
@@ -86,11 +86,11 @@ def read_series(name: str, content: bytes) -> Series:
     return Series(name[:MAX_NAME_CHARS], buckets)
 
 
-def _is_header(record: Record) -> bool:
+def _is_header(record: CsvRecord) -> bool:
     return bool(record.cells) and record.cells[0].strip().lower() == "timestamp"
 
 
-def _read_row(record: Record) -> tuple[int, float]:
+def _read_row(record: CsvRecord) -> tuple[int, float]:
     line, cells = record.line, record.cells
     if record.problem:
         raise BadSeriesError(f"line {line}: {record.problem}")

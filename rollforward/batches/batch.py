@@ -7,13 +7,13 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from rollforward.batches import callbacks, ending, population, reading
+from rollforward.batches import callbacks, completion, populate, reading
 from rollforward.batches.creation import RunMember
-from rollforward.batches.declaration import Completed, Declaration
+from rollforward.batches.declaration import BatchDeclaration, Completed
 from rollforward.batches.members import fail, run
 from rollforward.batches.policy import Policy
-from rollforward.batches.population import PopulateOptions, Work
-from rollforward.batches.reading import MemberResult, Progress
+from rollforward.batches.populate import Members, PopulateOptions
+from rollforward.batches.reading import BatchProgress, MemberResult
 from rollforward.datastore.transactions import transact
 from rollforward.runtime.clients import Clients
 from rollforward.tasks.declaration import Task
@@ -51,7 +51,7 @@ class TaskBatch:
         paths = {
             task: f"/tasks/batches/{name}/{task.path.removeprefix('/tasks/')}" for task in members
         }
-        self.declaration = Declaration(name, policy or Policy.all(), on_complete, keep, paths)
+        self.declaration = BatchDeclaration(name, policy or Policy.all(), on_complete, keep, paths)
         self.members = tuple(members)
         self.on_complete = on_complete
 
@@ -79,7 +79,7 @@ class TaskBatch:
         self,
         clients: Clients,
         batch_id: str,
-        work: Work,
+        work: Members,
         *,
         idempotency_key: str = "",
         seal: bool = False,
@@ -99,13 +99,13 @@ class TaskBatch:
         """
         key = self.declaration.key(batch_id)
         how = PopulateOptions(idempotency_key, seal)
-        return population.populate(clients, self.declaration, key, work, how)
+        return populate.populate(clients, self.declaration, key, work, how)
 
     def populate_in_transaction(
         self,
         clients: Clients,
         batch_id: str,
-        work: Work,
+        work: Members,
         *,
         idempotency_key: str = "",
         seal: bool = False,
@@ -117,7 +117,7 @@ class TaskBatch:
         """
         key = self.declaration.key(batch_id)
         how = PopulateOptions(idempotency_key, seal)
-        return population.populate_in_transaction(clients, self.declaration, key, work, how)
+        return populate.populate_in_transaction(clients, self.declaration, key, work, how)
 
     def seal(self, clients: Clients, batch_id: str) -> None:
         """Say that no more members will come. Only running members may still add some.
@@ -126,7 +126,7 @@ class TaskBatch:
             UnknownBatchError: there is no such batch.
         """
         key = self.declaration.key(batch_id)
-        transact(lambda: population.seal_in_transaction(clients, key))
+        transact(lambda: populate.seal_in_transaction(clients, key))
 
     # Change
 
@@ -139,7 +139,7 @@ class TaskBatch:
         Raises:
             UnknownBatchError: there is no such batch.
         """
-        return ending.cancel(clients, self.declaration.key(batch_id))
+        return completion.cancel(clients, self.declaration.key(batch_id))
 
     def run_again(self, clients: Clients, batch_id: str) -> int:
         """Re-open a batch, and run its failed and cancelled members again; return how many.
@@ -148,11 +148,11 @@ class TaskBatch:
             UnknownBatchError: there is no such batch.
             NestedError: it is a member of another batch, which has to be run again instead.
         """
-        return population.run_again(clients, self.declaration.key(batch_id))
+        return populate.run_again(clients, self.declaration.key(batch_id))
 
     # Read
 
-    def progress(self, batch_id: str) -> Progress:
+    def progress(self, batch_id: str) -> BatchProgress:
         """Return how far a batch is: one read.
 
         Raises:
@@ -160,7 +160,7 @@ class TaskBatch:
         """
         return reading.progress(self.declaration.key(batch_id))
 
-    def nested(self, batch_id: str) -> list[Progress]:
+    def nested(self, batch_id: str) -> list[BatchProgress]:
         """Return how far the batches are that its members have become, up to 1,000 of them."""
         return reading.nested(self.declaration.key(batch_id))
 

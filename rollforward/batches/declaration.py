@@ -13,6 +13,7 @@ from rollforward.batches.policy import Policy
 from rollforward.runtime.clients import Clients
 from rollforward.tasks.declaration import Task
 
+NAME = re.compile(r"[a-z][a-z0-9_-]{1,60}")
 MAX_ID_BYTES = 200
 MAX_KEEP = datetime.timedelta(days=365)
 
@@ -51,7 +52,7 @@ class MemberRef:
 
 
 @dataclass(frozen=True)
-class Declaration:
+class BatchDeclaration:
     """Batches as they are declared; `TaskBatch` says what each of these is."""
 
     name: str
@@ -61,10 +62,12 @@ class Declaration:
     paths: Mapping[Task[Any], str] = field(default_factory=dict)  # Where members are delivered.
 
     def __post_init__(self) -> None:
-        if not re.fullmatch(r"[a-z][a-z0-9_-]{1,60}", self.name):
-            raise ValueError(f"a name of batches is of a-z, 0-9, _ and -, not {self.name!r}")
+        if not NAME.fullmatch(self.name):
+            raise ValueError(f"name must match {NAME.pattern}, got {self.name!r}")
         if not datetime.timedelta(0) < self.keep <= MAX_KEEP:
-            raise ValueError(f"a batch is kept for up to {MAX_KEEP.days} days after its end")
+            raise ValueError(
+                f"keep must be positive and at most {MAX_KEEP.days} days, got {self.keep}"
+            )
 
     def key(self, batch_id: str) -> str:
         """Return what the rows of a batch are called by.
@@ -73,9 +76,13 @@ class Declaration:
             BadWorkError: there can be no batch of this id.
         """
         if not batch_id or not batch_id.isprintable() or set(batch_id) & set(":;"):
-            raise BadWorkError(f"a batch's id is not empty, without : and ;, not {batch_id!r:.100}")
+            raise BadWorkError(
+                f"batch_id must be printable and not empty, without : and ;, got {batch_id!r:.100}"
+            )
         if len(batch_id.encode()) > MAX_ID_BYTES:
-            raise BadWorkError(f"a batch's id has at most {MAX_ID_BYTES} bytes: {batch_id!r:.100}")
+            raise BadWorkError(
+                f"batch_id must have at most {MAX_ID_BYTES} bytes, got {batch_id!r:.100}"
+            )
         return f"{self.name}:{batch_id}"
 
 

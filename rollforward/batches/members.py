@@ -14,19 +14,19 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from rollforward.batches import policy
-from rollforward.batches.beliefs import is_wanted
-from rollforward.batches.creation import RunMember
-from rollforward.batches.declaration import Declaration, MemberRef
-from rollforward.batches.ending import (
+from rollforward.batches.completion import (
     MAX_ERROR_CHARS,
     MAX_RESULT_BYTES,
     End,
     cancel_child,
     end_members,
 )
+from rollforward.batches.creation import RunMember
+from rollforward.batches.declaration import BatchDeclaration, MemberRef
 from rollforward.batches.entities import BatchState, batches_of, state_key
 from rollforward.batches.errors import BatchError, NestedError
-from rollforward.batches.population import PopulateOptions, Work, populate, renew
+from rollforward.batches.populate import Members, PopulateOptions, populate, renew
+from rollforward.batches.running_cache import accepts_members
 from rollforward.fork_join import OutcomeUnknownError
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.texts import storable, within_json
@@ -38,10 +38,10 @@ class Declared(Protocol):
     """A batch as its members see it: `TaskBatch`, which stands above them."""
 
     @property
-    def declaration(self) -> Declaration: ...
+    def declaration(self) -> BatchDeclaration: ...
 
 
-MAX_ATTEMPTS = 3
+MAX_INSERTS = 3
 MAX_BECOME = 100  # One, and more only if deliveries that overlap nest in different declarations.
 
 
@@ -54,7 +54,7 @@ class Member:
     """The member that this code runs as."""
 
     clients: Clients
-    declared: Declaration
+    declared: BatchDeclaration
     ref: MemberRef
     is_nested: bool = False  # It ends when the batch does that it has become.
 
@@ -72,7 +72,7 @@ class Member:
         """Return whether the batch is over, so that what this member does counts no more."""
         return not policy.wants(_read(self.ref.batch), self.ref.generation)
 
-    def add(self, work: Work, *, idempotency_key: str = "") -> int:
+    def add(self, work: Members, *, idempotency_key: str = "") -> int:
         """Add members to the batch, also when it is sealed; return how many are new.
 
         Args:
@@ -85,7 +85,7 @@ class Member:
         how = PopulateOptions(key, adder=self.ref, is_compared=False)
         return populate(self.clients, self.declared, self.ref.batch, work, how)
 
-    def nest(self, batches: Declared, work: Work) -> str:
+    def nest(self, batches: Declared, work: Members) -> str:
         """Become a batch: this member ends when all that is given here has; return the batch's id.
 
         Called again, as when this member is delivered twice, it changes nothing.
@@ -121,7 +121,7 @@ def current_member() -> Member:
     """
     member: Member | None = getattr(_local, "member", None)
     if member is None:
-        raise NoMemberError("call this in the function of a task that is a member of a batch")
+        raise NoMemberError("current_member() must be called by the task of a member of a batch")
     return member
 
 
@@ -135,14 +135,14 @@ def _inside(member: Member) -> Iterator[None]:
         _local.member = outer
 
 
-def run(declared: Declaration, task: Task[Any], clients: Clients, args: RunMember) -> None:
+def run(declared: BatchDeclaration, task: Task[Any], clients: Clients, args: RunMember) -> None:
     """Run a member, and say that it is done.
 
     Raises:
         OtherVersionError: the next version of the code may read the member's arguments.
         Exception: what its function raised: it is retried, or has failed.
     """
-    if not is_wanted(clients, args.batch, args.generation):
+    if not accepts_members(clients, args.batch, args.generation):
         return
     try:
         own_args = task.read(args.args.encode())
@@ -157,7 +157,7 @@ def run(declared: Declaration, task: Task[Any], clients: Clients, args: RunMembe
         _end(declared, clients, args, is_done=True, result=result)
 
 
-def fail(declared: Declaration, clients: Clients, args: RunMember, reason: str) -> None:
+def fail(declared: BatchDeclaration, clients: Clients, args: RunMember, reason: str) -> None:
     """Say that a member has failed: it was tried often enough, or rejected itself.
 
     What it has become before is cancelled first: no batch is complete over one that runs.
@@ -170,7 +170,7 @@ def fail(declared: Declaration, clients: Clients, args: RunMember, reason: str) 
 
 
 def _end(
-    declared: Declaration,
+    declared: BatchDeclaration,
     clients: Clients,
     args: RunMember,
     *,
@@ -180,11 +180,11 @@ def _end(
 ) -> None:
     """Insert the end of a member. It may be inserted more than once: one is counted."""
     end = End(args.page, args.position, args.generation, is_done, result, error)
-    for attempt in range(MAX_ATTEMPTS):
+    for attempt in range(MAX_INSERTS):
         try:
             end_members.insert(clients, args.batch, end)
         except OutcomeUnknownError:
-            if attempt == MAX_ATTEMPTS - 1:
+            if attempt == MAX_INSERTS - 1:
                 raise
         else:
             return
@@ -195,10 +195,10 @@ def _check_result(task: Task[Any], result: Any) -> None:
         size = len(json.dumps(result, allow_nan=False))
         json.dumps(result, ensure_ascii=False).encode()  # Half a character is no text.
     except (TypeError, ValueError) as error:
-        raise Reject(f"{task.function} returned no JSON: {error}") from error
+        raise Reject(f"the result of {task.function} must be JSON: {error}") from error
     if size > MAX_RESULT_BYTES:
         raise Reject(
-            f"{task.function} returned {size} bytes: a result has at most {MAX_RESULT_BYTES}"
+            f"the result of {task.function} must have at most {MAX_RESULT_BYTES} bytes, got {size}"
         )
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from rollforward.batches import sweep
 from rollforward.batches.batch import TaskBatch
+from rollforward.batches.completion import cancel_nested, end_members
 from rollforward.batches.creation import create
-from rollforward.batches.ending import cancel_nested, end_members
 from rollforward.runtime.clients import Clients
 from rollforward.tasks.declaration import Task
 from rollforward.tasks.pattern import Gauge, Pattern
@@ -38,7 +38,7 @@ class Batches(Pattern[TaskBatch]):
         names = [part.name for part in parts]
         for name in names:
             if names.count(name) > 1:
-                raise TypeError(f"two batches are called {name}: give one of them another name")
+                raise TypeError(f"batches must have different names, got {name} twice")
 
     def sweep(
         self, clients: Clients, parts: Sequence[TaskBatch], *, stale_s: float | None = None

@@ -42,7 +42,7 @@ class Policy:
             ValueError: n is less than 1.
         """
         if n < 1:
-            raise ValueError(f"a batch is done at 1 member or more, not {n}")
+            raise ValueError(f"n must be at least 1, got {n}")
         return cls(DONE_AT, n)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from google.cloud import ndb
 
-from rollforward.batches.ending import state_of
+from rollforward.batches.completion import state_of
 from rollforward.batches.entities import (
     DONE,
     HAS_FAILED,
@@ -29,7 +29,7 @@ MAX_NESTED = 1_000
 
 
 @dataclass(frozen=True)
-class Progress:
+class BatchProgress:
     """How far a batch is. `outcome` is None while it runs. Times are in UTC, naive."""
 
     name: str
@@ -60,7 +60,7 @@ class MemberResult:
     error: str = ""
 
 
-def progress(batch: str) -> Progress:
+def progress(batch: str) -> BatchProgress:
     """Return how far a batch is: one read.
 
     Raises:
@@ -69,7 +69,7 @@ def progress(batch: str) -> Progress:
     return _progress(state_of(batch))
 
 
-def nested(batch: str) -> list[Progress]:
+def nested(batch: str) -> list[BatchProgress]:
     """Return how far those batches are that are members of a batch, up to 1,000 of them."""
     return [_progress(state) for state in batches_in(batch).fetch(MAX_NESTED)]
 
@@ -99,9 +99,9 @@ def failures(batch: str) -> Iterator[MemberResult]:
     return (member for member in results(batch) if member.outcome == "failed")
 
 
-def _progress(state: BatchState) -> Progress:
+def _progress(state: BatchState) -> BatchProgress:
     name, _, batch_id = state.key.id().partition(":")
-    return Progress(
+    return BatchProgress(
         name,
         batch_id,
         state.members,

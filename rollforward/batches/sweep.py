@@ -28,8 +28,8 @@ from google.cloud import ndb
 
 from rollforward import outbox
 from rollforward.batches import callbacks
+from rollforward.batches.completion import conclude, touch
 from rollforward.batches.creation import Create, create
-from rollforward.batches.ending import conclude, touch
 from rollforward.batches.entities import (
     COMPLETED,
     REMOVED,
@@ -43,7 +43,7 @@ from rollforward.batches.entities import (
     state_key,
     work_within,
 )
-from rollforward.batches.population import is_needed
+from rollforward.batches.populate import is_needed
 from rollforward.datastore.transactions import transact
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import naive_utc

@@ -48,7 +48,7 @@ class BadFileError(ValueError):
 
 
 @dataclass(frozen=True)
-class Record:
+class CsvRecord:
     """A row as it stands in the file: its cells or a problem, and the position behind it."""
 
     line: int
@@ -81,7 +81,7 @@ class Start:
 
     delimiter: str
     position: str
-    record: Record
+    record: CsvRecord
 
     @property
     def cells(self) -> list[str]:
@@ -104,7 +104,7 @@ def start_of(content: bytes) -> Start:
     return Start(delimiter, position, record)
 
 
-def records_in(content: bytes) -> Iterator[Record]:
+def records_in(content: bytes) -> Iterator[CsvRecord]:
     """Yield the rows of a file in memory, one at a time.
 
     Raises:
@@ -131,7 +131,7 @@ def _from(content: bytes) -> Callable[[int], Iterator[bytes]]:
 
 def records(
     chunks_from: Callable[[int], Iterable[bytes]], start: str, delimiter: str
-) -> Iterator[Record]:
+) -> Iterator[CsvRecord]:
     """Yield the rows of a file from a position on; blank lines are passed over.
 
     Where the file was deleted, one more row says so, and is the last.
@@ -148,13 +148,13 @@ def records(
             if record.problem or any(cell.strip() for cell in record.cells):
                 yield record
     except UploadGoneError:
-        yield Record(line, [], GONE, f"{offset}:{line}")
+        yield CsvRecord(line, [], GONE, f"{offset}:{line}")
 
 
-def _record(lines: _Lines, first: bytes, offset: int, line: int, delimiter: str) -> Record:
+def _record(lines: _Lines, first: bytes, offset: int, line: int, delimiter: str) -> CsvRecord:
     if len(first) > MAX_ROW_BYTES:
         problem = f"the row is longer than {MAX_ROW_BYTES // 1024} KiB"
-        return Record(line, [], problem, f"{offset + len(first)}:{line + 1}")
+        return CsvRecord(line, [], problem, f"{offset + len(first)}:{line + 1}")
     taken = [first]
     try:
         cells = _cells(lines, taken, delimiter)
@@ -165,11 +165,11 @@ def _record(lines: _Lines, first: bytes, offset: int, line: int, delimiter: str)
     else:
         if len(cells) <= MAX_CELLS:
             end = offset + sum(map(len, taken))
-            return Record(line, cells, "", f"{end}:{line + len(taken)}")
+            return CsvRecord(line, cells, "", f"{end}:{line + len(taken)}")
         problem = f"the row has more than {MAX_CELLS} cells"
     # Only the first line is given up: what follows it may be sound.
     lines.give_back(taken[1:])
-    return Record(line, [], problem, f"{offset + len(first)}:{line + 1}")
+    return CsvRecord(line, [], problem, f"{offset + len(first)}:{line + 1}")
 
 
 def _cells(lines: _Lines, taken: list[bytes], delimiter: str) -> Sequence[str]:
@@ -232,7 +232,7 @@ class CsvSource(Generic[R]):
         chunks_from: Callable[[int], Iterable[bytes]],
         delimiter: str,
         start: str,
-        row_of: Callable[[Record], R],
+        row_of: Callable[[CsvRecord], R],
     ) -> None:
         """Describe the file.
 
@@ -268,14 +268,14 @@ class CsvSource(Generic[R]):
         for record in self._records(load_from):
             if record.problem == GONE:
                 left = wanted - set(found)
-                found |= {n: self._row_of(Record(n, [], GONE, "")) for n in left}
+                found |= {n: self._row_of(CsvRecord(n, [], GONE, "")) for n in left}
             if record.line in wanted:
                 found[record.line] = self._row_of(record)
             if len(found) == len(wanted):
                 break
         return [found.get(int(name)) for name in names]
 
-    def _records(self, start: str) -> Iterator[Record]:
+    def _records(self, start: str) -> Iterator[CsvRecord]:
         return records(self._chunks_from, start, self._delimiter)
 
 

@@ -13,9 +13,9 @@ from rollforward.continuations.jobs import (
     MAX_ATTEMPTS,
     PAGE_SIZE,
     RETRY_DELAYS_S,
-    Apply,
+    ApplyFunction,
     Job,
-    SideEffect,
+    SideEffectFunction,
 )
 from rollforward.continuations.sources import Source
 from rollforward.runtime.clients import Clients
@@ -35,10 +35,10 @@ class _Declare(Protocol[I_co]):
     """The decorator that `job(...)` returns."""
 
     @overload
-    def __call__(self, work: Apply[A, I_co], /) -> Job[A, Any]: ...
+    def __call__(self, work: ApplyFunction[A, I_co], /) -> Job[A, Any]: ...
 
     @overload
-    def __call__(self, work: SideEffect[A, I_co], /) -> Job[A, Any]: ...
+    def __call__(self, work: SideEffectFunction[A, I_co], /) -> Job[A, Any]: ...
 
 
 def job(
@@ -100,7 +100,7 @@ def _arguments_of(work: Callable[..., Any]) -> type[Any]:
     """
     parameters = list(inspect.signature(work).parameters)
     if len(parameters) < 2:
-        raise TypeError(f"{work.__qualname__} takes too little; {_FORM}")
+        raise TypeError(f"{work.__qualname__} must accept (clients, args, items); {_FORM}")
     second = work.__annotations__.get(parameters[1])
     try:
         # Only the arguments are looked up: what else it names may be known to type checkers alone.
@@ -112,7 +112,7 @@ def _arguments_of(work: Callable[..., Any]) -> type[Any]:
         ) from error
     if not (isinstance(args, type) and is_dataclass(args)):
         raise TypeError(
-            f"{work.__qualname__}: the type of `{parameters[1]}` is no dataclass; {_FORM}"
+            f"{work.__qualname__}: the type of `{parameters[1]}` must be a dataclass; {_FORM}"
         )
     return args
 

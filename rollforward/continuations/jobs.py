@@ -49,12 +49,12 @@ class SkippedItemError(ItemError):
 
 
 # Opened once per page; works on one item, or raises one of the three errors above.
-SideEffect = Callable[[Clients, A], AbstractContextManager[Callable[[I], None]]]
+SideEffectFunction = Callable[[Clients, A], AbstractContextManager[Callable[[I], None]]]
 # Runs inside the transaction, maybe more than once; per item None, or one of the three errors
 # above. The items are as they were read before: read again, there, what you change.
-Apply = Callable[[Clients, A, Sequence[I]], Sequence[ItemError | None]]
+ApplyFunction = Callable[[Clients, A, Sequence[I]], Sequence[ItemError | None]]
 # Runs outside of any transaction; answers as Apply does. A crash repeats it.
-Check = Apply[A, I]
+CheckFunction = ApplyFunction[A, I]
 
 
 @dataclass(frozen=True)
@@ -65,9 +65,9 @@ class Job(Generic[A, I]):
     queue: str
     args: type[A]
     source: Callable[[A], Source[I]]
-    side_effect: SideEffect[A, I] | None = None
-    apply: Apply[A, I] | None = None
-    check: Check[A, I] | None = None
+    side_effect: SideEffectFunction[A, I] | None = None
+    apply: ApplyFunction[A, I] | None = None
+    check: CheckFunction[A, I] | None = None
     on_finished: Callable[[Clients, A], None] | None = None
     page_size: int = PAGE_SIZE
     max_attempts: int = MAX_ATTEMPTS
@@ -77,7 +77,7 @@ class Job(Generic[A, I]):
 
     def __post_init__(self) -> None:
         if not self.retry_delays_s or min(self.retry_delays_s) < 0:
-            raise ValueError(f"job {self.name} needs delays of 0 s or more: {self.retry_delays_s}")
+            raise ValueError(f"retry_delays_s must be at least 0 each, got {self.retry_delays_s}")
 
     if not TYPE_CHECKING:  # A type checker says of itself that a job cannot be called.
 

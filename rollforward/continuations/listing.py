@@ -21,8 +21,8 @@ from rollforward.continuations.entities import (
 )
 from rollforward.continuations.errors import NotEndedError, PagesGoneError
 from rollforward.continuations.jobs import Job
-from rollforward.continuations.progress import Totals, run_of
-from rollforward.continuations.seen_pages import issues_of
+from rollforward.continuations.pages.seen_pages import issues_of
+from rollforward.continuations.progress import RunTotals, run_of
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import naive_utc
 from rollforward.tasks.runs import (
@@ -74,7 +74,7 @@ def run_details(jobs: Jobs, run_id: str) -> RunDetails:
     row = run_of(run_id)
     pages = pages_of(run_id).fetch(MAX_PAGES + 1)
     is_partial = len(pages) > MAX_PAGES
-    totals = Totals.kept(row) if row.totals else Totals.of(pages[:MAX_PAGES], len(row.spans))
+    totals = RunTotals.kept(row) if row.totals else RunTotals.of(pages[:MAX_PAGES], len(row.spans))
     return RunDetails(
         run=_run(jobs, row, totals, is_partial=is_partial and not row.totals),
         parts=[_part(page) for page in pages[:MAX_PAGES]],
@@ -115,13 +115,13 @@ def _is_asked_for(row: ContinuationRun, query: RunQuery) -> bool:
 def _listed(jobs: Jobs, row: ContinuationRun) -> Run:
     """Return a run as a list shows it: what it adds up to costs a few reads, whatever its size."""
     if row.totals:
-        return _run(jobs, row, Totals.kept(row))
+        return _run(jobs, row, RunTotals.kept(row))
     pages = pages_of(row.key.id()).fetch(MAX_PAGES_IN_LIST + 1)
-    totals = Totals.of(pages[:MAX_PAGES_IN_LIST], len(row.spans))
+    totals = RunTotals.of(pages[:MAX_PAGES_IN_LIST], len(row.spans))
     return _run(jobs, row, totals, is_partial=len(pages) > MAX_PAGES_IN_LIST)
 
 
-def _run(jobs: Jobs, row: ContinuationRun, totals: Totals, *, is_partial: bool = False) -> Run:
+def _run(jobs: Jobs, row: ContinuationRun, totals: RunTotals, *, is_partial: bool = False) -> Run:
     is_over = row.state == FINISHED
     expected = totals.known if is_over else max(totals.known, row.expected or 0)
     return Run(
@@ -154,7 +154,7 @@ def _verbs(jobs: Jobs, row: ContinuationRun) -> Sequence[RunVerb]:
         return ()
     if row.state == CANCELLED:
         return ("resume",)
-    has_failed = row.totals is not None and Totals.kept(row).failed > 0
+    has_failed = row.totals is not None and RunTotals.kept(row).failed > 0
     can_retry = has_failed and not row.retried_by and not row.pages_gone
     return ("retry",) if can_retry else ()
 

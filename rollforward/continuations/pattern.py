@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rollforward.continuations import listing, sweep
-from rollforward.continuations.attempt import page_task
 from rollforward.continuations.jobs import LEASE_S, Job
+from rollforward.continuations.pages.attempt import page_task
 from rollforward.runtime.clients import Clients
 from rollforward.tasks.declaration import Task
 from rollforward.tasks.pattern import Pattern

@@ -22,7 +22,7 @@ from rollforward.continuations.entities import (
     run_key,
 )
 from rollforward.continuations.errors import UnknownRunError
-from rollforward.continuations.seen_pages import (
+from rollforward.continuations.pages.seen_pages import (
     ItemIssue,
     PageDots,
     PageSums,
@@ -39,8 +39,8 @@ from rollforward.runtime.clock import naive_utc
 __all__ = [
     "ItemIssue",
     "PageDots",
-    "Progress",
-    "Totals",
+    "RunProgress",
+    "RunTotals",
     "item_issues",
     "keep_totals",
     "progress",
@@ -57,7 +57,7 @@ RECENT_S = 5.0
 
 
 @dataclass(frozen=True)
-class Totals:
+class RunTotals:
     """What a run's pages add up to, in items unless the name says otherwise."""
 
     done: int
@@ -70,7 +70,7 @@ class Totals:
     cost: Cost
 
     @classmethod
-    def of(cls, pages: Iterable[ContinuationPage], chains: int) -> Totals:
+    def of(cls, pages: Iterable[ContinuationPage], chains: int) -> RunTotals:
         """Add up pages, one at a time: there may be more than fit into memory."""
         sums = PageSums()
         for page in pages:
@@ -78,7 +78,7 @@ class Totals:
         return cls.of_sums(sums, chains)
 
     @classmethod
-    def of_sums(cls, sums: PageSums, chains: int) -> Totals:
+    def of_sums(cls, sums: PageSums, chains: int) -> RunTotals:
         """Return what pages add up to, and their run with so many chains."""
         # What follows a page's last commit, at least: a look whether it is closed.
         closing = Cost(reads=sums.pages, round_trips=sums.pages)
@@ -94,7 +94,7 @@ class Totals:
         )
 
     @classmethod
-    def kept(cls, run: ContinuationRun) -> Totals:
+    def kept(cls, run: ContinuationRun) -> RunTotals:
         """Return the totals that an ended run keeps."""
         return cls(**{**run.totals, "cost": Cost.of(run.totals["cost"])})
 
@@ -108,7 +108,7 @@ class Totals:
 
 
 @dataclass(frozen=True)
-class Progress:
+class RunProgress:
     """How far a run has come.
 
     Attributes:
@@ -121,7 +121,7 @@ class Progress:
     run_id: str
     state: str
     expected: int
-    totals: Totals
+    totals: RunTotals
     elapsed_s: float
     dots: Sequence[str]
     retry_of: str | None = None
@@ -172,7 +172,7 @@ def progress(
     now: datetime.datetime | None = None,
     dots: bool = True,
     clients: Clients | None = None,
-) -> Progress:
+) -> RunProgress:
     """Return how far a run has come, from its pages; an ended run keeps its totals.
 
     Args:
@@ -188,10 +188,10 @@ def progress(
     run = run_of(run_id)
     at = naive_utc(now) if now is not None else None
     seen = seen_run(clients, run) if dots or not run.totals else SeenRun()
-    totals = Totals.kept(run) if run.totals else Totals.of_sums(seen.sums, len(run.spans))
+    totals = RunTotals.kept(run) if run.totals else RunTotals.of_sums(seen.sums, len(run.spans))
     is_over = run.state == FINISHED
     updated_at = max([run.started, *(page.updated_at for page in seen.pages)])
-    return Progress(
+    return RunProgress(
         run_id=run_id,
         state=run.state,
         expected=totals.known if is_over else max(totals.known, run.expected or 0),
@@ -242,7 +242,7 @@ def _end(
 
 def keep_totals(run_id: str) -> None:
     """Store the totals of a run that has finished: its pages change no more."""
-    totals = asdict(Totals.of(pages_of(run_id), len(run_of(run_id).spans)))
+    totals = asdict(RunTotals.of(pages_of(run_id), len(run_of(run_id).spans)))
 
     def keep() -> None:
         run = run_of(run_id)

@@ -7,7 +7,6 @@ from typing import Any, TypeVar
 from google.cloud import ndb
 
 from rollforward import outbox
-from rollforward.continuations.attempt import page_task
 from rollforward.continuations.entities import (
     CANCELLED,
     FINISHED,
@@ -18,6 +17,7 @@ from rollforward.continuations.entities import (
 )
 from rollforward.continuations.errors import NotEndedError, OtherJobError, PagesGoneError
 from rollforward.continuations.jobs import Job, Jobs
+from rollforward.continuations.pages.attempt import page_task
 from rollforward.continuations.progress import progress, run_of
 from rollforward.continuations.sweep import Look, head
 from rollforward.datastore.transactions import transact
@@ -63,9 +63,9 @@ def new_run(
     page_task(job).check_registered(clients)
     size = page_size or job.page_size
     if size < 1:
-        raise ValueError(f"page_size must be at least 1, not {size}")
+        raise ValueError(f"page_size must be at least 1, got {size}")
     if max_rate is not None and not max_rate > 0:
-        raise ValueError(f"max_rate must be above 0, not {max_rate}")
+        raise ValueError(f"max_rate must be positive, got {max_rate}")
     _check_id(run_id)
     run = ContinuationRun(
         key=run_key(run_id),
@@ -85,9 +85,9 @@ def new_run(
 def _check_id(run_id: str) -> None:
     """Refuse an id that pages and tasks could not be named by, before anything is stored."""
     if not run_id or not run_id.isprintable() or set(run_id) & set(":;"):
-        raise ValueError(f"a run's id is not empty and has no colon or semicolon: {run_id!r:.100}")
+        raise ValueError(f"run_id must be not empty, without : and ;, got {run_id!r:.100}")
     if len(run_id.encode()) > MAX_RUN_ID_BYTES:
-        raise ValueError(f"a run's id has at most {MAX_RUN_ID_BYTES} bytes: {run_id!r:.100}")
+        raise ValueError(f"run_id must have at most {MAX_RUN_ID_BYTES} bytes, got {run_id!r:.100}")
 
 
 def launch(clients: Clients, job: Job[Any, Any], run_id: str) -> None:

@@ -20,7 +20,6 @@ from typing import Any
 
 from google.cloud import ndb
 
-from rollforward.continuations.attempt import PageArgs, page_task
 from rollforward.continuations.entities import (
     FINISHED,
     PAGES_KEPT_FOR,
@@ -37,6 +36,7 @@ from rollforward.continuations.entities import (
     untold_runs,
 )
 from rollforward.continuations.jobs import Jobs
+from rollforward.continuations.pages.attempt import PageArgs, page_task
 from rollforward.continuations.upload_entities import expired_chunks
 from rollforward.datastore.transactions import transact
 from rollforward.runtime.clients import Clients

@@ -34,7 +34,7 @@ from rollforward.flask.context import clients, registry, settings
 from rollforward.flask.delivery_log import DeliveryLines
 from rollforward.fork_join import OutcomeUnknownError
 from rollforward.tasks import attempts, dead_tasks
-from rollforward.tasks.attempts import Delivery, RetryLaterError
+from rollforward.tasks.attempts import RetryLaterError, TaskDelivery
 from rollforward.tasks.declaration import MAX_BODY_BYTES, Task
 from rollforward.tasks.errors import (
     BadArgumentsError,
@@ -79,7 +79,7 @@ def deliver(rest: str) -> ResponseReturnValue:
     return _deliver(task, args, delivery)
 
 
-def _deliver(task: Task[Any], args: Any, delivery: Delivery) -> ResponseReturnValue:
+def _deliver(task: Task[Any], args: Any, delivery: TaskDelivery) -> ResponseReturnValue:
     try:
         failures = attempts.begin(clients(), delivery)
     except RetryLaterError as error:
@@ -111,14 +111,14 @@ def _deliver(task: Task[Any], args: Any, delivery: Delivery) -> ResponseReturnVa
     return _response(200, "", log=lines) if lines.kept else ("", 204)
 
 
-def _task_of(delivery: Delivery) -> str:
+def _task_of(delivery: TaskDelivery) -> str:
     """Return the task's short name with its queue; the service sends the short or the long one."""
     queue, name = (text.rpartition("/")[2] for text in (delivery.queue, delivery.task_name))
     return f"{queue}/{name}" if name else ""
 
 
 def _failed(
-    task: Task[Any], args: Any, delivery: Delivery, error: Exception, lines: DeliveryLines
+    task: Task[Any], args: Any, delivery: TaskDelivery, error: Exception, lines: DeliveryLines
 ) -> ResponseReturnValue:
     stack = "".join(traceback.format_exception(error))
     failures = attempts.fail(clients(), delivery)
@@ -148,7 +148,7 @@ def _response(
 
 
 def _wait_for_a_version(
-    delivery: Delivery, reason: str, give_up: Callable[[str], ResponseReturnValue] | None = None
+    delivery: TaskDelivery, reason: str, give_up: Callable[[str], ResponseReturnValue] | None = None
 ) -> ResponseReturnValue:
     """Delay a task unknown to this version: during a deployment two versions serve at once.
 
@@ -160,7 +160,9 @@ def _wait_for_a_version(
     return _response(429, f"it waits for another version: {reason}")
 
 
-def _give_up(task: Task[Any], args: Any, delivery: Delivery, reason: str) -> ResponseReturnValue:
+def _give_up(
+    task: Task[Any], args: Any, delivery: TaskDelivery, reason: str
+) -> ResponseReturnValue:
     """Keep a task as a dead task, unless its declaration handles that."""
     if task.on_give_up is None:
         return _dead_letter(delivery, reason)
@@ -174,7 +176,7 @@ def _give_up(task: Task[Any], args: Any, delivery: Delivery, reason: str) -> Res
     return "", 204
 
 
-def _dead_letter(delivery: Delivery, reason: str) -> ResponseReturnValue:
+def _dead_letter(delivery: TaskDelivery, reason: str) -> ResponseReturnValue:
     log.error("dead-lettered %r: %s", delivery.path[:100], reason)
     dead_tasks.dead_letter(
         clients(),
@@ -188,9 +190,9 @@ def _dead_letter(delivery: Delivery, reason: str) -> ResponseReturnValue:
     return "", 204
 
 
-def _delivery(body: bytes) -> Delivery:
+def _delivery(body: bytes) -> TaskDelivery:
     retries = _header("TaskRetryCount")
-    return Delivery(
+    return TaskDelivery(
         path=request.path,
         queue=_header("QueueName"),
         task_name=_header("TaskName"),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rollforward.continuations.errors import UnknownRunError
-from rollforward.continuations.progress import Progress, progress
+from rollforward.continuations.progress import RunProgress, progress
 from rollforward.continuations.sources import EntitySource, NumberSource
 from rollforward.materialized_views.catalog import Catalog, CatalogStore, TableSpec
 from rollforward.materialized_views.definitions import ViewDefinitions
@@ -96,7 +96,7 @@ class Walks:
         return sum(row.counts.get(walk.kind, 0) for row in rows) or None
 
 
-def runs_of(clients: Clients, walks: Sequence[Walk], step: str) -> list[Progress]:
+def runs_of(clients: Clients, walks: Sequence[Walk], step: str) -> list[RunProgress]:
     """Return the runs of a step that have begun."""
     runs = []
     for walk in walks:

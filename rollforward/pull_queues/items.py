@@ -58,9 +58,9 @@ def check(payload: Any, tag: str | None, idempotency_key: str | None) -> None:
         BadItemError: it cannot be added.
     """
     if not isinstance(payload, str):
-        raise BadItemError(f"a payload is text, such as JSON, not {type(payload).__name__}")
+        raise BadItemError(f"payload must be a str, such as JSON, got {type(payload).__name__}")
     if len(payload.encode()) > MAX_PAYLOAD_BYTES:
-        raise BadItemError(f"a payload has at most {MAX_PAYLOAD_BYTES} bytes")
+        raise BadItemError(f"payload must have at most {MAX_PAYLOAD_BYTES} bytes")
     if tag is not None and not 1 <= len(tag) <= MAX_TAG_CHARS:
-        raise BadItemError(f"a tag has 1 to {MAX_TAG_CHARS} characters")
+        raise BadItemError(f"tag must have 1 to {MAX_TAG_CHARS} characters, got {tag!r:.100}")
     check_idempotency_key(idempotency_key)

@@ -26,7 +26,7 @@ class PullQueues(Pattern[PullQueue]):
     def check(self, parts: Sequence[PullQueue]) -> None:
         names = [queue.name for queue in parts]
         if len(set(names)) < len(names):
-            raise TypeError("two pull queues have one name: give one of them another")
+            raise TypeError("pull queues must have different names")
 
     def sweep(
         self, clients: Clients, parts: Sequence[PullQueue], *, stale_s: float | None = None

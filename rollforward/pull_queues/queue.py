@@ -39,9 +39,12 @@ class PullQueue:
 
     def __post_init__(self) -> None:
         if not NAME.fullmatch(self.name):
-            raise ValueError(f"a pull queue's name is like {NAME.pattern}, not {self.name!r}")
+            raise ValueError(f"name must match {NAME.pattern}, got {self.name!r}")
         if self.max_deliveries < 1 or not 1 <= self.partitions <= 64:
-            raise ValueError("max_deliveries is at least 1, partitions is from 1 to 64")
+            raise ValueError(
+                "max_deliveries must be at least 1 and partitions between 1 and 64, got "
+                f"{self.max_deliveries} and {self.partitions}"
+            )
 
     def add(
         self,
@@ -101,7 +104,7 @@ class PullQueue:
             google.api_core.exceptions.GoogleAPICallError: what the service said.
         """
         if not 1 <= limit <= 1000:
-            raise ValueError(f"limit is from 1 to 1,000, not {limit}")
+            raise ValueError(f"limit must be between 1 and 1,000, got {limit}")
         _check_lease_s(lease_s)
         return leasing.lease(clients, self._shape, limit, lease_s, tag)
 
@@ -180,7 +183,7 @@ def _newest(leases: Sequence[Lease]) -> list[Lease]:
 
 def _check_lease_s(lease_s: float) -> None:
     if not 1 <= lease_s <= MAX_LEASE_S:
-        raise ValueError(f"a lease lasts from 1 s to a week, not {lease_s} s")
+        raise ValueError(f"lease_s must be between 1 and {MAX_LEASE_S:g}, got {lease_s}")
 
 
 def _dead_letter(row: PullItem) -> DeadLetter:

@@ -55,7 +55,7 @@ class RetryLaterError(Exception):
 
 
 @dataclass(frozen=True)
-class Delivery:
+class TaskDelivery:
     """One delivery of a task, as the queue describes it."""
 
     path: str
@@ -84,7 +84,7 @@ _local = threading.local()
 
 
 @contextlib.contextmanager
-def under_way(delivery: Delivery) -> Iterator[None]:
+def under_way(delivery: TaskDelivery) -> Iterator[None]:
     """Let what runs inside know its task."""
     _local.task = delivery.task_name.rpartition("/")[2]
     try:
@@ -98,7 +98,7 @@ def current_task() -> str:
     return getattr(_local, "task", "")
 
 
-def begin(clients: Clients, delivery: Delivery) -> int:
+def begin(clients: Clients, delivery: TaskDelivery) -> int:
     """Note that a delivery begins; return how often its task has failed by itself before.
 
     A store that is out of reach keeps no task from being tried.
@@ -120,13 +120,13 @@ def begin(clients: Clients, delivery: Delivery) -> int:
     return _quietly(lambda: transact(note)) if delivery.is_noted else 0
 
 
-def end_well(delivery: Delivery) -> None:
+def end_well(delivery: TaskDelivery) -> None:
     """Forget the attempts of a task that is done."""
     if delivery.is_noted or delivery.last_answer == "500":
         discard(delivery)
 
 
-def end_later(clients: Clients, delivery: Delivery) -> None:
+def end_later(clients: Clients, delivery: TaskDelivery) -> None:
     """Note that a delivery has ended for now, by no fault of its task."""
 
     def note() -> int:
@@ -138,7 +138,7 @@ def end_later(clients: Clients, delivery: Delivery) -> None:
         _quietly(lambda: transact(note))
 
 
-def fail(clients: Clients, delivery: Delivery) -> int:
+def fail(clients: Clients, delivery: TaskDelivery) -> int:
     """Count a failure of a task; return how many there are now."""
     call_id = clients.new_id()
 
@@ -154,7 +154,7 @@ def fail(clients: Clients, delivery: Delivery) -> int:
     return _quietly(lambda: transact(count))
 
 
-def is_old(clients: Clients, delivery: Delivery) -> bool:
+def is_old(clients: Clients, delivery: TaskDelivery) -> bool:
     """Return whether a task that this version of the code does not know has waited for another.
 
     This delivery has ended then, by no fault of its task.
@@ -173,7 +173,7 @@ def is_old(clients: Clients, delivery: Delivery) -> bool:
     return transact(look)
 
 
-def discard(delivery: Delivery) -> None:
+def discard(delivery: TaskDelivery) -> None:
     """Delete what is known of one task's deliveries."""
     key = attempts_key(delivery.attempts_id)
     _quietly(lambda: len(ndb.delete_multi([key])))
@@ -214,7 +214,7 @@ def _check_due(clients: Clients, row: TaskAttempts, failures: int) -> None:
         )
 
 
-def _end(row: TaskAttempts, delivery: Delivery) -> int:
+def _end(row: TaskAttempts, delivery: TaskDelivery) -> int:
     row.begun = [number for number in row.begun if number != delivery.number]
     if row.failures or row.begun:
         row.put()
@@ -223,7 +223,7 @@ def _end(row: TaskAttempts, delivery: Delivery) -> int:
     return _failures(row, delivery)
 
 
-def _row(clients: Clients, delivery: Delivery) -> TaskAttempts:
+def _row(clients: Clients, delivery: TaskDelivery) -> TaskAttempts:
     """Return what is known of a task's deliveries, good for two days more."""
     now = naive_utc(clients.clock.now())
     key = attempts_key(delivery.attempts_id)
@@ -236,7 +236,7 @@ def _row(clients: Clients, delivery: Delivery) -> TaskAttempts:
     return row
 
 
-def _failures(row: TaskAttempts, delivery: Delivery) -> int:
+def _failures(row: TaskAttempts, delivery: TaskDelivery) -> int:
     """Count failures, and deliveries before this one that never ended."""
     unheard = [number for number in row.begun if number < delivery.number]
     return int(row.failures) + len(unheard)

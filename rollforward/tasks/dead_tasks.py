@@ -71,19 +71,19 @@ def _fill(dead: DeadTask, path: str, queue: str, task_name: str, body: bytes, re
 
 
 @dataclass(frozen=True)
-class Replay:
+class ReplayDeadTask:
     """Which dead task to run again."""
 
     dead_task_id: str
 
 
-def replay(clients: Clients, args: Replay, known: Mapping[str, Task[Any]]) -> None:
+def replay(clients: Clients, args: ReplayDeadTask, known: Mapping[str, Task[Any]]) -> None:
     """Enqueue a dead task's body again, then mark it as dealt with.
 
     The name holds the replay's number, so a repeated delivery of this task creates one task.
     """
     if not 0 < len(args.dead_task_id.encode()) <= MAX_NAME_BYTES:
-        raise Reject(f"{args.dead_task_id!r:.100} is no id of a dead task")
+        raise Reject(f"dead_task_id must be hex, got {args.dead_task_id!r:.100}")
     dead = DeadTask.get_by_id(args.dead_task_id)
     if dead is None:
         raise Reject(f"there is no dead task {args.dead_task_id}")
@@ -104,12 +104,12 @@ def _resolve(dead_id: str, replays: int) -> None:
         dead.put()
 
 
-def replay_task(known: Mapping[str, Task[Any]]) -> Task[Replay]:
+def replay_task(known: Mapping[str, Task[Any]]) -> Task[ReplayDeadTask]:
     """Return the task that replays, for the tasks that are known."""
     return Task(
         "/tasks/dead/replay",
         "default",
-        Replay,
+        ReplayDeadTask,
         lambda clients, args: replay(clients, args, known),
         max_attempts=5,
     )

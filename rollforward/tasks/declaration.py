@@ -193,9 +193,9 @@ class Task(Generic[A]):
         now = clients.clock.now()
         due = at if at is not None else now + datetime.timedelta(seconds=delay_s)
         if due.tzinfo is None:
-            raise BadArgumentsError("`at` must be an aware time")
+            raise BadArgumentsError(f"at must be an aware time, got {due}")
         if (due - now).total_seconds() > MAX_DELAY_S:
-            raise BadArgumentsError("a task may be scheduled at most 30 days ahead")
+            raise BadArgumentsError(f"a task must be due within 30 days, got {due}")
         return due
 
     def read(self, body: bytes) -> A:
@@ -222,7 +222,9 @@ class Task(Generic[A]):
 
     def _check_size(self, body: bytes) -> None:
         if len(body) > MAX_BODY_BYTES:
-            raise TooLargeError(f"{self.path}: {len(body)} bytes, at most {MAX_BODY_BYTES}")
+            raise TooLargeError(
+                f"{self.path}: body must have at most {MAX_BODY_BYTES} bytes, got {len(body)}"
+            )
 
 
 class _Declare(Protocol):
@@ -269,7 +271,7 @@ def task(path: Any = None, *, queue: str = "default", max_attempts: int = 50) ->
     if callable(path):
         return task()(path)
     if path is not None and not path.startswith("/tasks/"):
-        raise ValueError(f"a task's path starts with /tasks/, not {path!r}")
+        raise ValueError(f"path must start with /tasks/, got {path!r}")
 
     def declare(function: Callable[..., object]) -> Task[Any]:
         args, work = form_of(function)
@@ -289,5 +291,7 @@ def hashed_name(*parts: str | int) -> str:
     """
     exact = json.dumps(parts, ensure_ascii=True).encode()
     if len(exact) > MAX_NAME_PARTS_BYTES:
-        raise TooLargeError(f"a task's name has at most {MAX_NAME_PARTS_BYTES} bytes of parts")
+        raise TooLargeError(
+            f"name must have at most {MAX_NAME_PARTS_BYTES} bytes, got {len(exact)}"
+        )
     return hashlib.sha256(exact).hexdigest()[:40]

@@ -5,23 +5,23 @@ from __future__ import annotations
 from google.api_core import exceptions as rpc_errors
 
 
-class Error(Exception):
+class EnqueueError(Exception):
     """Base class for errors of enqueuing."""
 
 
-class BadArgumentsError(Error, ValueError):
+class BadArgumentsError(EnqueueError, ValueError):
     """The arguments do not fit the task's declaration."""
 
 
-class TooLargeError(Error, ValueError):
+class TooLargeError(EnqueueError, ValueError):
     """The task's body is larger than Cloud Tasks would take."""
 
 
-class UnknownTaskError(Error, LookupError):
+class UnknownTaskError(EnqueueError, LookupError):
     """No registry has this task, so it would never be delivered; the text says what to add."""
 
 
-class UnknownQueueError(Error, rpc_errors.NotFound):
+class UnknownQueueError(EnqueueError, rpc_errors.NotFound):
     """A task goes to a queue that does not exist; the text says which, and what to do."""
 
     def __init__(self, message: str) -> None:
@@ -31,11 +31,11 @@ class UnknownQueueError(Error, rpc_errors.NotFound):
         return str(self.message)
 
 
-class NotAttemptedError(Error):
+class NotAttemptedError(EnqueueError):
     """This message was not sent: the service did not answer for those before it."""
 
 
-class NotConfirmedError(Error):
+class NotConfirmedError(EnqueueError):
     """The service does not say whether this task was created."""
 
 

@@ -11,7 +11,7 @@ from rollforward.runtime.clients import Clients
 from rollforward.tasks.errors import BadArgumentsError
 
 P = ParamSpec("P")
-Work = Callable[[Clients, Any], object]
+TaskFunction = Callable[[Clients, Any], object]
 
 _FORM = """declare a task in one of these forms, the second with a dataclass of its arguments:
     @task(queue="default")
@@ -47,7 +47,7 @@ def bound(
     return kind(**call.arguments)
 
 
-def form_of(function: Callable[..., object]) -> tuple[type[Any], Work]:
+def form_of(function: Callable[..., object]) -> tuple[type[Any], TaskFunction]:
     """Return the type of a task's arguments, and the work that takes them.
 
     Raises:
@@ -55,11 +55,11 @@ def form_of(function: Callable[..., object]) -> tuple[type[Any], Work]:
     """
     name = getattr(function, "__qualname__", repr(function))
     if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
-        raise TypeError(f"{name} would not run when it is called; {_FORM}")
+        raise TypeError(f"{name} must be a plain function: called, it would not run; {_FORM}")
     declared = list(inspect.signature(function).parameters.values())
     hints, parameters = _hints(name, function), declared[1:]
     if not declared or hints.get(declared[0].name, Any) not in (Any, Clients):
-        raise TypeError(f"{name} does not take the clients first; {_FORM}")
+        raise TypeError(f"{name} must accept the clients first; {_FORM}")
     if len(parameters) == 1 and parameters[0].kind is inspect.Parameter.POSITIONAL_OR_KEYWORD:
         args = hints.get(parameters[0].name)
         if isinstance(args, type) and dataclasses.is_dataclass(args):
@@ -103,11 +103,11 @@ def _problem(parameter: inspect.Parameter, hints: Mapping[str, Any]) -> str:
     """Return why a function with this parameter is no task; "" if it may be one."""
     has_default = parameter.default is not parameter.empty
     if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-        return "stands for any number of arguments: name each of them"
+        return "must be one argument, not any number of them"
     if parameter.name not in hints:
-        return "has no type, by which its deliveries could be checked"
+        return "must have a type, by which deliveries are checked"
     if has_default and parameter.default.__class__.__hash__ is None:
-        return "has a default that can be changed: use None, or a tuple"
+        return "must have an immutable default, such as None or a tuple"
     return ""
 
 
@@ -117,7 +117,7 @@ def _field(parameter: inspect.Parameter) -> Any:
     return dataclasses.field(default=parameter.default)
 
 
-def _unpacking(kind: type[Parameters[Any]], function: Callable[..., object]) -> Work:
+def _unpacking(kind: type[Parameters[Any]], function: Callable[..., object]) -> TaskFunction:
     signature = kind.__signature_of_task__
 
     def work(clients: Clients, args: Parameters[Any]) -> object:

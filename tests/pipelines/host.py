@@ -15,7 +15,7 @@ from models.invitations import Party, guests_of
 from pipelines.invitations import imports, parties, sending
 from pipelines.invitations.parties import PartyDetails
 from pipelines.invitations.sending import SendResult
-from rollforward.continuations.progress import ItemIssue, Progress, item_issues, progress
+from rollforward.continuations.progress import ItemIssue, RunProgress, item_issues, progress
 from rollforward.runtime.messages import Message
 from rollforward.tasks.errors import NotAttemptedError, Unavailable
 from tests.infra.world import World
@@ -70,7 +70,7 @@ class Host:
                 self.world.clients, self.party_id, import_id, data, "guests.csv"
             )
 
-    def invite(self, content: str | bytes, import_id: str = "i1") -> Progress:
+    def invite(self, content: str | bytes, import_id: str = "i1") -> RunProgress:
         """Import a file to its end."""
         self.start_import(content, import_id)
         self.world.settle()
@@ -80,7 +80,7 @@ class Host:
         with self.world.context():
             return sending.send(self.world.clients, self.party_id)
 
-    def send(self) -> Progress:
+    def send(self) -> RunProgress:
         """Send to the end."""
         sent = self.press_send()
         self.world.settle()
@@ -90,7 +90,7 @@ class Host:
     def party(self) -> Party:
         return parties.party_of(self.party_id)
 
-    def run(self, run_id: str) -> Progress:
+    def run(self, run_id: str) -> RunProgress:
         with self.world.context():
             return progress(run_id)
 

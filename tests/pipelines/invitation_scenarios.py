@@ -10,7 +10,7 @@ from google.cloud import ndb
 from models.invitations import Guest, Party, guest_key, guests_of
 from pipelines.invitations import imports, parties, sending
 from rollforward.continuations.entities import FINISHED, ContinuationRun, run_key
-from rollforward.continuations.progress import Totals, progress
+from rollforward.continuations.progress import RunTotals, progress
 from rollforward.runtime import Cost, naive_utc
 from tests.infra.faults.injection import REPLY_LOST
 from tests.infra.world import World
@@ -62,7 +62,7 @@ class SendScenario:
     def invite(self, tag: str) -> None:
         """Store a party and an import of three guests that has ended."""
         now = naive_utc(self.world.clock.now())
-        totals = Totals(3, 0, 0, 0, 0, 0, 1, Cost())
+        totals = RunTotals(3, 0, 0, 0, 0, 0, 1, Cost())
         done = ContinuationRun(
             key=run_key(f"{tag}-i"),
             job="import-guests",

@@ -22,7 +22,7 @@ from models.invitations import Party
 from models.quilt import Quilt, QuiltSquare
 from rollforward.batches.entities import COMPLETED, BatchState
 from rollforward.continuations.entities import FINISHED, pages_of
-from rollforward.continuations.progress import Progress, progress
+from rollforward.continuations.progress import RunProgress, progress
 from tests.infra.faults.explorer import IS_EXHAUSTIVE
 from tests.infra.runs.sampling import kills
 from tests.infra.stack import Stack, running_stack, until
@@ -150,7 +150,7 @@ def test_mails_go_out_while_workers_are_killed(
         assert guests_in_pages(stack, run.run_id) == GUESTS
 
 
-def _send_under_kills(stack: Stack, page: str) -> Progress:
+def _send_under_kills(stack: Stack, page: str) -> RunProgress:
     """Press send, kill workers in the middle of the run; return how it ended."""
     sends = len(party_of(stack, page).sends)
     stack.post(f"{page}/send", page=page)
@@ -196,7 +196,7 @@ def party_of(stack: Stack, page: str) -> Party:
         return Party.get_by_id(page.rpartition("/")[2])
 
 
-def _look(stack: Stack, run_id: str) -> Progress:
+def _look(stack: Stack, run_id: str) -> RunProgress:
     with stack.context():
         return progress(run_id)
 

@@ -15,8 +15,9 @@ from google.api_core import exceptions as rpc_errors
 from google.api_core.exceptions import DeadlineExceeded
 
 from rollforward import outbox
-from rollforward.continuations import ItemError, Job, attempt
-from rollforward.continuations.attempt import CommitKind
+from rollforward.continuations import ItemError, Job
+from rollforward.continuations.pages import attempt
+from rollforward.continuations.pages.attempt import CommitKind
 from rollforward.continuations.progress import progress
 from rollforward.datastore import transactions
 from rollforward.datastore.transactions import transact

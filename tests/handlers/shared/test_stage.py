@@ -14,7 +14,7 @@ from handlers.invitations.stage import STRUCK_S, time_left
 from handlers.shared.incidents import Delivery, Incidents, Mark, SlowedQueue
 from handlers.shared.stage import Stage, Timeline, stage_of
 from models.invitations import party_key
-from rollforward.continuations.progress import Progress, Totals, progress
+from rollforward.continuations.progress import RunProgress, RunTotals, progress
 from rollforward.runtime import Cost
 from tests.handlers.conftest import Browser, app_with
 from tests.handlers.invitations.party import ID, PAGE, invite
@@ -192,9 +192,9 @@ def test_the_page_after_send_costs_the_same_for_few_guests_and_for_many(
 
 def test_while_faults_strike_the_time_left_leaves_room_for_a_retry(world: World) -> None:
     """A page that is struck at the very end waits for its lease."""
-    totals = Totals(99, 0, 0, 0, 0, 0, 1, Cost())
+    totals = RunTotals(99, 0, 0, 0, 0, 0, 1, Cost())
     started = datetime.datetime(2030, 1, 1)  # noqa: DTZ001  As Datastore has it.
-    run = Progress("r", "running", 100, totals, 10.0, [], started=started)
+    run = RunProgress("r", "running", 100, totals, 10.0, [], started=started)
 
     assert time_left(run, Stage()) == pytest.approx(10 / 99)
     assert time_left(run, Stage(switches=frozenset({"errors"}))) == STRUCK_S

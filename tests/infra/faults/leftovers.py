@@ -11,7 +11,7 @@ from dataclasses import asdict
 from typing import Any
 
 from rollforward.continuations.entities import FINISHED, ContinuationPage, ContinuationRun, pages_of
-from rollforward.continuations.progress import Totals, item_issues
+from rollforward.continuations.progress import RunTotals, item_issues
 from rollforward.fork_join.entities import WorkPack
 from rollforward.outbox.entities import OutboxLease, OutboxTask
 from rollforward.tasks.attempt_entities import TaskAttempts
@@ -44,7 +44,7 @@ def _oddities(run: ContinuationRun, pages: list[ContinuationPage]) -> Iterator[s
     """Return what is odd about a run that has finished: on its row, its pages, and their sum."""
     if run.untold or run.totals is None:
         yield "its job was not told"
-    elif run.totals != asdict(Totals.of(pages, len(run.spans))):
+    elif run.totals != asdict(RunTotals.of(pages, len(run.spans))):
         yield f"it keeps {run.totals}, its pages add up to something else"
     if sorted(run.chains_ended) != list(range(len(run.spans))):
         yield f"of {len(run.spans)} chains {run.chains_ended} have ended"

@@ -64,7 +64,7 @@ PACKAGES = {
         [f"{TESTS}/tasks/test_*.py", *OUTBOX_TESTS],
     ),
     "continuations": Package(
-        ["rollforward/continuations/*.py"],
+        ["rollforward/continuations/*.py", "rollforward/continuations/pages/*.py"],
         [
             *_in(
                 f"{TESTS}/continuations",

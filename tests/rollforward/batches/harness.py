@@ -23,7 +23,7 @@ from rollforward.batches.entities import (
     state_key,
     work_key,
 )
-from rollforward.batches.population import _addition_name
+from rollforward.batches.populate import addition_name
 from rollforward.fork_join.entities import WorkPack
 from rollforward.outbox.entities import OutboxTask
 from rollforward.runtime import Clients
@@ -171,7 +171,7 @@ def _beside(batch: str) -> list[Any]:
     One of its members waits, one is done, and one has failed.
     """
     late = datetime.datetime(2100, 1, 1)  # noqa: DTZ001  Datastore's are naive.
-    page = page_id(batch, _addition_name(""), 0, "")
+    page = page_id(batch, addition_name(""), 0, "")
     return [
         BatchState(
             key=state_key(batch),

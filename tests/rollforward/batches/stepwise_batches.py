@@ -22,8 +22,8 @@ from pydantic import TypeAdapter
 
 from rollforward.batches import ClosedError, Completed, callbacks, sweep
 from rollforward.batches.callbacks import completed
+from rollforward.batches.completion import End, cancel_nested, end_members
 from rollforward.batches.creation import create
-from rollforward.batches.ending import End, cancel_nested, end_members
 from rollforward.batches.entities import BatchState
 from rollforward.datastore import transactions, versions
 from rollforward.datastore.transactions import Transaction, current_transaction
@@ -339,17 +339,17 @@ def batches_in_steps() -> Iterator[None]:
         stepwise(),
         mock.patch("rollforward.batches.entities._within", Within),
         mock.patch("rollforward.outbox.enqueue", enqueue),
-        mock.patch("rollforward.batches.population.transact", transact),
+        mock.patch("rollforward.batches.populate.transact", transact),
         mock.patch("rollforward.batches.batch.transact", transact),
-        mock.patch("rollforward.batches.ending.transact", transact),
+        mock.patch("rollforward.batches.completion.transact", transact),
         mock.patch("rollforward.batches.callbacks.transact", transact),
         mock.patch("rollforward.batches.sweep.transact", transact),
         mock.patch("rollforward.batches.callbacks.enqueue", complete),
         mock.patch("rollforward.batches.callbacks.read_versions", versions.read_versions),
         mock.patch("rollforward.batches.callbacks.commit_unchanged", commit_unchanged),
-        mock.patch("rollforward.batches.ending.read_versions", versions.read_versions),
+        mock.patch("rollforward.batches.completion.read_versions", versions.read_versions),
         mock.patch.object(ndb, "put_multi", lambda some: [each.put() for each in some]),
-        mock.patch("rollforward.batches.ending.batches_in", partial(Which, "parent")),
+        mock.patch("rollforward.batches.completion.batches_in", partial(Which, "parent")),
         mock.patch("rollforward.batches.members.batches_of", partial(Which, "member")),
         mock.patch.object(end_members, "insert", insert),
         mock.patch.object(end_members, "insert_in_transaction", insert_in_transaction),

@@ -12,7 +12,7 @@ import pytest
 
 from rollforward.batches import callbacks as callback_tasks
 from rollforward.batches import entities as rows
-from rollforward.batches import population
+from rollforward.batches import populate
 from rollforward.batches.entities import BatchPage
 from rollforward.datastore.transactions import transact
 from rollforward.tasks import Task
@@ -192,9 +192,9 @@ def _acknowledges_by_one_commit(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _adds_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    sound = population._addition_name
+    sound = populate.addition_name
     names = iter(range(10**6))
-    monkeypatch.setattr(population, "_addition_name", lambda key: sound(f"{key}{next(names)}"))
+    monkeypatch.setattr(populate, "_addition_name", lambda key: sound(f"{key}{next(names)}"))
 
 
 def _forgets_generations(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from rollforward.batches.entities import BatchState, state_key
 from rollforward.runtime.clock import naive_utc
 from rollforward.tasks import Reject, Task
 from rollforward.tasks.dead_task_entities import DeadTask
-from rollforward.tasks.dead_tasks import Replay
+from rollforward.tasks.dead_tasks import ReplayDeadTask
 from tests.infra.world import Services, World, in_threads
 from tests.rollforward.batches.harness import (
     BEST,
@@ -284,7 +284,7 @@ def test_a_callback_that_fails_for_good_is_a_dead_task_that_can_be_replayed(worl
     with world.context():
         mend()
         replay = world.registry.tasks["/tasks/dead/replay"]
-        replay.enqueue(world.clients, Replay(dead.key.id()))
+        replay.enqueue(world.clients, ReplayDeadTask(dead.key.id()))
     world.settle()
 
     assert CALLED == {"notes:fails:1": 2}

@@ -8,10 +8,10 @@ import pytest
 from google.api_core.exceptions import ServiceUnavailable
 from google.cloud import ndb
 
-from rollforward.batches import ClosedError, ending, members
+from rollforward.batches import ClosedError, completion, members
+from rollforward.batches.completion import STALE_S, CancelNested, cancel_nested
 from rollforward.batches.creation import RunMember
 from rollforward.batches.declaration import MemberRef
-from rollforward.batches.ending import STALE_S, CancelNested, cancel_nested
 from rollforward.batches.entities import REMOVED, RUNNING, BatchState, pages_within
 from rollforward.batches.errors import NestedError
 from rollforward.batches.members import Member
@@ -55,7 +55,7 @@ def test_a_nested_batch_that_is_removed_is_passed_over(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """F7: those behind it are cancelled all the same, by one walk however often it is delivered."""
-    monkeypatch.setattr(ending, "MAX_CANCELLED", 2)
+    monkeypatch.setattr(completion, "MAX_CANCELLED", 2)
     first, *_ = grow(world, 4)
     with world.context():
         gone = first.get()

@@ -7,7 +7,7 @@ import datetime
 import pytest
 
 from rollforward.batches import TaskBatch, UnknownBatchError, sweep
-from rollforward.batches.ending import End, end_members
+from rollforward.batches.completion import End, end_members
 from rollforward.batches.entities import state_key
 from rollforward.fork_join.entities import WorkPack
 from tests.infra.world import World

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from rollforward.batches import creation, population
-from rollforward.batches.ending import STALE_S
+from rollforward.batches import creation, populate
+from rollforward.batches.completion import STALE_S
 from rollforward.batches.entities import BatchPage, BatchWork, state_key
 from rollforward.batches.errors import BadWorkError
 from rollforward.datastore.transactions import transact
@@ -64,8 +64,8 @@ def test_pages_are_cut_by_members_and_by_bytes(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """F4: and each member is created once, with its own arguments, which JSON may lengthen."""
-    monkeypatch.setattr(population, "MAX_PAGE_MEMBERS", 3)
-    monkeypatch.setattr(population, "MAX_PAGE_BYTES", 200)
+    monkeypatch.setattr(populate, "MAX_PAGE_MEMBERS", 3)
+    monkeypatch.setattr(populate, "MAX_PAGE_BYTES", 200)
     some = notes(*"abcdefg", "x" * 100, "y" * 100, "\U0001f389" * 8, "z", '"' * 35)
     with world.context():
         NOTES.populate(world.clients, "b", some, seal=True)
@@ -100,12 +100,12 @@ def test_pages_that_nothing_counted_are_not_created(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """F4: a call that dies before its commit adds nothing; made again it adds all, once."""
-    monkeypatch.setattr(population, "MAX_PAGE_MEMBERS", 2)
-    sound = population._add
-    monkeypatch.setattr(population, "_add", _dies)
+    monkeypatch.setattr(populate, "MAX_PAGE_MEMBERS", 2)
+    sound = populate._add
+    monkeypatch.setattr(populate, "_add", _dies)
     with world.context(), pytest.raises(ZeroDivisionError):
         NOTES.populate(world.clients, "b", labels(5))
-    monkeypatch.setattr(population, "_add", sound)
+    monkeypatch.setattr(populate, "_add", sound)
     with world.context():
         assert rows_of("notes:b")["BatchPage"] == 2
         NOTES.populate(world.clients, "b", labels(1), idempotency_key="other")
@@ -127,7 +127,7 @@ def test_populating_again_leaves_ended_members_alone(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """F4: pages that were stored before the commit are not stored anew."""
-    monkeypatch.setattr(population, "MAX_PAGE_MEMBERS", 2)
+    monkeypatch.setattr(populate, "MAX_PAGE_MEMBERS", 2)
     with world.context():
         NOTES.populate(world.clients, "b", labels(5))
     world.settle()
@@ -142,7 +142,7 @@ def test_populating_again_leaves_ended_members_alone(
 
 
 def test_a_transaction_takes_one_page(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(population, "MAX_PAGE_MEMBERS", 2)
+    monkeypatch.setattr(populate, "MAX_PAGE_MEMBERS", 2)
 
     def body() -> None:
         NOTES.populate_in_transaction(world.clients, "b", labels(3))

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from google.api_core import exceptions as rpc_errors
 
-from rollforward.batches import beliefs
-from rollforward.batches.ending import STALE_S, End, count_guarded, end_members
+from rollforward.batches import running_cache
+from rollforward.batches.completion import STALE_S, End, count_guarded, end_members
 from rollforward.batches.entities import BatchPage, state_key
 from rollforward.fork_join import Batch
 from rollforward.fork_join import fold as fork_join_fold
@@ -89,9 +89,9 @@ def test_a_batch_that_is_run_again_is_not_counted_in_memcached(world: World) -> 
     world.settle()
     with world.context():
         NOTES.run_again(world.clients, "b")
-        assert beliefs.is_wanted(world.clients, "notes:b", 2)
+        assert running_cache.accepts_members(world.clients, "notes:b", 2)
 
-        assert not beliefs.are_last(world.clients, "notes:b", 2)
+        assert not running_cache.completes_batch(world.clients, "notes:b", 2)
 
 
 def test_ends_are_counted_without_a_transaction(

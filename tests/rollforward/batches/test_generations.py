@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from rollforward.batches import population
-from rollforward.batches.ending import End, end_members
+from rollforward.batches import populate
+from rollforward.batches.completion import End, end_members
 from rollforward.batches.entities import pages_within
 from tests.infra.world import World
 from tests.rollforward.batches.harness import BEST, NOTES, RAN, deliver_all, notes, told
@@ -52,7 +52,7 @@ def test_each_generation_has_a_walk_of_its_own(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """F3: over all pages, and without the sweep."""
-    monkeypatch.setattr(population, "MAX_PAGE_MEMBERS", 1)
+    monkeypatch.setattr(populate, "MAX_PAGE_MEMBERS", 1)
     with world.context():
         NOTES.populate(world.clients, "b", notes("bad1", "bad2"), seal=True)
         BEST.populate(world.clients, "b", notes("a"), seal=True)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rollforward.batches import population
+from rollforward.batches import populate
 from rollforward.datastore.transactions import transact
 from tests.infra.faults.injection import REPLY_LOST
 from tests.infra.world import World
@@ -64,14 +64,14 @@ def test_members_on_several_pages_are_added_once(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """F4: their caller learns of all of them, when the commit that counts them has no reply."""
-    store = population._store
+    store = populate._store
 
     def stored(*args: Any) -> None:
         with world.plan.unwatched():
             store(*args)
 
-    monkeypatch.setattr(population, "MAX_PAGE_MEMBERS", 2)
-    monkeypatch.setattr(population, "_store", stored)
+    monkeypatch.setattr(populate, "MAX_PAGE_MEMBERS", 2)
+    monkeypatch.setattr(populate, "_store", stored)
 
     added = losing_a_reply(world, lambda: NOTES.populate(world.clients, "b", notes(*"abcde")))
 

@@ -7,8 +7,8 @@ import json
 import pytest
 
 from rollforward.batches import ClosedError
+from rollforward.batches.completion import MAX_RESULT_BYTES
 from rollforward.batches.declaration import MemberRef
-from rollforward.batches.ending import MAX_RESULT_BYTES
 from rollforward.batches.entities import HAS_FAILED, BatchPage, BatchWork, pages_within
 from rollforward.batches.members import Member
 from rollforward.tasks.dead_task_entities import DeadTask

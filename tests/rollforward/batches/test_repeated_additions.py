@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from rollforward.batches import ClosedError, TaskBatch, UnknownBatchError, population
+from rollforward.batches import ClosedError, TaskBatch, UnknownBatchError, populate
 from rollforward.batches.declaration import MemberRef
 from rollforward.batches.errors import BadWorkError, DifferentWorkError
-from rollforward.batches.population import PopulateOptions
+from rollforward.batches.populate import PopulateOptions
 from rollforward.tasks import Task
 from tests.infra.world import World
 from tests.rollforward.batches.harness import NOTES, RAN, Note, notes, outcomes, rows_of, told
@@ -20,8 +20,8 @@ GROWS = PopulateOptions(is_compared=False)  # As a member adds, whose work may d
 
 @pytest.fixture(autouse=True)
 def _small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(population, "MAX_PAGE_MEMBERS", 3)
-    monkeypatch.setattr(population, "MAX_PAGE_BYTES", 200)
+    monkeypatch.setattr(populate, "MAX_PAGE_MEMBERS", 3)
+    monkeypatch.setattr(populate, "MAX_PAGE_BYTES", 200)
 
 
 def die_before_the_commit(world: World, work: Any, how: PopulateOptions) -> None:
@@ -29,9 +29,9 @@ def die_before_the_commit(world: World, work: Any, how: PopulateOptions) -> None
         raise ZeroDivisionError
 
     with pytest.MonkeyPatch.context() as patch, world.context():
-        patch.setattr(population, "_add", dies)
+        patch.setattr(populate, "_add", dies)
         with pytest.raises(ZeroDivisionError):
-            population.populate(world.clients, NOTES.declaration, "notes:b", work, how)
+            populate.populate(world.clients, NOTES.declaration, "notes:b", work, how)
 
 
 @pytest.mark.parametrize("lost", ["abcde", ["x" * 100, "y" * 100, "z" * 100]])
@@ -76,7 +76,7 @@ def test_a_bad_member_is_refused_before_any_is_stored(world: World) -> None:
 def test_a_member_that_adds_more_the_second_time_adds_nothing(world: World) -> None:
     """F4: its first addition counts."""
     with world.context():
-        add = population.populate
+        add = populate.populate
         assert add(world.clients, NOTES.declaration, "notes:b", notes("a"), GROWS) == 1
         assert add(world.clients, NOTES.declaration, "notes:b", notes(*"abcde"), GROWS) == 0
         NOTES.seal(world.clients, "b")
@@ -91,7 +91,7 @@ def test_a_member_that_died_may_add_others(world: World) -> None:
     """F4: what was stored before the commit refuses nothing, and no page of it runs."""
     die_before_the_commit(world, notes(*"abcde"), GROWS)
     with world.context():
-        added = population.populate(
+        added = populate.populate(
             world.clients, NOTES.declaration, "notes:b", notes(*"vwxyz"), GROWS
         )
         assert added == 5
@@ -132,7 +132,7 @@ def test_a_batch_that_may_not_begin_stores_nothing(world: World) -> None:
     with world.context():
         NOTES.populate(world.clients, "b", notes("a"))
         with pytest.raises(ClosedError):
-            population.populate(
+            populate.populate(
                 world.clients, NOTES.declaration, "notes:child", notes(*"abcde"), ended
             )
         assert rows_of("notes:child").total() == 0

@@ -11,7 +11,6 @@ from google.api_core import exceptions as rpc_errors
 
 from rollforward import continuations
 from rollforward.continuations import runs, sweep
-from rollforward.continuations.attempt import page_task
 from rollforward.continuations.entities import (
     FINISHED,
     RUNNING,
@@ -23,6 +22,7 @@ from rollforward.continuations.entities import (
 )
 from rollforward.continuations.errors import OtherJobError
 from rollforward.continuations.jobs import Job
+from rollforward.continuations.pages.attempt import page_task
 from rollforward.continuations.progress import progress
 from rollforward.tasks.dead_task_entities import open_dead_tasks
 from tests.infra.runs.sampling import one_emulator
@@ -151,7 +151,7 @@ def test_an_id_that_no_page_could_have_is_refused_before_anything_is_stored(
 ) -> None:
     """What could be committed and never woken is not committed."""
     with world.context():
-        with pytest.raises(ValueError, match="run's id"):
+        with pytest.raises(ValueError, match="run_id must"):
             continuations.start(world.clients, APPLY, Walk("x"), run_id=bad)
 
         assert not bad or run_key(bad[:500]).get() is None

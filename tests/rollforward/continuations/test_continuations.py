@@ -14,9 +14,9 @@ from google.cloud import ndb
 
 from rollforward import continuations
 from rollforward.continuations import runs
-from rollforward.continuations.attempt import page_task
 from rollforward.continuations.entities import FINISHED, PAGES_KEPT_FOR, pages_of
 from rollforward.continuations.jobs import ItemError, Job, RefusedItemError, SkippedItemError
+from rollforward.continuations.pages.attempt import page_task
 from rollforward.continuations.progress import item_issues, progress, run_of
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.messages import Message
@@ -89,7 +89,7 @@ def test_a_run_has_as_many_chains_as_its_items_are_worth(world: World) -> None:
 def test_a_page_has_at_least_one_item(world: World) -> None:
     """What cannot be is refused before anything is stored; one is a size."""
     names = put_items(world, 3)
-    with world.context(), pytest.raises(ValueError, match="at least 1, not -1"):
+    with world.context(), pytest.raises(ValueError, match="at least 1, got -1"):
         runs.new_run(world.clients, APPLY, Walk("r"), run_id="r", page_size=-1)
 
     run_to_end(world, APPLY, "run", page_size=1)

@@ -12,10 +12,11 @@ import pytest
 from google.api_core import exceptions as rpc_errors
 
 from rollforward import continuations
-from rollforward.continuations import ItemError, Job, attempt
+from rollforward.continuations import ItemError, Job
 from rollforward.continuations.entities import FINISHED, ContinuationPage
 from rollforward.continuations.errors import UnknownRunError
-from rollforward.continuations.lease import PageLease
+from rollforward.continuations.pages import attempt
+from rollforward.continuations.pages.lease import PageLease
 from rollforward.continuations.progress import item_issues, progress
 from rollforward.runtime import Clients
 from rollforward.tasks.errors import Retry, Unavailable

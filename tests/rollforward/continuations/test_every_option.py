@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rollforward.continuations import closing
+from rollforward.continuations.pages import closing
 from tests.infra.faults.explorer import NO_SWEEPS, Explorer
 from tests.infra.faults.injection import CRASH_BEFORE, ERROR, FLUSH, KINDS, OVERLAP
 from tests.infra.faults.leftovers import left_behind

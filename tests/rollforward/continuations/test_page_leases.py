@@ -16,7 +16,6 @@ import pytest
 import main
 from rollforward import continuations
 from rollforward.continuations import ItemError, Job
-from rollforward.continuations.attempt import PageArgs, page_task
 from rollforward.continuations.entities import (
     CANCELLED,
     FINISHED,
@@ -24,7 +23,8 @@ from rollforward.continuations.entities import (
     page_key,
     pages_of,
 )
-from rollforward.continuations.lease import PageLease
+from rollforward.continuations.pages.attempt import PageArgs, page_task
+from rollforward.continuations.pages.lease import PageLease
 from rollforward.continuations.progress import progress
 from rollforward.continuations.sources import EntitySource, Slice, Span
 from rollforward.runtime import Clients, naive_utc

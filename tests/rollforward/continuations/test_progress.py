@@ -12,15 +12,15 @@ import pytest
 from rollforward import continuations
 from rollforward.continuations.entities import CANCELLED, FINISHED, RUNNING, ContinuationPage
 from rollforward.continuations.jobs import Job, RefusedItemError
+from rollforward.continuations.pages.seen_pages import issues_of
 from rollforward.continuations.progress import (
-    Progress,
-    Totals,
+    RunProgress,
+    RunTotals,
     item_issues,
     keep_totals,
     progress,
     run_of,
 )
-from rollforward.continuations.seen_pages import issues_of
 from rollforward.runtime import Clients
 from rollforward.runtime.channel.rpc import Cost
 from tests.infra.faults.injection import ERROR, REPLY_LOST
@@ -166,10 +166,10 @@ def test_issues_come_in_the_order_of_the_items() -> None:
 
 def test_progress_tells_how_much_there_is_to_go() -> None:
     """Of twenty items five have ended in ten seconds; ten stand in pages that have been read."""
-    totals = Totals(
+    totals = RunTotals(
         done=3, skipped=1, failed=1, retrying=2, waiting=3, in_doubt=0, pages=5, cost=Cost()
     )
-    told = Progress("run", RUNNING, expected=20, totals=totals, elapsed_s=10.0, dots=[])
+    told = RunProgress("run", RUNNING, expected=20, totals=totals, elapsed_s=10.0, dots=[])
 
     assert (totals.ended, totals.known) == (5, 10)
     assert (told.waiting, told.share, told.rate, told.left_s) == (13, 0.25, 0.5, 30.0)

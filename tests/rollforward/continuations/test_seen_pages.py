@@ -10,7 +10,6 @@ from dataclasses import replace
 import pytest
 
 from rollforward import continuations
-from rollforward.continuations import seen_pages
 from rollforward.continuations.entities import ContinuationPage
 from rollforward.continuations.jobs import (
     DeferredItemError,
@@ -19,8 +18,9 @@ from rollforward.continuations.jobs import (
     RefusedItemError,
     SkippedItemError,
 )
+from rollforward.continuations.pages import seen_pages
+from rollforward.continuations.pages.seen_pages import RememberedPages, seen_run
 from rollforward.continuations.progress import item_issues, progress, run_of
-from rollforward.continuations.seen_pages import RememberedPages, seen_run
 from rollforward.runtime import Clients
 from rollforward.runtime.channel.rpc import Cost
 from tests.infra.world import World

@@ -10,7 +10,7 @@ from google.api_core import exceptions as rpc_errors
 from rollforward.fork_join.queue import OutcomeUnknownError
 from rollforward.runtime import Clients
 from rollforward.tasks.attempt_entities import TaskAttempts
-from rollforward.tasks.attempts import Delivery
+from rollforward.tasks.attempts import TaskDelivery
 from rollforward.tasks.errors import OtherVersionError, Reject, Retry, Unavailable
 from tests.infra.world import World
 
@@ -71,8 +71,8 @@ def rows(world: World) -> list[TaskAttempts]:
         return TaskAttempts.query().fetch()  # type: ignore[no-any-return]
 
 
-def delivery(number: int, last_answer: str = "", name: str = "t1") -> Delivery:
-    return Delivery(PATH, "default", name, b"{}", number, last_answer)
+def delivery(number: int, last_answer: str = "", name: str = "t1") -> TaskDelivery:
+    return TaskDelivery(PATH, "default", name, b"{}", number, last_answer)
 
 
 def attempt(world: World, front_end: int | None = None) -> int | str | None:

@@ -10,7 +10,7 @@ import pytest
 from flask import Flask
 
 from rollforward.tasks import attempts
-from rollforward.tasks.attempts import Delivery
+from rollforward.tasks.attempts import TaskDelivery
 from rollforward.tasks.declaration import Task
 from rollforward.tasks.errors import OtherVersionError, Retry, Unavailable
 from tests.handlers.conftest import Queue
@@ -309,7 +309,7 @@ def test_a_task_that_keeps_failing_is_tried_at_longer_intervals(world: World, en
     assert pauses_s[attempts.BACKOFF_FROM :][:5] == [10.0, 20.0, 40.0, 60.0, 60.0]
 
 
-def pause_s(world: World, tried: Delivery, failures: int) -> float:
+def pause_s(world: World, tried: TaskDelivery, failures: int) -> float:
     """Begin a delivery as soon as it may; return for how long it was sent away."""
     waited_s = 0.0
     while (refusal := refused(world, tried)) is not None:
@@ -319,7 +319,7 @@ def pause_s(world: World, tried: Delivery, failures: int) -> float:
     return waited_s
 
 
-def refused(world: World, tried: Delivery) -> str | None:
+def refused(world: World, tried: TaskDelivery) -> str | None:
     """Begin a delivery; return why it may not yet, if it may not."""
     try:
         attempts.begin(world.clients, tried)
@@ -346,9 +346,9 @@ def test_tasks_are_told_apart_by_queue_and_name(world: World) -> None:
     ids = {
         delivery(0, name="a").attempts_id,
         delivery(0, name="b").attempts_id,
-        Delivery(PATH, "imports", "a", b"{}", 0, "").attempts_id,
+        TaskDelivery(PATH, "imports", "a", b"{}", 0, "").attempts_id,
         delivery(0, name="").attempts_id,
-        Delivery(PATH, "default", "", b"[]", 0, "").attempts_id,
+        TaskDelivery(PATH, "default", "", b"[]", 0, "").attempts_id,
     }
 
     assert len(ids) == 5

@@ -15,7 +15,7 @@ from rollforward.materialized_views.rows import checked, row_text
 from rollforward.materialized_views.updates import Update, newest_of, parts_of
 from rollforward.outbox.entities import OutboxTask
 from rollforward.tasks.dead_task_entities import DeadTask
-from rollforward.tasks.dead_tasks import Replay
+from rollforward.tasks.dead_tasks import ReplayDeadTask
 from rollforward.tasks.declaration import MAX_BODY_BYTES
 from tests.infra.world import Services
 from tests.rollforward.materialized_views.harness import (
@@ -121,7 +121,7 @@ def test_an_update_that_is_parked_is_seen_by_tokens_and_freshness(
         ((apply, age_s),) = views.waiting(world.clients, Numbers)
         views.delete(world.clients, sources[0].key)
         world.settle()
-        APP.tasks["/tasks/dead/replay"].enqueue(world.clients, Replay(dead[0].key.id()))
+        APP.tasks["/tasks/dead/replay"].enqueue(world.clients, ReplayDeadTask(dead[0].key.id()))
         world.settle()
 
         assert len(dead) == 1
@@ -147,7 +147,7 @@ def test_an_update_that_no_row_has_room_for_is_parked_and_can_be_replayed(
 
         views.delete(world.clients, sources[0].key)
         world.settle()
-        APP.tasks["/tasks/dead/replay"].enqueue(world.clients, Replay(dead.key.id()))
+        APP.tasks["/tasks/dead/replay"].enqueue(world.clients, ReplayDeadTask(dead.key.id()))
         world.settle()
 
         assert 'row "all" of numbers.1.1 would have 250 measures, at most 200' in dead.reason

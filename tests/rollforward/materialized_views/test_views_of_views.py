@@ -9,7 +9,7 @@ from pipelines.registry import APP
 from rollforward.materialized_views import Contributions, Row, View, ViewGroup
 from rollforward.outbox.entities import OutboxTask
 from rollforward.tasks.dead_task_entities import DeadTask
-from rollforward.tasks.dead_tasks import Replay
+from rollforward.tasks.dead_tasks import ReplayDeadTask
 from tests.infra.world import Services, World
 from tests.rollforward.materialized_views.harness import (
     Numbers,
@@ -108,7 +108,7 @@ def test_a_row_that_was_parked_follows_when_its_view_is_mended(
         (dead,) = DeadTask.query().fetch()
         monkeypatch.setattr(Picky, "fails_over", None)
         replay = APP.tasks["/tasks/dead/replay"]
-        replay.enqueue(world.clients, Replay(dead.key.id()))
+        replay.enqueue(world.clients, ReplayDeadTask(dead.key.id()))
         world.settle()
 
         assert any("picky fails over it" in message for message in before)

@@ -14,7 +14,7 @@ from rollforward import outbox
 from rollforward.datastore.transactions import transact
 from rollforward.outbox.entities import OutboxTask
 from rollforward.outbox.sweep import sweep
-from rollforward.tasks.dead_tasks import Replay, replay_task
+from rollforward.tasks.dead_tasks import ReplayDeadTask, replay_task
 from tests.infra.faults.injection import KINDS, Crash
 from tests.infra.runs.sampling import one_emulator
 from tests.infra.world import World
@@ -88,7 +88,7 @@ def test_a_row_that_was_dead_lettered_can_be_replayed(world: World, missing_queu
     make_queue(world, missing_queue)
 
     with world.context():
-        replay_task({}).enqueue(world.clients, Replay(dead.key.id()))
+        replay_task({}).enqueue(world.clients, ReplayDeadTask(dead.key.id()))
     world.settle()
 
     assert ran(world, "o") == Counter(["a", "b", "bad"])
@@ -116,7 +116,7 @@ def test_an_unacked_row_stays_when_its_task_is_dead_lettered(
     make_queue(world, missing_queue)
 
     with world.context():
-        replay_task({}).enqueue(world.clients, Replay(dead.key.id()))
+        replay_task({}).enqueue(world.clients, ReplayDeadTask(dead.key.id()))
     world.settle()
 
     assert waiting_rows == 1

@@ -15,7 +15,7 @@ from rollforward.registry import Registry
 from rollforward.runtime import Clients
 from rollforward.tasks import Task, dead_tasks, hashed_name
 from rollforward.tasks.dead_task_entities import DeadTask
-from rollforward.tasks.dead_tasks import Replay, dead_letter, replay_task
+from rollforward.tasks.dead_tasks import ReplayDeadTask, dead_letter, replay_task
 from tests.infra.faults.explorer import Explorer
 from tests.infra.faults.injection import KINDS
 from tests.infra.world import Services, World
@@ -71,7 +71,7 @@ def park_one(world: World, tag: str = "x", **changes: Any) -> str:
 def ask_for_replay(world: World, dead_id: str) -> None:
     """Create the task of a replay, as the console does, and deliver all that follows."""
     with world.context():
-        REPLAY.enqueue(world.clients, Replay(dead_id))
+        REPLAY.enqueue(world.clients, ReplayDeadTask(dead_id))
     world.settle()
 
 
@@ -96,8 +96,8 @@ def test_a_replay_asked_for_twice_is_done_once(world: World, done: Counter[str])
     """Two presses, or one after it was dealt with: the work is done once."""
     dead_id = park_one(world)
     with world.context():
-        REPLAY.enqueue(world.clients, Replay(dead_id))
-        REPLAY.enqueue(world.clients, Replay(dead_id))
+        REPLAY.enqueue(world.clients, ReplayDeadTask(dead_id))
+        REPLAY.enqueue(world.clients, ReplayDeadTask(dead_id))
 
     world.settle()
     ask_for_replay(world, dead_id)
@@ -111,7 +111,7 @@ def test_a_replay_delivered_twice_over_is_done_once(world: World, done: Counter[
     dead_id = park_one(world)
     world.doubles = True
     with world.context():
-        REPLAY.enqueue(world.clients, Replay(dead_id))
+        REPLAY.enqueue(world.clients, ReplayDeadTask(dead_id))
     [due] = world.engine.due()
     world.deliver(due.task_name)
 
@@ -146,7 +146,7 @@ def test_a_replay_that_was_overtaken_leaves_open_what_was_parked_since(world: Wo
 
     def create(message: Any) -> bool:
         is_new = world.clients.tasks.create(message)
-        dead_tasks.replay(world.clients, Replay(dead_id), known)
+        dead_tasks.replay(world.clients, ReplayDeadTask(dead_id), known)
         dead_letter(
             world.clients, path=PATH, queue="default", task_name="t-x", body=b"{}", reason="again"
         )
@@ -154,7 +154,7 @@ def test_a_replay_that_was_overtaken_leaves_open_what_was_parked_since(world: Wo
 
     slow: Any = replace(world.clients, tasks=SimpleNamespace(create=create))  # type: ignore[arg-type]
     with world.context():
-        dead_tasks.replay(slow, Replay(dead_id), known)
+        dead_tasks.replay(slow, ReplayDeadTask(dead_id), known)
 
     dead = row(world, dead_id)
     assert (dead.resolved, dead.replays, dead.count) == (False, 1, 2)
@@ -221,7 +221,7 @@ class ReplayScenario:
                     body=b'{"tag": "%s"}' % tag.encode(),
                     reason="no",
                 )
-        args = Replay(self.ids[tag])
+        args = ReplayDeadTask(self.ids[tag])
         REPLAY.enqueue(self.world.clients, args, name=(self.ids[tag],))
 
     def is_done(self, tag: str) -> bool:
@@ -244,7 +244,7 @@ def test_a_replay_works_with_a_fault_at_any_call(
 def test_a_replay_of_what_can_be_no_dead_task_is_parked(world: World, dead_id: str) -> None:
     """An id that Datastore cannot hold is no failure that comes again."""
     with world.context():
-        REPLAY.enqueue(world.clients, Replay(dead_id))
+        REPLAY.enqueue(world.clients, ReplayDeadTask(dead_id))
     world.settle()
 
     with world.context():

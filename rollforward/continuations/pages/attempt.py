@@ -14,7 +14,6 @@ from typing import Annotated, Any
 import pydantic
 from google.cloud import ndb
 
-from rollforward.continuations.closing import close_from, finish, is_closed
 from rollforward.continuations.entities import (
     FINISHED,
     RUNNING,
@@ -24,14 +23,15 @@ from rollforward.continuations.entities import (
     page_key,
     run_key,
 )
-from rollforward.continuations.jobs import Apply, ItemError, Job
-from rollforward.continuations.lease import (
+from rollforward.continuations.jobs import ApplyFunction, ItemError, Job
+from rollforward.continuations.pages.closing import close_from, finish, is_closed
+from rollforward.continuations.pages.lease import (
     BEATS_PER_LEASE,
     MAX_UNRECEIPTED,
     LeasedError,
     PageLease,
 )
-from rollforward.continuations.receipts import Receipt, gone, receipt_of, record, unexpected
+from rollforward.continuations.pages.receipts import Receipt, gone, receipt_of, record, unexpected
 from rollforward.continuations.sources import Slice, Span
 from rollforward.datastore.transactions import TRANSIENT, pending_writes
 from rollforward.runtime.channel.rpc import Cost
@@ -104,7 +104,7 @@ def work_page(clients: Clients, job: Job[Any, Any], args: PageArgs) -> None:
     if page is not None and _is_too_early(clients, job, page):
         _schedule(clients, job, args, page.retry_at, "again", page.attempts)
         return
-    attempt = _Attempt(clients, job, run, args, spent_before)
+    attempt = _PageAttempt(clients, job, run, args, spent_before)
     if page is not None:
         _link(clients, job, run, args, page)  # Before waiting for a lease: its owner may be dead.
     try:
@@ -170,7 +170,7 @@ def _until_turn_s(clients: Clients, run: ContinuationRun, args: PageArgs) -> flo
 
 
 @dataclass
-class _Attempt:
+class _PageAttempt:
     """One attempt at one page: what it owns, and what it has found out but not committed."""
 
     clients: Clients
@@ -279,7 +279,7 @@ class _Attempt:
         return page
 
     def _check_all(
-        self, page: ContinuationPage, items: Sequence[Any], check: Apply[Any, Any]
+        self, page: ContinuationPage, items: Sequence[Any], check: ApplyFunction[Any, Any]
     ) -> ContinuationPage:
         """Look at all items at once; only what was found is committed."""
         if self._is_cancelled():
@@ -415,7 +415,7 @@ class _Attempt:
         return self._answers(group, self.job.apply) if self.job.apply is not None else {}
 
     def _answers(
-        self, group: Sequence[tuple[int, Any]], ask: Apply[Any, Any]
+        self, group: Sequence[tuple[int, Any]], ask: ApplyFunction[Any, Any]
     ) -> dict[int, Receipt]:
         there = [(position, item) for position, item in group if item is not None]
         errors: dict[int, ItemError | None] = {position: gone() for position, _ in group}

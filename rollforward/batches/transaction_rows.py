@@ -10,7 +10,7 @@ from rollforward.batches.entities import BatchWork
 from rollforward.datastore.transactions import current_transaction
 
 
-class Written:
+class TransactionRows:
     """The rows that this attempt of a transaction has written.
 
     A transaction reads what was there before it, so a second addition in one has to look here.

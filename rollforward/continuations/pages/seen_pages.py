@@ -138,7 +138,7 @@ class SeenRun:
 
 
 @dataclass
-class _Remembered:
+class _SeenRun:
     """The pages of a run that are done."""
 
     pages: dict[tuple[int, int], SeenPage] = field(default_factory=dict)
@@ -151,19 +151,19 @@ class RememberedPages:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._runs: dict[tuple[Any, ...], _Remembered] = {}  # The one asked for last comes last.
+        self._runs: dict[tuple[Any, ...], _SeenRun] = {}  # The one asked for last comes last.
         self._weight = 0
 
     def of(self, run: ContinuationRun) -> tuple[dict[tuple[int, int], SeenPage], PageSums]:
         """Return the pages of a run that are remembered, and what they add up to."""
         with self._lock:
-            known = self._runs.get(_identity(run)) or _Remembered()
+            known = self._runs.get(_identity(run)) or _SeenRun()
             return dict(known.pages), known.sums.copy()
 
     def remember(self, run: ContinuationRun, pages: Iterable[SeenPage]) -> None:
         """Remember those that are done; runs that nobody asks for are forgotten first."""
         with self._lock:
-            known = self._runs.pop(_identity(run), None) or _Remembered()
+            known = self._runs.pop(_identity(run), None) or _SeenRun()
             self._runs[_identity(run)] = known
             for page in pages:
                 if page.dots.done and page.place not in known.pages and self._make_room(page):

@@ -24,9 +24,9 @@ from google.cloud import ndb
 
 from rollforward import outbox
 from rollforward.batches import policy
+from rollforward.batches.completion import conclude, end_parent, state_of, touch
 from rollforward.batches.creation import Create, create
-from rollforward.batches.declaration import Declaration, MemberRef
-from rollforward.batches.ending import conclude, end_parent, state_of, touch
+from rollforward.batches.declaration import BatchDeclaration, MemberRef
 from rollforward.batches.entities import (
     COMPLETED,
     REMOVED,
@@ -47,7 +47,7 @@ from rollforward.batches.errors import (
     NestedError,
     UnknownBatchError,
 )
-from rollforward.batches.written import Written
+from rollforward.batches.transaction_rows import TransactionRows
 from rollforward.datastore.transactions import current_transaction, transact
 from rollforward.datastore.versions import insert_all
 from rollforward.runtime.clients import Clients
@@ -55,7 +55,7 @@ from rollforward.runtime.clock import naive_utc
 from rollforward.runtime.idempotency import check_idempotency_key
 from rollforward.tasks.declaration import Task
 
-Work = Iterable[tuple[Task[Any], Any]]
+Members = Iterable[tuple[Task[Any], Any]]
 
 MAX_PAGE_MEMBERS = 1_000
 MAX_PAGE_BYTES = 800_000
@@ -134,7 +134,7 @@ class PopulateOptions:
 
 
 def populate(
-    clients: Clients, declared: Declaration, batch: str, work: Work, how: PopulateOptions
+    clients: Clients, declared: BatchDeclaration, batch: str, work: Members, how: PopulateOptions
 ) -> int:
     """Add members, in one transaction that counts them; return how many are new.
 
@@ -147,7 +147,7 @@ def populate(
 
 
 def populate_in_transaction(
-    clients: Clients, declared: Declaration, batch: str, work: Work, how: PopulateOptions
+    clients: Clients, declared: BatchDeclaration, batch: str, work: Members, how: PopulateOptions
 ) -> int:
     """Add members in the transaction that this code runs in: up to 1,000.
 
@@ -159,7 +159,7 @@ def populate_in_transaction(
     addition = _addition(declared, batch, work, how.idempotency_key)
     if len(addition.pages) > 1:
         raise BadWorkError(
-            f"a transaction adds up to {MAX_PAGE_MEMBERS} members, of {MAX_PAGE_BYTES} bytes"
+            f"members must fit one page: {MAX_PAGE_MEMBERS} of them, {MAX_PAGE_BYTES} bytes"
         )
     return _add(clients, declared, addition, how)
 
@@ -233,7 +233,7 @@ def renew(clients: Clients, batch: str, parent: MemberRef) -> None:
             if state.parent_generation == parent.generation and state.state == COMPLETED:
                 end_parent(clients, state)
             return
-        _check_wanted(parent)
+        _check_waits_for(parent)
         state.parent_generation = parent.generation
         if not reopen(clients, state):
             if state.state == COMPLETED:
@@ -243,16 +243,20 @@ def renew(clients: Clients, batch: str, parent: MemberRef) -> None:
     transact(body)
 
 
-def _add(clients: Clients, declared: Declaration, addition: _Addition, how: PopulateOptions) -> int:
+def _add(
+    clients: Clients, declared: BatchDeclaration, addition: _Addition, how: PopulateOptions
+) -> int:
     """Count an addition, in a transaction; the row of its first page proves that it was."""
-    written = current_transaction().hook("batches", Written)
+    written = current_transaction().hook("batches", TransactionRows)
     state: BatchState | None = written.get(state_key(addition.batch))
     _check_begun(state, how)
     if state is None:
         state = _new_state(clients, declared, addition.batch, how.parent)
     known: BatchWork | None = written.get(work_key(addition.first_page)) if addition.size else None
     if known is not None and how.is_compared and not addition.is_as(known):
-        raise DifferentWorkError(f"other members were added to {addition.batch} under this key")
+        raise DifferentWorkError(
+            f"this idempotency key was already used for other members of {addition.batch}"
+        )
     if known is not None and written.was_committed(known):
         return addition.size
     is_new = addition.size > 0 and known is None
@@ -279,7 +283,7 @@ def _first_rows(addition: _Addition) -> tuple[BatchWork, BatchPage]:
 
 
 def _new_state(
-    clients: Clients, declared: Declaration, batch: str, parent: MemberRef | None
+    clients: Clients, declared: BatchDeclaration, batch: str, parent: MemberRef | None
 ) -> BatchState:
     now = naive_utc(clients.clock.now())
     callback = declared.callback
@@ -305,21 +309,21 @@ def _new_state(
 def _check_begun(state: BatchState | None, how: PopulateOptions) -> None:
     """Check that a batch may begin, or was not removed."""
     if state is None and how.parent is not None:
-        _check_wanted(how.parent)
+        _check_waits_for(how.parent)
     if state is not None and state.state == REMOVED:
         raise UnknownBatchError(f"{state.key.id()} is over, and its rows were deleted")
 
 
 def _check_open(state: BatchState, adder: MemberRef | None) -> None:
     """Check that a batch takes members: it is not sealed, or one that it waits for adds them."""
-    if state.state == RUNNING and (not state.sealed or (adder and _is_wanted(state, adder))):
+    if state.state == RUNNING and (not state.sealed or (adder and _waits_for(state, adder))):
         return
     raise ClosedError(f"{state.key.id()} is {'sealed' if state.state == RUNNING else state.state}")
 
 
-def _check_wanted(parent: MemberRef) -> None:
+def _check_waits_for(parent: MemberRef) -> None:
     """Check that a batch waits for a member: nothing begins below one that is over."""
-    if not _is_wanted(state_key(parent.batch).get(), parent):
+    if not _waits_for(state_key(parent.batch).get(), parent):
         raise ClosedError(f"{parent.batch} does not wait for {parent.page}:{parent.position}")
 
 
@@ -330,10 +334,10 @@ def is_needed(state: BatchState) -> bool:
     member = MemberRef(
         state.parent, state.parent_page, state.parent_position, state.parent_generation
     )
-    return _is_wanted(state_key(state.parent).get(), member)
+    return _waits_for(state_key(state.parent).get(), member)
 
 
-def _is_wanted(state: BatchState | None, member: MemberRef) -> bool:
+def _waits_for(state: BatchState | None, member: MemberRef) -> bool:
     if not policy.wants(state, member.generation):
         return False
     page: BatchPage | None = page_key(member.page).get()
@@ -343,7 +347,9 @@ def _is_wanted(state: BatchState | None, member: MemberRef) -> bool:
 # The pages of an addition
 
 
-def _addition(declared: Declaration, batch: str, work: Work, idempotency_key: str) -> _Addition:
+def _addition(
+    declared: BatchDeclaration, batch: str, work: Members, idempotency_key: str
+) -> _Addition:
     """Check what a call adds, all of it, and cut it into pages; nothing is stored yet."""
     check_idempotency_key(idempotency_key or None, BadWorkError)
     said = hashlib.sha256()
@@ -351,7 +357,7 @@ def _addition(declared: Declaration, batch: str, work: Work, idempotency_key: st
     digest = hashlib.sha256()
     for page in pages:
         digest.update(json.dumps([page.tasks, page.members]).encode())
-    name = _addition_name(idempotency_key)
+    name = addition_name(idempotency_key)
     return _Addition(batch, name, pages, digest.hexdigest()[:32], said.hexdigest()[:32])
 
 
@@ -375,11 +381,11 @@ def _store(clients: Clients, addition: _Addition, how: PopulateOptions) -> None:
             insert_all(clients.datastore, rows)
 
 
-def _addition_name(idempotency_key: str) -> str:
+def addition_name(idempotency_key: str) -> str:
     return hashlib.sha256(json.dumps(idempotency_key).encode()).hexdigest()[:16]
 
 
-def _cut(declared: Declaration, work: Work, said: Any) -> Iterator[_Page]:
+def _cut(declared: BatchDeclaration, work: Members, said: Any) -> Iterator[_Page]:
     page = _Page(0)
     for task, args in work:
         where, body = _member(declared, task, args)
@@ -392,7 +398,7 @@ def _cut(declared: Declaration, work: Work, said: Any) -> Iterator[_Page]:
         yield page
 
 
-def _member(declared: Declaration, task: Task[Any], args: Any) -> tuple[tuple[str, str], str]:
+def _member(declared: BatchDeclaration, task: Task[Any], args: Any) -> tuple[tuple[str, str], str]:
     """Return where a member is delivered, by which queue, and its arguments as JSON.
 
     Raises:
@@ -401,7 +407,7 @@ def _member(declared: Declaration, task: Task[Any], args: Any) -> tuple[tuple[st
     """
     path = declared.paths.get(task)
     if path is None:
-        raise BadWorkError(f"{task.path} is no member of {declared.name}: list it in `members`")
+        raise BadWorkError(f"{task.path} must be listed in `members` of {declared.name}")
     body = task.message(args).body.decode()
     if len(body.encode()) > MAX_MEMBER_BYTES:
         raise BadWorkError(

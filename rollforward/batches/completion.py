@@ -23,7 +23,6 @@ from google.cloud import ndb
 
 from rollforward import outbox
 from rollforward.batches import callbacks, policy
-from rollforward.batches.beliefs import are_last, forget
 from rollforward.batches.entities import (
     CANCELLED,
     COMPLETED,
@@ -40,6 +39,7 @@ from rollforward.batches.entities import (
     state_key,
 )
 from rollforward.batches.errors import UnknownBatchError
+from rollforward.batches.running_cache import completes_batch, forget
 from rollforward.datastore.transactions import current_transaction, transact
 from rollforward.datastore.versions import read_versions
 from rollforward.fork_join import Batch, fork_join
@@ -99,7 +99,7 @@ def count_guarded(
     queue="fork-join",
     period_s=PERIOD_S,
     linger_s=LINGER_S,
-    are_last=are_last,
+    are_last=completes_batch,
     guarded=count_guarded,
 )
 def end_members(clients: Clients, batch: Batch, ends: Sequence[End]) -> None:
