@@ -23,8 +23,7 @@ from flask import Flask, request
 from google.cloud import datastore
 from rollforward.runtime import (open_cloud_tasks)
 
-HERE = pathlib.Path(__file__)
-from tests.rollforward.local.installed import NEEDS_DATASTORE.parent
+HERE = pathlib.Path(__file__).parent
 
 def serve():
     app = Flask(__name__)
