@@ -1,4 +1,4 @@
-"""Inputs of a bundle of records, and the effects of the hooks that it runs."""
+"""Inputs of a bundle (a batch of records that one commit processes), and the hooks' effects."""
 
 from __future__ import annotations
 
@@ -9,19 +9,18 @@ from typing import Any, NamedTuple
 
 from rollforward.streams.model.key_state import KeyState, SetTimer
 
-REPLAY = "\0"  # In no id that somebody has given.
-
-
-# The stream of timers that were dead letters and fire again: [tag, time, is it of the clock].
+REPLAY = "\0"  # Separates an id from the nonce of its replay; no given id contains it.
+# The stream of timers that were dead letters and fire again: [tag, time, is it processing time].
 DEAD_TIMERS = ""
 
 
 class KeyedRecord(NamedTuple):
-    """A record on its way to a key; `id` is empty for what needs no deduplication.
+    """An input of a hook: an inbox record with its value decoded.
 
-    `late_at`: see Production.
-    `text`: the value as it was stored. A hook may change the value: whatever goes on without the
-    hook, a further attempt, a dead letter, a late stream, begins with the text.
+    `late_at`: see `EmittedRecord`.
+    `id`: empty if the record needs no deduplication.
+    `text`: the value as it was stored. A hook may change the value, so retries, dead letters and
+    late streams start from the text.
     """
 
     key: str
@@ -34,7 +33,7 @@ class KeyedRecord(NamedTuple):
 
 
 class Target(NamedTuple):
-    """Where a production goes: to a computation, under a key; or nowhere, for it has no key."""
+    """Destination of an emitted record: a reader and a key, or the error that left it keyless."""
 
     computation: str
     key: str
@@ -42,11 +41,11 @@ class Target(NamedTuple):
 
 
 class EmittedRecord(NamedTuple):
-    """A record that a hook has written: its value as text, and who gets it.
+    """A record that a hook has written: its value as text, and its destinations.
 
-    `late_at`: the watermark by which it, or the record that it follows from, came late. It holds
-    the watermark of its readers there, until it is worked on. 0: it is in time.
-    `id`: follows from that of its input, if that has one and the computation is weak.
+    `late_at`: the watermark behind which the record, or its cause, arrived. Until it is processed,
+    it holds its readers' watermark at that time. 0: it is on time.
+    `id`: derived from the input's id, if the input has one and the computation is weak.
     """
 
     stream: str
@@ -58,7 +57,7 @@ class EmittedRecord(NamedTuple):
 
 
 class Failure(NamedTuple):
-    """A record or a timer whose hook has raised too often."""
+    """A record or a timer whose hook raised on every attempt: a dead letter."""
 
     key: str
     input: KeyedRecord | tuple[str, SetTimer]
@@ -66,25 +65,24 @@ class Failure(NamedTuple):
 
 
 def replay_id(id_: str, nonce: str) -> str:
-    """Return another id that leads to the same ones: of a record that is worked on again."""
+    """Return the id of a replayed record: a new one, from which the same ids are derived."""
     return f"{id_.partition(REPLAY)[0]}{REPLAY}{nonce}"
 
 
-def derived_id(stream: str, id_: str, *more: str | int) -> str:
-    """Return an id that follows from that of a record, always the same: 96 bits, as text."""
-    text = json.dumps([stream, id_.partition(REPLAY)[0], *more])
+def derived_id(stream: str, id_: str, *parts: str | int) -> str:
+    """Return an id that depends only on a record's id and some parts: 96 bits, as text."""
+    text = json.dumps([stream, id_.partition(REPLAY)[0], *parts])
     return hashlib.blake2b(text.encode(), digest_size=12).hexdigest()  # It is ASCII.
 
 
 @dataclass
 class Counts:
-    """What a batch did, in numbers."""
+    """Counters of a bundle."""
 
-    records: int = 0  # Worked on, late ones included unless they were dropped.
+    records: int = 0  # Processed, late ones included unless they were dropped.
     late: int = 0  # Dropped.
-    late_between_parts: int = (
-        0  # Dropped by a part of a fused computation, and written by another one.
-    )
+    # Written by one part of a fused computation, and dropped by another one.
+    late_between_parts: int = 0
     timers: int = 0
     dead: int = 0
     produced: int = 0
@@ -92,11 +90,11 @@ class Counts:
 
 @dataclass
 class Effects:
-    """What a batch leads to.
+    """Effects of a bundle.
 
     Attributes:
-        keys: The keys that were touched, as they are now.
-        consumed: How many of the inputs were worked on, from the first one on.
+        keys: The touched keys with their new states.
+        consumed: How many inputs were processed, counted from the first one.
         fired: The timers that fired, in order, each with its key.
     """
 

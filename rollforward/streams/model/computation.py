@@ -1,4 +1,4 @@
-"""Computations: what a user writes, called for each record and each timer of a key.
+"""Computations: hooks that run for each record and each timer of a key.
 
     class HitsPerPath(Computation):
         inputs = {"requests": lambda request: request["path"]}
@@ -11,10 +11,10 @@
         def timer(self, ctx: Context, timer: Timer) -> None:
             ctx.produce("hits", {"path": ctx.key, "hits": ctx.state.counter("hits").get()})
 
-A hook works on what it is given and on nothing else: it may be called again for the same record
-when its commit was lost, or when a hook beside it has raised. Then its first call never was, and
-`record.value` is as it came, whatever the hook has changed in it. A hook calls no service, asks
-no clock (`ctx.now_ms` is the time) and keeps nothing in `self`, which all threads share.
+Hooks must be deterministic. A hook runs again for the same record if its commit was lost, or if
+another hook of the bundle raised. The effects of the first call are then discarded, and
+`record.value` is decoded again. A hook calls no service, reads no clock but `ctx.now_ms`, and
+keeps nothing in `self`, which all threads share.
 """
 
 from __future__ import annotations
@@ -30,40 +30,40 @@ from rollforward.streams.model.records import Record, Timer
 from rollforward.streams.model.state import JSON, Codec
 
 KeyOf = Callable[[Any], str]
-# What becomes of a late record.
+# The policy for late records.
 Late = Literal["process", "drop"]
 
 
 class Computation:
-    """Code that runs for keyed records, with state and timers of each key.
+    """Code that runs for keyed records, with keyed state and timers.
 
     Attributes:
-        name: Stands in keys: never change it while the pipeline runs. By default that of the
-            class, with dashes.
-        version: Of this code: one more for a version that replaces another while the pipeline runs.
+        name: A part of stored names: never change it while the pipeline runs. Default: the name of
+            the class, with dashes.
+        version: The version of this code. Increment it to replace a running version.
         reads: The earlier versions whose states this one can read.
-        inputs: The streams that it reads, each with the function that takes a record's key from
-            its value.
+        inputs: The streams to read, each with the function that extracts the key from a value.
         outputs: The streams that it may write.
         inner: The streams that it both writes and reads, if it is fused
             (rollforward.streams.operators.fused).
-        late: What becomes of a record that was late when it was injected, and of what it led to:
-            "process": `record` gets it, and `ctx.late` says so; "drop": it is counted and dropped.
-        late_stream: Where late records go that are dropped, here or by `ctx.drop_late()`; None:
-            they are only counted. It is written without a declaration in `outputs`.
-        ttl: A key that has had no record for so long (by the watermark) is forgotten, with its
-            state and its timers; if no record can come any more, behind its last timer of the
-            clock. None: it is kept, also if an earlier version had a time for it.
-        percentile: How much of what is expected its timers and `ctx.watermark` wait for: 100: all;
-            99: all but about the slowest hundredth. What comes behind that is not `late`, but may
-            find its window closed.
-        codec: How a state is written as text.
-        weak: Its records are worked on, and its results handed on, by whoever writes for it, before
-            anything of it is durable. It keeps nothing: no state, no timers, no counts.
-        idempotent: Nothing is changed by working on a record again whose results were handed on
-            before. A weak computation says so.
-        max_attempts: How often a hook may raise for one record or timer, before that becomes a dead
-            letter.
+        late: The policy for records that arrived late, and for the records derived from them.
+            "process": `record` gets them, with `ctx.late` set; "drop": they are counted and
+            dropped.
+        late_stream: The stream for dropped late records, both by policy and by `ctx.drop_late()`.
+            None: they are only counted. It needs no declaration in `outputs`.
+        ttl: A key without a record for so long (in event time) is deleted, with its state and its
+            timers. Once the inputs have ended, processing-time timers of the key fire first. None:
+            keys stay, even if an earlier version had a `ttl`.
+        percentile: The share of the expected records that timers and `ctx.watermark` wait for. 100:
+            all; 99: all but about the slowest hundredth. Slower records are not `late`, but their
+            window may be closed.
+        codec: Serializer of states.
+        weak: Stateless and at least once. Its writer runs it inline and forwards its results before
+            anything is durable. It has no state, timers or counts.
+        idempotent: Processing a record again has no further effect, even if its results were
+            forwarded before. A weak computation must declare it.
+        max_attempts: How many times a hook may raise for one record or timer, before that becomes a
+            dead letter.
     """
 
     name: str = ""
@@ -89,39 +89,39 @@ class Computation:
             cls.name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", cls.__name__).strip("_").lower()
 
     def record(self, ctx: Context, record: Record) -> None:
-        """Take one record in: called once for each, one after the other for one key."""
+        """Process one record: called once for each, sequentially per key."""
 
     def timer(self, ctx: Context, timer: Timer) -> None:
-        """Act on a timer: called once for each, in order of time for one key."""
+        """Process a timer: called once for each, in order of time per key."""
 
     def context(self, backend: ContextBackend) -> Context:
-        """Return what hooks get, for one batch."""
+        """Return the context of the hooks of one bundle."""
         return Context(backend)
 
     def upgrade(self, state: dict[str, Any], version: int) -> dict[str, Any]:
-        """Return a state that an earlier version has left as this one has it: here, as it is.
+        """Return an earlier version's state in the form of this version; default: unchanged.
 
-        Called for a key's first record or timer after the version was replaced, and to try whether
-        stored states can be read before that.
+        Called for a key's first record or timer after the version was replaced. The compatibility
+        check before a replacement calls it, too.
 
         Args:
-            state: As this version's codec reads it.
+            state: The state as read by this version's codec.
             version: One of `reads`.
         """
         return state
 
     def check_tag(self, tag: str) -> None:
-        """Check that this version can act on a timer that an earlier one has set.
+        """Check that this version can process a timer that an earlier one has set.
 
         Raises:
             BadRecordError: it cannot.
         """
 
     def load(self, text: str, version: int) -> dict[str, Any]:
-        """Return a state from the text that a version has left.
+        """Return the state that a version has stored as text.
 
         Raises:
-            BadRecordError: this version cannot read that one.
+            BadRecordError: this version cannot read states of that one.
         """
         if version == self.version:
             return self.codec.load(text)
@@ -133,7 +133,7 @@ class Computation:
 
     @property
     def written(self) -> tuple[str, ...]:
-        """Return the streams that it may write, that of late records among them."""
+        """Return the streams that it may write, including its `late_stream`."""
         late = () if self.late_stream is None else (self.late_stream,)
         return tuple(dict.fromkeys((*self.outputs, *late)))
 
@@ -141,44 +141,52 @@ class Computation:
         """Check that this can be a part of a pipeline.
 
         Raises:
-            TypeError: it cannot; the text says why.
+            TypeError: it cannot; the message says why.
         """
-        if not self._NAMES.fullmatch(self.name):
-            raise TypeError(f"a computation's name is of a-z, 0-9 and -, not {self.name!r}")
+        name = self.name
+        if not self._NAMES.fullmatch(name):
+            raise TypeError(f"a computation's name must consist of a-z, 0-9 and -, got {name!r}")
         if not self.inputs:
-            raise TypeError(f"{self.name} reads no stream: name some in `inputs`")
+            raise TypeError(f"{name}: `inputs` must name at least one stream")
         for stream, key_of in self.inputs.items():
             if not self._NAMES.fullmatch(stream) or not callable(key_of):
-                raise TypeError(f"{self.name}: `inputs` are streams (a-z, 0-9 and -), with keys")
+                raise TypeError(
+                    f"{name}: `inputs` must map streams (a-z, 0-9 and -) to key functions"
+                )
         if isinstance(self.outputs, str) or not all(map(self._NAMES.fullmatch, self.written)):
-            raise TypeError(f"{self.name}: `outputs` is a list of streams, of a-z, 0-9 and -")
-        if not all(type(each) is int and each > 0 for each in (self.version, *self.reads)):
-            raise TypeError(f"{self.name}: a `version` is 1 or more, and so are those in `reads`")
+            raise TypeError(f"{name}: `outputs` must be a list of streams (a-z, 0-9 and -)")
+        versions = self.version, *self.reads
+        if not all(type(version) is int and version > 0 for version in versions):
+            raise TypeError(f"{name}: `version` and `reads` must be whole numbers from 1 on")
         if self.late not in ("process", "drop"):
-            raise TypeError(f'{self.name}: `late` is "process" or "drop", not {self.late!r}')
+            raise TypeError(f'{name}: `late` must be "process" or "drop", got {self.late!r}')
         if self.max_attempts < 1 or (self.ttl is not None and self.ttl <= timedelta(0)):
-            raise TypeError(f"{self.name}: `max_attempts` and `ttl` are more than nothing")
+            raise TypeError(f"{name}: `max_attempts` and `ttl` must be positive")
         if not 0 < self.percentile <= 100:
-            raise TypeError(f"{self.name}: `percentile` is up to 100, not {self.percentile}")
+            raise TypeError(
+                f"{name}: `percentile` must be positive and at most 100, got {self.percentile}"
+            )
         if self.percentile < 100 and self.ttl is not None:
-            raise TypeError(f"{self.name}: no `ttl` with a `percentile`: it waits for all records")
+            raise TypeError(
+                f"{name}: `ttl` must be None with a `percentile`, because it waits for all records"
+            )
         if self.weak:
             self._check_weak()
 
     def _check_weak(self) -> None:
         if not self.idempotent:
             raise TypeError(
-                f"{self.name} is weak: a record may be worked on again after its results were "
-                "handed on. Say `idempotent = True` if that changes nothing, or leave `weak` out"
+                f"{self.name} is weak, so a record may be processed again after its results were "
+                "forwarded. Set `idempotent = True` if that is harmless, or leave `weak` out"
             )
-        keeps = {
+        durable = {
             "timers": type(self).timer is not Computation.timer,
             "a `ttl`": self.ttl is not None,
             "a `percentile`": self.percentile < 100,
             "a count of late records": self.late == "drop" or self.late_stream is not None,
         }
-        if wrong := [what for what, is_kept in keeps.items() if is_kept]:
+        if used := [feature for feature, is_used in durable.items() if is_used]:
             raise TypeError(
-                f"{self.name} is weak, and has {wrong[0]}: that has to be durable before a result "
-                "is handed on. Leave `weak` out, or let a reader of its results do it"
+                f"{self.name} is weak, but has {used[0]}, which must be durable before a result "
+                "is forwarded. Leave `weak` out, or let a reader of its results do it"
             )

@@ -1,4 +1,4 @@
-"""What a hook of a computation may see and do."""
+"""Context of a hook: keyed state, timers, outputs and times."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rollforward.streams.model.state import State
 
 
 class ContextBackend(Protocol):
-    """What stands behind a context: it collects what a hook does."""
+    """Backend of a Context: records the effects of a hook."""
 
     key: str
     timestamp_ms: int
@@ -31,7 +31,7 @@ class ContextBackend(Protocol):
 
 
 class Context:
-    """One key of a computation, while one of its records or timers is worked on."""
+    """One key of a computation, while a hook processes one of its records or timers."""
 
     __slots__ = ("_backend",)
 
@@ -39,7 +39,7 @@ class Context:
         self._backend = backend
 
     def close(self) -> None:
-        """Let go of what stands behind it, so that no garbage collector is needed for that."""
+        """Release the backend, which breaks a reference cycle: no garbage collection is needed."""
         del self._backend
 
     @property
@@ -48,51 +48,52 @@ class Context:
 
     @property
     def state(self) -> State:
-        """The state of the key; what is changed here is kept if the hook ends well."""
+        """The keyed state; changes are stored if the hook returns without an error."""
         return self._backend.state()
 
     @property
     def timestamp_ms(self) -> int:
-        """The time of the record, or of the timer; outputs may not be earlier.
+        """The event time of the record or timer; outputs may not be earlier.
 
-        Of a timer of the clock it is the time of the record that has set it.
+        For a processing-time timer: the event time of the record that has set it.
         """
         return self._backend.timestamp_ms
 
     @property
     def watermark(self) -> int:
-        """The time before which every record that came in time has been worked on."""
+        """The event time before which every on-time record has been processed."""
         return self._backend.watermark
 
     @property
     def is_over(self) -> bool:
-        """Whether the inputs have ended: then each timer fires at once, so set no further ones."""
+        """Whether the inputs have ended. Timers then fire immediately, so set no further ones."""
         return self._backend.watermark >= FOREVER
 
     @property
     def now_ms(self) -> int:
-        """The time of day; it may jump."""
+        """The processing time, from the worker's clock; it may jump."""
         return self._backend.now_ms
 
     @property
     def late(self) -> bool:
-        """Whether this record came behind its source's watermark, or follows from one that did."""
+        """Whether this record arrived behind its source's watermark, or derives from a late one."""
         return self._backend.late_at > 0
 
     def set_timer(self, tag: str, at_ms: int, *, processing_time: bool = False) -> None:
-        """Have `timer` called for this key, once, when a time is reached.
+        """Schedule a call of `timer` for this key, once, when a time is reached.
 
-        A timer of the same tag is replaced. Until it has fired, a timer holds back the watermark
-        of what this computation writes: at its time; one of the clock at the time of this input.
+        A timer with the same tag is replaced. Until it fires, a timer holds the watermark of this
+        computation's outputs: at its own time, or, for a processing-time timer, at the time of this
+        input.
 
         Args:
-            at_ms: A time of the watermark, not before that of this input; a timer that is set by a
-                timer lies behind it. A time that the watermark has passed fires at once.
-            processing_time: `at_ms` is a time of day (processing time).
+            at_ms: An event time, not before that of this input. A timer that is set by a timer
+                must be later than that one. A time that the watermark has passed fires immediately.
+            processing_time: `at_ms` is a processing time.
 
         Raises:
-            TooEarlyError: it lies too early.
-            BadRecordError: it is no time.
+            TooEarlyError: the time is too early.
+            BadRecordError: this is not a time.
         """
         self._backend.set_timer(tag, at_ms, processing_time)
 
@@ -104,11 +105,11 @@ class Context:
         """Write a record to a stream.
 
         Args:
-            value: Anything that JSON knows.
-            timestamp_ms: Its time, by default that of the input, and not before it.
+            value: Any JSON value.
+            timestamp_ms: Its event time, not before the input's, which is the default.
 
         Raises:
-            TooEarlyError: it lies before the input.
+            TooEarlyError: the time is before the input's.
             UnknownStreamError: the stream is not among the `outputs`.
             BadRecordError: the value is not JSON, or too large.
         """
@@ -117,9 +118,9 @@ class Context:
         )
 
     def drop_late(self) -> None:
-        """Count this record as late, and hand it to the computation's `late_stream` if it has one.
+        """Drop this record as late: write it to the `late_stream`, if the computation has one.
 
-        For records that are of no use any more, because their window is closed: the record then
-        counts as late and not as processed.
+        For records that have become useless, for example because their window is closed. The record
+        counts as late, not as processed.
         """
         self._backend.drop_late()

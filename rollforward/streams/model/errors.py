@@ -1,4 +1,4 @@
-"""Why a stream refuses what it is asked for."""
+"""Errors that streams raise to their callers."""
 
 from __future__ import annotations
 
@@ -8,45 +8,45 @@ class StreamError(Exception):
 
 
 class BadRecordError(StreamError, ValueError):
-    """This cannot be a record, a key, a timer or a state; the text says why."""
+    """Invalid record, key, timer or state; the message says why."""
 
 
 class BadLayoutError(StreamError, ValueError):
-    """Intervals cannot be split or merged so; the text says why."""
+    """Intervals cannot be split or merged like this; the message says why."""
 
 
 class BackpressureError(StreamError):
-    """A source has to wait for those who work on its records, or for another source.
+    """Backpressure: the source must wait for its readers, or for a slower source.
 
-    The same may be pushed again after `retry_after_s`.
+    The same push may be retried after `retry_after_s`.
     """
 
     retry_after_s = 1
 
 
 class TopologyError(StreamError, ValueError):
-    """A computation cannot be attached, replaced or detached so, or not now; the text says why."""
+    """A computation cannot be attached, replaced or detached now; the message says why."""
 
 
 class UnreadableStateError(TopologyError):
-    """A new version cannot read what is stored; nothing was changed."""
+    """A new version cannot read the stored states; nothing was changed."""
 
 
 class MissingCodeError(StreamError):
-    """This code lacks a version of a computation that runs: other instances of the app have it."""
+    """This app version lacks the code of a running computation; other instances have it."""
 
 
 class WeakError(StreamError, TypeError):
-    """A weak computation asks for what has to be durable: a state, a timer, a count."""
+    """A weak computation asked for durable data: a state, a timer, a count."""
 
 
 class NotIdempotentError(StreamError):
-    """A weak computation wrote something else when it worked on the same records again."""
+    """A weak computation wrote different records when it processed the same inputs again."""
 
 
 class TooEarlyError(StreamError, ValueError):
-    """An output or a timer lies before its input: readers may have closed that time already."""
+    """An output or a timer is earlier than its input: readers may have closed that time already."""
 
 
 class UnknownStreamError(StreamError, LookupError):
-    """There is no such stream, source or computation here."""
+    """Unknown stream, source or computation."""

@@ -1,6 +1,6 @@
-"""JSON as streams write it: without spaces, by encoders that are made once.
+"""JSON without spaces, by encoders that are built once.
 
-`json.dumps` makes its encoder in C anew for each call, which takes longer than a small value does.
+`json.dumps` builds its C encoder for each call, which takes longer than encoding a small value.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 from rollforward.streams.model.errors import BadRecordError
 
-# Far from what a thread's stack can take, wherever it is written or read.
+# Far below the limit of a thread's stack, wherever the value is written or read.
 MAX_DEPTH = 200
 _STRINGS = re.compile(r'"(?:[^"\\]|\\.)*"')
 _scan = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
@@ -22,9 +22,9 @@ quoted: Callable[[str], str] = standard.encode_basestring_ascii
 
 
 def encoder(*, allow_nan: bool) -> Callable[[Any], str]:
-    """Return a function that returns a value as JSON.
+    """Return a function that encodes a value as JSON.
 
-    It raises as `json.dumps` does, but RecursionError for a value that contains itself.
+    It raises like `json.dumps`, except RecursionError for a value that contains itself.
     """
     slow = json.JSONEncoder(separators=(",", ":"), allow_nan=allow_nan, check_circular=False)
     make = getattr(standard, "c_make_encoder", None)
@@ -35,7 +35,7 @@ def encoder(*, allow_nan: bool) -> Callable[[Any], str]:
 
 
 def decoded(text: str) -> Any:
-    """Return the value of a JSON text without white space around it."""
+    """Return the value of a JSON text without surrounding white space."""
     try:
         value, end = _scan(text, 0)
     except StopIteration as stop:
@@ -46,10 +46,10 @@ def decoded(text: str) -> Any:
 
 
 def check_depth(text: str) -> None:
-    """Check that a JSON text can be read again wherever it comes to.
+    """Check that a JSON text can be decoded in any thread.
 
     Raises:
-        BadRecordError: its lists and objects stand in each other too deeply.
+        BadRecordError: its lists and objects are nested too deeply.
     """
     if len(text) <= 2 * MAX_DEPTH or text.count("[") + text.count("{") <= MAX_DEPTH:
         return

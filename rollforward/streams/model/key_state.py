@@ -1,4 +1,4 @@
-"""What is kept of a key between two batches, and what a batch of its records leads to."""
+"""State of a key between two bundles: text, timers, expiry."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ T = TypeVar("T", bound=tuple[Any, ...])
 
 
 def build_tuples(kind: type[T], rows: Iterable[tuple[Any, ...]]) -> Iterator[T]:
-    """Make named tuples of tuples that have all of their fields, without a call for each."""
+    """Build named tuples from tuples that have all of their fields, without a call for each."""
     return map(tuple.__new__, repeat(kind), rows)
 
 
 class SetTimer(NamedTuple):
-    """A timer that waits.
+    """A pending timer.
 
-    `hold` is the time at which it holds back the watermark of what its computation writes; a late
-    one was set by a late record, holds nothing back, and what it writes is late.
+    `hold`: the event time at which it holds the watermark of its computation's outputs. A late
+    timer was set by a late record: it holds nothing, and its outputs are late.
     """
 
     at_ms: int
@@ -28,12 +28,12 @@ class SetTimer(NamedTuple):
     hold: int
     is_late: bool
 
-    def is_due(self, watermark: int, now: int) -> bool:
-        return self.at_ms <= (now if self.is_processing_time else watermark)
+    def is_due(self, watermark: int, now_ms: int) -> bool:
+        return self.at_ms <= (now_ms if self.is_processing_time else watermark)
 
 
 class Times(NamedTuple):
-    """When a key holds back the watermark, and at which watermark and time of day it has work."""
+    """Times of a key: its hold of the watermark, and when it is due by either clock."""
 
     hold: int
     due: int
@@ -48,11 +48,11 @@ class _Kept(NamedTuple):
 
 
 class KeyState(_Kept):
-    """A key: its state as text, its timers by tag, the watermark at which it is forgotten, and the
+    """A key: its state as text, its timers by tag, the watermark at which it expires, and the
     version of the computation that has written the text.
 
-    A key stands in a row with many others, which is written whenever one of them changes. So what
-    follows from a key is found once; `stored` is how it stands in its row, behind its name.
+    A key shares its row with many others, and the row is written whenever one of them changes. So
+    derived values are computed once. `stored`: the key's name, and its JSON in that row.
     """
 
     stored: tuple[str, str] | None = None
@@ -66,10 +66,10 @@ class KeyState(_Kept):
     def times(self) -> Times:
         times = self._times
         if times is None:
-            times = self._times = self._found_times()
+            times = self._times = self._computed_times()
         return times
 
-    def _found_times(self) -> Times:
+    def _computed_times(self) -> Times:
         hold, due, processing_due = NEVER, self.expires, NEVER
         for at, is_processing_time, paused, is_late in self.timers.values():
             if is_processing_time:

@@ -1,6 +1,6 @@
-"""How much of a pipeline may wait, and how far apart its sources may run.
+"""Limits of a pipeline: backlog, drift between sources, number of intervals (shards).
 
-Also `SLOTS`: to so many numbers keys are hashed, of which an interval has a range.
+Also `SLOTS`: the number of slots that keys are hashed to. An interval covers a range of them.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ MAX_INTERVALS = 64
 class Limits:
     """The limits of a pipeline.
 
-    When a computation has more waiting than this, the sources that it follows from have to wait:
-    a push is refused until it has caught up to a half, a pull stops. Each tick looks, four times a
-    second: so a source may be over by what it brings in that time.
+    A computation with a larger backlog pauses the sources it depends on (backpressure). Pushes are
+    refused and pulls stop until half of the limit is reached. A tick checks this four times a
+    second, so a source may exceed the limit by the records of that time.
 
     Attributes:
-        waiting_rows: Chunks that wait for one computation: of up to 500 records, that come from one
-            commit.
-        waiting_bytes: What these chunks have, as they were sent.
+        waiting_rows: The maximum of pending chunks of one computation. A chunk holds up to 500
+            records of one commit.
+        waiting_bytes: The maximum size of these chunks, as they were sent.
         max_drift: How far the watermark of one source may run ahead of the slowest one. Beyond
             that the source is paused until it is ahead by half of it. None: no limit.
-        intervals: Up to how many intervals a computation may be split while its workers do not keep
-            up; what was split is merged when there is less to do. None: nothing is split but by
-            `Pipeline.split`.
+        intervals: The maximum number of intervals of a computation under autoscaling. Intervals
+            are split while workers cannot keep up, and merged again when the load falls. None:
+            only `Pipeline.split` splits.
     """
 
     waiting_rows: int = 5_000

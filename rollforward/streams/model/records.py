@@ -1,4 +1,4 @@
-"""Records and timers, as computations get them.
+"""Records and timers as hooks get them, and checks of their fields.
 
 Times are whole milliseconds since 1970, in UTC, as in Kafka and Flink.
 """
@@ -13,11 +13,11 @@ from rollforward.streams.model.json_text import check_depth, encoder
 
 # Later than any record: the watermark of a stream that has ended.
 FOREVER = 10**15
-# The time of what does not wait for any: no watermark reaches it.
+# No watermark reaches it.
 NEVER = FOREVER + 1
 MAX_KEY_BYTES = 500
 MAX_TAG_CHARS = 200
-# Of a chunk's 256 KB.
+# A chunk has at most 256 KB.
 MAX_VALUE_BYTES = 200_000
 _encode = encoder(allow_nan=False)
 
@@ -33,9 +33,9 @@ class Record(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Timer:
-    """A timer that fires when the watermark has reached `at_ms`.
+    """An event-time timer fires when the watermark reaches `at_ms`.
 
-    A timer of processing time fires when the clock has.
+    A processing-time timer fires when the clock does.
     """
 
     key: str
@@ -45,64 +45,63 @@ class Timer:
 
 
 def check_key(key: Any) -> str:
-    """Return a key.
+    """Return a key, checked.
 
     Raises:
-        BadRecordError: it is none.
+        BadRecordError: this is not a key.
     """
     if not isinstance(key, str) or not key:
-        raise BadRecordError(f"a key is a text that is not empty, not {key!r:.100}")
+        raise BadRecordError(f"a key must be a non-empty text, got {key!r:.100}")
     if encoded_bytes("a key", key) > MAX_KEY_BYTES:
-        raise BadRecordError(f"a key has at most {MAX_KEY_BYTES} bytes: {key!r:.100}")
+        raise BadRecordError(f"a key must have at most {MAX_KEY_BYTES} bytes, got {key!r:.100}")
     return key
 
 
-def encoded_bytes(what: str, text: str) -> int:
+def encoded_bytes(subject: str, text: str) -> int:
     """Return how many bytes a text has.
 
     Raises:
-        BadRecordError: it has half of a character, as JSON may have it, and has none.
+        BadRecordError: it contains an unpaired surrogate, which JSON allows and UTF-8 does not.
     """
     try:
         return len(text.encode())
     except UnicodeEncodeError as error:
-        raise BadRecordError(f"{what} must be whole characters, got {text!r:.100}") from error
+        raise BadRecordError(f"{subject} must be whole characters, got {text!r:.100}") from error
 
 
 def check_time(at: Any) -> int:
-    """Return a time.
+    """Return a time, checked.
 
     Raises:
-        BadRecordError: it is none.
+        BadRecordError: this is not a time.
     """
     if type(at) is not int or not 0 <= at < FOREVER:
-        raise BadRecordError(f"a time is in whole milliseconds since 1970, not {at!r:.100}")
+        raise BadRecordError(f"a time must be whole milliseconds since 1970, got {at!r:.100}")
     return at
 
 
 def check_tag(tag: Any) -> str:
-    """Return the tag of a timer.
+    """Return the tag of a timer, checked.
 
     Raises:
-        BadRecordError: it is none.
+        BadRecordError: this is not a tag.
     """
     if not isinstance(tag, str) or not 0 < len(tag) <= MAX_TAG_CHARS:
-        raise BadRecordError(f"a tag is a text of 1 to {MAX_TAG_CHARS} characters: {tag!r:.60}")
+        raise BadRecordError(f"a tag must have 1 to {MAX_TAG_CHARS} characters, got {tag!r:.60}")
     return tag
 
 
 def check_output(at: Any, input_at: int) -> int:
-    """Return the time of an output.
+    """Return the time of an output, checked.
 
     Raises:
-        BadRecordError: it is no time.
-        TooEarlyError: it lies before that of its input.
+        BadRecordError: this is not a time.
+        TooEarlyError: it is before the input's.
     """
     if type(at) is int and input_at <= at < FOREVER:
         return at
     raise TooEarlyError(
-        f"an output at {check_time(at)} is earlier than its input, at {input_at}: give it that "
-        "time, or a later one"
+        f"the time of an output must not be before its input's, {input_at}, got {check_time(at)}"
     )
 
 
@@ -110,13 +109,13 @@ def value_text(value: Any) -> str:
     """Return a value as JSON.
 
     Raises:
-        BadRecordError: it is not JSON, or too large, or too deep.
+        BadRecordError: it is not a JSON value, or too large, or nested too deeply.
     """
     try:
         text = _encode(value)
     except (TypeError, ValueError, RecursionError) as error:
-        raise BadRecordError(f"a value is JSON: {error}") from error
+        raise BadRecordError(f"a value must be JSON: {error}") from error
     if len(text) > MAX_VALUE_BYTES:
-        raise BadRecordError(f"a value has at most {MAX_VALUE_BYTES} bytes, not {len(text)}")
+        raise BadRecordError(f"a value must have at most {MAX_VALUE_BYTES} bytes, got {len(text)}")
     check_depth(text)
     return text

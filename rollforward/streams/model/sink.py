@@ -1,7 +1,7 @@
-"""A sink: where records of a stream leave the pipeline.
+"""A sink: the exit of a stream's records from the pipeline.
 
-It reads a stream as a computation does, with an inbox, a lease and dead letters of its own, and has
-no state: the transaction that takes records out of the inbox is the one that writes them.
+It reads a stream like a computation, with its own inbox, lease and dead letters, but has no state.
+One transaction takes records out of the inbox and writes them.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ class SinkRecord:
     """A record that leaves the pipeline.
 
     Attributes:
-        id: Of this record at this sink of this pipeline; the same however often it is tried.
-        late: Whether it came too late, or follows from one that did.
+        id: The id of this record at this sink of this pipeline, the same in each attempt.
+        late: Whether it arrived late, or derives from a late record.
     """
 
     id: str
@@ -33,11 +33,11 @@ class SinkRecord:
 
 
 class Sink(Computation):
-    """Base class: what a stream's records become, and how that is written.
+    """Base class of sinks: converts a stream's records and writes them.
 
     Attributes:
-        max_records: So many at most are written by one transaction.
-        pipeline: The name of the one that it is a part of.
+        max_records: The maximum number of records of one transaction.
+        pipeline: The name of its pipeline.
     """
 
     max_records = 100
@@ -46,10 +46,10 @@ class Sink(Computation):
         """Declare a sink.
 
         Args:
-            stream: The one that it reads.
-            name: Stands in keys and routes; by default that of the stream with "-sink".
-            key: Spreads records over the pipeline's intervals, on each of which one worker at a
-                time writes. None: there is one for all of them.
+            stream: The stream to read.
+            name: A part of stored names and routes. Default: the stream's name with "-sink".
+            key: Spreads records over the pipeline's intervals (shards). One worker at a time
+                writes the records of an interval. None: a single interval for all records.
         """
         self.name = name or f"{stream}-sink"
         self.stream = stream
@@ -61,28 +61,28 @@ class Sink(Computation):
         super()._check_weak()
         if type(self).act is Sink.act:
             raise TypeError(
-                f"the sink {self.name} cannot be weak: what it writes is a part of the commit that "
-                "takes records out of the stream, so nothing of it comes before that"
+                f"the sink {self.name} cannot be weak: it writes in the commit that takes records "
+                "out of the stream, so nothing can be written before that"
             )
 
     def make(self, record: SinkRecord) -> Any:
-        """Return what is written of a record; what this raises makes it a dead letter."""
+        """Return the value to write for a record; if this raises, the record is a dead letter."""
         return record
 
     def write(self, clients: Clients, values: Sequence[Any]) -> None:
-        """Write what records became, in the transaction that takes them out of the stream.
+        """Write the values of records, in the transaction that takes them out of the stream.
 
-        It may run again when that is not committed: it reads and writes Datastore and nothing else.
+        It may run again if that is not committed, so it must only read and write Datastore.
         """
         raise NotImplementedError
 
     def act(self, clients: Clients, record: SinkRecord) -> None:
-        """Do outside what is to be done with a record: of a weak sink, at least once."""
+        """Execute a weak sink's external effect for a record, at least once."""
         raise NotImplementedError
 
     @property
     def tasks(self) -> Sequence[Task[Any]]:
-        """Return the tasks that it brings along."""
+        """Return the tasks that this sink adds to the app's registry."""
         return ()
 
 

@@ -1,4 +1,4 @@
-"""Sources: where the records of a stream come from, and how late they may be."""
+"""Sources: the entry of a stream's records, and their allowed disorder in event time."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ class PushSource:
 
     Attributes:
         stream: Its name.
-        disorder: How far behind the latest record others may come in time: the watermark follows
-            the latest at this distance, unless a push states one itself.
-        processes: The names of those that push. The watermark is that of the slowest of them.
-        idle: A process that was silent for so long, while others were heard, is left out until it
-            pushes again. A pause in which nobody was heard is nobody's silence.
-        advance_when_idle: When all processes were silent for `idle`, the watermark follows the
-            clock at this distance, so that windows close; what comes later than that is late.
-            None: it stands until somebody pushes.
-        dedup: For how long the id of a record is remembered at least; a record that is pushed again
-            later than that is taken for a new one.
+        disorder: How far a record may be behind the latest one and still be on time. The watermark
+            follows the latest record at this distance, unless a push states a watermark.
+        processes: The names of the pushing processes. The slowest one determines the watermark.
+        idle: A process without a push for so long, while others did push, is ignored until it
+            pushes again. A pause of all processes does not count.
+        advance_when_idle: If all processes are idle, the watermark follows the clock at this
+            distance, so that windows close. Records behind it are late. None: it stays until the
+            next push.
+        dedup: The minimum time for which the id of a record is remembered. A record that is pushed
+            again later counts as a new one.
     """
 
     stream: str
@@ -42,25 +42,28 @@ class PushSource:
     def __post_init__(self) -> None:
         names = list(self.processes)
         if not 0 < len(set(names)) == len(names) <= MAX_PROCESSES:
-            raise TypeError(f"{self.stream}: 1 to {MAX_PROCESSES} processes, of different names")
+            raise TypeError(
+                f"{self.stream}: `processes` must be 1 to {MAX_PROCESSES} different names, "
+                f"got {len(names)}"
+            )
         if not all(re.fullmatch(r"[a-z0-9-]{0,60}", name) for name in names):
-            raise TypeError(f"{self.stream}: a process has a name of a-z, 0-9 and -")
+            raise TypeError(f"{self.stream}: a process's name must consist of a-z, 0-9 and -")
         spans = self.disorder, self.dedup, self.advance_when_idle or timedelta(0)
         if min(spans) < timedelta(0) or self.idle <= timedelta(0):
-            raise TypeError(f"{self.stream}: no span of time is below zero")
+            raise TypeError(f"{self.stream}: spans of time must not be negative")
 
 
 @dataclass(frozen=True)
 class Pulled:
-    """What one read of a pull source found.
+    """Result of one read of a pull source.
 
     Attributes:
-        records: Values, each with its time.
-        position: Where the next read begins: anything that JSON knows. If it stays, and there is
-            no record, there is no more for now.
-        watermark: No later record is expected before this time; None: it follows the latest record,
-            at the source's `disorder`.
-        is_over: There will be no more.
+        records: Values, each with its event time.
+        position: The start of the next read: any JSON value. If it is unchanged and there is no
+            record, the reader has caught up for now.
+        watermark: Records before this time are no longer expected. None: the watermark follows the
+            latest record, at the source's `disorder`.
+        is_over: The stream has ended.
     """
 
     records: Sequence[tuple[Any, int]]
@@ -71,20 +74,20 @@ class Pulled:
 
 @dataclass(frozen=True)
 class PullSource:
-    """A stream whose records are read from somewhere, from a position on.
+    """A stream whose records are read from a position on, as from a log.
 
-    The position and the records are one commit: so no record needs an id, and none is read twice.
-    While there is much to read, several reads become one commit.
+    The position commits together with the records, so records need no ids and none is read twice.
+    Under a backlog, several reads share one commit.
 
     Attributes:
         stream: Its name.
-        read: Takes the clients, the position (None: the beginning) and how many records to return
-            at most. Read from one position it always finds the same, or more behind it. It returns
-            what is there, and does not wait for more: what was read before may wait for it.
-        disorder: As of `PushSource`.
-        poll: How long a reader that found nothing waits; None: somebody calls `pull` again.
-        advance_when_idle: When a reader finds nothing, and states no watermark, that follows the
-            clock at this distance. It takes a `poll`. None: it stands until there is a record.
+        read: A function of the clients, the position (None: the beginning) and the maximum number
+            of records. Reads from one position must be repeatable: the same records, or more after
+            them. It must not wait for more, because earlier reads may wait for it to commit.
+        disorder: See `PushSource`.
+        poll: The pause of a reader that has caught up. None: it stops until `pull` is called.
+        advance_when_idle: If a read returns neither records nor a watermark, the watermark follows
+            the clock at this distance. It requires `poll`. None: it stays until the next record.
     """
 
     stream: str
@@ -96,11 +99,11 @@ class PullSource:
 
     def __post_init__(self) -> None:
         if self.advance_when_idle is not None and self.poll is None:
-            raise TypeError(f"{self.stream}: advance_when_idle takes a poll: nobody looks without")
+            raise TypeError(f"{self.stream}: advance_when_idle requires a poll")
 
     @property
     def idle(self) -> timedelta:
-        """After so long without a read it is no measure for others (`skew`)."""
+        """The time without a read after which it no longer limits others (`max_drift`)."""
         return max(IDLE, 2 * (self.poll or timedelta(0)))
 
 

@@ -1,11 +1,11 @@
-"""The state of a key: a JSON object, with typed cells for what is often kept in one.
+"""Keyed state: a JSON object per key, with typed cells for common shapes.
 
     ctx.state["last"] = record.value            # Any item, as in a dict.
     ctx.state.counter("hits").add(1)
     ctx.state.buffer("recent").add(record.timestamp_ms, record.value)
 
 A cell is a view of one item of the state: it costs nothing until it is written. An empty list, map
-or buffer, and a state without items, take no place.
+or buffer, and a state without items, take no storage.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from rollforward.streams.model.json_text import check_depth, decoded, encoder, q
 
 # An entity has at most 1 MiB.
 MAX_STATE_BYTES = 900_000
-MAX_CHAR_BYTES = 12  # Of one character as JSON has it, at most.
-MAX_TIMERS_BYTES = 500_000  # They stand beside those of other keys.
-TIMER_BYTES = 50  # Besides its tag.
-FEW_TIMERS = MAX_TIMERS_BYTES // 2_500  # However long their tags are.
+MAX_CHAR_BYTES = 12  # The largest JSON escape of one character.
+MAX_TIMERS_BYTES = 500_000  # They share a row with those of other keys.
+TIMER_BYTES = 50  # Without its tag.
+FEW_TIMERS = MAX_TIMERS_BYTES // 2_500  # So few fit, however long their tags are.
 
 _TIME = itemgetter(0)
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
@@ -32,23 +32,23 @@ _encode = encoder(allow_nan=False)
 
 
 def check_size(text: str) -> None:
-    """Check that a row can hold a state: as a text in JSON, where quotes take two bytes.
+    """Check that a row can hold a state: as a JSON string, in which a quote takes two bytes.
 
     Raises:
-        BadRecordError: it is too large, or too deep.
+        BadRecordError: it is too large, or nested too deeply.
     """
     check_depth(text)
     if len(text) > MAX_STATE_BYTES // MAX_CHAR_BYTES:
         size = len(quoted(text))
         if size > MAX_STATE_BYTES:
-            raise BadRecordError(f"a state has at most {MAX_STATE_BYTES} bytes, not {size}")
+            raise BadRecordError(f"a state must have at most {MAX_STATE_BYTES} bytes, got {size}")
 
 
 def check_timers(tags: Collection[str]) -> None:
     """Check that a row can hold the timers of a key.
 
     Raises:
-        BadRecordError: they are too many.
+        BadRecordError: they are too large together.
     """
     if len(tags) > FEW_TIMERS:
         size = sum(len(quoted(tag)) + TIMER_BYTES for tag in tags)
@@ -59,7 +59,7 @@ def check_timers(tags: Collection[str]) -> None:
 
 
 class Codec(Protocol):
-    """How a state is written as text."""
+    """Serializer of a state to text and back."""
 
     def dump(self, items: dict[str, Any]) -> str: ...
 
@@ -136,26 +136,28 @@ class _Cell:
         self._name = name
 
     def clear(self) -> None:
-        """Forget what is in the cell."""
+        """Delete the item of the cell."""
         self._items.pop(self._name, None)
 
-    def _kept(self, kind: type[Any]) -> Any:
-        """Return what is in the cell, made if there is nothing yet.
+    def _writable(self, kind: type[Any]) -> Any:
+        """Return the item of the cell, created if it is missing.
 
         Raises:
-            BadRecordError: the state has something else of this name.
+            BadRecordError: the item has another type.
         """
-        kept = self._items.setdefault(self._name, kind())
-        if not isinstance(kept, kind):
-            raise BadRecordError(f"{self._name!r} is a {type(kept).__name__}, not {kind.__name__}")
-        return kept
+        item = self._items.setdefault(self._name, kind())
+        if not isinstance(item, kind):
+            raise BadRecordError(
+                f"{self._name!r} must be a {kind.__name__}, got a {type(item).__name__}"
+            )
+        return item
 
-    def _seen(self, empty: Any) -> Any:
+    def _readable(self, empty: Any) -> Any:
         return self._items.get(self._name, empty)
 
 
 class ValueCell(_Cell):
-    """One value, of any kind that JSON knows."""
+    """One JSON value."""
 
     __slots__ = ("_default",)
 
@@ -190,17 +192,17 @@ class ListCell(_Cell):
     __slots__ = ()
 
     def append(self, value: Any) -> None:
-        self._kept(list).append(value)
+        self._writable(list).append(value)
 
     def get(self) -> list[Any]:
         """Return a copy."""
-        return list(self._seen(()))
+        return list(self._readable(()))
 
     def set(self, values: list[Any]) -> None:
         self._items[self._name] = list(values)
 
     def __len__(self) -> int:
-        return len(self._seen(()))
+        return len(self._readable(()))
 
 
 class MapCell(_Cell):
@@ -212,60 +214,60 @@ class MapCell(_Cell):
         return self._items.get(self._name, _NOTHING).get(key, default)
 
     def set(self, key: str, value: Any) -> None:
-        self._kept(dict)[str(key)] = value
+        self._writable(dict)[str(key)] = value
 
     def pop(self, key: str, default: Any = None) -> Any:
-        """Take a value out, return it."""
-        found = self._seen({})
-        value = found.pop(key, default)
-        if not found:
+        """Remove a value, return it."""
+        values = self._readable({})
+        value = values.pop(key, default)
+        if not values:
             self.clear()
         return value
 
     def add(self, key: str, amount: float = 1) -> Any:
         """Add an amount to the number under a key, return the sum."""
-        found = self._kept(dict)
-        total = found[str(key)] = found.get(str(key), 0) + amount
+        values = self._writable(dict)
+        total = values[str(key)] = values.get(str(key), 0) + amount
         return total
 
     def items(self) -> list[tuple[str, Any]]:
-        """Return a copy of what is in it."""
-        return list(self._seen({}).items())
+        """Return a copy of the items."""
+        return list(self._readable({}).items())
 
     def __len__(self) -> int:
-        return len(self._seen({}))
+        return len(self._readable({}))
 
     def __contains__(self, key: str) -> bool:
-        return key in self._seen({})
+        return key in self._readable({})
 
 
 class BufferCell(_Cell):
-    """Values in order of their times; those of one time in the order in which they came."""
+    """Values in order of their times; values of one time in order of arrival."""
 
     __slots__ = ()
 
     def add(self, at: int, value: Any) -> None:
-        bisect.insort_right(self._kept(list), [at, value], key=_TIME)
+        bisect.insort_right(self._writable(list), [at, value], key=_TIME)
 
     def between(self, start: int, end: int) -> list[tuple[int, Any]]:
-        """Return what lies at `start` or later, and before `end`, each with its time."""
-        found = self._seen(())
-        low = bisect.bisect_left(found, start, key=_TIME)
-        high = bisect.bisect_left(found, end, key=_TIME)
-        return [(at, value) for at, value in found[low:high]]
+        """Return the values from `start` on and before `end`, each with its time."""
+        entries = self._readable(())
+        low = bisect.bisect_left(entries, start, key=_TIME)
+        high = bisect.bisect_left(entries, end, key=_TIME)
+        return [(at, value) for at, value in entries[low:high]]
 
     def latest(self, until: int) -> tuple[int, Any] | None:
-        """Return the last value at a time or before it, with its time."""
-        found = self._seen(())
-        high = bisect.bisect_right(found, until, key=_TIME)
-        return (found[high - 1][0], found[high - 1][1]) if high else None
+        """Return the last value at or before a time, with its time."""
+        entries = self._readable(())
+        high = bisect.bisect_right(entries, until, key=_TIME)
+        return (entries[high - 1][0], entries[high - 1][1]) if high else None
 
     def drop_before(self, at: int) -> None:
-        """Forget what lies before a time."""
-        found = self._seen([])
-        del found[: bisect.bisect_left(found, at, key=_TIME)]
-        if not found:
+        """Delete the values before a time."""
+        entries = self._readable([])
+        del entries[: bisect.bisect_left(entries, at, key=_TIME)]
+        if not entries:
             self.clear()
 
     def __len__(self) -> int:
-        return len(self._seen(()))
+        return len(self._readable(()))

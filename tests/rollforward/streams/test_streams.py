@@ -227,7 +227,7 @@ def test_a_state_that_no_row_can_hold_is_a_dead_letter(services: Services) -> No
     with world.context():
         assert dict(KEEPER.states(world.clients, "keeper")) == {"plain": {"text": "x"}}
         [letter] = KEEPER.dead_letters(world.clients)
-        assert (letter.key, "a state has at most" in letter.error) == ("quotes", True)
+        assert (letter.key, "a state must have at most" in letter.error) == ("quotes", True)
 
 
 @one_emulator

@@ -234,7 +234,7 @@ def test_a_record_without_a_key_is_a_dead_letter_of_its_reader() -> None:
 
     [(computation, failure)] = test.dead
     assert computation == "recorded"
-    assert "a key is a text" in failure.error
+    assert "a key must be a non-empty text" in failure.error
 
 
 def test_a_key_is_forgotten_when_its_time_to_live_is_over() -> None:
