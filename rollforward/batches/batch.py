@@ -79,7 +79,7 @@ class TaskBatch:
         self,
         clients: Clients,
         batch_id: str,
-        work: Members,
+        members: Members,
         *,
         idempotency_key: str = "",
         seal: bool = False,
@@ -98,14 +98,14 @@ class TaskBatch:
             BadArgumentsError, TooLargeError: nothing was added.
         """
         key = self.declaration.key(batch_id)
-        how = PopulateOptions(idempotency_key, seal)
-        return populate.populate(clients, self.declaration, key, work, how)
+        options = PopulateOptions(idempotency_key, seal)
+        return populate.populate(clients, self.declaration, key, members, options)
 
     def populate_in_transaction(
         self,
         clients: Clients,
         batch_id: str,
-        work: Members,
+        members: Members,
         *,
         idempotency_key: str = "",
         seal: bool = False,
@@ -116,8 +116,8 @@ class TaskBatch:
             NoTransactionError: this is not the body of `transact`.
         """
         key = self.declaration.key(batch_id)
-        how = PopulateOptions(idempotency_key, seal)
-        return populate.populate_in_transaction(clients, self.declaration, key, work, how)
+        options = PopulateOptions(idempotency_key, seal)
+        return populate.populate_in_transaction(clients, self.declaration, key, members, options)
 
     def seal(self, clients: Clients, batch_id: str) -> None:
         """Say that no more members will come. Only running members may still add some.

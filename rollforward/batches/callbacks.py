@@ -97,10 +97,10 @@ def _next_due(clients: Clients, state: BatchState) -> datetime.datetime | None:
     """Return when the sweep looks again: after twice as long each time, as none may ever ack."""
     if state.state != COMPLETED or not state.unacked:
         return None
-    now = naive_utc(clients.clock.now())
-    waited_s = (now - state.completed).total_seconds()
+    now_utc = naive_utc(clients.clock.now())
+    waited_s = (now_utc - state.completed).total_seconds()
     pause_s = min(max(waited_s, _first_pause_s(state)), CALL_AT_LEAST_S)
-    return now + datetime.timedelta(seconds=pause_s)
+    return now_utc + datetime.timedelta(seconds=pause_s)
 
 
 # Deliver
@@ -174,8 +174,8 @@ def _acknowledge_in_transaction(args: Completed) -> bool:
 
 def _acknowledge(state: Any, args: Completed) -> None:
     state.unacked = {
-        generation: kept
-        for generation, kept in state.unacked.items()
+        generation: completion
+        for generation, completion in state.unacked.items()
         if generation != str(args.generation)
     }
     if state.state == COMPLETED and not state.unacked:

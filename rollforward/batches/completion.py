@@ -78,9 +78,9 @@ def count_guarded(
     What completes a batch does, for its callback goes out by the outbox.
     """
     names = list(dict.fromkeys(end.page for end in ends))
-    found = read_versions(clients.datastore, [state_key(batch.key), *map(page_key, names)])
-    rows = [row for row in found if row is not None]
-    if len(rows) < len(found):
+    versions = read_versions(clients.datastore, [state_key(batch.key), *map(page_key, names)])
+    rows = [row for row in versions if row is not None]
+    if len(rows) < len(versions):
         return None
     state: Any = rows[0][0]
     pages: dict[str, Any] = {name: row[0] for name, row in zip(names, rows[1:], strict=True)}
@@ -89,9 +89,9 @@ def count_guarded(
     counted = _count_all(state, pages, ends)
     if len(counted) < len(pages) or policy.is_over(state):
         return None
-    new = [results for name, ended in counted.items() for results in _results(pages[name], ended)]
+    results = [row for name, ended in counted.items() for row in _results(pages[name], ended)]
     touch(clients, state)
-    return [*rows, *((results, None) for results in new)]
+    return [*rows, *((row, None) for row in results)]
 
 
 @fork_join(
@@ -138,7 +138,7 @@ def count(state: BatchState, page: BatchPage, end: End) -> bool:
 
 
 def conclude(
-    clients: Clients, state: BatchState, *, is_cancelled: bool = False, why: str = ""
+    clients: Clients, state: BatchState, *, is_cancelled: bool = False, error: str = ""
 ) -> None:
     """Complete a batch if it is over, or cancelled; its caller puts the row, in a transaction.
 
@@ -147,7 +147,7 @@ def conclude(
     """
     if state.state != RUNNING or not (is_cancelled or policy.is_over(state)):
         return
-    now = naive_utc(clients.clock.now())
+    now_utc = naive_utc(clients.clock.now())
     state.outcome = CANCELLED if is_cancelled else policy.outcome_of(state)
     if state.waiting:
         state.cancelled = state.waiting
@@ -155,11 +155,11 @@ def conclude(
     # A member that has failed may have nested since: two of its deliveries overlapped.
     if state.cancelled or state.failed:
         outbox.enqueue(clients, cancel_nested, CancelNested(state.key.id(), state.generation))
-    state.state, state.sealed, state.completed = COMPLETED, True, now
-    state.due, state.remove_at = None, now + datetime.timedelta(seconds=state.keep_s)
+    state.state, state.sealed, state.completed = COMPLETED, True, now_utc
+    state.due, state.remove_at = None, now_utc + datetime.timedelta(seconds=state.keep_s)
     callbacks.enqueue(clients, state)
     if state.parent:
-        end_parent(clients, state, why)
+        end_parent(clients, state, error)
 
 
 def touch(clients: Clients, state: BatchState, after_s: float = STALE_S) -> None:
@@ -169,7 +169,7 @@ def touch(clients: Clients, state: BatchState, after_s: float = STALE_S) -> None
         state.remove_at = None
 
 
-def end_parent(clients: Clients, state: BatchState, why: str = "") -> None:
+def end_parent(clients: Clients, state: BatchState, reason: str = "") -> None:
     """End the member that a batch is, in the transaction that completes it."""
     numbers = callbacks.completed(state)
     has_succeeded = state.outcome == SUCCEEDED
@@ -181,7 +181,7 @@ def end_parent(clients: Clients, state: BatchState, why: str = "") -> None:
         state.parent_generation,
         is_done=has_succeeded,
         result={"batch": state.key.id(), **counts} if has_succeeded else None,
-        error="" if has_succeeded else why or f"{state.outcome}: {error} ({state.key.id()})",
+        error="" if has_succeeded else reason or f"{state.outcome}: {error} ({state.key.id()})",
     )
     end_members.insert_in_transaction(clients, state.parent, end)
 
@@ -237,7 +237,7 @@ def cancel_nested(clients: Clients, args: CancelNested) -> None:
             cancel_child(clients, child.key.id(), args.generation)
 
 
-def cancel_child(clients: Clients, batch: str, generation: int, why: str = "") -> None:
+def cancel_child(clients: Clients, batch: str, generation: int, error: str = "") -> None:
     """Cancel a nested batch that runs, unless it does so for a later generation of its parent."""
 
     def body() -> None:
@@ -245,7 +245,7 @@ def cancel_child(clients: Clients, batch: str, generation: int, why: str = "") -
         if state is None or state.state != RUNNING:
             return
         if state.parent_generation <= generation:
-            conclude(clients, state, is_cancelled=True, why=why)
+            conclude(clients, state, is_cancelled=True, error=error)
             state.put()
 
     transact(body)
@@ -284,12 +284,12 @@ def _count_all(
 
 def _results(page: BatchPage, ends: Sequence[End]) -> list[BatchResults]:
     """Return the row of what members returned, or why they failed; none if they said nothing."""
-    said = [
+    outcomes = [
         [end.position, end.generation, end.is_done, end.result if end.is_done else end.error]
         for end in ends
         if end.error or end.result is not None
     ]
-    if not said:
+    if not outcomes:
         return []
     page.results += 1
-    return [BatchResults(key=results_key(page.key.id(), page.results - 1), results=said)]
+    return [BatchResults(key=results_key(page.key.id(), page.results - 1), results=outcomes)]

@@ -58,7 +58,7 @@ class RunMember:
 @task("/tasks/batches/create", queue="default")
 def create(clients: Clients, args: Create) -> None:
     """Create the tasks of one page of members, and the task that does so for the next page."""
-    keys = pages_within(args.within, after=args.after).fetch(2, keys_only=True)
+    keys = pages_within(args.within, start_after=args.after).fetch(2, keys_only=True)
     if not keys:
         return
     page = keys[0].id()
@@ -72,12 +72,12 @@ def create(clients: Clients, args: Create) -> None:
 
 def _messages(args: Create, name: str) -> list[Message]:
     """Return the tasks of the members of a page that have not ended."""
-    state, page, work, first = ndb.get_multi(
+    state, page, work, first_page = ndb.get_multi(
         [state_key(args.batch), page_key(name), work_key(name), work_key(first_page_of(name))]
     )
     if state is None or state.state != RUNNING:
         return []
-    if page is None or not is_counted(work, first):
+    if page is None or not is_counted(work, first_page):
         return []  # Stored by a call that has not counted its members, or never will.
     tasks = [message_task(path, queue, RunMember) for path, queue in work.tasks]
     return [_message(args, tasks, work, name, i) for i in _open(args, page)]

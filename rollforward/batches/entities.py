@@ -175,9 +175,9 @@ def first_page_of(page: str) -> str:
     return f"{page.rpartition(':')[0]}:{0:06d}"
 
 
-def is_counted(work: BatchWork | None, first: BatchWork | None) -> bool:
+def is_counted(work: BatchWork | None, first_page: BatchWork | None) -> bool:
     """Return whether a page was counted, by its work and that of its addition's first page."""
-    return work is not None and first is not None and work.digest == first.digest
+    return work is not None and first_page is not None and work.digest == first_page.digest
 
 
 def results_key(page: str, number: int) -> Any:
@@ -185,9 +185,9 @@ def results_key(page: str, number: int) -> Any:
     return ndb.Key(BatchResults, f"{page}:{number:06d}")
 
 
-def pages_within(prefix: str, *, after: str = "") -> Any:
+def pages_within(prefix: str, *, start_after: str = "") -> Any:
     """Return the query for the pages of a batch or an addition, in order, those behind a page."""
-    return _within(BatchPage, prefix, after)
+    return _within(BatchPage, prefix, start_after)
 
 
 def work_within(prefix: str) -> Any:
@@ -200,14 +200,14 @@ def results_within(prefix: str) -> Any:
     return _within(BatchResults, prefix, "")
 
 
-def due_batches(now: datetime.datetime) -> Any:
+def due_batches(now_utc: datetime.datetime) -> Any:
     """Return the query for the batches that are to be woken, the first to be due first."""
-    return _before(BatchState.due, now)
+    return _before(BatchState.due, now_utc)
 
 
-def removable_batches(now: datetime.datetime) -> Any:
+def removable_batches(now_utc: datetime.datetime) -> Any:
     """Return the query for the batches that are to be removed, the first to be due first."""
-    return _before(BatchState.remove_at, now)
+    return _before(BatchState.remove_at, now_utc)
 
 
 def running_batches() -> Any:
@@ -225,11 +225,11 @@ def batches_of(member: str) -> Any:
     return BatchState.query(BatchState.member == member).order(BatchState._key)
 
 
-def _before(time: Any, now: datetime.datetime) -> Any:
+def _before(time: Any, now_utc: datetime.datetime) -> Any:
     # Datastore sorts None before each time: a range with one end might find what has none.
-    return BatchState.query(time >= EPOCH, time <= now).order(time)
+    return BatchState.query(time >= EPOCH, time <= now_utc).order(time)
 
 
-def _within(kind: type[ndb.Model], prefix: str, after: str) -> Any:
-    first, beyond = ndb.Key(kind, after or f"{prefix}:"), ndb.Key(kind, f"{prefix};")
-    return kind.query(kind._key > first, kind._key < beyond).order(kind._key)
+def _within(kind: type[ndb.Model], prefix: str, start_after: str) -> Any:
+    lower, upper = ndb.Key(kind, start_after or f"{prefix}:"), ndb.Key(kind, f"{prefix};")
+    return kind.query(kind._key > lower, kind._key < upper).order(kind._key)

@@ -72,7 +72,7 @@ class Member:
         """Return whether the batch is over, so that what this member does counts no more."""
         return not policy.wants(_read(self.ref.batch), self.ref.generation)
 
-    def add(self, work: Members, *, idempotency_key: str = "") -> int:
+    def add(self, members: Members, *, idempotency_key: str = "") -> int:
         """Add members to the batch, also when it is sealed; return how many are new.
 
         Args:
@@ -82,10 +82,10 @@ class Member:
             BatchError: none was added, and why.
         """
         key = hashed_name(self.id, idempotency_key)
-        how = PopulateOptions(key, adder=self.ref, is_compared=False)
-        return populate(self.clients, self.declared, self.ref.batch, work, how)
+        options = PopulateOptions(key, adder=self.ref, is_compared=False)
+        return populate(self.clients, self.declared, self.ref.batch, members, options)
 
-    def nest(self, batches: Declared, work: Members) -> str:
+    def nest(self, batches: Declared, members: Members) -> str:
         """Become a batch: this member ends when all that is given here has; return the batch's id.
 
         Called again, as when this member is delivered twice, it changes nothing.
@@ -98,8 +98,8 @@ class Member:
         child_id = hashed_name(self.id)
         child = batches.declaration.key(child_id)
         self._check_nests_once(child)
-        how = PopulateOptions(seal=True, parent=self.ref, is_compared=False)
-        if not populate(self.clients, batches.declaration, child, work, how):
+        options = PopulateOptions(seal=True, parent=self.ref, is_compared=False)
+        if not populate(self.clients, batches.declaration, child, members, options):
             renew(self.clients, child, self.ref)
         self.is_nested = True
         return child_id

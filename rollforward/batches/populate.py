@@ -134,20 +134,28 @@ class PopulateOptions:
 
 
 def populate(
-    clients: Clients, declared: BatchDeclaration, batch: str, work: Members, how: PopulateOptions
+    clients: Clients,
+    declared: BatchDeclaration,
+    batch: str,
+    members: Members,
+    options: PopulateOptions,
 ) -> int:
     """Add members, in one transaction that counts them; return how many are new.
 
     Raises:
         BatchError: none was added, and why.
     """
-    addition = _addition(declared, batch, work, how.idempotency_key)
-    _store(clients, addition, how)
-    return transact(lambda: _add(clients, declared, addition, how))
+    addition = _addition(declared, batch, members, options.idempotency_key)
+    _store(clients, addition, options)
+    return transact(lambda: _add(clients, declared, addition, options))
 
 
 def populate_in_transaction(
-    clients: Clients, declared: BatchDeclaration, batch: str, work: Members, how: PopulateOptions
+    clients: Clients,
+    declared: BatchDeclaration,
+    batch: str,
+    members: Members,
+    options: PopulateOptions,
 ) -> int:
     """Add members in the transaction that this code runs in: up to 1,000.
 
@@ -156,12 +164,12 @@ def populate_in_transaction(
         BatchError: none was added, and why.
     """
     current_transaction()
-    addition = _addition(declared, batch, work, how.idempotency_key)
+    addition = _addition(declared, batch, members, options.idempotency_key)
     if len(addition.pages) > 1:
         raise BadWorkError(
             f"members must fit one page: {MAX_PAGE_MEMBERS} of them, {MAX_PAGE_BYTES} bytes"
         )
-    return _add(clients, declared, addition, how)
+    return _add(clients, declared, addition, options)
 
 
 def seal_in_transaction(clients: Clients, batch: str) -> None:
@@ -211,8 +219,8 @@ def reopen(clients: Clients, state: BatchState) -> int:
     state.state, state.outcome, state.completed = RUNNING, None, None
     state.changed_by = current_transaction().id
     batch = state.key.id()
-    again = Create(batch, within=batch, generation=state.generation, also_waiting=also_waiting)
-    outbox.enqueue(clients, create, again)
+    creation = Create(batch, within=batch, generation=state.generation, also_waiting=also_waiting)
+    outbox.enqueue(clients, create, creation)
     touch(clients, state)
     state.put()
     return count
@@ -244,31 +252,33 @@ def renew(clients: Clients, batch: str, parent: MemberRef) -> None:
 
 
 def _add(
-    clients: Clients, declared: BatchDeclaration, addition: _Addition, how: PopulateOptions
+    clients: Clients, declared: BatchDeclaration, addition: _Addition, options: PopulateOptions
 ) -> int:
     """Count an addition, in a transaction; the row of its first page proves that it was."""
     written = current_transaction().hook("batches", TransactionRows)
     state: BatchState | None = written.get(state_key(addition.batch))
-    _check_begun(state, how)
+    _check_begun(state, options)
     if state is None:
-        state = _new_state(clients, declared, addition.batch, how.parent)
-    known: BatchWork | None = written.get(work_key(addition.first_page)) if addition.size else None
-    if known is not None and how.is_compared and not addition.is_as(known):
+        state = _new_state(clients, declared, addition.batch, options.parent)
+    first_row: BatchWork | None = (
+        written.get(work_key(addition.first_page)) if addition.size else None
+    )
+    if first_row is not None and options.is_compared and not addition.is_as(first_row):
         raise DifferentWorkError(
             f"this idempotency key was already used for other members of {addition.batch}"
         )
-    if known is not None and written.was_committed(known):
+    if first_row is not None and written.was_committed(first_row):
         return addition.size
-    is_new = addition.size > 0 and known is None
-    if known is not None and state.sealed >= how.seal:
+    is_new = addition.size > 0 and first_row is None
+    if first_row is not None and state.sealed >= options.seal:
         return 0
     if is_new:
-        _check_open(state, how.adder)
+        _check_open(state, options.adder)
         written.put(*_first_rows(addition))
         state.members += addition.size
-        new = Create(addition.batch, within=addition.prefix, generation=state.generation)
-        outbox.enqueue(clients, create, new)
-    state.sealed = state.sealed or how.seal
+        creation = Create(addition.batch, within=addition.prefix, generation=state.generation)
+        outbox.enqueue(clients, create, creation)
+    state.sealed = state.sealed or options.seal
     conclude(clients, state)
     touch(clients, state)
     written.put(state)
@@ -285,7 +295,7 @@ def _first_rows(addition: _Addition) -> tuple[BatchWork, BatchPage]:
 def _new_state(
     clients: Clients, declared: BatchDeclaration, batch: str, parent: MemberRef | None
 ) -> BatchState:
-    now = naive_utc(clients.clock.now())
+    now_utc = naive_utc(clients.clock.now())
     callback = declared.callback
     if callback is not None:
         callback.check_registered(clients)
@@ -301,15 +311,15 @@ def _new_state(
         parent_position=parent.position if parent else None,
         member=f"{parent.page}:{parent.position}" if parent else None,
         parent_generation=parent.generation if parent else None,
-        created=now,
-        due=now + datetime.timedelta(days=1),
+        created=now_utc,
+        due=now_utc + datetime.timedelta(days=1),
     )
 
 
-def _check_begun(state: BatchState | None, how: PopulateOptions) -> None:
+def _check_begun(state: BatchState | None, options: PopulateOptions) -> None:
     """Check that a batch may begin, or was not removed."""
-    if state is None and how.parent is not None:
-        _check_waits_for(how.parent)
+    if state is None and options.parent is not None:
+        _check_waits_for(options.parent)
     if state is not None and state.state == REMOVED:
         raise UnknownBatchError(f"{state.key.id()} is over, and its rows were deleted")
 
@@ -348,20 +358,20 @@ def _waits_for(state: BatchState | None, member: MemberRef) -> bool:
 
 
 def _addition(
-    declared: BatchDeclaration, batch: str, work: Members, idempotency_key: str
+    declared: BatchDeclaration, batch: str, members: Members, idempotency_key: str
 ) -> _Addition:
     """Check what a call adds, all of it, and cut it into pages; nothing is stored yet."""
     check_idempotency_key(idempotency_key or None, BadWorkError)
-    said = hashlib.sha256()
-    pages = list(_cut(declared, work, said))
+    call_digest = hashlib.sha256()
+    pages = list(_cut(declared, members, call_digest))
     digest = hashlib.sha256()
     for page in pages:
         digest.update(json.dumps([page.tasks, page.members]).encode())
     name = addition_name(idempotency_key)
-    return _Addition(batch, name, pages, digest.hexdigest()[:32], said.hexdigest()[:32])
+    return _Addition(batch, name, pages, digest.hexdigest()[:32], call_digest.hexdigest()[:32])
 
 
-def _store(clients: Clients, addition: _Addition, how: PopulateOptions) -> None:
+def _store(clients: Clients, addition: _Addition, options: PopulateOptions) -> None:
     """Store all pages of an addition but the first, which its commit writes.
 
     A page that exists was stored by a call like this one: its key says what is in it. Nothing is
@@ -369,12 +379,12 @@ def _store(clients: Clients, addition: _Addition, how: PopulateOptions) -> None:
     """
     if len(addition.pages) < 2:
         return
-    state, first = ndb.get_multi([state_key(addition.batch), work_key(addition.first_page)])
-    if first is not None:
+    state, first_row = ndb.get_multi([state_key(addition.batch), work_key(addition.first_page)])
+    if first_row is not None:
         return  # What is there was counted with its first page; `_add` says whether it is this.
-    _check_begun(state, how)
+    _check_begun(state, options)
     if state is not None:
-        _check_open(state, how.adder)
+        _check_open(state, options.adder)
     for number, page in list(enumerate(addition.pages))[1:]:
         rows = page.rows(addition.page_id(number), addition.digest)
         with contextlib.suppress(rpc_errors.AlreadyExists):
@@ -385,11 +395,11 @@ def addition_name(idempotency_key: str) -> str:
     return hashlib.sha256(json.dumps(idempotency_key).encode()).hexdigest()[:16]
 
 
-def _cut(declared: BatchDeclaration, work: Members, said: Any) -> Iterator[_Page]:
+def _cut(declared: BatchDeclaration, members: Members, call_digest: Any) -> Iterator[_Page]:
     page = _Page(0)
-    for task, args in work:
+    for task, args in members:
         where, body = _member(declared, task, args)
-        said.update(json.dumps([where[0], task.said(args)]).encode())
+        call_digest.update(json.dumps([where[0], task.said(args)]).encode())
         if page.members and not page.takes(body):
             yield page
             page = _Page(page.first + len(page.members))

@@ -80,14 +80,14 @@ def results(batch: str) -> Iterator[MemberResult]:
     Raises:
         UnknownBatchError: there is no such batch.
     """
-    state, after = state_of(batch), ""
-    while pages := pages_within(batch, after=after).fetch(PAGES_AT_A_TIME):
+    state, start_after = state_of(batch), ""
+    while pages := pages_within(batch, start_after=start_after).fetch(PAGES_AT_A_TIME):
         works = _works(pages)
         for page in pages:
             name = page.key.id()
             if is_counted(works[name], works[first_page_of(name)]):
                 yield from _results_of(state, page, works[name].first)
-        after = pages[-1].key.id()
+        start_after = pages[-1].key.id()
 
 
 def failures(batch: str) -> Iterator[MemberResult]:
@@ -120,21 +120,23 @@ def _progress(state: BatchState) -> BatchProgress:
 
 def _works(pages: Sequence[BatchPage]) -> dict[str, Any]:
     names = [page.key.id() for page in pages]
-    wanted = list(dict.fromkeys([*names, *map(first_page_of, names)]))
-    return dict(zip(wanted, ndb.get_multi(list(map(work_key, wanted))), strict=True))
+    page_ids = list(dict.fromkeys([*names, *map(first_page_of, names)]))
+    return dict(zip(page_ids, ndb.get_multi(list(map(work_key, page_ids))), strict=True))
 
 
-def _results_of(state: BatchState, page: BatchPage, first: int) -> Iterator[MemberResult]:
-    name, said = page.key.id(), dict[tuple[int, bool], Any]()
+def _results_of(state: BatchState, page: BatchPage, first_ordinal: int) -> Iterator[MemberResult]:
+    name, outcomes = page.key.id(), dict[tuple[int, bool], Any]()
     if page.results:
         for row in results_within(name).fetch():
-            said.update({(at, is_done): what for at, _, is_done, what in row.results})
+            outcomes.update(
+                {(position, is_done): value for position, _, is_done, value in row.results}
+            )
     for i, letter in enumerate(page.letters):
-        id_, ordinal = f"{name}:{i}", first + i
+        id_, ordinal = f"{name}:{i}", first_ordinal + i
         if letter == DONE:
-            yield MemberResult(id_, ordinal, "done", result=said.get((i, True)))
+            yield MemberResult(id_, ordinal, "done", result=outcomes.get((i, True)))
         elif letter == HAS_FAILED and not page.is_open(i, state.generation):
-            yield MemberResult(id_, ordinal, "failed", error=said.get((i, False), ""))
+            yield MemberResult(id_, ordinal, "failed", error=outcomes.get((i, False), ""))
         elif state.state == RUNNING:
             yield MemberResult(id_, ordinal, "waiting")
         else:

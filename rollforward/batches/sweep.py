@@ -122,8 +122,8 @@ def _wake_members(clients: Clients, state: BatchState) -> bool:
         return False
     if state.waiting:
         state.wakes += 1
-        again = Create(state.key.id(), state.key.id(), state.generation, wake=state.wakes)
-        outbox.enqueue(clients, create, again)
+        creation = Create(state.key.id(), state.key.id(), state.generation, wake=state.wakes)
+        outbox.enqueue(clients, create, creation)
     touch(clients, state, _pause_s(state.wakes))
     return bool(state.waiting)
 

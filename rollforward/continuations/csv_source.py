@@ -142,8 +142,8 @@ def records(
     offset, line = _position(start)
     try:
         lines = _Lines(chunks_from(offset))
-        while first := lines.next():
-            record = _record(lines, first, offset, line, delimiter)
+        while first_line := lines.next():
+            record = _record(lines, first_line, offset, line, delimiter)
             offset, line = _position(record.end)
             if record.problem or any(cell.strip() for cell in record.cells):
                 yield record
@@ -151,45 +151,45 @@ def records(
         yield CsvRecord(line, [], GONE, f"{offset}:{line}")
 
 
-def _record(lines: _Lines, first: bytes, offset: int, line: int, delimiter: str) -> CsvRecord:
-    if len(first) > MAX_ROW_BYTES:
+def _record(lines: _Lines, first_line: bytes, offset: int, line: int, delimiter: str) -> CsvRecord:
+    if len(first_line) > MAX_ROW_BYTES:
         problem = f"the row is longer than {MAX_ROW_BYTES // 1024} KiB"
-        return CsvRecord(line, [], problem, f"{offset + len(first)}:{line + 1}")
-    taken = [first]
+        return CsvRecord(line, [], problem, f"{offset + len(first_line)}:{line + 1}")
+    record_lines = [first_line]
     try:
-        cells = _cells(lines, taken, delimiter)
+        cells = _cells(lines, record_lines, delimiter)
     except UnicodeDecodeError:
-        problem = "not UTF-8 text" if len(taken) == 1 else UNCLOSED
+        problem = "not UTF-8 text" if len(record_lines) == 1 else UNCLOSED
     except csv.Error as error:
         problem = UNCLOSED if "unexpected end" in str(error) else f"not CSV: {error}"
     else:
         if len(cells) <= MAX_CELLS:
-            end = offset + sum(map(len, taken))
-            return CsvRecord(line, cells, "", f"{end}:{line + len(taken)}")
+            end = offset + sum(map(len, record_lines))
+            return CsvRecord(line, cells, "", f"{end}:{line + len(record_lines)}")
         problem = f"the row has more than {MAX_CELLS} cells"
     # Only the first line is given up: what follows it may be sound.
-    lines.give_back(taken[1:])
-    return CsvRecord(line, [], problem, f"{offset + len(first)}:{line + 1}")
+    lines.give_back(record_lines[1:])
+    return CsvRecord(line, [], problem, f"{offset + len(first_line)}:{line + 1}")
 
 
-def _cells(lines: _Lines, taken: list[bytes], delimiter: str) -> Sequence[str]:
+def _cells(lines: _Lines, record_lines: list[bytes], delimiter: str) -> Sequence[str]:
     """Return the cells of a row; the lines that it goes on over are taken, each looked at once."""
-    if b'"' not in taken[0]:
-        return taken[0].decode().rstrip("\r\n").split(delimiter, MAX_CELLS)
-    text = _texts(lines, taken)
+    if b'"' not in record_lines[0]:
+        return record_lines[0].decode().rstrip("\r\n").split(delimiter, MAX_CELLS)
+    text = _texts(lines, record_lines)
     return next(csv.reader(text, delimiter=delimiter, strict=True, skipinitialspace=True), [])
 
 
-def _texts(lines: _Lines, taken: list[bytes]) -> Iterator[str]:
+def _texts(lines: _Lines, record_lines: list[bytes]) -> Iterator[str]:
     """Yield a row's lines as text, as long as its reader asks for more and it may have them."""
-    yield taken[0].decode()
-    while _may_grow(taken) and (more := lines.next()):
-        taken.append(more)
-        yield more.decode()
+    yield record_lines[0].decode()
+    while _may_grow(record_lines) and (next_line := lines.next()):
+        record_lines.append(next_line)
+        yield next_line.decode()
 
 
-def _may_grow(taken: Sequence[bytes]) -> bool:
-    return len(taken) < MAX_ROW_LINES and sum(map(len, taken)) < MAX_ROW_BYTES
+def _may_grow(record_lines: Sequence[bytes]) -> bool:
+    return len(record_lines) < MAX_ROW_LINES and sum(map(len, record_lines)) < MAX_ROW_BYTES
 
 
 def _position(position: str) -> tuple[int, int]:
@@ -263,17 +263,17 @@ class CsvSource(Generic[R]):
         return Slice([str(row.line) for row in rows], rows, span.after, ends[-1])
 
     def load(self, load_from: str, names: Sequence[str]) -> Sequence[R | None]:
-        wanted = {int(name) for name in names}
-        found: dict[int, R] = {}
+        numbers = {int(name) for name in names}
+        rows: dict[int, R] = {}
         for record in self._records(load_from):
             if record.problem == GONE:
-                left = wanted - set(found)
-                found |= {n: self._row_of(CsvRecord(n, [], GONE, "")) for n in left}
-            if record.line in wanted:
-                found[record.line] = self._row_of(record)
-            if len(found) == len(wanted):
+                missing = numbers - set(rows)
+                rows |= {n: self._row_of(CsvRecord(n, [], GONE, "")) for n in missing}
+            if record.line in numbers:
+                rows[record.line] = self._row_of(record)
+            if len(rows) == len(numbers):
                 break
-        return [found.get(int(name)) for name in names]
+        return [rows.get(int(name)) for name in names]
 
     def _records(self, start: str) -> Iterator[CsvRecord]:
         return records(self._chunks_from, start, self._delimiter)

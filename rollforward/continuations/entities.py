@@ -136,12 +136,12 @@ def heartbeat_key(page: str, owner: str) -> Any:
     return ndb.Key(ContinuationHeartbeat, f"{page}:{owner}")
 
 
-def pages_of(run_id: str, *, after: str = "") -> Any:
+def pages_of(run_id: str, *, start_after: str = "") -> Any:
     """Return the query for a run's pages, in order, those behind the page `after`."""
-    first = ndb.Key(ContinuationPage, after or f"{run_id}:")
+    lower = ndb.Key(ContinuationPage, start_after or f"{run_id}:")
     beyond = ndb.Key(ContinuationPage, f"{run_id};")
     kind = ContinuationPage
-    return kind.query(kind._key > first, kind._key < beyond).order(kind._key)
+    return kind.query(kind._key > lower, kind._key < beyond).order(kind._key)
 
 
 def pages_of_chain(run_id: str, chain: int, from_number: int) -> Any:
@@ -155,28 +155,28 @@ def pages_of_chain(run_id: str, chain: int, from_number: int) -> Any:
 def heartbeats_of(run_id: str) -> Any:
     """Return the query for the heartbeats of a run's attempts."""
     kind = ContinuationHeartbeat
-    first, beyond = ndb.Key(kind, f"{run_id}:"), ndb.Key(kind, f"{run_id};")
-    return kind.query(kind._key > first, kind._key < beyond)
+    lower, upper = ndb.Key(kind, f"{run_id}:"), ndb.Key(kind, f"{run_id};")
+    return kind.query(kind._key > lower, kind._key < upper)
 
 
-def running_runs(*, after: str = "") -> Any:
+def running_runs(*, start_after: str = "") -> Any:
     """Return the query for the runs that have not ended, by id, those behind the id `after`."""
     query = ContinuationRun.query(ContinuationRun.state == RUNNING).order(ContinuationRun._key)
-    return query.filter(ContinuationRun._key > run_key(after)) if after else query
+    return query.filter(ContinuationRun._key > run_key(start_after)) if start_after else query
 
 
-def untold_runs(*, after: str = "") -> Any:
+def untold_runs(*, start_after: str = "") -> Any:
     """Return the query for the runs that have yet to tell their job, as `running_runs` does."""
     query = ContinuationRun.query(ContinuationRun.untold == True)  # noqa: E712
     query = query.order(ContinuationRun._key)
-    return query.filter(ContinuationRun._key > run_key(after)) if after else query
+    return query.filter(ContinuationRun._key > run_key(start_after)) if start_after else query
 
 
-def newest_runs(*, before: datetime.datetime | None = None) -> Any:
+def newest_runs(*, started_before: datetime.datetime | None = None) -> Any:
     """Return the query for all runs, the newest first, those started before a time."""
     started = ContinuationRun.started
     query = ContinuationRun.query().order(-started)
-    return query.filter(started < before) if before else query
+    return query.filter(started < started_before) if started_before else query
 
 
 def runs_started_at(at: datetime.datetime) -> Any:
@@ -184,11 +184,12 @@ def runs_started_at(at: datetime.datetime) -> Any:
     return ContinuationRun.query(ContinuationRun.started == at).order(ContinuationRun._key)
 
 
-def expired_runs(now: datetime.datetime) -> Any:
+def expired_runs(now_utc: datetime.datetime) -> Any:
     """Return the query for the runs whose pages may be deleted, the oldest first."""
     until = ContinuationRun.pages_until
     # The lower bound keeps out what has no such time: it sorts first.
-    return ContinuationRun.query(until > datetime.datetime(2000, 1, 1), until < now).order(until)  # noqa: DTZ001
+    begin = datetime.datetime(2000, 1, 1)  # noqa: DTZ001
+    return ContinuationRun.query(until > begin, until < now_utc).order(until)
 
 
 def sweep_key(name: str) -> Any:

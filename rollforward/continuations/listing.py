@@ -49,19 +49,19 @@ Jobs = Mapping[str, Job[Any, Any]]
 
 def list_runs(jobs: Jobs, query: RunQuery) -> RunList:
     """Return runs, the newest first: about `limit`, of those that were looked at."""
-    before = naive_utc(query.before) if query.before else None
-    most = query.limit if not (query.state or query.name) else MAX_SCANNED
-    rows = newest_runs(before=before).fetch(most + 1)
+    started_before = naive_utc(query.before) if query.before else None
+    limit = query.limit if not (query.state or query.name) else MAX_SCANNED
+    rows = newest_runs(started_before=started_before).fetch(limit + 1)
     next_before = None
-    if len(rows) > most:
-        next_before = rows[most - 1].started
+    if len(rows) > limit:
+        next_before = rows[limit - 1].started
         # Of runs that were started together none is left out, nor listed twice.
         rows = [row for row in rows if row.started > next_before]
         rows += runs_started_at(next_before).fetch()
     shown = [row for row in rows if _is_asked_for(row, query)]
     if len(shown) > query.limit:
-        last = shown[query.limit - 1].started
-        shown, next_before = [row for row in shown if row.started >= last], last
+        oldest = shown[query.limit - 1].started
+        shown, next_before = [row for row in shown if row.started >= oldest], oldest
     return RunList([_listed(jobs, row) for row in shown], _aware(next_before))
 
 
@@ -79,8 +79,8 @@ def run_details(jobs: Jobs, run_id: str) -> RunDetails:
         run=_run(jobs, row, totals, is_partial=is_partial and not row.totals),
         parts=[_part(page) for page in pages[:MAX_PAGES]],
         issues=[
-            RunIssue(each.name, each.outcome, each.reason)
-            for each in itertools.islice(issues_of(pages), MAX_ISSUES)
+            RunIssue(issue.name, issue.outcome, issue.reason)
+            for issue in itertools.islice(issues_of(pages), MAX_ISSUES)
         ],
         cost=asdict(totals.cost),
     )

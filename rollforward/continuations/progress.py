@@ -210,34 +210,34 @@ def progress(
 
 
 def _recent_rate(
-    run: ContinuationRun, pages: Iterable[SeenPage], now: datetime.datetime | None
+    run: ContinuationRun, pages: Iterable[SeenPage], now_utc: datetime.datetime | None
 ) -> float | None:
-    if now is None or (now - run.started).total_seconds() < 2 * RECENT_S:
+    if now_utc is None or (now_utc - run.started).total_seconds() < 2 * RECENT_S:
         return None
-    since = now - datetime.timedelta(seconds=RECENT_S)
+    since = now_utc - datetime.timedelta(seconds=RECENT_S)
     recent = [page for page in pages if page.progressed_at > since]
     return sum(len(page.dots.letters) - page.open_items for page in recent) / RECENT_S
 
 
-def _held_s(page: SeenPage, now: datetime.datetime) -> float:
+def _held_s(page: SeenPage, now_utc: datetime.datetime) -> float:
     """Return how long a page stands still from now on, at least."""
     if page.dots.done:
         return 0.0
-    if page.retry_at is not None and page.retry_at > now:
-        return (page.retry_at - now).total_seconds()
-    if (now - page.updated_at).total_seconds() < SILENT_S:
+    if page.retry_at is not None and page.retry_at > now_utc:
+        return (page.retry_at - now_utc).total_seconds()
+    if (now_utc - page.updated_at).total_seconds() < SILENT_S:
         return 0.0
-    expires_at = page.lease_expires_at or now
-    return max(0.0, (expires_at - now).total_seconds()) + REDELIVERED_S
+    expires_at = page.lease_expires_at or now_utc
+    return max(0.0, (expires_at - now_utc).total_seconds()) + REDELIVERED_S
 
 
 def _end(
-    run: ContinuationRun, updated_at: datetime.datetime, now: datetime.datetime | None
+    run: ContinuationRun, updated_at: datetime.datetime, now_utc: datetime.datetime | None
 ) -> datetime.datetime:
     """Return until when a run's time counts; one that was cancelled stands still."""
     if run.ended is not None:
         return run.ended  # type: ignore[no-any-return]
-    return now if now is not None and run.state == RUNNING else updated_at
+    return now_utc if now_utc is not None and run.state == RUNNING else updated_at
 
 
 def keep_totals(run_id: str) -> None:

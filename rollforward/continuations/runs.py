@@ -172,7 +172,7 @@ def retry_failed(clients: Clients, jobs: Jobs, run_id: str) -> str:
     parent = run_of(run_id)
     if parent.state != FINISHED:
         raise NotEndedError(f"run {run_id} is {parent.state}")
-    now = naive_utc(clients.clock.now())
+    now_utc = naive_utc(clients.clock.now())
     job = jobs[parent.job]
     child_id = hashed_name("retry", run_id)
     child = new_run(
@@ -187,14 +187,14 @@ def retry_failed(clients: Clients, jobs: Jobs, run_id: str) -> str:
     )
 
     def put_once() -> None:
-        old, existing = ndb.get_multi([run_key(run_id), run_key(child_id)])
+        run, existing = ndb.get_multi([run_key(run_id), run_key(child_id)])
         if existing is not None:
             return
-        if old.pages_gone or (old.pages_until is not None and old.pages_until <= now):
-            raise PagesGoneError(f"run {run_id} ended at {old.ended:%Y-%m-%d}")
-        old.retried_by = child_id
-        old.pages_until = now + PAGES_KEPT_FOR  # The retry reads them to know what failed.
-        ndb.put_multi([old, child])
+        if run.pages_gone or (run.pages_until is not None and run.pages_until <= now_utc):
+            raise PagesGoneError(f"run {run_id} ended at {run.ended:%Y-%m-%d}")
+        run.retried_by = child_id
+        run.pages_until = now_utc + PAGES_KEPT_FOR  # The retry reads them to know what failed.
+        ndb.put_multi([run, child])
 
     transact(put_once)
     launch(clients, job, child_id)
@@ -206,11 +206,11 @@ def _unfinished(run_id: str) -> int:
     return totals.failed + totals.retrying + totals.waiting
 
 
-def _transition(run_id: str, before: str, after: str) -> ContinuationRun:
+def _transition(run_id: str, expected: str, target: str) -> ContinuationRun:
     def body() -> ContinuationRun:
         run = run_of(run_id)
-        if run.state == before:
-            run.state = after
+        if run.state == expected:
+            run.state = target
             run.put()
         return run
 

@@ -92,14 +92,14 @@ class EntitySource:
         is_split_blindly = self._key_prefix is not None
         cuts = self._hex_cuts(max_spans) if is_split_blindly else self._sampled_cuts(max_spans)
         bounds = ["", *cuts, ""]
-        return [Span(after, until) for after, until in itertools.pairwise(bounds)]
+        return [Span(lower, upper) for lower, upper in itertools.pairwise(bounds)]
 
     def read(self, span: Span, size: int) -> Slice[Any]:
         # One more than asked tells the end; what the query says of it cannot be relied on.
-        found = self._first(self._query(span), size + 1)
-        items = found[:size]
+        entities = self._first(self._query(span), size + 1)
+        items = entities[:size]
         names = [self._name(item.key) for item in items]
-        return Slice(names, items, "", names[-1] if len(found) > size else None)
+        return Slice(names, items, "", names[-1] if len(entities) > size else None)
 
     def load(self, load_from: str, names: Sequence[str]) -> Sequence[Any]:
         return ndb.get_multi([self._key(name) for name in names])  # type: ignore[no-any-return]
@@ -108,16 +108,16 @@ class EntitySource:
         """Return the first entities of a query that are items."""
         if self._key_prefix is None:
             return query.fetch(limit)  # type: ignore[no-any-return]
-        found: list[Any] = []
-        rest = query
-        while len(found) < limit:
-            read = rest.fetch(limit)
+        entities: list[Any] = []
+        remaining = query
+        while len(entities) < limit:
+            read = remaining.fetch(limit)
             # Below a name there may be entities of the same kind; a name alone is not their key.
-            found += [each for each in read if each.key.parent() is None]
+            entities += [entity for entity in read if entity.key.parent() is None]
             if len(read) < limit:
                 break
-            rest = query.filter(self._kind._key > read[-1].key)
-        return found[:limit]
+            remaining = query.filter(self._kind._key > read[-1].key)
+        return entities[:limit]
 
     def _query(self, span: Span) -> Any:
         key = self._kind._key
@@ -126,13 +126,13 @@ class EntitySource:
             above, beyond = self._key_range
             query = query.filter(key > above, key < beyond)
         first_name = _BEFORE_HEX if self._key_prefix == "" else self._key_prefix
-        if after := self._bound(span.after, first_name):
-            query = query.filter(key > after)
+        if lower := self._bound(span.after, first_name):
+            query = query.filter(key > lower)
         # ":" + "\U0010ffff" sorts behind every name that begins with ":".
-        last = None if self._key_prefix is None else self._key_prefix + "\U0010ffff"
-        if until := self._bound(span.until, last):
+        last_name = None if self._key_prefix is None else self._key_prefix + "\U0010ffff"
+        if upper := self._bound(span.until, last_name):
             # A cut is a key that its left neighbour still takes: spans share no key.
-            query = query.filter(key <= until)
+            query = query.filter(key <= upper)
         return query
 
     def _bound(self, position: str, name: str | None) -> Any:
@@ -186,13 +186,13 @@ class NumberSource:
     def split(self, max_spans: int) -> list[Span]:
         cuts = sorted({self._count * i // max_spans for i in range(1, max_spans)} - {0})
         bounds = ["", *map(str, cuts), ""]
-        return [Span(after, until) for after, until in itertools.pairwise(bounds)]
+        return [Span(lower, upper) for lower, upper in itertools.pairwise(bounds)]
 
     def read(self, span: Span, size: int) -> Slice[int]:
-        first, last = int(span.after or 0) + 1, int(span.until or self._count)
-        numbers = range(first, min(first + size, last + 1))
+        lowest, highest = int(span.after or 0) + 1, int(span.until or self._count)
+        numbers = range(lowest, min(lowest + size, highest + 1))
         names = [str(number) for number in numbers]
-        return Slice(names, numbers, "", names[-1] if first + size <= last else None)
+        return Slice(names, numbers, "", names[-1] if lowest + size <= highest else None)
 
     def load(self, load_from: str, names: Sequence[str]) -> Sequence[int]:
         return [int(name) for name in names]
@@ -209,7 +209,7 @@ class FailedItems(Generic[I]):
         return [Span()]
 
     def read(self, span: Span, size: int) -> Slice[I]:
-        for page in pages_of(self._run_id, after=span.after):
+        for page in pages_of(self._run_id, start_after=span.after):
             if names := _unfinished(page):
                 items = self._source.load(page.load_from, names)
                 return Slice(names, items, page.load_from, page.key.id())

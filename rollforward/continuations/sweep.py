@@ -78,19 +78,19 @@ def _take_turns(
 ) -> int:
     """Wake up to SWEPT_RUNS runs of a query, behind the last one that was looked at."""
     mark = sweep_key(name).get()
-    after = mark.after if mark is not None else ""
-    runs = runs_after(after=after).fetch(SWEPT_RUNS)
-    if after and len(runs) < SWEPT_RUNS:
+    position = mark.after if mark is not None else ""
+    runs = runs_after(start_after=position).fetch(SWEPT_RUNS)
+    if position and len(runs) < SWEPT_RUNS:
         seen = {run.key for run in runs}
-        first = runs_after().fetch(SWEPT_RUNS - len(runs))
-        runs += [run for run in first if run.key not in seen]
+        from_start = runs_after().fetch(SWEPT_RUNS - len(runs))
+        runs += [run for run in from_start if run.key not in seen]
     results = run_each(
         [(f"run {run.key.id()} could not be woken", partial(wake, run)) for run in runs],
         max_unavailable=MAX_FAILED_IN_A_ROW,
     )
     if results.is_cut_short or len(runs) == SWEPT_RUNS:
-        last = runs[results.tried - 1].key.id()
-        ContinuationSweep(key=sweep_key(name), after=last).put()
+        last_run = runs[results.tried - 1].key.id()
+        ContinuationSweep(key=sweep_key(name), after=last_run).put()
     return sum(results.returned)
 
 
@@ -103,13 +103,13 @@ def _wake(clients: Clients, jobs: Jobs, run: ContinuationRun, stale_s: float) ->
     if job is None:
         log.error("run %s is of job %s, which is not known here", run.key.id(), run.job)
         return 0
-    now = naive_utc(clients.clock.now())
+    now_utc = naive_utc(clients.clock.now())
     pages: list[PageArgs] = []
     names: list[tuple[str | int, ...]] = []
     look = Look.at(run, max_pages=SWEPT_PAGES)
     for args, progressed_at in look.stalled:
         # Ahead of us: from a clock that was wrong.
-        age_s = abs((now - progressed_at).total_seconds())
+        age_s = abs((now_utc - progressed_at).total_seconds())
         step = int(age_s / stale_s).bit_length()
         if step:
             pages.append(args)
@@ -130,7 +130,7 @@ class Look:
     """A look at what a run has left to do, and when each page got on last."""
 
     run: ContinuationRun
-    left: int  # How many pages may still be read.
+    budget: int  # How many pages may still be read.
     stalled: list[tuple[PageArgs, datetime.datetime]] = field(default_factory=list)
     goes_on_at: list[int] | None = None
     closed: dict[str, int] = field(default_factory=dict)
@@ -144,40 +144,40 @@ class Look:
             look.stalled = [(head(run, 0), run.ended)] if run.untold else []
             return look
         chain, number = (run.swept_to if max_pages else None) or (0, None)
-        for each in range(chain, len(run.spans)):
-            if each not in run.chains_ended:
-                look._chain(each, number if each == chain else None)
+        for current in range(chain, len(run.spans)):
+            if current not in run.chains_ended:
+                look._chain(current, number if current == chain else None)
             if look.goes_on_at is not None:
                 break
         return look
 
-    def _chain(self, chain: int, first: int | None) -> None:
-        start = self.closed.get(str(chain), 0) if first is None else first
-        if self.left < 2:
+    def _chain(self, chain: int, first_number: int | None) -> None:
+        start = self.closed.get(str(chain), 0) if first_number is None else first_number
+        if self.budget < 2:
             self.goes_on_at = [chain, start]
             return
-        pages = pages_of_chain(self.run.key.id(), chain, start).fetch(self.left + 1)
-        if len(pages) > self.left:
+        pages = pages_of_chain(self.run.key.id(), chain, start).fetch(self.budget + 1)
+        if len(pages) > self.budget:
             # The last two are the first of the next look: what is done needs the one before.
             self.goes_on_at = [chain, pages[-2].number]
         if not pages and start == 0:
             self.stalled.append((head(self.run, chain), self.run.started))
-        self.left -= len(pages)
-        before: ContinuationPage | None = None
+        self.budget -= len(pages)
+        previous: ContinuationPage | None = None
         for page, follower in itertools.pairwise([*pages, None]):
             is_cut = follower is None and self.goes_on_at is not None
             if not is_cut:
-                self._page(page, before, follower)
-            before = page
+                self._page(page, previous, follower)
+            previous = page
 
     def _page(
         self,
         page: ContinuationPage,
-        before: ContinuationPage | None,
+        previous: ContinuationPage | None,
         follower: ContinuationPage | None,
     ) -> None:
         run_id = self.run.key.id()
-        if self._has_work(page, before):
+        if self._has_work(page, previous):
             args = PageArgs(run_id, page.chain, page.number, page.after)
             self.stalled.append((args, page.progressed_at))
         if page.next is not None and (follower is None or follower.number != page.number + 1):
@@ -186,11 +186,11 @@ class Look:
         if page.closed and page.number == self.closed.get(str(page.chain), -1) + 1:
             self.closed[str(page.chain)] = page.number
 
-    def _has_work(self, page: ContinuationPage, before: ContinuationPage | None) -> bool:
+    def _has_work(self, page: ContinuationPage, previous: ContinuationPage | None) -> bool:
         if not page.done:
             return True
         if not page.closed:
-            return page.number == 0 or (before is not None and before.closed)
+            return page.number == 0 or (previous is not None and previous.closed)
         return page.next is None and page.chain not in self.run.chains_ended
 
     def save(self) -> None:
@@ -217,25 +217,25 @@ def delete_expired(clients: Clients) -> int:
     Pages of runs that have finished, with their heartbeats, and uploaded files. A bounded number
     each time.
     """
-    now = naive_utc(clients.clock.now())
-    chunks = expired_chunks(now).fetch(MAX_DELETED, keys_only=True)
+    now_utc = naive_utc(clients.clock.now())
+    chunks = expired_chunks(now_utc).fetch(MAX_DELETED, keys_only=True)
     ndb.delete_multi(chunks)
-    gone = len(chunks)
-    for run in expired_runs(now).fetch(MAX_RUNS_DELETED):
-        if gone >= MAX_DELETED:
+    deleted = len(chunks)
+    for run in expired_runs(now_utc).fetch(MAX_RUNS_DELETED):
+        if deleted >= MAX_DELETED:
             break
-        gone += _delete_pages(run.key.id(), now, MAX_DELETED - gone)
-    return gone
+        deleted += _delete_pages(run.key.id(), now_utc, MAX_DELETED - deleted)
+    return deleted
 
 
-def _delete_pages(run_id: str, now: datetime.datetime, limit: int) -> int:
+def _delete_pages(run_id: str, now_utc: datetime.datetime, limit: int) -> int:
     """Delete a run's pages, and note when none is left. Its totals stay."""
     run = run_key(run_id).get()
-    if run.pages_until is None or run.pages_until > now:
+    if run.pages_until is None or run.pages_until > now_utc:
         return 0  # Retried meanwhile.
     retry = run_key(run.retried_by).get() if run.retried_by else None
     if retry is not None and retry.state != FINISHED:
-        _keep_pages(run_id, until=now + PAGES_KEPT_FOR)  # It reads them to know what failed.
+        _keep_pages(run_id, until=now_utc + PAGES_KEPT_FOR)  # It reads them to know what failed.
         return 0
     keys: list[Any] = []
     for query in (heartbeats_of(run_id), pages_of(run_id)):

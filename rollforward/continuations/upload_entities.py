@@ -32,18 +32,18 @@ class UploadChunk(ndb.Model):
     expires = ndb.DateTimeProperty(required=True)
 
 
-def put_upload(upload_id: str, content: bytes, now: datetime.datetime) -> None:
+def put_upload(upload_id: str, content: bytes, now_utc: datetime.datetime) -> None:
     """Store a file; storing it again changes nothing."""
     starts = range(0, len(content) + 1, CHUNK_BYTES)
-    for first in range(0, len(starts), CHUNKS_PER_PUT):  # One commit's chunks at a time in memory.
+    for index in range(0, len(starts), CHUNKS_PER_PUT):  # One commit's chunks at a time in memory.
         ndb.put_multi(
             [
                 UploadChunk(
                     id=_chunk_id(upload_id, start // CHUNK_BYTES),
                     content=content[start : start + CHUNK_BYTES],
-                    expires=now + KEPT_FOR,
+                    expires=now_utc + KEPT_FOR,
                 )
-                for start in starts[first : first + CHUNKS_PER_PUT]
+                for start in starts[index : index + CHUNKS_PER_PUT]
             ]
         )
 
@@ -65,9 +65,9 @@ def read_upload(upload_id: str, offset: int) -> Iterator[bytes]:
         number, skipped = number + 1, 0
 
 
-def expired_chunks(now: datetime.datetime) -> Any:
+def expired_chunks(now_utc: datetime.datetime) -> Any:
     """Return the query for the chunks that may be deleted, the oldest first."""
-    return UploadChunk.query(UploadChunk.expires < now).order(UploadChunk.expires)
+    return UploadChunk.query(UploadChunk.expires < now_utc).order(UploadChunk.expires)
 
 
 def _chunk_id(upload_id: str, number: int) -> str:

@@ -67,8 +67,10 @@ def add_in_transaction(
         rollforward.datastore.transactions.NoTransactionError: there is no transaction.
     """
     check(payload, tag, None)
-    transaction, what = current_transaction(), digest_of(queue, payload, tag)
-    id_ = ItemId(digest_of(transaction.id, what, str(transaction.count(f"pull-queues:{what}"))))
+    transaction, content = current_transaction(), digest_of(queue, payload, tag)
+    id_ = ItemId(
+        digest_of(transaction.id, content, str(transaction.count(f"pull-queues:{content}")))
+    )
     item = NewItem(id_, payload, tag, delay_s)
     receipt = _receipt(clients, key_of_attempts(queue, id_), item)
     if transaction.doubt is None or receipt.key.get() is None:
@@ -135,9 +137,11 @@ def _receipt(clients: Clients, key: Any, item: NewItem) -> PullReceipt:
 
 
 def _entity(clients: Clients, queue: str, partitions: int, item: NewItem) -> ndb.Model:
-    now = naive_utc(clients.clock.now())
-    row = PullItem(key=item_key(queue, item.id), payload=item.payload, tag=item.tag, added_at=now)
-    make_ready(row, partitions, now + timedelta(seconds=item.delay_s))
+    now_utc = naive_utc(clients.clock.now())
+    row = PullItem(
+        key=item_key(queue, item.id), payload=item.payload, tag=item.tag, added_at=now_utc
+    )
+    make_ready(row, partitions, now_utc + timedelta(seconds=item.delay_s))
     return row
 
 

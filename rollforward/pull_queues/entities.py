@@ -112,16 +112,16 @@ def time_of(ready: str) -> datetime.datetime:
     return parse_time(ready.rpartition("|")[2])
 
 
-def ready_items(queue: str, partition: int, now: datetime.datetime) -> Any:
+def ready_items(queue: str, partition: int, now_utc: datetime.datetime) -> Any:
     """Return the query for a partition's items that can be leased, the oldest first."""
-    first, last = f"{queue}|{partition:02d}|", ready_at(queue, partition, now)
-    return PullItem.query(PullItem.ready >= first, PullItem.ready <= last).order(PullItem.ready)
+    lower, upper = f"{queue}|{partition:02d}|", ready_at(queue, partition, now_utc)
+    return PullItem.query(PullItem.ready >= lower, PullItem.ready <= upper).order(PullItem.ready)
 
 
-def tagged_items(group: str, partition: int, now: datetime.datetime) -> Any:
+def tagged_items(group: str, partition: int, now_utc: datetime.datetime) -> Any:
     """Return the query for a partition's items of one group, the oldest first."""
-    first, last = f"{group}|{partition:02d}|", ready_at(group, partition, now)
-    return PullItem.query(PullItem.tagged >= first, PullItem.tagged <= last).order(PullItem.tagged)
+    lower, upper = f"{group}|{partition:02d}|", ready_at(group, partition, now_utc)
+    return PullItem.query(PullItem.tagged >= lower, PullItem.tagged <= upper).order(PullItem.tagged)
 
 
 def group_items(group: str) -> Any:
@@ -145,10 +145,10 @@ def dead_items(queue: str) -> Any:
     )
 
 
-def expired_dead_items(queue: str, before: datetime.datetime) -> Any:
+def expired_dead_items(queue: str, died_before: datetime.datetime) -> Any:
     """Return the query for dead letters of a queue that died before a time."""
-    last = dead_at(queue, before)
-    return PullItem.query(PullItem.dead >= f"{queue}|", PullItem.dead < last).order(PullItem.dead)
+    upper = dead_at(queue, died_before)
+    return PullItem.query(PullItem.dead >= f"{queue}|", PullItem.dead < upper).order(PullItem.dead)
 
 
 def dead_at(queue: str, at: datetime.datetime) -> str:
@@ -156,6 +156,6 @@ def dead_at(queue: str, at: datetime.datetime) -> str:
     return f"{queue}|{time_text(at)}"
 
 
-def expired_receipts(now: datetime.datetime) -> Any:
+def expired_receipts(now_utc: datetime.datetime) -> Any:
     """Return the query for receipts that nobody asks for any more."""
-    return PullReceipt.query(PullReceipt.expires < now).order(PullReceipt.expires)
+    return PullReceipt.query(PullReceipt.expires < now_utc).order(PullReceipt.expires)

@@ -64,7 +64,7 @@ class _Call:
     clients: Clients
     shape: Shape
     group: str | None
-    now: datetime.datetime
+    now_utc: datetime.datetime
     ends: datetime.datetime
 
     def fill(self, leased: list[Lease], limit: int, partitions: Sequence[int]) -> list[int]:
@@ -77,11 +77,11 @@ class _Call:
         for partition in partitions:
             size, is_over = min(limit - len(leased), MAX_ITEMS), False
             while not is_over and len(leased) < limit:
-                taken = self._take(partition, limit - len(leased), size)
-                if taken is None:
+                items = self._take(partition, limit - len(leased), size)
+                if items is None:
                     contended.append(partition)
                     break
-                leases, is_over = taken
+                leases, is_over = items
                 leased += leases
                 # If the head of the partition was dead letters, there may be many.
                 size = min(limit - len(leased), MAX_ITEMS) if leases else MAX_ITEMS
@@ -94,16 +94,16 @@ class _Call:
             The leases, and whether no items are behind them; None: another worker was faster.
         """
         keys = self._query(partition).fetch(size, keys_only=True)
-        found = self._read(keys, limit)
-        if not found:
+        rows = self._read(keys, limit)
+        if not rows:
             return None if keys else ([], True)
         proof = self.clients.new_id()
-        for item, _ in found:
-            _hand_out(item, self.shape, proof, self.now, self.ends)
-        versions = _commit(self.clients, found, proof)
+        for item, _ in rows:
+            _hand_out(item, self.shape, proof, self.now_utc, self.ends)
+        versions = _commit(self.clients, rows, proof)
         if versions is None:
             return None
-        pairs = zip(found, versions, strict=True)
+        pairs = zip(rows, versions, strict=True)
         leases = [_leased(i, at, self.ends) for (i, _), at in pairs if i.dead is None]
         return leases, len(keys) < size
 
@@ -119,11 +119,11 @@ class _Call:
 
     def _query(self, partition: int) -> Any:
         if self.group is None:
-            return ready_items(self.shape.name, partition, self.now)
-        return tagged_items(self.group, partition, self.now)
+            return ready_items(self.shape.name, partition, self.now_utc)
+        return tagged_items(self.group, partition, self.now_utc)
 
     def _is_ready(self, item: PullItem) -> bool:
-        return item.ready is not None and time_of(item.ready) <= self.now
+        return item.ready is not None and time_of(item.ready) <= self.now_utc
 
 
 def lease(
@@ -134,24 +134,24 @@ def lease(
     Empty partitions are passed over; one where another worker leases at this moment is tried once
     more, behind the others.
     """
-    now = naive_utc(clients.clock.now())
-    ends = now + datetime.timedelta(seconds=lease_s)
+    now_utc = naive_utc(clients.clock.now())
+    ends = now_utc + datetime.timedelta(seconds=lease_s)
     if isinstance(tag, Oldest):
-        return _lease_oldest(clients, shape, limit, now, ends)
+        return _lease_oldest(clients, shape, limit, now_utc, ends)
     group = None if tag is None else tag_group(shape.name, tag)
-    return _lease(_Call(clients, shape, group, now, ends), limit)
+    return _lease(_Call(clients, shape, group, now_utc, ends), limit)
 
 
 def _lease_oldest(
-    clients: Clients, shape: Shape, limit: int, now: datetime.datetime, ends: datetime.datetime
+    clients: Clients, shape: Shape, limit: int, now_utc: datetime.datetime, ends: datetime.datetime
 ) -> list[Lease]:
     """Lease items of the oldest one's tag; if all of them are dead letters now, of the next tag."""
     for _ in range(MAX_TAGS):
-        oldest = _oldest(shape, now)
+        oldest = _oldest(shape, now_utc)
         if oldest is None:
             break
         group = tag_group(shape.name, oldest.tag)
-        if leased := _lease(_Call(clients, shape, group, now, ends), limit):
+        if leased := _lease(_Call(clients, shape, group, now_utc, ends), limit):
             return leased
     return []
 
@@ -169,37 +169,38 @@ def _lease(call: _Call, limit: int) -> list[Lease]:
     return leased  # What is leased already is its caller's, who may know of nothing else.
 
 
-def _oldest(shape: Shape, now: datetime.datetime) -> PullItem | None:
+def _oldest(shape: Shape, now_utc: datetime.datetime) -> PullItem | None:
     """Return the item that can be leased and waits longest."""
     futures = [
-        ready_items(shape.name, partition, now).get_async() for partition in range(shape.partitions)
+        ready_items(shape.name, partition, now_utc).get_async()
+        for partition in range(shape.partitions)
     ]
     heads = [head for head in (future.result() for future in futures) if head is not None]
     return min(heads, key=lambda head: time_of(head.ready), default=None)
 
 
 def _hand_out(
-    item: PullItem, shape: Shape, proof: str, now: datetime.datetime, ends: datetime.datetime
+    item: PullItem, shape: Shape, proof: str, now_utc: datetime.datetime, ends: datetime.datetime
 ) -> None:
     """Lease an item, or let it be a dead letter if it was leased as often as it may be."""
     item.lease = proof
     if item.deliveries >= shape.max_deliveries:
         item.ready = item.tagged = None
-        item.dead = dead_at(shape.name, now)
+        item.dead = dead_at(shape.name, now_utc)
         return
     item.deliveries += 1
     make_ready(item, shape.partitions, ends)
 
 
-def _commit(clients: Clients, found: Sequence[Versioned], proof: str) -> list[int] | None:
+def _commit(clients: Clients, rows: Sequence[Versioned], proof: str) -> list[int] | None:
     """Write items at their versions; return the new ones. None: another worker was faster."""
     try:
-        return commit_unchanged(clients.datastore, puts=found)
+        return commit_unchanged(clients.datastore, puts=rows)
     except OUTCOME_UNKNOWN:
-        rows = read_versions(clients.datastore, [item.key for item, _ in found])
-        if any(row is None or row[0].lease != proof for row in rows):
-            return None  # Not written; or written, and one is leased by somebody else since.
-        return [row[1] for row in rows if row is not None]
+        stored = read_versions(clients.datastore, [item.key for item, _ in rows])
+        if any(row is None or row[0].lease != proof for row in stored):
+            return None  # Not written; or written, and another worker has leased one since.
+        return [row[1] for row in stored if row is not None]
     except RETRIED + CHANGED:
         return None
 
@@ -216,16 +217,16 @@ def move(
     proof = clients.new_id()
     for _ in range(MAX_ATTEMPTS):
         rows = _rows(clients, shape, leases)
-        held = [row for row, each in zip(rows, leases, strict=True) if _has_version(row, each)]
-        found = [row for row in held if row is not None]
-        if not found:
+        held = [row for row, lease in zip(rows, leases, strict=True) if _has_version(row, lease)]
+        movable = [row for row in held if row is not None]
+        if not movable:
             break  # All are lost, or a commit without a reply has landed since.
-        for item, _version in found:
+        for item, _version in movable:
             item.lease = proof
             make_ready(item, shape.partitions, to)
-        versions = _commit(clients, found, proof)
+        versions = _commit(clients, movable, proof)
         if versions is not None:
-            return [_leased(i, at, to) for (i, _), at in zip(found, versions, strict=True)]
+            return [_leased(i, at, to) for (i, _), at in zip(movable, versions, strict=True)]
         clients.clock.sleep(PAUSE_S)
     rows = _rows(clients, shape, leases)
     return [_leased(*row, to) for row in rows if row is not None and row[0].lease == proof]

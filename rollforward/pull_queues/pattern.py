@@ -32,19 +32,19 @@ class PullQueues(Pattern[PullQueue]):
         self, clients: Clients, parts: Sequence[PullQueue], *, stale_s: float | None = None
     ) -> Mapping[str, int]:
         """Delete dead letters that nobody has replayed for a month."""
-        before = naive_utc(clients.clock.now()) - DEAD_LETTERS_KEPT_FOR
+        died_before = naive_utc(clients.clock.now()) - DEAD_LETTERS_KEPT_FOR
         deleted = 0
         for queue in parts:
-            keys = expired_dead_items(queue.name, before).fetch(MAX_KEYS, keys_only=True)
+            keys = expired_dead_items(queue.name, died_before).fetch(MAX_KEYS, keys_only=True)
             deleted += delete_due(keys, lambda row: row.dead is not None)
         return {"dead_letters_deleted": deleted}
 
     def delete_expired(self, clients: Clients) -> int:
         """Delete receipts that nobody asks for any more."""
-        now = naive_utc(clients.clock.now())
+        now_utc = naive_utc(clients.clock.now())
         for _ in range(MAX_PAGES):
-            keys = expired_receipts(now).fetch(MAX_KEYS, keys_only=True)
-            delete_due(keys, lambda row: row.expires < now)
+            keys = expired_receipts(now_utc).fetch(MAX_KEYS, keys_only=True)
+            delete_due(keys, lambda row: row.expires < now_utc)
             if len(keys) < MAX_KEYS:
                 break
         return len(keys)

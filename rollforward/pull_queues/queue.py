@@ -146,7 +146,7 @@ class PullQueue:
 
     def replay(self, clients: Clients, id_: ItemId) -> bool:
         """Let a dead letter be leased again, as if it were new; return whether it was dead."""
-        now = naive_utc(clients.clock.now())
+        now_utc = naive_utc(clients.clock.now())
         was_dead = False
 
         def body() -> bool:
@@ -157,7 +157,7 @@ class PullQueue:
                 return was_dead and current_transaction().doubt is not None
             was_dead = True
             row.dead, row.deliveries = None, 0
-            make_ready(row, self.partitions, now)
+            make_ready(row, self.partitions, now_utc)
             row.put()
             return True
 

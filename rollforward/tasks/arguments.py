@@ -58,8 +58,8 @@ class ArgumentsCodec(Generic[A]):
         try:
             args: A = self._adapter.validate_json(body, strict=True)
         except pydantic.ValidationError as error:
-            what = "; ".join(map(_complaint, error.errors(include_url=False)))
-            raise BadArgumentsError(f"{self._owner}: {what}") from error
+            complaints = "; ".join(map(_complaint, error.errors(include_url=False)))
+            raise BadArgumentsError(f"{self._owner}: {complaints}") from error
         return args
 
 
@@ -67,5 +67,5 @@ def _complaint(error: pydantic_core.ErrorDetails) -> str:
     """Return what is wrong with one field, with the type that it has where the type is wrong."""
     field = ".".join(map(str, error["loc"])) or "body"
     is_of_type = error["type"].endswith("_type") and error["loc"]
-    found = f", not {type(error['input']).__name__}" if is_of_type else ""
-    return f"{field}: {error['msg']}{found}"
+    actual = f", not {type(error['input']).__name__}" if is_of_type else ""
+    return f"{field}: {error['msg']}{actual}"

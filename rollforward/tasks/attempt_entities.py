@@ -33,6 +33,6 @@ def attempts_key(attempts_id: str) -> Any:
     return ndb.Key(TaskAttempts, attempts_id)
 
 
-def expired_attempts(now: datetime.datetime) -> Any:
+def expired_attempts(now_utc: datetime.datetime) -> Any:
     """Return the query for the rows that are not needed any more."""
-    return TaskAttempts.query(TaskAttempts.expires <= now).order(TaskAttempts.expires)
+    return TaskAttempts.query(TaskAttempts.expires <= now_utc).order(TaskAttempts.expires)

@@ -181,8 +181,8 @@ def discard(delivery: TaskDelivery) -> None:
 
 def delete_expired(clients: Clients) -> int:
     """Delete the rows of tasks that were not delivered again, at most 500; return how many."""
-    now = naive_utc(clients.clock.now())
-    keys = expired_attempts(now).fetch(MAX_DELETED, keys_only=True)
+    now_utc = naive_utc(clients.clock.now())
+    keys = expired_attempts(now_utc).fetch(MAX_DELETED, keys_only=True)
     ndb.delete_multi(keys)
     return len(keys)
 
@@ -206,9 +206,9 @@ def _back_off(clients: Clients, row: TaskAttempts, failures: int) -> None:
 
 def _check_due(clients: Clients, row: TaskAttempts, failures: int) -> None:
     """Check that a task may be tried; what a clock has written that is ahead does not count."""
-    now = naive_utc(clients.clock.now())
-    latest = now + datetime.timedelta(seconds=MAX_BACKOFF_S)
-    if row.retry_at is not None and now < row.retry_at <= latest:
+    now_utc = naive_utc(clients.clock.now())
+    latest = now_utc + datetime.timedelta(seconds=MAX_BACKOFF_S)
+    if row.retry_at is not None and now_utc < row.retry_at <= latest:
         raise RetryLaterError(
             f"it has failed {failures} times; the next attempt is at {row.retry_at:%X} UTC"
         )
@@ -225,14 +225,14 @@ def _end(row: TaskAttempts, delivery: TaskDelivery) -> int:
 
 def _row(clients: Clients, delivery: TaskDelivery) -> TaskAttempts:
     """Return what is known of a task's deliveries, good for two days more."""
-    now = naive_utc(clients.clock.now())
+    now_utc = naive_utc(clients.clock.now())
     key = attempts_key(delivery.attempts_id)
     row: TaskAttempts | None = key.get()
     # What has expired is of another task of the same name; what is of tomorrow, of a wrong clock.
-    tomorrow = now + datetime.timedelta(seconds=CLOCK_SKEW_S)
-    if row is None or row.expires <= now or row.first > tomorrow:
-        row = TaskAttempts(key=key, first=now)
-    row.expires = now + datetime.timedelta(seconds=EXPIRES_S)
+    tomorrow = now_utc + datetime.timedelta(seconds=CLOCK_SKEW_S)
+    if row is None or row.expires <= now_utc or row.first > tomorrow:
+        row = TaskAttempts(key=key, first=now_utc)
+    row.expires = now_utc + datetime.timedelta(seconds=EXPIRES_S)
     return row
 
 

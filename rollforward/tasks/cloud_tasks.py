@@ -122,10 +122,10 @@ class CloudTaskQueue:
             google.api_core.exceptions.GoogleAPICallError: they could not be listed.
         """
         parent = f"projects/{self._project}/locations/{self._location}"
-        found = self._client.list_queues(
+        listed = self._client.list_queues(
             request={"parent": parent}, timeout=PING_TIMEOUT_S, retry=None
         )
-        return [queue.name.rpartition("/")[2] for queue in found]
+        return [queue.name.rpartition("/")[2] for queue in listed]
 
     def ping(self) -> bool:
         parent = f"projects/{self._project}/locations/{self._location}"

@@ -33,16 +33,16 @@ def dead_letter(
     """Keep a task that can never work as a dead task; return its id."""
     call_id = clients.new_id()
     dead_id = hashed_name(queue, task_name) if task_name else call_id
-    now = naive_utc(clients.clock.now())
+    now_utc = naive_utc(clients.clock.now())
 
     def keep() -> None:
-        dead = DeadTask.get_by_id(dead_id) or DeadTask(id=dead_id, created=now)
+        dead = DeadTask.get_by_id(dead_id) or DeadTask(id=dead_id, created=now_utc)
         if dead.counted_by == call_id:
             return  # Counted before; the commit's reply was lost.
         dead.counted_by = call_id
         _fill(dead, path, queue, task_name, body, reason)
         dead.count += 1
-        dead.updated = now
+        dead.updated = now_utc
         dead.put()
 
     transact(keep)
@@ -57,8 +57,8 @@ def dead_letter_in_transaction(
     Args:
         dead_id: Chosen before the transaction, and dead-lettered once.
     """
-    now = naive_utc(clients.clock.now())
-    dead = DeadTask(id=dead_id, created=now, updated=now, count=1, counted_by=dead_id)
+    now_utc = naive_utc(clients.clock.now())
+    dead = DeadTask(id=dead_id, created=now_utc, updated=now_utc, count=1, counted_by=dead_id)
     _fill(dead, path, queue, dead_id, body, reason)
     dead.put()
 
@@ -77,19 +77,21 @@ class ReplayDeadTask:
     dead_task_id: str
 
 
-def replay(clients: Clients, args: ReplayDeadTask, known: Mapping[str, Task[Any]]) -> None:
+def replay(clients: Clients, args: ReplayDeadTask, tasks: Mapping[str, Task[Any]]) -> None:
     """Enqueue a dead task's body again, then mark it as dealt with.
 
     The name holds the replay's number, so a repeated delivery of this task creates one task.
     """
     if not 0 < len(args.dead_task_id.encode()) <= MAX_NAME_BYTES:
-        raise Reject(f"dead_task_id must be hex, got {args.dead_task_id!r:.100}")
+        raise Reject(
+            f"dead_task_id must have 1 to {MAX_NAME_BYTES} bytes, got {args.dead_task_id!r:.100}"
+        )
     dead = DeadTask.get_by_id(args.dead_task_id)
     if dead is None:
         raise Reject(f"there is no dead task {args.dead_task_id}")
     if dead.resolved:
         return
-    if dead.path not in known:
+    if dead.path not in tasks:
         raise Reject(f"no task is declared for {dead.path}")
     name = hashed_name("replay", args.dead_task_id, dead.replays)
     clients.tasks.create(Message(dead.path, dead.queue, dead.body.encode(), name))
@@ -104,13 +106,13 @@ def _resolve(dead_id: str, replays: int) -> None:
         dead.put()
 
 
-def replay_task(known: Mapping[str, Task[Any]]) -> Task[ReplayDeadTask]:
+def replay_task(tasks: Mapping[str, Task[Any]]) -> Task[ReplayDeadTask]:
     """Return the task that replays, for the tasks that are known."""
     return Task(
         "/tasks/dead/replay",
         "default",
         ReplayDeadTask,
-        lambda clients, args: replay(clients, args, known),
+        lambda clients, args: replay(clients, args, tasks),
         max_attempts=5,
     )
 

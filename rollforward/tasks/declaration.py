@@ -190,11 +190,11 @@ class Task(Generic[A]):
         """Return when a task is due: None for now, or an aware time, at most 30 days ahead."""
         if at is None and delay_s <= 0:
             return None
-        now = clients.clock.now()
-        due = at if at is not None else now + datetime.timedelta(seconds=delay_s)
+        now_utc = clients.clock.now()
+        due = at if at is not None else now_utc + datetime.timedelta(seconds=delay_s)
         if due.tzinfo is None:
             raise BadArgumentsError(f"at must be an aware time, got {due}")
-        if (due - now).total_seconds() > MAX_DELAY_S:
+        if (due - now_utc).total_seconds() > MAX_DELAY_S:
             raise BadArgumentsError(f"a task must be due within 30 days, got {due}")
         return due
 

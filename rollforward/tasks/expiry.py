@@ -64,10 +64,10 @@ class Expiry:
 
     def delete_page(self, clients: Clients, partition: str) -> int:
         """Delete a page of each kind in a partition; return how many rows had expired."""
-        before = expiry(partition, naive_utc(clients.clock.now()))
-        queries = [expired(kind, partition, before) for kind in self._kinds]
+        expires_before = expiry(partition, naive_utc(clients.clock.now()))
+        queries = [expired(kind, partition, expires_before) for kind in self._kinds]
         keys = [key for query in queries for key in query.fetch(self.page_size, keys_only=True)]
-        delete_expired(keys, before)
+        delete_expired(keys, expires_before)
         return len(keys)
 
     def delete_partition(self, clients: Clients, args: DeleteExpired) -> None:

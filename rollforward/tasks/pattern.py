@@ -120,8 +120,8 @@ class Pattern(Generic[P]):
     @property
     def is_swept(self) -> bool:
         """Return whether cron has to call this pattern."""
-        own = type(self)
-        return own.sweep is not Pattern.sweep or own.delete_expired is not Pattern.delete_expired
+        kind = type(self)
+        return kind.sweep is not Pattern.sweep or kind.delete_expired is not Pattern.delete_expired
 
 
 class Tasks(Pattern[Task[Any]]):

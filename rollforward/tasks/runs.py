@@ -125,14 +125,14 @@ def merged(lists: Sequence[RunList], limit: int) -> RunList:
     Each list is whole down to its `next_before`: what is older than the youngest of these may be
     missing a neighbour, and is left to the next list.
     """
-    ends = [each.next_before for each in lists if each.next_before is not None]
+    ends = [run_list.next_before for run_list in lists if run_list.next_before is not None]
     whole_until = max(ends, default=None)
-    runs = sorted((run for each in lists for run in each.runs), key=lambda run: run.id)
+    runs = sorted((run for run_list in lists for run in run_list.runs), key=lambda run: run.id)
     runs.sort(key=lambda run: run.started, reverse=True)
     if whole_until is not None:
         runs = [run for run in runs if run.started >= whole_until]
     if len(runs) <= limit:
         return RunList(runs, whole_until)
-    last = runs[limit - 1].started
-    shown = [run for run in runs if run.started >= last]
-    return RunList(shown, last if len(shown) < len(runs) else whole_until)
+    oldest = runs[limit - 1].started
+    shown = [run for run in runs if run.started >= oldest]
+    return RunList(shown, oldest if len(shown) < len(runs) else whole_until)

@@ -120,10 +120,10 @@ def work_page(clients: Clients, job: Job[Any, Any], args: PageArgs) -> None:
 def _is_too_early(clients: Clients, job: Job[Any, Any], page: ContinuationPage) -> bool:
     if page.done or page.retry_at is None:
         return False  # A page without open items has only to be closed.
-    now = naive_utc(clients.clock.now())
+    now_utc = naive_utc(clients.clock.now())
     # A time beyond that is from a clock that was far ahead, and means nothing.
-    longest = now + datetime.timedelta(seconds=max(job.retry_delays_s) + CLOCK_SKEW_S)
-    return now < page.retry_at <= longest  # type: ignore[no-any-return]
+    longest = now_utc + datetime.timedelta(seconds=max(job.retry_delays_s) + CLOCK_SKEW_S)
+    return now_utc < page.retry_at <= longest  # type: ignore[no-any-return]
 
 
 def _schedule(
@@ -131,7 +131,7 @@ def _schedule(
     job: Job[Any, Any],
     args: PageArgs,
     at: datetime.datetime,
-    why: str,
+    reason: str,
     which: str | int,
 ) -> None:
     """Give a page a task for a time, one for each reason.
@@ -140,9 +140,9 @@ def _schedule(
         Retry: there is such a task, and this delivery may be it, come early.
     """
     wait_s = max(0.0, (at - naive_utc(clients.clock.now())).total_seconds())
-    name = (*args.task_name, why, which)
+    name = (*args.task_name, reason, which)
     is_new = page_task(job).enqueue(clients, args, name=name, delay_s=wait_s + CLOCK_SLACK_S)
-    if not is_new and wait_s < EARLY_S[why]:
+    if not is_new and wait_s < EARLY_S[reason]:
         raise Retry(f"page {args.number} of run {args.run_id} has its turn in {wait_s:.1f} s")
 
 
@@ -178,7 +178,7 @@ class _PageAttempt:
     run: ContinuationRun
     args: PageArgs
     priced: Cost  # What this thread had spent up to the last commit, or before this attempt.
-    found: dict[int, Receipt] = field(default_factory=dict)
+    receipts: dict[int, Receipt] = field(default_factory=dict)
     doubts: int = 0
     commits: int = 0
 
@@ -214,12 +214,12 @@ class _PageAttempt:
             span = Span(self.args.after, self.run.spans[self.args.chain][1])
             read = self.source.read(span, self.run.page_size)
             draft, items = self._draft(read), read.items
-        taken, is_draft = self.lease.take(draft)
-        if taken.done:
-            return taken, []
+        page, is_draft = self.lease.take(draft)
+        if page.done:
+            return page, []
         if not is_draft or items is None:
-            items = self.source.load(taken.load_from, taken.items)
-        return taken, items
+            items = self.source.load(page.load_from, page.items)
+        return page, items
 
     def _draft(self, read: Slice[Any]) -> ContinuationPage:
         return ContinuationPage(
@@ -272,7 +272,7 @@ class _PageAttempt:
                     half = len(group) // 2
                     groups[:0] = [group[:half], group[half:]]
                     continue
-                self.found[group[0]] = receipt_of(unexpected(error))
+                self.receipts[group[0]] = receipt_of(unexpected(error))
                 page = self._commit(kind)
             if page.owner is None:
                 break
@@ -285,7 +285,7 @@ class _PageAttempt:
         if self._is_cancelled():
             return self._commit(CommitKind.BROKEN_OFF)
         group = [(position, items[position]) for position in page.open_positions()]
-        self.found.update(self._answers(group, check))
+        self.receipts.update(self._answers(group, check))
         return self._commit(CommitKind.LAST)
 
     def _deliver_all(self, page: ContinuationPage, items: Sequence[Any]) -> ContinuationPage:
@@ -325,20 +325,20 @@ class _PageAttempt:
             log.exception("an item of job %s could not be delivered", self.job.name)
             self.doubts += 1
             error = unexpected(raised)
-        self.found[position] = receipt_of(error)
+        self.receipts[position] = receipt_of(error)
 
     def _check_lease(self) -> None:
         """Stop an attempt that was held up for so long that another may have begun."""
-        now = naive_utc(self.clients.clock.now())
-        if now >= self.lease.deadline:
+        now_utc = naive_utc(self.clients.clock.now())
+        if now_utc >= self.lease.deadline:
             raise Retry(f"page {self.key.id()} takes longer than an attempt may")
         # A commit renews the lease, unless another attempt has taken it, or the run was cancelled.
-        if not self.lease.is_held(now) and self._commit().owner is None:
+        if not self.lease.is_held(now_utc) and self._commit().owner is None:
             raise Retry(f"run {self.args.run_id} was cancelled")
 
     def _is_time_to_commit(self) -> bool:
         waited_s = (self.clients.clock.now() - self.committed).total_seconds()
-        return len(self.found) >= MAX_UNRECEIPTED or waited_s >= UNRECEIPTED_S
+        return len(self.receipts) >= MAX_UNRECEIPTED or waited_s >= UNRECEIPTED_S
 
     def _is_cancelled(self) -> bool:
         """Look, once a second, whether the run goes on; not in a transaction.
@@ -346,9 +346,9 @@ class _PageAttempt:
         There every page of the run would read this one row, and one emulator lets such
         transactions fail each other.
         """
-        now = self.clients.clock.now()
-        if (now - self.looked).total_seconds() >= LOOK_S:
-            self.looked = now
+        now_utc = self.clients.clock.now()
+        if (now_utc - self.looked).total_seconds() >= LOOK_S:
+            self.looked = now_utc
             self.run = self.run.key.get() or self.run
         return self.run.state != RUNNING  # type: ignore[no-any-return]
 
@@ -378,13 +378,13 @@ class _PageAttempt:
                 return page  # Made before; its reply was lost.
             if page is None or page.owner != self.lease.owner:
                 raise Retry(f"page {self.key.id()} was taken over")
-            found = self._found_in(page, applied)
-            if found and self._was_quick():
+            receipts = self._found_in(page, applied)
+            if receipts and self._was_quick():
                 page.takeovers = 0
             self.lease.renew(page)
-            if found:
+            if receipts:
                 page.progressed_at = page.updated_at
-            record(page, self.job, found, is_last=is_last)
+            record(page, self.job, receipts, is_last=is_last)
             page.committed_by = proof
             page.in_doubt += self.doubts
             page.cost = (Cost.of(page.cost) + self._spent()).as_dict()
@@ -393,7 +393,7 @@ class _PageAttempt:
             return page
 
         page = self.lease.commit(change, is_alone=not applied)
-        self.found.clear()
+        self.receipts.clear()
         self.doubts = 0
         self.priced = self.clients.meter.cost()
         self.committed = self.clients.clock.now()
@@ -408,8 +408,8 @@ class _PageAttempt:
         commit that was made although it seemed to fail leaves nothing to do again.
         """
         still_open = set(page.open_positions())
-        found = self._applied([each for each in applied if each[0] in still_open])
-        return found | {i: what for i, what in self.found.items() if i in still_open}
+        receipts = self._applied([pair for pair in applied if pair[0] in still_open])
+        return receipts | {i: own for i, own in self.receipts.items() if i in still_open}
 
     def _applied(self, group: Sequence[tuple[int, Any]]) -> dict[int, Receipt]:
         return self._answers(group, self.job.apply) if self.job.apply is not None else {}
@@ -417,11 +417,11 @@ class _PageAttempt:
     def _answers(
         self, group: Sequence[tuple[int, Any]], ask: ApplyFunction[Any, Any]
     ) -> dict[int, Receipt]:
-        there = [(position, item) for position, item in group if item is not None]
+        present = [(position, item) for position, item in group if item is not None]
         errors: dict[int, ItemError | None] = {position: gone() for position, _ in group}
-        if there:
-            answers = ask(self.clients, self.job_args, [item for _, item in there])
-            errors.update(zip([position for position, _ in there], answers, strict=True))
+        if present:
+            answers = ask(self.clients, self.job_args, [item for _, item in present])
+            errors.update(zip([position for position, _ in present], answers, strict=True))
         return {position: receipt_of(error) for position, error in errors.items()}
 
     def _was_quick(self) -> bool:
@@ -430,5 +430,6 @@ class _PageAttempt:
 
     def _spent(self) -> Cost:
         """Return what was spent since the last commit, in the one at hand, which it is part of."""
-        rest = Cost(writes=pending_writes() + 1, round_trips=1)  # The page itself, and the commit.
-        return self.clients.meter.cost() - self.priced + rest
+        # The page itself, and the commit.
+        commit_cost = Cost(writes=pending_writes() + 1, round_trips=1)
+        return self.clients.meter.cost() - self.priced + commit_cost

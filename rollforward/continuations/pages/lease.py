@@ -45,15 +45,15 @@ class PageLease:
     """What one attempt knows of its right to work on its page."""
 
     def __init__(self, clients: Clients, job: Job[Any, Any], key: Any) -> None:
-        now = naive_utc(clients.clock.now())
+        now_utc = naive_utc(clients.clock.now())
         self.owner = clients.new_owner()
-        self.deadline = now + datetime.timedelta(seconds=job.deadline_s)
+        self.deadline = now_utc + datetime.timedelta(seconds=job.deadline_s)
         self._clients = clients
         self._job = job
         self._key = key
         self._lasts_s = job.lease_s
         self._expires_at: datetime.datetime | None = None  # By the last commit.
-        self._kept_to = now  # By the last heartbeat.
+        self._kept_to = now_utc  # By the last heartbeat.
         # The page and its version, as long as every commit since it was read is known.
         self._latest: tuple[ContinuationPage, int] | None = None
 
@@ -115,10 +115,10 @@ class PageLease:
             raise LeasedError(self._key.id(), sign.expires_at)
 
     def _is_alive(self, page: ContinuationPage, expires_at: datetime.datetime | None) -> bool:
-        now = naive_utc(self._clients.clock.now())
+        now_utc = naive_utc(self._clients.clock.now())
         # A lease beyond that is from a clock that was far ahead, and means nothing.
-        longest = now + datetime.timedelta(seconds=self._length_s(page) + CLOCK_SKEW_S)
-        return expires_at is not None and now < expires_at <= longest
+        longest = now_utc + datetime.timedelta(seconds=self._length_s(page) + CLOCK_SKEW_S)
+        return expires_at is not None and now_utc < expires_at <= longest
 
     def _length_s(self, page: ContinuationPage) -> float:
         """Return how long the lease of a page is.
@@ -131,11 +131,11 @@ class PageLease:
 
     def renew(self, page: ContinuationPage) -> None:
         """Lease a page from now on, in a transaction."""
-        now = naive_utc(self._clients.clock.now())
+        now_utc = naive_utc(self._clients.clock.now())
         self._lasts_s = self._length_s(page)
         page.owner = self.owner
-        page.updated_at = now
-        page.lease_expires_at = now + datetime.timedelta(seconds=self._lasts_s)
+        page.updated_at = now_utc
+        page.lease_expires_at = now_utc + datetime.timedelta(seconds=self._lasts_s)
 
     def settle(self, page: ContinuationPage, *, is_over: bool) -> None:
         """Give a page's lease back if the attempt is over, or the page's work, in a transaction."""
@@ -180,19 +180,19 @@ class PageLease:
         page.put()
         return page
 
-    def is_held(self, now: datetime.datetime) -> bool:
+    def is_held(self, now_utc: datetime.datetime) -> bool:
         """Return whether the lease has not expired, by the last commit or heartbeat."""
-        return self._expires_at is not None and now < max(self._expires_at, self._kept_to)
+        return self._expires_at is not None and now_utc < max(self._expires_at, self._kept_to)
 
     def beat(self) -> None:
         """Keep the lease of work that lasts; on the heart's thread.
 
         A lease that has expired is not kept: a commit, which reads whose it is, may renew it.
         """
-        now = naive_utc(self._clients.clock.now())
-        if not self.is_held(now) or now >= self.deadline:
+        now_utc = naive_utc(self._clients.clock.now())
+        if not self.is_held(now_utc) or now_utc >= self.deadline:
             return
-        expires_at = now + datetime.timedelta(seconds=self._lasts_s)
+        expires_at = now_utc + datetime.timedelta(seconds=self._lasts_s)
         with self._clients.context():
             key = heartbeat_key(self._key.id(), self.owner)
             ContinuationHeartbeat(key=key, expires_at=expires_at).put(timeout=BEAT_TIMEOUT_S)

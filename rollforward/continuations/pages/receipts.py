@@ -51,18 +51,18 @@ def gone() -> ItemError:
 
 
 def record(
-    page: ContinuationPage, job: Job[Any, Any], found: Mapping[int, Receipt], *, is_last: bool
+    page: ContinuationPage, job: Job[Any, Any], outcomes: Mapping[int, Receipt], *, is_last: bool
 ) -> None:
     """Put receipts into a page's row.
 
     Args:
-        found: Receipts by position.
+        outcomes: Receipts by position.
         is_last: Each open item was tried once more: those that were deferred wait for the next
             attempt, or have failed if that was the last one.
     """
     receipts = list(page.receipts)
     reasons = dict(page.reasons)
-    for position, (letter, reason) in found.items():
+    for position, (letter, reason) in outcomes.items():
         receipts[position] = letter
         reasons.pop(str(position), None)
         if reason:

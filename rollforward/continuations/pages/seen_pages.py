@@ -98,7 +98,7 @@ class SeenPage:
     @property
     def weight(self) -> int:
         """About how many bytes it takes to remember."""
-        texts = sum(ISSUE_BYTES + len(each.name) + len(each.reason) for each in self.issues)
+        texts = sum(ISSUE_BYTES + len(issue.name) + len(issue.reason) for issue in self.issues)
         return PAGE_BYTES + len(self.dots.letters) + texts
 
 
@@ -157,19 +157,19 @@ class RememberedPages:
     def of(self, run: ContinuationRun) -> tuple[dict[tuple[int, int], SeenPage], PageSums]:
         """Return the pages of a run that are remembered, and what they add up to."""
         with self._lock:
-            known = self._runs.get(_identity(run)) or _SeenRun()
-            return dict(known.pages), known.sums.copy()
+            seen = self._runs.get(_identity(run)) or _SeenRun()
+            return dict(seen.pages), seen.sums.copy()
 
     def remember(self, run: ContinuationRun, pages: Iterable[SeenPage]) -> None:
         """Remember those that are done; runs that nobody asks for are forgotten first."""
         with self._lock:
-            known = self._runs.pop(_identity(run), None) or _SeenRun()
-            self._runs[_identity(run)] = known
+            seen = self._runs.pop(_identity(run), None) or _SeenRun()
+            self._runs[_identity(run)] = seen
             for page in pages:
-                if page.dots.done and page.place not in known.pages and self._make_room(page):
-                    known.pages[page.place] = page
-                    known.sums.add(page.dots.letters, page.cost, page.in_doubt)
-                    known.weight += page.weight
+                if page.dots.done and page.place not in seen.pages and self._make_room(page):
+                    seen.pages[page.place] = page
+                    seen.sums.add(page.dots.letters, page.cost, page.in_doubt)
+                    seen.weight += page.weight
                     self._weight += page.weight
 
     def _make_room(self, page: SeenPage) -> bool:
@@ -193,38 +193,38 @@ def seen_run(clients: Clients | None, run: ContinuationRun) -> SeenRun:
         if clients is None
         else clients.process_state.get_or_create("continuations", RememberedPages)
     )
-    known, sums = memory.of(run)
-    found = [page for page in _unknown(run, known) if page.place not in known]
-    memory.remember(run, found)
-    for page in found:
+    seen, sums = memory.of(run)
+    pages = [page for page in _unknown(run, seen) if page.place not in seen]
+    memory.remember(run, pages)
+    for page in pages:
         sums.add(page.dots.letters, page.cost, page.in_doubt)
-    return SeenRun(sorted([*known.values(), *found], key=lambda page: page.place), sums)
+    return SeenRun(sorted([*seen.values(), *pages], key=lambda page: page.place), sums)
 
 
-def _unknown(run: ContinuationRun, known: Mapping[tuple[int, int], SeenPage]) -> Iterator[SeenPage]:
+def _unknown(run: ContinuationRun, seen: Mapping[tuple[int, int], SeenPage]) -> Iterator[SeenPage]:
     """Yield the pages of a run that are not known, and perhaps some that are."""
     run_id = run.key.id()
-    if not known:
+    if not seen:
         yield from map(SeenPage.of, pages_of(run_id))
         return
     numbers = defaultdict[int, set[int]](set)
-    for chain, number in known:
+    for chain, number in seen:
         numbers[chain].add(number)
-    wanted: list[tuple[int, int]] = []
+    places: list[tuple[int, int]] = []
     ends: dict[int, int] = {}  # Of chains that may go on: the number behind the last one.
     for chain in range(len(run.spans)):
         end = max(numbers[chain], default=-1) + 1
-        wanted += [(chain, number) for number in range(end) if number not in numbers[chain]]
-        if end == 0 or not known[chain, end - 1].is_last:
+        places += [(chain, number) for number in range(end) if number not in numbers[chain]]
+        if end == 0 or not seen[chain, end - 1].is_last:
             ends[chain] = end
-    if len(wanted) > MAX_LOOKED_UP:
+    if len(places) > MAX_LOOKED_UP:
         yield from map(SeenPage.of, pages_of(run_id))
         return
     for ahead in LOOKED_AHEAD:
-        wanted += [(chain, end + n) for chain, end in ends.items() for n in range(ahead)]
-        if not wanted:
+        places += [(chain, end + n) for chain, end in ends.items() for n in range(ahead)]
+        if not places:
             return
-        pages = _looked_up(run_id, wanted)
+        pages = _looked_up(run_id, places)
         yield from pages
         latest = {page.place: page for page in pages}
         reached = {chain: latest.get((chain, end + ahead - 1)) for chain, end in ends.items()}
@@ -233,11 +233,11 @@ def _unknown(run: ContinuationRun, known: Mapping[tuple[int, int], SeenPage]) ->
             for chain, page in reached.items()
             if page is not None and not page.is_last
         }
-        wanted = []
+        places = []
     for chain, end in ends.items():
         yield from map(SeenPage.of, pages_of_chain(run_id, chain, end))
 
 
 def _looked_up(run_id: str, places: Sequence[tuple[int, int]]) -> list[SeenPage]:
-    found = ndb.get_multi([page_key(run_id, *place) for place in places])
-    return [SeenPage.of(page) for page in found if page is not None]
+    pages = ndb.get_multi([page_key(run_id, *place) for place in places])
+    return [SeenPage.of(page) for page in pages if page is not None]

@@ -151,7 +151,7 @@ CASES: dict[str, Case] = {
         lambda: [page("q:9999:99999999"), page("r"), page("r;"), page("ra:0000:00000000")],
     ),
     "pages behind a page": (
-        lambda: pages_of("r", after="r:0000:00000001"),
+        lambda: pages_of("r", start_after="r:0000:00000001"),
         lambda: [page("r:0000:00000002"), page("r:0001:00000000")],
         lambda: [page("r:0000:00000000"), page("r:0000:00000001"), page("s:0000:00000002")],
     ),
@@ -196,7 +196,7 @@ CASES: dict[str, Case] = {
         lambda: [letters("b:10:p:000000"), letters("b:1:"), letters("b:1;"), letters("a:1:p:0")],
     ),
     "pages of an addition, behind one": (
-        lambda: batches.pages_within("b:1:p", after="b:1:p:000000"),
+        lambda: batches.pages_within("b:1:p", start_after="b:1:p:000000"),
         lambda: [letters("b:1:p:000001")],
         lambda: [letters("b:1:p:000000"), letters("b:1:q:000000"), letters("b:2:p:000001")],
     ),
@@ -216,7 +216,7 @@ CASES: dict[str, Case] = {
         lambda: [run("c", state=CANCELLED), run("d", state=FINISHED), run("e", state="waiting")],
     ),
     "runs that go on, behind one": (
-        lambda: running_runs(after="b"),
+        lambda: running_runs(start_after="b"),
         lambda: [run("c"), run("d")],
         lambda: [run("a"), run("b"), run("e", state=FINISHED)],
     ),
@@ -226,7 +226,7 @@ CASES: dict[str, Case] = {
         lambda: [run("c", untold=False), run("d")],
     ),
     "runs that have not told, behind one": (
-        lambda: untold_runs(after="b"),
+        lambda: untold_runs(start_after="b"),
         lambda: [run("c", untold=True)],
         lambda: [run("a", untold=True), run("b", untold=True), run("d")],
     ),
