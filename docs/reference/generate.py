@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import functools
 import hashlib
 import importlib
 import inspect
@@ -41,6 +42,7 @@ ENVIRONMENT = {
 Row = Sequence[str]
 
 
+@functools.cache
 def pages() -> dict[str, str]:
     """Return the text of each reference page by its file name."""
     return {
