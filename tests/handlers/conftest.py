@@ -5,13 +5,15 @@ from __future__ import annotations
 import html
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
 from flask import Flask
+from jinja2 import Undefined
 from jinja2.bccache import Bucket, BytecodeCache
+from jinja2.utils import missing
 from werkzeug.datastructures import FileStorage
 from werkzeug.test import TestResponse, encode_multipart
 
@@ -85,6 +87,21 @@ class SharedTemplates(BytecodeCache):
 
 
 TEMPLATES = SharedTemplates()
+
+
+class KnownAttribute(Undefined):
+    """An attribute that a template asks for and its object does not have: an error, no gap."""
+
+    def __init__(self, hint: Any = None, obj: Any = missing, *args: Any, **kwargs: Any) -> None:
+        super().__init__(hint, obj, *args, **kwargs)
+        if obj is not missing and not isinstance(obj, Mapping):
+            self._fail_with_undefined_error()
+
+
+def prepare(app: Flask) -> None:
+    """Share compiled templates, and let none of them ask for what is not there."""
+    app.jinja_env.bytecode_cache = TEMPLATES
+    app.jinja_env.undefined = KnownAttribute
 
 
 @dataclass
@@ -173,7 +190,7 @@ class Queue:
 @pytest.fixture
 def world(world: World) -> World:
     """The app in a namespace of its own; its templates are compiled once for all tests."""
-    world.app.jinja_env.bytecode_cache = TEMPLATES
+    prepare(world.app)
     return world
 
 
@@ -190,7 +207,7 @@ def app_with(world: World, *tasks: Task[Any], settings: DemoSettings | None = No
         Registry(*world.registry.declared, *tasks),
     )
     app.testing = False
-    app.jinja_env.bytecode_cache = TEMPLATES
+    prepare(app)
     app.extensions["live"].elapsed_s = lambda: world.clock.time_s
     return app
 
