@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import ast
 import importlib
+import tomllib
 from collections import Counter
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
-from tests.infra.documents import ROOT, named, sources
+from tests.infra.documents import ROOT, named, sources, text_of
 from tests.infra.mutation.planted import PACKAGES
 from tests.infra.mutation.planted import named as planted_in
+from tests.infra.prose import GOALS, Measures, measures_of, packages
 
 pytestmark = pytest.mark.fast
 
@@ -116,3 +119,54 @@ def test_what_a_planted_bug_runs_is_there(name: str) -> None:
     assert [
         path for path in [*package.modules, *package.tests] if not planted_in(ROOT, [path])
     ] == []
+
+
+PACKAGES_OF_PROSE = packages(ROOT)
+# Packages above the goals; any other one has the goals as its ceilings.
+CEILINGS = {
+    package: Measures(**ceilings)
+    for package, ceilings in tomllib.loads(text_of("tests/prose.toml")).items()
+}
+SLACK = 3
+
+
+@pytest.mark.parametrize("package", PACKAGES_OF_PROSE)
+def test_the_prose_of_a_package_is_within_its_ceilings(package: str) -> None:
+    """They only fall: a package that is well below its own writes lower ones, or none."""
+    texts = [path.read_text(encoding="utf-8") for path in PACKAGES_OF_PROSE[package]]
+    measures = asdict(measures_of(texts))
+    limits = asdict(CEILINGS.get(package, GOALS))
+    lowest = measures_of(texts).ceilings(GOALS)
+    lines = [f'["{package}"]', *(f"{name} = {value}" for name, value in asdict(lowest).items())]
+    form = "no entry for it" if lowest == GOALS else "\n".join(lines)
+
+    assert {name: value for name, value in measures.items() if value > limits[name]} == {}
+    assert all(limits[name] - value <= SLACK for name, value in asdict(lowest).items()), (
+        f"{package} has become better: let tests/prose.toml have\n{form}"
+    )
+
+
+def test_ceilings_are_those_of_packages() -> None:
+    """A package that was renamed would leave its ceilings behind."""
+    assert set(CEILINGS) <= set(PACKAGES_OF_PROSE)
+    assert len(PACKAGES_OF_PROSE) > 15
+
+
+def test_each_measure_of_prose_finds_what_it_counts() -> None:
+    """One of each, and none in a docstring that begins with its thing."""
+    bad = """
+class Shelf:
+    '''What is kept of a key, beside others.'''
+
+    def wake(self, each):
+        '''Have the readers woken, whoever they are.'''
+"""
+    good = """
+class StateStore:
+    '''The state of a key.'''
+
+    def wake(self, reader):
+        '''Wake the readers.'''
+"""
+    assert measures_of([bad]) == Measures(1, 1, 1_000 * 3 / 15, 1_000 * 1 / 2)
+    assert measures_of([good]) == Measures(0, 0, 0, 0)
