@@ -232,7 +232,7 @@ def transact(
         transaction.on_retry(cause)
         longest_s = INITIAL_BACKOFF_S * BACKOFF_FACTOR**retry
         sleep(jitter(longest_s / 3, longest_s))
-    raise ValueError(f"attempts must be at least 1, not {attempts}")
+    raise ValueError(f"attempts must be at least 1, got {attempts}")
 
 
 def _begin(body: Callable[[], T]) -> Any:

@@ -1,4 +1,4 @@
-"""What the tests of counters share."""
+"""Fixtures of the tests of counters."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.rollforward.counters.counts import counter_world, neighbours
 
 @pytest.fixture
 def world(services: Services, way: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
-    """A world with counters, and counters beside them that nobody touches."""
+    """A world with counters, and neighbouring counters that must not change."""
     world = counter_world(services, way, monkeypatch)
     with neighbours(world):
         yield world

@@ -57,7 +57,7 @@ def counter_world(
 
 @contextmanager
 def neighbours(world: World) -> Iterator[None]:
-    """Put counters beside those of a test; in the end they are as they were.
+    """Put neighbouring counters into the store; check in the end that they are unchanged.
 
     They are of declarations whose names begin alike, of keys that begin alike, and of another
     namespace. Some of their shards are to be drained.
@@ -119,7 +119,7 @@ def config(world: World, key: str, counter: Counter = LIKES) -> Any:
 
 
 def stored(world: World, key: str) -> dict[int, int]:
-    """Return what stands in the shards of a counter, by their numbers, whatever is read of it."""
+    """Return the counts of all stored shards of a counter, by their numbers."""
     with world.context():
         names = [(row.key.id().split("|", 3), row.count) for row in CounterShard.query()]
     return {

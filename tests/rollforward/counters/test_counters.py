@@ -47,7 +47,7 @@ pytestmark = [WAYS, pytest.mark.fast]
 
 
 def test_increments_and_decrements_add_up(world: World) -> None:
-    """E1: by any amount, below nothing as well; a counter that nobody touched is at 0."""
+    """E1: by any amount, also below zero; a new counter is at 0."""
     for delta in (1, 5, -9, 10**12, -(10**12), 0):
         add(world, "a", delta)
 
@@ -67,7 +67,7 @@ def test_an_increment_is_one_round_trip_where_the_service_can(world: World, way:
 
 
 def test_no_increment_makes_an_index(world: World) -> None:
-    """What is indexed is written twice, and all counters would share the rows of one index."""
+    """An indexed property is written twice, and all counters would share one index."""
     for delta in (0, 5):
         add(world, "a", delta, idempotency_key=f"r{delta}")
     with world.context():
@@ -207,7 +207,7 @@ def test_a_key_of_many_is_no_key_of_one(world: World) -> None:
 def test_an_increment_that_counted_says_so_whatever_its_shards_raise(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """E1: a caller who was told of an error would count again."""
+    """E1: after an error the caller would count again."""
 
     def broken(*_: Any) -> bool:
         raise RuntimeError("a bug beside the count")
@@ -252,7 +252,7 @@ def test_increments_of_one_process_share_commits(
 def test_a_repetition_is_known_beside_another_increment_with_its_key(
     world: World, wrong_at: int
 ) -> None:
-    """E1: they share a commit; the error is that of the other one alone, whichever comes first."""
+    """E1: they share a commit; only the different one fails, in either order."""
     add(world, "a", 1, idempotency_key="r")
     deltas = [1, 1]
     deltas.insert(wrong_at, 2)
@@ -338,7 +338,7 @@ def test_a_counter_of_no_registry_counts_nothing(world: World) -> None:
 def test_what_can_never_work_is_not_repeated_and_a_quota_is_given_time(
     world: World, monkeypatch: pytest.MonkeyPatch, error: type[Exception], attempts: int
 ) -> None:
-    """E1: a refusal is told at once; between attempts that may work later there is a pause."""
+    """E1: a refusal is raised at once; there is a pause before an attempt that may succeed."""
     began_s: list[float] = []
 
     def refuse(*args: object) -> None:

@@ -26,7 +26,7 @@ AMOUNTS = {"a": 1, "b": -20, "c": 300, "d": 4000, "e": 50000}
 class CountScenario:
     """Two processes count under idempotency keys, while the shards become more and fewer.
 
-    The second process learns of three shards and goes on writing to them when there is one.
+    The second process reads three shards and still writes to them when there is one.
     """
 
     def __init__(self, world: World) -> None:
@@ -74,7 +74,7 @@ class CountScenario:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("kind", [*KINDS, FLUSH])
 def test_each_increment_counts_once_with_a_fault_at_any_call(world: World, kind: str) -> None:
-    """E1, E2, E5: of writers, of those that change the shards, and of the drain."""
+    """E1, E2, E5: at a call of a writer, a resize, or the drain."""
     assert Explorer(world, CountScenario(world)).explore([kind])
 
 
@@ -138,7 +138,7 @@ def test_without_an_idempotency_key_nothing_counts_twice(world: World, kind: str
 def test_without_receipts_the_exploration_fails(
     services: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What proves an increment is what makes it exact, and nothing else."""
+    """Only receipts make increments exact."""
 
     def forgetful(client: Any, *, puts: Any) -> None:
         commit_unchanged(client, puts=[put for put in puts if put[1] is not None])
@@ -153,7 +153,7 @@ def test_without_receipts_the_exploration_fails(
 def test_with_shards_that_come_back_the_exploration_fails(
     services: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """E5: a writer that makes the shard that it does not find counts where nobody reads."""
+    """E5: a writer that recreates a missing shard counts where no total reads."""
 
     def eager(clients: Clients, attempt: counter_commits.Attempt) -> None:
         receipts = [receipt.key for receipt in attempt.receipts]

@@ -80,7 +80,7 @@ def add_outside(world: World, deltas: dict[str, int]) -> None:
 def test_an_increment_that_a_rollback_would_not_undo_is_refused(
     world: World, counter: Counter
 ) -> None:
-    """E1: in a transaction's body; it would count, whatever became of the transaction."""
+    """E1: in a transaction's body it would count even after a rollback."""
     add(world, "a", 3, counter=counter)
 
     def one(once: str | None) -> None:
@@ -162,7 +162,7 @@ def test_another_call_with_a_used_idempotency_key_counts_nothing(
 
 
 def test_many_counters_whose_key_cannot_be_claimed_count_nothing(world: World) -> None:
-    """E1: else the same key could stand for two different calls."""
+    """E1: otherwise one key could belong to two different calls."""
     world.plan.reset(more=dict.fromkeys(range(MAX_CLAIMS), ERROR))
     with world.clients.context():
         with world.plan.watched(), pytest.raises(OutcomeUnknownError):
@@ -179,7 +179,7 @@ def test_many_counters_whose_key_cannot_be_claimed_count_nothing(world: World) -
 def test_many_gathered_counters_count_once_whichever_commit_fails(
     world: World, kind: str, nth: int
 ) -> None:
-    """E1: that of what the idempotency key belongs to, or that of the increments."""
+    """E1: the commit of the claim, or a commit of the increments."""
     deltas = {"a": 1, "b": 2}
     with world.clients.context():
         with world.plan.watched():

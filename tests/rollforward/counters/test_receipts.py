@@ -24,7 +24,7 @@ def world(services: Services) -> World:
 
 
 def delete(world: World) -> int:
-    """Delete what has expired, in all partitions."""
+    """Delete expired receipts, in all partitions."""
     with world.context():
         return sum(EXPIRY.delete_page(world.clients, partition) for partition in PARTITIONS)
 

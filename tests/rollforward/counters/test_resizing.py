@@ -1,4 +1,4 @@
-"""More shards and fewer, while increments go on: not one is lost or doubled."""
+"""Resizing while increments continue: none is lost or counted twice."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_a_writer_that_knows_of_drained_shards_loses_nothing(world: World) -> No
 
 
 def test_a_writer_that_knows_of_fewer_shards_is_counted(world: World) -> None:
-    """E2: what it writes to is read, as what it does not know of is."""
+    """E2: totals read the shards that it writes to, and the unknown ones."""
     other = another_process(world)
     add(world, "a", clients=other)
     resize(world, "a", 4)
@@ -110,7 +110,7 @@ def test_an_idempotency_key_is_known_on_any_number_of_shards(world: World) -> No
 
 
 def test_a_process_that_knows_of_fewer_shards_takes_none_away(world: World) -> None:
-    """E2, E5: it wants to double what it knows of, and another one has done more meanwhile."""
+    """E2, E5: it tries to double its old number, after another process added more."""
     add(world, "a")
     shard_maps = ShardMaps.of(world.clients, LIKES._settings)
     with world.clients.context():
@@ -172,7 +172,7 @@ def test_a_drain_leaves_shards_alone_that_are_written_to_again(
 
 
 def test_shards_that_are_being_drained_may_be_written_to_again(world: World) -> None:
-    """E2: growing in the middle of a drain makes what is gone, and keeps what is not."""
+    """E2: growing during a drain recreates drained shards, and keeps the others."""
     resize(world, "a", 8)
     for _ in range(16):
         add(world, "a")
@@ -348,7 +348,7 @@ def test_random_histories_are_exact_after_each_step(world: World, seed: int) -> 
 
 
 def contend(world: World, counter: Counter, key: str, commits: int) -> None:
-    """Increment so often, each time losing a race first."""
+    """Make `commits` increments, each after a lost race."""
     with world.context():
         has_increments(world.clients)  # It is asked before, so that no race of the probe is lost.
     for _ in range(commits):
@@ -360,7 +360,7 @@ def contend(world: World, counter: Counter, key: str, commits: int) -> None:
 def test_a_counter_grows_when_commits_lose_races_and_shrinks_when_they_do_not(
     world: World,
 ) -> None:
-    """E2: to the most that is declared, and back to one; the total is what was counted."""
+    """E2: up to the declared maximum, and back to one; the total is exact."""
     contend(world, VOTES, "a", 8)
     grown = config(world, "a", VOTES)
     for _ in range(8):
@@ -376,7 +376,7 @@ def test_a_counter_grows_when_commits_lose_races_and_shrinks_when_they_do_not(
 
 
 def test_a_counter_that_nobody_increments_is_shrunk_by_the_sweep(world: World) -> None:
-    """E2: without a writer nobody else would notice that it is calm."""
+    """E2: without a writer only the sweep can notice that it is calm."""
     contend(world, VOTES, "a", 8)
     for _ in range(8):
         world.clock.sleep(61)
@@ -401,7 +401,7 @@ def test_a_counter_that_has_to_grow_again_stays_calm_for_longer(world: World) ->
 
 
 def test_a_counter_with_a_number_given_by_hand_keeps_it(world: World) -> None:
-    """Until it is told to adapt again."""
+    """Until it is set to adapt again."""
     resize(world, "a", 2, VOTES)
     contend(world, VOTES, "a", 8)
     pinned = config(world, "a", VOTES)
@@ -413,7 +413,7 @@ def test_a_counter_with_a_number_given_by_hand_keeps_it(world: World) -> None:
 
 
 def test_a_sweep_settles_what_is_due_of_its_own_counter_alone(world: World) -> None:
-    """A counter at rest costs nothing."""
+    """An idle counter costs nothing."""
     add(world, "rest")
     resize(world, "a", 4)
     resize(world, "a", 2)

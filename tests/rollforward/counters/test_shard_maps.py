@@ -1,4 +1,4 @@
-"""What a process remembers of counters: bounded, never younger than it is, a hint."""
+"""Shard maps in memory: bounded, with their true age, and only hints."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_each_shard_is_written_in_its_turn(shard_maps: ShardMaps, clients: Any) 
 def test_what_was_read_before_does_not_replace_what_was_read_since(
     shard_maps: ShardMaps, clients: Any
 ) -> None:
-    """Two threads: the slower one has read the older row. What is made anew is learned."""
+    """Of two threads the slower one has read the older row. A recreated row is learned."""
     with offline():
         shard_maps.learn(clients, "a", row(8, generation=3))
         assert shard_maps.learn(clients, "a", row(4, generation=2)).shards == 8
@@ -83,7 +83,7 @@ def test_what_is_remembered_is_bounded(
 
 
 def commits(*seconds: float, lost: int = 0) -> str | None:
-    """Return the verdict on commits that took so long, and some that lost their race."""
+    """Return the verdict on commits of a given duration, and some that lost their race."""
     contention = Contention()
     for took_s in seconds:
         contention.record(took_s)

@@ -35,8 +35,8 @@ def cached_at(world: World) -> str:
 
 
 def test_a_total_is_one_lookup(world: World) -> None:
-    """Of its configuration and its shards; two when it has more than this process knew of, or when
-    nobody has incremented it: another version of the code may keep it elsewhere."""
+    """It reads configuration and shards; a second one follows if there are more shards, or if
+    there is no counter, since another version of the code may keep it elsewhere."""
     for key in ("a", "b"):
         resize(world, key, 5)
     add(world, "a")
@@ -61,10 +61,10 @@ def test_a_total_is_one_lookup(world: World) -> None:
 def test_a_lookup_that_leaves_keys_for_the_next_one_counts_nothing_twice(
     world: World, monkeypatch: pytest.MonkeyPatch, first: slice, back_to: int
 ) -> None:
-    """E3: whichever keys the service answers first, and whatever becomes of the shards meanwhile.
+    """E3: for any keys that the service answers first, and any change of the shards meanwhile.
 
-    Without a second look at the configuration the test fails: what a drained shard held is in none
-    of the two answers. So it does when the first look comes after shards that were answered before.
+    Without a second read of the configuration the test fails: a drained shard's count is in neither
+    answer. It also fails if the first read comes after shards that were answered before.
     """
     resize(world, "a", 5)
     for _ in range(10):
@@ -118,7 +118,7 @@ def test_hundreds_of_totals_are_cut_into_lookups(world: World) -> None:
 
 
 def test_a_cached_total_says_how_old_it_is_and_is_exact_after_that(world: World) -> None:
-    """E3: within its age it may lack what came since; without writes it is exact after it."""
+    """E3: within its age it may lack later increments; without writes it is exact afterwards."""
     add(world, "a")
     with world.clients.context():
         fresh = LIKES.total(world.clients, "a", max_age_s=10)
@@ -165,7 +165,7 @@ def test_a_cached_total_is_of_one_counter_of_one_database(world: World) -> None:
 
 
 def test_increments_leave_what_is_cached_alone(world: World) -> None:
-    """E3: a cached total is off by what came since it was read, and by nothing else."""
+    """E3: a cached total lacks only the increments since it was read."""
     add(world, "a", 3)
     total(world, "a", max_age_s=60)
     cached = world.clients.cache.get(cached_at(world))
@@ -178,7 +178,7 @@ def test_increments_leave_what_is_cached_alone(world: World) -> None:
 
 
 def test_a_total_that_was_read_long_ago_and_stored_just_now_is_old(world: World) -> None:
-    """E3: its age is that of its lookup. A slow process makes no cached total younger."""
+    """E3: its age counts from its lookup, so a slow process makes no total younger."""
     add(world, "a")
     with world.clients.context():
         began = world.clients.clock.now()

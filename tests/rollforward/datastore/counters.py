@@ -8,7 +8,7 @@ from tests.infra.world import World
 
 
 class Tally(ndb.Model):
-    """A number that somebody counts up."""
+    """A number to increment."""
 
     count = ndb.IntegerProperty(indexed=False, default=0)
 

@@ -30,7 +30,7 @@ def stored(world: World) -> list[bytes | None]:
 
 
 def test_rows_are_written_all_or_none(world: World) -> None:
-    """What is not as the commit expects leaves everything as it was."""
+    """A row that is not as the commit expects fails all of it."""
     client = client_of(world)
     version_a, second = bodies.commit(client, inserts=[(A, b"1"), (B, b"2")])
     [third] = bodies.commit(client, puts=[(A, b"3", version_a)], deletes=[(B, second)])

@@ -28,7 +28,7 @@ def test_a_key_that_was_used_anew_is_kept(world: World) -> None:
 
 
 def test_more_keys_than_a_transaction_takes_are_counted_together(world: World) -> None:
-    """Only those that were deleted count."""
+    """Only deleted rows count."""
     with world.context():
         keys = ndb.put_multi(
             ExpiringRow(id=f"{n:03d}", expires="due" if n % 2 else "kept")

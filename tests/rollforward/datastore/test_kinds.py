@@ -1,4 +1,4 @@
-"""What the kinds declare, and how their keys are written: what every version has to agree on."""
+"""Declarations of the kinds and forms of their keys, which every version must share."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_only_what_is_queried_is_indexed() -> None:
 
 
 def test_numbers_begin_at_zero_and_flags_are_down() -> None:
-    """What nobody has counted is none; of parties and batches the first one is the beginning."""
+    """A new number is zero; parties and batches begin at one."""
     begin = {
         f"{kind._get_kind()}.{name}": prop._default
         for kind in kinds()
@@ -229,7 +229,7 @@ KEYS: list[tuple[Callable[[], Any], tuple[str, ...]]] = [
 def test_keys_are_written_alike_in_each_version(
     key: Callable[[], Any], path: tuple[str, ...]
 ) -> None:
-    """What one version has stored, or proved, the next one finds under the same key."""
+    """The next version finds stored rows and receipts under the same keys."""
     with offline():
         assert key().flat() == path
 
@@ -257,7 +257,7 @@ def test_ids_are_read_as_they_are_written() -> None:
 
 
 def test_an_item_of_a_pack_has_a_place_of_its_own() -> None:
-    """Unless it is alone there: then it is where the pack is. What is parked stands apart."""
+    """A lone item has the key of its pack. A parked item has a key of its own."""
     pack, alone = fork_join.PackId("q", EPOCH, 3, 7, "id"), fork_join.PackId("q", EPOCH, 1, 7, "id")
 
     assert pack.single(2).text == f"q|{EPOCH}|1|7|id.2"
@@ -290,6 +290,6 @@ def test_a_key_tells_what_it_is_of() -> None:
     ],
 )
 def test_what_is_no_epoch_is_not_read_as_one(text: str) -> None:
-    """memcached may say anything, and a key may be of anybody."""
+    """memcached may return any text, and a key may be from any code."""
     with pytest.raises(ValueError, match=r"not an epoch|unpack|time data|unconverted"):
         fork_join.EpochId.parse(text)

@@ -1,4 +1,4 @@
-"""Queries: each finds what is in its range, in its order, and nothing that stands beside it."""
+"""Queries: each finds the rows in its range, in its order, and no neighbours."""
 
 from __future__ import annotations
 
@@ -440,7 +440,7 @@ def test_a_query_finds_what_is_in_its_range_in_its_order(world: World, case: str
 
 @pytest.mark.parametrize("name", ["0", "00", "1", "7f", "f", "fz", "zebra", "|", "é"])
 def test_each_row_of_the_outbox_is_in_one_partition(world: World, name: str) -> None:
-    """None is out of reach of the walks, whatever its key, and none is in two."""
+    """Walks reach each row, even with an odd key, and none twice."""
     with world.context():
         sent(name).put()
 

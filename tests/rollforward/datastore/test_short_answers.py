@@ -64,7 +64,7 @@ def test_an_answer_that_the_service_cuts_by_itself_is_followed(watched_world: Wo
 
 
 def test_a_query_that_is_cut_is_of_one_moment(watched_world: World) -> None:
-    """What is written between two of its answers is in none, where the service has snapshots."""
+    """With snapshots, a write between two answers is in neither of them."""
     client, plan = watched_world.clients.datastore, watched_world.plan
     store(watched_world)
     plan.reset("overlap", 1)
@@ -182,7 +182,7 @@ def test_ndb_follows_its_queries_and_lookups_to_the_end(watched_world: World) ->
 def test_a_loop_that_takes_a_part_for_the_whole_is_found(
     watched_world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The planted bug: whoever ignores NOT_FINISHED."""
+    """The planted bug: a loop that ignores NOT_FINISHED."""
     monkeypatch.setattr(queries, "NOT_FINISHED", None)
 
     with pytest.raises(AssertionError):
@@ -214,7 +214,7 @@ def test_names_of_several_ranges_are_asked_for_side_by_side(
 
 
 def test_the_client_of_the_app_asks_side_by_side(watched_world: World) -> None:
-    """It has futures, and no stub that waits as those of other tests."""
+    """It has futures, unlike the blocking stubs of other tests."""
     store(watched_world)
     of = watched_world.clients.datastore
     client = open_datastore(

@@ -48,7 +48,7 @@ class Recorder:
 
 
 def add_hooks(*hooks: Recorder) -> None:
-    """Hook into the transaction under way, as a body does on each of its runs."""
+    """Add hooks to the running transaction, as a body does on each of its runs."""
     for i, hook in enumerate(hooks):
         current_transaction().hook(f"hook {i}", lambda hook=hook: hook)
 
@@ -102,7 +102,7 @@ def test_a_hook_is_called_when_a_bug_ends_the_transaction(watched_world: World) 
 def test_a_hook_that_fails_fails_nobody(
     watched_world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """B1: the commit stands: the caller gets its result, and the other hooks are called."""
+    """B1: after the commit the caller gets its result, and the other hooks are called."""
     break_call(watched_world, "Commit", ERROR)
     runs: list[int] = []
     broken, hook = Recorder(RuntimeError("a bug of the hook")), Recorder()
@@ -154,7 +154,7 @@ def test_outside_of_a_body_there_is_no_transaction(world: World) -> None:
 
 
 def test_a_refused_inner_transaction_leaves_the_outer_one_as_it_was(watched_world: World) -> None:
-    """Transactions do not nest; a body that was told so may go on."""
+    """Transactions do not nest; a body may catch the error and continue."""
     ids: list[str] = []
 
     def body() -> None:

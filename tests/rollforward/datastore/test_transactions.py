@@ -1,4 +1,4 @@
-"""The one door to transactions: what is rerun, what is not, and that no error is swallowed."""
+"""Retries of transactions: their conditions and limits, and no swallowed error."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_a_failed_call_reruns_the_body(watched_world: World, call: str) -> None:
 
 
 def test_a_lost_commit_reply_doubles_a_body_without_proof(watched_world: World) -> None:
-    """M1: why every body must carry its proof: nobody can tell that the commit was made."""
+    """M1: every body must carry its proof, since the caller cannot know of the commit."""
     break_call(watched_world, "Commit", REPLY_LOST)
 
     transact(count_up, sleep=no_pause)
@@ -66,7 +66,7 @@ def test_a_lost_commit_reply_does_not_double_a_body_with_its_proof(watched_world
 def test_a_transaction_that_the_service_has_given_up_is_run_again(
     watched_world: World, call: str
 ) -> None:
-    """M5: its process stood still for too long. That is no fault of its task, nor of its data."""
+    """M5: its process froze for too long, which is no fault of its task or its data."""
     runs = []
 
     def body() -> None:
@@ -86,7 +86,7 @@ def test_a_transaction_that_the_service_has_given_up_is_run_again(
 
 
 def test_who_is_given_up_each_time_has_lost_a_race(watched_world: World) -> None:
-    """Nothing was written, and the caller may come again."""
+    """Nothing was written, and the caller may retry."""
 
     def body() -> None:
         count_up()
@@ -101,7 +101,7 @@ def test_who_is_given_up_each_time_has_lost_a_race(watched_world: World) -> None
 def test_a_refusal_is_raised_although_its_rollback_finds_no_transaction(
     watched_world: World,
 ) -> None:
-    """M5: the commit was refused for what it holds: it is not run again, and nobody waits."""
+    """M5: a commit that is refused for its content is not retried, and no time is lost."""
     runs = []
     break_call(watched_world, "Commit", f"{ERROR}:INVALID_ARGUMENT")
 
@@ -167,7 +167,7 @@ def test_a_refused_commit_is_not_tried_again(watched_world: World, code: str) ->
 
 
 def test_a_doubt_outlives_a_lost_race(watched_world: World) -> None:
-    """A reply was lost, then each race: the caller hears of the doubt, as the commit may stand."""
+    """After a lost reply and lost races the caller gets the doubt, since the commit may exist."""
     runs = []
 
     def body() -> None:
@@ -198,7 +198,7 @@ def test_no_try_begins_after_ten_seconds(watched_world: World) -> None:
 
 
 def test_a_lost_reply_is_recognised_while_another_error_is_handled(watched_world: World) -> None:
-    """What the caller is handling hides neither the lost reply nor that it must be tried again."""
+    """An error that the caller handles does not hide the lost reply or prevent the retry."""
     break_call(watched_world, "Commit", REPLY_LOST)
 
     try:
@@ -211,7 +211,7 @@ def test_a_lost_reply_is_recognised_while_another_error_is_handled(watched_world
 
 
 def test_the_last_error_rises_after_all_tries(watched_world: World) -> None:
-    """Nothing is swallowed: after the last try the caller gets what the service said."""
+    """No error is swallowed: after the last attempt the caller gets the service's error."""
     runs = []
 
     def lose() -> None:
@@ -306,7 +306,7 @@ def test_no_try_is_no_transaction(watched_world: World, tries: int) -> None:
 
 
 def test_transactions_do_not_nest(watched_world: World) -> None:
-    """A body that starts another transaction is told so, and nothing is written."""
+    """A body that starts another transaction gets an error, and nothing is written."""
     with pytest.raises(NotImplementedError):
         transact(lambda: (count_up(), transact(count_up)))
 
@@ -327,7 +327,7 @@ def test_ndb_tries_no_call_again_behind_our_back(
 
 
 def test_two_threads_on_one_entity_end_exact(world: World) -> None:
-    """Whoever loses a race comes again: no increment is lost on either emulator."""
+    """The loser of a race retries: no increment is lost on either emulator."""
 
     def increment_often() -> None:
         with world.clients.context():

@@ -159,7 +159,7 @@ def test_what_the_code_knows_is_the_codes_to_change(watched_world: World) -> Non
 
 
 def test_an_entity_that_was_not_read_is_written_as_it_is_known(watched_world: World) -> None:
-    """Whoever puts without reading replaces the entity: that rule stays the same."""
+    """A put without a read still replaces the entity."""
     version(New)
     key = New(id="r", name="n").put()
 

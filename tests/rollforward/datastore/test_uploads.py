@@ -49,7 +49,7 @@ def test_a_file_is_stored_in_commits_that_the_service_takes(world: World) -> Non
 
 
 def test_files_do_not_run_into_each_other(world: World) -> None:
-    """A file ends where it ends, whatever the next one is called."""
+    """A file ends with its own chunks, even if the next one has a similar name."""
     with world.context():
         put_upload("u", b"first", naive_utc(world.clock.now()))
         put_upload("u:000001", b"second", naive_utc(world.clock.now()))
@@ -59,7 +59,7 @@ def test_files_do_not_run_into_each_other(world: World) -> None:
 
 @pytest.mark.parametrize("gone", [0, 1, 2])
 def test_a_file_that_was_deleted_does_not_look_like_a_short_one(world: World, gone: int) -> None:
-    """Chunks expire one by one: whoever meets the gap hears of it, and never reads on behind it."""
+    """Chunks expire one by one: a reader gets an error at the gap, and never reads behind it."""
     content = b"x" * (2 * CHUNK_BYTES)
     with world.context():
         put_upload("u", content, naive_utc(world.clock.now()))

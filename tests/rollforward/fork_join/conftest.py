@@ -1,4 +1,4 @@
-"""What the tests of fork-join queues share."""
+"""Fixtures of the tests of fork-join queues."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.rollforward.fork_join.tally_queue import neighbours, tally_world
 
 @pytest.fixture
 def world(services: Services) -> Iterator[World]:
-    """A world with tallies, and packs beside them that nobody touches."""
+    """A world with tallies, and neighbouring packs that must not change."""
     world = tally_world(services)
     with neighbours(world):
         yield world

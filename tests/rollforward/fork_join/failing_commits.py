@@ -13,7 +13,7 @@ from rollforward.fork_join import insert
 
 
 def fail_first(patch: pytest.MonkeyPatch, *errors: Exception) -> list[Exception]:
-    """Let the first commits raise, one error each; return those that are still to come."""
+    """Let the first commits raise, one error each; return the remaining errors."""
     sound, coming = insert.insert_all, list(errors)
 
     def insert_all(client: Any, entities: Any) -> None:

@@ -1,8 +1,8 @@
-"""The fork-join queue of the talk, line by line: what it loses and doubles is what ours must not.
+"""The fork-join queue of the talk, line by line, with its losses and duplicates.
 
 Source: B. Slatkin, "Building high-throughput data pipelines on Google App Engine", 2010,
 "Fork-join queue example". Its memcache's `incr` with a first value is one call, as it was there.
-"Already exists" stands for a task that is waiting and for one that is done, as in Cloud Tasks.
+"Already exists" means a pending or a finished task, as in Cloud Tasks.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from tests.infra.world import Services, World
 
 
 class MarkTally(ndb.Model):
-    """What was folded, item by item: the same one twice is a doubled item."""
+    """The folded items; an item that appears twice was folded twice."""
 
     labels = ndb.JsonProperty(default=[])
     batches = ndb.JsonProperty(default=[])
@@ -86,7 +86,7 @@ def batches(key: str) -> list[int]:
 
 @contextmanager
 def neighbours(world: World) -> Iterator[None]:
-    """Put packs beside those of the tallies, which nobody folds; in the end they are as they were.
+    """Put neighbouring packs into the store; check in the end that they are unchanged.
 
     They are of a queue whose name begins like that of the tallies, and of another namespace.
     """
@@ -104,12 +104,12 @@ def neighbours(world: World) -> Iterator[None]:
 
 
 def packs() -> list[WorkPack]:
-    """Return what waits; what is parked does not."""
+    """Return the pending packs, without parked ones."""
     return [pack for pack in all_packs() if not pack.key.id().startswith("parked:")]
 
 
 def all_packs() -> list[WorkPack]:
-    """Return what waits and what is parked, neighbours left out."""
+    """Return the pending and the parked packs, without neighbours."""
     return [pack for pack in WorkPack.query() if f"{NEIGHBOUR}|" not in pack.key.id()]
 
 
@@ -123,7 +123,7 @@ def tasks(world: World) -> Any:
 
 
 def mended(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the join take what was bad."""
+    """Let the join accept bad items."""
 
     def join(clients: Any, batch: Any, items: Any) -> Any:
         return AT_ONCE.join(clients, batch, [Mark(i.label.replace("bad", "good")) for i in items])
@@ -132,7 +132,7 @@ def mended(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def replay(world: World) -> None:
-    """Press the button beside the only dead task."""
+    """Replay the only dead task."""
     with world.context():
         (dead,) = open_dead_tasks().fetch()
         task = world.app.extensions["wiring"].registry.tasks["/tasks/dead/replay"]

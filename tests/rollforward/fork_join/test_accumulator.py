@@ -32,7 +32,7 @@ def world(services: Services) -> World:
 
 
 @pytest.fixture
-def taken() -> Accumulator[Mark]:
+def fan_in() -> Accumulator[Mark]:
     """A fan-in that flushes when the test says so."""
     return Accumulator("tallies", MARKS, combine, flush_interval_s=3600)
 
@@ -46,17 +46,17 @@ def in_context(world: World, act: Callable[[], Any]) -> Any:
         return act()
 
 
-def test_items_of_a_key_are_one_work_item(world: World, taken: Accumulator[Mark]) -> None:
+def test_items_of_a_key_are_one_work_item(world: World, fan_in: Accumulator[Mark]) -> None:
     """A thousand additions from eight threads: one item, one task, one fold."""
 
     def add(thread: int) -> None:
         for i in range(125):
-            taken.add(world.clients, "t", Mark(f"{thread}.{i}"))
+            fan_in.add(world.clients, "t", Mark(f"{thread}.{i}"))
 
     in_threads(*[lambda n=n: add(n) for n in range(8)])
-    assert taken.waiting(world.clients) == 1
-    in_context(world, lambda: taken.flush(world.clients))
-    assert taken.waiting(world.clients) == 0
+    assert fan_in.waiting(world.clients) == 1
+    in_context(world, lambda: fan_in.flush(world.clients))
+    assert fan_in.waiting(world.clients) == 0
     world.settle()
 
     with world.context():
@@ -79,7 +79,7 @@ def test_what_was_taken_is_stored_within_the_window(world: World) -> None:
 
 @pytest.mark.parametrize("is_committed", [False, True])
 def test_a_flush_that_fails_is_made_again_and_counts_once(
-    world: World, taken: Accumulator[Mark], monkeypatch: pytest.MonkeyPatch, is_committed: bool
+    world: World, fan_in: Accumulator[Mark], monkeypatch: pytest.MonkeyPatch, is_committed: bool
 ) -> None:
     """D1: also when it was committed and its reply, and the look for it, were lost."""
     sound = fork_join_insert.insert_all
@@ -90,16 +90,16 @@ def test_a_flush_that_fails_is_made_again_and_counts_once(
                 sound(client, entities)
         raise rpc_errors.ServiceUnavailable("made by a test")
 
-    taken.add(world.clients, "t", Mark("a"))
+    fan_in.add(world.clients, "t", Mark("a"))
     with monkeypatch.context() as patch:
         patch.setattr(fork_join_insert, "insert_all", lost)
         patch.setattr(fork_join_insert._Group, "resolve", doubt)
         patch.setattr(fork_join_insert._Group, "look_up", nothing)
-        in_context(world, lambda: taken.flush(world.clients))
-    assert taken.waiting(world.clients) == 1
-    taken.add(world.clients, "t", Mark("b"))
-    in_context(world, lambda: taken.flush(world.clients))
-    assert taken.waiting(world.clients) == 0
+        in_context(world, lambda: fan_in.flush(world.clients))
+    assert fan_in.waiting(world.clients) == 1
+    fan_in.add(world.clients, "t", Mark("b"))
+    in_context(world, lambda: fan_in.flush(world.clients))
+    assert fan_in.waiting(world.clients) == 0
     world.settle()
 
     with world.context():
@@ -114,7 +114,7 @@ def away(*args: Any) -> None:
 def test_a_flush_that_failed_is_made_again_by_itself(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing is added after it, and nobody flushes: the next window stores it."""
+    """Without another item or flush the next window stores it."""
     error = rpc_errors.ServiceUnavailable("made by a test")
     coming = fail_first(monkeypatch, *[error] * fork_join_insert.MAX_ATTEMPTS)
     quick = Accumulator("quick", MARKS, combine, flush_interval_s=0.01)
@@ -137,14 +137,14 @@ def doubt(group: Any, attempt: Any, error: Exception) -> None:
 
 
 def test_a_process_that_is_told_to_end_stores_everything(
-    world: World, taken: Accumulator[Mark]
+    world: World, fan_in: Accumulator[Mark]
 ) -> None:
-    """What SIGTERM does, and also what comes while it is under way."""
-    taken.add(world.clients, "t", Mark("a"))
+    """SIGTERM flushes, also items that come during it."""
+    fan_in.add(world.clients, "t", Mark("a"))
     world.clients.process_state.shutdown()
-    assert taken.waiting(world.clients) == 0
-    taken.add(world.clients, "t", Mark("b"))
-    until(lambda: taken.waiting(world.clients) == 0)
+    assert fan_in.waiting(world.clients) == 0
+    fan_in.add(world.clients, "t", Mark("b"))
+    until(lambda: fan_in.waiting(world.clients) == 0)
     world.settle()
 
     with world.context():
@@ -152,14 +152,14 @@ def test_a_process_that_is_told_to_end_stores_everything(
 
 
 def test_one_that_the_queue_would_not_take_is_refused_alone(
-    world: World, taken: Accumulator[Mark]
+    world: World, fan_in: Accumulator[Mark]
 ) -> None:
-    """What is taken can be stored: nothing bad gets between it and its flush."""
-    taken.add(world.clients, "t", Mark("a"))
+    """Accepted items can be stored: no bad one gets into their flush."""
+    fan_in.add(world.clients, "t", Mark("a"))
     for key, mark in (("", Mark("b")), ("k" * 2_000, Mark("b")), ("t", Mark("\ud800"))):
         with pytest.raises(BadItemError):
-            taken.add(world.clients, key, mark)
-    in_context(world, lambda: taken.flush(world.clients))
+            fan_in.add(world.clients, key, mark)
+    in_context(world, lambda: fan_in.flush(world.clients))
     world.settle()
 
     with world.context():
@@ -167,13 +167,13 @@ def test_one_that_the_queue_would_not_take_is_refused_alone(
 
 
 def test_a_sum_that_is_no_item_any_more_is_stored_in_parts(
-    world: World, taken: Accumulator[Mark]
+    world: World, fan_in: Accumulator[Mark]
 ) -> None:
     """Two that are too large together go one by one."""
     for letter in "abc":
-        taken.add(world.clients, "t", Mark(letter * 30_000))
-    in_context(world, lambda: taken.flush(world.clients))
-    assert taken.waiting(world.clients) == 0
+        fan_in.add(world.clients, "t", Mark(letter * 30_000))
+    in_context(world, lambda: fan_in.flush(world.clients))
+    assert fan_in.waiting(world.clients) == 0
     world.settle()
 
     with world.context():
@@ -181,32 +181,32 @@ def test_a_sum_that_is_no_item_any_more_is_stored_in_parts(
 
 
 def test_memory_is_bounded(
-    world: World, taken: Accumulator[Mark], monkeypatch: pytest.MonkeyPatch
+    world: World, fan_in: Accumulator[Mark], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With no room for another key it says so, and takes nothing of it."""
     monkeypatch.setattr("rollforward.fork_join.accumulator.MAX_KEYS", 3)
     for key in ("a", "b", "c"):
-        taken.add(world.clients, key, Mark("x"))
+        fan_in.add(world.clients, key, Mark("x"))
     with pytest.raises(BufferFullError):
-        taken.add(world.clients, "d", Mark("x"))
-    taken.add(world.clients, "a", Mark("y"))
-    in_context(world, lambda: taken.flush(world.clients))
-    taken.add(world.clients, "d", Mark("x"))
+        fan_in.add(world.clients, "d", Mark("x"))
+    fan_in.add(world.clients, "a", Mark("y"))
+    in_context(world, lambda: fan_in.flush(world.clients))
+    fan_in.add(world.clients, "d", Mark("x"))
 
-    assert taken.waiting(world.clients) == 1
+    assert fan_in.waiting(world.clients) == 1
 
 
 def test_one_key_takes_no_more_room_than_many(
-    world: World, taken: Accumulator[Mark], monkeypatch: pytest.MonkeyPatch
+    world: World, fan_in: Accumulator[Mark], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While Datastore takes nothing, sums of one key that are full are bounded, too."""
     monkeypatch.setattr("rollforward.fork_join.accumulator.MAX_KEYS", 3)
     for letter in "abc":
-        taken.add(world.clients, "t", Mark(letter * 30_000))
+        fan_in.add(world.clients, "t", Mark(letter * 30_000))
     with pytest.raises(BufferFullError):
-        taken.add(world.clients, "t", Mark("d" * 30_000))
-    assert taken.waiting(world.clients) == 3
-    in_context(world, lambda: taken.flush(world.clients))
+        fan_in.add(world.clients, "t", Mark("d" * 30_000))
+    assert fan_in.waiting(world.clients) == 3
+    in_context(world, lambda: fan_in.flush(world.clients))
     world.settle()
 
     with world.context():
@@ -214,25 +214,25 @@ def test_one_key_takes_no_more_room_than_many(
 
 
 def test_what_comes_beside_the_last_flush_is_stored_without_another_addition(
-    world: World, taken: Accumulator[Mark], monkeypatch: pytest.MonkeyPatch
+    world: World, fan_in: Accumulator[Mark], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The process was told to end; an item came behind the flush and before its thread's end."""
+    """After SIGTERM an item came after the flush and before the end of its thread."""
     sound, late = fork_join_insert.insert_all, iter([Mark("late")])
 
     def insert_all(client: Any, entities: Any) -> None:
         sound(client, entities)
         for mark in late:
-            taken.add(world.clients, "t", mark)
+            fan_in.add(world.clients, "t", mark)
 
     world.clients.process_state.shutdown()
-    flusher = taken._buffer(world.clients).flusher
+    flusher = fan_in._buffer(world.clients).flusher
     flusher._has_ended.set()
     monkeypatch.setattr(fork_join_insert, "insert_all", insert_all)
-    taken.add(world.clients, "t", Mark("a"))
+    fan_in.add(world.clients, "t", Mark("a"))
     until(lambda: not flusher._is_awake)
     world.settle()
 
-    assert taken.waiting(world.clients) == 0
+    assert fan_in.waiting(world.clients) == 0
     with world.context():
         assert counted("t") == Counter(["a", "late"])
 

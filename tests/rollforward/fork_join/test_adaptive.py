@@ -1,4 +1,4 @@
-"""How a queue adapts: what it decides, why, and that it stays within what was declared."""
+"""Adaptive queues: decisions, their reasons, and the declared bounds."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_one_waits_for_company_if_two_come_meanwhile(items: int, waits: bool) ->
 
 
 def test_a_busy_key_waits_as_long_as_was_promised() -> None:
-    """Batches grow with the load: the window is what the promise leaves beside the fold."""
+    """Batches grow with the load: the window is the promise minus the fold."""
     busy = after(*[BatchStats(items=100, open_s=0.5, fold_s=0.1)] * 10)
     assert busy.period_s == pytest.approx(1.0 - 2 * 0.1 - 0.05, abs=0.01)
     assert "200 items a second" in busy.why_period
@@ -65,7 +65,7 @@ def test_a_slow_fold_leaves_no_time_to_wait() -> None:
 
 
 def test_full_batches_that_fold_quickly_grow() -> None:
-    """Up to what was declared, and no further."""
+    """Up to the declared size, and no further."""
     tuning = first(LIMITS)
     sizes = []
     for _ in range(6):
@@ -93,7 +93,7 @@ def test_a_very_hot_key_is_spread_and_comes_back() -> None:
 
 @pytest.mark.parametrize(("rate", "shards"), [(500, 1), (5_000, 3), (9_000, 5), (15_000, 8)])
 def test_shards_settle_where_the_rate_wants_them(rate: int, shards: int) -> None:
-    """Each joiner sees one shard: what it sees is so many times as much."""
+    """Each joiner sees one shard, so its rate is multiplied by the shards."""
     limits = replace(LIMITS, shards=8)
     tuning, settled = first(limits), list[int]()
     for _ in range(100):
@@ -107,7 +107,7 @@ def test_shards_settle_where_the_rate_wants_them(rate: int, shards: int) -> None
 
 
 def test_a_clock_that_is_ahead_says_nothing_of_the_rate() -> None:
-    """What was opened in the future was open for nobody knows how long."""
+    """The duration of a batch from the future is unknown."""
     policy = after(*[BatchStats(items=100, open_s=0.5, fold_s=0.1)] * 10)
     adapted = next_policy(policy, BatchStats(items=300, open_s=None, fold_s=0.1), LIMITS)
 
@@ -133,7 +133,7 @@ finite = st.floats(min_value=0, max_value=1e6)
 def test_every_decision_is_within_the_declaration(
     seen: BatchStats, period_s: float, size: int, rate: float
 ) -> None:
-    """Whatever was seen, and whatever memcached said before."""
+    """For any measurement and any value in memcached."""
     policy = BatchPolicy(
         min(period_s, LIMITS.period_s), min(size, LIMITS.max_batch_size), 1, items_per_s=rate
     )
@@ -169,7 +169,7 @@ def test_a_queue_adapts_by_what_its_joiners_see(services: Services) -> None:
     "cached", [b"", b"{}", b"[]", b'{"period_s":1e9,"max_batch_size":-3,"shards":99}', *NO_TIME]
 )
 def test_what_memcached_makes_up_is_bounded(services: Services, cached: bytes) -> None:
-    """D2: nonsense is the beginning again; numbers are cut to what was declared."""
+    """D2: nonsense resets the policy; numbers are cut to the declared limits."""
     world = World(services, fork_joins=[TUNED])
     world.clients.cache.set("fork-join:policy:tallies-next_policy:t", cached, 60)
 

@@ -1,4 +1,4 @@
-"""Epochs: which batch is open, whatever memcached says or forgets."""
+"""Epochs: the open batch, even if memcached lies or forgets."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Hooked(NoCache):
 
 
 def test_a_writer_that_is_refused_holds_no_joiner_up(world: World) -> None:
-    """It steps back out of a batch that closes: the joiner waits for nobody."""
+    """It leaves a closing batch at once, so the joiner does not wait."""
     clients, slot = world.clients, Slot(TALLIES.name, "t")
     entry = TALLIES._joiners.epochs(clients).enter(clients, slot, 1)
     TALLIES._joiners.epochs(clients).leave(clients, entry)
@@ -81,7 +81,7 @@ def test_a_writer_that_is_refused_holds_no_joiner_up(world: World) -> None:
 
 
 def test_one_writer_is_told_that_a_batch_is_full(world: World) -> None:
-    """The one whose items fill it, and nobody who comes behind."""
+    """Only the writer whose items fill it."""
     clients, slot = world.clients, Slot(TALLIES.name, "t")
     epochs = TALLIES._joiners.epochs(clients)
 
@@ -114,7 +114,7 @@ def test_each_writer_that_was_missed_has_a_joiner_of_its_own(world: World) -> No
 
 
 def test_a_writer_whose_lock_was_forgotten_takes_itself_for_missed(world: World) -> None:
-    """Nothing says that its joiner went ahead: another one folds what it left, without a sweep."""
+    """Its joiner may have missed it, so another one folds its items, without a sweep."""
     joiners = TALLIES._joiners
     admission = joiners.enter(world.clients, "t", 1)
     joiners.start(world.clients, [admission])
@@ -154,7 +154,7 @@ def test_a_batch_is_closed_once_however_many_joiners_it_has(world: World) -> Non
 
 
 def test_an_epoch_of_one_process_takes_no_item_once_its_joiner_is_due(world: World) -> None:
-    """D2: without memcached it cannot be told that it was joined."""
+    """D2: without memcached it cannot learn that it was joined."""
     object.__setattr__(world.clients, "cache", NoCache())
     epochs, slot = TALLIES._joiners.epochs(world.clients), Slot(TALLIES.name, "t")
     entries = []
@@ -169,7 +169,7 @@ def test_an_epoch_of_one_process_takes_no_item_once_its_joiner_is_due(world: Wor
 
 
 def test_one_who_looks_on_sees_what_is_announced_and_who_is_inside(world: World) -> None:
-    """Of the batch that is open; of one that is closed, nothing."""
+    """They see an open batch, and nothing of a closed one."""
     clients, slot = world.clients, Slot(TALLIES.name, "t")
     epochs = TALLIES._joiners.epochs(clients)
     entries = [epochs.enter(clients, slot, items) for items in (3, 2)]
@@ -222,7 +222,7 @@ def test_of_two_who_open_a_batch_at_once_one_joins_the_other(world: World) -> No
 
 
 def test_a_batch_of_another_key_is_not_taken_for_ones_own(world: World) -> None:
-    """memcached holds an epoch that is open, and of somebody else."""
+    """memcached holds an open epoch of another key."""
     put(world, "other", "a")
     with world.context():
         (other,) = packs()
@@ -289,7 +289,7 @@ def test_without_memcached_each_process_makes_its_own_batches(world: World) -> N
 
 
 class Liar(NoCache):
-    """A memcached that says yes to everything and knows what nobody told it."""
+    """A memcached that confirms every write and returns invented values."""
 
     def __init__(self, cached: bytes) -> None:
         self.told = cached

@@ -149,7 +149,7 @@ def test_a_joiner_that_cannot_list_its_batch_comes_again(
 
 
 def test_no_join_gets_more_than_the_largest_batch(world: World) -> None:
-    """One commit of 50 items, 20 at a time: each is told its place, and each is folded once."""
+    """One commit of 50 items, 20 at a time: each gets its place, and each is folded once."""
     labels = [f"i{i}" for i in range(50)]
     with world.clients.context():
         asked = [TALLIES._codec.insertion("t", Mark(label), keep_result=True) for label in labels]
@@ -191,7 +191,7 @@ def test_a_packs_key_tells_its_size_in_kib(world: World) -> None:
     ids=["packs", "items", "kilobytes", "one that is larger"],
 )
 def test_what_one_fold_takes_is_bounded(packs: list[tuple[int, int]], sizes: list[int]) -> None:
-    """D1: in packs, items and kilobytes; whoever is too large alone is folded alone."""
+    """D1: in packs, items and kilobytes; a pack that is too large is folded alone."""
     ids = [PackId("q", "e", items, kilobytes, "id") for items, kilobytes in packs]
 
     parts = list(fork_join_fold._parts(ids, 20))

@@ -53,7 +53,7 @@ LATER = datetime.timedelta(minutes=5)
 
 
 class Heap(ndb.Model):
-    """What was folded: each item and each epoch as often as it was; the order is left out."""
+    """The folded items and epochs with their counts, without their order."""
 
     labels = ndb.JsonProperty(default=[])
     epochs = ndb.JsonProperty(default=[])
@@ -128,14 +128,14 @@ def check(search: Search, end: End, queue: ForkJoin[Mark]) -> None:
 
 
 def check_answers(search: Search, end: End) -> None:
-    """D6: whoever is refused, or died, is so for a reason."""
+    """D6: each refusal or death has a reason."""
     ends = {call.what for call in end.answers.values()}
     may_be = {CRASH: {"died"}, UNHEARD: {"raised"}, REPLY_LOST: {"raised"}}
     assert ends <= {"returned"} | may_be.get(search.fault, set())
 
 
 def check_folded(end: End) -> None:
-    """D4: nothing is folded twice, ever; and what is folded is gone."""
+    """D4: no item is folded twice, and folded items are gone."""
     counts = folded(end)
     waiting = Counter(label for _, labels in packs(end) for label in labels)
     assert not counts or max((counts + waiting).values()) == 1, (counts, waiting)
@@ -158,7 +158,7 @@ def rows(end: End, kind: str) -> dict[Any, dict[str, Any]]:
 
 
 def packs(end: End) -> list[tuple[str, list[str]]]:
-    """Return what is not folded: its key, and its labels."""
+    """Return the unfolded packs: their keys and labels."""
     packs_left = rows(end, "WorkPack").items()
     return [
         (key.id(), [item["label"] for item in json.loads(row["items"])]) for key, row in packs_left
@@ -240,7 +240,7 @@ def test_the_fold_mutex_is_given_back(fault: str) -> None:
 @pytest.mark.parametrize("fault", [NONE, CRASH, *([FLUSH] if IS_EXHAUSTIVE else [])])
 @pytest.mark.usefixtures("no_mutex")
 def test_writers_whose_clocks_differ_lose_nothing(fault: str) -> None:
-    """D1, D2, D3, D4, D5: to one of them, what the other one has opened looks forgotten."""
+    """D1, D2, D3, D4, D5: one of them takes the other's epoch for forgotten."""
     writers = [inserting(WAITING, "a"), inserting(WAITING, "b", at=NOON + LATE)]
 
     walk(searched(WAITING, fault, writers=writers), WAITING, at_least=3_000)
@@ -329,12 +329,11 @@ def talk_fates(end: End) -> set[str]:
     ],
 )
 def test_the_talks_code_loses_and_doubles(fault: str, fates: set[str]) -> None:
-    """The same search finds what the talk's code does with one fault; with none it is right.
+    """One fault makes the talk's code lose and double items; without a fault it is exact.
 
-    Lost: a joiner that comes again closes the lock twice, and so waits for nobody; without
-    memcached, or after a time-out, it does not wait either, and the task that the writer then
-    creates has been. Doubled: a second delivery finds what the first one has added and not yet
-    deleted.
+    Lost: a redelivered joiner closes the lock twice, and so does not wait for writers. Without
+    memcached, or after a time-out, it does not wait either, and the writer's task has run by then.
+    Doubled: a second delivery finds items that the first one has added and not yet deleted.
     """
     assert talk_ends(fault) == fates
 
@@ -364,7 +363,7 @@ def folded_as_in_the_talk(clients: Any, queue: Any, part: Sequence[PackId], fold
 def test_the_search_finds_a_fold_that_deletes_afterwards(
     monkeypatch: pytest.MonkeyPatch, fault: str
 ) -> None:
-    """D4 fails if what is folded is neither read nor deleted by the transaction that folds it."""
+    """D4 fails if a fold does not read and delete its items in its transaction."""
     monkeypatch.setattr(fork_join_fold, "_fold", folded_as_in_the_talk)
 
     with pytest.raises(AssertionError, match="Counter"):
@@ -386,7 +385,7 @@ def test_the_search_finds_stragglers_without_a_task(
 @pytest.mark.parametrize("fault", sorted(NEEDS_SWEEP))
 @pytest.mark.usefixtures("no_mutex")
 def test_the_search_finds_what_is_stranded_without_a_sweep(fault: str) -> None:
-    """D3 fails after a death or a failed call if nobody sweeps."""
+    """D3 fails after a death or a failed call without a sweep."""
     with (
         mock.patch.object(WAITING, "sweep", return_value=None),
         pytest.raises(AssertionError, match="accepted"),
@@ -396,7 +395,7 @@ def test_the_search_finds_what_is_stranded_without_a_sweep(fault: str) -> None:
 
 @pytest.mark.usefixtures("no_mutex")
 def test_what_is_left_out_leads_nowhere_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Local states with the same future are one to the search; told apart, they end alike.
+    """Local states with the same future are one to the search; they end alike.
 
     With a crash, since then tasks are retried. `make soak` takes two writers of ours, too.
     """
@@ -419,5 +418,5 @@ def test_what_is_left_out_leads_nowhere_else(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def outcome(end: End) -> Any:
-    """Return what is in Datastore, and how the writers ended."""
+    """Return the content of Datastore, and the ends of the writers."""
     return end.rows.state(), frozenset((name, call.what) for name, call in end.answers.items())

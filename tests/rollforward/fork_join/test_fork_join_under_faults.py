@@ -121,9 +121,9 @@ def test_each_item_is_folded_once_with_a_fault_at_any_call(
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("first", [REPLY_LOST, ERROR, CRASH_AFTER])
 def test_each_item_is_folded_once_with_two_faults_at_once(services: Services, first: str) -> None:
-    """D1, D2, D3: the second one at any later call, of any kind; beside an item that fails.
+    """D1, D2, D3: the second fault at any later call, of any kind, with an item that fails.
 
-    What the emulators do otherwise shows with one fault; `make soak` plays pairs on both.
+    One fault shows how the emulators differ; `make soak` plays pairs on both.
     """
     if services.datastore_kind == "firestore" and not IS_EXHAUSTIVE:
         pytest.skip("pairs of faults on one emulator; on both in `make soak`")
@@ -197,7 +197,7 @@ class UnguardedScenario(InsertScenario):
 
 
 class ReplayScenario:
-    """An item is parked, its join is mended, and somebody replays it, more than once if refused."""
+    """An item is parked, its join is mended, and it is replayed, again if refused."""
 
     def __init__(self, services: Services) -> None:
         self.queue = fork_join("picky", queue="fork-join", period_s=1.0)(self.join)
@@ -269,7 +269,7 @@ def test_without_an_idempotency_key_an_item_counts_at_most_once(
 
 
 def test_a_lost_reply_is_found_out(services: Services) -> None:
-    """D6: the pack itself tells that it was committed; nobody has to try again."""
+    """D6: the pack proves that it was committed; no caller has to retry."""
     world = tally_world(services)
     plan = world.plan
     with world.clients.context():

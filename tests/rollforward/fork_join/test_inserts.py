@@ -61,7 +61,7 @@ def test_each_of_many_is_told_whether_it_is_bad(world: World) -> None:
 
 
 def test_what_cannot_be_inserted_is_refused(world: World) -> None:
-    """Bad input is told, and changes nothing."""
+    """Bad input raises, and changes nothing."""
     with pytest.raises(BadItemError, match="bytes"):
         put(world, "", "a")
     with pytest.raises(BadItemError, match="bytes"):
@@ -84,7 +84,7 @@ def test_what_cannot_be_inserted_is_refused(world: World) -> None:
 def test_an_insert_that_datastore_does_not_take_says_so(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """D6: nothing counts later unless the caller comes again with the same id."""
+    """D6: nothing counts later unless the caller retries with the same key."""
 
     def away(*args: Any) -> None:
         raise rpc_errors.ServiceUnavailable("made by a test")
@@ -170,7 +170,7 @@ def test_a_commit_that_is_sent_twice_finds_itself(
 def test_a_commit_that_lands_late_is_folded_without_a_sweep(
     world: World, monkeypatch: pytest.MonkeyPatch, idempotency_key: str | None
 ) -> None:
-    """D3: its writer was told that nobody knows, its joiner has been; it is folded in seconds."""
+    """D3: its writer got OutcomeUnknownError, its joiner has run; it is folded in seconds."""
     sound = fork_join_insert.insert_all
     late: list[Any] = []
 

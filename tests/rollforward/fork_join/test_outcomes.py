@@ -1,4 +1,4 @@
-"""What a caller learns of an item: its result, that it waits, that it was parked."""
+"""The status of an item for its caller: its result, pending, or parked."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_who_asked_gets_the_joins_result(world: World) -> None:
 def test_who_asked_gets_a_result_of_its_own_between_others_that_did_not(
     world: World, queue: ForkJoin[Mark]
 ) -> None:
-    """In whatever order the packs of a batch are folded."""
+    """For any order in which the packs of a batch are folded."""
     asked = {}
     for i in range(6):
         put(world, "t", f"other {i}", queue=queue)
@@ -57,7 +57,7 @@ def test_who_asked_gets_a_result_of_its_own_between_others_that_did_not(
 
 
 def test_waiting_for_a_result_ends(world: World) -> None:
-    """Nobody waits longer than they said, nor for what is known."""
+    """A caller waits no longer than its timeout, and not for a known result."""
     (accepted,) = put(world, "t", "a", keep_result=True)
     before_s = world.clock.time_s
     with world.context():
@@ -117,7 +117,7 @@ def test_the_depth_of_a_key_is_what_waits_and_what_is_parked(world: World) -> No
 
 
 def tagged(world: World) -> list[tuple[str, str]]:
-    """Return what is found under the tag: items, and when their batch was opened."""
+    """Return the packs of the tag: items, and the opening time of their batch."""
     with world.context():
         tagged = [(pack.items, pack.key.id()) for pack in packs_tagged("tag").fetch()]
         assert [key.id() for key in packs_tagged_under("ta").fetch(keys_only=True)] == [
@@ -129,7 +129,7 @@ def tagged(world: World) -> list[tuple[str, str]]:
 def test_what_is_parked_is_found_under_its_tag_until_it_is_folded(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """D7: whoever asks what waits sees it all the while: waiting, parked, waiting again."""
+    """D7: a reader of the tag sees it throughout: pending, parked, pending again."""
 
     def body() -> str:
         return TALLIES.insert_in_transaction(world.clients, "t", Mark("bad"), tag="tag")
@@ -154,7 +154,7 @@ def test_what_is_parked_is_found_under_its_tag_until_it_is_folded(
 
 
 def test_an_item_of_a_pack_that_was_split_keeps_its_tag(world: World) -> None:
-    """D7: or a reader would take what is parked for folded."""
+    """D7: otherwise a reader would take parked items for folded."""
 
     def body() -> str:
         marks = [Mark("a"), Mark("bad"), Mark("b")]
@@ -170,7 +170,7 @@ def test_an_item_of_a_pack_that_was_split_keeps_its_tag(world: World) -> None:
 
 
 def test_what_is_left_of_a_pack_is_found_when_it_was_split(world: World) -> None:
-    """D7: by the key that its writer was told: whole, in parts, parked."""
+    """D7: by the key that its writer got: whole, in parts, parked."""
 
     def body() -> str:
         marks = [Mark("a"), Mark("bad"), Mark("b"), Mark("bad too")]

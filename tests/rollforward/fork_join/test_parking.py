@@ -39,7 +39,7 @@ from tests.rollforward.fork_join.tally_queue import (
 def test_a_poison_item_is_parked_and_the_rest_goes_through(
     world: World, queue: ForkJoin[Mark]
 ) -> None:
-    """One item that the function cannot take stops nobody: found by halving, then parked."""
+    """A poison item stops no other: bisection finds it, and it is parked."""
     put(world, "t", "a", "b", "bad", "c", queue=queue)
     with world.clients.context():
         queue.insert_each(world.clients, [("t", Mark(m)) for m in ("d", "bad too", "e")])
@@ -208,7 +208,7 @@ def versions() -> tuple[ForkJoin[Any], ForkJoin[Any]]:
 
 
 def test_an_item_of_the_next_version_waits_for_it(services: Services) -> None:
-    """D3: while two versions serve it holds nobody up, and is not at fault."""
+    """D3: during a deployment it blocks no other item, and is not at fault."""
     this, following = versions()
     world = World(services, fork_joins=[this])
     with world.clients.context():
@@ -231,7 +231,7 @@ def test_an_item_of_the_next_version_waits_for_it(services: Services) -> None:
 
 
 def test_an_item_that_no_version_can_read_is_parked_after_an_hour(services: Services) -> None:
-    """D3: then nobody deploys any more."""
+    """D3: by then a deployment is over."""
     this, following = versions()
     world = World(services, fork_joins=[this])
     with world.clients.context():
@@ -258,7 +258,7 @@ if IS_EXHAUSTIVE:
 def test_many_poison_items_are_parked_and_hold_nothing_up(
     world: World, monkeypatch: pytest.MonkeyPatch, limit: int, bad: int, good: int
 ) -> None:
-    """D3: more of them than one joiner looks at; the others go through, wherever they stand."""
+    """D3: there are more than one joiner tries; the others are folded in any order."""
     monkeypatch.setattr(fork_join_fold, "MAX_FAILED_ITEMS", limit)
     labels = [f"bad {i}" for i in range(bad)] + [f"good {i}" for i in range(good)]
     with world.clients.context():

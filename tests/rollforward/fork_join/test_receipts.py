@@ -53,7 +53,7 @@ def test_an_idempotency_key_belongs_to_one_item_of_one_key(world: World) -> None
 def test_one_idempotency_key_for_two_items_of_one_commit_is_an_error_for_the_second(
     world: World,
 ) -> None:
-    """The same item once more is a duplicate; in whatever order they stand."""
+    """The same item again is a duplicate, in any order."""
     marks = [("t", Mark(label)) for label in "abca"]
     with world.clients.context():
         answers = TALLIES.insert_each(
@@ -102,7 +102,7 @@ class Labelled:
 
 
 def test_a_request_is_the_same_after_a_field_was_added(services: Services) -> None:
-    """D1: a client tries again across a deployment; what it has sent is what it sent before."""
+    """D1: a client retries the same request across a deployment."""
     options: dict[str, Any] = {"queue": "fork-join", "period_s": 1.0}
     old_queue = ForkJoin("labels", Short, tally, **options)
     new_queue = ForkJoin("labels", Labelled, tally, **options)
@@ -252,7 +252,7 @@ def test_receipts_are_forgotten_as_fast_as_they_are_made(
 
 
 def test_what_forgets_does_not_pile_up(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A sweep starts chains of so many tasks, and the next sweep goes on."""
+    """A sweep starts chains of limited length, and the next sweep continues."""
     monkeypatch.setattr(EXPIRY, "page_size", 1)
     monkeypatch.setattr(tasks_expiry, "PAGES_PER_TASK", 1)
     monkeypatch.setattr(EXPIRY, "max_tasks", 2)

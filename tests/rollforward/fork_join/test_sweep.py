@@ -52,7 +52,7 @@ def test_many_stranded_batches_are_woken_by_walks(world: World, monkeypatch: Any
 def test_walks_wake_all_of_a_partition_at_the_age_that_was_asked_for(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """D3: by one sweep, though each look finds one pack, and two stand in one partition."""
+    """D3: by one sweep, although each page has one pack, and a partition has two."""
     monkeypatch.setattr("rollforward.fork_join.sweep.MAX_HERE", 1)
     for i in range(20):
         put(world, f"t{i}", "a")
@@ -151,7 +151,7 @@ def test_one_that_was_just_stranded_is_woken_by_who_cannot_wait(world: World) ->
 
 @pytest.mark.parametrize("bad", ["no pack", "0.no.epoch|1|0|x", "|1|0|x", "0|x|0|x"])
 def test_what_is_no_pack_stops_no_sweep(world: World, bad: str) -> None:
-    """D3: whoever stands behind it is woken."""
+    """D3: the packs behind it are woken."""
     put(world, "t", "a")
     world.engine.reset()
     with world.context():
@@ -167,7 +167,7 @@ def test_what_is_no_pack_stops_no_sweep(world: World, bad: str) -> None:
 def test_a_queue_that_cannot_be_swept_stops_no_other(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """D3: and what fails is told all the same."""
+    """D3: its error is still raised."""
 
     def broken(*args: Any, **options: Any) -> None:
         raise RuntimeError("made by a test")
@@ -188,7 +188,7 @@ def test_a_queue_that_cannot_be_swept_stops_no_other(
 
 
 def test_a_sweep_reads_no_packs(world: World) -> None:
-    """Whose batch it is stands in the pack, of up to a MiB: its joiner reads that."""
+    """The key of a batch is in its packs, of up to a MiB: its joiner reads them."""
     put(world, "t", "a")
     put(world, "u", "b")
     world.engine.reset()

@@ -94,7 +94,7 @@ def test_two_equal_items_of_one_transaction_are_two(world: World) -> None:
 
 
 def test_a_body_that_runs_again_inserts_once(world: World) -> None:
-    """D1: every try writes the same packs, whatever became of the one before."""
+    """D1: every attempt writes the same packs, however the last one ended."""
     tries: list[int] = []
 
     def body() -> None:

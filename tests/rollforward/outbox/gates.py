@@ -49,5 +49,5 @@ class ManualTimer:
 
 
 def finish(clients: Clients) -> None:
-    """Wait until the thread has done what it was given."""
+    """Wait until the thread has finished its work."""
     clients.relay._thread.submit(lambda: None).result(20)  # type: ignore[attr-defined]

@@ -18,7 +18,7 @@ from tests.infra.world import World
 
 
 class Order(ndb.Model):
-    """What the transaction writes besides its tasks."""
+    """An entity that the transaction writes besides its tasks."""
 
 
 class Ran(ndb.Model):
@@ -29,7 +29,7 @@ class Ran(ndb.Model):
 
 @dataclass(frozen=True)
 class Step:
-    """What to do for an order."""
+    """A step of an order."""
 
     order: str
     what: str
@@ -37,7 +37,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Settle:
-    """What to do for an order while its row waits."""
+    """A step of an order that acks its row."""
 
     order: str
     row: str

@@ -40,7 +40,7 @@ def enqueue(clients: Clients, *steps: str, order: str = "o") -> None:
 
 
 def strand(world: World, count: int, **changes: Any) -> None:
-    """Store rows that nobody relays, as many processes would leave them."""
+    """Store abandoned rows, as many processes would leave them."""
     with world.context():
         at = naive_utc(world.clock.now())
         Order(id="o").put()
@@ -72,7 +72,7 @@ def steps_sent(world: World) -> list[str]:
 
 
 def away(world: World) -> CloudTaskQueue:
-    """Return Cloud Tasks at an address where nobody listens."""
+    """Return Cloud Tasks at an address without a server."""
     client = open_cloud_tasks(emulator="127.0.0.1:9")
     return CloudTaskQueue(client, PROJECT, LOCATION, world.settings.target)
 
@@ -110,7 +110,7 @@ def dead_tasks_of(world: World) -> list[Any]:
 
 
 def spend(world: World) -> Any:
-    """Sweep; return what it cost."""
+    """Sweep; return the cost."""
     with world.context():
         cost_before = world.clients.meter.cost()
         sweep(world.clients)

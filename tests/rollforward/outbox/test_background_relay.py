@@ -28,7 +28,7 @@ pytestmark = pytest.mark.fast
 def test_the_answer_does_not_wait_for_cloud_tasks(
     world: World, gate: Gate, behind: Clients
 ) -> None:
-    """The transaction returns while the call that creates its task is still under way."""
+    """The transaction returns before the call that creates its task."""
     clients = behind
 
     with world.context():
@@ -43,7 +43,7 @@ def test_the_answer_does_not_wait_for_cloud_tasks(
 
 
 def test_what_comes_together_goes_out_together(world: World, gate: Gate, behind: Clients) -> None:
-    """Tasks of five transactions that came while a call was under way go out by one call."""
+    """The tasks of five transactions that came during one call are created by the next."""
     clients = behind
 
     with world.context():
@@ -61,7 +61,7 @@ def test_what_comes_together_goes_out_together(world: World, gate: Gate, behind:
 def test_what_comes_just_behind_a_call_goes_out_together(
     world: World, gate: Gate, behind: Clients
 ) -> None:
-    """A lone row waits for nobody; behind its call the relay gathers what comes for a moment."""
+    """A lone row does not wait; after its call the relay gathers rows for a moment."""
     pauses: list[float] = []
     paused, go_on = threading.Event(), threading.Event()
 
@@ -89,7 +89,7 @@ def test_what_comes_just_behind_a_call_goes_out_together(
 def test_the_relay_survives_an_error(
     world: World, gate: Gate, behind: Clients, timer: ManualTimer
 ) -> None:
-    """What one call could not create goes out a second later, and the next call is made at once."""
+    """Rows of a failed call are retried a second later, and the next call is made at once."""
     gate.errors = [RuntimeError("a bug")]
     gate.is_open.set()
 
@@ -214,7 +214,7 @@ def test_what_is_refused_is_not_asked_for_again_at_once(
 def test_a_process_finds_out_what_it_does_not_know(
     world: World, gate: Gate, behind: Clients, timer: ManualTimer, code: grpc.StatusCode
 ) -> None:
-    """B1, B5: committed although the caller was told an error: the process relays by itself."""
+    """B1, B5: the caller got an error, but the commit exists: the process relays its rows."""
     gate.is_open.set()
 
     with world.context():
@@ -314,7 +314,7 @@ def place_and_raise(clients: Clients, error: Exception) -> None:
 
 
 def test_a_timer_acts_on_another_thread_and_holds_no_process_up() -> None:
-    """What is to be tried again is tried, unless the process ends before."""
+    """A retry is made, unless the process ends before."""
     threads: list[tuple[bool, bool]] = []
     done = threading.Event()
 

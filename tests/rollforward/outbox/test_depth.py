@@ -1,4 +1,4 @@
-"""How much waits in the outbox, and for how long."""
+"""Depth of the outbox, and the age of its rows."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_unacked_rows_have_an_age_of_their_own(world: World) -> None:
 def test_the_depth_of_very_many_is_not_counted_to_the_end(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who asks every few seconds must not read a backlog as a whole."""
+    """A frequent reader must not read a whole backlog."""
     monkeypatch.setattr(DEPTH, "MAX_COUNTED", 5)
     strand(world, 7)
 

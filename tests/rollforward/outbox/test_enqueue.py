@@ -1,4 +1,4 @@
-"""What a transaction enqueues, and what a body that runs again does."""
+"""Tasks that a transaction enqueues, also if its body runs again."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ pytestmark = pytest.mark.fast
 
 
 def test_what_a_transaction_enqueues_is_delivered_and_its_rows_go(world: World) -> None:
-    """B1, B3: each task runs once, after what was committed with it."""
+    """B1, B3: each task runs once, after the commit of its data."""
     with world.context():
         transact(lambda: place(world.clients, "o"))
     world.settle()
@@ -88,7 +88,7 @@ def test_a_task_of_the_outbox_is_the_task_that_enqueue_creates(world: World) -> 
 
 @one_emulator
 def test_a_name_that_exists_is_an_answer(world: World) -> None:
-    """B4: somebody enqueued it before: there is one task, and no row is left."""
+    """B4: it was enqueued before: there is one task, and no row remains."""
     with world.context():
         step.enqueue(world.clients, Step("o", "first"), name=("x",))
         transact(lambda: outbox.enqueue(world.clients, step, Step("o", "second"), name=("x",)))
@@ -192,14 +192,14 @@ def test_a_body_that_runs_again_writes_the_same_rows(watched_world: World) -> No
 
 
 def current_rows() -> list[OutboxTask]:
-    """Return the rows of the transaction under way."""
+    """Return the rows of the current transaction."""
     outgoing: Any = current_transaction().hooks["outbox"]
     rows: list[OutboxTask] = outgoing.rows
     return rows
 
 
 def test_rows_in_doubt_are_relayed_at_once(watched_world: World) -> None:
-    """B1: the second run finds its proof and enqueues nothing; nobody waits for the sweep."""
+    """B1: the second run finds its proof and enqueues nothing; no row waits for the sweep."""
     break_call(watched_world, "Commit", REPLY_LOST)
 
     def body() -> None:
@@ -249,7 +249,7 @@ ASKED = {
 def test_a_second_run_that_asks_for_another_task_overwrites_no_row(
     watched_world: World, differs_in: str
 ) -> None:
-    """B1: a row's key holds all that is asked for: name, queue and path, beside the arguments."""
+    """B1: a row's key contains name, queue and path as well as the arguments."""
     break_call(watched_world, "Commit", REPLY_LOST)
     asked = iter(ASKED[differs_in])
 
@@ -267,7 +267,7 @@ def test_a_second_run_that_asks_for_another_task_overwrites_no_row(
 
 @one_emulator
 def test_a_second_run_that_asks_under_another_tag_overwrites_no_row(watched_world: World) -> None:
-    """B1: whoever waits for the first tag finds its row still."""
+    """B1: a reader of the first tag still finds its row."""
     break_call(watched_world, "Commit", REPLY_LOST)
     tags = iter(["one", "two"])
 
@@ -286,7 +286,7 @@ def test_a_second_run_that_asks_under_another_tag_overwrites_no_row(watched_worl
 def test_a_second_run_takes_nothing_from_the_first(watched_world: World, is_unacked: bool) -> None:
     """B1: both tries are committed, each with a task of its own: both are delivered.
 
-    The first answer is lost, somebody else writes, and the second run sees another world.
+    The first reply is lost, another writer commits, and the second run reads other data.
     """
     break_call(watched_world, "Commit", REPLY_LOST)
     orders = iter(["one", "two"])

@@ -91,7 +91,7 @@ class WaitedFor(BackgroundRelay):
 
 
 class Inline:
-    """Runs what it is given on another thread, to its end."""
+    """An executor that runs each call on another thread, to its end."""
 
     def submit(self, work: Callable[..., None], *args: Any) -> None:
         in_threads(lambda: work(*args))
@@ -100,7 +100,7 @@ class Inline:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("kind", [ERROR, REPLY_LOST])
 def test_a_process_that_lives_on_needs_no_sweep(scenario: OrderScenario, kind: str) -> None:
-    """B5: whatever call fails or is not heard of, the relay finds out and makes up for it."""
+    """B5: after any failed or unanswered call the relay recovers."""
     scenario.world.clients = replace(scenario.world.clients, relay=WaitedFor())
 
     assert Explorer(scenario.world, scenario, most_sweeps={}).explore([kind])

@@ -99,7 +99,7 @@ def test_a_row_that_was_dead_lettered_can_be_replayed(world: World, missing_queu
 def test_an_unacked_row_stays_when_its_task_is_dead_lettered(
     world: World, missing_queue: str
 ) -> None:
-    """B7: what it stands for is not done, so it is not taken for done; a replay does it."""
+    """B7: its work is not done, so the row stays; a replay does the work."""
     task = replace(settle, queue=missing_queue)
     with world.context():
         transact(
@@ -195,7 +195,7 @@ def test_a_row_with_an_odd_key_stops_no_other_and_is_delivered(
 
 
 def test_a_row_with_an_odd_key_is_shown_while_it_waits(world: World) -> None:
-    """Who watches the app sees it, and gets no error page."""
+    """The console shows it, without an error page."""
     put_odd(world, "made by hand")
 
     answer = world.app.test_client().get("/metrics", headers=world.cron_headers())
@@ -229,7 +229,7 @@ def test_a_row_that_lacks_a_value_stops_no_other(
 def test_a_delayed_row_of_a_missing_queue_is_dead_lettered_as_any_other(
     world: World, missing_queue: str
 ) -> None:
-    """B7: whoever enqueued it for next week learns today that its queue is missing."""
+    """B7: its sender learns today that the queue of a task for next week is missing."""
     with world.context():
         bad = replace(step, queue=missing_queue)
         transact(lambda: outbox.enqueue(world.clients, bad, Step("o", "x"), delay_s=7 * 86_400))

@@ -53,7 +53,7 @@ def test_a_relay_that_fails_is_none_of_the_callers_business(
 
 
 def test_a_commit_stands_while_cloud_tasks_is_away(world: World) -> None:
-    """B1, B4: nobody answers at all: the rows wait, and the sweep delivers them."""
+    """B1, B4: without an answer the rows wait, and the sweep delivers them."""
     runs: list[int] = []
     clients = replace(world.clients, tasks=away(world))
 
@@ -94,7 +94,7 @@ def test_a_row_goes_only_when_its_task_is_known_to_exist(world: World) -> None:
 
 
 def test_a_script_finds_out_at_once(watched_world: World) -> None:
-    """B1: without a thread behind it the look is made before the caller goes on."""
+    """B1: without a thread the check is made before the call returns."""
     give_up(watched_world, watched_world.clients, REPLY_LOST)
 
     assert steps_sent(watched_world) == ["pack"]

@@ -1,4 +1,4 @@
-"""The sweep: what it relays itself, what it hands over, and what it leaves alone."""
+"""The sweep: rows that it relays, hands over, and skips."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_a_partition_with_more_than_a_task_drains_is_walked_in_several(
 
 
 def test_the_oldest_rows_come_first(world: World) -> None:
-    """B5: whatever its partition, a row waits for no younger one."""
+    """B5: in any partition, a row does not wait for a younger one."""
     with world.context():
         Order(id="o").put()
         for partition, count in (("f", 60), ("0", 100)):
@@ -203,7 +203,7 @@ def strand_in(world: World, partition: str) -> None:
 
 
 def test_a_lease_of_a_clock_far_ahead_is_taken_over(world: World) -> None:
-    """A process whose clock is a day ahead keeps nobody from a partition."""
+    """A process whose clock is a day ahead does not block a partition."""
     strand_in(world, "a")
     world.clock.sleep(60)
 
@@ -333,7 +333,7 @@ def deliver_all(world: World, queue: str) -> None:
 
 
 def test_walks_that_cannot_be_asked_for_are_asked_for_by_the_next_sweep(world: World) -> None:
-    """B5: Cloud Tasks refuses the walks once; nobody waits for them any longer than a minute."""
+    """B5: if Cloud Tasks refuses the walks once, the next sweep enqueues them a minute later."""
     strand(world, 300)
     world.clock.sleep(60)
 
@@ -360,7 +360,7 @@ def test_rows_that_are_young_get_no_walk(world: World) -> None:
 
 
 def test_young_rows_behind_old_ones_get_no_walk(world: World) -> None:
-    """The sweep relays the old ones itself; what stands behind a young one is young, too."""
+    """The sweep relays the old rows itself; rows behind a young one are young, too."""
     with world.context():
         Order(id="o").put()
         for count in (40, 80):
@@ -376,7 +376,7 @@ def test_young_rows_behind_old_ones_get_no_walk(world: World) -> None:
 
 
 def test_a_sweep_at_the_start_takes_what_a_moment_ago_was_young(world: World) -> None:
-    """B5: a worker that starts looks for what its predecessor left, whatever its age."""
+    """B5: a starting worker takes rows of its predecessor at any age."""
     strand(world, 300)
     world.clock.sleep(1)
 

@@ -44,7 +44,7 @@ SWEEP = "/cron/outbox/sweep"
 def test_an_unacked_row_for_a_time_that_cannot_be_meant_is_refused(
     watched_world: World, at: datetime.datetime
 ) -> None:
-    """Beyond 30 days Cloud Tasks takes no task: whoever holds one learns of it at once."""
+    """Cloud Tasks accepts no task beyond 30 days, so the caller gets the error at once."""
     with pytest.raises(BadArgumentsError):
         transact(lambda: enqueue_unacked_until(watched_world.clients, at))
 
@@ -121,7 +121,7 @@ def test_unacked_rows_that_are_handed_over_are_looked_at_as_rarely(
 def test_an_unacked_row_is_created_by_the_first_sweep_after_a_pause(
     world: World, away_s: float
 ) -> None:
-    """B5: no sweep came for minutes, hours or a day: the first one wakes what waits."""
+    """B5: after minutes, hours or a day without a sweep the first one wakes pending rows."""
     with world.context():
         transact(lambda: enqueue_unacked(dying(world)))
     spend(world)
@@ -135,7 +135,7 @@ def test_an_unacked_row_is_created_by_the_first_sweep_after_a_pause(
 
 
 def test_an_unacked_row_is_woken_as_soon_as_cloud_tasks_is_back(world: World) -> None:
-    """B5: sweeps that nobody answered do not count as the wakes that were due in them."""
+    """B5: sweeps without an answer from Cloud Tasks do not count as wakes."""
     clients = replace(dying(world), tasks=away(world))
     with world.context():
         transact(lambda: enqueue_unacked(clients))
@@ -151,7 +151,7 @@ def test_an_unacked_row_is_woken_as_soon_as_cloud_tasks_is_back(world: World) ->
 
 
 def test_an_unacked_row_whose_task_was_purged_is_created_anew(world: World) -> None:
-    """B1: somebody purged the queue: ten minutes after the commit there is a task again."""
+    """B1: after a purge of the queue there is a task again ten minutes after the commit."""
     with world.context():
         transact(lambda: enqueue_unacked(world.clients))
     world.engine.purge_queue(world.engine.place.queue_name("fan-out"))
@@ -176,7 +176,7 @@ def enqueue_unacked_until(clients: Clients, at: datetime.datetime) -> None:
 def test_an_unacked_row_is_woken_once_and_not_before_its_time(
     world: World, is_purged: bool
 ) -> None:
-    """B1: while its task waits for its time there is one of it; lost, it comes again after that."""
+    """B1: a scheduled task exists once; if it was lost, it is created again after its time."""
     at = world.clock.now() + datetime.timedelta(minutes=25)
     with world.context():
         transact(lambda: enqueue_unacked_until(world.clients, at))

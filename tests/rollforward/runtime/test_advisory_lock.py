@@ -74,7 +74,7 @@ def test_whoever_waits_comes_when_the_other_is_done(clients: Any) -> None:
 
 
 def test_a_lock_that_another_has_taken_meanwhile_is_left_to_it(clients: Any) -> None:
-    """Its time was over, and somebody else is at it."""
+    """Its time was over, and another holder has it."""
     with advisory_lock(clients, "row"):
         clients.cache.set("row", b"another's", 60)
 

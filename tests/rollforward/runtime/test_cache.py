@@ -1,4 +1,4 @@
-"""memcached as a hint: whatever it does, nothing raises and nothing of a user's reaches it."""
+"""memcached as a hint: its failures never raise, and no user's text reaches it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_an_add_tells_who_was_first(cache: MemcachedCache) -> None:
     ["", "a b", "k\r\nflush_all\r\n", "\x00", "x" * 5000, "庭", "k\r\nset canary 0 0 1\r\nx\r\n"],
 )
 def test_a_key_of_any_text_is_one_key(cache: MemcachedCache, key: str) -> None:
-    """S25: no text becomes a command; what stood there before still stands, calls still fit."""
+    """S25: no text becomes a command; other values do not change, and replies match their calls."""
     cache.set("canary", b"alive", 60)
 
     assert cache.set(key, b"value", 60)
@@ -99,7 +99,7 @@ def test_a_value_that_is_too_large_is_not_stored(cache: MemcachedCache) -> None:
 
 
 def test_what_somebody_else_planted_is_bytes(cache: MemcachedCache, memcached_address: str) -> None:
-    """S26: nothing is unpickled, whatever flags a value carries."""
+    """S26: no value is unpickled, even if its flags ask for it."""
     host, _, port = memcached_address.rpartition(":")
     cache.set("k", b"x", 60)
     client = pymemcache.Client((host, int(port)), default_noreply=False)

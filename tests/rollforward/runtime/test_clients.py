@@ -38,7 +38,7 @@ class Blob(ndb.Model):
 
 @dataclass
 class LocalNetwork(grpc.GenericRpcHandler):  # type: ignore[misc]
-    """A server that stands for each host, with one answer for each method."""
+    """A server in the place of every host, with one answer for each method."""
 
     answers: dict[str, bytes] = field(default_factory=dict)
     requests: dict[str, bytes] = field(default_factory=dict)

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.fast
 
 
 class Letters:
-    """A buffer of letters, whose store fails as often as it is told."""
+    """A buffer of letters, whose store fails a given number of times."""
 
     def __init__(self, *errors: Exception) -> None:
         self.errors = list(errors)
@@ -76,7 +76,7 @@ def test_a_flush_that_fails_is_made_again() -> None:
 
 
 def test_two_flushes_at_once_store_one_after_the_other() -> None:
-    """What is told to end flushes beside the thread: neither stores what the other is storing."""
+    """A shutdown and the thread flush one after the other, and store nothing twice."""
     both, met = threading.Barrier(2), list[int]()
 
     class Slow(Letters):
@@ -96,7 +96,7 @@ def test_two_flushes_at_once_store_one_after_the_other() -> None:
 
 
 def test_a_process_that_is_told_to_end_flushes_first() -> None:
-    """Without a period's wait, and so does what comes behind it."""
+    """It does not wait for the period, and neither do later items."""
     letters, ours = Letters(), clients()
     flusher = PeriodicFlusher(ours, "letters", letters, 60)
     letters.waiting.append("a")

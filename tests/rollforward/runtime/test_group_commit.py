@@ -15,7 +15,7 @@ TIMEOUT_S = 30
 
 
 class Committer:
-    """Notes its groups; the first one waits until it is let go."""
+    """A commit that records its groups; the first one waits until it is released."""
 
     def __init__(self) -> None:
         self.groups: list[list[int]] = []
@@ -39,7 +39,7 @@ def group_commit(commit: Callable[[Sequence[int]], Any], **options: Any) -> Grou
 
 
 def play(shared: GroupCommit[int, int], committer: Committer, calls: Sequence[int]) -> list[Any]:
-    """Make the first call, and the others while it is under way; return all answers."""
+    """Make the first call, and the others during it; return all answers."""
     answers: dict[int, Any] = {}
 
     def call(number: int) -> None:
@@ -75,7 +75,7 @@ def test_calls_that_come_meanwhile_share_the_next_one() -> None:
 
 
 def test_a_group_is_bounded_in_number_and_size() -> None:
-    """What is too much goes with the next; one that is too large goes alone."""
+    """Surplus calls go with the next group; a call that is too large goes alone."""
     for options in ({"max_calls": 2}, {"max_bytes": 7}):
         committer = Committer()
         answers = play(group_commit(committer, **options), committer, [1, 2, 3, 4, 5])
@@ -110,7 +110,7 @@ def test_a_commit_that_raises_raises_for_its_group_and_the_next_goes_on() -> Non
 
 
 def test_nobody_waits_long_behind_a_commit_that_hangs() -> None:
-    """After the longest wait a call goes ahead, with those behind it."""
+    """After the longest wait a call leads the calls behind it."""
     committer = Committer()
     shared = group_commit(committer, max_wait_s=0.001)
 
@@ -152,7 +152,7 @@ def test_a_leader_waits_for_company_that_keeps_coming() -> None:
 
 
 def test_a_leader_that_was_overtaken_makes_its_own_call() -> None:
-    """Who goes ahead takes no leader along; both are answered, and the next call leads at once."""
+    """A group takes no other leader along; both are answered, and the next call leads at once."""
     committer = Committer()
     committer.let_go.set()
     answers: list[int] = []

@@ -1,4 +1,4 @@
-"""The documented limits of Datastore: what is at a limit goes through, what is above is refused."""
+"""The documented limits of Datastore: calls at a limit succeed, calls above it are refused."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def nested(levels: int) -> Any:
 
 
 def keyed(size: int) -> Any:
-    """Return an entity whose key has so many bytes."""
+    """Return an entity with a key of this size in bytes."""
     book = entity()
     while book.key.ByteSize() < size - 1_400:
         book.key.path.add(kind="Book", name="x" * 1_000)
@@ -103,7 +103,7 @@ def keyed(size: int) -> Any:
 
 
 def sized(size: int) -> Any:
-    """Return an entity of so many bytes, in two properties."""
+    """Return an entity of this size in bytes, in two properties."""
     book = entity()
     for name in ("a", "b"):
         book.properties[name].exclude_from_indexes = True
@@ -138,7 +138,7 @@ def with_transforms(size: int) -> Any:
 
 
 def bulky(size: int) -> Any:
-    """Return a commit of so many bytes, in entities of 200 kB."""
+    """Return a commit of this size in bytes, in entities of 200 kB."""
     request = CommitRequest.pb()(project_id="p")
     number = 0
     while request.ByteSize() < size - 250_000:
@@ -199,7 +199,7 @@ def test_values_that_are_not_indexed_have_no_index_entries() -> None:
 
 
 def test_a_deleted_key_and_a_nested_text_are_checked_too() -> None:
-    """A limit holds wherever a key or a text stands."""
+    """A limit holds for keys and texts in every place."""
     request = CommitRequest.pb()()
     request.mutations.add().delete.path.add(kind="Book", name="x" * 1_501)
     with pytest.raises(TooLargeError, match="key-name"):
@@ -221,7 +221,7 @@ def in_transaction(rpc: str, transaction: bytes) -> Any:
 
 @pytest.mark.parametrize("rpc", ["Lookup", "RunQuery", "Commit"])
 def test_a_transaction_that_rests_for_a_minute_has_expired(rpc: str) -> None:
-    """Another one, and one that is used, go on."""
+    """Other transactions, and one in use, continue."""
     wire = Wire()
     rests, is_used = wire.begin(), wire.begin()
     wire.now_s += 40

@@ -1,4 +1,4 @@
-"""The meter's count against that of the emulators: what dollars are made of."""
+"""The meter's count against the emulators' count, from which dollars are computed."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Coin(ndb.Model):
 
 @dataclass(frozen=True)
 class Flip:
-    """Which coin, and what comes with it."""
+    """A flip of a coin, and its consequences."""
 
     name: str
     text: str = ""
@@ -136,7 +136,7 @@ def test_a_meter_that_forgets_one_kind_of_operation_is_found_out(
 
 
 def test_half_a_percent_is_near_enough_and_two_are_not() -> None:
-    """What happens between two looks at two counts makes no difference."""
+    """Calls between the two readings make no difference."""
     counts = Counter(dict.fromkeys(CHARGED, 1_000))
 
     def cost(reads: int) -> Cost:

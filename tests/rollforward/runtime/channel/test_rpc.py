@@ -1,4 +1,4 @@
-"""What every remote call goes through: which thread waits for it."""
+"""Threads that wait for remote calls."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def note() -> None:
 
 
 def spent(world: World, act: Callable[[], object]) -> dict[str, int]:
-    """Return what something costs, without what it does not."""
+    """Return the cost of an act, without its zero fields."""
     cost_before = world.clients.meter.cost()
     act()
     cost = (world.clients.meter.cost() - cost_before).as_dict()
@@ -146,7 +146,7 @@ def test_what_the_service_says_in_a_transaction_rises_as_it_is(metered: World) -
 
 
 def test_outside_of_a_transaction_ndb_gets_its_futures(metered: World, started: list[str]) -> None:
-    """There it may have several calls under way at once, so gRPC runs a thread for them."""
+    """There it may make several calls at once, so gRPC runs a thread for them."""
     note()
 
     assert metered.plan.calls == ["Lookup", "Commit"]

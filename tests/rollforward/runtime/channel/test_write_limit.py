@@ -92,7 +92,7 @@ def test_a_second_write_waits_and_a_third_loses_its_race() -> None:
 
 
 def test_ten_seconds_take_ten_writes() -> None:
-    """However many come: that is what the limit means."""
+    """The limit holds for any number of writers."""
     world = Limited()
     written = 0
     while world.now_s < 1009.9:
@@ -161,7 +161,7 @@ def test_a_race_that_is_lost_across_the_end_of_a_window_owes_nothing_of_it() -> 
 
 
 def test_an_entity_that_is_written_once_costs_no_call_of_memcached() -> None:
-    """A second write takes its ticket, and that of the first."""
+    """A second write takes a ticket for itself and one for the first."""
     cache = CountedTickets()
     world = Limited(cache)
     world.write("00|likes|000|a", "00|likes|001|a")

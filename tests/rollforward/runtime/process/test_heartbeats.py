@@ -1,4 +1,4 @@
-"""Heartbeats of a process: they come while work lasts, whatever becomes of one of them."""
+"""Heartbeats of a process: they continue while work runs, even if one fails."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ pytestmark = pytest.mark.fast
 PATIENCE_S = 30
 
 
-def counted(most: int, done: threading.Event) -> Callable[[], None]:
-    """Return a beat that says when it was called so many times."""
+def counted(calls: int, done: threading.Event) -> Callable[[], None]:
+    """Return a beat that sets `done` at its last call."""
     beats: list[int] = []
 
     def beat() -> None:
         beats.append(1)
-        if len(beats) == most:
+        if len(beats) == calls:
             done.set()
 
     return beat
@@ -38,7 +38,7 @@ def test_beats_come_until_the_work_is_done() -> None:
 
 
 def test_work_that_is_done_in_time_has_no_beat() -> None:
-    """What ends before its first beat is due is not asked for one."""
+    """Work that ends before its first beat is due makes none."""
     heart, done = ThreadedHeart(), threading.Event()
 
     for _ in range(3):
@@ -50,7 +50,7 @@ def test_work_that_is_done_in_time_has_no_beat() -> None:
 
 
 def test_a_beat_that_fails_stops_no_other() -> None:
-    """Neither its own next one, nor those of other work."""
+    """Its own next beat and the beats of other work are made."""
     heart, failed, done = ThreadedHeart(), threading.Event(), threading.Event()
     failing = counted(3, failed)
 

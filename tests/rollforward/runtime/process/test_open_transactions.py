@@ -1,4 +1,4 @@
-"""Which transactions a process writes down as open, and which it rolls back."""
+"""Transactions that a process records as open, and those that it rolls back."""
 
 from __future__ import annotations
 
@@ -57,14 +57,14 @@ class Call:
 
 @dataclass(frozen=True)
 class Details:
-    """Which method is called."""
+    """The method of a call."""
 
     method: str
 
 
 @dataclass
 class Store:
-    """A store that answers as it is told: `fails` are the codes of the next rollbacks."""
+    """A scripted store: `fails` are the codes of the next rollbacks."""
 
     transactions: OpenTransactions
     fails: list[grpc.StatusCode] = field(default_factory=list)
@@ -147,7 +147,7 @@ def test_after_a_failed_commit_it_is_open_until_it_is_rolled_back(
 
 @pytest.mark.parametrize("code", [code for code in grpc.StatusCode if code.name != "OK"])
 def test_a_rollback_that_is_refused_ends_it(tmp_path: Path, code: grpc.StatusCode) -> None:
-    """The store does not know the transaction any more. What says nothing of it ends nothing."""
+    """The store has forgotten the transaction. An answer that does not say so ends nothing."""
     store = store_of(tmp_path)
     store.begin(b"one")
     store.transactions._is_retrying = True  # Nobody tries again.
@@ -177,7 +177,7 @@ def test_a_rollback_without_an_answer_is_repeated_until_there_is_one(tmp_path: P
 def test_a_rollback_that_is_never_answered_is_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By then the store has ended the transaction by itself, and memory stays bounded."""
+    """By then the store has expired the transaction, and memory is bounded."""
     monkeypatch.setattr(open_transactions, "MAX_ROLLBACKS", 2)
     store = store_of(tmp_path)
     store.begin(b"one")
@@ -193,7 +193,7 @@ def test_a_rollback_that_is_never_answered_is_given_up(
 
 
 def test_the_next_process_rolls_back_what_a_dead_one_held(tmp_path: Path) -> None:
-    """Whoever dies meanwhile leaves it to the one after that: it is in the next one's file."""
+    """If that process dies, too, the next one does it, since the requests are in its file."""
     dead, living = store_of(tmp_path), store_of(tmp_path)
     dead.begin(b"of the dead")
     living.begin(b"of the living")
@@ -210,7 +210,7 @@ def test_the_next_process_rolls_back_what_a_dead_one_held(tmp_path: Path) -> Non
 
 
 def test_only_so_many_are_written_down_and_none_that_is_too_long(tmp_path: Path) -> None:
-    """What finds no room is left to the store: no caller fails because of it."""
+    """The store expires the others; no caller fails."""
     store = store_of(tmp_path)
     store.begin(b"x" * ProcessFile._SLOT_BYTES)
     assert open_ids(tmp_path) == set()

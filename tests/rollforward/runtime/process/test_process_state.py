@@ -1,4 +1,4 @@
-"""What a process remembers: one object an owner, and what it does before it ends."""
+"""Memory of a process: one object an owner, and acts at its shutdown."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TIMEOUT_S = 5
 
 
 class Waits(dict[str, Any]):
-    """Lets two threads miss before either goes on."""
+    """A dict that lets two threads miss before either continues."""
 
     def __init__(self) -> None:
         super().__init__()

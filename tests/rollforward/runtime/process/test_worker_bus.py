@@ -1,4 +1,4 @@
-"""The processes of an instance tell each other what has come, and nobody relies on it."""
+"""Messages between the processes of an instance, which are only hints."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ sys.stdin.read()
 
 @pytest.fixture
 def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder with a short name: that of a socket has 107 bytes at most."""
+    """A folder with a short name, since a socket's path has at most 107 bytes."""
     with tempfile.TemporaryDirectory() as path:
         monkeypatch.setenv(FOLDER, path)
         yield Path(path)

@@ -1,4 +1,4 @@
-"""Which old rows a sweep wakes, and that a pause of the sweep delays nothing beyond it."""
+"""Old rows that a sweep wakes; a pause of the sweep delays none beyond it."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_a_row_is_left_alone_until_it_is_stale() -> None:
 
 
 def test_a_row_from_a_clock_far_ahead_is_woken() -> None:
-    """What claims to be made in an hour would otherwise wait for an hour."""
+    """Otherwise a row from an hour ahead would wait for an hour."""
     round_ = SweepRound.of("test", NOON, NOON)
 
     assert round_.is_due(NOON + datetime.timedelta(hours=1), stale_s=STALE_S)
