@@ -26,19 +26,18 @@ from pipelines.quilt.quilts import BATCHES
 from pipelines.registry import APP
 from rollforward.batches.callbacks import path_of
 from rollforward.continuations.sources import EntitySource, Span
+from tests.infra import tutorial
 from tests.infra.documents import LOCAL_ENVIRONMENT, ROOT, cells, entity_modules, quoted, text_of
-
-FLAGS = re.MULTILINE | re.DOTALL
 
 
 def test_what_an_own_app_takes_along_is_enough(tmp_path: Path) -> None:
     """The commands of the how-to, then an import of the tutorial's shop in that folder alone."""
-    howto = text_of("docs/howto/deploy.md").partition("## An app of your own\n")[2]
+    howto = text_of("docs/howto/deploy.md").partition("## Deploy an app of your own\n")[2]
     commands = re.findall(r"```\n(.*?)```", howto, flags=re.DOTALL)[0]
     _, _, commands = commands.partition("\n")  # The first line says which folders.
-    tutorial = text_of("docs/tutorial.md")
-    for name, text in re.findall(r"^`(\w+\.py)`\n\n```python\n(.*?)^```$", tutorial, FLAGS):
-        (tmp_path / name).write_text(text)
+    for name, text in tutorial.files().items():
+        if name.endswith(".py"):
+            (tmp_path / name).write_text(text)
     for name in ("models.py", "handlers.py"):  # Of the app: no name of its own is taken.
         (tmp_path / name).write_text("")
 

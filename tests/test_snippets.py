@@ -23,6 +23,7 @@ from google.cloud import ndb
 
 from rollforward.registry import PATTERNS, Registry
 from rollforward.tasks import Task
+from tests.infra import tutorial
 from tests.infra.documents import ROOT, named, text_of
 from tests.infra.world import Services, World
 
@@ -142,7 +143,6 @@ def imported(source: str) -> set[tuple[str, str]]:
     }
 
 
-FILE = re.compile(r"^`([\w.]+)`\n\n```\w+\n(.*?)^```$", flags=re.MULTILINE | re.DOTALL)
 MISTAKES = """
 import prices
 import sales
@@ -160,7 +160,7 @@ def wrong(clients: Clients) -> None:
 @pytest.mark.timeout(300)
 def test_the_tutorials_files_pass_mypy_and_mistakes_do_not(tmp_path: Path) -> None:
     """With the two settings that it names, in a folder of their own; py.typed stands for ours."""
-    for name, text in FILE.findall(text_of("docs/tutorial.md")):
+    for name, text in tutorial.files().items():
         (tmp_path / name).write_text(text, encoding="utf-8")
 
     assert mypy(tmp_path) == "Success: no issues found in 4 source files\n"

@@ -16,11 +16,11 @@ import requests
 
 import rollforward as rf
 from rollforward.local.system import ports
+from tests.infra import tutorial
 from tests.infra.stack import ROOT, Stack, running_stack, until
 
 pytestmark = pytest.mark.process
 
-FILE = re.compile(r"^`([\w.]+)`\n\n```\w+\n(.*?)^```$", flags=re.MULTILINE | re.DOTALL)
 LIMIT_S = 60.0
 
 
@@ -183,15 +183,9 @@ def test_the_exports_of_the_console_are_all_that_an_own_program_needs(shop: Stac
 # The tutorial
 
 
-def steps() -> list[dict[str, str]]:
-    """Return the files of each step of the tutorial, as they stand there."""
-    text = (ROOT / "docs/tutorial.md").read_text(encoding="utf-8")
-    return [files for part in text.split("\n## ")[1:] if (files := dict(FILE.findall(part)))]
-
-
 def test_the_tutorial_works_as_written(tmp_path: Path) -> None:
     """Each step's files are copied over those of the step before, while the app runs."""
-    hello, sell, view, visits, prices = steps()[:5]
+    hello, sell, view, visits, prices = tutorial.steps()[:5]
     write(tmp_path, hello)
     with running_stack("--target", "shop:serve", folder=tmp_path, reloads=True) as stack:
         shows(stack, "Look at the terminal.")

@@ -1,0 +1,41 @@
+from google.cloud import ndb
+
+import rollforward as rf
+
+
+class Sale(ndb.Model):
+    product = ndb.StringProperty()
+    cents = ndb.IntegerProperty(indexed=False)
+    is_shipped = ndb.BooleanProperty(default=False)
+
+
+class SalesByProduct(rf.View):
+    source = Sale
+
+    @staticmethod
+    def contributions(sale: Sale) -> rf.materialized_views.Contributions:
+        return {sale.product: {"cents": sale.cents, "shipped": int(sale.is_shipped)}}
+
+
+SALES = rf.ViewGroup("sales", SalesByProduct, queue="default")
+MAINTENANCE = rf.materialized_views.ViewMaintenance(SALES, queue="default")
+
+
+@rf.task
+def ship(clients: rf.Clients, sale_id: str) -> None:
+    def body() -> None:
+        sale = Sale.get_by_id(sale_id)
+        if not sale.is_shipped:
+            sale.is_shipped = True
+            SALES.save_in_transaction(clients, sale)
+
+    rf.transact(body)
+
+
+def sell(clients: rf.Clients, sale_id: str, product: str, cents: int) -> None:
+    def body() -> None:
+        if Sale.get_by_id(sale_id) is None:  # Else this form was sent before.
+            SALES.save_in_transaction(clients, Sale(id=sale_id, product=product, cents=cents))
+            rf.enqueue(clients, ship, ship.bind(sale_id))
+
+    rf.transact(body)

@@ -1,0 +1,36 @@
+from flask import Blueprint, Flask, redirect, render_template_string, request
+from flask.typing import ResponseReturnValue
+
+import rollforward as rf
+import sales
+
+PAGE = """<!doctype html><title>A shop</title>
+<form method="post" action="/sell">
+  <input type="hidden" name="csrf_token" value="{{ csrf_token() }}">
+  <input type="hidden" name="form_id" value="{{ form_id }}">
+  <button>Sell a lamp</button>
+</form>
+{% for row in rows %}
+<p>{{ row.name }}: {{ row.count }} sold, {{ row.sum("shipped") }} shipped,
+{{ row.sum("cents") }} cents earned.</p>
+{% endfor %}"""
+
+pages = Blueprint("shop", __name__)
+
+
+@pages.get("/")
+def show() -> str:
+    rows = sales.SALES.read(rf.clients(), sales.SalesByProduct).rows
+    return render_template_string(PAGE, rows=rows, form_id=rf.clients().new_id())
+
+
+@pages.post("/sell")
+def sell() -> ResponseReturnValue:
+    sales.sell(rf.clients(), request.form["form_id"][:32], "lamp", 2_500)
+    return redirect("/", 303)
+
+
+def serve() -> Flask:
+    app = Flask(__name__)
+    app.register_blueprint(pages)
+    return rf.serve(app, rf.Registry(sales.ship, sales.MAINTENANCE))
