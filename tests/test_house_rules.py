@@ -29,7 +29,6 @@ CROWDED = {
     "rollforward/fork_join": 15,
     "rollforward/materialized_views": 22,
     "tests/browser": 17,
-    "tests/pipelines": 41,
     "tests/process": 15,
     "tests/rollforward/batches": 20,
     "tests/rollforward/continuations": 16,

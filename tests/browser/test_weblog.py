@@ -25,7 +25,7 @@ from tests.browser.forms import (
 from tests.browser.looks import WINDOWS, bottom, turn
 from tests.browser.test_sums import keep
 from tests.infra.stack import Stack
-from tests.pipelines.test_weblog import Counts, plain_counts, plain_lines
+from tests.pipelines.weblog.test_pipeline import Counts, plain_counts, plain_lines
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(240)]
 

@@ -24,7 +24,7 @@ from tests.browser.forms import (
 )
 from tests.browser.test_sums import keep
 from tests.infra.stack import Stack, until
-from tests.pipelines.test_zeitgeist_detector import series
+from tests.pipelines.zeitgeist.test_detector import series
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(240)]
 

@@ -35,8 +35,8 @@ from tests.infra.faults.injection import (
     REPLY_LOST,
 )
 from tests.infra.world import Services, World
-from tests.pipelines.invitation_scenarios import ImportScenario, SendScenario
-from tests.pipelines.loading import LoadScenario
+from tests.pipelines.invitations.scenarios import ImportScenario, SendScenario
+from tests.pipelines.sums.loading import LoadScenario
 from tests.rollforward.continuations.test_continuations_under_faults import WalkScenario
 from tests.rollforward.continuations.walk_jobs import Item, Walk, count_items, items_of, ledger_here
 from tests.rollforward.fork_join.tally_queue import (

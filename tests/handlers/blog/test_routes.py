@@ -17,7 +17,7 @@ from tests.handlers.conftest import Browser, app_with, on_cloud_run
 from tests.handlers.hostile import XSS, tags
 from tests.handlers.looking import look_only
 from tests.infra.world import World
-from tests.pipelines.bloggers import ADA, BOB, said, written
+from tests.pipelines.blog.bloggers import ADA, BOB, said, written
 
 pytestmark = pytest.mark.parametrize("services", ["datastore"], indirect=True)
 

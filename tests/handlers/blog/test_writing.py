@@ -18,7 +18,7 @@ from pipelines.blog.posts import DEMO
 from tests.handlers.conftest import Browser, app_with, on_cloud_run
 from tests.handlers.hostile import XSS, tags
 from tests.infra.world import World
-from tests.pipelines.bloggers import said, threads, written
+from tests.pipelines.blog.bloggers import said, threads, written
 
 pytestmark = pytest.mark.parametrize("services", ["datastore"], indirect=True)
 

@@ -73,7 +73,7 @@ PACKAGES = {
                 start="test_",
             ),
             "tests/rollforward/flask/test_runs.py",
-            "tests/pipelines/test_guest_lists.py",  # Of files of commas.
+            "tests/pipelines/invitations/test_guest_lists.py",  # Of files of commas.
         ],
     ),
     "counters": Package(

@@ -41,7 +41,7 @@ def unit_of(nodeid: str) -> str:
 
     >>> unit_of("tests/browser/test_blog.py::test_it[1]"), unit_of("tests/test_docs.py::test_it")
     ('tests/browser/', 'tests/test_docs.py')
-    >>> unit_of("tests/pipelines/test_load.py::test_it[firestore-2]")
+    >>> unit_of("tests/pipelines/sums/test_load.py::test_it[firestore-2]")
     'firestore'
     """
     file, _, test = nodeid.partition("::")

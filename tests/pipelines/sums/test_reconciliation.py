@@ -13,7 +13,7 @@ from pipelines.sums.sums import Count
 from rollforward.fork_join.queue import OutcomeUnknownError
 from rollforward.tasks.dead_task_entities import open_dead_tasks
 from tests.infra.world import World
-from tests.pipelines.loading import LOAD, both_sides
+from tests.pipelines.sums.loading import LOAD, both_sides
 from tests.rollforward.fork_join.failing_commits import lost_replies
 
 

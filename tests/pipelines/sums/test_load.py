@@ -17,7 +17,7 @@ from rollforward.fork_join.entities import WorkReceipt
 from tests.infra.faults.explorer import Explorer
 from tests.infra.faults.injection import CRASH_AFTER, REPLY_LOST
 from tests.infra.world import World
-from tests.pipelines.loading import LOAD, OTHER, LoadScenario, both_sides, load_of, start_load
+from tests.pipelines.sums.loading import LOAD, OTHER, LoadScenario, both_sides, load_of, start_load
 
 
 def test_a_load_is_folded_to_the_item(world: World) -> None:

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from models.invitations import Guest, guest_key
 from pipelines.invitations.guest_lists import GuestColumns, row_of
 from pipelines.invitations.message import TellArgs, message_for
-from tests.pipelines.host import DETAILS, Host
+from tests.pipelines.invitations.host import DETAILS, Host
 
 pytestmark = pytest.mark.fast
 

@@ -6,7 +6,7 @@ from pipelines.grades import imports, students
 from pipelines.grades.students import DEMO
 from pipelines.grades.views import BUILDS, GRADES, StudentsByGrade
 from tests.infra.world import World
-from tests.pipelines.schools import LIST, bars, drift, joined, settled
+from tests.pipelines.grades.schools import LIST, bars, drift, joined, settled
 
 
 def test_a_rebuilt_view_is_the_same(world: World) -> None:

@@ -22,7 +22,7 @@ from rollforward.paging import order_key
 from rollforward.runtime import naive_utc
 from tests.infra.faults.injection import REPLY_LOST
 from tests.infra.world import World, in_threads
-from tests.pipelines.bloggers import ADA, BOB, TOKENS, counted, said, threads, written
+from tests.pipelines.blog.bloggers import ADA, BOB, TOKENS, counted, said, threads, written
 
 pytestmark = pytest.mark.fast
 

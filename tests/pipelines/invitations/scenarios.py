@@ -14,7 +14,7 @@ from rollforward.continuations.progress import RunTotals, progress
 from rollforward.runtime import Cost, naive_utc
 from tests.infra.faults.injection import REPLY_LOST
 from tests.infra.world import World
-from tests.pipelines.host import DETAILS
+from tests.pipelines.invitations.host import DETAILS
 
 
 class ImportScenario:

@@ -18,7 +18,14 @@ from rollforward.continuations.progress import progress
 from rollforward.continuations.upload_entities import UploadChunk, put_upload
 from rollforward.tasks.errors import Unavailable
 from tests.infra.world import World, in_threads
-from tests.pipelines.host import DETAILS, Host, cloud_tasks_away, once, one_emulator, people
+from tests.pipelines.invitations.host import (
+    DETAILS,
+    Host,
+    cloud_tasks_away,
+    once,
+    one_emulator,
+    people,
+)
 
 
 def test_good_rows_are_guests_and_bad_rows_are_listed(host: Host) -> None:

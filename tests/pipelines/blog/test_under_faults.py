@@ -10,7 +10,7 @@ from pipelines.blog.views import comment_counts
 from tests.infra.faults.explorer import Explorer
 from tests.infra.faults.injection import KINDS, REPLY_LOST
 from tests.infra.world import World
-from tests.pipelines.bloggers import ADA, BOB, DRAFT, TOKENS, form
+from tests.pipelines.blog.bloggers import ADA, BOB, DRAFT, TOKENS, form
 
 SAID = ((ADA, "one"), (BOB, "two"), (ADA, "three"))
 

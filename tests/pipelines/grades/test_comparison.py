@@ -10,7 +10,7 @@ from pipelines.grades import comparison, imports
 from pipelines.grades.comparison import BY_AGGREGATION, FROM_VIEW, ONE_BY_ONE, SAMPLES
 from pipelines.grades.views import GRADES
 from tests.infra.world import World
-from tests.pipelines.schools import LIST, bars, settled
+from tests.pipelines.grades.schools import LIST, bars, settled
 
 
 def status_of(world: World, school: str) -> Any:

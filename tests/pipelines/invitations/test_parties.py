@@ -13,7 +13,7 @@ from models.invitations import Party
 from pipelines.invitations import parties
 from pipelines.invitations.parties import UnknownPartyError
 from tests.infra.world import World
-from tests.pipelines.host import DETAILS, Host, one_emulator
+from tests.pipelines.invitations.host import DETAILS, Host, one_emulator
 
 
 @one_emulator

@@ -11,7 +11,7 @@ from pipelines.blog.posts import DEMO
 from pipelines.blog.samples import BlogNotEmptyError, SampleArgs
 from tests.infra.memory_datastore import offline
 from tests.infra.world import World
-from tests.pipelines.bloggers import ADA, TOKENS, counted, form, listed, said, threads, written
+from tests.pipelines.blog.bloggers import ADA, TOKENS, counted, form, listed, said, threads, written
 
 ARGS = SampleArgs(DEMO, 500, 10_000, 1_900_000_000_000)
 POSTS, COMMENTS = 40, 400

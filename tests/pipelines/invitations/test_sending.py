@@ -18,7 +18,14 @@ from rollforward.outbox.entities import OutboxTask
 from rollforward.runtime import Clients
 from rollforward.tasks.errors import Unavailable
 from tests.infra.world import in_threads
-from tests.pipelines.host import DETAILS, Host, cloud_tasks_away, once, one_emulator, people
+from tests.pipelines.invitations.host import (
+    DETAILS,
+    Host,
+    cloud_tasks_away,
+    once,
+    one_emulator,
+    people,
+)
 
 
 def test_every_guest_gets_one_mail(host: Host) -> None:

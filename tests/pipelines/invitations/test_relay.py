@@ -14,7 +14,7 @@ from rollforward import continuations
 from rollforward.continuations.entities import CANCELLED, FINISHED, RUNNING
 from rollforward.continuations.progress import progress
 from rollforward.tasks.dead_task_entities import DeadTask
-from tests.pipelines.host import Host, once, one_emulator, people
+from tests.pipelines.invitations.host import Host, once, one_emulator, people
 
 
 @one_emulator

@@ -18,7 +18,7 @@ from rollforward.fork_join import DifferentItemError
 from tests.infra.faults.injection import REPLY_LOST
 from tests.infra.stack import until
 from tests.infra.world import World
-from tests.pipelines.loading import both_sides
+from tests.pipelines.sums.loading import both_sides
 
 
 def test_what_the_api_accepts_is_tallied_once(world: World) -> None:

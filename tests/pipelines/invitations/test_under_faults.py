@@ -10,7 +10,7 @@ import pytest
 from tests.infra.faults.explorer import Explorer
 from tests.infra.faults.injection import KINDS
 from tests.infra.world import World
-from tests.pipelines.invitation_scenarios import ImportScenario, SendScenario
+from tests.pipelines.invitations.scenarios import ImportScenario, SendScenario
 
 Scenario = Callable[[World], Any]
 

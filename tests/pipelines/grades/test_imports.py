@@ -12,8 +12,8 @@ from rollforward.continuations.csv_source import BadFileError
 from rollforward.continuations.progress import item_issues, progress
 from rollforward.tasks.errors import Unavailable
 from tests.infra.world import World
-from tests.pipelines.host import cloud_tasks_away
-from tests.pipelines.schools import ADA, LIST, bars, drift, settled, truth
+from tests.pipelines.grades.schools import ADA, LIST, bars, drift, settled, truth
+from tests.pipelines.invitations.host import cloud_tasks_away
 
 
 def test_many_are_made_up_once(world: World) -> None:

@@ -9,7 +9,7 @@ from pipelines.sums import reconciliation, sums
 from pipelines.sums.sums import Count
 from tests.infra.faults.injection import REPLY_LOST
 from tests.infra.world import World, in_threads
-from tests.pipelines.loading import LOAD, both_sides
+from tests.pipelines.sums.loading import LOAD, both_sides
 
 
 def test_a_sum_is_made_once_and_there_are_not_too_many(

@@ -15,7 +15,17 @@ from rollforward.datastore.transactions import transact
 from tests.infra.faults.injection import REPLY_LOST
 from tests.infra.faults.short_answers import whole
 from tests.infra.world import World, in_threads
-from tests.pipelines.bloggers import ADA, BOB, DRAFT, TOKENS, counted, form, listed, said, written
+from tests.pipelines.blog.bloggers import (
+    ADA,
+    BOB,
+    DRAFT,
+    TOKENS,
+    counted,
+    form,
+    listed,
+    said,
+    written,
+)
 
 pytestmark = pytest.mark.fast
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.infra.world import World
-from tests.pipelines.host import Host
+from tests.pipelines.invitations.host import Host
 
 
 @pytest.fixture

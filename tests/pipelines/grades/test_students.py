@@ -18,7 +18,7 @@ from rollforward.runtime import Cost
 from tests.infra.faults.injection import REPLY_LOST
 from tests.infra.faults.short_answers import whole
 from tests.infra.world import World
-from tests.pipelines.schools import ADA, BOB, LIST, bars, joined, settled
+from tests.pipelines.grades.schools import ADA, BOB, LIST, bars, joined, settled
 
 pytestmark = pytest.mark.fast
 
