@@ -1,8 +1,8 @@
-"""Loads: what those of counters and of sums have in common.
+"""Common part of the loads of counters and sums.
 
-A load is so many things a second, for some seconds, made by writers. A writer is a chain of tasks:
-each is a step, and names the next one. What calls took is kept in buckets, each 1.2 times as wide
-as the one before.
+A load is a rate (clicks or items a second) that writers make for some seconds. A writer is a chain
+of tasks: each task is a step, and names the next one. Latencies are kept in a histogram, each
+bucket 1.2 times as wide as the one before.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from typing import Any
 
 from rollforward.runtime import Clients
 
-# A load that has not ended so long after its time may be replaced: its writers are dead.
+# A load that is overdue by this may be replaced: its writers are dead.
 GIVEN_UP_AFTER_S = 60.0
 GROWTH = 1.2
 BUCKETS = 60
 
 
 class LoadGoesOnError(Exception):
-    """There is a load already."""
+    """Another load is running."""
 
 
 class TimedLoad:
-    """The time of a load: when it began, how long it is meant to last, when its steps are due."""
+    """Schedule of a load: its start, its planned duration, and the due times of its steps."""
 
     started_ms: int
     seconds: int
@@ -38,7 +38,7 @@ class TimedLoad:
         return self.age_s(clients) > self.seconds + GIVEN_UP_AFTER_S
 
     def step_at(self, clients: Clients, after_s: float) -> datetime.datetime | None:
-        """Return when a step is due, so long after the beginning; None: it is already."""
+        """Return the due time of a step, `after_s` after the start; None: it is due already."""
         at = datetime.datetime.fromtimestamp(self.started_ms / 1000 + after_s, datetime.UTC)
         return at if at > clients.clock.now() else None
 
@@ -53,26 +53,26 @@ def bucket(ms: float) -> int:
 
 
 def percentile(latencies: Mapping[str, int], share: float) -> float | None:
-    """Return the latency that so many did not exceed, to a bucket's width.
+    """Return the latency that this share did not exceed, to a bucket's width.
 
     >>> percentile({"0": 50, "10": 49, "20": 1}, 0.95)
     6.2
     """
-    left = share * sum(latencies.values())
-    for each in sorted(map(int, latencies)):
-        left -= latencies[str(each)]
-        if left <= 0:
-            return round(GROWTH**each, 1)
+    remaining = share * sum(latencies.values())
+    for index in sorted(map(int, latencies)):
+        remaining -= latencies[str(index)]
+        if remaining <= 0:
+            return round(GROWTH**index, 1)
     return None
 
 
 def together(*many: Mapping[Any, int]) -> dict[str, int]:
-    """Return what is counted in several, by names as JSON has them.
+    """Add up several counts; the keys are strings, as in JSON.
 
     >>> together({1: 2}, {"1": 1, "5": 3})
     {'1': 3, '5': 3}
     """
     total: Counter[str] = Counter()
-    for each in many:
-        total.update({str(key): count for key, count in each.items()})
+    for counts in many:
+        total.update({str(key): count for key, count in counts.items()})
     return dict(total)

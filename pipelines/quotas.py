@@ -1,12 +1,12 @@
-"""Quotas: how much work visitors may have under way in a demo, all together and each of them.
+"""Quotas: limits on the work in flight of a demo, in total and per visitor.
 
-A start is entered before it begins, with its units and about how long they take. An entry counts
-until then: nothing has to give it back, so none is left behind by a worker that dies. A visitor
-with nothing under way may always start something, if the demo has room.
+Work is entered before it starts, with its units and its estimated duration. An entry expires after
+that duration. Nothing has to release it, so a worker that dies leaves none behind. A visitor
+without work in flight may always start something, if the demo has room.
 
-The time is an estimate. While a queue is paused, a demo takes on what the queue would have done.
-What goes on one at a time anyway (a load of the counters, a list of students, a playback, a run of
-numbers) needs no quota, nor does what is one write.
+The duration is an estimate: while a queue is paused, a demo accepts work as if the queue ran.
+Single-flight work (a load of the counters, a list of students, a playback, a run of numbers) needs
+no quota, nor does a single write.
 
 Lost on failure: nothing. Cost of a start: 1 read and 1 write, in one transaction.
 """
@@ -20,19 +20,19 @@ from models.quotas import DemoUsage, usage_key
 from rollforward.datastore import transact
 from rollforward.runtime import Clients
 
-# Shorter work is still seen for so long: so a row has few entries, and a burst counts.
+# Minimum lifetime of an entry, so that a burst of short work counts.
 MIN_S = 2.0
 MAX_ENTRIES = 300
 
 
 @dataclass(frozen=True)
 class Quota:
-    """What a demo takes on.
+    """Limits of one demo.
 
     Attributes:
-        unit: What its work is counted in, in the plural.
-        total, per_visitor: Units under way at a time.
-        is_serial: Its work is done one after the other, so what came last is over last.
+        unit: Its unit of work, in the plural.
+        total, per_visitor: Units in flight at a time.
+        is_serial: Its queue runs one piece of work after the other, so the newest one ends last.
     """
 
     demo: str
@@ -43,7 +43,7 @@ class Quota:
 
 
 class OverQuotaError(Exception):
-    """There is no room now; the text says what is under way, `retry_after_s` when to try again."""
+    """The demo is full; the text names the work in flight, `retry_after_s` when to try again."""
 
     def __init__(self, message: str, retry_after_s: int) -> None:
         super().__init__(message)
@@ -52,7 +52,7 @@ class OverQuotaError(Exception):
 
 @dataclass(frozen=True)
 class _Entry:
-    """Work that may be under way."""
+    """Work that may be in flight."""
 
     id: str
     visitor: str
@@ -62,7 +62,7 @@ class _Entry:
 
 @dataclass(frozen=True)
 class Work:
-    """What a visitor wants to start: it is entered once for its id."""
+    """Work to start for a visitor: it is entered once for its id."""
 
     id: str
     visitor: str
@@ -71,23 +71,23 @@ class Work:
 
 
 def reserve(clients: Clients, quota: Quota, work: Work) -> bool:
-    """Enter work that is about to be started; return False if it was entered before.
+    """Enter work before it starts; return False if it was entered before.
 
     Raises:
-        OverQuotaError: it would be too much; nothing was entered.
+        OverQuotaError: it exceeds the quota; nothing was entered.
     """
 
     def body() -> bool:
         now_ms = round(clients.clock.now().timestamp() * 1000)
         row = usage_key(quota.demo).get() or DemoUsage(key=usage_key(quota.demo))
-        entries = [entry for each in row.under_way if (entry := _Entry(*each)).over_ms > now_ms]
+        entries = [entry for fields in row.under_way if (entry := _Entry(*fields)).over_ms > now_ms]
         if any(entry.id == work.id for entry in entries):
             return False
         _check(quota, work, entries, now_ms)
-        begins_ms = max((each.over_ms for each in entries), default=0) if quota.is_serial else 0
+        begins_ms = max((entry.over_ms for entry in entries), default=0) if quota.is_serial else 0
         over_ms = max(begins_ms, now_ms) + round(max(MIN_S, work.takes_s) * 1000)
         entered = [*entries, _Entry(work.id, work.visitor, work.units, over_ms)]
-        row.under_way = [[each.id, each.visitor, each.units, each.over_ms] for each in entered]
+        row.under_way = [[entry.id, entry.visitor, entry.units, entry.over_ms] for entry in entered]
         row.put()
         return True
 
@@ -95,7 +95,7 @@ def reserve(clients: Clients, quota: Quota, work: Work) -> bool:
 
 
 def cancel(quota: Quota, work_id: str) -> None:
-    """Take out work that was refused, or not started."""
+    """Remove the entry of work that was refused or never started."""
 
     def body() -> None:
         row = usage_key(quota.demo).get()
@@ -111,11 +111,11 @@ def cancel(quota: Quota, work_id: str) -> None:
 
 
 def _check(quota: Quota, work: Work, entries: Sequence[_Entry], now_ms: int) -> None:
-    own = [entry for entry in entries if entry.visitor == work.visitor]
+    visitor_entries = [entry for entry in entries if entry.visitor == work.visitor]
     if len(entries) >= MAX_ENTRIES or _is_over(entries, work, quota.total):
         _refuse(quota, entries, now_ms, "visitors have")
-    if _is_over(own, work, quota.per_visitor):
-        _refuse(quota, own, now_ms, "you have")
+    if _is_over(visitor_entries, work, quota.per_visitor):
+        _refuse(quota, visitor_entries, now_ms, "you have")
 
 
 def _is_over(entries: Sequence[_Entry], work: Work, limit: int) -> bool:

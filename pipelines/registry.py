@@ -1,4 +1,4 @@
-"""What the demos make of the pipelines: the app's own registry."""
+"""Registry of the demo app: the jobs, views, counters and streams that its demos declare."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Texts that people type: what a line of a page can show."""
+"""Check of typed texts: the characters that a line of a page can show."""
 
 from __future__ import annotations
 
 import unicodedata
 
-# Control characters, halves of characters, and what ends a line or a paragraph.
+# Control characters, surrogates, and separators of lines and paragraphs.
 HIDDEN = ("Cc", "Cs", "Zl", "Zp")
 # XML, and so a feed, may not hold them.
 NO_CHARACTERS = "\ufffe\uffff"

@@ -1,10 +1,10 @@
-"""Times that people bring along, in files."""
+"""Parser of the times in uploaded files."""
 
 from __future__ import annotations
 
 import datetime
 
-# What is drawn lies some days behind it at most, so Python has dates for it.
+# Charts reach some days beyond it; Python must have dates for those.
 MAX_YEAR = 2199
 
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
@@ -14,7 +14,7 @@ def read_time(text: str) -> int:
     """Return a time of ISO 8601 in milliseconds since 1970; one without a zone is in UTC.
 
     Raises:
-        ValueError: it is none, or lies before 1970 or far ahead.
+        ValueError: the text is no time, or the time lies before 1970 or far ahead.
     """
     time = datetime.datetime.fromisoformat(text.strip())
     if time.tzinfo is None:
