@@ -1,21 +1,21 @@
-"""The tick: it moves the watermarks of a pipeline, and wakes intervals that nobody works on.
+"""Coordinator: a tick advances the watermarks of a pipeline and wakes intervals with work.
 
-A computation has two: `input`, the smallest of the times of what is in its inbox and of the outputs
-of those who write for it; and the output, the smaller one of that and of what its timers hold back.
-Both follow from rows: what a worker works on stays in its inbox until the commit that takes it out.
-Late records hold the input at the watermark by which they were late (`exchange/outgoing.py`), and
-that of all who may get what follows from them. So how late they are does not follow from who is
-slow.
+A computation has two watermarks. Its input watermark is the minimum of the times in its inbox and
+of the output watermarks upstream. Its output watermark is the minimum of that and of the times that
+its timers hold. Both follow from rows, since a record stays in its inbox until a commit consumes
+it. Late records hold the input at the watermark by which they were late (`exchange/outgoing.py`),
+and the input of every computation that may get their results. So their lateness does not depend on
+how slow workers are.
 
-All is read of one moment, where the service has such, and all inboxes are looked into side by side
-(`watermarks/inbox_scan.py`). Where it has none, the order of the reads makes up for it: sources
-first, then stage by stage downstream, of each the inboxes before the timers, and of these a left
-one before those that have taken its place. A record that moves meanwhile moves towards what is read
-later, so it is seen.
+If the service has snapshots, all reads see one moment, and all inboxes are scanned side by side
+(`watermarks/inbox_scan.py`). Without snapshots the order of the reads makes up for it: sources
+first, then computations downstream, each with its inboxes before its timers, and a retired inbox
+before its successors. A record that moves meanwhile moves towards rows that are read later.
 
-Each tick raises the generation of the head. While anything moves it asks for the next one by a task
-of the new name; when nothing does it looks once more, so that who saw the old generation is seen.
-Two ticks at a time do no harm: the watermarks only rise, and one of two commits fails.
+Each tick raises the generation of the head. While watermarks move, it creates the next tick's task
+under a new name. When all is idle it reads once more, so that it sees every sender that read the
+old generation. Two concurrent ticks are harmless: watermarks only rise, and one commit of two
+fails.
 """
 
 from __future__ import annotations
@@ -23,87 +23,80 @@ from __future__ import annotations
 from rollforward.streams.exchange.wakeups import tick_wake, wake
 from rollforward.streams.graph.environment import Environment
 from rollforward.streams.scaling.autosplit import merge_idle
-from rollforward.streams.storage.remote_calls import (
-    ChangedError,
-    CreateTasks,
-    Read,
-    Steps,
-)
+from rollforward.streams.storage.remote_calls import ChangedError, CreateTasks, Read, Steps
 from rollforward.streams.storage.schema import Head
 from rollforward.streams.topology.teardown import advance
-from rollforward.streams.watermarks.backpressure import (
-    resume_sources,
-)
+from rollforward.streams.watermarks.backpressure import resume_sources
 from rollforward.streams.watermarks.cut import Cut
 from rollforward.streams.watermarks.cut_reader import read_cut
-from rollforward.streams.watermarks.phases import is_idle_cut
+from rollforward.streams.watermarks.phases import is_idle
 from rollforward.streams.watermarks.publishing import published
 
 MAX_ROUNDS = 5
 
 
-def tick(environment: Environment, *why: str | int) -> Steps[int]:
-    """Move the watermarks once, wake who has work, and have the next tick come if need be.
+def tick(environment: Environment, *suffix: str | int) -> Steps[int]:
+    """Advance the watermarks, wake intervals that have work, and schedule the next tick if needed.
 
     Args:
-        why: Wakes by other tasks than senders do: theirs may have been purged, and a name stays
-            taken for hours after that.
+        suffix: Distinguishes the wake-up tasks from the tasks of senders, whose names stay taken
+            for hours after a purge.
 
     Returns:
         How many intervals were woken.
 
     Raises:
-        ChangedError: sources were faster again and again; nothing was published.
-        OutcomeUnknownError: perhaps something was.
+        ChangedError: lost the race against sources on every attempt; nothing was published.
+        OutcomeUnknownError: the watermarks may have been published.
     """
-    woken, published = 0, None
+    woken, head = 0, None
     for _ in range(MAX_ROUNDS):
         cut = yield from read_cut(environment)
         if cut is None:
             return 0
         now_ms = environment.now_ms()
-        rests = is_idle_cut(cut, now_ms)
+        was_idle = is_idle(cut, now_ms)
         try:
-            published = yield from _publish(environment, cut)
+            head = yield from _publish(environment, cut)
         except ChangedError:
-            [head] = yield Read([environment.names.head])
-            if head.body.gen != cut.head.body.gen:
-                return woken  # By another tick, which looks after that.
-            continue  # A source has written meanwhile, and counts on this tick.
-        woken += yield from _wake(environment, cut, now_ms, why)
+            [current] = yield Read([environment.names.head])
+            if current.body.gen != cut.head.body.gen:
+                return woken  # Another tick was faster, and does the rest.
+            continue  # A source has written meanwhile, and relies on this tick.
+        woken += yield from _wake(environment, cut, now_ms, suffix)
         yield from resume_sources(environment, cut.head.body, cut.paused, cut.rows)
-        yield from merge_idle(environment, published, cut.idle_intervals(now_ms))
+        yield from merge_idle(environment, head, cut.idle_intervals(now_ms))
         yield from advance(environment, cut)
-        if not rests:
+        if not was_idle:
             break
-        again = yield from read_cut(environment)
-        if again is None or is_idle_cut(again, environment.now_ms()):
+        last_cut = yield from read_cut(environment)
+        if last_cut is None or is_idle(last_cut, environment.now_ms()):
             return woken
-    if published is None:
+    if head is None:
         raise ChangedError
-    yield CreateTasks([tick_wake(environment, published)])
+    yield CreateTasks([tick_wake(environment, head)])
     return woken
 
 
 def _publish(environment: Environment, cut: Cut) -> Steps[Head]:
-    """Commit the watermarks under the next generation; return the head as it is then.
+    """Commit the watermarks under the next generation; return the new head.
 
     Raises:
         ChangedError: another tick was faster.
-        OutcomeUnknownError: the task comes again, and looks again.
+        OutcomeUnknownError: the task is retried, and reads again.
     """
-    commit, new = published(environment, cut)
-    new = new._replace(gen=new.gen + 1)
-    commit.puts.insert(0, (environment.names.head, new, cut.head.version))
+    commit, head = published(environment, cut)
+    head = head._replace(gen=head.gen + 1)
+    commit.puts.insert(0, (environment.names.head, head, cut.head.version))
     yield commit
-    return new
+    return head
 
 
 def _wake(
-    environment: Environment, cut: Cut, now_ms: int, why: tuple[str | int, ...]
+    environment: Environment, cut: Cut, now_ms: int, suffix: tuple[str | int, ...]
 ) -> Steps[int]:
     wakes = [
-        wake(environment, (name, lo), cut.intervals[name, lo].gen, *why)
+        wake(environment, (name, lo), cut.intervals[name, lo].gen, *suffix)
         for name, lo in cut.to_wake(environment, now_ms)
     ]
     if wakes:

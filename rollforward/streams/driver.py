@@ -1,4 +1,4 @@
-"""Does what the workers of streams ask for, on Datastore and Cloud Tasks."""
+"""Driver: answers the remote calls of steps on Datastore, Cloud Tasks and the cache."""
 
 from __future__ import annotations
 
@@ -8,20 +8,15 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Annotated, Any, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
-import pydantic
 from google.api_core import exceptions as rpc_errors
 
 from rollforward.datastore import bodies
 from rollforward.datastore.transactions import OUTCOME_UNKNOWN
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import SystemClock
-from rollforward.runtime.messages import Message
-from rollforward.streams.coordinator import tick
 from rollforward.streams.exchange.effect_pool import EffectPool
-from rollforward.streams.exchange.pulling import pull
 from rollforward.streams.execution.quarantine import blame_records
 from rollforward.streams.graph.declaration import Declaration
 from rollforward.streams.graph.environment import Environment, StreamConfig
@@ -49,27 +44,20 @@ from rollforward.streams.storage.remote_calls import (
     Steps,
     StoredRow,
     UnworkableError,
-    Wake,
 )
 from rollforward.streams.storage.schema import CHUNK
 from rollforward.streams.storage.serde import check_sizes, dump, load
-from rollforward.streams.workers.lease import defer_to_other_version
+from rollforward.streams.stream_tasks import Tasks
 from rollforward.streams.workers.sink_commit import deliver
-from rollforward.streams.workers.sink_worker import SinkWorker
-from rollforward.streams.workers.worker import Worker
-from rollforward.tasks.declaration import Task
 from rollforward.tasks.errors import Retry, Unavailable
 
 log = logging.getLogger(__name__)
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
-# Of tasks that may run for long: workers and reads of sources.
-QUEUE = "streams"
-# Of those that end within milliseconds, which would wait behind those: watermarks and pushes.
-TICKS_QUEUE = "streams-ticks"
 ATTEMPTS_TTL_S = 3_600
-# The commit was refused, and nothing was written.
+# The commit was refused: nothing was written.
 CHANGED = (
     rpc_errors.FailedPrecondition,
     rpc_errors.NotFound,
@@ -77,63 +65,6 @@ CHANGED = (
     rpc_errors.Aborted,
 )
 UNKNOWN = (*OUTCOME_UNKNOWN, rpc_errors.RetryError)
-
-
-@dataclass(frozen=True)
-class Work:
-    """Which interval to work on."""
-
-    computation: Annotated[str, pydantic.Field(max_length=70)]
-    first_slot: int
-
-
-@dataclass(frozen=True)
-class Tick:
-    """That the watermarks are to be moved."""
-
-
-@dataclass(frozen=True)
-class Pull:
-    """Which source to read."""
-
-    stream: Annotated[str, pydantic.Field(max_length=70)]
-
-
-class Tasks:
-    """The tasks of one pipeline."""
-
-    def __init__(self, pipeline: Declaration) -> None:
-        path = f"/tasks/streams/{pipeline.name}"
-
-        def work(clients: Clients, args: Work) -> None:
-            engine = Engine(clients, pipeline)
-            engine.run(worker_steps(engine.environment, args.computation, args.first_slot))
-
-        def tick_(clients: Clients, args: Tick) -> None:
-            engine = Engine(clients, pipeline)
-            engine.run(tick(engine.environment))
-
-        def pull_(clients: Clients, args: Pull) -> None:
-            engine = Engine(clients, pipeline)
-            engine.run(pull(engine.environment, pipeline.source(args.stream).stream))
-
-        self.work = Task(f"{path}/work", QUEUE, Work, work)
-        self.tick = Task(f"{path}/tick", TICKS_QUEUE, Tick, tick_)
-        self.pull = Task(f"{path}/pull", QUEUE, Pull, pull_)
-
-    @property
-    def all(self) -> list[Task[Any]]:
-        return [self.work, self.tick, self.pull]
-
-    def message(self, clients: Clients, wake: Wake) -> Message:
-        """Return a task as it leaves the process."""
-        name, slot = wake.target
-        at = Task.due(clients, wake.delay_s, None)
-        if not name:
-            return self.tick.message(Tick(), name=wake.name, at=at)
-        if slot < 0:
-            return self.pull.message(Pull(name), name=wake.name, at=at)
-        return self.work.message(Work(name, slot), name=wake.name, at=at)
 
 
 class Engine:
@@ -152,21 +83,21 @@ class Engine:
             warn=log.warning,
             config=config or clients.process_state.get_or_create("streams config", StreamConfig),
             caches=clients.process_state.get_or_create(f"streams {pipeline.name}", dict),
-            run_in_background=self._run_later,
+            run_in_background=self._run_in_background,
             sign=clients.processes.sign,
             is_dead=clients.processes.is_dead,
         )
-        self._arrivals = InboxHints.of(clients.process_state)
-        self._acts: dict[type, Callable[[Any], Any]] = {
+        self._hints = InboxHints.of(clients.process_state)
+        self._handlers: dict[type, Callable[[Any], Any]] = {
             Read: self._read,
             Snapshot: self._snapshot,
             Scan: self._scan,
-            ScanKeys: self._peek,
-            ScanKeysMany: self._peeks,
+            ScanKeys: self._scan_keys,
+            ScanKeysMany: self._scan_keys_many,
             Commit: self._commit,
-            CreateTasks: self._create,
+            CreateTasks: self._create_tasks,
             Pause: self._pause,
-            Attempt: self._attempt,
+            Attempt: self._count_attempt,
             CallEffects: self._call_effects,
             Fetch: self._fetch,
         }
@@ -175,15 +106,15 @@ class Engine:
         """Run steps to their end; return their result.
 
         Raises:
-            Retry: others were faster again and again, or other instances have the code for it.
-            Unavailable: it is not known what became of a commit.
+            Retry: every attempt lost its race, or only other instances have the code.
+            Unavailable: the outcome of a commit is unknown.
         """
         try:
             answer: Any = None
             call = next(steps)
             while True:
                 try:
-                    answer = self._do(call)
+                    answer = self._handle(call)
                 except Exception as error:
                     call = steps.throw(error)
                 else:
@@ -197,55 +128,53 @@ class Engine:
         except OutcomeUnknownError as error:
             raise Unavailable(f"{self._pipeline.name}: a commit is in doubt") from error
 
-    def _run_later(self, steps: Steps[Any]) -> None:
-        """Run steps on a thread of their own, which a process that ends does not wait for."""
+    def _run_in_background(self, steps: Steps[Any]) -> None:
+        """Run steps in a thread that the end of the process does not wait for."""
         thread = threading.Thread(target=self.run, args=[steps], name="streams", daemon=True)
         try:
             thread.start()
         except RuntimeError as error:  # There are too many threads.
             log.warning("%s is woken by its sweep: %s", self._pipeline.name, error)
 
-    def _do(self, call: Call) -> Any:
-        return self._acts[type(call)](call)
+    def _handle(self, call: Call) -> Any:
+        return self._handlers[type(call)](call)
 
     def _pause(self, call: Pause) -> None:
         if call.inbox and isinstance(self._clients.clock, SystemClock):
-            self._arrivals.wait(call.inbox, call.seconds)
+            self._hints.wait(call.inbox, call.seconds)
         else:
             self._clients.clock.sleep(call.seconds)
 
     def _read(self, call: Read) -> list[StoredRow | None]:
-        found, _ = bodies.read(
-            self._clients.datastore, [bodies.Name(*key) for key in call.keys], call.at
-        )
-        return [_found(key, row) for key, row in zip(call.keys, found, strict=True)]
+        names = [bodies.Name(*key) for key in call.keys]
+        rows, _ = bodies.read(self._clients.datastore, names, call.at)
+        return [_decoded(key, row) for key, row in zip(call.keys, rows, strict=True)]
 
     def _snapshot(self, call: Snapshot) -> tuple[Any, list[StoredRow | None]]:
-        found, moment = bodies.read(
-            self._clients.datastore, [bodies.Name(*key) for key in call.keys]
-        )
-        return moment, [_found(key, row) for key, row in zip(call.keys, found, strict=True)]
+        names = [bodies.Name(*key) for key in call.keys]
+        rows, moment = bodies.read(self._clients.datastore, names)
+        return moment, [_decoded(key, row) for key, row in zip(call.keys, rows, strict=True)]
 
     def _scan(self, call: Scan) -> list[tuple[str, StoredRow]]:
-        if call.allow_partial and (known := self._arrivals.take(call.low, call.high, call.limit)):
-            return known
+        if call.allow_partial and (hinted := self._hints.take(call.low, call.high, call.limit)):
+            return hinted
         if call.kind == CHUNK:
-            self._arrivals.begin_scan(call.low)
-        found = bodies.scan(self._clients.datastore, call.kind, call.low, call.high, call.limit)
+            self._hints.begin_scan(call.low)
+        rows = bodies.scan(self._clients.datastore, call.kind, call.low, call.high, call.limit)
         if call.kind == CHUNK:
-            self._arrivals.end_scan(call.low, {row.name for row in found})
-        return [(row.name, StoredRow(load(call.kind, row.body), row.version)) for row in found]
+            self._hints.end_scan(call.low, {row.name for row in rows})
+        return [(row.name, StoredRow(load(call.kind, row.body), row.version)) for row in rows]
 
-    def _peek(self, call: ScanKeys) -> list[str]:
+    def _scan_keys(self, call: ScanKeys) -> list[str]:
         return bodies.first_names(
             self._clients.datastore, call.kind, call.low, call.high, call.limit, call.at
         )
 
-    def _peeks(self, call: ScanKeysMany) -> list[list[str]]:
-        looks = [
-            bodies.Range(each.kind, each.low, each.high, each.limit, each.at) for each in call.scans
+    def _scan_keys_many(self, call: ScanKeysMany) -> list[list[str]]:
+        ranges = [
+            bodies.Range(scan.kind, scan.low, scan.high, scan.limit, scan.at) for scan in call.scans
         ]
-        return bodies.first_names_of(self._clients.datastore, looks)
+        return bodies.first_names_of(self._clients.datastore, ranges)
 
     def _commit(self, call: Commit) -> list[int]:
         if call.delivery is not None:
@@ -254,8 +183,8 @@ class Engine:
             puts = [(bodies.Name(*key), dump(key.kind, body), at) for key, body, at in call.puts]
             inserts = [(bodies.Name(*key), dump(key.kind, body)) for key, body in call.inserts]
         deletes = [(bodies.Name(*key), at) for key, at in call.deletes]
-        written = [*((key, body) for key, body, _ in puts), *inserts]
-        check_sizes(((Key(*key), body) for key, body in written), len(deletes))
+        texts = [*((key, text) for key, text, _ in puts), *inserts]
+        check_sizes(((Key(*key), text) for key, text in texts), len(deletes))
         try:
             versions = bodies.commit(
                 self._clients.datastore, puts=puts, inserts=inserts, deletes=deletes
@@ -266,11 +195,11 @@ class Engine:
             raise UnworkableError(str(error)) from error
         except UNKNOWN as error:
             raise OutcomeUnknownError(str(error)) from error
-        came = zip(call.inserts, inserts, versions[len(puts) :], strict=True)
-        self._arrivals.publish(
+        inserted = zip(call.inserts, inserts, versions[len(puts) :], strict=True)
+        self._hints.publish(
             [
                 InboxHint(key.name, version, text, body)
-                for (key, body), (_, text), version in came
+                for (key, body), (_, text), version in inserted
                 if key.kind == CHUNK
             ]
         )
@@ -286,20 +215,20 @@ class Engine:
         except UNKNOWN as error:
             raise OutcomeUnknownError(str(error)) from error
 
-    def _create(self, call: CreateTasks) -> None:
+    def _create_tasks(self, call: CreateTasks) -> None:
         tasks = tasks_of(self._pipeline)
         for task in tasks.all:
             task.check_registered(self._clients)
         self._clients.tasks.create_many([tasks.message(self._clients, wake) for wake in call.wakes])
 
-    def _attempt(self, call: Attempt) -> int:
+    def _count_attempt(self, call: Attempt) -> int:
         cache, key = self._clients.cache, f"streams:attempt:{json.dumps(call.subject)}"
         if cache.add(key, b"1", ATTEMPTS_TTL_S):
             return 1
         return cache.incr_existing(key, 1) or 1
 
     def _call_effects(self, call: CallEffects) -> tuple[int, ...]:
-        pool = self._clients.process_state.get_or_create("streams hands", EffectPool)
+        pool = self._clients.process_state.get_or_create("streams effect pool", EffectPool)
         return pool.deliver_all(self._clients, self._pipeline.versions, call)
 
     def _fetch(self, call: Fetch) -> Any:
@@ -308,24 +237,27 @@ class Engine:
         return source.read(self._clients, call.position, call.limit)
 
 
-def worker_steps(environment: Environment, computation: str, lo: int) -> Steps[Any]:
-    """Return the steps of the worker of an interval.
+def run_steps(
+    clients: Clients,
+    pipeline: Declaration,
+    steps_of: Callable[Concatenate[Environment, P], Steps[T]],
+    *args: P.args,
+    **kwargs: P.kwargs,
+) -> T:
+    """Run steps of a pipeline on the services of this process; return their result.
 
     Raises:
-        MissingCodeError: this code does not know the computation, which runs.
+        Retry, Unavailable: as `Engine.run` does.
     """
-    if not environment.pipeline.versions_of(computation):
-        return defer_to_other_version(environment, computation)
-    made = environment.pipeline.any_version(computation)
-    kind = SinkWorker if isinstance(made, Sink) else Worker
-    return kind(environment, computation, lo).run()
+    engine = Engine(clients, pipeline)
+    return engine.run(steps_of(engine.environment, *args, **kwargs))
 
 
 @functools.cache
 def tasks_of(pipeline: Declaration) -> Tasks:
     """Return the tasks of a pipeline, always the same."""
-    return Tasks(pipeline)
+    return Tasks(pipeline, run_steps)
 
 
-def _found(key: Key, row: bodies.Row | None) -> StoredRow | None:
+def _decoded(key: Key, row: bodies.Row | None) -> StoredRow | None:
     return None if row is None else StoredRow(load(key.kind, row.body), row.version)

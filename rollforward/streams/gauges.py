@@ -1,4 +1,4 @@
-"""Gauges of a pipeline: some reads for all of it, and for each computation one bounded count."""
+"""Gauges of a pipeline: a few reads, and two bounded counts for each computation."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ MAX_COUNTED = 200
 _COUNTED = f"at most {MAX_COUNTED} are counted."
 HELP = {
     "streams_waiting_chunks": f"Chunks of up to 500 records in the inbox; {_COUNTED}",
-    "streams_watermark_lag_seconds": "From the sources' latest record back to the watermark.",
-    "streams_late_records": "Records that were dropped as late, since the pipeline began.",
-    "streams_dead_letters": f"Records and timers that wait for somebody; {_COUNTED}",
+    "streams_watermark_lag_seconds": "Watermark lag behind the latest record of a source.",
+    "streams_late_records": "Records dropped as late since the pipeline began.",
+    "streams_dead_letters": f"Records and timers that failed for good; {_COUNTED}",
     "streams_waiting_timers": "Timers that have not fired: one for each open window.",
-    "streams_owned_intervals": "Intervals that a worker has.",
-    "streams_recovered_records": "Records that lay where no worker looks, and came back as late; "
-    "above 0 a bug, or a wrong answer of the store.",
-    "streams_dedup_missing_seconds": "How much less long ids are known than is declared.",
+    "streams_owned_intervals": "Intervals that a worker has leased.",
+    "streams_recovered_records": "Stranded records that the sweep put back as late ones; above 0 "
+    "is a bug, or a wrong answer of the store.",
+    "streams_dedup_missing_seconds": "Declared time that ids are known, minus the actual time.",
 }
 
 
 def gauges_of(clients: Clients, pipeline: Declaration) -> Sequence[Gauge]:
-    """Return the gauges of a pipeline; of one that has never run there are none."""
+    """Return the gauges of a pipeline; there are none before it first runs."""
     engine = Engine(clients, pipeline)
     overview = engine.run(status.overview(engine.environment))
     return [
@@ -46,16 +46,16 @@ def _values(
     pipeline, now_ms = environment.pipeline, environment.now_ms()
 
     def count(kind: str) -> int:
-        first = f"{pipeline.name}:{name}"
-        return bodies.count(clients.datastore, kind, f"{first}:", f"{first};", MAX_COUNTED)
+        prefix = f"{pipeline.name}:{name}"
+        return bodies.count(clients.datastore, kind, f"{prefix}:", f"{prefix};", MAX_COUNTED)
 
     return {
         "streams_waiting_chunks": count(CHUNK),
         "streams_watermark_lag_seconds": _lag_ms(overview, name) / 1000,
-        "streams_late_records": sum(each.late + each.late_between_parts for each in intervals),
+        "streams_late_records": sum(row.late + row.late_between_parts for row in intervals),
         "streams_dead_letters": count(DEAD),
-        "streams_waiting_timers": sum(each.timers for each in intervals),
-        "streams_owned_intervals": sum(each.is_leased(now_ms) for each in intervals),
+        "streams_waiting_timers": sum(row.timers for row in intervals),
+        "streams_owned_intervals": sum(row.is_leased(now_ms) for row in intervals),
         "streams_recovered_records": overview.head.recovered.get(name, 0),
         "streams_dedup_missing_seconds": _missing_ms(engine, overview, name) / 1000,
     }

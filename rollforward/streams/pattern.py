@@ -1,4 +1,4 @@
-"""Streams, as the registry knows them."""
+"""Pattern of streams for the registry: tasks, sweep and gauges of pipelines."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 
 class Streams(Pattern[Pipeline]):
-    """Pipelines of computations, with what waits in them."""
+    """Pipelines of computations, with their pending records."""
 
     name = "streams"
     takes = Pipeline
@@ -29,7 +29,7 @@ class Streams(Pattern[Pipeline]):
         return [task for part in parts for task in _tasks(part)]
 
     def check(self, parts: Sequence[Pipeline]) -> None:
-        """Check that no two pipelines have one name."""
+        """Check that the names of pipelines are unique."""
         names = [part.name for part in parts]
         for name in names:
             if names.count(name) > 1:
@@ -38,7 +38,7 @@ class Streams(Pattern[Pipeline]):
     def sweep(
         self, clients: Clients, parts: Sequence[Pipeline], *, stale_s: float | None = None
     ) -> Mapping[str, int]:
-        """Move the watermarks of each pipeline, and wake what has work and no worker."""
+        """Advance the watermarks of each pipeline, and wake intervals that have work."""
         results = run_each(
             (f"the sweep of {part.name} failed", partial(sweep_pipeline, clients, part))
             for part in parts
@@ -51,4 +51,8 @@ class Streams(Pattern[Pipeline]):
 
 
 def _tasks(part: Pipeline) -> Iterable[Task[Any]]:
-    return (*tasks_of(part).all, push_task(part), *(t for sink in part.sinks for t in sink.tasks))
+    return (
+        *tasks_of(part).all,
+        push_task(part),
+        *(task for sink in part.sinks for task in sink.tasks),
+    )

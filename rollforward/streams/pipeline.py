@@ -1,4 +1,4 @@
-"""A pipeline, as an app uses it."""
+"""Pipeline: the API of streams for an app."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pydantic
 from rollforward import outbox
 from rollforward.datastore.transactions import current_transaction
 from rollforward.runtime.clients import Clients
-from rollforward.streams.driver import TICKS_QUEUE, Engine
+from rollforward.streams.driver import Engine, run_steps
 from rollforward.streams.exchange.ingest import IngestRequest, IngestResult, incoming_record, ingest
 from rollforward.streams.exchange.pulling import pull_wake
 from rollforward.streams.graph.declaration import Declaration
@@ -31,6 +31,7 @@ from rollforward.streams.model.sources import PullSource, PushSource
 from rollforward.streams.scaling.resharding import merge, split, split_by_keys
 from rollforward.streams.storage.remote_calls import CreateTasks, Key, RepeatedError, Steps
 from rollforward.streams.storage.schema import OUTBOX
+from rollforward.streams.stream_tasks import TICKS_QUEUE
 from rollforward.streams.topology import changes
 from rollforward.tasks.declaration import Task
 from rollforward.tasks.errors import Retry
@@ -44,7 +45,7 @@ MAX_ID_CHARS = 200
 
 @dataclass(frozen=True)
 class PushedRecord:
-    """A record that is pushed: an id of its own, its value, and its time."""
+    """A record to push: its own id, its value, and its event time."""
 
     id: str
     value: Any
@@ -53,7 +54,7 @@ class PushedRecord:
 
 @dataclass(frozen=True)
 class Accepted:
-    """What was let in: how many records, how many of them late, and the source's watermark."""
+    """Result of a push: the number of records, of late ones, and the source's watermark."""
 
     records: int
     late: int
@@ -63,7 +64,7 @@ class Accepted:
 class Pipeline(Declaration):
     """Computations over streams of keyed records; a part of an app's registry."""
 
-    # What comes in
+    # Sources
 
     def push(
         self,
@@ -74,48 +75,54 @@ class Pipeline(Declaration):
         process: str = "",
         watermark: int | None = None,
     ) -> Accepted:
-        """Let up to 500 records in; they are durable when this returns.
+        """Push up to 500 records; they are durable when this returns.
 
-        It may be repeated: a record whose id was accepted within the source's `dedup` is dropped.
+        A push may be repeated: a record whose id was accepted within the source's `dedup` is
+        dropped.
 
         Args:
-            process: Who pushes; one of the source's processes.
-            watermark: No record before this time is still to come from this process. None: it
-                follows the latest record, at the source's `disorder`.
+            process: The pushing process; one of the source's processes.
+            watermark: This process pushes no more records before this time. None: it follows the
+                latest record, at the source's `disorder`.
 
         Raises:
-            UnknownStreamError: there is no such source, or no such process.
-            BadRecordError: this cannot be let in, and why. Only of what one commit cannot hold some
-                may be in.
-            BackpressureError: the source has to wait. Push the same again.
-            Retry, Unavailable: repeat it; some of it may have been let in.
+            UnknownStreamError: the source or the process is unknown.
+            BadRecordError: the push is invalid. If one commit cannot hold it, a part may have been
+                accepted.
+            BackpressureError: the source is paused. Repeat the same push.
+            Retry, Unavailable: repeat the push; a part may have been accepted.
         """
         _check_push(self, stream, process)
         _check_pushed(records)
         engine = Engine(clients, self)
         incoming = [
-            incoming_record(engine.environment, stream, each.value, each.timestamp_ms, each.id)
-            for each in records
+            incoming_record(
+                engine.environment, stream, pushed.value, pushed.timestamp_ms, pushed.id
+            )
+            for pushed in records
         ]
-        if sum(len(each.text) for each in incoming) > MAX_PUSHED_BYTES:
-            raise BadRecordError(f"one push has at most {MAX_PUSHED_BYTES} bytes of values")
+        size = sum(len(record.text) for record in incoming)
+        if size > MAX_PUSHED_BYTES:
+            raise BadRecordError(
+                f"a push must have at most {MAX_PUSHED_BYTES} bytes of values, got {size}"
+            )
         if watermark is not None and not 0 <= watermark <= FOREVER:
-            raise BadRecordError(f"a watermark is a time, or FOREVER, not {watermark}")
+            raise BadRecordError(f"watermark must be a time, or FOREVER, got {watermark}")
         request = IngestRequest(stream, process, incoming, watermark)
         result: IngestResult = engine.run(ingest(engine.environment, request))
-        return Accepted(result.records, result.late, result.found.body.watermark)
+        return Accepted(result.records, result.late, result.row.body.watermark)
 
     def push_in_transaction(
         self, clients: Clients, stream: str, value: Any, timestamp_ms: int, *, process: str = ""
     ) -> None:
-        """Let a record in if, and only if, the transaction that this code runs in is committed.
+        """Push a record if, and only if, the current transaction commits.
 
-        It comes in once, whenever and however often its task is delivered: a row of the outbox is
-        its receipt, and goes with the commit that lets it in.
+        It is accepted once, whenever and however often its task is delivered: a row of the outbox
+        is its receipt, which the commit of the record deletes.
 
         Raises:
             NoTransactionError: this is not the body of `transact`.
-            UnknownStreamError, BadRecordError: nothing was let in.
+            UnknownStreamError, BadRecordError: the record is invalid.
         """
         _check_push(self, stream, process)
         value_text(value)
@@ -130,140 +137,132 @@ class Pipeline(Declaration):
         )
 
     def close(self, clients: Clients, stream: str, *, process: str = "") -> None:
-        """Say that no further record comes from a process of a source.
+        """Close a process of a source: it pushes no more records.
 
-        All timers fire when all processes have closed.
+        All timers fire when all processes are closed.
 
         Raises:
-            UnknownStreamError: there is no such source.
+            UnknownStreamError: the source is unknown.
         """
         self.push(clients, stream, [], process=process, watermark=FOREVER)
 
     def pull(self, clients: Clients, stream: str) -> None:
-        """Have a pull source read, by a task, until it has no more for now.
+        """Create a task that reads a pull source until it has no more records for now.
 
         Raises:
-            UnknownStreamError: there is no such source.
-            BadRecordError: it is pushed.
+            UnknownStreamError: the source is unknown.
+            BadRecordError: it is a push source.
         """
         if not isinstance(self.source(stream), PullSource):
-            raise BadRecordError(f"{stream} is pushed: there is nothing to pull")
-        engine = Engine(clients, self)
-        engine.run(_begin_pull(engine.environment, stream))
+            raise BadRecordError(f"{stream} is a push source: there is nothing to pull")
+        run_steps(clients, self, _begin_pull, stream)
 
-    # How it is cut into intervals
+    # Intervals
 
     def split(self, clients: Clients, computation: str, slot: int) -> None:
-        """Cut the interval of a slot in two, of which the second begins there, while all goes on.
+        """Split the interval of a slot in two while records flow; the second begins at the slot.
 
         Args:
-            slot: One of 65,536, to which the keys are hashed.
+            slot: One of the 65,536 slots that keys are hashed to.
 
         Raises:
-            UnknownStreamError: there is no such computation.
+            UnknownStreamError: the computation is unknown.
             BadLayoutError: an interval begins there already, there are 64, or it is a sink's.
             Retry, Unavailable: repeat it; it may have been done.
         """
-        engine = Engine(clients, self)
-        engine.run(split(engine.environment, computation, slot))
+        run_steps(clients, self, split, computation, slot)
 
     def split_by_keys(self, clients: Clients, computation: str, keys: Iterable[str]) -> int | None:
-        """Cut the interval that has most of some keys in the middle of them, while all goes on.
+        """Split the interval with most of some keys at their median, while records flow.
 
         Returns:
-            The slot at which the second half begins; None: no interval has two of these keys.
+            The slot at which the second half begins; None: no interval has two of the keys.
 
         Raises:
-            UnknownStreamError: there is no such computation.
+            UnknownStreamError: the computation is unknown.
             BadLayoutError: there are 64 intervals, or it is a sink's.
             Retry, Unavailable: repeat it; it may have been done.
         """
-        engine = Engine(clients, self)
-        return engine.run(split_by_keys(engine.environment, computation, keys))
+        return run_steps(clients, self, split_by_keys, computation, keys)
 
     def merge(self, clients: Clients, computation: str, slot: int) -> None:
-        """Make the interval that begins at a slot a part of the one before it.
+        """Merge the interval that begins at a slot into its predecessor.
 
         Raises:
-            UnknownStreamError: there is no such computation.
+            UnknownStreamError: the computation is unknown.
             BadLayoutError: no interval begins there, it is the first one, or a sink's.
             Retry, Unavailable: repeat it; it may have been done.
         """
-        engine = Engine(clients, self)
-        engine.run(merge(engine.environment, computation, slot))
+        run_steps(clients, self, merge, computation, slot)
 
-    # Which computations run
+    # Topology
 
     def attach(self, clients: Clients, computation: str, *, version: int | None = None) -> None:
-        """Have a computation run from here on, while all goes on.
+        """Attach a computation, which runs from now on, while records flow.
 
-        It gets each record that its senders write once they know of it, and none from before; its
-        watermark begins at that of what it reads. A stream that only it reads begins with it.
+        It receives only records written after its senders learn of it, and its watermark begins at
+        the watermark of its inputs. A source that only it reads begins with it.
 
         Args:
-            version: One that this code has; None: the latest of them.
+            version: A version that this code has; None: the latest one.
 
         Raises:
-            UnknownStreamError: this code has no such computation, or version.
+            UnknownStreamError: this code does not have the computation, or the version.
             TopologyError: it cannot run here, or another version of it does.
             Retry, Unavailable: repeat it; it may have been done.
         """
-        engine = Engine(clients, self)
-        engine.run(changes.attach(engine.environment, computation, version))
+        run_steps(clients, self, changes.attach, computation, version)
 
     def replace(self, clients: Clients, computation: str, *, version: int | None = None) -> None:
-        """Have another version of a computation go on with the keys, timers and inbox of one.
+        """Replace the running version of a computation; keys, timers and inbox stay.
 
-        The version that runs may be an earlier or a later one. Each interval goes over to the other
-        one between two batches; stored states are read by its `load`, one by one as they are used.
+        The running version may be an earlier or a later one. Each interval switches between two
+        bundles. The new version's `load` reads stored states one by one, as they are used.
 
         Args:
-            version: One that this code has; None: the latest of them.
+            version: A version that this code has; None: the latest one.
 
         Raises:
-            UnknownStreamError: no such computation runs, or this code has no such version.
-            UnreadableStateError: the version cannot read a state that is stored; all goes on.
+            UnknownStreamError: the computation does not run, or this code lacks the version.
+            UnreadableStateError: the version cannot read a stored state; nothing was changed.
             TopologyError: it cannot take the other's place, or not now.
             Retry, Unavailable: repeat it; it may have been done.
         """
-        engine = Engine(clients, self)
-        engine.run(changes.replace(engine.environment, computation, version))
+        run_steps(clients, self, changes.replace, computation, version)
 
     def detach(self, clients: Clients, computation: str, *, discard: bool = False) -> None:
-        """Have a computation stop: nothing more is sent to it, and its states are deleted.
+        """Detach a computation: it gets no more records, and its states are deleted.
 
         Args:
-            discard: At once; what waits for it, and its timers, are dropped, and counted. If not,
-                it works on what waits, and all its timers fire first, as at the end of its inputs.
+            discard: Detach at once, and drop and count its pending records and timers. If not, the
+                computation drains first: it processes its backlog, and all its timers fire.
 
         Raises:
-            UnknownStreamError: there is no such computation.
+            UnknownStreamError: the computation is unknown.
             TopologyError: another one reads what only it writes, or it is the last one.
             Retry, Unavailable: repeat it; it may have been done.
         """
-        engine = Engine(clients, self)
-        engine.run(changes.detach(engine.environment, computation, discard=discard))
+        run_steps(clients, self, changes.detach, computation, discard=discard)
 
     def topology(self, clients: Clients, *, snapshot: Status | None = None) -> Topology:
-        """Return which computations run, in which version, and how far changes have come.
+        """Return the running computations and versions, and the progress of changes.
 
         Args:
-            snapshot: A status that was read just now: what it was read from is not read again.
+            snapshot: A recent status, whose rows are not read again.
         """
-        engine = Engine(clients, self)
-        head = None if snapshot is None or snapshot.snapshot is None else snapshot.snapshot.head
-        return engine.run(topology_status.topology(engine.environment, head))
+        rows = None if snapshot is None else snapshot.snapshot
+        head = None if rows is None else rows.head
+        return run_steps(clients, self, topology_status.topology, head)
 
-    # What can be read
+    # Queries
 
     def state(self, clients: Clients, computation: str, key: str) -> dict[str, Any]:
         """Return the state of a key as it was last committed; empty: it has none.
 
         Raises:
-            UnknownStreamError: there is no such computation.
+            UnknownStreamError: the computation is unknown.
         """
-        engine = Engine(clients, self)
-        return engine.run(queryable_state.state(engine.environment, computation, key))
+        return run_steps(clients, self, queryable_state.state, computation, key)
 
     def states_of(
         self,
@@ -273,59 +272,54 @@ class Pipeline(Declaration):
         *,
         snapshot: Status | None = None,
     ) -> dict[str, dict[str, Any]]:
-        """Return the states of some keys, by key; those that have none are left out.
+        """Return the states of some keys, by key, without the empty ones.
 
         Args:
-            snapshot: A status that was read just now: what it was read from is not read again.
+            snapshot: A recent status, whose rows are not read again.
 
         Raises:
-            UnknownStreamError: there is no such computation.
+            UnknownStreamError: the computation is unknown.
         """
-        engine = Engine(clients, self)
         rows = None if snapshot is None else snapshot.snapshot
-        return engine.run(queryable_state.states_of(engine.environment, computation, keys, rows))
+        return run_steps(clients, self, queryable_state.states_of, computation, keys, rows)
 
     def states(self, clients: Clients, computation: str) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yield the keys of a computation with their states, slab by slab, in no order.
 
         Raises:
-            UnknownStreamError: there is no such computation.
+            UnknownStreamError: the computation is unknown.
         """
-        engine, slot = Engine(clients, self), 0
+        slot = 0
         while slot < SLOTS:
-            found, slot = engine.run(queryable_state.states(engine.environment, computation, slot))
-            yield from found.items()
+            by_key, slot = run_steps(clients, self, queryable_state.states, computation, slot)
+            yield from by_key.items()
 
     def status(self, clients: Clients) -> Status:
-        """Return how far the pipeline is: watermarks, backlog and counts."""
-        engine = Engine(clients, self)
-        return engine.run(status.status(engine.environment))
+        """Return the progress of the pipeline: watermarks, backlogs and counts."""
+        return run_steps(clients, self, status.status)
 
     # Dead letters
 
     def dead_letters(self, clients: Clients, *, limit: int = 100) -> list[DeadLetter]:
         """Return records and timers that have failed too often."""
-        engine = Engine(clients, self)
-        return engine.run(dead_letters.dead_letters(engine.environment, limit))
+        return run_steps(clients, self, dead_letters.dead_letters, limit)
 
     def replay(self, clients: Clients, dead_letter: str) -> bool:
-        """Work on a dead record or timer again, as a late one; return False if there is none.
+        """Process a dead record or timer again, as a late one; return False if there is none.
 
         Raises:
             UnknownStreamError: its computation does not read its stream any more.
         """
-        engine = Engine(clients, self)
-        return engine.run(dead_letters.replay(engine.environment, dead_letter))
+        return run_steps(clients, self, dead_letters.replay, dead_letter)
 
     def discard(self, clients: Clients, dead_letter: str) -> bool:
         """Delete a dead letter; return False if there is none of this id."""
-        engine = Engine(clients, self)
-        return engine.run(dead_letters.discard(engine.environment, dead_letter))
+        return run_steps(clients, self, dead_letters.discard, dead_letter)
 
 
 @dataclass(frozen=True)
 class PushLater:
-    """A record that a transaction has let in."""
+    """A record that a transaction has pushed."""
 
     stream: Annotated[str, pydantic.Field(max_length=70)]
     process: Annotated[str, pydantic.Field(max_length=70)]
@@ -337,7 +331,7 @@ class PushLater:
 
 @functools.cache
 def push_task(pipeline: Pipeline) -> Task[PushLater]:
-    """Return the task that lets in what transactions have pushed, always the same."""
+    """Return the task that ingests the pushes of transactions, always the same."""
 
     def push(clients: Clients, args: PushLater) -> None:
         _check_push(pipeline, args.stream, args.process)
@@ -352,7 +346,7 @@ def push_task(pipeline: Pipeline) -> Task[PushLater]:
         except BackpressureError as error:
             raise Retry(str(error)) from error
         except RepeatedError:
-            log.info("%s was let in before", args.id)
+            log.info("%s was accepted before", args.id)
 
     path = f"/tasks/streams/{pipeline.name}/push"
     return Task(path, TICKS_QUEUE, PushLater, push)
@@ -360,22 +354,24 @@ def push_task(pipeline: Pipeline) -> Task[PushLater]:
 
 def _begin_pull(environment: Environment, stream: str) -> Steps[None]:
     yield from read_head(environment)
-    found = yield from status.source_row(environment, stream)
-    yield CreateTasks([pull_wake(environment, stream, found.seq, "begin", environment.new_id())])
+    row = yield from status.source_row(environment, stream)
+    yield CreateTasks([pull_wake(environment, stream, row.seq, "begin", environment.new_id())])
 
 
 def _check_push(pipeline: Declaration, stream: str, process: str) -> None:
     if not isinstance(pipeline.source(stream), PushSource):
-        raise BadRecordError(f"{stream} is pulled: nobody pushes to it")
+        raise BadRecordError(f"{stream} is a pull source: no record can be pushed to it")
     pipeline.check_process(stream, process)
 
 
 def _check_pushed(records: Sequence[PushedRecord]) -> None:
     if len(records) > MAX_PUSHED:
-        raise BadRecordError(f"one push has at most {MAX_PUSHED} records, not {len(records)}")
-    for each in records:
-        if not isinstance(each.id, str) or not 0 < len(each.id) <= MAX_ID_CHARS:
-            raise BadRecordError(f"an id has 1 to {MAX_ID_CHARS} characters: {each.id!r:.100}")
-        if REPLAY in each.id:
-            raise BadRecordError(f"an id has no character 0: {each.id!r:.100}")
-        encoded_bytes("an id", each.id)
+        raise BadRecordError(f"a push must have at most {MAX_PUSHED} records, got {len(records)}")
+    for record in records:
+        if not isinstance(record.id, str) or not 0 < len(record.id) <= MAX_ID_CHARS:
+            raise BadRecordError(
+                f"an id must have 1 to {MAX_ID_CHARS} characters, got {record.id!r:.100}"
+            )
+        if REPLAY in record.id:
+            raise BadRecordError(f"an id must not have the character 0, got {record.id!r:.100}")
+        encoded_bytes("an id", record.id)

@@ -1,15 +1,15 @@
-"""The sweep of a pipeline: what a process has left behind that died after its commit.
+"""Sweep of a pipeline: it finds work that a process has left behind.
 
-Who commits a record wakes its reader afterwards. A process may die in between; then nobody works on
-the record until this, once a minute, looks at all inboxes and timers, as each tick does, and at the
-pull sources that nobody reads. It also looks where no worker does (`recovery.py`).
+A process wakes the readers of a record after its commit. If it dies in between, no worker processes
+the record until the sweep, once a minute, checks all inboxes and timers, as each tick does, and the
+pull sources without a reader. It also finds stranded records (`exchange/recovery.py`).
 """
 
 from __future__ import annotations
 
 from rollforward.runtime.clients import Clients
 from rollforward.streams.coordinator import tick
-from rollforward.streams.driver import Engine
+from rollforward.streams.driver import run_steps
 from rollforward.streams.exchange.pulling import pull_wake
 from rollforward.streams.exchange.recovery import recover
 from rollforward.streams.graph.declaration import Declaration
@@ -24,25 +24,24 @@ NEWS_MS = 60 * STALE_MS
 
 
 def sweep_pipeline(clients: Clients, pipeline: Declaration) -> int:
-    """Wake what has work and no worker; return how many intervals and sources that were."""
-    engine = Engine(clients, pipeline)
-    return engine.run(sweep(engine.environment))
+    """Wake intervals and sources that have work and no worker; return how many."""
+    return run_steps(clients, pipeline, sweep)
 
 
 def sweep(environment: Environment) -> Steps[int]:
-    """Do so, in steps."""
+    """Wake intervals and sources in steps; return how many."""
     woken = yield from tick(environment, *sweep_suffix(environment))
     yield from recover(environment)
     return woken + (yield from wake_sources(environment))
 
 
 def sweep_suffix(environment: Environment) -> tuple[str, int]:
-    """Return what sets the tasks of one minute's sweep apart."""
+    """Return the suffix of task names for one minute's sweep."""
     return "sweep", environment.now_ms() // STALE_MS
 
 
 def wake_sources(environment: Environment) -> Steps[int]:
-    """Have pull sources read that were read before, have not ended, and are read by nobody."""
+    """Restart abandoned pull sources: started, not finished, and without a reader."""
     woken = 0
     [head] = yield Read([environment.names.head])
     if head is None:
@@ -54,25 +53,25 @@ def wake_sources(environment: Environment) -> Steps[int]:
 
 
 def _wake_source(environment: Environment, stream: str, source: PullSource) -> Steps[int]:
-    """Have a source read that was read before and has not ended; return 1 if so."""
-    names = environment.names
-    found, head = yield Read([names.source(stream, ""), names.head])
-    if found is None or not found.body.seq or found.body.watermark >= FOREVER:
+    """Restart a pull source if it is abandoned; return 1 if so."""
+    names, name = environment.names, source_name(stream, "")
+    row, head = yield Read([names.source(stream, ""), names.head])
+    if row is None or not row.body.seq or row.body.watermark >= FOREVER:
         return 0
-    if source_name(stream, "") in head.body.paused:
+    if name in head.body.paused:
         return 0
-    # Who let it go may have died before it was read again.
-    paused_at_ms = head.body.paused_at_ms.get(source_name(stream, ""), 0)
-    silent_ms = environment.now_ms() - max(found.body.seen_ms, paused_at_ms)
-    if source.poll is None and paused_at_ms < found.body.seen_ms:
-        # It may have no more for now, or its task was purged: look ever less often, while that is
-        # news. To look once is not enough: that task may be purged, too.
-        why: tuple[str | int, ...] = ("sweep", (silent_ms // STALE_MS).bit_length())
-        is_due = STALE_MS <= silent_ms < NEWS_MS
+    # The tick that resumed it may have died before it created the task.
+    paused_at_ms = head.body.paused_at_ms.get(name, 0)
+    idle_ms = environment.now_ms() - max(row.body.seen_ms, paused_at_ms)
+    if source.poll is None and paused_at_ms < row.body.seen_ms:
+        # It may have no records for now, or its task was purged. Check ever less often, for an
+        # hour. One check is not enough, since its task may be purged, too.
+        suffix: tuple[str | int, ...] = ("sweep", (idle_ms // STALE_MS).bit_length())
+        is_due = STALE_MS <= idle_ms < NEWS_MS
     else:
         poll_s = source.poll.total_seconds() if source.poll else 0
-        why = sweep_suffix(environment)
-        is_due = silent_ms >= STALE_MS + 1000 * poll_s
+        suffix = sweep_suffix(environment)
+        is_due = idle_ms >= STALE_MS + 1000 * poll_s
     if is_due:
-        yield CreateTasks([pull_wake(environment, stream, found.body.seq, *why)])
+        yield CreateTasks([pull_wake(environment, stream, row.body.seq, *suffix)])
     return int(is_due)

@@ -1,42 +1,40 @@
-"""Delays of records behind the latest one, in buckets."""
+"""Histogram of how far records of a source lag behind its latest record."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
 
-# The first is of no delay. From there on each bound is 1.41 times the one before; the last one has
-# all delays of over two hours.
+# The first bucket counts records without a delay. Every further bound is 1.41 times its
+# predecessor; the last bucket has all delays of over two hours.
 BUCKETS = 48
-
-
-# More delays than these are halved, so that the newest ones count for most.
+# A histogram with more delays is halved, so that recent delays count for most.
 MAX_DELAYS = 10_000
 
 
 def with_delays(delays: Sequence[int], latest: int, times: Iterable[int]) -> tuple[int, ...]:
-    """Add to the delays of a source those of records, in the order in which they come.
+    """Add the delays of records to the histogram of a source, in order of arrival.
 
     Args:
-        delays: How many records had a delay of each bucket; empty: none so far.
-        latest: The latest time of a record so far.
+        delays: Number of records in each bucket; empty at the beginning.
+        latest: The latest event time of a record so far.
     """
     counts = list(delays) or [0] * BUCKETS
-    for at in times:
-        latest = max(latest, at)
-        counts[_bucket(latest - at)] += 1
+    for time_ms in times:
+        latest = max(latest, time_ms)
+        counts[_bucket(latest - time_ms)] += 1
     if sum(counts) > MAX_DELAYS:
         counts = [count // 2 for count in counts]
     return tuple(counts)
 
 
 def delay_of(delays: Sequence[int], percentile: float) -> int | None:
-    """Return the delay that so many percent of records do not exceed; None: it is not known."""
-    left_out = sum(delays) * (100 - percentile) / 100
+    """Return the delay that this percentage of records does not exceed; None: unknown."""
+    excess = sum(delays) * (100 - percentile) / 100
     for bucket in range(len(delays) - 1, -1, -1):
-        if delays[bucket] > left_out:
+        if delays[bucket] > excess:
             return None if bucket == BUCKETS - 1 else _bound(bucket)
-        left_out -= delays[bucket]
+        excess -= delays[bucket]
     return None
 
 

@@ -1,8 +1,8 @@
-"""Where weak sinks act: in threads of their own, so that one that hangs holds nobody up.
+"""Thread pool for weak sinks, so that a hanging sink blocks no other.
 
-There are a few at a time for a process, and who finds none free waits for one as long as for a sink
-that is slow. If all of them hang, everything goes the durable way until one comes back, and nothing
-is kept in memory meanwhile.
+A process has a few threads. A sink that finds none free waits for one as long as it may take to
+act. If all threads hang, the records go into the sinks' inboxes until one is free again, and
+memory holds nothing meanwhile.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MAX_THREADS = 16
 
 @dataclass
 class _Job:
-    """Some records of one sink: `done` has the places of those that it has acted on."""
+    """Records of one sink, each with its index in the call; `done` has the indexes acted on."""
 
     sink: Sink
     records: Sequence[tuple[int, Any]]
@@ -36,7 +36,7 @@ class _Job:
 
 
 class EffectPool:
-    """The threads of a process in which sinks act."""
+    """Threads of a process in which weak sinks act."""
 
     def __init__(self) -> None:
         self._free = threading.BoundedSemaphore(MAX_THREADS)
@@ -44,19 +44,20 @@ class EffectPool:
     def deliver_all(
         self, clients: Clients, sinks: Mapping[Any, Any], call: CallEffects
     ) -> tuple[int, ...]:
-        """Have sinks act, all at once, each on one record after the other.
+        """Run all sinks side by side, each over its records in order.
 
         Returns:
-            The places of the records that they have acted on within the time.
+            The indexes of the records that the sinks acted on within the time limit.
         """
         by_sink: dict[Any, list[tuple[int, Any]]] = defaultdict(list)
-        for place, (name, record) in enumerate(call.effects):
-            by_sink[name].append((place, record))
+        for index, (name, record) in enumerate(call.effects):
+            by_sink[name].append((index, record))
         until, jobs = time.monotonic() + call.wait_s, list[_Job]()
         for name, records in by_sink.items():
             if not self._free.acquire(timeout=max(0.0, until - time.monotonic())):
                 log.warning(
-                    "%d sinks at work hang: what is for others becomes durable", MAX_THREADS
+                    "all %d sink threads hang: other sinks get records by their inboxes",
+                    MAX_THREADS,
                 )
                 break
             jobs.append(_Job(sinks[name], records))
@@ -64,18 +65,18 @@ class EffectPool:
         for job in jobs:
             job.is_over.wait(max(0.0, until - time.monotonic()))
             job.is_abandoned = True
-        return tuple(place for job in jobs for place in tuple(job.done))
+        return tuple(index for job in jobs for index in tuple(job.done))
 
     def _work(self, clients: Clients, job: _Job) -> None:
         try:
             with clients.context():
-                for place, record in job.records:
+                for index, record in job.records:
                     if job.is_abandoned:
                         return
                     job.sink.act(clients, record)
-                    job.done.append(place)
+                    job.done.append(index)
         except Exception:
-            log.warning("%s has failed, and is tried again", job.sink.name, exc_info=True)
+            log.warning("%s failed and is retried from its inbox", job.sink.name, exc_info=True)
         finally:
             self._free.release()
             job.is_over.set()

@@ -1,4 +1,4 @@
-"""What comes to an inbox that was left behind goes on to those that its keys have now."""
+"""Forwarding of records from retired inboxes to the live inboxes of their keys."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from rollforward.streams.storage.schema import (
     past_names,
 )
 
-# Of at most 256 KB each, in one commit.
+# Chunks of at most 256 KB in one commit.
 MAX_FORWARDED = 8
 
 
 def scan_retired(
-    names: Names, computation: str, left: RetiredInbox, watermark: int, limit: int
+    names: Names, computation: str, inbox: RetiredInbox, watermark: int, limit: int
 ) -> Scan:
-    """Return the call that reads a left inbox."""
-    low, high = names.inbox_range(computation, left.lo, watermark, left.created_in)
+    """Return the call that reads a retired inbox."""
+    low, high = names.inbox_range(computation, inbox.lo, watermark, inbox.created_in)
     return Scan(CHUNK, low, high, limit)
 
 
 def scan_late(names: Names, computation: str, inbox: Inbox, limit: int) -> Scan:
-    """Return the call that reads the late ones of an inbox."""
+    """Return the call that reads the late lane of an inbox."""
     name = names.inbox(computation, inbox.lo, inbox.created_in)
     return Scan(CHUNK, f"{name}{LATE}", past_names(name), limit)
 
@@ -43,29 +43,29 @@ def forwarded(
     *,
     watermark: int = 0,
 ) -> tuple[Commit, Outgoing]:
-    """Return the commit that forwards chunks, each in the lane that it came in.
+    """Return the commit that forwards chunks, each in its own lane.
 
     Args:
-        watermark: What is before it goes into the lane for late ones.
+        watermark: Records before it go into the late lane.
     """
     commit, outgoing = Commit(), Outgoing(environment, head)
-    for name, found in chunks:
-        commit.deletes.append((Key(CHUNK, name), found.version))
-        for letter in found.body:
-            late = late_at(name) or (watermark if letter.timestamp_ms < watermark else 0)
-            outgoing.send(Target(computation, letter.key), letter, late_at=late)
+    for name, row in chunks:
+        commit.deletes.append((Key(CHUNK, name), row.version))
+        for record in row.body:
+            late = late_at(name) or (watermark if record.timestamp_ms < watermark else 0)
+            outgoing.send(Target(computation, record.key), record, late_at=late)
     commit.inserts += outgoing.inserts()
     return commit, outgoing
 
 
 def ready(chunks: list[tuple[str, StoredRow]], watermark: int) -> list[tuple[str, StoredRow]]:
-    """Return the chunks that may be worked on while something may be on its way from a left inbox.
+    """Return the chunks that a worker may process while a retired inbox may still have records.
 
-    A record that came late may be one that was sent before, in time, and is on that way: so what is
-    late waits until the watermark says that nothing in time of before it is under way.
+    A late record may have been sent before, on time, and that copy may still be in the retired
+    inbox. So late records wait until the watermark shows that no earlier on-time record is pending.
     """
     return [
-        (name, found)
-        for name, found in chunks
-        if not is_late(name) or all(letter.timestamp_ms < watermark for letter in found.body)
+        (name, row)
+        for name, row in chunks
+        if not is_late(name) or all(record.timestamp_ms < watermark for record in row.body)
     ]

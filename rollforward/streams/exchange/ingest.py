@@ -1,8 +1,8 @@
-"""How records come in: with the position and the watermark of their source, in one commit.
+"""Ingest: records come in with the position and the watermark of their source, in one commit.
 
-Whether a record is late is decided here and nowhere else: by the watermark that the same commit
-moves. What is late is marked, and so is all that it leads to: no worker has to judge by a watermark
-that it read a moment ago.
+Only this commit decides whether a record is late: by the watermark that it moves itself. It marks
+late records, and every record that follows from them inherits the mark. So no worker has to judge
+by a watermark that it read earlier.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from rollforward.streams.exchange.inline import InlineRun, PendingEffect, call_e
 from rollforward.streams.exchange.outgoing import Outgoing
 from rollforward.streams.exchange.wakeups import wake_for_push
 from rollforward.streams.graph.environment import Environment
-from rollforward.streams.graph.head import MAX_ATTEMPTS, is_complete, read_head
+from rollforward.streams.graph.head import is_complete, read_head
 from rollforward.streams.graph.plan import with_process
 from rollforward.streams.model.bundle import Target
 from rollforward.streams.model.errors import BackpressureError, BadRecordError, UnknownStreamError
@@ -34,20 +34,21 @@ from rollforward.streams.storage.remote_calls import (
     StoredRow,
     UnworkableError,
 )
+from rollforward.streams.storage.retry import MAX_ATTEMPTS
 from rollforward.streams.storage.schema import Head, InboxRecord, SourceRow, fingerprint
 
-# A clock of a source may be so far ahead of ours.
+# The clock of a source may be this far ahead of ours.
 MAX_AHEAD_MS = 60_000
-REMEMBERED = 20
-# So often records are passed through weak stages before they are durable; each time may kill.
-MAX_PASSES = 2
-MAX_DESCRIBED = 20_000  # Characters of what is no record.
+REMEMBERED_COMMITS = 20
+# A record may kill its process, so records run inline only this often before they are durable.
+MAX_INLINE_ATTEMPTS = 2
+MAX_DESCRIBED_CHARS = 20_000  # Of an invalid record.
 
 
 class IncomingRecord(NamedTuple):
-    """A record that comes in: its id (empty: none is needed), its value, also as text.
+    """A record on its way in: its id (empty: none is needed), its value, and that as text.
 
-    `error`: why it is none; then it becomes a dead letter of each of its readers.
+    `error`: why it is invalid; it becomes a dead letter of each reader.
     """
 
     id: str
@@ -59,12 +60,12 @@ class IncomingRecord(NamedTuple):
 
 @dataclass(frozen=True)
 class IngestRequest:
-    """What one commit of a source brings.
+    """Records and progress of a source, for one commit.
 
     Attributes:
         watermark: As the source states it; None: it follows the latest record.
-        position: Where the source goes on; only of a `PullSource`.
-        receipt: A row that is there until this was let in: the commit deletes it.
+        position: The source's next read position; only of a `PullSource`.
+        receipt: A row that exists until the request is ingested; the commit deletes it.
     """
 
     stream: str
@@ -76,62 +77,63 @@ class IngestRequest:
 
 
 class IngestResult(NamedTuple):
-    """What came of an offer: the source's row as it is then, and who has to be woken."""
+    """Outcome of a request: its counts, the source's row after it, and the intervals to wake."""
 
     records: int
     late: int
-    found: StoredRow
+    row: StoredRow
     destinations: Sequence[tuple[str, int]]
 
 
 def incoming_record(
-    environment: Environment, stream: str, value: Any, at: int, id_: str = ""
+    environment: Environment, stream: str, value: Any, timestamp_ms: int, id_: str = ""
 ) -> IncomingRecord:
-    """Return a record that comes in, checked.
+    """Return a record after checking it.
 
     Raises:
-        BadRecordError: it cannot come in.
+        BadRecordError: the value or the time is invalid.
     """
     environment.pipeline.source(stream)
-    return IncomingRecord(id_, value_text(value), check_time(at), value)
+    return IncomingRecord(id_, value_text(value), check_time(timestamp_ms), value)
 
 
 def invalid_record(id_: str, value: Any, error: str) -> IncomingRecord:
-    """Return what comes in, and is no record, with what can be said of it."""
+    """Return an invalid record with a description of it as text."""
     try:
         text = value_text(value)
     except BadRecordError:
-        text = quoted(_described(value)[:MAX_DESCRIBED])
+        text = quoted(_described(value)[:MAX_DESCRIBED_CHARS])
     return IncomingRecord(id_, text, 0, value, error)
 
 
-def oversized_record(each: IncomingRecord, error: str) -> IncomingRecord:
-    """Return a record that no commit can hold with all its readers, as it can be kept."""
-    return each._replace(text=quoted(each.text[:MAX_DESCRIBED]), error=f"cannot be let in: {error}")
+def oversized_record(record: IncomingRecord, error: str) -> IncomingRecord:
+    """Return an invalid record for one that no commit can hold with all its readers."""
+    text = quoted(record.text[:MAX_DESCRIBED_CHARS])
+    return record._replace(text=text, error=f"cannot be ingested: {error}")
 
 
 def _described(value: Any) -> str:
     try:
         return repr(value)
-    except Exception:  # It is nested too deeply, or it is of a kind that cannot say what it is.
+    except Exception:  # The value is nested too deeply, or its type has a broken `repr`.
         return type(value).__name__
 
 
 def ingest(environment: Environment, request: IngestRequest) -> Steps[IngestResult]:
-    """Let records in, and wake their readers; return when the records are durable.
+    """Commit records and wake their readers; return when the records are durable.
 
-    What one commit cannot hold is let in by several. Only the last of them moves the watermark.
+    A request that one commit cannot hold becomes several. Only the last one moves the watermark.
 
     Raises:
-        ChangedError: too many others were faster; some of it may have been let in.
-        BadRecordError: a record cannot be written; some others may have been let in.
+        ChangedError: every attempt lost its race; a part may have been committed.
+        BadRecordError: a record cannot be written; others may have been committed.
     """
-    result = yield from _ingest_by_parts(environment, request)
+    result = yield from _ingest_by_halves(environment, request)
     yield from wake_for_push(environment, result.destinations)
     return result
 
 
-def _ingest_by_parts(environment: Environment, request: IngestRequest) -> Steps[IngestResult]:
+def _ingest_by_halves(environment: Environment, request: IngestRequest) -> Steps[IngestResult]:
     records = request.records
     try:
         return (yield from ingest_without_wakeup(environment, request))
@@ -139,105 +141,113 @@ def _ingest_by_parts(environment: Environment, request: IngestRequest) -> Steps[
         if len(records) < 2:
             raise BadRecordError(f"a record cannot be written: {error}") from error
     middle = len(records) // 2
-    parts = []
-    for part, watermark in ((records[:middle], 0), (records[middle:], request.watermark)):
-        parts.append((yield from _ingest_by_parts(
-            environment, replace(request, records=part, watermark=watermark)
-        )))  # fmt: skip
-    first, last = parts
-    destinations = sorted({*first.destinations, *last.destinations})
-    return IngestResult(len(records), first.late + last.late, last.found, destinations)
+    lower_request = replace(request, records=records[:middle], watermark=0)
+    upper_request = replace(request, records=records[middle:])
+    lower = yield from _ingest_by_halves(environment, lower_request)
+    upper = yield from _ingest_by_halves(environment, upper_request)
+    destinations = sorted({*lower.destinations, *upper.destinations})
+    return IngestResult(len(records), lower.late + upper.late, upper.row, destinations)
 
 
 def ingest_without_wakeup(
     environment: Environment, request: IngestRequest, expected: StoredRow | None = None
 ) -> Steps[IngestResult]:
-    """Let records in, and wake nobody.
+    """Commit records and wake no reader.
 
-    What this process has read or written last is not read again: if somebody else has written
-    since, the commit fails, and the next attempt reads.
+    The row of a source is cached from its last read or write. If another process has written
+    since, the commit fails, and the next attempt reads the row.
 
     Args:
-        expected: The row that the offer follows from; None: whatever it is.
+        expected: The row that the request follows from; None: any.
 
     Raises:
-        ChangedError: the row is not the expected one, or too many others were faster.
-        BackpressureError: the source has to wait; nothing was let in.
-        RepeatedError: the offer's receipt is gone.
+        ChangedError: the row is not the expected one, or every attempt lost its race.
+        BackpressureError: the source is paused; nothing was written.
+        RepeatedError: the request's receipt is gone.
     """
     id_, key = environment.new_id(), environment.names.source(request.stream, request.process)
-    plan: _IngestAttempt | None = None
-    handed: frozenset[PendingEffect] | None = None
-    passes: bool | None = None
+    attempt: _IngestAttempt | None = None
+    done: frozenset[PendingEffect] | None = None
+    may_inline: bool | None = None
     for _ in range(MAX_ATTEMPTS):
-        head, found, read_ms = environment.caches.pop(key, (None, None, -FOREVER))
-        # What the head says of intervals, and of who has to wait, may be as old as for workers.
-        age_ms = environment.elapsed_ms() - read_ms
-        is_other = expected is not None and found is not None and found.version != expected.version
-        if is_other or not 0 <= age_ms <= environment.config.watermark_ms:
-            read_ms = environment.elapsed_ms()
-            head, found = yield Read([environment.names.head, key])
+        head, row, read_ms = yield from _read_rows(environment, key, expected)
         if not is_complete(environment, head):
             yield from read_head(environment)
             continue
-        if found is not None and found.body.layout_version > head.body.layout_version:
-            continue  # It was read before the head has changed.
-        if plan is not None and found is not None and id_ in found.body.last:
-            return plan.result(found)  # The reply to the earlier attempt was lost.
-        if expected is not None and (found is None or found.version != expected.version):
+        if row is not None and row.body.layout_version > head.body.layout_version:
+            continue  # The row was read before the head has changed.
+        if attempt is not None and row is not None and id_ in row.body.last:
+            return attempt.result(row)  # The reply to the earlier attempt was lost.
+        if expected is not None and (row is None or row.version != expected.version):
             raise ChangedError
         receipt = yield from _receipt(request)
         if request.receipt is not None and not receipt:
-            if plan is not None and found is not None:
-                return plan.result(found)  # By an earlier attempt, it may be.
+            if attempt is not None and row is not None:
+                return attempt.result(row)  # Perhaps an earlier attempt was applied.
             raise RepeatedError
-        # A source that is pulled for the first time is let in: whoever lets it go knows of it then.
+        # The first read of a pull source is exempt: resuming needs its row.
         is_first = expected is not None and not expected.body.seq
-        if plan is None and request.records and not is_first:
+        if attempt is None and request.records and not is_first:
             _check_not_paused(head.body, request)
-        if passes is None:
-            passes = yield from _may_inline(environment, head.body, request, expected)
-        plan = _IngestAttempt(environment, request, head, found, id_, passes=passes)
-        plan.commit.deletes += receipt
-        if handed is None:  # Once, however often the commit is tried.
-            handed = yield from call_effects(environment, plan.inline)
+        if may_inline is None:
+            may_inline = yield from _may_inline(environment, head.body, request, expected)
+        attempt = _IngestAttempt(environment, request, head, row, id_, may_inline=may_inline)
+        attempt.commit.deletes += receipt
+        if done is None:  # Effects happen once, however often the commit is retried.
+            done = yield from call_effects(environment, attempt.inline)
         try:
-            versions = yield plan.commit_with(handed)
+            versions = yield attempt.commit_with(done)
         except (ChangedError, OutcomeUnknownError):
             continue
         except UnworkableError:
-            if not passes:
+            if not may_inline:
                 raise
-            passes = False
+            may_inline = False
             continue
-        found = StoredRow(plan.row, versions[plan.was.is_idle])
-        if not plan.was.is_idle:
-            environment.caches[key] = head, found, read_ms
-        return plan.result(found)
+        written = StoredRow(attempt.row, versions[attempt.source.is_idle])
+        if not attempt.source.is_idle:
+            environment.caches[key] = head, written, read_ms
+        return attempt.result(written)
     raise ChangedError
+
+
+def _read_rows(
+    environment: Environment, key: Key, expected: StoredRow | None
+) -> Steps[tuple[Any, StoredRow | None, float]]:
+    """Return the head, the row of a source, and when they were read: from the cache if fresh.
+
+    Intervals and backpressure of a cached head may be as old as a worker's watermark.
+    """
+    head, row, read_ms = environment.caches.pop(key, (None, None, -FOREVER))
+    age_ms = environment.elapsed_ms() - read_ms
+    is_other = expected is not None and row is not None and row.version != expected.version
+    if is_other or not 0 <= age_ms <= environment.config.watermark_ms:
+        read_ms = environment.elapsed_ms()
+        head, row = yield Read([environment.names.head, key])
+    return head, row, read_ms
 
 
 def _may_inline(
     environment: Environment, head: Head, request: IngestRequest, expected: StoredRow | None
 ) -> Steps[bool]:
-    """Return whether hooks of weak stages are run: not if earlier attempts did not come to an end.
+    """Return whether weak computations run inline: not after attempts without an outcome.
 
-    One of the records may kill its process. In the inbox of the weak stage deaths are counted.
+    A record may have killed the process. The weak computation's own inbox counts its crashes.
     """
     graph = environment.at(head).graph
     readers = {name for name, _ in graph.readers.get(request.stream, ())}
     if not request.records or readers.isdisjoint(graph.weak):
         return True
-    what = fingerprint("\0".join(each.id for each in request.records))
-    if expected is not None:  # Pulled: it may have no ids, and the position does not move.
-        what = str(expected.body.seq)
-    name = environment.pipeline.name, request.stream, request.process, what
+    subject = fingerprint("\0".join(record.id for record in request.records))
+    if expected is not None:  # Pulled records may have no ids; their position does not move.
+        subject = str(expected.body.seq)
+    name = environment.pipeline.name, request.stream, request.process, subject
     attempts = yield Attempt(name)
-    return attempts <= MAX_PASSES  # type: ignore[no-any-return]
+    return attempts <= MAX_INLINE_ATTEMPTS  # type: ignore[no-any-return]
 
 
 def _receipt(request: IngestRequest) -> Steps[list[tuple[Key, int]]]:
-    """Return the row that the commit of an offer deletes, with its version, if it is there."""
+    """Return the receipt that the commit deletes, with its version, if it exists."""
     if request.receipt is None:
         return []
     [row] = yield Read([request.receipt])
@@ -245,99 +255,100 @@ def _receipt(request: IngestRequest) -> Steps[list[tuple[Key, int]]]:
 
 
 def _check_not_paused(head: Head, request: IngestRequest) -> None:
-    why = head.paused.get(f"{request.stream}:{request.process}")
-    if why is not None:
-        raise BackpressureError(f"{request.stream} has to wait: {why}")
+    reason = head.paused.get(f"{request.stream}:{request.process}")
+    if reason is not None:
+        raise BackpressureError(f"{request.stream} is paused: {reason}")
 
 
 class _IngestAttempt:
-    """One attempt to let an offer in."""
+    """One attempt to commit a request."""
 
     def __init__(
         self,
         environment: Environment,
         request: IngestRequest,
         head: StoredRow,
-        found: StoredRow | None,
+        row: StoredRow | None,
         id_: str,
         *,
-        passes: bool,
+        may_inline: bool,
     ) -> None:
         self.environment, self.request = environment, request
         self.pipeline = environment.at(head.body)
         self.outgoing = Outgoing(environment, head.body)
-        self.inline = InlineRun(environment, head.body, self.outgoing, is_open=passes)
+        self.inline = InlineRun(environment, head.body, self.outgoing, is_open=may_inline)
         self.commit = Commit()
-        self.was: SourceRow = found.body if found is not None else SourceRow(is_idle=True)
-        floor = self.was.watermark
-        if self.was.is_idle:
-            # The watermark has gone on without it. It may not while this one comes back.
+        self.source: SourceRow = row.body if row is not None else SourceRow(is_idle=True)
+        floor = self.source.watermark
+        if self.source.is_idle:
+            # The watermark advanced without this process. It must not while the process returns.
             floor = max(floor, head.body.sources.get(request.stream, 0))
-            known = with_process(head.body, request.stream, request.process)
-            self.commit.puts.append((environment.names.head, known, head.version))
+            new_head = with_process(head.body, request.stream, request.process)
+            self.commit.puts.append((environment.names.head, new_head, head.version))
         late = self._send(floor)
         self.inline.end()
         self.row = self._row(floor, late, id_)._replace(layout_version=head.body.layout_version)
-        self._found = found
+        self._stored = row
 
-    def commit_with(self, handed: Collection[PendingEffect]) -> Commit:
-        """Return the commit, to be made once.
+    def commit_with(self, done: Collection[PendingEffect]) -> Commit:
+        """Return the commit; called once.
 
         Args:
-            handed: What weak sinks have acted on.
+            done: The effects that weak sinks have had.
         """
-        self.inline.spill(handed)
-        self.row = self.row._replace(inlined=sum_counts(self.was.inlined, self.inline.inlined))
+        self.inline.spill(done)
+        self.row = self.row._replace(inlined=sum_counts(self.source.inlined, self.inline.inlined))
         key = self.environment.names.source(self.request.stream, self.request.process)
-        if self._found is None:
+        if self._stored is None:
             self.commit.inserts.append((key, self.row))
         else:
-            self.commit.puts.append((key, self.row, self._found.version))
+            self.commit.puts.append((key, self.row, self._stored.version))
         self.commit.inserts += self.outgoing.inserts()
         return self.commit
 
-    def result(self, found: StoredRow) -> IngestResult:
-        """Return what has come of it, with the source's row as it is now."""
-        late = self.row.late - self.was.late
-        return IngestResult(len(self.request.records), late, found, self.outgoing.destinations)
+    def result(self, row: StoredRow) -> IngestResult:
+        """Return the result, given the source's row as it is now."""
+        late = self.row.late - self.source.late
+        return IngestResult(len(self.request.records), late, row, self.outgoing.destinations)
 
     def _send(self, floor: int) -> int:
+        """Send the records to the readers of the stream; return how many are late."""
         late, stream, graph = 0, self.request.stream, self.pipeline.graph
         is_source = stream in self.pipeline.sources
         if self.request.records and not (is_source and graph.readers.get(stream)):
             raise UnknownStreamError(
-                f"nobody reads {stream} as it comes from outside: attach a computation that does"
+                f"no computation reads {stream} as a source: attach one that does"
             )
-        for id_, text, at, value, error in self.request.records:
+        for id_, text, time_ms, value, error in self.request.records:
             if error:
-                letter = InboxRecord("", at, stream, id_, text)
+                record = InboxRecord("", time_ms, stream, id_, text)
                 for reader, _ in graph.readers[stream]:
-                    self.outgoing.send(Target(reader, "", error), letter, late_at=0)
+                    self.outgoing.send(Target(reader, "", error), record, late_at=0)
                 continue
-            late_at = floor if at < floor else 0
+            late_at = floor if time_ms < floor else 0
             late += late_at > 0
             for target in graph.route(stream, value):
-                letter = InboxRecord(target.key, at, stream, id_, text)
-                self.inline.send(target, letter, late_at=late_at)
+                record = InboxRecord(target.key, time_ms, stream, id_, text)
+                self.inline.send(target, record, late_at=late_at)
         return late
 
     def _row(self, floor: int, late: int, id_: str) -> SourceRow:
-        was, request, now_ms = self.was, self.request, self.environment.now_ms()
-        latest = max([was.latest, *[each.timestamp_ms for each in request.records]])
-        latest = max(was.latest, min(latest, now_ms + MAX_AHEAD_MS))
+        source, request, now_ms = self.source, self.request, self.environment.now_ms()
+        latest = max([source.latest, *[record.timestamp_ms for record in request.records]])
+        latest = max(source.latest, min(latest, now_ms + MAX_AHEAD_MS))
         reached = latest - self.pipeline.disorder_ms(request.stream)
         if request.watermark is not None:
             reached = min(request.watermark, FOREVER)
-        return was._replace(
+        return source._replace(
             watermark=max(floor, reached),
             latest=latest,
             seen_ms=now_ms,
             is_idle=False,
-            last=(*was.last[1 - REMEMBERED :], id_),
-            seq=was.seq + 1,
-            records=was.records + len(request.records),
-            late=was.late + late,
-            dead=was.dead + self.outgoing.dead,
+            last=(*source.last[1 - REMEMBERED_COMMITS :], id_),
+            seq=source.seq + 1,
+            records=source.records + len(request.records),
+            late=source.late + late,
+            dead=source.dead + self.outgoing.dead,
             position=request.position,
             delays=self._delays(),
         )
@@ -345,5 +356,5 @@ class _IngestAttempt:
     def _delays(self) -> tuple[int, ...]:
         if not self.pipeline.percentiles:
             return ()
-        times = [each.timestamp_ms for each in self.request.records if not each.error]
-        return with_delays(self.was.delays, self.was.latest, times)
+        times = [record.timestamp_ms for record in self.request.records if not record.error]
+        return with_delays(self.source.delays, self.source.latest, times)

@@ -1,21 +1,20 @@
-"""Weak productions: records pass through weak computations in the commit of their sender.
+"""Inlining (operator chaining): weak computations run in the commit of their sender.
 
-A weak computation keeps nothing, so nobody has to own a key of it, and whoever has records for it
-runs it: a source before it lets them in, a worker with what its batch has written. The results go
-into the inboxes of their readers in the place of the records, by the one commit that takes out, or
-makes durable, what they follow from. So the record holds the watermark where it was until its
-results are pending where they go, and a commit that fails leaves nothing behind.
+A weak computation is stateless, so no worker needs to own its keys. Senders run it inline: a
+source before it commits new records, a worker on the output of its bundle. The results go into the
+inboxes of their readers, in the commit that makes the input durable or consumes it. Until then the
+input holds the watermark, and a commit that fails leaves nothing behind.
 
-What is left over goes into the computation's inbox, as for any other: what there was no time for,
-what its hook raised at, and what is late. A late record may be one that was sent before in time,
-and then it has to stay behind that, which may wait in such an inbox.
+Some records go into the computation's inbox as for any other computation: records beyond the time
+limit, records whose hook failed, and late ones. A late record may have been sent on time before.
+It must stay behind that copy, which may be pending in an inbox.
 
-A weak sink acts outside, so it acts before that commit, and what it has not done within some time
-is in its inbox with the commit (`effect_pool.py`). It may act again on a record of which that
-commit failed, or on one that nobody has let in: whoever pushed it never heard of it.
+A weak sink has effects outside, so it acts before the commit. Records that it has not acted on
+within the time limit go into its inbox with the commit (`effect_pool.py`). It may see a record
+again whose commit failed, or a record that was never accepted because its push failed.
 
-Source: T. Akidau and others, "MillWheel", 2013, 5.1.3: there a weak production waits for
-its receivers' confirmation, and stragglers are checkpointed.
+Source: T. Akidau and others, "MillWheel", 2013, 5.1.3. There a weak production waits for its
+receivers' acknowledgement, and stragglers are checkpointed.
 """
 
 from __future__ import annotations
@@ -36,31 +35,32 @@ from rollforward.streams.storage.schema import Head, InboxRecord
 
 
 class PendingEffect(NamedTuple):
-    """A record for a weak sink: it is handed on, or goes into the sink's inbox.
+    """A record for a weak sink, before the sink acts on it or it goes into the sink's inbox.
 
-    `id`: of the record at this sink, however it gets there.
+    `version`: of the sink. `id`: the record's id at this sink, on either way.
     """
 
     target: Target
-    letter: InboxRecord
-    version: int  # Of the sink.
+    record: InboxRecord
+    version: int
     id: str
 
-    def record(self) -> SinkRecord:
-        each = self.letter
-        return SinkRecord(self.id, each.key, json.loads(each.text), each.timestamp_ms, each.stream)
+    def sink_record(self) -> SinkRecord:
+        record = self.record
+        value = json.loads(record.text)
+        return SinkRecord(self.id, record.key, value, record.timestamp_ms, record.stream)
 
 
 def sink_id(sink: Sink, stream: str, id_: str) -> str:
-    """Return the id at a weak sink of a record that has one: another id than at other sinks.
+    """Return the id of a record at a weak sink; the id differs from sink to sink.
 
-    A payment service may get records of several sinks and pipelines, and drops what it knows.
+    A payment service may get records from several sinks and pipelines, and drops known ids.
     """
     return derived_id(stream, id_, sink.pipeline, sink.name)
 
 
 class InlineRun:
-    """What one commit passes through weak computations."""
+    """Records of one commit on their way through weak computations."""
 
     def __init__(
         self, environment: Environment, head: Head, outgoing: Outgoing, *, is_open: bool = True
@@ -68,64 +68,65 @@ class InlineRun:
         """Begin a commit.
 
         Args:
-            is_open: Whether anything is passed through; else all goes into the inboxes.
+            is_open: Whether computations may run inline; if not, all records go into inboxes.
         """
-        self._environment, self._head, self._mail = environment, head, outgoing
+        self._environment, self._head, self._outgoing = environment, head, outgoing
         self._graph = environment.at(head).graph
         self._weak: Collection[str] = self._graph.weak if is_open else ()
-        self._waiting: dict[str, list[InboxRecord]] = {}
+        self._pending: dict[str, list[InboxRecord]] = {}
         self._began_ms = environment.elapsed_ms()
-        self._left = environment.config.max_inlined
+        self._budget = environment.config.max_inlined
         self._bytes = 0
         self.effects: list[PendingEffect] = []
         self.inlined: Counter[str] = Counter()
 
     def produce(self, productions: Sequence[EmittedRecord]) -> None:
-        """Take what hooks have written."""
+        """Send the records that hooks have emitted."""
         if not self._weak:
-            self._mail.produce(productions)
+            self._outgoing.produce(productions)
             return
-        for stream, text, at, late_at, targets, id_ in productions:
+        for stream, text, time_ms, late_at, targets, id_ in productions:
             for target in targets:
-                self.send(target, InboxRecord(target.key, at, stream, id_, text), late_at=late_at)
+                record = InboxRecord(target.key, time_ms, stream, id_, text)
+                self.send(target, record, late_at=late_at)
 
-    def send(self, target: Target, letter: InboxRecord, *, late_at: int) -> None:
-        """Take a letter: it waits for its computation if that is weak, else it is sent."""
+    def send(self, target: Target, record: InboxRecord, *, late_at: int) -> None:
+        """Queue a record for a weak computation, or send it to the inbox of another one."""
         name = target.computation
         if name not in self._weak or late_at or target.error:
-            self._mail.send(target, letter, late_at=late_at)
+            self._outgoing.send(target, record, late_at=late_at)
         elif isinstance(sink := self._graph.computations[name], Sink):
-            self._hand(sink, target, letter)
+            self._add_effect(sink, target, record)
         else:
-            self._waiting.setdefault(name, []).append(letter)
+            self._pending.setdefault(name, []).append(record)
 
     def end(self) -> None:
-        """Run what waits, each computation behind those that write for it."""
-        if not self._waiting:
+        """Run the weak computations on queued records, upstream ones first."""
+        if not self._pending:
             return
         for name in self._graph.order:
-            letters = self._waiting.pop(name, None)
-            if letters:
-                self._pass(name, letters)
+            records = self._pending.pop(name, None)
+            if records:
+                self._run(name, records)
 
-    def spill(self, handed: Collection[PendingEffect]) -> None:
-        """Send what was to be handed on, and was not done: as it is now, by the sink it is for."""
-        for each in self.effects:
-            if each in handed:
-                self.inlined[each.target.computation] += 1
+    def spill(self, done: Collection[PendingEffect]) -> None:
+        """Send pending effects to the inboxes of their sinks, except completed ones."""
+        for effect in self.effects:
+            if effect in done:
+                self.inlined[effect.target.computation] += 1
             else:
-                self._mail.send(each.target, each.letter, late_at=0)
+                self._outgoing.send(effect.target, effect.record, late_at=0)
 
-    def _hand(self, sink: Sink, target: Target, letter: InboxRecord) -> None:
-        if letter.id:
-            id_ = sink_id(sink, letter.stream, letter.id)
-            self.effects.append(PendingEffect(target, letter, sink.version, id_))
-        else:  # The other side could not tell a repetition.
-            self._mail.send(target, letter, late_at=0)
+    def _add_effect(self, sink: Sink, target: Target, record: InboxRecord) -> None:
+        if record.id:
+            id_ = sink_id(sink, record.stream, record.id)
+            self.effects.append(PendingEffect(target, record, sink.version, id_))
+        else:  # Without an id the other side could not recognize a repetition.
+            self._outgoing.send(target, record, late_at=0)
 
-    def _pass(self, name: str, letters: list[InboxRecord]) -> None:
-        part = letters[: self._left]
-        inputs = inputs_of(part, late_at=0)
+    def _run(self, name: str, records: list[InboxRecord]) -> None:
+        affordable = records[: self._budget]
+        inputs = inputs_of(affordable, late_at=0)
         effects = run_bundle(
             self._graph.computations[name],
             {},
@@ -135,15 +136,17 @@ class InlineRun:
             route=self._graph.route,
             is_over=self._is_over,
         )
-        self._left -= effects.consumed
+        self._budget -= effects.consumed
         self.inlined[name] += effects.counts.records
         failed = {id(failure.input) for failure in effects.failures}
-        for letter, each in zip(part, inputs, strict=True):
-            if id(each) in failed:
-                self._mail.send(Target(name, letter.key), letter, late_at=0)
-        for letter in letters[effects.consumed :]:
-            self._mail.send(Target(name, letter.key), letter, late_at=0)
-        self._bytes += sum(len(each.text) * len(each.targets) for each in effects.productions)
+        spilled = [
+            record
+            for record, input_ in zip(affordable, inputs, strict=True)
+            if id(input_) in failed
+        ]
+        for record in [*spilled, *records[effects.consumed :]]:
+            self._outgoing.send(Target(name, record.key), record, late_at=0)
+        self._bytes += sum(len(output.text) * len(output.targets) for output in effects.productions)
         self.produce(effects.productions)
 
     def _is_over(self) -> bool:
@@ -152,20 +155,22 @@ class InlineRun:
 
 
 def call_effects(environment: Environment, inline: InlineRun) -> Steps[frozenset[PendingEffect]]:
-    """Have weak sinks act on what came through; return what they acted on."""
+    """Run weak sinks on the pending effects of a commit; return the completed ones."""
     effects = inline.effects
     if not effects:
         return frozenset()
     wait_s = environment.config.effect_ms / 1000
-    call = CallEffects(
-        [((each.target.computation, each.version), each.record()) for each in effects], wait_s
-    )
-    done = yield call
-    return frozenset(effects[place] for place in done)
+    calls = [
+        ((effect.target.computation, effect.version), effect.sink_record()) for effect in effects
+    ]
+    done = yield CallEffects(calls, wait_s)
+    return frozenset(effects[index] for index in done)
 
 
-def sum_counts(counts: Mapping[str, int], more: Mapping[str, int]) -> Mapping[str, int]:
-    """Return counts by name, and more of them."""
+def sum_counts(counts: Mapping[str, int], added: Mapping[str, int]) -> Mapping[str, int]:
+    """Return counts by name, with further counts added."""
     return (
-        {**counts, **{name: counts.get(name, 0) + more[name] for name in more}} if more else counts
+        {**counts, **{name: counts.get(name, 0) + added[name] for name in added}}
+        if added
+        else counts
     )

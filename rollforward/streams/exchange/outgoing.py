@@ -1,11 +1,12 @@
-"""Deliveries: what a commit produces, it puts into the inboxes of those who read it.
+"""Outgoing records: a commit puts the records that it emits into the inboxes of their readers.
 
-So a production is sent by the commit that leads to it, once, and there is nothing to confirm. The
-readers are woken after the commit: by one task for each interval, named by the interval's
-generation. Whoever takes an interval raises its generation first and looks into the inbox then: so
-a sender that saw the old one has its chunk seen, and one that sees the new one makes a new task.
-An interval with a live lease needs no task: its worker looks once more after it gave up the lease,
-and one that dies is delivered again.
+A record is sent once, by the commit that it follows from, so there is nothing to acknowledge. The
+readers are woken after the commit, by one task an interval, named by the interval's generation.
+
+A worker that takes an interval increments its generation, then reads the inbox. If a sender read
+the old generation, the worker sees its chunk; if it read the new one, it creates a new task. An
+interval with a live lease needs no task: its worker reads the inbox once more after releasing the
+lease. The task of a worker that dies is redelivered.
 """
 
 from __future__ import annotations
@@ -22,54 +23,55 @@ from rollforward.streams.storage.layout import creation_layout, interval_of
 from rollforward.streams.storage.remote_calls import Key
 from rollforward.streams.storage.schema import LATE, ON_TIME, DeadRow, Head, InboxRecord
 
-MAX_LETTERS = 500
+MAX_CHUNK_RECORDS = 500
 MAX_CHUNK_BYTES = 256_000
-LETTER_BYTES = 50  # Besides its text, its key and its id.
-CHAR_BYTES = 12  # Of an emoji, as JSON has it.
+RECORD_BYTES = 50  # In addition to text, key and id.
+CHAR_BYTES = 12  # Of an emoji in JSON.
 
 
 class Outgoing:
-    """What one commit sends.
+    """Records that one commit sends.
 
-    A late record holds the watermark of its readers where it was when the record came, until it is
-    worked on: how late it is does not follow from who is slow. So late records that came at
+    A late record holds the watermark of its readers at the watermark by which it was late, until
+    it is processed. So its lateness does not depend on how slow workers are, and late records of
     different watermarks go into chunks of their own.
     """
 
     def __init__(self, environment: Environment, head: Head) -> None:
         self._environment = environment
         self._head = head
-        self._letters: dict[tuple[str, int, int], list[InboxRecord]] = defaultdict(list)
-        self._by_target: dict[Target, list[InboxRecord]] = {}  # The same lists, of what is in time.
+        self._records: dict[tuple[str, int, int], list[InboxRecord]] = defaultdict(list)
+        self._on_time: dict[Target, list[InboxRecord]] = {}  # The same lists, by target.
         self._dead: list[DeadRow] = []
 
     def produce(self, productions: Iterable[EmittedRecord]) -> None:
-        """Send what hooks have written."""
-        for stream, text, at, late_at, targets, id_ in productions:
+        """Send the records that hooks have emitted."""
+        for stream, text, time_ms, late_at, targets, id_ in productions:
             for target in targets:
-                self.send(target, InboxRecord(target.key, at, stream, id_, text), late_at=late_at)
+                record = InboxRecord(target.key, time_ms, stream, id_, text)
+                self.send(target, record, late_at=late_at)
 
-    def send(self, target: Target, letter: InboxRecord, *, late_at: int) -> None:
-        """Send a letter to an interval, or, if it has no key, to the dead letters.
+    def send(self, target: Target, record: InboxRecord, *, late_at: int) -> None:
+        """Send a record to an interval, or to the dead letters if it has no key.
 
         Args:
-            late_at: The watermark by which it came late; 0: it is in time.
+            late_at: The watermark by which it was late; 0: it is on time.
         """
-        if not late_at and (known := self._by_target.get(target)) is not None:
-            known.append(letter)
+        if not late_at and (records := self._on_time.get(target)) is not None:
+            records.append(record)
             return
         computation, key, error = target
         if error:
             now_ms = self._environment.now_ms()
-            self._dead.append(DeadRow(computation, "", error, now_ms, letter))
+            self._dead.append(DeadRow(computation, "", error, now_ms, record))
             return
         lo = interval_of(self._head, computation, slot_of(key))
-        # What is late may have to wait until the watermark has passed it (forwarding.py).
-        hold = min(max(late_at, letter.timestamp_ms + 1), FOREVER - 1) if late_at else 0
-        letters = self._letters[computation, lo, hold]
-        letters.append(letter)
+        # A late record may have to wait until the watermark has passed it (forwarding.py).
+        hold = min(max(late_at, record.timestamp_ms + 1), FOREVER - 1) if late_at else 0
+        records = self._records[computation, lo, hold]
+        records.append(record)
         if not hold:
-            self._by_target[target] = letters
+            self._on_time[target] = records
 
     def add_dead_letter(self, dead: DeadRow) -> None:
         """Send a failure to the dead letters."""
@@ -81,42 +83,42 @@ class Outgoing:
 
     @property
     def destinations(self) -> list[tuple[str, int]]:
-        """Return the intervals that get something."""
-        return sorted({(computation, lo) for computation, lo, _ in self._letters})
+        """Return the intervals that get records."""
+        return sorted({(computation, lo) for computation, lo, _ in self._records})
 
     def inserts(self) -> list[tuple[Key, Any]]:
-        """Return the rows of all that is sent."""
+        """Return the rows of all chunks and dead letters."""
         names, id_ = self._environment.names, self._environment.new_id()
         rows: list[tuple[Key, Any]] = []
-        for (computation, lo, hold), letters in self._letters.items():
+        for (computation, lo, hold), records in self._records.items():
             lane = LATE if hold else ON_TIME
-            for part, size in _cut(letters):
-                at = hold or min([letter.timestamp_ms for letter in part])
-                name = f"{id_}.{len(rows)}.{len(part)}.{size}"
+            for chunk, size in _chunks(records):
+                time_ms = hold or min([record.timestamp_ms for record in chunk])
+                name = f"{id_}.{len(rows)}.{len(chunk)}.{size}"
                 created_in = creation_layout(self._head, computation, lo)
-                key = names.chunk(computation, lo, lane, at, name, created_in)
-                rows.append((key, tuple(part)))
+                key = names.chunk(computation, lo, lane, time_ms, name, created_in)
+                rows.append((key, tuple(chunk)))
         for dead in self._dead:
             rows.append((names.dead(dead.computation, f"{id_}.{len(rows)}"), dead))
         return rows
 
 
-def _cut(letters: list[InboxRecord]) -> Iterable[tuple[list[InboxRecord], int]]:
-    """Cut letters into chunks, by number and by size; yield each with its size.
+def _chunks(records: list[InboxRecord]) -> Iterable[tuple[list[InboxRecord], int]]:
+    """Cut records into chunks by number and size; yield each chunk with its size.
 
-    In its row a chunk has up to twice that, for what JSON escapes in its texts.
+    The row of a chunk may be twice that size, since JSON escapes characters of its texts.
     """
-    part: list[InboxRecord] = []
+    chunk: list[InboxRecord] = []
     size = 0
-    for letter in letters:
-        key, _, _, id_, text = letter
-        more = len(key) + len(id_)
+    for record in records:
+        key, _, _, id_, text = record
+        record_size = len(key) + len(id_)
         if not (key.isascii() and id_.isascii()):
-            more *= CHAR_BYTES
-        more += len(text) + LETTER_BYTES
-        if part and (len(part) >= MAX_LETTERS or size + more > MAX_CHUNK_BYTES):
-            yield part, size
-            part, size = [], 0
-        part.append(letter)
-        size += more
-    yield part, size
+            record_size *= CHAR_BYTES
+        record_size += len(text) + RECORD_BYTES
+        if chunk and (len(chunk) >= MAX_CHUNK_RECORDS or size + record_size > MAX_CHUNK_BYTES):
+            yield chunk, size
+            chunk, size = [], 0
+        chunk.append(record)
+        size += record_size
+    yield chunk, size

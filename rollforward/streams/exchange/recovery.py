@@ -1,12 +1,12 @@
-"""A second look, once a minute, where nobody else looks: below the watermark, and in lost inboxes.
+"""Recovery of stranded records: chunks below the watermark, and chunks in unknown inboxes.
 
-Workers and ticks begin to look into an inbox at the watermark, because nothing in time lies below
-it, and forget an inbox that was left once it is empty. Should either not be true (an answer of the
-store that was taken for the whole, a row that was restored), a record would be lost without a word.
-It is found here, put back as a late one, and counted: a gauge, the status and the log say so.
+Workers and ticks read an inbox from the watermark on, because no on-time record is below it, and
+they forget a retired inbox once it is empty. If either assumption fails (a truncated answer of the
+store, a restored row), a record would be lost silently. Once a minute the sweep finds these
+records, puts them back as late ones, and counts them in a gauge, the status and the log.
 
-The sweep goes from one inbox to the next by the first name of each, however much waits there. Its
-commit names the head: while a layout or a watermark changes, nothing is moved.
+The sweep visits each inbox by its first name, however large its backlog. Its commit names the
+head, so it moves nothing while a layout or a watermark changes.
 """
 
 from __future__ import annotations
@@ -30,77 +30,77 @@ from rollforward.streams.storage.remote_calls import (
 )
 from rollforward.streams.storage.schema import CHUNK, Head, first_name, inbox_of, past_names
 
-# Of one computation and one sweep.
+# Of one computation in one sweep.
 MAX_COMMITS = 20
 
 
 class Stranded(NamedTuple):
-    """Where chunks lie that nobody will find: the first name, and before which name they end."""
+    """A range of chunk names that no worker reads, from `low` on and before `high`."""
 
     low: str
     high: str
 
 
 def recover(environment: Environment) -> Steps[int]:
-    """Put back what lies where nobody looks; return how many records that were."""
+    """Put stranded records back; return how many."""
     [head] = yield Read([environment.names.head])
     if head is None:
         return 0
     plan, records = environment.at(head.body), 0
     for name in plan.running:
         if plan.is_active(name):
-            records += yield from _recover_of(environment, name)
+            records += yield from _recover_computation(environment, name)
     return records
 
 
-def _recover_of(environment: Environment, name: str) -> Steps[int]:
-    records, most = 0, MAX_FORWARDED
+def _recover_computation(environment: Environment, name: str) -> Steps[int]:
+    records, limit = 0, MAX_FORWARDED
     for _ in range(MAX_COMMITS):
         [head] = yield Read([environment.names.head])
         if not environment.at(head.body).is_active(name):
             break
-        place = yield from _first_stranded(environment, head.body, name)
-        if place is None:
+        stranded = yield from _first_stranded(environment, head.body, name)
+        if stranded is None:
             break
-        with contextlib.suppress(ChangedError, OutcomeUnknownError):  # It looks again.
+        with contextlib.suppress(ChangedError, OutcomeUnknownError):  # The loop looks again.
             try:
-                records += yield from _put_back(environment, head, name, place, most)
+                records += yield from _put_back(environment, head, name, stranded, limit)
             except UnworkableError:
-                if most == 1:
+                if limit == 1:
                     raise
-                most = 1
+                limit = 1
     if records:
         environment.warn(
-            f"{environment.pipeline.name}: {records} records of {name} lay where nobody looks, and "
-            "are worked on as late ones: the store has given a wrong answer, or the code is wrong"
+            f"{environment.pipeline.name}: {records} records of {name} were stranded, and are "
+            "processed as late ones: the store has given a wrong answer, or the code has a bug"
         )
     return records
 
 
 def _first_stranded(environment: Environment, head: Head, name: str) -> Steps[Stranded | None]:
-    """Find the first inbox of a computation with something below the watermark, or unknown."""
+    """Find the first inbox that is unknown, or has a chunk below the watermark."""
     names, watermark = environment.names, head.inputs.get(name, 0)
-    known = {names.inbox(name, lo, created_in) for created_in, lo in inboxes_of(head, name)}
+    inboxes = {names.inbox(name, lo, created_in) for created_in, lo in inboxes_of(head, name)}
     low, high = names.inboxes(name)
-    while found := (yield ScanKeys(CHUNK, low, high)):
-        inbox = inbox_of(found[0])
-        floor = first_name(inbox, watermark) if inbox in known else past_names(inbox)
-        if found[0] < floor:
-            return Stranded(found[0], floor)
+    while chunks := (yield ScanKeys(CHUNK, low, high)):
+        inbox = inbox_of(chunks[0])
+        floor = first_name(inbox, watermark) if inbox in inboxes else past_names(inbox)
+        if chunks[0] < floor:
+            return Stranded(chunks[0], floor)
         low = past_names(inbox)
     return None
 
 
 def _put_back(
-    environment: Environment, head: StoredRow, name: str, place: Stranded, most: int
+    environment: Environment, head: StoredRow, name: str, stranded: Stranded, limit: int
 ) -> Steps[int]:
-    chunks = yield Scan(CHUNK, *place, most)
+    chunks = yield Scan(CHUNK, *stranded, limit)
     watermark = head.body.inputs.get(name, 0)
     commit, outgoing = forwarded(environment, head.body, name, chunks, watermark=watermark)
-    records = sum(len(found.body) for _, found in chunks)
-    before = head.body.recovered.get(name, 0)
-    after = head.body._replace(recovered={**head.body.recovered, name: before + records})
-    commit.puts.append((environment.names.head, after, head.version))
+    records = sum(len(row.body) for _, row in chunks)
+    total = head.body.recovered.get(name, 0) + records
+    new_head = head.body._replace(recovered={**head.body.recovered, name: total})
+    commit.puts.append((environment.names.head, new_head, head.version))
     yield commit
     yield from wake_intervals(environment, outgoing.destinations, tick=True)
     return records

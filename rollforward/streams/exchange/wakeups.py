@@ -1,11 +1,12 @@
-"""Bells: how a process wakes the readers of what it commits, commit after commit.
+"""Wake-ups of the readers of a commit, batched over commit after commit.
 
-The first commit wakes its readers at once. While further ones follow, one ring every `wakeup_ms` is
-for all of them: most find a worker at its interval anyway. What is owed when the commits end is
-rung then. A process that dies before leaves it to the next tick, as between a commit and its ring.
+The first commit wakes its readers at once. While further commits follow, one flush every
+`wakeup_ms` serves all of them, since most readers have a worker anyway. The last flush comes when
+the commits end. If the process dies before a flush, the next tick wakes the readers, as it does
+when a process dies between a commit and its wake-up.
 
-Pushes are commits of many short runs, so they share a bell of their process. One that comes while
-workers are known to be at all of its readers has them rung a little later, behind its answer.
+Pushes are commits of many short runs, so they share one batch in their process. If workers are
+known to be at all readers of a push, their wake-up is deferred until after the answer.
 """
 
 from __future__ import annotations
@@ -20,76 +21,80 @@ from rollforward.streams.storage.layout import interval_of
 from rollforward.streams.storage.remote_calls import CreateTasks, Key, Pause, Read, Steps, Wake
 from rollforward.streams.storage.schema import Head
 
+MAX_TICK_S = 1.0
+# Cloud Tasks schedules a task up to 30 days ahead; the sweep finds later timers.
+MAX_DELAY_S = 29 * 24 * 3600.0
+
 
 class WakeupBatcher:
-    """Wakes intervals, and the watermarks, now or a little later."""
+    """Wakes intervals, and the coordinator, at once or a little later."""
 
     def __init__(self, environment: Environment) -> None:
         self._environment = environment
-        self._owed: set[tuple[str, int]] = set()
-        self._owes_tick = False
-        self._rung_ms = -float(environment.config.wakeup_ms)
+        self._targets: set[tuple[str, int]] = set()
+        self._has_tick = False
+        self._flushed_ms = -float(environment.config.wakeup_ms)
 
     def schedule(self, targets: Iterable[tuple[str, int]], *, tick: bool = False) -> None:
-        """Note which intervals are to be woken; with `tick` the watermarks, too."""
-        self._owed.update(targets)
-        self._owes_tick |= tick
+        """Schedule wake-ups of intervals; with `tick`, also a tick of the watermarks."""
+        self._targets.update(targets)
+        self._has_tick |= tick
 
     def flush_if_due(self) -> Steps[None]:
-        """Wake those that are owed it, unless the last ring was a moment ago."""
-        since_ms = self._environment.elapsed_ms() - self._rung_ms
+        """Wake the scheduled intervals, unless the last flush was a moment ago."""
+        since_ms = self._environment.elapsed_ms() - self._flushed_ms
         if not 0 <= since_ms < self._environment.config.wakeup_ms:
             yield from self.flush()
 
     def flush(self) -> Steps[None]:
-        """Wake those that are owed it."""
-        if self._owed or self._owes_tick:
-            targets, tick = sorted(self._owed), self._owes_tick
-            self._rung_ms = self._environment.elapsed_ms()
+        """Wake the scheduled intervals."""
+        if self._targets or self._has_tick:
+            targets, tick = sorted(self._targets), self._has_tick
+            self._flushed_ms = self._environment.elapsed_ms()
             yield from wake_intervals(self._environment, targets, tick=tick)
-            self._owed.difference_update(targets)
-            self._owes_tick = False
+            self._targets.difference_update(targets)
+            self._has_tick = False
 
 
-_SHARED = "the bell of all pushes"
+_SHARED = "the wake-ups of all pushes"
 _LONG_AGO = -1e15
 _Targets = set[tuple[str, int]]
 
 
 @dataclass
 class _SharedWakeups:
-    """What the pushes of a process owe to the readers of one pipeline."""
+    """Wake-ups that the pushes of a process owe to the readers of one pipeline."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
-    owed: _Targets = field(default_factory=set)
-    busy: _Targets = field(default_factory=set)  # Where the last ring has found workers.
-    rung_ms: float = _LONG_AGO
-    due_ms: float = _LONG_AGO  # When the ring is due that has been put off.
+    targets: _Targets = field(default_factory=set)
+    busy: _Targets = field(default_factory=set)  # Intervals that had a worker at the last flush.
+    flushed_ms: float = _LONG_AGO
+    due_ms: float = _LONG_AGO  # When the deferred flush is due.
 
     def defer(
         self, targets: Collection[tuple[str, int]], now_ms: float, wakeup_ms: int
     ) -> float | None:
-        """Owe a ring; return in how many ms it is to be rung; 0: somebody else does; None: now."""
+        """Add wake-ups; return in how many ms to flush. 0: another push will; None: now."""
         with self.lock:
-            self.owed.update(targets)
-            left_ms = self.rung_ms + wakeup_ms - now_ms
-            if not 0 < left_ms <= wakeup_ms or not self.busy.issuperset(targets):
+            self.targets.update(targets)
+            wait_ms = self.flushed_ms + wakeup_ms - now_ms
+            if not 0 < wait_ms <= wakeup_ms or not self.busy.issuperset(targets):
                 return None
             if now_ms < self.due_ms:
                 return 0
-            self.due_ms = now_ms + left_ms
-            return left_ms
+            self.due_ms = now_ms + wait_ms
+            return wait_ms
 
     def take(self) -> list[tuple[str, int]]:
-        """Return what is owed, to be rung."""
+        """Remove and return all targets, to be woken."""
         with self.lock:
-            owed, self.owed, self.due_ms = self.owed, set(), _LONG_AGO
-        return sorted(owed)
+            targets, self.targets, self.due_ms = self.targets, set(), _LONG_AGO
+        return sorted(targets)
 
-    def rung(self, targets: Collection[tuple[str, int]], idle: _Targets, now_ms: float) -> None:
-        """Note what was rung, and where nobody was."""
+    def flushed(self, targets: Collection[tuple[str, int]], idle: _Targets, now_ms: float) -> None:
+        """Note a flush, and which of its targets had no worker."""
         with self.lock:
-            self.busy, self.rung_ms = set(targets) - idle, now_ms
+            self.busy, self.flushed_ms = set(targets) - idle, now_ms
 
 
 def wake_for_push(environment: Environment, targets: Collection[tuple[str, int]]) -> Steps[None]:
@@ -108,87 +113,82 @@ def _flush_later(environment: Environment, wakeups: _SharedWakeups, wait_ms: flo
 
 
 def _flush_shared(environment: Environment, wakeups: _SharedWakeups) -> Steps[None]:
-    """Wake who is owed it. If that fails what was let in stays in: the sweep wakes them, too."""
+    """Wake all targets; if that fails, the records stay accepted and the sweep wakes readers."""
     targets, now_ms = wakeups.take(), environment.elapsed_ms()
     try:
         idle = yield from wake_intervals(environment, targets, tick=True)
     except Exception as error:
         environment.warn(f"{environment.pipeline.name} is woken by its sweep: {error}")
     else:
-        wakeups.rung(targets, idle, now_ms)
-
-
-MAX_TICK_S = 1.0
-
-
-# Cloud Tasks takes a task for up to 30 days ahead; a timer for later is found by the sweep.
-MAX_DELAY_S = 29 * 24 * 3600.0
+        wakeups.flushed(targets, idle, now_ms)
 
 
 def wake_intervals(
     environment: Environment, destinations: Iterable[tuple[str, int]], *, tick: bool = False
 ) -> Steps[set[tuple[str, int]]]:
-    """Wake intervals that nobody works on; with `tick` have the watermarks looked at, too.
+    """Wake intervals without a worker; with `tick`, schedule a tick of the watermarks, too.
 
-    A task that this process has created for the same version of a row exists: no call asks for it.
+    A task that this process created for the same version of a row is not created again.
 
     Returns:
-        The intervals that nobody was working on.
+        The intervals that had no worker.
     """
     targets = list(destinations)
     if not targets and not tick:
         return set()
     names, now_ms = environment.names, environment.now_ms()
     keys = [names.interval(computation, lo) for computation, lo in targets]
-    found = yield Read([*keys, names.head] if tick else keys)
+    rows = yield Read([*keys, names.head] if tick else keys)
     wakes = {
         (key, row.version): wake(environment, target, row.body.gen)
-        for key, target, row in zip(keys, targets, found, strict=False)
+        for key, target, row in zip(keys, targets, rows, strict=False)
         if row is not None and not environment.is_worked_on(row.body, now_ms)
     }
-    if tick and found[-1] is not None:
-        head = found[-1]
+    if tick and rows[-1] is not None:
+        head = rows[-1]
         wakes[names.head, head.version] = tick_wake(environment, head.body._replace(idle_ticks=0))
     yield from _create(environment, wakes)
-    rows = list(zip(targets, found, strict=False))
-    gone = [target for target, row in rows if row is None]
-    if gone:
-        yield from _wake_successors(environment, gone)
-    return {target for target, row in rows if row is None or not row.body.is_leased(now_ms)}
+    intervals = list(zip(targets, rows, strict=False))
+    deleted = [target for target, row in intervals if row is None]
+    if deleted:
+        yield from _wake_successors(environment, deleted)
+    return {target for target, row in intervals if row is None or not row.body.is_leased(now_ms)}
 
 
-def _wake_successors(environment: Environment, gone: Iterable[tuple[str, int]]) -> Steps[None]:
-    """Wake the intervals that have taken the place of others, by a merge."""
+def _wake_successors(environment: Environment, deleted: Iterable[tuple[str, int]]) -> Steps[None]:
+    """Wake the intervals that replaced others in a merge."""
     [head] = yield Read([environment.names.head])
-    # A computation that was detached has none.
+    # A detached computation has no intervals.
     successors = {
-        (name, interval_of(head.body, name, lo)) for name, lo in gone if name in head.body.intervals
+        (name, interval_of(head.body, name, lo))
+        for name, lo in deleted
+        if name in head.body.intervals
     }
-    yield from wake_intervals(environment, sorted(successors.difference(gone)))
+    yield from wake_intervals(environment, sorted(successors.difference(deleted)))
 
 
 def _create(environment: Environment, wakes: Mapping[tuple[Key, int], Wake]) -> Steps[None]:
-    """Create tasks that wake rows of a version, but not again for the same one."""
+    """Create the tasks that wake rows at a version, each once in this process."""
     caches = environment.caches
-    new = {row: wake for row, wake in wakes.items() if caches.get(("woken", row[0])) != row[1]}
-    if new:
-        yield CreateTasks(list(new.values()))
-        caches.update({("woken", key): version for key, version in new})
+    fresh = {row: wake for row, wake in wakes.items() if caches.get(("woken", row[0])) != row[1]}
+    if fresh:
+        yield CreateTasks(list(fresh.values()))
+        caches.update({("woken", key): version for key, version in fresh})
 
 
-def wake(environment: Environment, target: tuple[str, int], gen: int, *why: str | int) -> Wake:
-    """Return the task that wakes an interval, of one generation of it.
+def wake(environment: Environment, target: tuple[str, int], gen: int, *suffix: str | int) -> Wake:
+    """Return the task that wakes one generation of an interval.
 
     Args:
-        why: Makes it another task than the one that each sender asks for.
+        suffix: Distinguishes the task from the one that every sender creates.
     """
-    return Wake(target, (environment.pipeline.name, *target, gen, *why))
+    return Wake(target, (environment.pipeline.name, *target, gen, *suffix))
 
 
 def schedule_wakeup(
     environment: Environment, target: tuple[str, int], processing_due: int
 ) -> Steps[None]:
-    """Have an interval woken at a time of day, for its next timer of the clock."""
+    """Schedule the wake-up of an interval for its next processing-time timer."""
     if processing_due < NEVER:
         delay_s = max(0.0, (processing_due - environment.now_ms()) / 1000)
         name = (environment.pipeline.name, *target, "wall", processing_due)
@@ -196,6 +196,6 @@ def schedule_wakeup(
 
 
 def tick_wake(environment: Environment, head: Head) -> Wake:
-    """Return the task of the next tick: ever later while nothing moves, up to a second."""
+    """Return the task of the next tick, with a delay that grows to a second while idle."""
     delay_s = environment.config.tick_s * 2 ** min(head.idle_ticks, 10)
     return Wake(("", 0), (environment.pipeline.name, head.gen), min(delay_s, MAX_TICK_S))

@@ -19,9 +19,9 @@ from rollforward.streams.storage.remote_calls import (
     Steps,
     StoredRow,
 )
+from rollforward.streams.storage.retry import MAX_ATTEMPTS
 from rollforward.streams.storage.schema import Head, Interval, Slab, SourceRow
 
-MAX_ATTEMPTS = 20
 # Of one interval, which are never used again by another of its name.
 GENERATIONS = 2**32
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,24 +9,20 @@ from typing import Any
 from rollforward.streams.exchange.outgoing import Outgoing
 from rollforward.streams.exchange.wakeups import wake_intervals
 from rollforward.streams.graph.environment import Environment
-from rollforward.streams.graph.head import MAX_ATTEMPTS, read_head
+from rollforward.streams.graph.head import read_head
 from rollforward.streams.graph.plan import ActivePipeline
 from rollforward.streams.model.bundle import DEAD_TIMERS, Target, replay_id
 from rollforward.streams.model.errors import UnknownStreamError
 from rollforward.streams.model.records import value_text
 from rollforward.streams.storage.remote_calls import (
-    ChangedError,
     Commit,
     OutcomeUnknownError,
     Read,
     Scan,
     Steps,
 )
-from rollforward.streams.storage.schema import (
-    DEAD,
-    DeadRow,
-    InboxRecord,
-)
+from rollforward.streams.storage.retry import retry_commit
+from rollforward.streams.storage.schema import DEAD, DeadRow, InboxRecord
 
 
 @dataclass(frozen=True)
@@ -46,118 +41,101 @@ class DeadLetter:
 
 
 def dead_letters(environment: Environment, limit: int) -> Steps[list[DeadLetter]]:
-    """Return records and timers that have failed too often."""
+    """Return dead letters, up to a number."""
     prefix = f"{environment.pipeline.name}:"
-    found = yield Scan(DEAD, prefix, f"{environment.pipeline.name};", limit)
-    letters = []
-    for name, row in found:
-        body = row.body
-        letter = DeadLetter(name.removeprefix(prefix), *body[:4])
-        if body.record is None:
-            letters.append(replace(letter, tag=body.tag, timestamp_ms=body.timestamp_ms))
-        else:
-            value = json.loads(body.record.text)
-            letters.append(
-                replace(
-                    letter,
-                    stream=body.record.stream,
-                    value=value,
-                    timestamp_ms=body.record.timestamp_ms,
-                )
-            )
-    return letters
+    rows = yield Scan(DEAD, prefix, f"{environment.pipeline.name};", limit)
+    return [_dead_letter(name.removeprefix(prefix), row.body) for name, row in rows]
+
+
+def _dead_letter(id_: str, dead: DeadRow) -> DeadLetter:
+    letter = DeadLetter(id_, *dead[:4])
+    if dead.record is None:
+        return replace(letter, tag=dead.tag, timestamp_ms=dead.timestamp_ms)
+    _, timestamp_ms, stream, _, text = dead.record
+    return replace(letter, stream=stream, value=json.loads(text), timestamp_ms=timestamp_ms)
 
 
 def replay(environment: Environment, id_: str) -> Steps[bool]:
     """Put a dead record back into its inbox, as a late one; return False if there is none.
 
-    A record that has no key gets one, if the computation now finds one. A timer fires at once.
+    A record without a key gets one, if the computation now has one for it. A timer fires at once.
 
     Raises:
-        UnknownStreamError: nobody reads that stream any more.
+        UnknownStreamError: the computation does not read the stream any more.
+        ChangedError: every attempt lost its race.
     """
     computation, _, name = id_.partition(":")
     key = environment.names.dead(computation, name)
+    outgoing: Outgoing | None = None
     in_doubt: Outgoing | None = None
-    for _ in range(MAX_ATTEMPTS):
-        head = yield from read_head(environment)
-        [found] = yield Read([key])
-        if found is None:
-            break
-        dead: DeadRow = found.body
-        outgoing = Outgoing(environment, head.body)
-        late_at = max(1, head.body.inputs.get(dead.computation, 0))
-        _send_again(environment, environment.at(head.body), dead, outgoing, late_at)
-        try:
-            # The intervals are to be those that it is sent to, so it names the head, too.
-            yield Commit(
-                puts=[(environment.names.head, head.body, head.version)],
-                inserts=outgoing.inserts(),
-                deletes=[(key, found.version)],
-            )
-        except ChangedError:
-            continue
-        except OutcomeUnknownError:
+
+    def prepare(failure: Exception | None) -> Steps[Commit | None]:
+        nonlocal outgoing, in_doubt
+        if isinstance(failure, OutcomeUnknownError):
             in_doubt = outgoing
-            continue
-        in_doubt = outgoing
-        break
-    else:
-        raise ChangedError
-    if in_doubt is None:
+        head = yield from read_head(environment)
+        [row] = yield Read([key])
+        if row is None:
+            outgoing = in_doubt
+            return None
+        outgoing = _replayed(environment, head.body, row.body)
+        # The commit names the head, too, since the records go by its intervals.
+        return Commit(
+            puts=[(environment.names.head, head.body, head.version)],
+            inserts=outgoing.inserts(),
+            deletes=[(key, row.version)],
+        )
+
+    yield from retry_commit(prepare)
+    if outgoing is None:
         return False
-    yield from wake_intervals(environment, in_doubt.destinations, tick=True)
+    yield from wake_intervals(environment, outgoing.destinations, tick=True)
     return True
 
 
-def _send_again(
-    environment: Environment, plan: ActivePipeline, dead: DeadRow, outgoing: Outgoing, late_at: int
-) -> None:
-    letter = dead.record
+def _replayed(environment: Environment, head: Any, dead: DeadRow) -> Outgoing:
+    """Return the record or timer of a dead letter on its way to the inbox."""
+    plan, outgoing = environment.at(head), Outgoing(environment, head)
+    late_at = max(1, head.inputs.get(dead.computation, 0))
+    record = dead.record
     if not plan.accepts_input(dead.computation):
         raise UnknownStreamError(f"{dead.computation} does not run any more")
-    if letter is None:
+    if record is None:
         text = value_text([dead.tag, dead.timestamp_ms, dead.is_processing_time])
-        target = Target(dead.computation, dead.key)
-        outgoing.send(
-            target, InboxRecord(dead.key, dead.hold, DEAD_TIMERS, "", text), late_at=late_at
-        )
-        return
-    targets = plan.graph.route(letter.stream, json.loads(letter.text))
-    for target in targets:
+        timer = InboxRecord(dead.key, dead.hold, DEAD_TIMERS, "", text)
+        outgoing.send(Target(dead.computation, dead.key), timer, late_at=late_at)
+        return outgoing
+    for target in plan.graph.route(record.stream, json.loads(record.text)):
         if target.computation == dead.computation:
-            id_ = _id_of_replay(environment, plan, dead, letter)
-            outgoing.send(target, letter._replace(key=target.key, id=id_), late_at=late_at)
-            return
-    raise UnknownStreamError(f"{dead.computation} does not read {letter.stream!r} any more")
+            id_ = _id_of_replay(environment, plan, dead, record)
+            outgoing.send(target, record._replace(key=target.key, id=id_), late_at=late_at)
+            return outgoing
+    raise UnknownStreamError(f"{dead.computation} does not read {record.stream!r} any more")
 
 
 def _id_of_replay(
-    environment: Environment, plan: ActivePipeline, dead: DeadRow, letter: InboxRecord
+    environment: Environment, plan: ActivePipeline, dead: DeadRow, record: InboxRecord
 ) -> str:
-    """Return the id with which a dead record is sent again.
+    """Return the id of a replayed record.
 
-    What failed was accepted, so its id is known. What had no key was not: pushed twice, it is dead
-    twice. What follows at a weak computation is to have the names that it would have had.
+    A failed record was accepted, so its id is known and is dropped here. A record without a key was
+    not accepted: pushed twice, it is two dead letters. At a weak computation a replayed id leads to
+    the same ids downstream.
     """
-    if not dead.key or not letter.id:
-        return letter.id
+    if not dead.key or not record.id:
+        return record.id
     if dead.computation not in plan.graph.weak:
         return ""
-    return replay_id(letter.id, environment.new_id())
+    return replay_id(record.id, environment.new_id())
 
 
 def discard(environment: Environment, id_: str) -> Steps[bool]:
     """Delete a dead letter; return False if there is none."""
     computation, _, name = id_.partition(":")
     key = environment.names.dead(computation, name)
-    has_tried = False
-    for _ in range(MAX_ATTEMPTS):
-        [found] = yield Read([key])
-        if found is None:
-            return has_tried
-        has_tried = True
-        with contextlib.suppress(ChangedError, OutcomeUnknownError):
-            yield Commit(deletes=[(key, found.version)])
-            return True
-    raise ChangedError
+
+    def prepare(failure: Exception | None) -> Steps[Commit | None]:
+        [row] = yield Read([key])
+        return None if row is None else Commit(deletes=[(key, row.version)])
+
+    return (yield from retry_commit(prepare))

@@ -1,4 +1,4 @@
-"""What can be read of a pipeline at any time: states, watermarks, backlog, dead letters."""
+"""Status of a pipeline: watermarks, backlogs and counts of its computations and sources."""
 
 from __future__ import annotations
 
@@ -36,10 +36,11 @@ MAX_BACKLOG = 200
 
 @dataclass(frozen=True)
 class IntervalStatus:
-    """One range of a computation's keys, and what its worker has measured lately.
+    """One range of a computation's keys, with the latest measurements of its worker.
 
-    `busy`: the share of the time in which it was at work. `hot_key`: a key that half of its records
-    or more were of, with its share.
+    Attributes:
+        busy: Share of the time that the worker was busy.
+        hot_key: A key with at least half of the records; `hot_share` is its share.
     """
 
     first_slot: int
@@ -54,22 +55,30 @@ class IntervalStatus:
 
 @dataclass(frozen=True)
 class ComputationStatus:
-    """How far a computation is.
+    """Progress of a computation; counts are since the pipeline began.
 
-    `watermark`: before that nothing in time is missing. `hold`: the earliest of what its timers
-    wait for; None: nothing. `waiting`: records in its inbox, of the first 200 chunks of each
-    interval; `waiting_rows` and `waiting_bytes`: what stood there when the last tick looked, with
-    which sources are held back. `waiting_timers`: those that have not fired: one for each open
-    window. `known_for_ms`: for how long the id of a record that is pushed is known; less than its
-    sources' `dedup` when more than 100,000 come to an interval in that time. None: nothing is
-    pushed to it. `early`: the watermark that its timers follow, if it asks for a percentile.
-    `version`: of its code; `phase`: what becomes of it (`Pipeline.topology`). The
-    rest counts since the pipeline began: `records` that were worked on, `late` ones that were
-    dropped, `dead` ones, `repeated` ones that were dropped by their id, `timers` that fired,
-    `produced` records. `late_between_parts`: of a fused one, how many records that one of its
-    parts wrote another one dropped as late. `inlined`: of a weak one, how many of its records those
-    who write for it have worked on. `recovered`: how many lay where no worker looks, and came back
-    as late ones: more than none means a bug, or a wrong answer of the store.
+    Attributes:
+        watermark: No on-time record is still to come before it.
+        hold: The earliest time that its timers hold; None: there is none.
+        waiting: Records in its inbox, of the first 200 chunks of each interval.
+        waiting_rows, waiting_bytes: Backlog at the last tick, as backpressure measures it.
+        records: Processed records.
+        late: Records dropped as late.
+        dead: Dead letters.
+        repeated: Records dropped by their id.
+        timers: Timers that fired.
+        produced: Emitted records.
+        late_between_parts: Records that one part of a fused computation emitted and another
+            dropped as late.
+        waiting_timers: Timers that have not fired: one for each open window.
+        known_for_ms: How long the id of a pushed record is known; None: no source pushes to it. It
+            is less than the sources' `dedup` if an interval gets over 100,000 ids in that time.
+        percentile_watermark: The watermark of its timers, if it asks for a percentile.
+        version: Version of its code.
+        phase: Phase of a topology change (`Pipeline.topology`).
+        inlined: Records of a weak computation that senders processed inline.
+        recovered: Stranded records that the sweep put back as late ones; above 0 is a bug, or a
+            wrong answer of the store.
     """
 
     name: str
@@ -87,7 +96,7 @@ class ComputationStatus:
     late_between_parts: int = 0
     waiting_timers: int = 0
     known_for_ms: int | None = None
-    percentile_watermarks: int | None = None
+    percentile_watermark: int | None = None
     version: int = 1
     phase: str = RUNNING
     intervals: tuple[IntervalStatus, ...] = ()
@@ -97,11 +106,12 @@ class ComputationStatus:
 
 @dataclass(frozen=True)
 class SourceStatus:
-    """How far a source is: its watermark, and what it has brought.
+    """Progress of a source.
 
-    `idle`: processes that the watermark does not wait for; `paused`: those that backpressure
-    stops, with the reason. `position`: where the next read of a pull source begins; None: at the
-    beginning.
+    Attributes:
+        idle: Processes that the watermark does not wait for.
+        position: The next read position of a pull source; None: the beginning.
+        paused: Processes that backpressure pauses, with the reasons.
     """
 
     stream: str
@@ -115,9 +125,9 @@ class SourceStatus:
 
 @dataclass(frozen=True)
 class Status:
-    """How far a pipeline is.
+    """Progress of a pipeline.
 
-    `snapshot`: the rows that it was read from, for further questions of the same moment.
+    `snapshot`: the rows that it comes from, for further questions about the same moment.
     """
 
     computations: Mapping[str, ComputationStatus] = field(default_factory=dict)
@@ -126,83 +136,84 @@ class Status:
 
 
 def status(environment: Environment) -> Steps[Status]:
-    """Return how far a pipeline is: a few reads for each of its intervals."""
+    """Return the progress of a pipeline: a few reads for each of its intervals."""
     head = yield from look_at_head(environment)
-    computations, inlined = {}, Counter[str]()
     plan, intervals = environment.at(head), dict[tuple[str, int], Interval]()
+    computations, inlined = dict[str, ComputationStatus](), Counter[str]()
     for name in plan.graph.order:
-        computations[name], by_lo = yield from _computation_status(environment, head, name, inlined)
+        backlog = yield from _backlog(environment, head, name)
+        by_lo = yield from read_intervals(environment, name, head.intervals.get(name, ()))
+        computations[name] = _computation_status(environment, head, name, by_lo, backlog)
         intervals |= {(name, lo): interval for lo, interval in by_lo.items()}
+        for interval in by_lo.values():
+            inlined.update(interval.inlined)
     sources = {}
     places = processes_of(plan, head.processes)
     for stream in plan.sources:
-        processes = [each for of, each in places if of == stream]
-        found = yield Read([environment.names.source(stream, each) for each in processes])
-        known = {
-            process: row.body
-            for process, row in zip(processes, found, strict=True)
-            if row is not None
-        }
-        for row in known.values():
+        processes = [process for place_stream, process in places if place_stream == stream]
+        rows = yield from _source_rows(environment, stream, processes)
+        for row in rows.values():
             inlined.update(row.inlined)
-        sources[stream] = SourceStatus(
-            stream,
-            head.sources.get(stream, 0),
-            sum(row.records for row in known.values()),
-            sum(row.late for row in known.values()),
-            tuple(process for process, row in known.items() if row.is_idle),
-            known[""].position if "" in known else None,
-            {
-                process: head.paused[source_name(stream, process)]
-                for process in processes
-                if source_name(stream, process) in head.paused
-            },
-        )
+        sources[stream] = _source_status(head, stream, processes, rows)
     for name in {*inlined} & {*computations}:
-        was = computations[name]
-        computations[name] = replace(
-            was, records=was.records + inlined[name], inlined=inlined[name]
-        )
+        records = computations[name].records + inlined[name]
+        computations[name] = replace(computations[name], records=records, inlined=inlined[name])
     return Status(computations, sources, StatusSnapshot(head, intervals))
 
 
+def _source_rows(
+    environment: Environment, stream: str, processes: Sequence[str]
+) -> Steps[dict[str, SourceRow]]:
+    rows = yield Read([environment.names.source(stream, process) for process in processes])
+    by_process = zip(processes, rows, strict=True)
+    return {process: row.body for process, row in by_process if row is not None}
+
+
+def _source_status(
+    head: Head, stream: str, processes: Sequence[str], rows: Mapping[str, SourceRow]
+) -> SourceStatus:
+    paused = {process: head.paused.get(source_name(stream, process)) for process in processes}
+    return SourceStatus(
+        stream,
+        head.sources.get(stream, 0),
+        sum(row.records for row in rows.values()),
+        sum(row.late for row in rows.values()),
+        tuple(process for process, row in rows.items() if row.is_idle),
+        rows[""].position if "" in rows else None,
+        {process: reason for process, reason in paused.items() if reason is not None},
+    )
+
+
 def _computation_status(
-    environment: Environment, head: Head, name: str, inlined: Counter[str]
-) -> Steps[tuple[ComputationStatus, dict[int, Interval]]]:
-    plan = environment.at(head)
-    part, asks = plan.running[name], plan.computation(name).percentile < 100
-    los = head.intervals.get(name, ())
-    waiting = yield from _waiting(environment, head, name)
-    by_lo = yield from read_intervals(environment, name, los)
-    found = list(by_lo.values())
-    for each in found:
-        inlined.update(each.inlined)
-    hold = min((each.hold for each in found), default=NEVER)
-    rows_, _, bytes_ = head.waiting.get(name, (0, 0, 0))
-    status = ComputationStatus(
-        name, head.inputs.get(name, 0), None if hold == NEVER else hold, waiting, rows_, bytes_,
-        records=sum(each.records for each in found),
-        late=sum(each.late for each in found),
-        dead=sum(each.dead for each in found),
-        repeated=sum(each.repeated for each in found),
-        timers=sum(each.fired for each in found),
-        produced=sum(each.produced for each in found),
-        late_between_parts=sum(each.late_between_parts for each in found),
-        waiting_timers=sum(each.timers for each in found),
-        known_for_ms=known_for(environment, plan, name, found),
-        percentile_watermarks=head.percentile_watermarks.get(name) if asks else None,
-        version=part.version,
-        phase=part.phase,
+    environment: Environment, head: Head, name: str, by_lo: Mapping[int, Interval], backlog: int
+) -> ComputationStatus:
+    plan, intervals = environment.at(head), list(by_lo.values())
+    running, has_percentile = plan.running[name], plan.computation(name).percentile < 100
+    hold = min((interval.hold for interval in intervals), default=NEVER)
+    rows, _, size = head.waiting.get(name, (0, 0, 0))
+    return ComputationStatus(
+        name, head.inputs.get(name, 0), None if hold == NEVER else hold, backlog, rows, size,
+        records=sum(interval.records for interval in intervals),
+        late=sum(interval.late for interval in intervals),
+        dead=sum(interval.dead for interval in intervals),
+        repeated=sum(interval.repeated for interval in intervals),
+        timers=sum(interval.fired for interval in intervals),
+        produced=sum(interval.produced for interval in intervals),
+        late_between_parts=sum(interval.late_between_parts for interval in intervals),
+        waiting_timers=sum(interval.timers for interval in intervals),
+        known_for_ms=known_for(environment, plan, name, intervals),
+        percentile_watermark=head.percentile_watermarks.get(name) if has_percentile else None,
+        version=running.version,
+        phase=running.phase,
         intervals=tuple(
-            _interval_status(environment, lo, each) for lo, each in by_lo.items()
+            _interval_status(environment, lo, interval) for lo, interval in by_lo.items()
         ),
         recovered=head.recovered.get(name, 0),
     )  # fmt: skip
-    return status, by_lo
 
 
-def _waiting(environment: Environment, head: Head, name: str) -> Steps[int]:
-    """Return how many records wait for a computation, by one query if they are few."""
+def _backlog(environment: Environment, head: Head, name: str) -> Steps[int]:
+    """Return how many records a computation has pending, by one query if they are few."""
     names, inboxes = environment.names, inboxes_of(head, name)
     chunks = (yield Scan(CHUNK, *names.inboxes(name), MAX_BACKLOG)) if inboxes else []
     if len(chunks) == MAX_BACKLOG:
@@ -210,7 +221,7 @@ def _waiting(environment: Environment, head: Head, name: str) -> Steps[int]:
         for created_in, lo in inboxes:
             inbox = names.inbox(name, lo, created_in)
             chunks += yield Scan(CHUNK, inbox, f"{inbox}{LATE + 1}", MAX_BACKLOG)
-    return sum(len(found.body) for _, found in chunks)
+    return sum(len(row.body) for _, row in chunks)
 
 
 def _interval_status(environment: Environment, lo: int, interval: Interval) -> IntervalStatus:
@@ -226,17 +237,17 @@ def _interval_status(environment: Environment, lo: int, interval: Interval) -> I
 def known_for(
     environment: Environment, plan: Declaration, name: str, intervals: Sequence[Interval]
 ) -> int | None:
-    """Return for how long a computation knows the ids of what is pushed; None: nothing is."""
+    """Return how long a computation knows the ids of pushed records; None: it gets none."""
     horizon_ms, now_ms = plan.dedup_ms(name), environment.now_ms()
     if not horizon_ms:
         return None
-    known = (known_for_ms(interval, horizon_ms, now_ms) for interval in intervals)
-    return min(known, default=horizon_ms)
+    spans_ms = (known_for_ms(interval, horizon_ms, now_ms) for interval in intervals)
+    return min(spans_ms, default=horizon_ms)
 
 
 @dataclass(frozen=True)
 class Overview:
-    """All intervals of a pipeline that has run, by computation; the time of the latest record."""
+    """All intervals of a pipeline by computation, and the time of its latest record."""
 
     head: Head = field(default_factory=Head)
     intervals: Mapping[str, Sequence[Interval]] = field(default_factory=dict)
@@ -244,25 +255,26 @@ class Overview:
 
 
 def overview(environment: Environment) -> Steps[Overview]:
-    """Return the rows that do not grow with what waits: three reads."""
+    """Return the rows that do not grow with the backlog, by three reads."""
     names, head = environment.names, (yield from look_at_head(environment))
     pipeline = environment.at(head)
     places = [(name, lo) for name in pipeline.graph.order for lo in head.intervals.get(name, ())]
     if not places:
         return Overview()
-    found = yield Read([names.interval(name, lo) for name, lo in places])
+    rows = yield Read([names.interval(name, lo) for name, lo in places])
     intervals: dict[str, list[Interval]] = {}
-    for (name, _), row in zip(places, found, strict=True):
+    for (name, _), row in zip(places, rows, strict=True):
         if row is None:
             continue
         intervals.setdefault(name, []).append(row.body)
     processes = processes_of(pipeline, head.processes)
-    sources = yield Read([names.source(*each) for each in processes if each[0] in pipeline.sources])
+    keys = [names.source(*place) for place in processes if place[0] in pipeline.sources]
+    sources = yield Read(keys)
     latest = max((row.body.latest for row in sources if row is not None), default=0)
     return Overview(head, intervals, latest)
 
 
 def source_row(environment: Environment, stream: str) -> Steps[SourceRow]:
-    """Return how far a source of one process is."""
-    [found] = yield Read([environment.names.source(stream, "")])
-    return SourceRow() if found is None else found.body
+    """Return the row of a source with one process."""
+    [row] = yield Read([environment.names.source(stream, "")])
+    return SourceRow() if row is None else row.body

@@ -1,4 +1,4 @@
-"""Which computations run, in which version, and how far changes of that have come."""
+"""Topology status: the running computations and versions, and the progress of changes."""
 
 from __future__ import annotations
 
@@ -31,24 +31,24 @@ class PartStatus:
     """A computation of a pipeline.
 
     Attributes:
-        version: The one that runs; None: none does.
-        versions: Those that this code has.
+        version: The running version; None: none runs.
+        versions: The versions of this code.
         phase: "running", "standby" (it can be attached), "attaching", "replacing" (until all
-            senders know of it), "draining" (it works on what it has), "discarding", "cleaning" (its
-            rows are deleted).
-        before: The version that is being replaced.
+            senders have acknowledged it), "draining" (it processes its backlog), "discarding",
+            "cleaning" (its rows are deleted).
+        previous_version: The version that is being replaced.
         acknowledged, senders: Intervals and sources that know of the change, and all of them.
         waiting: Chunks in its inbox.
-        timers: Those that wait, or that were discarded when it is cleaned up.
-        records, keys: How many were deleted with it so far.
-        is_missing: It runs, and this code does not have that version.
+        timers: Pending timers, or discarded ones when it is cleaned up.
+        records, keys: Discarded records and keys so far.
+        is_missing: It runs, and this code does not have its version.
     """
 
     name: str
     version: int | None
     versions: tuple[int, ...]
     phase: str
-    before: int | None = None
+    previous_version: int | None = None
     acknowledged: int = 0
     senders: int = 0
     waiting: int = 0
@@ -64,7 +64,7 @@ class PartStatus:
 
 @dataclass(frozen=True)
 class Topology:
-    """The computations of a pipeline, and the last changes that are done, the latest first."""
+    """Computations of a pipeline, and its last finished changes, latest first."""
 
     parts: Mapping[str, PartStatus] = field(default_factory=dict)
     changes: tuple[Change, ...] = ()
@@ -74,19 +74,20 @@ class Topology:
         return any(part.is_changing for part in self.parts.values())
 
 
-def topology(environment: Environment, seen: Head | None = None) -> Steps[Topology]:
-    """Return what runs; of a pipeline that has never run, what it would begin with.
+def topology(environment: Environment, head: Head | None = None) -> Steps[Topology]:
+    """Return the computations of a pipeline, or the initial ones if it has never run.
 
     Args:
-        seen: The head, if it was read before.
+        head: The head, if it was read before.
     """
     pipeline = environment.pipeline
-    head = seen if seen is not None else (yield from look_at_head(environment))
+    if head is None:
+        head = yield from look_at_head(environment)
     cut = (yield from read_cut(environment)) if has_pending_change(head) else None
     if cut is not None:
         head = cut.head.body
-    stored = running_computations(head) or initial_computations(pipeline)
-    parts = {name: _status(pipeline, name, part, cut) for name, part in stored.items()}
+    computations = running_computations(head) or initial_computations(pipeline)
+    parts = {name: _status(pipeline, name, running, cut) for name, running in computations.items()}
     for name, _ in pipeline.versions:
         if name not in parts:
             parts[name] = PartStatus(name, None, tuple(pipeline.versions_of(name)), STANDBY)
@@ -94,23 +95,25 @@ def topology(environment: Environment, seen: Head | None = None) -> Steps[Topolo
 
 
 def _status(
-    pipeline: Declaration, name: str, part: RunningComputation, cut: Cut | None
+    pipeline: Declaration, name: str, running: RunningComputation, cut: Cut | None
 ) -> PartStatus:
-    code = pipeline.versions.get((name, part.version))
+    code = pipeline.versions.get((name, running.version))
     status = PartStatus(
-        name, part.version, tuple(pipeline.versions_of(name)), part.phase,
-        part.previous_version or None, is_missing=code is None or not is_same(code, part),
+        name, running.version, tuple(pipeline.versions_of(name)), running.phase,
+        running.previous_version or None, is_missing=code is None or not is_same(code, running),
     )  # fmt: skip
     if cut is None or not status.is_changing:
         return status
     layouts = [row.layout_version for row, _ in cut.versions.values()]
-    timers = sum(row.timers for (each, _), row in cut.intervals.items() if each == name)
+    timers = sum(
+        row.timers for (computation, _), row in cut.intervals.items() if computation == name
+    )
     return replace(
         status,
-        acknowledged=sum(layout >= part.since for layout in layouts),
+        acknowledged=sum(layout >= running.since for layout in layouts),
         senders=len(layouts),
-        waiting=cut.waiting[name].rows if name in cut.waiting else 0,
-        timers=part.timers + timers,
-        records=part.records,
-        keys=part.keys,
+        waiting=cut.backlogs[name].rows if name in cut.backlogs else 0,
+        timers=running.timers + timers,
+        records=running.records,
+        keys=running.keys,
     )

@@ -1,7 +1,7 @@
-"""Splits an interval that has too much to do, and merges neighbours that have little.
+"""Autosplit: splits overloaded intervals and merges idle neighbours.
 
-The owner of an interval splits it itself: it knows its load, and nobody else writes to its row. The
-tick merges, for it sees the intervals that nobody works on.
+The worker of an interval splits it, since it knows the load and alone writes the row. The tick
+merges, since it sees the intervals without a worker.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from rollforward.streams.storage.remote_calls import ChangedError, OutcomeUnknow
 from rollforward.streams.storage.schema import Head, Interval
 from rollforward.streams.storage.state_store import is_crowded
 
-# Others were faster, or have detached it; if it is still needed, it is tried again.
+# The race is lost, or the computation was detached; a split that is still needed is retried.
 FAILED = (ChangedError, OutcomeUnknownError, BadLayoutError, UnknownStreamError)
 
 
 def split_if_full(
     environment: Environment, head: Head, computation: str, meter: LoadMeter
 ) -> Steps[bool]:
-    """Split an interval by what its owner has measured; return whether that was tried."""
+    """Split an interval if its load asks for it; return whether a split was tried."""
     load, limit = meter.load, environment.pipeline.limits.intervals
     if load.hot_key and meter.split_slot is not None:
-        share = f"{load.hot_share:.0%} of {computation}"
         environment.warn(
-            f"{environment.pipeline.name}: {load.hot_key!r} is {share}, which one worker at a time "
-            "works on: combine its records by parts first (rollforward.streams.operators.hot_keys)"
+            f"{environment.pipeline.name}: {load.hot_key!r} is {load.hot_share:.0%} of "
+            f"{computation}, and one worker at a time processes a key: aggregate its records in "
+            "parts first (rollforward.streams.operators.hot_keys)"
         )
     if meter.split_slot is None or limit is None or len(head.intervals[computation]) >= limit:
         return False
@@ -41,9 +41,9 @@ def split_if_full(
 def split_if_large(
     environment: Environment, head: Head, computation: str, interval: Interval
 ) -> Steps[bool]:
-    """Split an interval whose row will have no room for its slabs; return whether that was tried.
+    """Split an interval whose row is running out of room for slabs; return whether it was tried.
 
-    Also if nothing is split by its load: without room nothing more could be worked on there.
+    This happens even where autosplit by load is off: without room no record can be processed.
     """
     slabs = interval.slabs
     if not is_crowded(len(slabs)) or len(head.intervals[computation]) >= MAX_INTERVALS:
@@ -62,10 +62,10 @@ def _try_to_split(environment: Environment, computation: str, slot: int) -> Step
 def merge_idle(
     environment: Environment, head: Head, idle_intervals: Mapping[tuple[str, int], Interval]
 ) -> Steps[None]:
-    """Merge one pair of neighbours of each computation that was split and has little to do now.
+    """Merge one pair of idle neighbours of each computation that was split.
 
     Args:
-        resting: The intervals that nobody works on, and that have no work.
+        idle_intervals: Intervals without a worker and without work.
     """
     pipeline, now_ms = environment.at(head), environment.now_ms()
     if pipeline.limits.intervals is None:
@@ -73,8 +73,8 @@ def merge_idle(
     for name in pipeline.computations:
         loads = {
             lo: row.load
-            for (each, lo), row in idle_intervals.items()
-            if each == name and not is_crowded(2 * len(row.slabs))
+            for (computation, lo), row in idle_intervals.items()
+            if computation == name and not is_crowded(2 * len(row.slabs))
         }
         slot = merge_candidate(head.intervals[name], loads, now_ms)
         if (

@@ -1,8 +1,8 @@
-"""Splits and merges of intervals, while the stream flows.
+"""Resharding: splits and merges of intervals while records flow.
 
-Each is one commit. It names the versions of the head and of the intervals, so it is all or nothing,
-and a worker that was at work there loses at most the batch in hand. States do not move: their rows
-are named by slots. A slab around the cut is cut with it.
+A split or a merge is one commit that names the versions of the head and of the intervals. So it is
+atomic, and the worker of the interval loses at most its current bundle. States do not move, since
+their rows are named by slots. Only the slab around the split point is cut in two.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import Any
 from rollforward.streams.exchange.inline import sum_counts
 from rollforward.streams.exchange.wakeups import schedule_wakeup, wake_intervals
 from rollforward.streams.graph.environment import Environment
-from rollforward.streams.graph.head import MAX_ATTEMPTS, look_at_head, read_head
+from rollforward.streams.graph.head import look_at_head, read_head
 from rollforward.streams.graph.plan import ActivePipeline
 from rollforward.streams.model.errors import BadLayoutError
 from rollforward.streams.model.limits import MAX_INTERVALS
 from rollforward.streams.model.slots import SLOTS, slot_of
-from rollforward.streams.scaling.load_meter import halved, middle
+from rollforward.streams.scaling.load_meter import halved, median_slot
 from rollforward.streams.storage import dedup
 from rollforward.streams.storage.layout import (
     Inbox,
@@ -28,15 +28,9 @@ from rollforward.streams.storage.layout import (
     interval_of,
     with_layout,
 )
-from rollforward.streams.storage.remote_calls import (
-    ChangedError,
-    Commit,
-    OutcomeUnknownError,
-    Read,
-    Steps,
-    StoredRow,
-)
-from rollforward.streams.storage.schema import IdsPart, Interval, Slab, SlabBody
+from rollforward.streams.storage.remote_calls import Commit, Read, Steps, StoredRow
+from rollforward.streams.storage.retry import StaleReadError, retry_commit
+from rollforward.streams.storage.schema import Head, IdsPart, Interval, Slab, SlabBody
 from rollforward.streams.storage.state_store import is_crowded, summary
 
 COUNTS = (
@@ -45,94 +39,95 @@ COUNTS = (
 
 
 def split(environment: Environment, computation: str, slot: int) -> Steps[None]:
-    """Cut the interval of a slot in two, of which the second one begins there.
+    """Split the interval of a slot in two; the second one begins at the slot.
 
     Raises:
-        UnknownStreamError: no such computation runs.
-        BadLayoutError: an interval begins there already, there are too many, or records of this
-            computation keep their places.
-        ChangedError: others were faster again and again; nothing was changed.
+        UnknownStreamError: the computation does not run.
+        BadLayoutError: an interval begins there already, there are too many, or the computation
+            is a sink, whose record ids depend on their inbox.
+        ChangedError: every attempt lost its race; nothing was changed.
     """
-    for _ in range(MAX_ATTEMPTS):
+    lo = 0
+
+    def prepare(failure: Exception | None) -> Steps[Commit | None]:
+        nonlocal lo
         head = yield from read_head(environment)
-        lo = _to_split(environment, head, computation, slot)
-        [found] = yield Read([environment.names.interval(computation, lo)])
-        if found is None:
-            continue  # It was merged meanwhile.
-        try:
-            yield from _split(environment, computation, slot, head, found)
-        except (ChangedError, OutcomeUnknownError):
-            if (yield from _is_first(environment, computation, slot)):
-                break
-            continue
-        break
-    else:
-        raise ChangedError
+        if failure and _begins_at(head.body, computation, slot):
+            return None  # The reply was lost.
+        lo = _interval_to_split(environment, head.body, computation, slot)
+        [row] = yield Read([environment.names.interval(computation, lo)])
+        if row is None:
+            raise StaleReadError  # The interval was merged meanwhile.
+        return (yield from _split_commit(environment, computation, slot, head, row))
+
+    yield from retry_commit(prepare)
     yield from _wake_all(environment, computation, [lo, slot])
 
 
-def _to_split(environment: Environment, head: StoredRow, computation: str, slot: int) -> int:
-    plan = environment.at(head.body)
-    _check_stays(plan, computation)
-    _check_keeps_places(plan, computation)
-    los = head.body.intervals[computation]
+def _interval_to_split(environment: Environment, head: Head, computation: str, slot: int) -> int:
+    _check_reshardable(environment.at(head), computation)
+    los = head.intervals[computation]
     if not 0 < slot < SLOTS or slot in los:
         raise BadLayoutError(f"{computation} cannot be split at {slot}: an interval begins there")
     if len(los) >= MAX_INTERVALS:
-        raise BadLayoutError(f"{computation} has {MAX_INTERVALS} intervals, and no more")
-    return interval_of(head.body, computation, slot)
+        raise BadLayoutError(f"{computation} must have at most {MAX_INTERVALS} intervals")
+    return interval_of(head, computation, slot)
 
 
-def _check_stays(plan: ActivePipeline, computation: str) -> None:
+def _check_reshardable(plan: ActivePipeline, computation: str) -> None:
     plan.computation(computation)
     if not plan.accepts_input(computation):
         raise BadLayoutError(f"{computation} is being detached")
+    _check_keeps_places(plan, computation)
 
 
 def _check_keeps_places(plan: ActivePipeline, computation: str) -> None:
-    """Check that the ids of records do not follow from their places in an inbox.
+    """Check that record ids do not depend on the place of a record in its inbox.
 
     Raises:
-        BadLayoutError: they do: a weak sink would act again under another id.
+        BadLayoutError: the computation is a sink: a weak one would act again under another id.
     """
     if plan.is_sink(computation):
         raise BadLayoutError(f"{computation} is a sink: its records keep their places, and ids")
 
 
-def _split(
-    environment: Environment, computation: str, slot: int, head: StoredRow, found: StoredRow
-) -> Steps[None]:
-    names, was = environment.names, found.body
+def _split_commit(
+    environment: Environment, computation: str, slot: int, head: StoredRow, row: StoredRow
+) -> Steps[Commit]:
+    names, interval = environment.names, row.body
     lo = interval_of(head.body, computation, slot)
-    after = with_layout(head.body, computation, [Inbox(was.created_in, lo)], [lo, slot])
-    load = halved(was.load, environment.now_ms())
+    new_head = with_layout(head.body, computation, [Inbox(interval.created_in, lo)], [lo, slot])
+    load = halved(interval.load, environment.now_ms())
     lower, upper = (
-        half._replace(load=load) for half in _halves(was, lo, slot, after.layout_version)
+        half._replace(load=load) for half in _halves(interval, lo, slot, new_head.layout_version)
     )
     commit = Commit()
-    if slot not in [slab.lo for slab in was.slabs]:
-        of_lower, of_upper = yield from _cut_slab(environment, computation, slot, was, commit)
-        lower = lower._replace(slabs=(*lower.slabs[:-1], of_lower))
-        upper = upper._replace(slabs=(of_upper, *upper.slabs))
-    commit.puts.append((names.interval(computation, lo), lower, found.version))
-    commit.puts.append((names.head, after, head.version))
+    if slot not in [slab.lo for slab in interval.slabs]:
+        slabs = yield from _cut_slab(environment, computation, slot, interval, commit)
+        lower = lower._replace(slabs=(*lower.slabs[:-1], slabs[0]))
+        upper = upper._replace(slabs=(slabs[1], *upper.slabs))
+    commit.puts.append((names.interval(computation, lo), lower, row.version))
+    commit.puts.append((names.head, new_head, head.version))
     commit.inserts.append((names.interval(computation, slot), upper))
-    yield commit
+    return commit
 
 
-def _halves(was: Interval, lo: int, slot: int, layout: int) -> tuple[Interval, Interval]:
-    """Return an interval and what is cut off it: both know the ids, one keeps the counts."""
-    _check_known(was)
-    known = tuple(_placed(part, lo) for part in was.ids)
-    both = was._replace(
-        seq=was.seq + 1, gen=was.gen + 1, created_in=layout, layout_version=layout, ids=known
+def _halves(interval: Interval, lo: int, slot: int, layout: int) -> tuple[Interval, Interval]:
+    """Return both halves of an interval: both know the ids, the lower one keeps the counts."""
+    _check_known(interval)
+    both = interval._replace(
+        seq=interval.seq + 1,
+        gen=interval.gen + 1,
+        created_in=layout,
+        layout_version=layout,
+        ids=tuple(_placed(part, lo) for part in interval.ids),
     )
-    lower = both._replace(hi=slot, slabs=tuple(each for each in was.slabs if each.lo < slot))
+    lower = both._replace(hi=slot, slabs=tuple(slab for slab in both.slabs if slab.lo < slot))
+    no_counts: dict[str, Any] = dict.fromkeys(COUNTS, 0)
     upper = both._replace(
         owner="", lease_ms=0, crash_count=0,
-        slabs=tuple(each for each in was.slabs if each.lo >= slot),
-        records=0, late=0, dead=0, repeated=0, fired=0, produced=0, unkeyed=0,
-        inlined={}, late_between_parts=0,
+        slabs=tuple(slab for slab in both.slabs if slab.lo >= slot),
+        inlined={}, **no_counts,
     )  # fmt: skip
     return lower, upper
 
@@ -143,90 +138,86 @@ def _check_known(*intervals: Interval) -> None:
 
 
 def _placed(part: IdsPart, lo: int) -> IdsPart:
-    """Return a part with the slot that its row is named by."""
+    """Return a part with the slot that names its row."""
     return part if part.lo is not None else part._replace(lo=lo)
 
 
 def _cut_slab(
-    environment: Environment, computation: str, slot: int, was: Interval, commit: Commit
+    environment: Environment, computation: str, slot: int, interval: Interval, commit: Commit
 ) -> Steps[tuple[Slab, Slab]]:
-    """Cut the slab that a slot lies in, in a commit; return what is known of the parts."""
+    """Cut the slab that a slot lies in; return the summaries of both parts."""
     names = environment.names
-    lo = max(each.lo for each in was.slabs if each.lo < slot)
+    lo = max(slab.lo for slab in interval.slabs if slab.lo < slot)
     key = names.slab(computation, lo)
-    [found] = yield Read([key])
-    if found is None:
+    [row] = yield Read([key])
+    if row is None:
         return Slab(lo), Slab(slot)
     parts = [
-        SlabBody(keys, found.body.large & frozenset(keys))
+        SlabBody(keys, row.body.large & frozenset(keys))
         for keys in (
-            {key: state for key, state in found.body.keys.items() if slot_of(key) < slot},
-            {key: state for key, state in found.body.keys.items() if slot_of(key) >= slot},
+            {key: state for key, state in row.body.keys.items() if slot_of(key) < slot},
+            {key: state for key, state in row.body.keys.items() if slot_of(key) >= slot},
         )
     ]
-    commit.puts.append((key, parts[0], found.version))
+    commit.puts.append((key, parts[0], row.version))
     commit.inserts.append((names.slab(computation, slot), parts[1]))
     return summary(lo, parts[0]), summary(slot, parts[1])
 
 
 def merge(environment: Environment, computation: str, slot: int) -> Steps[None]:
-    """Make the interval that begins at a slot a part of the one before it.
+    """Merge the interval that begins at a slot into its predecessor.
 
     Raises:
-        UnknownStreamError: no such computation runs.
-        BadLayoutError: no interval begins there, none is before it, both have too many slabs, or
-            records of this computation keep their places.
-        ChangedError: others were faster again and again; nothing was changed.
+        UnknownStreamError: the computation does not run.
+        BadLayoutError: no interval begins there, it is the first one, both have too many slabs, or
+            the computation is a sink, whose record ids depend on their inbox.
+        ChangedError: every attempt lost its race; nothing was changed.
     """
-    for _ in range(MAX_ATTEMPTS):
+    lo, names = 0, environment.names
+
+    def prepare(failure: Exception | None) -> Steps[Commit | None]:
+        nonlocal lo
         head = yield from read_head(environment)
-        plan = environment.at(head.body)
-        _check_stays(plan, computation)
-        _check_keeps_places(plan, computation)
+        if failure and not _begins_at(head.body, computation, slot):
+            return None  # The reply was lost.
+        _check_reshardable(environment.at(head.body), computation)
         los = head.body.intervals[computation]
         if slot not in los[1:]:
             raise BadLayoutError(f"{computation} has no interval at {slot} that follows another")
         lo = los[los.index(slot) - 1]
-        names = environment.names
-        found = yield Read([names.interval(computation, each) for each in (lo, slot)])
-        if None in found:
-            continue
-        if is_crowded(sum(len(row.body.slabs) for row in found)):
+        rows = yield Read([names.interval(computation, first_slot) for first_slot in (lo, slot)])
+        if None in rows:
+            raise StaleReadError
+        if is_crowded(sum(len(row.body.slabs) for row in rows)):
             raise BadLayoutError(f"{computation} would have more slabs than a row has room for")
-        try:
-            yield _merged(environment, computation, (lo, slot), head, found)
-        except (ChangedError, OutcomeUnknownError):
-            if not (yield from _is_first(environment, computation, slot)):
-                break
-            continue
-        break
-    else:
-        raise ChangedError
+        return _merge_commit(environment, computation, (lo, slot), head, rows)
+
+    yield from retry_commit(prepare)
     yield from _wake_all(environment, computation, [lo])
 
 
-def _merged(
-    environment: Environment, computation: str, los: tuple[int, int], head: StoredRow, found: Any
+def _merge_commit(
+    environment: Environment, computation: str, los: tuple[int, int], head: StoredRow, rows: Any
 ) -> Commit:
-    names, (lower, upper) = environment.names, (row.body for row in found)
-    before = [Inbox(creation_layout(head.body, computation, lo), lo) for lo in los]
-    after = with_layout(head.body, computation, before, [los[0]])
-    union = _union(los, lower, upper, after.layout_version)
-    older, kept = dedup.split_surplus(union.ids)
+    names, (lower, upper) = environment.names, (row.body for row in rows)
+    inboxes = [Inbox(creation_layout(head.body, computation, lo), lo) for lo in los]
+    new_head = with_layout(head.body, computation, inboxes, [los[0]])
+    union = _union(los, lower, upper, new_head.layout_version)
+    surplus, ids = dedup.split_surplus(union.ids)
     return Commit(
         puts=[
-            (names.interval(computation, los[0]), union._replace(ids=kept), found[0].version),
-            (names.head, after, head.version),
+            (names.interval(computation, los[0]), union._replace(ids=ids), rows[0].version),
+            (names.head, new_head, head.version),
         ],
         deletes=[
-            (names.interval(computation, los[1]), found[1].version),
-            *((dedup.key_of(names, computation, los[0], part), None) for part in older),
+            (names.interval(computation, los[1]), rows[1].version),
+            *((dedup.key_of(names, computation, los[0], part), None) for part in surplus),
         ],
     )
 
 
 def _union(los: tuple[int, int], lower: Interval, upper: Interval, layout: int) -> Interval:
-    """Return two intervals as one. The worker of the first goes on with it."""
+    """Return two intervals as one, which stays with the worker of the lower one."""
     _check_known(lower, upper)
     placed = [_placed(part, los[0]) for part in lower.ids]
     placed += [_placed(part, los[1]) for part in upper.ids]
@@ -249,14 +240,12 @@ def _age(part: IdsPart) -> tuple[int, int]:
     return part.last_s, part.number
 
 
-def _is_first(environment: Environment, computation: str, slot: int) -> Steps[bool]:
-    """Return whether an interval begins at a slot: the reply may have been lost."""
-    head = yield from read_head(environment)
-    return slot in head.body.intervals[computation]
+def _begins_at(head: Head, computation: str, slot: int) -> bool:
+    return slot in head.intervals.get(computation, ())
 
 
 def _wake_all(environment: Environment, computation: str, los: list[int]) -> Steps[None]:
-    """Have new intervals looked after: their inboxes, what was left, and timers of the clock."""
+    """Wake new intervals, for their retired inboxes and their processing-time timers, too."""
     yield from wake_intervals(environment, [(computation, lo) for lo in los], tick=True)
     rows = yield Read([environment.names.interval(computation, lo) for lo in los])
     for lo, row in zip(los, rows, strict=True):
@@ -267,20 +256,20 @@ def _wake_all(environment: Environment, computation: str, los: list[int]) -> Ste
 def split_by_keys(
     environment: Environment, computation: str, keys: Iterable[str]
 ) -> Steps[int | None]:
-    """Cut the interval that has most of some keys in the middle of these; return the slot.
+    """Split the interval with most of some keys at their median; return the slot.
 
-    None: no interval has two of them, so nothing was changed.
+    None: no interval has two of the keys, so nothing was changed.
 
     Raises:
-        UnknownStreamError: no such computation runs.
-        BadLayoutError: there are 64 intervals, or records of this computation keep their places.
-        ChangedError: others were faster again and again; nothing was changed.
+        UnknownStreamError: the computation does not run.
+        BadLayoutError: there are 64 intervals, or the computation is a sink.
+        ChangedError: every attempt lost its race; nothing was changed.
     """
     head = yield from look_at_head(environment)
     environment.at(head).computation(computation)
     groups = by_interval(head, computation, {*keys}).values()
-    slots = [middle(Counter(group)) for group in sorted(groups, key=len, reverse=True)]
-    slot = next((each for each in slots if each is not None), None)
+    medians = [median_slot(Counter(group)) for group in sorted(groups, key=len, reverse=True)]
+    slot = next((median for median in medians if median is not None), None)
     if slot is not None:
         yield from split(environment, computation, slot)
     return slot

@@ -1,14 +1,14 @@
-"""Workers that give way: who has little to do ends early, while other intervals wait for a worker.
+"""Yielding: a worker with little to do ends early while other intervals have no worker.
 
-A queue runs so many tasks at a time, and a worker stays with its interval for up to 20 seconds.
-With more intervals than workers it would wait there for a few records at a time, while elsewhere
-many wait for nobody. So each tick notes in the head which intervals have work and no worker, and
-since when. A worker that has taken all that waited hands its interval on while there is such a one.
+A queue runs a fixed number of tasks at a time, and a worker stays with its interval for up to 20
+seconds. With more intervals than workers it would stay for a few records at a time, while other
+intervals with a backlog have no worker. So each tick notes in the head which intervals have work
+and no worker, and since when. A worker that has drained its inbox yields while there is one.
 
-It is a hint, and bounded at both ends. For a moment each interval has no worker, between two tasks:
-if that counted, all would go on giving way to each other. And one may have work that no instance
-can do, because its code is gone or cannot read its rows: it counts for `MAX_WAIT_MS`, and anew only
-once something was done there. That it was taken says nothing.
+This is a hint, bounded at both ends. Between two tasks every interval is without a worker for a
+moment. If that counted, all workers would keep yielding to each other. And an interval may have
+work that no instance can do, because its code is missing or cannot read its rows. Such an interval
+counts for `MAX_WAIT_MS`, and again only after progress there; that a worker took it is no progress.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ class Unserved(NamedTuple):
     """An interval that has work and no worker.
 
     Attributes:
-        done: What its workers have done, counted since it began.
-        since_ms: When a tick first found it so.
+        progress: Records and timers that its workers have processed so far.
+        since_ms: When a tick first noticed it.
     """
 
-    done: int
+    progress: int
     since_ms: int
 
 
@@ -40,29 +40,30 @@ def unserved(
     intervals: Mapping[tuple[str, int], Interval],
     now_ms: int,
 ) -> dict[str, Unserved]:
-    """Return the intervals that wait for a worker, as the next head has them.
+    """Return the unserved intervals for the next head.
 
     Args:
-        head: That of the last tick.
-        places: Those that have work now, and no worker.
+        head: The head of the last tick.
+        places: Intervals with work and without a worker now.
     """
-    found = {}
+    entries = {}
     for name, lo in places:
-        place, done = f"{name}:{lo:04x}", _done(intervals[name, lo])
-        was_done, since_ms, *_ = head.unserved.get(place, (-1, now_ms))  # Later code may say more.
-        since_ms = min(since_ms, now_ms) if was_done == done else now_ms
-        found[place] = Unserved(done, since_ms)
-    return found
+        place, progress = f"{name}:{lo:04x}", _progress(intervals[name, lo])
+        # Later code may store further fields.
+        last_progress, since_ms, *_ = head.unserved.get(place, (-1, now_ms))
+        since_ms = min(since_ms, now_ms) if last_progress == progress else now_ms
+        entries[place] = Unserved(progress, since_ms)
+    return entries
 
 
 def should_yield(environment: Environment, head: Head) -> bool:
-    """Return whether an interval has waited for a worker for a while, and not for too long."""
-    now_ms, least_ms = environment.now_ms(), environment.config.waits_ms
+    """Return whether an interval has been unserved for a while, and not for too long."""
+    now_ms, min_wait_ms = environment.now_ms(), environment.config.waits_ms
     waits_ms = (now_ms - since_ms for _, since_ms, *_ in head.unserved.values())
-    return any(least_ms <= each < MAX_WAIT_MS for each in waits_ms)
+    return any(min_wait_ms <= wait_ms < MAX_WAIT_MS for wait_ms in waits_ms)
 
 
-def _done(interval: Interval) -> int:
-    """Return what was done in an interval: it only rises."""
+def _progress(interval: Interval) -> int:
+    """Return how many records and timers were processed in an interval; it only grows."""
     counts = interval.records, interval.late, interval.late_between_parts, interval.dead
     return sum(counts) + interval.repeated + interval.fired

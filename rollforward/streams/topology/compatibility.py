@@ -1,4 +1,4 @@
-"""Whether a version of a computation can read what others have stored, before it takes over."""
+"""Compatibility check: can a new version of a computation read the stored states?"""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rollforward.streams.storage.remote_calls import Read, Steps
 from rollforward.streams.storage.schema import Head, Interval
 from rollforward.streams.storage.state_store import LARGE_AT_ONCE, StateStore
 
-# Of up to 32 KB each: of more, every second one is read, or third, and so on.
+# Slabs of up to 32 KB; with more of them only every second, third and so on is read.
 MAX_SLABS = 400
 SLABS_AT_ONCE = 10
 
@@ -23,45 +23,46 @@ Item = TypeVar("Item")
 
 
 def check_stored_states(
-    environment: Environment, head: Head, code: Computation, part: RunningComputation
+    environment: Environment, head: Head, code: Computation, running: RunningComputation
 ) -> Steps[Sequence[int]]:
-    """Read stored states with a version of a computation; return which versions are stored.
+    """Read stored states with a version of a computation; return the versions that wrote them.
 
     Raises:
-        UnreadableStateError: it cannot read one of them, or does not say that it can.
+        UnreadableStateError: it cannot read one of them, or does not declare that it can.
     """
     if isinstance(code, Sink) or code.weak:
-        return ()  # It keeps no state.
-    keys = [environment.names.interval(code.name, lo) for lo in head.intervals[code.name]]
-    found = yield Read(keys)
-    intervals = [row.body for row in found if row]
-    step = max(1, -(-sum(len(each.slabs) for each in intervals) // MAX_SLABS))
-    versions: set[int] = set() if step == 1 else {*part.stored_versions}
-    versions.add(part.version)
-    _check_reads(code, versions)
+        return ()  # It has no state.
+    rows = yield Read(
+        [environment.names.interval(code.name, lo) for lo in head.intervals[code.name]]
+    )
+    intervals = [row.body for row in rows if row]
+    step = max(1, -(-sum(len(interval.slabs) for interval in intervals) // MAX_SLABS))
+    versions: set[int] = set() if step == 1 else {*running.stored_versions}
+    versions.add(running.version)
+    _check_declared(code, versions)
     store = StateStore(environment.names, code.name)
     for interval in intervals:
         for slabs in _batched([slab.lo for slab in interval.slabs[::step]], SLABS_AT_ONCE):
             yield from store.load(interval, (), slabs)
-            of_slabs = [key for lo in slabs for key in store.keys(lo)]
-            for some in _batched(of_slabs, LARGE_AT_ONCE):
-                yield from store.load(interval, some, ())
-                versions |= _try_all(code, store, interval, some)
-                store.drop_large(some)
+            slab_keys = [key for lo in slabs for key in store.keys(lo)]
+            for keys in _batched(slab_keys, LARGE_AT_ONCE):
+                yield from store.load(interval, keys, ())
+                versions |= _try_all(code, store, interval, keys)
+                store.drop_large(keys)
             store.clear()
     return sorted(versions)
 
 
 def _batched(items: Sequence[Item], count: int) -> Iterator[Sequence[Item]]:
-    """Yield so many items at a time."""
-    for first in range(0, len(items), count):
-        yield items[first : first + count]
+    """Yield items in batches of a number."""
+    for start in range(0, len(items), count):
+        yield items[start : start + count]
 
 
 def _try_all(
     code: Computation, store: StateStore, interval: Interval, keys: Sequence[str]
 ) -> set[int]:
-    """Read the states of some keys; return which versions have left them."""
+    """Read the states of some keys; return the versions that wrote them."""
     versions = set[int]()
     for key in keys:
         if store.is_torn(interval, key):
@@ -73,12 +74,12 @@ def _try_all(
     return versions
 
 
-def _check_reads(code: Computation, versions: set[int]) -> None:
-    if missing := sorted(versions - {code.version, *code.reads}):
-        listed = ", ".join(map(str, missing))
+def _check_declared(code: Computation, versions: set[int]) -> None:
+    if undeclared := sorted(versions - {code.version, *code.reads}):
+        listed = ", ".join(map(str, undeclared))
         raise UnreadableStateError(
-            f"version {code.version} of {code.name} does not say that it reads states of version "
-            f"{listed}: name them in its `reads`"
+            f"version {code.version} of {code.name} does not declare that it reads states of "
+            f"version {listed}: add them to its `reads`"
         )
 
 
@@ -90,6 +91,6 @@ def _try(code: Computation, key: str, state: KeyState) -> None:
             code.check_tag(tag)
     except Exception as error:
         raise UnreadableStateError(
-            f"version {code.version} of {code.name} cannot read the state of {key!r}, left by "
+            f"version {code.version} of {code.name} cannot read the state of {key!r}, written by "
             f"version {state.version}: {type(error).__name__}: {error}"[:500]
         ) from error

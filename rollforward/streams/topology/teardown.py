@@ -1,15 +1,15 @@
-"""How changes of a topology end: each tick moves them on, so none depends on who has begun it.
+"""Teardown: the ticks finish topology changes, whichever process began them.
 
-A computation that is attached or replaced has come when all senders have noted the layout of that.
-One that is detached leaves in steps, of which each is a commit that names the head:
+A computation that is attached or replaced is complete when all senders have acknowledged the
+layout of the change. A detached one leaves in steps, each a commit that names the head:
 
-draining: nobody sends to it any more. Once all senders have noted that and its inbox is empty, its
-    watermark goes to the end, as that of inputs which have ended: all its timers fire.
-discarding: its workers stop, and nobody sends to it. Others run a weak one until they know that:
-    what they write for its readers holds these back, so it stays in the graph until all have noted
-    the layout.
-cleaning: its intervals are deleted, so no commit of a worker of it can succeed any more. Its
-    states, ids and what lies in its inbox are deleted, and counted, until nothing can come.
+draining: no sender writes to it. Once all senders have acknowledged that and its inbox is empty,
+    its watermark advances to the end, as if its inputs had ended, so all its timers fire.
+discarding: its workers stop, and no new layout sends to it. Senders run a weak computation inline
+    until they know that. Their output to its readers holds the watermark of these, so it stays in
+    the graph until all have acknowledged the layout.
+cleaning: its intervals are deleted, so no commit of its workers can succeed. Its states, ids and
+    inbox are deleted, and counted, until no sender can write to it.
 """
 
 from __future__ import annotations
@@ -46,83 +46,83 @@ from rollforward.streams.watermarks.retirement import acknowledged_layout
 if TYPE_CHECKING:
     from rollforward.streams.watermarks.cut import Cut
 
-# Rows that are deleted by one commit, and commits of one tick.
+# Rows that one commit deletes, and commits of one tick.
 MAX_DELETED, MAX_COMMITS = 100, 10
-MAX_CHUNKS = 40  # Of these, which are read whole.
+MAX_CHUNKS = 40  # In one commit; chunks are read whole.
 
 
 def advance(environment: Environment, cut: Cut) -> Steps[None]:
-    """Take the next step of each computation that leaves; who is slower than others stops."""
-    for name, part in running_computations(cut.head.body).items():
-        is_known = acknowledged_layout(cut.versions) >= part.since
+    """Take the next step of each leaving computation; a lost race is left to the next tick."""
+    for name, computation in running_computations(cut.head.body).items():
+        is_known = acknowledged_layout(cut.versions) >= computation.since
         try:
-            if part.phase == DRAINING and _has_ended(environment, cut, name):
-                yield from _delete_intervals(environment, name, part, cut)
-            elif part.phase == DISCARDING and is_cut_off(part, is_known=is_known):
-                yield from _delete_intervals(environment, name, part)
-            elif part.phase == CLEANING:
+            if computation.phase == DRAINING and _has_ended(environment, cut, name):
+                yield from _delete_intervals(environment, name, computation, cut)
+            elif computation.phase == DISCARDING and is_cut_off(computation, is_known=is_known):
+                yield from _delete_intervals(environment, name, computation)
+            elif computation.phase == CLEANING:
                 yield from _clean(environment, name, is_known=is_known)
         except (ChangedError, OutcomeUnknownError):
-            continue  # The next tick looks again.
+            continue
 
 
 def _has_ended(environment: Environment, cut: Cut, name: str) -> bool:
-    """Return whether a computation has done all that it had to do."""
+    """Return whether a draining computation has processed all records and timers."""
     if cut.head.body.inputs.get(name, 0) < FOREVER or not is_drained(cut, name):
         return False
     now_ms = environment.now_ms()
     return not any(
         min(row.hold, row.due, row.processing_due) < NEVER or row.is_leased(now_ms)
-        for (each, _), row in cut.intervals.items()
-        if each == name
+        for (computation, _), row in cut.intervals.items()
+        if computation == name
     )
 
 
-def is_cut_off(part: RunningComputation, *, is_known: bool) -> bool:
-    """Return whether nothing more comes of what is discarded, once it has no intervals.
+def is_cut_off(computation: RunningComputation, *, is_known: bool) -> bool:
+    """Return whether a discarded computation writes no more output, once it has no intervals.
 
     Args:
-        is_known: All senders know that it leaves.
+        is_known: All senders have acknowledged that it leaves.
     """
-    return is_known or not part.weak
+    return is_known or not computation.weak
 
 
 def _delete_intervals(
-    environment: Environment, name: str, part: RunningComputation, cut: Cut | None = None
+    environment: Environment, name: str, computation: RunningComputation, cut: Cut | None = None
 ) -> Steps[None]:
-    """Delete the intervals of a computation: no commit of its workers succeeds any more.
+    """Delete the intervals of a computation, so that no commit of its workers succeeds.
 
     Args:
-        cut: They are to be as they were then; None: as they are.
+        cut: The intervals must not have changed since; None: they may.
     """
     [head] = yield Read([environment.names.head])
-    if running_computations(head.body).get(name) != part:
+    if running_computations(head.body).get(name) != computation:
         return
     los = head.body.intervals[name]
     keys = [environment.names.interval(name, lo) for lo in los]
     if cut is None:
-        found = yield Read(keys)
+        rows = yield Read(keys)
     else:
-        found = [_as_seen(cut, name, lo) for lo in los]
-    timers = sum(row.body.timers for row in found if row is not None)
-    cleaning = part._replace(phase=CLEANING, timers=part.timers + timers)
+        rows = [_row_in_cut(cut, name, lo) for lo in los]
+    timers = sum(row.body.timers for row in rows if row is not None)
+    cleaning = computation._replace(phase=CLEANING, timers=computation.timers + timers)
     yield Commit(
         puts=[(environment.names.head, _without(head.body, name, cleaning), head.version)],
-        deletes=[(key, row.version) for key, row in zip(keys, found, strict=True) if row],
+        deletes=[(key, row.version) for key, row in zip(keys, rows, strict=True) if row],
     )
 
 
-def _as_seen(cut: Cut, name: str, lo: int) -> StoredRow:
+def _row_in_cut(cut: Cut, name: str, lo: int) -> StoredRow:
     if (name, lo) not in cut.versions:
-        raise ChangedError  # It was split since.
+        raise ChangedError  # The interval was split since.
     return StoredRow(*cut.versions[name, lo])
 
 
 def _without(head: Head, name: str, cleaning: RunningComputation) -> Head:
-    """Return a head that knows of a computation only that it is cleaned up."""
+    """Return a head without a computation, except that it is being cleaned up."""
 
-    def others(of: Mapping[str, Any]) -> dict[str, Any]:
-        return {each: value for each, value in of.items() if each.partition(":")[0] != name}
+    def others(entries: Mapping[str, Any]) -> dict[str, Any]:
+        return {key: value for key, value in entries.items() if key.partition(":")[0] != name}
 
     return head._replace(
         topology={**head.topology, name: cleaning},
@@ -136,44 +136,46 @@ def _without(head: Head, name: str, cleaning: RunningComputation) -> Head:
 
 
 def _clean(environment: Environment, name: str, *, is_known: bool) -> Steps[None]:
-    """Delete some rows of a computation; all were deleted, and nothing can come: it has left.
+    """Delete some rows of a computation; once none are left and none can come, remove it.
 
     Args:
-        is_known: All senders know that it leaves.
+        is_known: All senders have acknowledged that it leaves.
     """
     low, high = f"{environment.pipeline.name}:{name}:", f"{environment.pipeline.name}:{name};"
     for _ in range(MAX_COMMITS):
         [head] = yield Read([environment.names.head])
-        part = running_computations(head.body).get(name)
-        if part is None or part.phase != CLEANING:
+        computation = running_computations(head.body).get(name)
+        if computation is None or computation.phase != CLEANING:
             return
         slabs = yield Scan(SLAB, low, high, MAX_DELETED)
         chunks = yield Scan(CHUNK, low, high, MAX_CHUNKS)
-        found = [Key(SLAB, each) for each, _ in slabs] + [Key(CHUNK, each) for each, _ in chunks]
+        rows = [Key(SLAB, slab) for slab, _ in slabs] + [Key(CHUNK, chunk) for chunk, _ in chunks]
         for kind in (LARGE, IDS):
-            if len(found) < MAX_DELETED:
-                rows = yield ScanKeys(kind, low, high, None, MAX_DELETED - len(found))
-                found += [Key(kind, each) for each in rows]
-        if not found and not is_known:
+            if len(rows) < MAX_DELETED:
+                names = yield ScanKeys(kind, low, high, None, MAX_DELETED - len(rows))
+                rows += [Key(kind, row_name) for row_name in names]
+        if not rows and not is_known:
             return
-        after = None
-        if found:
-            records = sum(len(row.body) for _, row in chunks)  # A part may have been worked on.
-            keys = sum(len(row.body.keys) for _, row in slabs)
-            after = part._replace(records=part.records + records, keys=part.keys + keys)
-        body = _cleaned(head.body, name, after, environment.now_ms())
-        # Nobody writes these rows any more but this, which names the version of the head.
+        remaining = None
+        if rows:
+            # A chunk holds only records that were not processed.
+            records = computation.records + sum(len(row.body) for _, row in chunks)
+            keys = computation.keys + sum(len(row.body.keys) for _, row in slabs)
+            remaining = computation._replace(records=records, keys=keys)
+        body = _cleaned(head.body, name, remaining, environment.now_ms())
+        # Only this code writes these rows now, so the version of the head guards them.
         yield Commit(
             puts=[(environment.names.head, body, head.version)],
-            deletes=[(key, None) for key in found],
+            deletes=[(key, None) for key in rows],
         )
 
 
-def _cleaned(head: Head, name: str, part: RunningComputation | None, now_ms: int) -> Head:
-    """Return a head with a computation as it is after a commit; None: it has left."""
-    if part is not None:
-        return head._replace(topology={**head.topology, name: part})
+def _cleaned(head: Head, name: str, computation: RunningComputation | None, now_ms: int) -> Head:
+    """Return a head with a computation as it is after a commit; None: it is gone."""
+    if computation is not None:
+        return head._replace(topology={**head.topology, name: computation})
     topology = dict(head.topology)
-    gone = part_of_row(RunningComputation, topology.pop(name))
-    change = Change(name, "detached", gone.version, 0, now_ms, gone.records, gone.timers, gone.keys)
+    detached = part_of_row(RunningComputation, topology.pop(name))
+    counts = detached.records, detached.timers, detached.keys
+    change = Change(name, "detached", detached.version, 0, now_ms, *counts)
     return with_change(head._replace(topology=topology), change)

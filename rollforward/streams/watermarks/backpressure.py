@@ -1,8 +1,8 @@
-"""What holds sources back: computations that do not keep up, and siblings that are far behind.
+"""Backpressure: sources pause while computations lag behind, or while they drift too far ahead.
 
-Each tick looks at what waits in the inboxes and says in the head who has to wait. A source reads
-that before it lets anything in. Whoever was held is let go at a half of the limit, not at the limit
-itself, so that it does not come and go with each record.
+Each tick measures the backlog in the inboxes and notes in the head which sources are paused. A
+source reads that before it ingests records. It resumes at half of the limit rather than at the
+limit, so that it does not pause and resume with each record.
 """
 
 from __future__ import annotations
@@ -22,72 +22,70 @@ from rollforward.streams.storage.schema import Head, SourceRow, chunk_size
 Place = tuple[str, str]  # A stream and a process.
 
 
-class Waiting(NamedTuple):
-    """What waits for a computation: chunks, records and bytes, as they were sent."""
+class Backlog(NamedTuple):
+    """Pending chunks, records and bytes of a computation, as they were sent."""
 
     rows: int = 0
     records: int = 0
     bytes: int = 0
 
 
-def backlog_of(names: Iterable[str]) -> Waiting:
-    """Return what chunks of these names have.
+def backlog_of(names: Iterable[str]) -> Backlog:
+    """Return the backlog of chunks, by their names.
 
-    >>> waiting_in(["p:c:0000:0:000000000001000:a7.0.12.840", "p:c:0000:1:0:a8.0.1.60"])
-    Waiting(rows=2, records=13, bytes=900)
+    >>> backlog_of(["p:c:0000:0:000000000001000:a7.0.12.840", "p:c:0000:1:0:a8.0.1.60"])
+    Backlog(rows=2, records=13, bytes=900)
     """
     sizes = [chunk_size(name) for name in names]
-    return Waiting(len(sizes), sum(letters for letters, _ in sizes), sum(size for _, size in sizes))
+    return Backlog(len(sizes), sum(records for records, _ in sizes), sum(size for _, size in sizes))
 
 
 def paused_sources(
     pipeline: Declaration,
     head: Head,
-    waiting: Mapping[str, Waiting],
+    backlogs: Mapping[str, Backlog],
     rows: Mapping[Place, SourceRow],
-    quiet: Collection[Place] = (),
+    idle: Collection[Place] = (),
 ) -> dict[str, str]:
-    """Return which processes of sources have to wait, and why.
+    """Return the processes of sources that must pause, with the reasons.
 
     Args:
-        quiet: Those that were not heard for long: nobody waits for them.
+        idle: Idle processes, which pause no other.
     """
-    paused: dict[str, str] = {}
-    heard = {place: row for place, row in rows.items() if place not in quiet}
-    for place, why in [*_ahead(pipeline, head, heard), *_crowded(pipeline, head, waiting, rows)]:
-        paused[source_name(*place)] = why
-    return paused
+    active = {place: row for place, row in rows.items() if place not in idle}
+    reasons = [*_drifting(pipeline, head, active), *_overloading(pipeline, head, backlogs, rows)]
+    return {source_name(*place): reason for place, reason in reasons}
 
 
 def source_name(stream: str, process: str) -> str:
-    """Return what a process of a source is called in the head."""
+    """Return the name of a process of a source in the head."""
     return f"{stream}:{process}"
 
 
-def _crowded(
+def _overloading(
     pipeline: Declaration,
     head: Head,
-    waiting: Mapping[str, Waiting],
+    backlogs: Mapping[str, Backlog],
     rows: Mapping[Place, SourceRow],
 ) -> Iterator[tuple[Place, str]]:
-    """Yield the processes that a computation cannot keep up with."""
+    """Yield the processes upstream of a computation whose backlog is too large."""
     limits = pipeline.limits
-    for name, found in waiting.items():
+    for name, backlog in backlogs.items():
         for stream in pipeline.graph.sources_of[name]:
             declared = pipeline.sources[stream].processes
-            stored = [each for of, each in rows if of == stream]
+            stored = [process for row_stream, process in rows if row_stream == stream]
             for process in dict.fromkeys([*declared, *stored]):
-                part = 2 if source_name(stream, process) in head.paused else 1
-                if found.rows * part > limits.waiting_rows:
+                factor = 2 if source_name(stream, process) in head.paused else 1
+                if backlog.rows * factor > limits.waiting_rows:
                     yield (stream, process), f"{name} has over {limits.waiting_rows} rows waiting"
-                elif found.bytes * part > limits.waiting_bytes:
+                elif backlog.bytes * factor > limits.waiting_bytes:
                     yield (stream, process), f"{name} has over {limits.waiting_bytes} bytes waiting"
 
 
-def _ahead(
+def _drifting(
     pipeline: Declaration, head: Head, rows: Mapping[Place, SourceRow]
 ) -> Iterator[tuple[Place, str]]:
-    """Yield the processes that are far ahead of the slowest one that has begun."""
+    """Yield the processes that are too far ahead of the slowest one that has begun."""
     max_drift = pipeline.limits.max_drift
     if max_drift is None:
         return
@@ -98,9 +96,9 @@ def _ahead(
     }
     slowest = min(inside, key=lambda place: inside[place].watermark, default=("", ""))
     for (stream, process), row in inside.items():
-        part = 2 if source_name(stream, process) in head.paused else 1
+        factor = 2 if source_name(stream, process) in head.paused else 1
         ahead_ms = row.watermark - inside[slowest].watermark
-        if ahead_ms * part > max_drift // timedelta(milliseconds=1):
+        if ahead_ms * factor > max_drift // timedelta(milliseconds=1):
             yield (
                 (stream, process),
                 f"it is over {max_drift} ahead of {source_name(*slowest).rstrip(':')}",
@@ -110,15 +108,15 @@ def _ahead(
 def resume_sources(
     environment: Environment, head: Head, paused: Mapping[str, str], rows: Mapping[Place, SourceRow]
 ) -> Steps[None]:
-    """Have the pull sources go on that need not wait any more; who pushes comes back by itself."""
-    free = [
+    """Resume paused pull sources that are below the limit again; push clients retry anyway."""
+    wakes = [
         pull_wake(environment, stream, row.seq, "let go", head.gen)
         for (stream, process), row in rows.items()
         if row.seq
-        # Other code may have sources that this one does not know: nor could it read them.
+        # This code cannot read a source that only other code declares.
         and isinstance(environment.pipeline.known_sources.get(stream), PullSource)
         and source_name(stream, process) in head.paused
         and source_name(stream, process) not in paused
     ]
-    if free:
-        yield CreateTasks(free)
+    if wakes:
+        yield CreateTasks(wakes)

@@ -1,4 +1,4 @@
-"""A cut through a pipeline: all that one tick has read, and the watermarks that follow."""
+"""Cut: all rows that one tick has read, and the watermarks that follow from them."""
 
 from __future__ import annotations
 
@@ -9,51 +9,55 @@ from rollforward.streams.graph.environment import Environment
 from rollforward.streams.graph.plan import ActivePipeline
 from rollforward.streams.model.records import NEVER
 from rollforward.streams.storage.layout import Inbox, RetiredInbox
-from rollforward.streams.storage.remote_calls import (
-    StoredRow,
-)
+from rollforward.streams.storage.remote_calls import StoredRow
 from rollforward.streams.storage.schema import Head, Interval
-from rollforward.streams.watermarks.backpressure import (
-    Place,
-    Waiting,
-)
-from rollforward.streams.watermarks.idleness import (
-    Activity,
-)
+from rollforward.streams.watermarks.backpressure import Backlog, Place
+from rollforward.streams.watermarks.idleness import Activity
 from rollforward.streams.watermarks.retirement import Row
 
 
 @dataclass
 class Cut:
-    """What a tick has read."""
+    """Rows and watermarks of one tick.
+
+    Attributes:
+        versions: Rows of intervals and sources, with their versions.
+        filled: Inboxes that are not empty.
+        pending: Intervals with records in an inbox.
+        inputs: Watermarks of computations, which never fall.
+        lower_bounds: The times that these follow from, which may.
+        idle_puts: Writes that mark processes as idle.
+        stored_head: The head before a change that is tried.
+        rows: Rows of source processes.
+        awaited: Rows of the processes that a stream's watermark waits for.
+        idle: Processes that are idle.
+    """
 
     head: StoredRow
     plan: ActivePipeline
     intervals: dict[tuple[str, int], Interval] = field(default_factory=dict)
-    versions: dict[Any, Row] = field(default_factory=dict)  # Of intervals and sources.
+    versions: dict[Any, Row] = field(default_factory=dict)
     filled: set[tuple[str, Inbox]] = field(default_factory=set)
     retired: dict[str, list[RetiredInbox]] = field(default_factory=dict)
     pending: set[tuple[str, int]] = field(default_factory=set)
     inputs: dict[str, int] = field(default_factory=dict)
-    lower_bounds: dict[str, int] = field(
-        default_factory=dict
-    )  # What they follow from: never lower.
+    lower_bounds: dict[str, int] = field(default_factory=dict)
     sources: dict[str, int] = field(default_factory=dict)
-    idle: list[Any] = field(default_factory=list)  # Commit puts that leave processes out.
-    was: Head | None = None  # Before a change that is tried.
-    rows: dict[Place, Any] = field(default_factory=dict)  # Of the processes of sources.
-    waiting: dict[str, Waiting] = field(default_factory=dict)
+    idle_puts: list[Any] = field(default_factory=list)
+    stored_head: Head | None = None
+    rows: dict[Place, Any] = field(default_factory=dict)
+    backlogs: dict[str, Backlog] = field(default_factory=dict)
     paused: dict[str, str] = field(default_factory=dict)
-    last_heard: dict[str, list[Any]] = field(default_factory=dict)  # By stream, who is waited for.
+    awaited: dict[str, list[Any]] = field(default_factory=dict)
     percentile_watermarks: dict[str, int] = field(default_factory=dict)
-    quiet: set[Place] = field(default_factory=set)  # Processes that were not heard for long.
-    activities: dict[str, Activity] = field(default_factory=dict)  # By stream.
+    idle: set[Place] = field(default_factory=set)
+    activities: dict[str, Activity] = field(default_factory=dict)
 
     @property
     def has_moved(self) -> bool:
         head = self.head.body
         return bool(
-            self.idle
+            self.idle_puts
             or {**head.percentile_watermarks, **self.percentile_watermarks}
             != head.percentile_watermarks
             or {**head.inputs, **self.inputs} != head.inputs
@@ -61,12 +65,16 @@ class Cut:
         )
 
     def hold(self, name: str) -> int:
-        """Return the time at which a computation's timers hold back what it writes."""
-        holds = (interval.hold for (each, _), interval in self.intervals.items() if each == name)
+        """Return the time at which a computation's timers hold its output watermark."""
+        holds = [
+            interval.hold
+            for (computation, _), interval in self.intervals.items()
+            if computation == name
+        ]
         return min(holds, default=NEVER)
 
     def to_wake(self, environment: Environment, now_ms: int) -> list[tuple[str, int]]:
-        """Return the intervals that have something to do and no worker."""
+        """Return the intervals that have work and no worker."""
         return [
             (name, lo)
             for (name, lo), interval in self.intervals.items()
@@ -84,7 +92,7 @@ class Cut:
         return is_due or (name, lo) in self.pending
 
     def idle_intervals(self, now_ms: int) -> dict[tuple[str, int], Interval]:
-        """Return the intervals that nobody works on, and that have no work."""
+        """Return the intervals that have no worker and no work."""
         return {
             (name, lo): interval
             for (name, lo), interval in self.intervals.items()

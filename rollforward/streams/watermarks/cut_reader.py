@@ -9,35 +9,27 @@ from rollforward.streams.graph.environment import Environment
 from rollforward.streams.graph.plan import idle_of, processes_of
 from rollforward.streams.model.records import FOREVER, NEVER
 from rollforward.streams.storage.layout import Inbox, interval_of
-from rollforward.streams.storage.remote_calls import (
-    Read,
-    Snapshot,
-    Steps,
-    StoredRow,
-)
+from rollforward.streams.storage.remote_calls import Read, Snapshot, Steps, StoredRow
 from rollforward.streams.storage.schema import Head
-from rollforward.streams.watermarks.backpressure import (
-    Place,
-    backlog_of,
-    paused_sources,
-)
+from rollforward.streams.watermarks.backpressure import Place, backlog_of, paused_sources
 from rollforward.streams.watermarks.cut import Cut
 from rollforward.streams.watermarks.idleness import (
     activity_of,
+    excluded_processes,
     idle_processes,
-    left_out,
     watermark_of,
 )
-from rollforward.streams.watermarks.inbox_scan import InboxContents, look
+from rollforward.streams.watermarks.inbox_scan import InboxContents, scan_inboxes
 from rollforward.streams.watermarks.percentiles import PercentileWatermarks
 from rollforward.streams.watermarks.phases import is_drained
 from rollforward.streams.watermarks.retirement import remaining_retired
 
 
 class Output(NamedTuple):
-    """Before which time a computation writes nothing in time, and how far its readers may go.
+    """Output watermark of a computation, and how far its readers may advance.
 
-    The second is earlier while late records are under way.
+    `low`: no on-time output is still to come before it. `reached`: earlier than that while late
+    records are pending.
     """
 
     low: int
@@ -47,40 +39,40 @@ class Output(NamedTuple):
 def read_cut(
     environment: Environment, change: Callable[[Head], Head] | None = None
 ) -> Steps[Cut | None]:
-    """Read what the watermarks follow from; None: the pipeline has never run.
+    """Read the rows that the watermarks follow from; None: the pipeline has never run.
 
     Args:
-        change: Of the topology: the watermarks are those that follow with that.
+        change: A topology change to apply first; watermarks are computed for the result.
     """
-    moment, was, rows = yield from _read_sources(environment)
-    if was is None:
+    moment, stored_head, rows = yield from _read_sources(environment)
+    if stored_head is None:
         return None
-    head = was if change is None else was._replace(body=change(was.body))
-    cut = Cut(head, environment.at(head.body), was=was.body)
+    head = stored_head if change is None else stored_head._replace(body=change(stored_head.body))
+    cut = Cut(head, environment.at(head.body), stored_head=stored_head.body)
     pipeline = cut.plan
-    cut.versions.update(rows)  # Also of streams that nobody reads any more: somebody may write.
+    cut.versions.update(rows)  # Streams without a reader included: their sources may still write.
     rows = {place: row for place, row in rows.items() if place[0] in pipeline.sources}
     cut.rows = {place: row.body for place, row in rows.items()}
     for stream in pipeline.sources:
-        mine = {process: row for (each, process), row in rows.items() if each == stream}
-        _see_source(environment, cut, stream, mine)
-    if moment is not None:  # All is as it was then: the order of the reads is no matter.
-        yield from _read_intervals(environment, cut, pipeline.graph.order, moment)
-        seen = yield from look(environment, pipeline, cut.head.body, pipeline.graph.order, moment)
-    else:
-        seen = {}
-    out: dict[str, Output] = {}
-    early = PercentileWatermarks(pipeline, cut.head.body, cut.sources, cut.last_heard)
-    for name in pipeline.graph.order:
+        processes = {place[1]: row for place, row in rows.items() if place[0] == stream}
+        _add_source(environment, cut, stream, processes)
+    order = pipeline.graph.order
+    contents: Mapping[tuple[str, Inbox], InboxContents] = {}
+    if moment is not None:  # All reads see the same state, so their order does not matter.
+        yield from _read_intervals(environment, cut, order, moment)
+        contents = yield from scan_inboxes(environment, pipeline, head.body, order, moment)
+    outputs: dict[str, Output] = {}
+    percentiles = PercentileWatermarks(pipeline, head.body, cut.sources, cut.awaited)
+    for name in order:
         if moment is None:
-            seen = yield from look(environment, pipeline, cut.head.body, [name], moment)
+            contents = yield from scan_inboxes(environment, pipeline, head.body, [name], moment)
             yield from _read_intervals(environment, cut, [name], moment)
-        waiting = _see_computation(cut, name, out, seen)
-        cut.waiting[name] = backlog_of(waiting)
-        early.see(name, cut.inputs[name], waiting, cut.hold(name))
-    cut.percentile_watermarks = early.inputs
-    cut.retired = remaining_retired(pipeline, cut.head.body, cut.versions, cut.filled)
-    cut.paused = paused_sources(pipeline, cut.head.body, cut.waiting, cut.rows, cut.quiet)
+        chunks = _add_computation(cut, name, outputs, contents)
+        cut.backlogs[name] = backlog_of(chunks)
+        percentiles.add(name, cut.inputs[name], chunks, cut.hold(name))
+    cut.percentile_watermarks = percentiles.inputs
+    cut.retired = remaining_retired(pipeline, head.body, cut.versions, cut.filled)
+    cut.paused = paused_sources(pipeline, head.body, cut.backlogs, cut.rows, cut.idle)
     return cut
 
 
@@ -89,69 +81,72 @@ def _read_sources(
 ) -> Steps[tuple[Any, StoredRow | None, dict[Place, StoredRow]]]:
     """Return a moment, the head, and the rows of all processes of sources.
 
-    Other versions of the code may have processes that this one does not know: the head has them.
+    Other versions of the code may have processes that this one does not know; the head lists them.
     """
     names, caches = environment.names, environment.caches
     while True:
         places = processes_of(environment.pipeline, caches.get("processes", {}))
-        moment, found = yield Snapshot([names.head, *(names.source(*each) for each in places)])
-        head = found[0]
+        keys = [names.head, *(names.source(*place) for place in places)]
+        moment, (head, *rows) = yield Snapshot(keys)
         if head is None or {*processes_of(environment.pipeline, head.body.processes)} <= {*places}:
-            rows = zip(places, found[1:], strict=True)
-            return moment, head, {place: row for place, row in rows if row is not None}
+            by_place = dict(zip(places, rows, strict=True))
+            return moment, head, {place: row for place, row in by_place.items() if row is not None}
         caches["processes"] = head.body.processes
 
 
-def _see_source(
+def _add_source(
     environment: Environment, cut: Cut, stream: str, rows: Mapping[str, StoredRow]
 ) -> None:
-    """Find the watermark of a source: that of the slowest of its processes that is not silent."""
+    """Compute the watermark of a source: the lowest one of its processes that are not idle."""
     head: Head = cut.head.body
     published = head.sources.get(stream, 0)
     inside = {process: row for process, row in rows.items() if not row.body.is_idle}
     idle_ms, now_ms = idle_of(cut.plan, head, stream), environment.now_ms()
     activity = cut.activities[stream] = activity_of(head, stream, rows, idle_ms, now_ms)
-    quiet = idle_processes(head, stream, inside, activity, idle_ms, now_ms)
-    cut.quiet |= {(stream, process) for process in quiet}
+    idle = idle_processes(head, stream, inside, activity, idle_ms, now_ms)
+    cut.idle |= {(stream, process) for process in idle}
     advance_ms = cut.plan.advance_ms(stream)
-    silent = left_out(inside, quiet, advances=advance_ms is not None)
-    for process, row in silent.items():
+    excluded = excluded_processes(inside, idle, advances=advance_ms is not None)
+    for process, row in excluded.items():
         key = environment.names.source(stream, process)
-        cut.idle.append((key, row.body._replace(is_idle=True), row.version))
-    cut.last_heard[stream] = [row.body for process, row in inside.items() if process not in silent]
-    known = [row.body for row in rows.values()]
+        cut.idle_puts.append((key, row.body._replace(is_idle=True), row.version))
+    cut.awaited[stream] = [row.body for process, row in inside.items() if process not in excluded]
+    bodies = [row.body for row in rows.values()]
     clock_ms = None if advance_ms is None else now_ms - advance_ms
-    cut.sources[stream] = watermark_of(published, known, cut.last_heard[stream], clock_ms)
+    cut.sources[stream] = watermark_of(published, bodies, cut.awaited[stream], clock_ms)
 
 
-def _see_computation(
-    cut: Cut, name: str, out: dict[str, Output], seen: Mapping[tuple[str, Inbox], InboxContents]
+def _add_computation(
+    cut: Cut,
+    name: str,
+    outputs: dict[str, Output],
+    contents: Mapping[tuple[str, Inbox], InboxContents],
 ) -> list[str]:
-    """Find the watermarks of a computation; return the names of the chunks that wait for it.
+    """Compute the watermarks of a computation; return the names of its pending chunks.
 
     Args:
-        seen: What lies in its inboxes, read before its intervals.
+        contents: Contents of its inboxes, read before its intervals.
     """
     pipeline, head = cut.plan, cut.head.body
-    before, first, late, waiting = head.inputs.get(name, 0), NEVER, NEVER, list[str]()
-    for (each, inbox), found in seen.items():
-        if each == name and found.names:
-            waiting += found.names
+    on_time, late, chunks = NEVER, NEVER, list[str]()
+    for (computation, inbox), content in contents.items():
+        if computation == name and content.names:
+            chunks += content.names
             cut.filled.add((name, inbox))
             cut.pending.add((name, interval_of(head, name, inbox.lo)))
-            first, late = min(first, found.first), min(late, found.late)
+            on_time, late = min(on_time, content.on_time), min(late, content.late)
     streams = pipeline.computations[name].inputs
-    feeds = [cut.sources[each] for each in streams if each in cut.sources]
-    upstream = [out[each] for each in pipeline.graph.upstream[name]]
-    feeds += [each.low for each in upstream]
+    feeds = [cut.sources[stream] for stream in streams if stream in cut.sources]
+    upstream = [outputs[sender] for sender in pipeline.graph.upstream[name]]
+    feeds += [output.low for output in upstream]
     if is_drained(cut, name):
-        feeds, upstream = [FOREVER], []  # Nothing more comes: what its timers wait for has come.
-    cut.lower_bounds[name] = min([first, *feeds])
-    reached = min([cut.lower_bounds[name], late, *(each.reached for each in upstream)])
-    cut.inputs[name] = max(before, reached)
+        feeds, upstream = [FOREVER], []  # The inputs have ended, so all timers are due.
+    low = cut.lower_bounds[name] = min([on_time, *feeds])
+    reached = min([low, late, *(output.reached for output in upstream)])
+    cut.inputs[name] = max(head.inputs.get(name, 0), reached)
     hold = cut.hold(name)
-    out[name] = Output(min(cut.lower_bounds[name], hold), min(reached, hold))
-    return waiting
+    outputs[name] = Output(min(low, hold), min(reached, hold))
+    return chunks
 
 
 def _read_intervals(

@@ -1,8 +1,8 @@
-"""Which processes of a source are silent: its watermark waits for them no more.
+"""Idle processes of a source: its watermark does not wait for them.
 
-A process is silent when it was not heard for the source's `idle`. A pause in which nobody is heard,
-because the app is away or all shops are closed, says nothing of any of them: a process that was not
-silent before it has `idle` from its end on.
+A process is idle if it has written nothing for the source's `idle`. A pause of the whole stream,
+because the app is down or all shops are closed, says nothing about single processes. So a process
+that was active before the pause has another `idle` from its end on.
 """
 
 from __future__ import annotations
@@ -15,29 +15,29 @@ from rollforward.streams.storage.remote_calls import StoredRow
 from rollforward.streams.storage.schema import Head, SourceRow
 from rollforward.streams.watermarks.backpressure import source_name
 
-# While a watermark follows the clock, ticks come to rest between two of its steps.
+# While a watermark follows the clock, ticks become idle between two of these steps.
 STEP_MS = 10_000
 
 
 class Activity(NamedTuple):
-    """When a stream was heard last, and when its latest pause of over `idle` began and ended."""
+    """Time of a stream's last write, and its latest pause of over `idle`."""
 
     last_ms: int = 0
-    began_ms: int = 0
-    ended_ms: int = 0
+    pause_began_ms: int = 0
+    pause_ended_ms: int = 0
 
 
 def activity_of(
     head: Head, stream: str, rows: Mapping[str, StoredRow], idle_ms: int, now_ms: int
 ) -> Activity:
-    """Return when a stream was heard, as a tick finds it."""
+    """Return the activity of a stream, as a tick sees it."""
     last_ms = min(now_ms, max((row.body.seen_ms for row in rows.values()), default=0))
     if stream not in head.last_heard:
         return Activity(last_ms)
-    was = Activity(*head.last_heard[stream])
-    if last_ms - was.last_ms > idle_ms:
-        return Activity(last_ms, was.last_ms, now_ms)
-    return was._replace(last_ms=max(last_ms, was.last_ms))
+    stored = Activity(*head.last_heard[stream])
+    if last_ms - stored.last_ms > idle_ms:
+        return Activity(last_ms, stored.last_ms, now_ms)
+    return stored._replace(last_ms=max(last_ms, stored.last_ms))
 
 
 def idle_processes(
@@ -48,46 +48,46 @@ def idle_processes(
     idle_ms: int,
     now_ms: int,
 ) -> dict[str, StoredRow]:
-    """Return the silent ones of the processes that the watermark waits for."""
+    """Return the idle ones of the processes that the watermark waits for."""
 
-    def is_silent(process: str, row: StoredRow) -> bool:
+    def is_idle(process: str, row: StoredRow) -> bool:
         paused_at_ms = head.paused_at_ms.get(source_name(stream, process), 0)
-        heard_ms = max(row.body.seen_ms, paused_at_ms)
-        if heard_ms >= activity.began_ms - idle_ms:
-            heard_ms = max(heard_ms, activity.ended_ms)
-        return bool(heard_ms < now_ms - idle_ms and row.body.watermark < FOREVER)
+        active_ms = max(row.body.seen_ms, paused_at_ms)
+        if active_ms >= activity.pause_began_ms - idle_ms:
+            active_ms = max(active_ms, activity.pause_ended_ms)
+        return bool(active_ms < now_ms - idle_ms and row.body.watermark < FOREVER)
 
-    return {process: row for process, row in inside.items() if is_silent(process, row)}
+    return {process: row for process, row in inside.items() if is_idle(process, row)}
 
 
-def left_out(
-    inside: Mapping[str, StoredRow], silent: Mapping[str, StoredRow], *, advances: bool
+def excluded_processes(
+    inside: Mapping[str, StoredRow], idle: Mapping[str, StoredRow], *, advances: bool
 ) -> Mapping[str, StoredRow]:
-    """Return the silent processes that the watermark does not wait for any more.
+    """Return the idle processes that the watermark ignores from now on.
 
-    If they are the last ones, it does: nobody is there who knows more.
+    If all processes are idle it keeps waiting for them, since no other knows more.
 
     Args:
-        advances: The watermark follows the clock when all are silent.
+        advances: The watermark follows the clock when all processes are idle.
     """
-    are_last = len(silent) == sum(row.body.watermark < FOREVER for row in inside.values())
-    return {} if are_last and not advances else silent
+    are_all = len(idle) == sum(row.body.watermark < FOREVER for row in inside.values())
+    return {} if are_all and not advances else idle
 
 
 def watermark_of(
-    published: int, rows: Iterable[SourceRow], heard: Iterable[SourceRow], clock_ms: int | None
+    published: int, rows: Iterable[SourceRow], awaited: Iterable[SourceRow], clock_ms: int | None
 ) -> int:
-    """Return the watermark of a source: that of the slowest process that it waits for.
+    """Return the watermark of a source: the lowest one of the processes that it waits for.
 
-    It ends when all processes have ended. Where some have, and others are silent, it stands still:
-    they may come back, and after its end all that they bring would be late.
+    It ends when all processes have ended. If some have ended and others are idle, it stays: an idle
+    process may return, and after the end all its records would be late.
 
     Args:
-        clock_ms: What it follows when all are silent, in steps; None: nothing.
+        clock_ms: The time that it follows in steps when all processes are idle; None: none.
     """
-    waited_for = [row.watermark for row in heard if row.watermark < FOREVER]
-    if waited_for:
-        return max(published, min(waited_for))
+    watermarks = [row.watermark for row in awaited if row.watermark < FOREVER]
+    if watermarks:
+        return max(published, min(watermarks))
     ends = {row.watermark >= FOREVER for row in rows}
     if ends == {True}:
         return FOREVER

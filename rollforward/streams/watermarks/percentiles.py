@@ -1,13 +1,13 @@
-"""Percentile watermarks: when most of what is expected is there, for who prefers early to complete.
+"""Percentile watermarks: windows close when most of the expected records are there.
 
-The watermark of a computation waits for the last record. That of 99 % leaves out
+The watermark of a computation waits for the last record. The watermark of 99 % leaves out
 
-- at each source: what has a longer delay than 99 % of its records had, and the slowest processes,
-  as long as they bring at most 1 % of the records;
-- in each inbox on the way: the oldest 1 % of what waits.
+- at each source: records that are more delayed than 99 % of its records were, and the slowest
+  processes, as long as they bring at most 1 % of the records;
+- in each inbox upstream: the oldest 1 % of the pending records.
 
-So it is an estimate. Only the timers of those who ask for it and `ctx.watermark` follow it. What
-they write holds to the watermark of all records, and so does what others see.
+So it is an estimate. Only the timers of computations that ask for it, and `ctx.watermark`, follow
+it. Their output holds to the watermark of all records, and so does what other computations see.
 
 Source: T. Akidau and others, "MillWheel", 2013.
 """
@@ -26,17 +26,17 @@ def of_source(rows: Sequence[SourceRow], watermark: int, percentile: float) -> i
     """Return the watermark of a source without its slowest records and processes.
 
     Args:
-        rows: Its processes that are waited for.
-        watermark: That of all of them.
+        rows: Processes that the watermark waits for.
+        watermark: The watermark of all records.
     """
     reached = sorted(
         (_of_process(row, percentile), row.records) for row in rows if row.watermark < FOREVER
     )
-    left_out = sum(records for _, records in reached) * (100 - percentile) / 100
-    for at, records in reached:
-        if records > left_out:
-            return max(watermark, at)
-        left_out -= records
+    budget = sum(records for _, records in reached) * (100 - percentile) / 100
+    for time_ms, records in reached:
+        if records > budget:
+            return max(watermark, time_ms)
+        budget -= records
     return watermark
 
 
@@ -48,18 +48,18 @@ def _of_process(row: SourceRow, percentile: float) -> int:
 
 
 def of_inbox(names: Iterable[str], percentile: float) -> int:
-    """Return the time before which at most so much of what waits in time lies; NEVER: nothing."""
+    """Return the earliest time of on-time records but for the oldest few; NEVER: there are none."""
     sizes = [(time_of(name), chunk_size(name)[0]) for name in names if not is_late(name)]
-    left_out = sum(letters for _, letters in sizes) * (100 - percentile) / 100
-    for at, letters in sorted(sizes):
-        if letters > left_out:
-            return at
-        left_out -= letters
+    budget = sum(records for _, records in sizes) * (100 - percentile) / 100
+    for time_ms, records in sorted(sizes):
+        if records > budget:
+            return time_ms
+        budget -= records
     return NEVER
 
 
 class PercentileWatermarks:
-    """The percentile watermarks of one tick."""
+    """Percentile watermarks of one tick."""
 
     def __init__(
         self,
@@ -71,35 +71,34 @@ class PercentileWatermarks:
         """Begin a tick.
 
         Args:
-            watermarks: Of the sources, by stream.
-            rows: Their processes that are waited for.
+            watermarks: Watermarks of the sources, by stream.
+            rows: Processes that they wait for, by stream.
         """
         self._pipeline, self._head = pipeline, head
         self._watermarks, self._rows = watermarks, rows
-        self._out: dict[tuple[str, float], int] = {}
+        self._outputs: dict[tuple[str, float], int] = {}
         self.inputs: dict[str, int] = {}  # Of the computations that ask for one.
 
-    def see(self, name: str, exact: int, names: Sequence[str], hold: int) -> None:
-        """Take in a computation, behind those that write for it.
+    def add(self, name: str, exact: int, chunks: Sequence[str], hold: int) -> None:
+        """Add a computation; computations upstream come first.
 
         Args:
             exact: Its watermark.
-            names: The chunks that wait for it.
-            hold: The time at which its timers hold back what it writes.
+            chunks: Names of its pending chunks.
+            hold: The time at which its timers hold its output watermark.
         """
         pipeline = self._pipeline
-        own = pipeline.computations[name].percentile
         for percentile in pipeline.percentiles:
-            feeds = [self._feed(each, percentile) for each in self._streams(name)]
-            feeds += [self._out[each, percentile] for each in pipeline.graph.upstream[name]]
-            reached = max(exact, min([of_inbox(names, percentile), *feeds]))
-            self._out[name, percentile] = min(reached, hold)
-            if percentile == own:
+            feeds = [self._feed(stream, percentile) for stream in self._streams(name)]
+            feeds += [self._outputs[sender, percentile] for sender in pipeline.graph.upstream[name]]
+            reached = max(exact, min([of_inbox(chunks, percentile), *feeds]))
+            self._outputs[name, percentile] = min(reached, hold)
+            if percentile == pipeline.computations[name].percentile:
                 self.inputs[name] = max(self._head.percentile_watermarks.get(name, 0), reached)
 
     def _streams(self, name: str) -> list[str]:
         inputs = self._pipeline.computations[name].inputs
-        return [each for each in inputs if each in self._pipeline.sources]
+        return [stream for stream in inputs if stream in self._pipeline.sources]
 
     def _feed(self, stream: str, percentile: float) -> int:
         return of_source(self._rows[stream], self._watermarks[stream], percentile)

@@ -1,4 +1,4 @@
-"""Phases of a computation that comes or leaves, as a cut shows them."""
+"""Phases of a topology change, as a cut shows them."""
 
 from __future__ import annotations
 
@@ -19,51 +19,53 @@ from rollforward.streams.storage.schema import Head
 from rollforward.streams.watermarks.cut import Cut
 from rollforward.streams.watermarks.retirement import Row, acknowledged_layout
 
-COMING = {ATTACHING: "attached", REPLACING: "replaced"}
+STARTING = {ATTACHING: "attached", REPLACING: "replaced"}
 
 
 def with_finished_changes(head: Head, rows: Mapping[Any, Row], now_ms: int) -> Head:
-    """Return a head in which what all senders know of is done.
+    """Return a head in which the changes that all senders have acknowledged are finished.
 
     Args:
-        rows: Of all intervals and sources.
+        rows: Rows of all intervals and sources.
     """
-    noted, after = acknowledged_layout(rows), dict(head.topology)
-    for name, part in running_computations(head).items():
-        if part.phase in COMING and noted >= part.since:
-            after[name] = part._replace(phase=RUNNING, previous_version=0, previous_outputs=())
-            change = Change(name, COMING[part.phase], part.version, part.previous_version, now_ms)
-            head = with_change(head, change)
-    return head._replace(topology=after)
+    layout, topology = acknowledged_layout(rows), dict(head.topology)
+    for name, computation in running_computations(head).items():
+        if computation.phase in STARTING and layout >= computation.since:
+            topology[name] = computation._replace(
+                phase=RUNNING, previous_version=0, previous_outputs=()
+            )
+            action = STARTING[computation.phase]
+            version, previous_version = computation.version, computation.previous_version
+            head = with_change(head, Change(name, action, version, previous_version, now_ms))
+    return head._replace(topology=topology)
 
 
 def is_drained(cut: Cut, name: str) -> bool:
-    """Return whether nothing lies before a computation that leaves, and nothing can come."""
-    part = cut.plan.running[name]
-    if part.phase != DRAINING or any(each == name for each, _ in cut.filled):
+    """Return whether a draining computation has an empty inbox that no sender writes to."""
+    computation = cut.plan.running[name]
+    if computation.phase != DRAINING or any(filled == name for filled, _ in cut.filled):
         return False
-    return acknowledged_layout(cut.versions) >= part.since
+    return acknowledged_layout(cut.versions) >= computation.since
 
 
 def is_waiting(cut: Cut) -> bool:
-    """Return whether a further tick may bring a change on: a timer of the clock it waits for."""
+    """Return whether a change needs another tick; a drain may wait for a processing-time timer."""
     return any(
-        part.phase != RUNNING and not (part.phase == DRAINING and _has_alarms(cut, name))
-        for name, part in running_computations(cut.head.body).items()
+        computation.phase != RUNNING
+        and not (computation.phase == DRAINING and _waits_for_timers(cut, name))
+        for name, computation in running_computations(cut.head.body).items()
     )
 
 
-def _has_alarms(cut: Cut, name: str) -> bool:
-    processing_dues = [
-        row.processing_due for (each, _), row in cut.intervals.items() if each == name
+def _waits_for_timers(cut: Cut, name: str) -> bool:
+    dues = [
+        row.processing_due for (computation, _), row in cut.intervals.items() if computation == name
     ]
-    return (
-        cut.head.body.inputs.get(name, 0) >= FOREVER and min(processing_dues, default=NEVER) < NEVER
-    )
+    return cut.head.body.inputs.get(name, 0) >= FOREVER and min(dues, default=NEVER) < NEVER
 
 
-def is_idle_cut(cut: Cut, now_ms: int) -> bool:
-    """Return whether nothing moves, nothing waits and no change is under way."""
+def is_idle(cut: Cut, now_ms: int) -> bool:
+    """Return whether no watermark moves, no work is pending and no change is in progress."""
     if cut.has_moved or cut.retired or is_waiting(cut):
         return False
     return not any(cut.has_work(name, lo, now_ms) for name, lo in cut.intervals)

@@ -1,13 +1,11 @@
-"""Rows that follow from a cut: the next head, and what senders note."""
+"""Publishing of a cut: the next head, and the layout acknowledgements of idle senders."""
 
 from __future__ import annotations
 
 from rollforward.streams.graph.environment import Environment
 from rollforward.streams.graph.plan import with_idle
 from rollforward.streams.scaling.yielding import unserved
-from rollforward.streams.storage.remote_calls import (
-    Commit,
-)
+from rollforward.streams.storage.remote_calls import Commit
 from rollforward.streams.storage.schema import Head
 from rollforward.streams.watermarks.cut import Cut
 from rollforward.streams.watermarks.phases import with_finished_changes
@@ -15,22 +13,21 @@ from rollforward.streams.watermarks.retirement import acknowledgements
 
 
 def published(environment: Environment, cut: Cut) -> tuple[Commit, Head]:
-    """Return the head with what a cut has found, and a commit of the other rows that follow it."""
+    """Return the next head with the results of a cut, and a commit of the other rows."""
     head: Head = cut.head.body
     now_ms = environment.now_ms()
-    noted = acknowledgements(environment, head, cut.versions, now_ms)
-    new = with_finished_changes(head, cut.versions, now_ms)._replace(
+    puts = [*acknowledgements(environment, head, cut.versions, now_ms), *cut.idle_puts]
+    new_head = with_finished_changes(head, cut.versions, now_ms)._replace(
         inputs={**head.inputs, **cut.inputs},
         percentile_watermarks={**head.percentile_watermarks, **cut.percentile_watermarks},
         sources={**head.sources, **cut.sources},
         idle_ticks=0 if cut.has_moved else head.idle_ticks + 1,
         retired=cut.retired,
-        waiting=cut.waiting,
+        waiting=cut.backlogs,
         paused=cut.paused,
         last_heard={**head.last_heard, **cut.activities},
         paused_at_ms={**head.paused_at_ms, **dict.fromkeys(cut.paused, now_ms)},
         unserved=unserved(head, cut.to_wake(environment, now_ms), cut.intervals, now_ms),
     )
-    new = with_idle(cut.plan, new)
-    puts = {key: (key, body, version) for key, body, version in [*noted, *cut.idle]}
-    return Commit(puts=[*puts.values()]), new
+    by_key = {key: (key, body, version) for key, body, version in puts}
+    return Commit(puts=[*by_key.values()]), with_idle(cut.plan, new_head)

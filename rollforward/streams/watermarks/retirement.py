@@ -1,10 +1,10 @@
-"""When an inbox that was left behind can be forgotten: nobody writes to it, and it is empty.
+"""Retirement of inboxes: a retired inbox is forgotten once it is sealed and empty.
 
-A sender writes under the layout that it has read, and notes it in its own row, in the same commit.
-Once all who write for a computation have noted the layout with which an inbox was left, no commit
-under an older one can succeed: it names a version of the sender's row that is gone. Senders that
-are at rest have theirs noted by the tick. What was shut when a tick began, and is empty then,
-stays empty.
+A sender writes under the layout that it has read, and stores that layout in its own row, in the
+same commit: it acknowledges it. Once all senders of a computation have acknowledged the layout that
+retired an inbox, no commit under an older layout can succeed, because it names an old version of
+the sender's row. The inbox is sealed. The tick acknowledges for idle senders. An inbox that was
+sealed when a tick began, and is empty then, stays empty.
 """
 
 from __future__ import annotations
@@ -20,69 +20,70 @@ from rollforward.streams.storage.layout import Inbox, RetiredInbox, retired_of
 from rollforward.streams.storage.remote_calls import Key
 from rollforward.streams.storage.schema import MAX_LEASE_MS, Head, Interval, SourceRow
 
-# Of senders at rest, by one tick.
-MAX_NOTED, MAX_NOTED_BYTES = 200, 1_000_000
-# About so many has a row, and each slab in it, and each row of ids.
+# Acknowledgements for idle senders in one tick.
+MAX_PUTS, MAX_PUT_BYTES = 200, 1_000_000
+# Rough sizes of a row, of each slab in it, and of each part of its ids.
 ROW_BYTES, SLAB_BYTES, IDS_BYTES = 1_000, 70, 60
-# A source that has written within this time will again, and notes the layout itself.
+# A source that wrote within this time will write again, and acknowledges the layout itself.
 BUSY_MS = 1_000
 
 # A computation and a first slot, or a stream and a process.
 Sender = tuple[str, int] | tuple[str, str]
 Row = tuple[Any, int]  # With its version.
+Put = tuple[Key, Any, int]
 
 
 def acknowledged_layout(rows: Mapping[Sender, Row]) -> int:
-    """Return the layout that all intervals and sources have noted, or a later one."""
+    """Return the latest layout that all intervals and sources have acknowledged."""
     return min((row.layout_version for row, _ in rows.values()), default=0)
 
 
 def remaining_retired(
     plan: Declaration, head: Head, rows: Mapping[Sender, Row], filled: set[tuple[str, Inbox]]
 ) -> dict[str, list[RetiredInbox]]:
-    """Return the left inboxes that cannot be forgotten yet.
+    """Return the retired inboxes that cannot be forgotten yet.
 
     Args:
-        rows: Of intervals and sources.
-        filled: The inboxes that are not empty.
+        rows: Rows of intervals and sources.
+        filled: Inboxes that are not empty.
     """
-    found: dict[str, list[RetiredInbox]] = {}
+    remaining: dict[str, list[RetiredInbox]] = {}
     for name in head.retired:
-        noted = min((row.layout_version for _, row, _ in _senders(plan, name, rows)), default=0)
-        kept = [
-            left._replace(is_sealed=left.is_sealed or noted >= left.retired_in)
-            for left in retired_of(head, name)
-            if not left.is_sealed or (name, Inbox(left.created_in, left.lo)) in filled
+        layout = min((row.layout_version for _, row, _ in _senders(plan, name, rows)), default=0)
+        inboxes = [
+            inbox._replace(is_sealed=inbox.is_sealed or layout >= inbox.retired_in)
+            for inbox in retired_of(head, name)
+            if not inbox.is_sealed or (name, Inbox(inbox.created_in, inbox.lo)) in filled
         ]
-        if kept:
-            found[name] = kept
-    return found
+        if inboxes:
+            remaining[name] = inboxes
+    return remaining
 
 
 def acknowledgements(
     environment: Environment, head: Head, rows: Mapping[Sender, Row], now_ms: int
-) -> list[tuple[Key, Any, int]]:
-    """Return the writes that note the layout for senders that are at rest."""
-    found: dict[Key, tuple[Key, Any, int]] = {}
+) -> list[Put]:
+    """Return the writes that acknowledge the layout for idle senders."""
+    puts: dict[Key, Put] = {}
     plan = environment.at(head)
-    changed = [(each, *row) for each, row in rows.items()] if has_pending_change(head) else []
-    for senders in (changed, *(_senders(plan, name, rows) for name in head.retired)):
+    everyone = [(sender, *row) for sender, row in rows.items()] if has_pending_change(head) else []
+    for senders in (everyone, *(_senders(plan, name, rows) for name in head.retired)):
         for sender, row, version in senders:
-            if row.layout_version < head.layout_version and _rests(row, now_ms):
+            if row.layout_version < head.layout_version and _is_idle(row, now_ms):
                 key = _key(environment, sender)
-                found[key] = (key, row._replace(layout_version=head.layout_version), version)
-    return _some([*found.values()][:MAX_NOTED])
+                puts[key] = (key, row._replace(layout_version=head.layout_version), version)
+    return _within_limits([*puts.values()][:MAX_PUTS])
 
 
-def _some(notes: list[tuple[Key, Any, int]]) -> list[tuple[Key, Any, int]]:
-    """Return as many as one commit has room for, and one at least."""
-    sums = accumulate(_bytes(row) for _, row, _ in notes)
-    count = sum(size <= MAX_NOTED_BYTES for size in sums)
-    return notes[: max(1, count)]
+def _within_limits(puts: list[Put]) -> list[Put]:
+    """Return as many writes as one commit has room for, and at least one."""
+    sums = accumulate(_bytes(row) for _, row, _ in puts)
+    count = sum(size <= MAX_PUT_BYTES for size in sums)
+    return puts[: max(1, count)]
 
 
 def _bytes(row: Interval | SourceRow) -> int:
-    """Return about how many bytes a row has."""
+    """Return the rough size of a row."""
     if isinstance(row, SourceRow):
         return ROW_BYTES
     return ROW_BYTES + SLAB_BYTES * len(row.slabs) + IDS_BYTES * len(row.ids)
@@ -91,22 +92,22 @@ def _bytes(row: Interval | SourceRow) -> int:
 def _senders(
     plan: Declaration, computation: str, rows: Mapping[Sender, Row]
 ) -> Iterator[tuple[Sender, Any, int]]:
-    """Yield who writes to inboxes of a computation: its own intervals do, too: they forward."""
+    """Yield the senders of a computation, and its own intervals, which forward records."""
     names = {computation, *plan.graph.senders[computation]}
     for sender, (row, version) in rows.items():
         if sender[0] in names:
             yield sender, row, version
 
 
-def _rests(row: Interval | SourceRow, now_ms: int) -> bool:
+def _is_idle(row: Interval | SourceRow, now_ms: int) -> bool:
     if isinstance(row, Interval):
         return not row.is_leased(now_ms)
-    # If that seems to be still to come, it was by a wrong clock.
+    # A time in the future was written by a wrong clock.
     return not now_ms - BUSY_MS <= row.seen_ms < now_ms + MAX_LEASE_MS
 
 
 def _key(environment: Environment, sender: Sender) -> Key:
-    name, part = sender
-    if isinstance(part, int):
-        return environment.names.interval(name, part)
-    return environment.names.source(name, part)
+    name, place = sender
+    if isinstance(place, int):
+        return environment.names.interval(name, place)
+    return environment.names.source(name, place)

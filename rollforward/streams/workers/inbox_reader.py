@@ -1,9 +1,9 @@
-"""What a worker reads of its inbox at a time: some chunks, or many where they are small.
+"""Inbox reader: reads a few chunks at a time, or many if they are small.
 
-A push whose records go to many intervals puts a small chunk into each. A batch of a fixed number of
-them would have few records, for the price of a commit. The names of chunks say how large they are:
-so where the last ones were small the worker looks at names first, and then reads as many chunks as
-fill a batch.
+A push whose records go to many intervals puts a small chunk into each inbox. A bundle of a fixed
+number of chunks would then have few records for the price of a commit. The name of a chunk tells
+its size. So if the last chunks were small, the worker first reads names, and then as many chunks as
+fill a bundle.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from rollforward.streams.storage.schema import (
     past_names,
 )
 
-# Of chunks beyond the first `max_chunks`; as many as those may have.
+# Limit for the chunks beyond the first `max_chunks`, which may have as many bytes.
 MAX_BYTES = 5_000_000
 
 Chunks = list[tuple[str, StoredRow]]
@@ -32,11 +32,11 @@ Chunks = list[tuple[str, StoredRow]]
 
 @dataclass
 class InboxReader:
-    """How a worker reads one inbox.
+    """Reads the inbox of one worker.
 
     Attributes:
-        is_full: More may be waiting than was read last.
-        are_small: The first `max_chunks` that were read last did not fill a batch.
+        is_full: The inbox may have more chunks than the last read returned.
+        are_small: The first `max_chunks` of the last read did not fill a bundle.
     """
 
     config: StreamConfig
@@ -46,42 +46,44 @@ class InboxReader:
     are_small: bool = False
 
     def read(self, inbox: Inbox, watermark: int, records: int) -> Steps[tuple[Chunks, Chunks]]:
-        """Read the first chunks, in time before late ones.
+        """Read the first chunks: on-time ones, then late ones.
 
         Args:
-            records: Of a batch, at most.
+            records: Limit of a bundle.
 
         Returns:
-            The chunks, and of late ones those to come to where much waits in time: they hold the
-            watermark, and no look at the first chunks would find them.
+            The chunks, and some late ones in case of an on-time backlog. Late chunks hold the
+            watermark, and the first scan does not reach them.
         """
-        begin = self.names.inbox(self.computation, inbox.lo, inbox.created_in)
-        low, high, most, has_late = first_name(begin, watermark), past_names(begin), 0, True
+        prefix = self.names.inbox(self.computation, inbox.lo, inbox.created_in)
+        low, high, limit, has_late = first_name(prefix, watermark), past_names(prefix), 0, True
         if self.are_small:
-            look = ScanKeys(CHUNK, low, high, limit=self.config.max_small_chunks)
-            seen, late = yield ScanKeysMany([look, ScanKeys(CHUNK, f"{begin}{LATE}", high)])
-            most, has_late = count_fitting(seen, records), bool(late)
-        most = max(most, self.config.max_chunks)
-        found = yield Scan(CHUNK, low, high, most, allow_partial=True)
-        self.is_full = len(found) >= most
-        first = [chunk_size(name)[0] for name, _ in found[: self.config.max_chunks]]
-        self.are_small = len(first) == self.config.max_chunks and sum(first) < records
+            first_names = ScanKeys(CHUNK, low, high, limit=self.config.max_small_chunks)
+            names, late = yield ScanKeysMany(
+                [first_names, ScanKeys(CHUNK, f"{prefix}{LATE}", high)]
+            )
+            limit, has_late = count_fitting(names, records), bool(late)
+        limit = max(limit, self.config.max_chunks)
+        chunks = yield Scan(CHUNK, low, high, limit, allow_partial=True)
+        self.is_full = len(chunks) >= limit
+        sizes = [chunk_size(name)[0] for name, _ in chunks[: self.config.max_chunks]]
+        self.are_small = len(sizes) == self.config.max_chunks and sum(sizes) < records
         if not self.is_full or not has_late:
-            return found, []
-        few = max(1, self.config.max_chunks // 4)
-        return found, (yield scan_late(self.names, self.computation, inbox, few))
+            return chunks, []
+        late_limit = max(1, self.config.max_chunks // 4)
+        return chunks, (yield scan_late(self.names, self.computation, inbox, late_limit))
 
 
-def count_fitting(names: Sequence[str], records: int) -> int:
-    """Return how many of the first chunks have no more than so many records, and `MAX_BYTES`.
+def count_fitting(names: Sequence[str], max_records: int) -> int:
+    """Return how many leading chunks fit into a number of records and `MAX_BYTES`.
 
-    >>> fitting(["p:c:0:0:1:a.0.30.900", "p:c:0:0:2:a.1.60.1800", "p:c:0:0:3:a.2.40.1200"], 100)
+    >>> count_fitting(["p:c:0:0:1:a.0.30.900", "p:c:0:0:2:a.1.60.1800", "p:c:0:0:3:a.2.40.60"], 100)
     2
     """
-    letters = size = 0
+    records = size = 0
     for count, name in enumerate(names):
-        more, more_bytes = chunk_size(name)
-        letters, size = letters + more, size + more_bytes
-        if letters > records or size > MAX_BYTES:
+        chunk_records, chunk_bytes = chunk_size(name)
+        records, size = records + chunk_records, size + chunk_bytes
+        if records > max_records or size > MAX_BYTES:
             return count
     return len(names)

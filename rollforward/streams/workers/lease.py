@@ -1,7 +1,7 @@
-"""The lease of an interval, and the version that every write of its owner names.
+"""Lease of an interval, fenced by the row version that every write of its worker names.
 
-A worker that does not know what became of its commit reads its interval. If that is still its own
-it goes on from what it finds there, with nothing in memory.
+A worker that does not know the outcome of its commit reads its interval. If the interval is still
+its own, it continues from the stored state with empty caches.
 """
 
 from __future__ import annotations
@@ -37,25 +37,25 @@ from rollforward.streams.storage.schema import CHUNK, Head, Interval
 from rollforward.streams.storage.state_store import StateStore
 
 ID_BYTES = 100  # In memory.
-# After so many deaths in a row an interval is worked on record by record.
+# After this many crashes in a row an interval is processed record by record.
 CAREFUL_AFTER = 2
-# The pauses before the attempts to give an interval back; then its lease ends by itself.
+# Pauses before the attempts to release a lease after an error; then the lease expires by itself.
 RELEASE_PAUSES_S = (0.0, 0.1, 0.4, 1.5)
 
 log = logging.getLogger(__name__)
 
 
 class LostLeaseError(Exception):
-    """The interval is another worker's now."""
+    """Another worker has the interval."""
 
 
 class GoneError(Exception):
-    """There is no such interval: it was deleted."""
+    """The interval does not exist: it was deleted."""
 
 
 @dataclass
 class CachedInterval:
-    """What is known of an interval since a commit: good as long as that is its last one."""
+    """State and ids of an interval since a commit, valid while that is its last one."""
 
     version: int
     store: StateStore
@@ -67,26 +67,28 @@ class CachedInterval:
 
 
 def evict(caches: dict[Any, Any], max_bytes: int) -> None:
-    """Forget what is known of intervals, of those that were left longest ago first."""
-    kept = [(key, each) for key, each in list(caches.items()) if isinstance(each, CachedInterval)]
-    left = sum(memory.bytes for _, memory in kept)
-    for key, memory in kept:
-        if left <= max_bytes:
+    """Drop cached intervals, least recently released first."""
+    intervals = [
+        (key, cache) for key, cache in list(caches.items()) if isinstance(cache, CachedInterval)
+    ]
+    total = sum(cache.bytes for _, cache in intervals)
+    for key, cache in intervals:
+        if total <= max_bytes:
             return
         caches.pop(key, None)
-        left -= memory.bytes
+        total -= cache.bytes
 
 
 def _horizon_ms(plan: ActivePipeline, computation: str) -> int:
-    """Return for how long a computation knows ids; one that does not run knows none."""
+    """Return for how long a computation knows ids: 0 if it does not run."""
     return plan.dedup_ms(computation) if plan.has(computation) else 0
 
 
 def defer_to_other_version(environment: Environment, computation: str) -> Steps[None]:
-    """Leave an interval of a computation that this code does not know to who does.
+    """Skip an interval whose computation is missing from this version of the app.
 
     Raises:
-        MissingCodeError: others know it: it runs.
+        MissingCodeError: the computation runs, so another version has its code.
     """
     [head] = yield Read([environment.names.head])
     if head is not None and environment.at(head.body).has(computation):
@@ -95,7 +97,7 @@ def defer_to_other_version(environment: Environment, computation: str) -> Steps[
 
 @dataclass
 class LeasedInterval:
-    """One that takes an interval, commits with it, and gives it up."""
+    """An interval that a worker acquires, commits with, and releases."""
 
     environment: Environment
     name: str
@@ -104,42 +106,40 @@ class LeasedInterval:
 
     def __post_init__(self) -> None:
         self.interval, self.version = Interval(0), 0
-        self.paused_at_ms = 0  # When the lease of another worker ends.
+        self.lease_ends_ms = 0  # Of another worker's lease.
         self.head, self.head_read_ms = Head(), -float(FOREVER)
-        self.inbox: dict[
-            str, StoredRow
-        ] = {}  # What a scan has found, and nobody has taken out yet.
+        self.inbox: dict[str, StoredRow] = {}  # Chunks that were read and are not yet consumed.
         self.plan = self.environment.at(self.head)
         self.computation: Computation = self.environment.pipeline.any_version(self.name)
         self.names = self.environment.names
         self.key: Key = self.names.interval(self.name, self.lo)
         self.config = self.environment.config
-        # Of a batch; less after a commit that was too large, and then never again so many.
-        self.limit = self.most = self.config.max_records
+        # Records of a bundle; an oversized commit lowers both, and `max_limit` for good.
+        self.limit = self.max_limit = self.config.max_records
         self.forwards = MAX_FORWARDED
         self.wakeups = WakeupBatcher(self.environment)
-        self._new_memory()
+        self._new_caches()
 
-    def _new_memory(self) -> None:
+    def _new_caches(self) -> None:
         self.store = StateStore(self.names, self.name)
         self.ids = KnownIds(self.names, self.name, self.lo, _horizon_ms(self.plan, self.name))
 
-    # What is read
+    # Head and inbox
 
     @property
     def watermark(self) -> int:
         return self.head.inputs.get(self.name, 0)
 
     @property
-    def reached(self) -> int:
-        """The watermark that the hooks and their timers follow."""
+    def timer_watermark(self) -> int:
+        """The watermark of the hooks and their timers."""
         return self.head.timer_watermark(self.name)
 
     def _refresh(self) -> Steps[None]:
-        """Know the watermarks, as another worker of this process has read them, or read them.
+        """Refresh the cached head if it is older than `watermark_ms`.
 
-        They are only read again when they are older than they may be. An old one is only lower.
-        What is sent goes by the layout of the head: never by an older one than was written under.
+        An old watermark is only lower. But records go by the layout of the head, which must not be
+        older than the layout of the worker's last commit.
         """
         now_ms, caches = self.environment.elapsed_ms(), self.environment.caches
         is_old = self.head.layout_version < self.interval.layout_version
@@ -152,20 +152,20 @@ class LeasedInterval:
             caches[self.names.head] = head, read_ms
         self._apply_head(head, read_ms)
 
-    def _apply_head(self, head: StoredRow, read_ms: float) -> None:
-        """Go by a head, unless it is older than one that this worker has gone by.
+    def _apply_head(self, row: StoredRow, read_ms: float) -> None:
+        """Use a head, unless it is older than the current one.
 
         Raises:
             GoneError: the computation was detached.
             MissingCodeError: another version of it runs now, which this code does not have.
         """
-        new: Head = head.body
+        head: Head = row.body
         if (
-            new.inputs.get(self.name, 0) >= self.watermark
-            and new.layout_version >= self.head.layout_version
+            head.inputs.get(self.name, 0) >= self.watermark
+            and head.layout_version >= self.head.layout_version
         ):
-            before, self.head, self.plan = self.plan, new, self.environment.at(new)
-            if self.plan is not before:  # A weak computation may stand behind another source now.
+            plan, self.head, self.plan = self.plan, head, self.environment.at(head)
+            if self.plan is not plan:  # A weak computation may follow another source now.
                 self.ids.horizon_ms = _horizon_ms(self.plan, self.name)
             if not self.plan.is_active(self.name):
                 raise GoneError
@@ -178,28 +178,28 @@ class LeasedInterval:
         )
         return Scan(CHUNK, low, high, limit)
 
-    # What was left behind by a split or a merge
+    # Retired inboxes of splits and merges
 
     @property
     def retired(self) -> list[RetiredInbox]:
         return retired_within(self.head, self.name, self.lo, self.interval.hi)
 
     def ready(self, chunks: list[tuple[str, StoredRow]]) -> list[tuple[str, StoredRow]]:
-        """Return those of its chunks that may be worked on."""
+        """Return the chunks that may be processed now."""
         return ready(chunks, self.watermark) if self.name in self.head.retired else chunks
 
     def forward(self) -> Steps[bool]:
-        """Forward what has come to a left inbox; return False if there was nothing."""
+        """Forward records of a retired inbox; return False if there were none."""
         for inbox in self.retired:
             chunks = yield scan_retired(self.names, self.name, inbox, self.watermark, self.forwards)
             if chunks:
                 commit, outgoing = forwarded(self.environment, self.head, self.name, chunks)
                 lease_ms = self.environment.now_ms() + self.config.lease_ms
-                noted = self.interval._replace(
+                interval = self.interval._replace(
                     layout_version=self.head.layout_version, lease_ms=lease_ms
                 )
                 try:
-                    yield from self.commit(commit, noted)
+                    yield from self.commit(commit, interval)
                 except TooLargeError:
                     if self.forwards == 1:
                         raise
@@ -215,51 +215,51 @@ class LeasedInterval:
                 return True
         return bool(self.ready((yield self._scan(1))))
 
-    # The lease
+    # Lease
 
-    def take(self) -> Steps[bool]:
-        """Take the interval; return False if another worker has it.
+    def acquire(self) -> Steps[bool]:
+        """Acquire the lease; return False if another worker has it.
 
-        The generation rises before the inbox is looked at.
+        The generation rises before the inbox is read.
         """
         now_ms, read_ms = self.environment.now_ms(), self.environment.elapsed_ms()
-        head, found = yield Read([self.names.head, self.key])
+        head, row = yield Read([self.names.head, self.key])
         if not is_complete(self.environment, head):
             head = yield from read_head(self.environment)
-            [found] = yield Read([self.key])
+            [row] = yield Read([self.key])
         self._apply_head(head, read_ms)
-        if found is None:
+        if row is None:
             raise GoneError
-        if self.environment.is_worked_on(found.body, now_ms):
-            self.paused_at_ms = found.body.lease_ms
+        if self.environment.is_worked_on(row.body, now_ms):
+            self.lease_ends_ms = row.body.lease_ms
             return False
-        self._restore(found)
+        self._restore(row)
         self.owner = self.environment.sign(self.environment.new_id())
-        crash_count = found.body.crash_count + bool(found.body.owner)
+        crash_count = row.body.crash_count + bool(row.body.owner)
         if crash_count >= CAREFUL_AFTER:
             self.limit = 1
-        taken = found.body._replace(
+        interval = row.body._replace(
             crash_count=crash_count,
-            seq=found.body.seq + 1,
-            gen=found.body.gen + 1,
+            seq=row.body.seq + 1,
+            gen=row.body.gen + 1,
             owner=self.owner,
             lease_ms=now_ms + self.config.lease_ms,
         )
-        self.interval, self.version = found.body, found.version
-        yield from self.commit(Commit(), taken)
+        self.interval, self.version = row.body, row.version
+        yield from self.commit(Commit(), interval)
         return self.interval.owner == self.owner
 
-    def leave(self) -> Steps[bool]:
-        """Give the interval up; return False if it was taken again, for something had come.
+    def release(self) -> Steps[bool]:
+        """Release the lease; return False if it was acquired again, because records had arrived.
 
         Raises:
-            OutcomeUnknownError: it may not have been given up, so nobody is woken for it: the task
-                has to come again.
+            OutcomeUnknownError: the release may have failed; the task must be retried, since no
+                other task is created.
         """
         if not (yield from self._release()):
             raise OutcomeUnknownError
         if (yield from self._has_records()):
-            return not (yield from self.take())
+            return not (yield from self.acquire())
         return True
 
     def _release(self) -> Steps[bool]:
@@ -273,38 +273,40 @@ class LeasedInterval:
         return is_free
 
     def _yield_interval(self) -> Steps[None]:
-        """Leave what is left to the next task."""
+        """Release the lease and create a task that continues."""
         if self.interval.owner:
             yield from self._release()
-            next_ = wake(self.environment, (self.name, self.lo), self.interval.gen)
-            yield CreateTasks([next_])
+            task = wake(self.environment, (self.name, self.lo), self.interval.gen)
+            yield CreateTasks([task])
 
     def _release_after_error(self) -> Steps[None]:
-        """Try to give the interval up after an error, so that the next task need not wait.
+        """Try to release the lease after an error, so that the next task need not wait for it.
 
-        What broke the run may be the connection, which takes a second to come back. The interval
-        is read first: a commit without an answer may have moved its version.
+        The error may be a lost connection, which takes a second to recover. The interval is read
+        first, since a commit without an answer may have changed its version.
         """
         for pause_s in RELEASE_PAUSES_S:
             if pause_s:
                 yield Pause(pause_s)
             try:
-                [found] = yield Read([self.key])
-                if found is None or not self.owner or found.body.owner != self.owner:
+                [row] = yield Read([self.key])
+                if row is None or not self.owner or row.body.owner != self.owner:
                     return
-                free = found.body._replace(owner="", lease_ms=0)
-                yield Commit(puts=[(self.key, free, found.version)])
+                free = row.body._replace(owner="", lease_ms=0)
+                yield Commit(puts=[(self.key, free, row.version)])
                 yield from self.wakeups.flush()
             except Exception:
-                log.info("%s/%d is not given back yet", self.name, self.lo, exc_info=True)
+                log.info("%s/%d is not released yet", self.name, self.lo, exc_info=True)
             else:
                 return
 
+    # Commits
+
     def commit(self, commit: Commit, interval: Interval) -> Steps[bool]:
-        """Commit with the interval; return False if it may have failed, and nothing is known.
+        """Commit with the interval; return False if that may have failed and caches are empty.
 
         Raises:
-            LostLeaseError: the interval is another worker's.
+            LostLeaseError: another worker has the interval.
         """
         commit.puts.insert(0, (self.key, interval, self.version))
         try:
@@ -315,11 +317,11 @@ class LeasedInterval:
         self.interval, self.version = interval, versions[0]
         self.store.committed(commit, versions)
         self.ids.committed(interval, commit, versions)
-        self._take_out(commit, versions)
+        self._remove_consumed(commit, versions)
         return True
 
-    def _take_out(self, commit: Commit, versions: Sequence[int]) -> None:
-        """Know the inbox without what a commit took out of it."""
+    def _remove_consumed(self, commit: Commit, versions: Sequence[int]) -> None:
+        """Remove the chunks that a commit has consumed from the cached inbox."""
         for key, _ in commit.deletes:
             if key.kind == CHUNK:
                 self.inbox.pop(key.name, None)
@@ -328,22 +330,27 @@ class LeasedInterval:
                 self.inbox[key.name] = StoredRow(body, version)
 
     def _reload(self) -> Steps[None]:
-        [found] = yield Read([self.key])
-        self.paused_at_ms = found.body.lease_ms if found is not None else 0
-        if found is None or found.body.owner not in (self.owner, ""):
+        """Read the interval again and empty all caches.
+
+        Raises:
+            LostLeaseError: another worker has it, or had it.
+        """
+        [row] = yield Read([self.key])
+        self.lease_ends_ms = row.body.lease_ms if row is not None else 0
+        if row is None or row.body.owner not in (self.owner, ""):
             raise LostLeaseError
-        if not found.body.owner and found.version != self.version:
+        if not row.body.owner and row.version != self.version:
             raise LostLeaseError
-        self.interval, self.version = found.body, found.version
+        self.interval, self.version = row.body, row.version
         self.inbox.clear()
         self.store.clear()
         self.ids.clear()
 
-    def _restore(self, found: StoredRow) -> None:
-        """Go on with what this process knows of the interval, if nobody has written since."""
-        memory = self.environment.caches.pop(self.key, None)
-        if memory is not None and memory.version == found.version:
-            self.store, self.ids = memory.store, memory.ids
+    def _restore(self, row: StoredRow) -> None:
+        """Use the process's cache of the interval if its version is current."""
+        cache = self.environment.caches.pop(self.key, None)
+        if cache is not None and cache.version == row.version:
+            self.store, self.ids = cache.store, cache.ids
             self.ids.horizon_ms = _horizon_ms(self.plan, self.name)
         else:
-            self._new_memory()
+            self._new_caches()

@@ -1,4 +1,4 @@
-"""The commit of a sink: one transaction with the sink's own writes."""
+"""Commit of a sink worker: one transaction with the sink's own writes."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ from rollforward.streams.storage.remote_calls import (
 from rollforward.streams.storage.serde import check_sizes, dump, load
 from rollforward.tasks.errors import Retry, Unavailable
 
-# Of what a sink asks for, for example a query that lacks its index.
+# Answers to a sink's own calls, for example to a query that lacks its index.
 REFUSALS = (rpc_errors.FailedPrecondition, rpc_errors.NotFound, rpc_errors.AlreadyExists)
 
 
-def deliver(clients: Clients, sink: Sink, made: Sequence[Any], commit: Commit) -> list[int]:
-    """Make a commit of which a sink's writes are a part; return the versions of its rows.
+def deliver(clients: Clients, sink: Sink, values: Sequence[Any], commit: Commit) -> list[int]:
+    """Apply a commit together with a sink's writes; return the versions of its rows.
 
     Raises:
-        ChangedError: the interval was written by somebody else, or by an attempt of this one whose
+        ChangedError: the interval was written by another worker, or by an earlier attempt whose
             reply was lost.
         SinkFailedError, TooLargeError: nothing was written.
     """
     key, _, version = commit.puts[0]
 
     def body() -> None:
-        found = bodies.read_in_transaction(clients.datastore, bodies.Name(*key))
-        if found is None or found.version != version:
+        row = bodies.read_in_transaction(clients.datastore, bodies.Name(*key))
+        if row is None or row.version != version:
             raise ChangedError(f"{key.name} was written since")
         _write(clients, commit)
         try:
-            sink.write(clients, made)
-        except REFUSALS as error:  # Whoever has lost a race says Aborted.
+            sink.write(clients, values)
+        except REFUSALS as error:  # A lost race is Aborted instead.
             raise SinkFailedError(f"{type(error).__name__}: {error}") from error
         except (rpc_errors.GoogleAPIError, Retry, Unavailable):
             raise
@@ -57,12 +57,12 @@ def deliver(clients: Clients, sink: Sink, made: Sequence[Any], commit: Commit) -
 
 
 def _write(clients: Clients, commit: Commit) -> None:
-    """Write the rows of a commit in the transaction that this code runs in."""
-    written = [(key, dump(key.kind, body)) for key, body in _written(commit)]
-    check_sizes(written, len(commit.deletes))
+    """Write the rows of a commit in the current transaction."""
+    texts = [(key, dump(key.kind, body)) for key, body in _rows(commit)]
+    check_sizes(texts, len(commit.deletes))
     bodies.write_in_transaction(
         clients.datastore,
-        [(bodies.Name(*key), text) for key, text in written],
+        [(bodies.Name(*key), text) for key, text in texts],
         [bodies.Name(*key) for key, _ in commit.deletes],
     )
 
@@ -71,15 +71,15 @@ def _versions(clients: Clients, commit: Commit) -> list[int]:
     """Return the versions that a commit has given to its rows.
 
     Raises:
-        ChangedError: the interval was written by somebody else since.
+        ChangedError: another worker has written the interval since.
     """
-    written = _written(commit)
-    found, _ = bodies.read(clients.datastore, [bodies.Name(*key) for key, _ in written])
-    key, interval = written[0]
-    if found[0] is None or load(key.kind, found[0].body) != interval:
+    rows = _rows(commit)
+    stored, _ = bodies.read(clients.datastore, [bodies.Name(*key) for key, _ in rows])
+    key, interval = rows[0]
+    if stored[0] is None or load(key.kind, stored[0].body) != interval:
         raise ChangedError(f"{key.name} was written since")
-    return [0 if row is None else row.version for row in found]
+    return [0 if row is None else row.version for row in stored]
 
 
-def _written(commit: Commit) -> list[tuple[Key, Any]]:
+def _rows(commit: Commit) -> list[tuple[Key, Any]]:
     return [*((key, body) for key, body, _ in commit.puts), *commit.inserts]

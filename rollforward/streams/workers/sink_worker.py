@@ -1,4 +1,4 @@
-"""Workers of sinks: they take records out of an inbox by the transaction that writes them."""
+"""Sink workers: they consume records in the transaction that writes them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from rollforward.streams.storage.remote_calls import (
 from rollforward.streams.workers.lease import CAREFUL_AFTER
 from rollforward.streams.workers.worker import Worker
 
-# Of one round: the rest of a chunk that is taken in part is written again.
+# In one bundle: the rest of a chunk that is consumed in part is written again.
 MAX_CHUNKS = 10
 
 
@@ -35,7 +35,7 @@ class SinkWorker(Worker):
     """One run of one interval of a sink."""
 
     def step(self) -> Steps[bool]:
-        """Write one batch; return False if there was nothing to do."""
+        """Write one bundle; return False if there was nothing to do."""
         yield from self._refresh()
         if (yield from self.forward()):
             return True
@@ -46,21 +46,21 @@ class SinkWorker(Worker):
         yield from self._load_ids(chunks)
         limit = min(self.limit, self.sink.max_records)
         if self.interval.crash_count >= CAREFUL_AFTER:
-            first = gather(chunks, self.ids.accepted, 1, are_decoded=False)
-            if not (yield from self._note_suspect(first)):
+            suspect = gather(chunks, self.ids.accepted, 1, are_decoded=False)
+            if not (yield from self._note_suspect(suspect)):
                 return True
         if self.interval.crash_count >= MAX_CRASHES:
-            yield from self._bury(chunks, WORKERS_DIED)
+            yield from self._quarantine_first(chunks, WORKERS_DIED)
             return True
         try:
             with blame_records():
-                batch = gather(chunks, self.ids.accepted, limit)
-                made, effects = self._made(batch)
-            self.is_behind = len(chunks) >= max_chunks or batch.is_cut(effects.consumed)
-            yield from self._write(batch, made, effects)
+                bundle = gather(chunks, self.ids.accepted, limit)
+                values, effects = self._values(bundle)
+            self.is_behind = len(chunks) >= max_chunks or bundle.is_cut(effects.consumed)
+            yield from self._write(bundle, values, effects)
         except UnworkableError as error:
             if limit == 1:
-                yield from self._bury(chunks, str(error) or type(error).__name__)
+                yield from self._quarantine_first(chunks, str(error) or type(error).__name__)
             else:
                 self.limit = limit // 4 or 1
         else:
@@ -72,48 +72,47 @@ class SinkWorker(Worker):
         assert isinstance(self.computation, Sink)
         return self.computation
 
-    def _made(self, batch: Bundle) -> tuple[list[Any], Effects]:
-        """Return what records became; those that become nothing have failed."""
-        made, effects = list[Any](), Effects(consumed=len(batch.inputs))
-        for record, each in zip(_records(batch, self.sink), batch.inputs, strict=True):
+    def _values(self, bundle: Bundle) -> tuple[list[Any], Effects]:
+        """Convert records to the values that the sink writes; a failed record has none."""
+        values, effects = list[Any](), Effects(consumed=len(bundle.inputs))
+        for record, input_ in zip(_records(bundle, self.sink), bundle.inputs, strict=True):
             try:
-                made.append(self.sink.make(record))
+                values.append(self.sink.make(record))
             except Exception as error:
-                effects.failures.append(_failure(each, f"{type(error).__name__}: {error}"))
-        effects.counts = Counts(records=len(made), dead=len(effects.failures))
-        return made, effects
+                effects.failures.append(_failure(input_, f"{type(error).__name__}: {error}"))
+        effects.counts = Counts(records=len(values), dead=len(effects.failures))
+        return values, effects
 
-    def _bury(self, chunks: Sequence[tuple[str, StoredRow]], error: str) -> Steps[None]:
-        """Send the first record of some chunks, if one is new, to the dead letters."""
-        batch = gather(chunks, self.ids.accepted, 1, are_decoded=False)
-        failures = [_failure(each, error) for each in batch.inputs]
+    def _quarantine_first(self, chunks: Sequence[tuple[str, StoredRow]], error: str) -> Steps[None]:
+        """Send the first new record of some chunks, if there is one, to the dead letters."""
+        bundle = gather(chunks, self.ids.accepted, 1, are_decoded=False)
+        failures = [_failure(input_, error) for input_ in bundle.inputs]
         dead = len(failures)
         effects = Effects(failures=failures, counts=Counts(dead=dead), consumed=dead)
-        yield from self._write(batch, (), effects)
+        yield from self._write(bundle, (), effects)
 
-    def _write(self, batch: Bundle, made: Sequence[Any], effects: Effects) -> Steps[None]:
+    def _write(self, bundle: Bundle, values: Sequence[Any], effects: Effects) -> Steps[None]:
         commit, outgoing = Commit(), Outgoing(self.environment, self.head)
-        if made:
-            commit.delivery = Delivery((self.name, self.sink.version), made)
+        if values:
+            commit.delivery = Delivery((self.name, self.sink.version), values)
         with blame_records():
-            interval = self._build_commit(batch, effects, commit, outgoing)
+            interval = self._build_commit(bundle, effects, commit, outgoing)
             commit.inserts += outgoing.inserts()
         yield from self.commit(commit, interval)
 
 
-def _records(batch: Bundle, sink: Sink) -> list[SinkRecord]:
-    """Return the records of a batch; their ids stay when a chunk loses its first letters."""
+def _records(bundle: Bundle, sink: Sink) -> list[SinkRecord]:
+    """Return the records of a bundle, with ids that stay when a chunk is consumed in part."""
     records = []
-    for number, each in enumerate(batch.inputs):
-        if sink.weak and each.id:  # It may have been handed on before, by this name.
-            id_ = sink_id(sink, each.stream, each.id)
+    for number, input_ in enumerate(bundle.inputs):
+        if sink.weak and input_.id:  # The sink may have acted on it before, under this id.
+            id_ = sink_id(sink, input_.stream, input_.id)
         else:
-            id_ = batch.name_of(number)
-        records.append(
-            SinkRecord(id_, each.key, each.value, each.timestamp_ms, each.stream, each.late_at > 0)
-        )
+            id_ = bundle.name_of(number)
+        key, value, time_ms, stream, late_at, *_ = input_
+        records.append(SinkRecord(id_, key, value, time_ms, stream, late_at > 0))
     return records
 
 
-def _failure(each: KeyedRecord, error: str) -> Failure:
-    return Failure(each.key, each, storable(error, MAX_ERROR_CHARS))
+def _failure(input_: KeyedRecord, error: str) -> Failure:
+    return Failure(input_.key, input_, storable(error, MAX_ERROR_CHARS))

@@ -1,9 +1,9 @@
 """Workers: one run of one interval, from its lease to its release.
 
-Each round gathers a batch, runs the hooks, and commits once: the interval with its counts and its
-lease, the slabs that were touched, the chunks that are taken out of its inbox, those that go into
-the inboxes of others. All of these name the versions that they expect, so a worker whose interval
-was taken by another one writes nothing any more (the sequencer of the paper, 7.3).
+A worker processes one bundle after another: it gathers records, runs the hooks, and commits once.
+The commit holds the interval with its counts and its lease, the slabs that were touched, the chunks
+that are consumed, and the chunks that are emitted. Each of these rows names its expected version.
+So a worker that has lost its interval writes nothing any more (the sequencer of the paper, 7.3).
 """
 
 from __future__ import annotations
@@ -48,17 +48,17 @@ from rollforward.streams.workers.lease import (
 )
 
 MIN_WAIT_MS = 1_000
-MAX_GATHER_S = 0.1
-LARGE_BATCH = 100  # Records.
-# In memory for one batch: slabs with timers that fire, and large states.
+MAX_LINGER_S = 0.1
+LARGE_BUNDLE = 100  # Records.
+# In memory for one bundle: slabs with due timers, and large states.
 MAX_DUE_SLABS, MAX_LOADED_BYTES = 400, 64_000_000
 
 
 class RunResult(Enum):
-    """How a run has ended."""
+    """Outcome of a run."""
 
     DONE = "done"
-    LEASED = "leased"  # Another worker has the interval: a task looks after it.
+    LEASED = "leased"  # Another worker has the interval; a task will check its lease.
 
 
 class Worker(LeasedInterval):
@@ -69,36 +69,36 @@ class Worker(LeasedInterval):
         self.meter = LoadMeter(self.environment.elapsed_ms)
         self.reader = InboxReader(self.config, self.names, self.name)
         self.round_ms = 0.0
-        self.is_behind = True  # More may be waiting than the last batch had.
-        self.was_large = False  # The last batch.
-        # Through weak computations, if there are any; not after a commit that was too large.
+        self.is_behind = True  # The inbox may have more records than the last bundle took.
+        self.was_large = False  # The last bundle.
+        # Whether weak computations run inline, if there are any; not after an oversized commit.
         versions = self.environment.pipeline.versions.values()
-        self.passes = any(each.weak for each in versions)
+        self.inlines = any(computation.weak for computation in versions)
 
-    # A run
+    # Run
 
     def run(self) -> Steps[RunResult]:
-        """Work until there is nothing to do, or for some time."""
-        ended = RunResult.DONE
+        """Work until the inbox is empty, or for some time."""
+        result = RunResult.DONE
         try:
-            if not (yield from self.take()):
+            if not (yield from self.acquire()):
                 yield from self._schedule_takeover()
                 return RunResult.LEASED
             yield from self._work()
         except LostLeaseError:
             yield from self._schedule_takeover()
-            ended = RunResult.LEASED
+            result = RunResult.LEASED
         except GoneError:
             yield from wake_intervals(self.environment, [(self.name, self.lo)])
             return RunResult.DONE
         except MemoryError:
-            raise  # With its lease, as one that dies.
+            raise  # The lease stays, as if the worker had died.
         except Exception:
             yield from self._release_after_error()
             raise
         self.wakeups.schedule((), tick=True)
         yield from self.wakeups.flush()
-        return ended
+        return result
 
     def _work(self) -> Steps[None]:
         began_ms, idle = self.environment.elapsed_ms(), 0
@@ -108,40 +108,40 @@ class Worker(LeasedInterval):
                 idle = 0
                 yield from self._split_if_needed()
                 if not self._is_over(began_ms):
-                    yield from self._gather()
+                    yield from self._linger()
             else:
                 yield from self.wakeups.flush()
                 if idle < len(self.config.linger) and not should_yield(self.environment, self.head):
                     inbox = self.names.inbox(self.name, self.lo, self.interval.created_in)
                     yield Pause(self.config.linger[idle], inbox)
                     idle += 1
-                elif (yield from self.leave()):
+                elif (yield from self.release()):
                     return
             if self._is_over(began_ms):
                 yield from self._yield_interval()
                 return
 
     def _is_over(self, began_ms: float) -> bool:
-        """Return whether another task is to go on here, or first of all elsewhere."""
+        """Return whether to yield: the time is up, or an interval without a worker waits."""
         ran_ms = self.environment.elapsed_ms() - began_ms
         if ran_ms > self.config.give_way_ms and not self.is_behind:
             return ran_ms > self.config.run_ms or should_yield(self.environment, self.head)
         return ran_ms > self.config.run_ms
 
-    def _gather(self) -> Steps[None]:
-        """Let more come before the next batch, if this one had all that waited.
+    def _linger(self) -> Steps[None]:
+        """Linger before the next bundle if this one drained the inbox.
 
-        Where a batch takes long, for much else is done there, it waits for half as long: so
-        commits of more records are fewer. After a batch of many records it waits twice as long.
+        If bundles are slow (a busy machine), linger half of the last bundle's duration: fewer,
+        larger commits. After a bundle of many records linger twice as long.
         """
         took_s = (self.environment.elapsed_ms() - self.round_ms) / 1000
         gather_s = self.config.gather_s * (2 if self.was_large else 1)
-        wait_s = min(max(gather_s - took_s, took_s / 2), MAX_GATHER_S)
+        wait_s = min(max(gather_s - took_s, took_s / 2), MAX_LINGER_S)
         if gather_s and not self.is_behind:
             yield Pause(wait_s)
 
     def _split_if_needed(self) -> Steps[None]:
-        """Split the interval, if it has had too much to do for a while, or has too many slabs."""
+        """Split the interval if it was overloaded for a while, or has too many slabs."""
         split = yield from split_if_large(self.environment, self.head, self.name, self.interval)
         if not split and self.meter.end_period(self.environment.now_ms()):
             split = yield from split_if_full(self.environment, self.head, self.name, self.meter)
@@ -149,23 +149,23 @@ class Worker(LeasedInterval):
             yield from self._reload()
 
     def _schedule_takeover(self) -> Steps[None]:
-        """Have a task look at the interval when the lease of its worker ends: that one may be dead.
+        """Create a task for the end of the other worker's lease: that worker may be dead.
 
-        It is a task of its own: if this one failed, to be tried again, its queue would be slowed.
-        Those that look in the same second share one, and it looks in another second than they do.
+        A new task is better than a retry of this one, since a failure would slow the queue. Tasks
+        of the same second share one name, and the task itself runs in another second.
         """
         now_ms = self.environment.now_ms()
-        left_s = min(max(self.paused_at_ms - now_ms, MIN_WAIT_MS), MAX_LEASE_MS) / 1000
-        why = "held", self.paused_at_ms, now_ms // 1000
-        next_ = wake(self.environment, (self.name, self.lo), self.interval.gen, *why)
-        yield CreateTasks([next_._replace(delay_s=left_s)])
+        delay_s = min(max(self.lease_ends_ms - now_ms, MIN_WAIT_MS), MAX_LEASE_MS) / 1000
+        suffix = "held", self.lease_ends_ms, now_ms // 1000
+        task = wake(self.environment, (self.name, self.lo), self.interval.gen, *suffix)
+        yield CreateTasks([task._replace(delay_s=delay_s)])
 
-    # A round
+    # Bundle
 
     def step(self) -> Steps[bool]:
-        """Work on one batch; return False if there was nothing to do.
+        """Process one bundle; return False if there was nothing to do.
 
-        The watermark is read before the inbox: so what is in there can only be in time for it.
+        The watermark is read before the inbox, so every record there was on time for it.
         """
         yield from self._refresh()
         self.is_behind = True
@@ -175,32 +175,32 @@ class Worker(LeasedInterval):
         slabs = [
             slab.lo
             for slab in self.interval.slabs
-            if slab.due <= self.reached or slab.processing_due <= now_ms
+            if slab.due <= self.timer_watermark or slab.processing_due <= now_ms
         ]
         chunks = self.ready(list(self.inbox.items()))
         if not chunks:
             inbox = Inbox(self.interval.created_in, self.lo)
-            found, late = yield from self.reader.read(inbox, self.watermark, self.limit)
-            self.inbox = {**dict(ready(late, self.watermark)), **dict(found)}
+            read, late = yield from self.reader.read(inbox, self.watermark, self.limit)
+            self.inbox = {**dict(ready(late, self.watermark)), **dict(read)}
             chunks = self.ready(list(self.inbox.items()))
         if not chunks and not slabs:
             return False
-        if len(slabs) > MAX_DUE_SLABS:  # No record comes before the timers of the others.
+        if len(slabs) > MAX_DUE_SLABS:  # The timers of all slabs fire before the next record.
             slabs, chunks = slabs[:MAX_DUE_SLABS], []
         self.store.evict(self.interval, self.config.cache_bytes)
         yield from self._load_ids(chunks)
         yield from self.store.load(self.interval, (), slabs)
-        due = self.store.due(slabs, self.reached, now_ms)
+        due = self.store.due(slabs, self.timer_watermark, now_ms)
         try:
             yield from self._process_bundle(chunks, due, now_ms)
         except UnworkableError as error:
             yield from self._shrink_bundle(error, chunks, due, now_ms)
         else:
-            self.limit = min(2 * self.limit, self.most)
+            self.limit = min(2 * self.limit, self.max_limit)
         return True
 
     def _load_ids(self, chunks: Sequence[tuple[str, StoredRow]]) -> Steps[None]:
-        """Know what was accepted before, if something of some chunks may have been."""
+        """Load the known ids if a record of some chunks has one."""
         if has_ids(chunks):
             now_ms = self.environment.now_ms()
             yield from self.ids.load(self.interval, now_ms)
@@ -209,47 +209,49 @@ class Worker(LeasedInterval):
     def _process_bundle(
         self, chunks: Sequence[tuple[str, StoredRow]], due: Sequence[str], now_ms: int
     ) -> Steps[None]:
-        """Gather a batch, run its hooks, and commit it.
+        """Gather a bundle, run its hooks, and commit it.
 
         Raises:
             UnworkableError: nothing was committed.
         """
         with blame_records():
-            batch = gather(chunks, self.ids.accepted, self._max_inputs(due))
-        keys = dict.fromkeys([*due[: self.limit], *[each.key for each in batch.inputs]])
+            bundle = gather(chunks, self.ids.accepted, self._max_inputs(due))
+        keys = dict.fromkeys([*due[: self.limit], *[input_.key for input_ in bundle.inputs]])
         yield from self.store.load(self.interval, keys, (), max_bytes=MAX_LOADED_BYTES)
-        if not (yield from self._note_suspect(batch, due, now_ms)):
+        if not (yield from self._note_suspect(bundle, due, now_ms)):
             return
         with blame_records():
-            effects = self._process(batch.inputs, due, now_ms)
-        yield from self._finish(batch, effects)
+            effects = self._process(bundle.inputs, due, now_ms)
+        yield from self._finish(bundle, effects)
 
-    def _note_suspect(self, batch: Bundle, due: Sequence[str] = (), now_ms: int = 0) -> Steps[bool]:
-        """Note what is worked on alone next, if workers have died: deaths count against that.
+    def _note_suspect(
+        self, bundle: Bundle, due: Sequence[str] = (), now_ms: int = 0
+    ) -> Steps[bool]:
+        """Note which timer or record is processed next, if workers have crashed.
 
-        An older record may come, and stand before the one that kills. Returns False if the note may
-        not have been made.
+        Crashes count against it even if an older record arrives before it. Returns False if the
+        note may be missing.
         """
-        if self.interval.crash_count < CAREFUL_AFTER or not (due or batch.inputs):
+        if self.interval.crash_count < CAREFUL_AFTER or not (due or bundle.inputs):
             return True
         if due:
             state = self.store.state(self.interval, due[0])
-            suspect = f"{due[0]} {first_due(state, self.reached, now_ms)}"
+            suspect = f"{due[0]} {first_due(state, self.timer_watermark, now_ms)}"
         else:
-            suspect = batch.name_of(0)
+            suspect = bundle.name_of(0)
         if suspect == self.interval.crash_suspect:
             return True
-        noted = self.interval._replace(
+        interval = self.interval._replace(
             crash_suspect=suspect,
             crash_count=CAREFUL_AFTER,
             lease_ms=self.environment.now_ms() + self.config.lease_ms,
         )
-        return (yield from self.commit(Commit(), noted))
+        return (yield from self.commit(Commit(), interval))
 
     def _max_inputs(self, due: Sequence[str]) -> int:
-        """Return how many records one batch may have beside keys that are due.
+        """Return how many records a bundle may have besides due keys.
 
-        As long as timers are left, no record comes before them.
+        While more timers are due than fit, it has none.
         """
         return 0 if len(due) > self.limit or (due and self.limit == 1) else self.limit
 
@@ -260,51 +262,50 @@ class Worker(LeasedInterval):
         due: Sequence[str],
         now_ms: int,
     ) -> Steps[None]:
-        """Have the next batch be a smaller one, because nobody could work on this one.
+        """Shrink the next bundle after a failure; quarantine a single record or timer.
 
-        What was alone in it is given up, and goes with the text that it came with.
+        A quarantined record keeps the text that it arrived with.
         """
-        if self.passes:
-            self.passes = False
+        if self.inlines:
+            self.inlines = False
         elif self.limit > 1:
             if isinstance(error, TooLargeError):
-                self.most = max(1, self.limit // 2)
+                self.max_limit = max(1, self.limit // 2)
             self.limit = max(1, self.limit // 4)
         else:
-            self.environment.warn(f"{self.name} gives up what nobody can work on: {error}")
-            most = self._max_inputs(due)
-            batch = gather(chunks, self.ids.accepted, most, are_decoded=False)
-            effects = self._quarantined(
-                batch.inputs, due, now_ms, str(error) or type(error).__name__
-            )
+            self.environment.warn(f"{self.name} quarantines a record or timer: {error}")
+            limit = self._max_inputs(due)
+            bundle = gather(chunks, self.ids.accepted, limit, are_decoded=False)
+            text = str(error) or type(error).__name__
+            effects = self._quarantined(bundle.inputs, due, now_ms, text)
             if effects is None:
                 raise error
-            yield from self._finish(batch, effects)
-            self.most = self.config.max_records
+            yield from self._finish(bundle, effects)
+            self.max_limit = self.config.max_records
 
     def _quarantined(
         self, inputs: Sequence[KeyedRecord], due: Sequence[str], now_ms: int, *error: str
     ) -> Effects | None:
         state = self.store.state(self.interval, due[0]) if due else NOTHING
-        return quarantine(due, state, inputs, self.reached, now_ms, *error)
+        return quarantine(due, state, inputs, self.timer_watermark, now_ms, *error)
 
     def _process(self, inputs: Sequence[KeyedRecord], due: Sequence[str], now_ms: int) -> Effects:
-        """Return what some timers and records lead to; what its workers do not survive is dead."""
+        """Run the hooks, or quarantine the first timer or record after too many crashes."""
         if self.interval.crash_count >= MAX_CRASHES and (due or inputs):
-            given_up = self._quarantined(inputs, due, now_ms)
-            if given_up is not None:
-                return given_up
+            quarantined = self._quarantined(inputs, due, now_ms)
+            if quarantined is not None:
+                return quarantined
         return self._run_hooks(inputs, due[: self.limit], now_ms)
 
     def _run_hooks(self, inputs: Sequence[KeyedRecord], due: Sequence[str], now_ms: int) -> Effects:
         elapsed_ms, hooks_ms = self.environment.elapsed_ms, self.config.hooks_ms
         began_ms = elapsed_ms()
-        keys = dict.fromkeys([*due, *[each.key for each in inputs]])
+        keys = dict.fromkeys([*due, *[input_.key for input_ in inputs]])
         return run_bundle(
             self.computation,
             self.store.states(self.interval, keys),
             inputs,
-            watermark=self.reached,
+            watermark=self.timer_watermark,
             now_ms=now_ms,
             due=due,
             route=self.plan.graph.route,
@@ -312,26 +313,23 @@ class Worker(LeasedInterval):
             max_fired=MAX_FIRED if self.limit >= self.config.max_records else self.limit,
         )
 
-    def _finish(self, batch: Bundle, effects: Effects) -> Steps[None]:
-        """Commit a batch, then wake those who got something."""
-        commit, outgoing, processing_due = (
-            Commit(),
-            Outgoing(self.environment, self.head),
-            self.interval.processing_due,
-        )
+    def _finish(self, bundle: Bundle, effects: Effects) -> Steps[None]:
+        """Commit a bundle, then wake the readers of its output."""
+        commit, outgoing = Commit(), Outgoing(self.environment, self.head)
+        processing_due = self.interval.processing_due
         with blame_records():
-            interval = self._build_commit(batch, effects, commit, outgoing)
+            interval = self._build_commit(bundle, effects, commit, outgoing)
             commit.inserts += outgoing.inserts()
         commit_ms = self.environment.elapsed_ms()
-        # Also when it is not known whether the commit was applied: a ring can do no harm.
+        # A wake-up is harmless, so it is scheduled even if the commit's outcome is unknown.
         self.wakeups.schedule(outgoing.destinations)
         yield from self.commit(commit, interval)
         now_ms = self.environment.elapsed_ms()
-        keys = [each.key for each in batch.inputs[: effects.consumed]]
-        is_behind = self.reader.is_full or batch.is_cut(effects.consumed)
+        keys = [input_.key for input_ in bundle.inputs[: effects.consumed]]
+        is_behind = self.reader.is_full or bundle.is_cut(effects.consumed)
         self.meter.round(now_ms - self.round_ms, now_ms - commit_ms, keys, behind=is_behind)
-        self.is_behind = is_behind or self.interval.due <= self.reached
-        self.was_large = effects.consumed >= LARGE_BATCH
+        self.is_behind = is_behind or self.interval.due <= self.timer_watermark
+        self.was_large = effects.consumed >= LARGE_BUNDLE
         yield from self.wakeups.flush_if_due()
         if self.interval.processing_due != processing_due:
             yield from schedule_wakeup(
@@ -339,49 +337,49 @@ class Worker(LeasedInterval):
             )
 
     def _build_commit(
-        self, batch: Bundle, effects: Effects, commit: Commit, outgoing: Outgoing
+        self, bundle: Bundle, effects: Effects, commit: Commit, outgoing: Outgoing
     ) -> Interval:
-        """Add to a commit and its mail what a batch leads to; return the interval as it is then."""
-        now_ms, was, counts = self.environment.now_ms(), self.interval, effects.counts
+        """Add the effects of a bundle to a commit and to its output; return the new interval."""
+        now_ms, interval, counts = self.environment.now_ms(), self.interval, effects.counts
         inline = InlineRun(self.environment, self.head, outgoing, is_open=self._may_inline())
         inline.produce(effects.productions)
         inline.end()
-        inline.spill(())  # What a worker writes leaves behind its commit.
+        inline.spill(())  # A worker calls no weak sinks: their records go into inboxes.
         unkeyed = outgoing.dead
         for failure in effects.failures:
             outgoing.add_dead_letter(self._dead(failure, now_ms))
-        repeated, accepted = batch.take(effects.consumed, commit)
-        slabs = self.store.change(was, effects.keys, commit)
-        ids = self.ids.change(was, accepted, now_ms, commit) if accepted else was.ids
-        return was._replace(
+        repeated, accepted = bundle.take(effects.consumed, commit)
+        slabs = self.store.change(interval, effects.keys, commit)
+        ids = self.ids.change(interval, accepted, now_ms, commit) if accepted else interval.ids
+        return interval._replace(
             lease_ms=now_ms + self.config.lease_ms,
             layout_version=self.head.layout_version,
-            load=self.meter.load_after(was.load),
+            load=self.meter.load_after(interval.load),
             crash_count=0,
             crash_suspect="",
             slabs=slabs,
             ids=ids,
-            records=was.records + counts.records,
-            late=was.late + counts.late,
-            late_between_parts=was.late_between_parts + counts.late_between_parts,
-            dead=was.dead + counts.dead,
-            repeated=was.repeated + repeated,
-            fired=was.fired + counts.timers,
-            produced=was.produced + counts.produced,
-            unkeyed=was.unkeyed + unkeyed,
-            inlined=sum_counts(was.inlined, inline.inlined),
+            records=interval.records + counts.records,
+            late=interval.late + counts.late,
+            late_between_parts=interval.late_between_parts + counts.late_between_parts,
+            dead=interval.dead + counts.dead,
+            repeated=interval.repeated + repeated,
+            fired=interval.fired + counts.timers,
+            produced=interval.produced + counts.produced,
+            unkeyed=interval.unkeyed + unkeyed,
+            inlined=sum_counts(interval.inlined, inline.inlined),
         )
 
     def _may_inline(self) -> bool:
-        """Return whether this worker runs others' hooks: one may have killed those before it."""
-        return self.passes and self.interval.crash_count < CAREFUL_AFTER
+        """Return whether weak computations run inline: one may have crashed earlier workers."""
+        return self.inlines and self.interval.crash_count < CAREFUL_AFTER
 
     def _dead(self, failure: Failure, now_ms: int) -> DeadRow:
-        what = failure.input
-        if isinstance(what, KeyedRecord):
-            letter = InboxRecord(what.key, what.timestamp_ms, what.stream, what.id, what.text)
-            return DeadRow(self.name, failure.key, failure.error, now_ms, letter)
-        tag, timer = what
+        if isinstance(failure.input, KeyedRecord):
+            key, _, time_ms, stream, _, id_, text = failure.input
+            record = InboxRecord(key, time_ms, stream, id_, text)
+            return DeadRow(self.name, failure.key, failure.error, now_ms, record)
+        tag, timer = failure.input
         return DeadRow(
             self.name, failure.key, failure.error, now_ms,
             tag=tag, timestamp_ms=timer.at_ms, is_processing_time=timer.is_processing_time,

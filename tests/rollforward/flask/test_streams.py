@@ -162,7 +162,8 @@ def test_a_computation_is_replaced_attached_and_detached(program: Program) -> No
     world.settle()
     found = program.get("minutes/topology").json
     assert found["computations"]["seen"] == {
-        "name": "seen", "version": None, "versions": [1], "phase": "standby", "before": None,
+        "name": "seen", "version": None, "versions": [1], "phase": "standby",
+        "previous_version": None,
         "acknowledged": 0, "senders": 0, "waiting": 0, "timers": 0, "records": 0, "keys": 0,
         "is_missing": False, "is_changing": False,
     }  # fmt: skip

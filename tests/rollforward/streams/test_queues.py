@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from rollforward.datastore.transactions import transact
-from rollforward.streams.driver import Tick, Work, tasks_of
+from rollforward.streams.driver import tasks_of
+from rollforward.streams.stream_tasks import Tick, Work
 from tests.infra.world import Services
 from tests.rollforward.streams.harness import WEBLOG, hits, stream_world
 

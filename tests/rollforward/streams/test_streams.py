@@ -22,7 +22,7 @@ from rollforward.streams import (
     Timer,
     driver,
 )
-from rollforward.streams.driver import QUEUE, TICKS_QUEUE, Engine
+from rollforward.streams.driver import Engine
 from rollforward.streams.entities import (
     StreamChunk,
     StreamIds,
@@ -31,6 +31,7 @@ from rollforward.streams.entities import (
     StreamState,
 )
 from rollforward.streams.model.errors import BadRecordError, UnknownStreamError
+from rollforward.streams.stream_tasks import QUEUE, TICKS_QUEUE
 from tests.infra.faults.injection import Crash
 from tests.infra.world import Services, World
 from tests.rollforward.streams.harness import (

@@ -6,7 +6,7 @@ from typing import Any
 
 from rollforward.streams import FOREVER
 from rollforward.streams.exchange.ingest import (
-    REMEMBERED,
+    REMEMBERED_COMMITS,
     IngestRequest,
     incoming_record,
     ingest_without_wakeup,
@@ -25,7 +25,7 @@ def test_a_push_whose_reply_is_lost_is_known_although_others_have_pushed_since()
     def lossy(call: Commit) -> Any:
         desk.simulation.acts[Commit] = commit
         commit(call)
-        for number in range(REMEMBERED - 1):
+        for number in range(REMEMBERED_COMMITS - 1):
             desk.push(Came(f"{number}", "a", 1))
         raise OutcomeUnknownError
 
@@ -37,5 +37,5 @@ def test_a_push_whose_reply_is_lost_is_known_although_others_have_pushed_since()
     desk.push(watermark=FOREVER)
     desk.run()
 
-    assert desk.status().sources["in"].records == 1 + REMEMBERED
-    assert windows(desk) == [[0, 1 + REMEMBERED]]
+    assert desk.status().sources["in"].records == 1 + REMEMBERED_COMMITS
+    assert windows(desk) == [[0, 1 + REMEMBERED_COMMITS]]

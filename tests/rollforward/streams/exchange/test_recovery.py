@@ -111,7 +111,7 @@ def test_the_gauge_and_the_log_say_what_came_back(
     with world.context():
         status = WEBLOG.status(world.clients).computations["hits"]
     assert (status.records + status.late, status.waiting) == (2, 0)
-    assert "lay where nobody looks" in caplog.text
+    assert "were stranded" in caplog.text
 
 
 def gauges_above_0(world: World) -> dict[str, float]:

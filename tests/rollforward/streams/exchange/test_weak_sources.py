@@ -8,7 +8,7 @@ import pytest
 
 from rollforward.streams import Context, Pipeline, Pulled, PullSource, Record
 from rollforward.streams.connectors.sinks import EffectSink
-from rollforward.streams.exchange.ingest import MAX_PASSES
+from rollforward.streams.exchange.ingest import MAX_INLINE_ATTEMPTS
 from rollforward.streams.exchange.pulling import pull
 from rollforward.streams.execution.quarantine import MAX_CRASHES
 from rollforward.streams.model.sink import SinkRecord
@@ -50,14 +50,14 @@ def test_a_record_that_kills_its_source_at_a_weak_stage_is_a_dead_letter_in_the_
                 desk.push(*[Came(f"r-{key}", key, 1_000) for key in keys])
         except KilledError:
             crash_count += 1
-            assert crash_count <= MAX_PASSES
+            assert crash_count <= MAX_INLINE_ATTEMPTS
             for machine in desk.simulation.machines:
                 machine.caches.clear()
 
     desk.run()
 
     assert (crash_count, desk.simulation.counts["killed"]) == (
-        MAX_PASSES,
+        MAX_INLINE_ATTEMPTS,
         CAREFUL_AFTER + MAX_CRASHES,
     )
     assert len(desk.rows(DEAD)) == 1
@@ -67,7 +67,7 @@ def test_a_record_that_kills_its_source_at_a_weak_stage_is_a_dead_letter_in_the_
 def test_a_source_passes_records_again_once_the_one_that_kills_is_durable() -> None:
     """G14: what comes behind it costs no hop."""
     desk = Desk(Pipeline("weak", Kills, Seen, intervals=1))
-    for _ in range(MAX_PASSES):
+    for _ in range(MAX_INLINE_ATTEMPTS):
         with pytest.raises(KilledError):
             desk.push(Came("r-1", "poison", 1_000))
     desk.push(Came("r-1", "poison", 1_000))

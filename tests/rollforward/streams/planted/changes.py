@@ -50,7 +50,7 @@ def begins_at_what_others_have_read(schedule: Any, patch: pytest.MonkeyPatch) ->
         commit, head = real(environment, cut)
         graph, inputs = cut.plan.graph, dict(head.inputs)
         for name in cut.inputs:
-            if name not in cut.was.inputs and graph.upstream[name]:
+            if name not in cut.stored_head.inputs and graph.upstream[name]:
                 inputs[name] = min(inputs[each] for each in graph.upstream[name])
         return commit, head._replace(inputs=inputs)
 

@@ -83,13 +83,13 @@ def same_generation(schedule: Schedule, patch: pytest.MonkeyPatch) -> None:
 def scan_before_raise(schedule: Schedule, patch: pytest.MonkeyPatch) -> None:
     """The inbox is looked at before the generation rises, and not again."""
 
-    class PercentileWatermarks(Worker):
-        percentile_watermarks: Any = ()
+    class EarlyScan(Worker):
+        chunks: Any = ()
 
-        def take(self) -> Steps:
+        def acquire(self) -> Steps:
             inbox = self.names.inbox(self.name, self.lo)
-            self.percentile_watermarks = yield Scan(CHUNK, inbox, f"{inbox}2", 20)
-            return (yield from super().take())
+            self.chunks = yield Scan(CHUNK, inbox, f"{inbox}2", 20)
+            return (yield from super().acquire())
 
         def step(self) -> Steps:
             return (yield from answered(super().step(), self._answer))
@@ -98,22 +98,22 @@ def scan_before_raise(schedule: Schedule, patch: pytest.MonkeyPatch) -> None:
             yield from ()
             if not isinstance(call, Scan):
                 return None
-            early, self.percentile_watermarks = self.percentile_watermarks, ()
-            return (early,)
+            chunks, self.chunks = self.chunks, ()
+            return (chunks,)
 
-        def leave(self) -> Steps:
+        def release(self) -> Steps:
             yield from self._release()
             return True
 
     calm_without_sweep(schedule, patch)
-    schedule.simulation.worker = PercentileWatermarks
+    schedule.simulation.worker = EarlyScan
 
 
 def no_last_look(schedule: Schedule, patch: pytest.MonkeyPatch) -> None:
     """Who has given an interval up does not look into its inbox once more."""
 
     class Hasty(Worker):
-        def leave(self) -> Steps:
+        def release(self) -> Steps:
             yield from self._release()
             return True
 
@@ -283,13 +283,13 @@ def late_first(schedule: Schedule, patch: pytest.MonkeyPatch) -> None:
 
 def free_return(schedule: Schedule, patch: pytest.MonkeyPatch) -> None:
     """A process that was left out goes on from its own watermark."""
-    real = cut_reader._see_source
+    real = cut_reader._add_source
 
     def unmarked(environment: Any, cut: Any, stream: str, rows: Any) -> None:
         real(environment, cut, stream, rows)
-        cut.idle.clear()
+        cut.idle_puts.clear()
 
-    patch.setattr(cut_reader, "_see_source", unmarked)
+    patch.setattr(cut_reader, "_add_source", unmarked)
 
 
 def cut_answers(schedule: Schedule, patch: pytest.MonkeyPatch) -> None:

@@ -123,7 +123,7 @@ def durable_by_another_name(schedule: Weak, patch: pytest.MonkeyPatch) -> None:
     """A record that a weak sink gets from its inbox is named by its place there."""
     real = sink_worker._records
     strong = SimpleNamespace(weak=False)
-    patch.setattr(sink_worker, "_records", lambda batch, sink: real(bundle_runner, strong))
+    patch.setattr(sink_worker, "_records", lambda bundle, sink: real(bundle, strong))
 
 
 def attempts_are_forgotten(schedule: Weak, patch: pytest.MonkeyPatch) -> None:

@@ -29,8 +29,8 @@ def handed_by_name(schedule: WeakChanges, patch: pytest.MonkeyPatch) -> None:
     """A record that one weak sink has acted on counts as done for all of them."""
 
     def spill(self: InlineRun, handed: Collection[PendingEffect]) -> None:
-        done = {each.letter for each in handed}
-        real(self, {each for each in self.effects if each.letter in done})
+        done = {each.record for each in handed}
+        real(self, {each for each in self.effects if each.record in done})
 
     real = InlineRun.spill
     patch.setattr(InlineRun, "spill", spill)

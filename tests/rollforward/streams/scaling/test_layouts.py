@@ -20,7 +20,7 @@ from rollforward.streams.operators.hot_keys import two_phase
 from rollforward.streams.operators.windows import Session, Tumbling, Windowed
 from rollforward.streams.scaling import load_meter
 from rollforward.streams.scaling.autosplit import split_if_full
-from rollforward.streams.scaling.load_meter import LoadMeter, merge_candidate, middle
+from rollforward.streams.scaling.load_meter import LoadMeter, median_slot, merge_candidate
 from rollforward.streams.scaling.resharding import merge, split
 from rollforward.streams.storage import dedup, state_store
 from rollforward.streams.storage.schema import IDS, Head, Load
@@ -137,12 +137,12 @@ def test_a_computation_is_split_into_as_many_intervals_as_its_limit_says(
 
 def test_a_split_halves_the_records() -> None:
     counts = Counter({f"k{n}": 1 + n for n in range(20)})
-    slot = middle(counts)
+    slot = median_slot(counts)
     assert slot is not None
     below = sum(count for key, count in counts.items() if slot_of(key) < slot)
     assert abs(below - counts.total() / 2) <= 20
-    assert middle({"one": 9}) is None
-    assert middle({}) is None
+    assert median_slot({"one": 9}) is None
+    assert median_slot({}) is None
 
 
 def test_two_idle_neighbours_are_merged_and_a_busy_one_with_nobody() -> None:

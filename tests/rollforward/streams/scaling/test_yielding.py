@@ -142,7 +142,7 @@ def test_that_an_interval_is_taken_again_and_again_is_no_reason_to_give_way() ->
     def take(_: Trickle) -> None:
         simulation = trickle.desk.simulation
         worker = simulation.worker(trickle.desk.environment, "counts", HALF)
-        simulation.do(worker.take())
+        simulation.do(worker.acquire())
         simulation.do(worker._release_after_error())
 
     trickle.play(90, take)

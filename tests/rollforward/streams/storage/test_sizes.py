@@ -272,7 +272,7 @@ def test_a_push_that_one_commit_cannot_hold_is_let_in_by_several() -> None:
 
     assert len(done) > 3
     assert (result.records, result.late) == (480, 0)
-    assert result.found.body.watermark == 100_000
+    assert result.row.body.watermark == 100_000
     for name in ("last-0", "last-1"):
         counts = desk.state(name, "a")
         assert (counts["seen"], "late" in counts) == (480, False)
@@ -323,7 +323,7 @@ def test_a_record_that_is_pulled_and_that_no_commit_can_hold_is_a_dead_letter() 
     assert [desk.state(f"last-{n}", "a")["seen"] for n in range(10)] == [10] * 10
     letters = [row.body for key, row in desk.simulation.store.rows.items() if key.kind == DEAD]
     assert sorted(each.computation for each in letters) == sorted(f"last-{n}" for n in range(10))
-    assert all("cannot be let in: a commit must have" in each.error for each in letters)
+    assert all("cannot be ingested: a commit must have" in each.error for each in letters)
 
 
 # What is checked

@@ -248,5 +248,5 @@ def test_what_is_written_inside_cannot_be_pushed() -> None:
     desk.do(detach(desk.environment, "outside", discard=False))
     for name in ("writer", "reader"):
         desk.do(attach(desk.environment, name, None))
-    with pytest.raises(UnknownStreamError, match="from outside"):
+    with pytest.raises(UnknownStreamError, match="as a source"):
         desk.push(Came("o", "a", 2), stream="others")

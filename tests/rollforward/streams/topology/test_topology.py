@@ -215,7 +215,7 @@ def test_a_stream_begins_with_the_first_that_reads_it() -> None:
     push(desk, 1)
     desk.run()
     record = Came("o", "b", 8)
-    with pytest.raises(UnknownStreamError, match="nobody reads others"):
+    with pytest.raises(UnknownStreamError, match="no computation reads others"):
         desk.push(record, stream="others", watermark=8)
     desk.do(attach(desk.environment, "third", None))
     desk.push(record, stream="others", watermark=8)
@@ -226,7 +226,7 @@ def test_a_stream_begins_with_the_first_that_reads_it() -> None:
 
     desk.do(detach(desk.environment, "third", discard=True))
     desk.run()
-    with pytest.raises(UnknownStreamError, match="nobody reads others"):
+    with pytest.raises(UnknownStreamError, match="no computation reads others"):
         desk.push(Came("p", "b", 9), stream="others")
 
 
@@ -245,7 +245,7 @@ def test_what_is_detached_works_on_what_it_has_and_its_timers_fire() -> None:
     assert (change.records, change.timers, change.keys) == (0, 0, 1)
     rows = [name for kind in (SLAB, INTERVAL, CHUNK) for name in desk.rows(kind)]
     assert not [name for name in rows if ":told:" in name]
-    with pytest.raises(TopologyError, match=r"last one|nobody would write"):
+    with pytest.raises(TopologyError, match=r"last one|no computation would write"):
         desk.do(detach(desk.environment, "tally", discard=False))
     push(desk, 3)
     desk.run()

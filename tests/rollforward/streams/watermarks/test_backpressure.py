@@ -14,7 +14,7 @@ from rollforward.streams.driver import Engine
 from rollforward.streams.model.errors import BackpressureError
 from rollforward.streams.model.limits import Limits
 from rollforward.streams.storage.schema import Head, SourceRow
-from rollforward.streams.watermarks.backpressure import Waiting, paused_sources
+from rollforward.streams.watermarks.backpressure import Backlog, paused_sources
 from tests.infra.world import ACCOUNT, BASE_URL, Services, World
 from tests.rollforward.streams.harness import WEBLOG, hits, stream_world, windows
 
@@ -123,6 +123,6 @@ def test_a_source_far_ahead_of_the_slowest_waits_until_half_of_that() -> None:
 
 def test_bytes_count_as_rows_do() -> None:
     pipeline = Pipeline("full", *STAGES, limits=Limits(waiting_bytes=1_000))
-    assert paused_sources(pipeline, Head(), {"minutes": Waiting(1, 1, 1_000)}, {}) == {}
-    paused = paused_sources(pipeline, Head(), {"minutes": Waiting(1, 1, 1_001)}, {})
+    assert paused_sources(pipeline, Head(), {"minutes": Backlog(1, 1, 1_000)}, {}) == {}
+    paused = paused_sources(pipeline, Head(), {"minutes": Backlog(1, 1, 1_001)}, {})
     assert paused == {"requests:": "minutes has over 1000 bytes waiting"}

@@ -212,7 +212,7 @@ def test_what_came_within_the_lateness_counts_in_any_schedule() -> None:
 
 def passed_by(schedule: Late, patch: pytest.MonkeyPatch) -> None:
     """Late records hold no watermark."""
-    real = cut_reader.look
+    real = cut_reader.scan_inboxes
 
     def blind(*args: Any) -> Steps:
         seen = yield from real(*args)
@@ -220,7 +220,7 @@ def passed_by(schedule: Late, patch: pytest.MonkeyPatch) -> None:
             each.late = NEVER
         return seen
 
-    patch.setattr(cut_reader, "look", blind)
+    patch.setattr(cut_reader, "scan_inboxes", blind)
 
 
 def passed_downstream(schedule: Late, patch: pytest.MonkeyPatch) -> None:

@@ -49,7 +49,7 @@ def test_windows_close_without_the_slowest_hundredth_which_is_in_time_downstream
     world.settle()
     with world.context():
         status = MOST.status(world.clients).computations["hits"]
-    assert (status.watermark, status.percentile_watermarks) == (1, 61_000)
+    assert (status.watermark, status.percentile_watermark) == (1, 61_000)
     assert windows(world, MOST) == {"0": [["/", 201]]}
 
     with world.context():
@@ -175,7 +175,7 @@ def test_timers_go_by_all_records_when_a_percentile_is_taken_away() -> None:
 
     assert desk.state("fires", "k")["fired"] == [1_000, 4_000, 6_000]
     status = desk.status().computations["fires"]
-    assert (status.watermark, status.percentile_watermarks) == (20_000, None)
+    assert (status.watermark, status.percentile_watermark) == (20_000, None)
 
 
 def test_what_was_detached_and_comes_back_knows_nothing_of_its_watermarks() -> None:

@@ -13,7 +13,7 @@ from rollforward.streams.scaling.load_meter import LoadMeter
 from rollforward.streams.scaling.resharding import split
 from rollforward.streams.storage.schema import INTERVAL, Interval, Slab
 from rollforward.streams.topology.changes import attach, detach
-from rollforward.streams.watermarks.retirement import MAX_NOTED
+from rollforward.streams.watermarks.retirement import MAX_PUTS
 from tests.rollforward.streams.simulator.driver import Came, Desk
 
 AT = 1_767_225_600_000
@@ -63,7 +63,7 @@ def test_intervals_with_large_rows_are_noted_by_several_ticks() -> None:
 
 def test_all_intervals_of_a_few_computations_are_noted_at_once() -> None:
     """G15: a change ends after a few ticks, however finely all is cut."""
-    assert MAX_NOTED >= 2 * 64
+    assert MAX_PUTS >= 2 * 64
     desk = _desk(64)
     desk.do(attach(desk.environment, "comes", None))
     desk.wait(2)

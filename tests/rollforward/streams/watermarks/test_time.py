@@ -117,7 +117,7 @@ def test_records_of_years_ago_and_of_tomorrow_make_no_other_late() -> None:
     desk = Desk(Pipeline("tally", Tally, Written, intervals=1))
     desk.simulation.now_ms = IN_2023 + 365 * 24 * HOUR_MS
     first = desk.push(Came("1", "a", IN_2023), Came("2", "a", IN_2023 + 5))
-    assert first.found.body.watermark == IN_2023 + 5 - 2_000
+    assert first.row.body.watermark == IN_2023 + 5 - 2_000
     desk.run()
 
     desk = Desk(Pipeline("tally", Tally, Written, intervals=1))
