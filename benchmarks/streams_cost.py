@@ -140,7 +140,7 @@ class Machine:
         self.counts["calls"] += 1
         try:
             process[1] = (
-                self._create(call) if isinstance(call, CreateTasks) else self.engine._do(call)
+                self._create(call) if isinstance(call, CreateTasks) else self.engine._handle(call)
             )
         except Exception as error:
             process[1] = error

@@ -1,4 +1,4 @@
-"""What the tests of streams share."""
+"""Shared fixtures of the tests of streams."""
 
 from __future__ import annotations
 

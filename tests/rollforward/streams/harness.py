@@ -65,7 +65,7 @@ class UnreadableHits(Hits):
 
 
 class Seen(Minutes):
-    """What has come since it was attached."""
+    """Records since it was attached."""
 
 
 REQUESTS = PushSource("requests", disorder=timedelta(seconds=2))
@@ -81,9 +81,9 @@ def stream_world(services: Services, *pipelines: Pipeline) -> World:
     return world
 
 
-def hits(*requests: tuple[str, str, int], **more: Any) -> list[PushedRecord]:
+def hits(*requests: tuple[str, str, int], **fields: Any) -> list[PushedRecord]:
     """Return records to push: the id, the path and the time of each."""
-    return [PushedRecord(id_, {"path": path, **more}, at) for id_, path, at in requests]
+    return [PushedRecord(id_, {"path": path, **fields}, at) for id_, path, at in requests]
 
 
 def windows(world: World, pipeline: Pipeline = WEBLOG) -> dict[str, Sequence[Any]]:
@@ -115,15 +115,15 @@ def dead() -> int:
 
 
 def resumed(steps: Any, call: Any) -> Any:
-    """Go on with steps that stand at a call."""
+    """Continue steps from a call."""
     while True:
         try:
             answer = yield call
         except Exception as error:
-            step, given = steps.throw, error
+            step, value = steps.throw, error
         else:
-            step, given = steps.send, answer
+            step, value = steps.send, answer
         try:
-            call = step(given)
+            call = step(value)
         except StopIteration as stop:
             return stop.value

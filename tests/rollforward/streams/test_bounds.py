@@ -1,4 +1,4 @@
-"""What is bounded in streams, what says so, and what that costs."""
+"""Bounds of streams, the gauges that show them, and the cost of these."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ BOMB = Pipeline("bomb", Bomb, intervals=1)
 def test_a_timer_that_kills_its_workers_is_a_dead_letter_and_can_be_replayed(
     services: Services, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """G7: the other timers of its key, and the other keys, go on."""
+    """G7: the other timers of its key, and the other keys, are not affected."""
     monkeypatch.setattr(driver, "StreamConfig", lambda: replace(PACE, lease_ms=1_000))
     world = stream_world(services, BOMB)
     orders = {"a": ["x"], "b": ["e", "kill", "z"], "c": ["y"]}
@@ -107,9 +107,9 @@ def test_how_long_ids_are_known_is_said_when_there_is_no_room_for_all(
         return status.repeated, status.known_for_ms
 
     assert push(0, 1) == (0, 600_000)
-    for first in (2, 4, 6):
+    for number in (2, 4, 6):
         world.clock.sleep(60)
-        repeated, known_for_ms = push(first, first + 1)
+        repeated, known_for_ms = push(number, number + 1)
     assert (repeated, known_for_ms) == (0, pytest.approx(120_000, abs=2_000))
     assert missing(world) == pytest.approx(480, abs=2)
 
@@ -119,11 +119,11 @@ def test_how_long_ids_are_known_is_said_when_there_is_no_room_for_all(
 
 def missing(world: World) -> float:
     with world.context():
-        found = {
+        values = {
             (gauge.labels.get("computation"), gauge.name): gauge.value
             for gauge in world.registry.gauges(world.clients)
         }
-    return found["hits", "streams_dedup_missing_seconds"]
+    return values["hits", "streams_dedup_missing_seconds"]
 
 
 @one_emulator
@@ -135,26 +135,29 @@ def test_gauges_say_how_a_pipeline_is_at_a_cost_that_does_not_grow_with_what_wai
 
     def looked() -> tuple[dict[tuple[str, str], float], Cost]:
         with world.context():
-            before = world.clients.meter.cost()
+            spent = world.clients.meter.cost()
             gauges = list(registry.gauges(world.clients))
-            cost = world.clients.meter.cost() - before
-        found = {
-            (each.labels["computation"], each.name): each.value
-            for each in gauges
-            if each.name in HELP
+            cost = world.clients.meter.cost() - spent
+        values = {
+            (gauge.labels["computation"], gauge.name): gauge.value
+            for gauge in gauges
+            if gauge.name in HELP
         }
-        return found, cost
+        return values, cost
 
     assert looked()[0] == {}  # It has never run.
     with world.context():
         WEBLOG.push(world.clients, "requests", hits(("a", "/", 1_000), ("b", "/x", 61_000)))
-    first, cost = looked()
+    baseline, cost = looked()
     with world.context():
         for n in range(20):
             WEBLOG.push(world.clients, "requests", hits((f"c{n}", "/", 61_000)))
     waiting, same = looked()
     assert same == cost
-    assert (first["hits", "streams_waiting_chunks"], waiting["hits", "streams_waiting_chunks"]) == (
+    assert (
+        baseline["hits", "streams_waiting_chunks"],
+        waiting["hits", "streams_waiting_chunks"],
+    ) == (
         1,
         21,
     )
@@ -168,13 +171,13 @@ def test_gauges_say_how_a_pipeline_is_at_a_cost_that_does_not_grow_with_what_wai
     with world.context():
         WEBLOG.push(world.clients, "requests", hits(("l", "/", 100)))
     world.settle()
-    found = looked()[0]
-    assert found["hits", "streams_waiting_chunks"] == 0
-    assert found["hits", "streams_watermark_lag_seconds"] == 2
-    assert found["hits", "streams_dead_letters"] == 1
-    assert found["hits", "streams_late_records"] == 1
-    assert found["hits", "streams_waiting_timers"] == 1
-    assert found["hits", "streams_owned_intervals"] == 0
+    values = looked()[0]
+    assert values["hits", "streams_waiting_chunks"] == 0
+    assert values["hits", "streams_watermark_lag_seconds"] == 2
+    assert values["hits", "streams_dead_letters"] == 1
+    assert values["hits", "streams_late_records"] == 1
+    assert values["hits", "streams_waiting_timers"] == 1
+    assert values["hits", "streams_owned_intervals"] == 0
 
 
 VISITS = Pipeline(

@@ -139,26 +139,26 @@ def test_a_worker_whose_connection_fails_gives_its_lease_back(is_committed: bool
 
 
 def test_every_task_that_comes_again_ten_minutes_later_changes_nothing() -> None:
-    """B: whatever it was for, there is nothing left to do."""
+    """B: its work is done."""
     desk = tally()
     created: list[Any] = []
     create = desk.simulation.acts[CreateTasks]
     desk.simulation.acts[CreateTasks] = lambda call: (created.extend(call.wakes), create(call))[1]
     desk.push(Came("1", "a", 1), Came("2", "a", 12), watermark=FOREVER)
     desk.run()
-    before = desk.status()
+    status = desk.status()
 
     desk.wait(600)
     desk.simulation.wakes += [(desk.simulation.now_ms, wake) for wake in created]
     desk.run()
 
     assert created
-    assert desk.status() == before
+    assert desk.status() == status
     assert windows(desk) == [[0, 1], [10, 1]]
 
 
 def test_one_id_on_two_streams_is_two_records() -> None:
-    """B: ids are those of their stream."""
+    """B: an id belongs to its stream."""
 
     class Both(Tally):
         inputs: ClassVar = {"in": key_of, "on": key_of}
@@ -194,7 +194,7 @@ def test_an_old_chunk_that_comes_after_newer_ones_is_in_time() -> None:
 
 
 def test_a_timer_waits_for_a_record_just_before_it_that_lies_in_an_inbox() -> None:
-    """C: the watermark does not pass what is pending, whoever looks when."""
+    """C: the watermark does not pass pending records, at any order of steps."""
     desk = tally()
     desk.push(Came("1", "a", 1), watermark=1)
     desk.run()
@@ -221,50 +221,50 @@ def test_a_worker_that_wakes_after_another_took_its_interval_writes_nothing(
     """D, G5: also if the other one has written none of the rows that it writes."""
     desk = tally()
     desk.push(Came("1", "a", 1), watermark=1)
-    old = desk.worker("tally")
-    late = desk.until(old, Commit, of=2)
+    dead_worker = desk.worker("tally")
+    late = desk.until(dead_worker, Commit, of=2)
     desk.wait(16)
-    new = desk.worker("tally", machine=1)
+    successor = desk.worker("tally", machine=1)
     if does_work:
-        assert desk.do(new) is RunResult.DONE
+        assert desk.do(successor) is RunResult.DONE
     else:
-        desk.simulation.acts[Commit](desk.until(new, Commit))
-    before = dict(desk.simulation.store.rows)
+        desk.simulation.acts[Commit](desk.until(successor, Commit))
+    rows = dict(desk.simulation.store.rows)
 
-    assert desk.finish(old, late) is RunResult.LEASED
-    assert desk.simulation.store.rows == before
+    assert desk.finish(dead_worker, late) is RunResult.LEASED
+    assert desk.simulation.store.rows == rows
 
 
 def test_a_tick_that_wakes_late_publishes_nothing() -> None:
     """D, G3: others have moved the watermark meanwhile."""
     desk = tally()
     desk.push(Came("1", "a", 1), watermark=1)
-    old = tick(desk.environment)
-    late = desk.until(old, Commit)
+    late_tick = tick(desk.environment)
+    late = desk.until(late_tick, Commit)
     desk.push(Came("2", "a", 40), watermark=40)
     desk.run()
-    before = desk.head
+    head = desk.head
 
-    desk.finish(old, late)
-    assert desk.head == before
-    assert before.inputs["tally"] == 40
+    desk.finish(late_tick, late)
+    assert desk.head == head
+    assert head.inputs["tally"] == 40
 
 
 def test_a_reader_that_wakes_at_an_old_position_lets_nothing_in() -> None:
-    """D, G1: another one has read on. It says so, and its task comes again."""
+    """D, G1: another reader is ahead. The late one fails, and its task is retried."""
     log = [({"k": "a"}, at) for at in range(8)]
 
     def read(clients: Any, position: Any, limit: int) -> Pulled:
-        first = position or 0
-        return Pulled(log[first : first + 3], first + 3, is_over=first + 3 >= len(log))
+        start = position or 0
+        return Pulled(log[start : start + 3], start + 3, is_over=start + 3 >= len(log))
 
     desk = Desk(Pipeline("log", Tally, Written, sources=[PullSource("in", read)], intervals=1))
-    old = pull(desk.environment, "in")
-    late = desk.until(old, Commit, of=2)
+    late_reader = pull(desk.environment, "in")
+    late = desk.until(late_reader, Commit, of=2)
     desk.do(pull(desk.environment, "in"))
 
     with pytest.raises(ChangedError):
-        desk.finish(old, late)
+        desk.finish(late_reader, late)
     desk.run()
     assert windows(desk) == [[0, 8]]
 
@@ -285,7 +285,7 @@ def test_a_process_that_slept_does_not_count_on_what_it_remembers() -> None:
 
 
 def test_a_worker_that_may_not_have_given_its_interval_up_has_its_task_come_again() -> None:
-    """G: nobody is woken for an interval that is held, so nobody else would look."""
+    """G: no other task is created for a leased interval."""
     desk = tally()
     desk.push(Came("1", "a", 1), watermark=1)
     steps = desk.worker("tally")
@@ -317,7 +317,7 @@ def test_workers_that_died_are_not_held_against_an_interval_that_others_left_ali
 
 
 def test_ten_thousand_rings_for_one_interval_make_one_task() -> None:
-    """G: its name is that of the interval's generation."""
+    """G: the interval's generation names it."""
     desk = tally()
     desk.push(Came("1", "a", 1))
     desk.simulation.wakes.clear()
@@ -331,7 +331,7 @@ def test_ten_thousand_rings_for_one_interval_make_one_task() -> None:
 
 @pytest.mark.parametrize("call", [CreateTasks, Commit])
 def test_an_outage_of_a_minute_delays_and_loses_nothing(call: type[Any]) -> None:
-    """G, H: of the queue, or of all commits. What a worker has taken, others wait for."""
+    """G, H: of the queue, or of all commits. An acquired interval waits for its lease."""
     desk = tally()
     ends_ms, real = desk.simulation.now_ms + 60_000, desk.simulation.acts[call]
 
@@ -366,13 +366,13 @@ def test_an_outage_before_the_first_row_is_there_is_told_and_not_waited_for() ->
     assert windows(desk) == [[0, 1]]
 
 
-@pytest.mark.parametrize("what", ["purged", "late"])
-def test_a_queue_that_is_purged_or_stands_for_ten_minutes_loses_nothing(what: str) -> None:
-    """G: the sweep makes up for what is gone; what is late finds nothing to do."""
+@pytest.mark.parametrize("failure", ["purged", "late"])
+def test_a_queue_that_is_purged_or_stands_for_ten_minutes_loses_nothing(failure: str) -> None:
+    """G: the sweep replaces lost tasks; late ones find nothing to do."""
     desk = tally()
     desk.push(Came("1", "a", 1), Came("2", "a", 12), watermark=FOREVER)
     wakes = desk.simulation.wakes
-    wakes[:] = [(at + 600_000, wake) for at, wake in wakes] if what == "late" else []
+    wakes[:] = [(at + 600_000, wake) for at, wake in wakes] if failure == "late" else []
     desk.run()
 
     assert windows(desk) == [[0, 1], [10, 1]]

@@ -59,17 +59,17 @@ class New(Computation):
     ],
 )
 def test_fields_of_later_code_are_written_back(kind: str, row: Any) -> None:
-    """G15: whoever does not know a field of a row loses nothing of it."""
+    """G15: code that does not know a field of a row keeps it."""
     stored = {**json.loads(dump(kind, row)), **LATER}
 
-    again = load(kind, json.dumps(stored).encode())
+    decoded = load(kind, json.dumps(stored).encode())
 
-    assert json.loads(dump(kind, again)) == stored
+    assert json.loads(dump(kind, decoded)) == stored
     assert load(kind, dump(kind, row)).rest == {}
 
 
 def test_fields_of_later_code_outlast_pushes_ticks_and_workers() -> None:
-    """G15: nobody makes a row anew that exists."""
+    """G15: an existing row is never created again."""
     desk = Desk(Pipeline("p", Old, intervals=1))
     desk.push(Came("1", "a", 1))
     rows = desk.simulation.store.rows
@@ -103,13 +103,13 @@ def test_fields_of_later_code_outlast_pushes_ticks_and_workers() -> None:
 def test_a_row_of_which_something_would_be_dropped_is_left_to_later_code(
     kind: str, stored: Any
 ) -> None:
-    """G15: what stands in a row by its place is not kept by who does not know it."""
+    """G15: code that does not know a positional field of a row cannot keep it."""
     with pytest.raises(MissingCodeError, match="later code"):
         load(kind, json.dumps(stored).encode())
 
 
 def test_a_head_of_which_something_would_be_dropped_is_left_to_later_code() -> None:
-    """G15: computations, changes and inboxes that were left stand in it by their places."""
+    """G15: its computations, changes and retired inboxes have positional fields."""
     head = Head(topology={"c": [1] * 20}, history=[[1] * 20], retired={"c": [[1] * 20]})
     for look in (running_computations, history_of, lambda of: retired_of(of, "c")):
         with pytest.raises(MissingCodeError, match="later code"):

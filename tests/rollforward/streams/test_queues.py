@@ -34,6 +34,6 @@ def test_a_tick_and_a_push_are_dispatched_while_as_many_workers_are_busy_as_may_
         transact(lambda: WEBLOG.push_in_transaction(world.clients, "requests", {"path": "/"}, 2))
     begun = world.engine.begin_ready()
 
-    assert {each.url.rpartition("/")[2] for each in begun} == {"tick", "push"}
-    for each in [*busy, *begun]:
-        world.end(each, 200)
+    assert {task.url.rpartition("/")[2] for task in begun} == {"tick", "push"}
+    for task in [*busy, *begun]:
+        world.end(task, 200)

@@ -85,8 +85,8 @@ def test_a_dead_record_is_replayed_when_its_computation_takes_it(world: World) -
         WEBLOG.push(clients, "requests", [PushedRecord("q", {"no": "path"}, 1_000)])
     world.settle()
     with world.context():
-        found = WEBLOG.dead_letters(clients)
-        failed = {letter.error.partition(":")[0]: letter for letter in found}
+        letters = WEBLOG.dead_letters(clients)
+        failed = {letter.error.partition(":")[0]: letter for letter in letters}
         assert set(failed) == {"ValueError", "no key"}
         assert failed["ValueError"].value == {"path": "/", "poison": 1}
         assert WEBLOG.replay(clients, failed["ValueError"].id)
@@ -139,9 +139,9 @@ def test_what_a_transaction_pushes_comes_in_with_its_commit(world: World) -> Non
 
 
 def read_lines(clients: Clients, position: Any, limit: int) -> Pulled:
-    first = position or 0
-    lines = [({"path": f"/{n % 3}"}, n * 1_000) for n in range(first, min(first + 50, 130))]
-    return Pulled(lines, first + len(lines), is_over=first + len(lines) == 130)
+    start = position or 0
+    lines = [({"path": f"/{n % 3}"}, n * 1_000) for n in range(start, min(start + 50, 130))]
+    return Pulled(lines, start + len(lines), is_over=start + len(lines) == 130)
 
 
 def test_a_source_is_pulled_to_its_end(services: Services) -> None:
@@ -161,7 +161,7 @@ def test_a_source_is_pulled_to_its_end(services: Services) -> None:
 
 
 class Keeper(Computation):
-    """Keeps what it is told, of any size; reminds by the clock."""
+    """Keeps values of any size; reminds by processing-time timers."""
 
     inputs: ClassVar = {"notes": lambda note: note["key"]}
     outputs = ("reminders",)
@@ -180,8 +180,10 @@ class Keeper(Computation):
 KEEPER = Pipeline("keeper", Keeper, intervals=1)
 
 
-def note(world: World, *keys: str, **more: Any) -> None:
-    records = [PushedRecord(f"{world.clock.time_s} {key}", {"key": key, **more}, 1) for key in keys]
+def note(world: World, *keys: str, **fields: Any) -> None:
+    records = [
+        PushedRecord(f"{world.clock.time_s} {key}", {"key": key, **fields}, 1) for key in keys
+    ]
     with world.context():
         KEEPER.push(world.clients, "notes", records)
     world.settle(patience_s=10)
@@ -256,7 +258,7 @@ def test_a_record_that_kills_its_workers_is_a_dead_letter_in_the_end(
 
 @one_emulator
 def test_a_timer_of_the_clock_wakes_its_interval(services: Services) -> None:
-    """G4: by a task of its own, which nobody has to sweep."""
+    """G4: by a task of its own, without a sweep."""
     world = stream_world(services, KEEPER)
     note(world, "a", text="noted", remind=3_600_000)
     with world.context():
@@ -268,7 +270,7 @@ def test_a_timer_of_the_clock_wakes_its_interval(services: Services) -> None:
 
 @one_emulator
 def test_a_sender_that_dies_before_it_wakes_its_reader_is_made_up_for(services: Services) -> None:
-    """By the sweep, which finds records that wait while nobody works."""
+    """By the sweep, which finds pending records without a worker."""
     world = stream_world(services)
     with world.context():
         WEBLOG.push(world.clients, "requests", hits(("a", "/", 1)))
@@ -323,14 +325,14 @@ def test_a_worker_that_lost_its_interval_writes_nothing(services: Services) -> N
         steps = Worker(engine.environment, "keeper", 0).run()
         call = next(steps)
         while type(call).__name__ != "Commit" or len(call.puts) + len(call.inserts) == 1:
-            call = steps.send(engine._do(call))
+            call = steps.send(engine._handle(call))
         world.clock.sleep(31)
     world.settle()
     with world.context():
-        before = StreamInterval.query().get().body
-        assert before["records"] == 1
+        stored = StreamInterval.query().get().body
+        assert stored["records"] == 1
         assert engine.run(resumed(steps, call)) is RunResult.LEASED
-        assert StreamInterval.query().get().body == before
+        assert StreamInterval.query().get().body == stored
         assert StreamChunk.query().get() is None
 
 

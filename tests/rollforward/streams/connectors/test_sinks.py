@@ -119,7 +119,7 @@ def test_a_sinks_worker_that_lost_its_interval_writes_nothing(world: World) -> N
         steps = SinkWorker(engine.environment, "notes", 0).run()
         call = next(steps)
         while getattr(call, "delivery", None) is None:
-            call = steps.send(engine._do(call))
+            call = steps.send(engine._handle(call))
         world.clock.sleep(31)
     world.settle()
     with world.context():

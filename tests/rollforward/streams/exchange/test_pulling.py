@@ -1,4 +1,4 @@
-"""How many reads of a pull source become one commit."""
+"""Reads of a pull source that become one commit."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class Counted(Computation):
 
 
 class Lines:
-    """A source that finds so many lines at a time, and then no more for now.
+    """A source that returns a fixed number of lines a read, until it has no more for now.
 
     Attributes:
-        limits: What each read was asked for at most.
+        limits: The limit of each read.
     """
 
     def __init__(self, count: int, size: int = READ, padding: int = 0) -> None:
@@ -45,31 +45,31 @@ class Lines:
         return Pulled([({"k": "k", "text": self.text}, n) for n in range(begin, end)], end)
 
 
-def pipeline_of(lines: Lines, **more: Any) -> Pipeline:
-    return Pipeline("pulled", Counted, sources=[PullSource("lines", lines.read)], **more)
+def pipeline_of(lines: Lines, **options: Any) -> Pipeline:
+    return Pipeline("pulled", Counted, sources=[PullSource("lines", lines.read)], **options)
 
 
 def source_row(desk: Desk) -> SourceRow:
-    found: StoredRow = desk.simulation.store.rows[desk.environment.names.source("lines", "")]
-    row: SourceRow = found.body
+    stored: StoredRow = desk.simulation.store.rows[desk.environment.names.source("lines", "")]
+    row: SourceRow = stored.body
     return row
 
 
-def commits(desk: Desk, each: Callable[[Any], None] = lambda call: None) -> list[int]:
+def commits(desk: Desk, on_commit: Callable[[Any], None] = lambda call: None) -> list[int]:
     """Pull; return how many records each commit of the source had."""
     sizes, acts = list[int](), desk.simulation.acts
     commit, fetch, rows = acts[Commit], acts[Fetch], desk.simulation.store.rows
     key = desk.environment.names.source("lines", "")
 
     def counted(call: Any) -> Any:
-        before = source_row(desk).records if key in rows else 0
+        count = source_row(desk).records if key in rows else 0
         versions = commit(call)
-        sizes.append(source_row(desk).records - before)
+        sizes.append(source_row(desk).records - count)
         return versions
 
     def fetched(call: Any) -> Any:
         pulled = fetch(call)
-        each(call)
+        on_commit(call)
         return pulled
 
     acts[Commit], acts[Fetch] = counted, fetched
@@ -110,7 +110,7 @@ def test_what_is_large_is_not_gathered() -> None:
 
 
 def test_a_slow_read_is_not_waited_for_by_what_another_has_found() -> None:
-    """What a read has found waits for no second one, if the first took long."""
+    """After a slow read its records are committed without a second read."""
     desk = Desk(pipeline_of(Lines(500)))
 
     assert commits(desk, lambda call: desk.wait((GATHER_MS + 1) / 1000)) == [READ] * 5

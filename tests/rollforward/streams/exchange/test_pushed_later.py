@@ -67,13 +67,13 @@ def pushed_twice(world: World) -> None:
 def test_what_a_transaction_pushed_counts_once_although_its_tasks_come_again_days_later(
     world: World,
 ) -> None:
-    """G17: a queue stood still, or a reply was lost, for longer than ids are known."""
+    """G17: a queue stopped, or a reply was lost, for longer than ids are known."""
     task = push_task(WEBLOG)
     with world.context():
         pushed_twice(world)
-    names = [each.name for each in world.live_tasks(task.queue)]
+    names = [live.name for live in world.live_tasks(task.queue)]
     tasks = [world.engine.get_task(name, FULL) for name in names]
-    deliveries = [task.read(each.http_request.body) for each in tasks]
+    deliveries = [task.read(stored.http_request.body) for stored in tasks]
     assert len(deliveries) == 2
     world.settle()
     with world.context():
@@ -146,7 +146,7 @@ def test_what_a_transaction_pushed_counts_once_with_a_fault_at_any_call(
 
 
 class Later(Schedule):
-    """Records that transactions have pushed, each with a receipt; tasks come again, also late."""
+    """Records that transactions have pushed, each with a receipt; tasks are redelivered late."""
 
     has_refused = False
 
@@ -174,10 +174,10 @@ class Later(Schedule):
         environment = self.simulation.environment(self.simulation.machines[number % 2])
         record = self.records[number]
         yield Pause(wait_ms / 1_000)
-        came = incoming_record(environment, "in", record, record["at"], record["id"])
+        pushed = incoming_record(environment, "in", record, record["at"], record["id"])
         try:
             yield from ingest(
-                environment, IngestRequest("in", "", [came], receipt=self.receipts[number])
+                environment, IngestRequest("in", "", [pushed], receipt=self.receipts[number])
             )
         except RepeatedError:
             return
@@ -205,7 +205,7 @@ def receipt_is_kept(schedule: Later, patch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_transactions_push_counts_once_in_any_schedule() -> None:
-    """G17: without any id, whatever fails, however late a task comes again."""
+    """G17: without any id, through every failure, however late a task is redelivered."""
     for seed in BUDGET.drawn(range(SCHEDULES)):
         if BUDGET.is_over():
             break

@@ -1,4 +1,4 @@
-"""What lies where no worker looks, because an answer of the store was cut short, comes back."""
+"""Recovery of stranded records, which a truncated answer of the store has hidden from workers."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_a_record_that_the_watermark_has_passed_comes_back_as_a_late_one() -> No
 
 
 def test_a_record_in_an_inbox_that_was_forgotten_comes_back() -> None:
-    """G3: an inbox that was left, and that seemed to be empty, is forgotten with what it has."""
+    """G3: a retired inbox that seemed to be empty is forgotten with its records."""
     desk = Desk(ONE)
     desk.push(Came("r0", "k", 1), watermark=1)
     desk.run()
@@ -119,14 +119,14 @@ def gauges_above_0(world: World) -> dict[str, float]:
     with world.context():
         gauges = list(world.registry.gauges(world.clients))
     return {
-        each.name: each.value
-        for each in gauges
-        if each.labels.get("computation") == "hits" and each.value
+        gauge.name: gauge.value
+        for gauge in gauges
+        if gauge.labels.get("computation") == "hits" and gauge.value
     }
 
 
 class Lenient(Judge):
-    """Lets watermarks pass what is pending: the store's answers are wrong."""
+    """Invariants that let watermarks pass pending records, since the store's answers are wrong."""
 
     def _judge_chunk(self, name: str) -> None: ...
 
@@ -136,17 +136,17 @@ class Lenient(Judge):
 
 
 class CutShort(Schedule):
-    """Stages over a store that, for a while, has its answers cut short and nobody goes on."""
+    """Stages over a store that truncates its answers for a while."""
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
         self.simulation.looks_below = True
         self.judge = Lenient(self.simulation)
         self.cut, chance, store = 0, random.Random(seed), self.simulation.store
-        whole = store.first_names
+        full_answer = store.first_names
 
         def first_names(*query: Any) -> list[str]:
-            names = whole(*query)
+            names = full_answer(*query)
             if self.simulation.steps > FAULTY_STEPS or chance.random() < 0.7:
                 return names
             self.cut += bool(names)
@@ -157,17 +157,17 @@ class CutShort(Schedule):
     def _judge_rest(self) -> None:
         """Check that each record counts once, is late, or is dead."""
         self.judge.judge_drained()
-        late = [each for _, s in self.judge.states("windows") for each in s.get("late", ())]
+        late = [id_ for _, s in self.judge.states("windows") for id_ in s.get("late", ())]
         states = self.judge.states("collect")
         counted = sum(count for _, state in states for _, count in state.get("got", ()))
         dead = sum(key.kind == DEAD for key in self.simulation.store.rows)
-        poison = sum(bool({"poison", REFUSED} & {*each}) for each in self.records)
+        poison = sum(bool({"poison", REFUSED} & {*record}) for record in self.records)
         assert max(Counter(late).values(), default=1) == 1
         assert (counted + len(late), dead) == (len(self.records) - poison, poison)
 
 
 def test_no_record_is_lost_where_answers_are_cut_short() -> None:
-    """G3: a watermark that has passed what waits makes it late, whatever fails; nothing is lost."""
+    """G3: a watermark that passes pending records makes them late; no failure loses one."""
     cut = recovered = 0
     for seed in BUDGET.plays(range(SCHEDULES)):
         schedule = CutShort(seed)

@@ -110,7 +110,7 @@ class Hasty(Pass):
 
 
 @pytest.mark.parametrize(
-    ("kind", "why"),
+    ("kind", "message"),
     [
         (Careless, "idempotent"),
         (Timed, "timers"),
@@ -120,10 +120,10 @@ class Hasty(Pass):
     ],
 )
 def test_a_computation_that_has_to_be_durable_cannot_be_weak(
-    kind: type[Computation], why: str
+    kind: type[Computation], message: str
 ) -> None:
-    """G14: it is refused when it is declared, and the text says why."""
-    with pytest.raises(TypeError, match=why):
+    """G14: it is refused when it is declared, and the text has the reason."""
+    with pytest.raises(TypeError, match=message):
         Pipeline("weak", kind)
 
 
@@ -178,7 +178,7 @@ def test_a_hook_that_writes_something_else_the_second_time_is_noticed_in_a_test(
 
     test = StreamTest(PIPELINE)
     test.push("in", {"k": "a"}, timestamp_ms=1_000)
-    assert [each.value for each in test.read("seen")] == [{"k": "a"}]
+    assert [output.value for output in test.read("seen")] == [{"k": "a"}]
 
 
 # Which way records take
@@ -198,7 +198,7 @@ def test_a_record_passes_a_weak_stage_in_the_commit_that_lets_it_in() -> None:
 
 
 def test_a_record_that_is_pushed_again_counts_once_behind_a_weak_stage() -> None:
-    """G14, G6: what follows from one id has one id, whichever way it takes, beside any others."""
+    """G14, G6: a result has one id, which follows from its input, on each way that it takes."""
     desk = Desk(PIPELINE)
 
     desk.push(Came("r-0", "a", 1_000), Came("r-1", "a", 1_000))
@@ -278,7 +278,7 @@ def test_an_inbox_that_was_left_waits_for_senders_in_front_of_weak_stages() -> N
 
 
 def test_a_chunk_has_ids_if_any_of_its_letters_has() -> None:
-    """G1: behind a weak stage pushed records stand beside others."""
+    """G1: downstream of a weak stage a chunk mixes pushed records and others."""
     letters = tuple(InboxRecord("k", 0, "in", id_, "{}") for id_ in ("", "r-1"))
     assert has_ids([("n", StoredRow(letters, 1))])
     assert not has_ids([("n", StoredRow(letters[:1], 1))])
@@ -288,8 +288,8 @@ def test_what_is_too_large_behind_a_weak_stage_is_let_in_as_it_came() -> None:
     """G8: a hook may write more than it gets, and a push cannot be cut."""
     desk = Desk(PIPELINE)
     desk.push(Came("r-0", "a", 1_000))
-    each = incoming_record(desk.environment, "in", {"k": "a"}, 1_000, "r-1")
-    steps = ingest(desk.environment, IngestRequest("in", "", [each]))
+    pushed = incoming_record(desk.environment, "in", {"k": "a"}, 1_000, "r-1")
+    steps = ingest(desk.environment, IngestRequest("in", "", [pushed]))
 
     desk.until(steps, Commit)
     desk.finish(steps, steps.throw(TooLargeError()))
@@ -330,8 +330,8 @@ def test_a_weak_sink_has_acted_when_the_push_returns(world: Any) -> None:
         COLOURS.push(world.clients, "in", colours("a", "b"))
 
         assert set(acted()) == {"a", "b"}
-        found = COLOURS.status(world.clients).computations["outside"]
-        assert (found.inlined, found.waiting) == (2, 0)
+        status = COLOURS.status(world.clients).computations["outside"]
+        assert (status.inlined, status.waiting) == (2, 0)
     world.settle()
     assert len(ACTED) == 2
 
@@ -357,7 +357,7 @@ def test_a_sink_that_hangs_is_waited_for_until_its_record_is_durable(
     go_on.set()
     world.settle()  # The task has the effect that was declared.
 
-    assert [each.id for each in ACTED] == [each.id for each in hung]
+    assert [record.id for record in ACTED] == [record.id for record in hung]
     with world.context():
         assert heard(world.clients) == {1: 2}
 

@@ -65,7 +65,7 @@ def test_a_record_that_kills_its_source_at_a_weak_stage_is_a_dead_letter_in_the_
 
 
 def test_a_source_passes_records_again_once_the_one_that_kills_is_durable() -> None:
-    """G14: what comes behind it costs no hop."""
+    """G14: later records cost no hop."""
     desk = Desk(Pipeline("weak", Kills, Seen, intervals=1))
     for _ in range(MAX_INLINE_ATTEMPTS):
         with pytest.raises(KilledError):
@@ -79,7 +79,7 @@ def test_a_source_passes_records_again_once_the_one_that_kills_is_durable() -> N
 
 @pytest.mark.parametrize("slow_sinks", [0.0, 2.0], ids=["handed on", "by its inbox"])
 def test_records_of_two_sinks_and_of_two_pipelines_have_different_ids(slow_sinks: float) -> None:
-    """G9: all may charge by one service, which drops what has an id that it knows.
+    """G9: all may charge by one service, which drops records with known ids.
 
     Pulled records are numbered from 0 in each pipeline.
     """
@@ -89,11 +89,14 @@ def test_records_of_two_sinks_and_of_two_pipelines_have_different_ids(slow_sinks
 
     acted = list[SinkRecord]()
     for name in ("shop", "archive"):
-        sinks = [EffectSink("in", nothing, name=each, weak=True) for each in ("charge", "notify")]
+        sinks = [
+            EffectSink("in", nothing, name=sink_name, weak=True)
+            for sink_name in ("charge", "notify")
+        ]
         desk = Desk(Pipeline(name, intervals=1, sources=[PullSource("in", read)], sinks=sinks))
         simulation = desk.simulation
         simulation.slow_sinks, simulation.worker = slow_sinks, SinkWorker
-        simulation.store.on_commit = lambda commit, before: acted.extend(
+        simulation.store.on_commit = lambda commit, rows: acted.extend(
             commit.delivery.values if commit.delivery is not None else ()
         )
 
@@ -102,4 +105,4 @@ def test_records_of_two_sinks_and_of_two_pipelines_have_different_ids(slow_sinks
 
         acted.extend(record for _, record in simulation.handed)
 
-    assert len(acted) == len({each.id for each in acted}) == 4
+    assert len(acted) == len({record.id for record in acted}) == 4

@@ -24,10 +24,10 @@ def test_a_replay_whose_reply_is_lost_is_done_once_and_says_so() -> None:
     commit, replies = desk.simulation.acts[Commit], [OutcomeUnknownError]
 
     def lossy(call: Commit) -> Any:
-        found = commit(call)
+        versions = commit(call)
         if replies:
             raise replies.pop()
-        return found
+        return versions
 
     desk.simulation.acts[Commit] = lossy
     assert desk.do(replay(desk.environment, name))
@@ -56,18 +56,18 @@ def test_a_refused_discard_is_made_again() -> None:
 
 
 def test_a_record_without_a_key_that_was_pushed_twice_is_replayed_as_one() -> None:
-    """B, G7: it is dead twice, and has its id until somebody has accepted it."""
+    """B, G7: it is two dead letters, and keeps its id until it is accepted."""
     desk = Desk(Pipeline("picky", Picky, intervals=1))
     Picky.is_fixed = False
     for _ in range(2):
         desk.push(Came("1", "", 1))
-    found = desk.do(dead_letters(desk.environment, 9))
+    letters = desk.do(dead_letters(desk.environment, 9))
     Picky.is_fixed = True
-    for each in found:
-        assert desk.do(replay(desk.environment, each.id))
+    for letter in letters:
+        assert desk.do(replay(desk.environment, letter.id))
     desk.run()
 
-    assert len(found) == 2
+    assert len(letters) == 2
     assert desk.state("picky", "none") == {"ids": 1}
 
 

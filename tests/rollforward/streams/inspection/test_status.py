@@ -1,4 +1,4 @@
-"""What is read of a pipeline while its workers write."""
+"""Reads of a pipeline while its workers write."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ KEYS = [f"k{number}" for number in range(12)]
 
 
 class Kept(Computation):
-    """Keeps what it gets last."""
+    """Keeps its latest record."""
 
     inputs: ClassVar = {"in": key_of}
 
@@ -67,11 +67,11 @@ def test_all_states_are_read_although_a_slab_is_cut_meanwhile(
     steps = states(desk.environment, "kept", 0)
     slab = desk.until(steps, Read, of=3)
     cut(desk, monkeypatch)
-    found, slot = desk.finish(steps, slab)
-    keys = [*found]
+    slab_states, slot = desk.finish(steps, slab)
+    keys = [*slab_states]
     while slot < SLOTS:
-        found, slot = desk.do(states(desk.environment, "kept", slot))
-        keys += found
+        slab_states, slot = desk.do(states(desk.environment, "kept", slot))
+        keys += slab_states
 
     assert sorted(keys) == sorted([*KEYS, "more"])
 
@@ -80,29 +80,29 @@ def test_all_states_are_read_although_a_slab_is_cut_meanwhile(
 def test_states_of_some_keys_are_read_although_all_is_cut_meanwhile(
     desk: Desk, read: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither slab nor interval of a key need be what they were; one without is left out."""
+    """The slab and the interval of a key may have changed; a key without a state is left out."""
     steps = states_of(desk.environment, "kept", [*KEYS, "nobody"])
     waits = desk.until(steps, Read, of=read)
     cut(desk, monkeypatch)
     desk.do(split(desk.environment, "kept", slot_of(KEYS[5])))
     desk.run()
 
-    found = desk.finish(steps, waits)
-    assert found == {key: {"text": "large" * 40 if key == KEYS[0] else "small"} for key in KEYS}
+    by_key = desk.finish(steps, waits)
+    assert by_key == {key: {"text": "large" * 40 if key == KEYS[0] else "small"} for key in KEYS}
 
 
 def test_states_are_found_by_what_was_read_before_all_was_cut_and_put_together(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What does not fit any more is read again, and only that: a head that fits is not."""
+    """Only rows that do not fit the snapshot are read again; a head that fits is not."""
     large = {key: {"text": "large" * 40 if key == KEYS[0] else "small"} for key in KEYS}
-    whole, slot = desk.status().snapshot, slot_of(KEYS[5])
-    assert whole is not None
+    snapshot, slot = desk.status().snapshot, slot_of(KEYS[5])
+    assert snapshot is not None
     cut(desk, monkeypatch)
     desk.do(split(desk.environment, "kept", slot))
     desk.run()
     halves = desk.status().snapshot
-    assert desk.do(states_of(desk.environment, "kept", [*KEYS, "nobody"], whole)) == large
+    assert desk.do(states_of(desk.environment, "kept", [*KEYS, "nobody"], snapshot)) == large
     desk.do(merge(desk.environment, "kept", slot))
     desk.run()
     assert desk.do(states_of(desk.environment, "kept", [*KEYS, "nobody"], halves)) == large
@@ -113,20 +113,20 @@ def test_states_are_found_by_what_was_read_before_all_was_cut_and_put_together(
 
 def test_of_an_interval_each_half_gets_half_of_the_keys(desk: Desk) -> None:
     """Until each of them has one of its own; what was split is read as before."""
-    keys, before = KEYS[:4], desk.do(states_of(desk.environment, "kept", KEYS))
+    keys, expected = KEYS[:4], desk.do(states_of(desk.environment, "kept", KEYS))
     slots = [desk.do(split_by_keys(desk.environment, "kept", keys)) for _ in range(4)]
 
     assert slots[:1] == sorted(slot_of(key) for key in keys)[2:3]
     assert sorted(slots[:3]) == sorted(slot_of(key) for key in keys)[1:]
     assert slots[3] is None
     assert len(desk.rows(INTERVAL)) == 4
-    assert desk.do(states_of(desk.environment, "kept", KEYS)) == before
+    assert desk.do(states_of(desk.environment, "kept", KEYS)) == expected
 
 
 def test_what_waits_is_counted_up_to_so_many_chunks_of_each_interval(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """By one query while that finds all; then none hides behind those of another interval."""
+    """One query counts a small backlog; a large one of one interval hides no other."""
     desk = Desk(Pipeline("kept", Kept, intervals=2))
     for key in KEYS:
         desk.push(Came(key, key, 1), watermark=1, text="small")
@@ -146,18 +146,18 @@ def test_before_anything_came_there_is_no_state_and_nothing_to_halve() -> None:
 
 def test_a_large_state_that_becomes_small_while_it_is_read_is_there(desk: Desk) -> None:
     """Its slab was read before, its own row was to be read after that."""
-    for steps, found in (
+    for steps, expected in (
         (state(desk.environment, "kept", KEYS[0]), {"text": "small"}),
         (states(desk.environment, "kept", 0), ({key: {"text": "small"} for key in KEYS}, SLOTS)),
     ):
         keep(desk, KEYS[:1], "large" * 40)
         large = desk.until(steps, Read, of=4)
         keep(desk, KEYS[:1], "small")
-        assert desk.finish(steps, large) == found
+        assert desk.finish(steps, large) == expected
 
 
 def cut(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have the slab cut."""
+    """Cut the slab."""
     monkeypatch.setattr(state_store, "MAX_SLAB_BYTES", 200)
     keep(desk, ["more"], "small")
     assert len(desk.rows(SLAB)) > 1
@@ -174,10 +174,10 @@ def test_what_was_measured_long_ago_is_shown_no_more(desk: Desk) -> None:
         return interval.busy
 
     desk.wait(STALE_MS / 1000 - 1)
-    before = shown()
+    shown_before = shown()
     desk.wait(2)
 
-    assert (before, shown()) == (0.5, 0)
+    assert (shown_before, shown()) == (0.5, 0)
 
 
 def test_dead_letters_of_a_pipeline_of_a_longer_name_are_not_its_own(desk: Desk) -> None:

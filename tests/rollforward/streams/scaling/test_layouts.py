@@ -41,15 +41,15 @@ def push_all(world: World, pipeline: Pipeline, name: str, minute: int) -> None:
 
 def first_slots(world: World, pipeline: Pipeline = WEBLOG) -> list[int]:
     with world.context():
-        found = pipeline.status(world.clients).computations["hits"]
-    return [each.first_slot for each in found.intervals]
+        status = pipeline.status(world.clients).computations["hits"]
+    return [interval.first_slot for interval in status.intervals]
 
 
 @one_emulator
 def test_the_results_are_those_of_one_interval_whatever_is_split_or_merged(
     services: Services,
 ) -> None:
-    """G10: each record counts once; what comes again is known to all that an interval became."""
+    """G10: each record counts once; all successors of an interval know the ids it accepted."""
     world = stream_world(services)
     clients = world.clients
     push_all(world, WEBLOG, "a", 0)
@@ -147,7 +147,7 @@ def test_a_split_halves_the_records() -> None:
 
 def test_two_idle_neighbours_are_merged_and_a_busy_one_with_nobody() -> None:
     now_ms = 10 * load_meter.STALE_MS
-    idle, busy, old = Load(now_ms, busy=0.1), Load(now_ms, busy=0.5), Load(1, busy=1.0)
+    idle, busy, stale = Load(now_ms, busy=0.1), Load(now_ms, busy=0.5), Load(1, busy=1.0)
     los = [0, 100, 200, 300]
     assert (
         merge_candidate(los, dict(zip(los, [busy, idle, idle, busy], strict=True)), now_ms) == 200
@@ -155,7 +155,7 @@ def test_two_idle_neighbours_are_merged_and_a_busy_one_with_nobody() -> None:
     assert (
         merge_candidate(los, dict(zip(los, [busy, idle, busy, idle], strict=True)), now_ms) is None
     )
-    assert merge_candidate(los, {0: old, 100: old}, now_ms) == 100
+    assert merge_candidate(los, {0: stale, 100: stale}, now_ms) == 100
     assert (
         merge_candidate(los, {0: idle, 200: idle}, now_ms) is None
     )  # Somebody works between them.
@@ -188,7 +188,7 @@ def test_no_computation_is_merged_into_fewer_intervals_than_it_was_declared_with
 def test_what_was_split_is_not_merged_within_a_minute(
     period_ms: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """G10: whatever its workers do meanwhile, so that bursts do not split and merge by turns."""
+    """G10: not even if its workers are idle, so that bursts do not split and merge by turns."""
     monkeypatch.setattr(load_meter, "PERIOD_MS", period_ms)
     pipeline = Pipeline("p", Counted, intervals=1, limits=Limits(intervals=3))
     desk = Desk(pipeline)
@@ -208,7 +208,7 @@ def test_what_was_split_is_not_merged_within_a_minute(
 
 
 def _push(desk: Desk, label: str) -> None:
-    """Have the workers of all intervals do something."""
+    """Push a record to each interval, and run all workers."""
     records = [Came(f"{label}.{n}", f"k{n}", 1) for n in range(8)]
     desk.push(*records)
     desk.run()
@@ -216,28 +216,28 @@ def _push(desk: Desk, label: str) -> None:
 
 def test_a_run_that_has_measured_nothing_leaves_what_the_one_before_it_has() -> None:
     """G10: what the status shows, and a merge goes by, is of the last whole period."""
-    meter, before = LoadMeter(lambda: 0.0), Load(5, busy=0.7, split_ms=3)
-    assert meter.load_after(before) == before
+    meter, stored = LoadMeter(lambda: 0.0), Load(5, busy=0.7, split_ms=3)
+    assert meter.load_after(stored) == stored
 
     meter.load = Load(9, busy=0.1)
-    assert meter.load_after(before) == Load(9, busy=0.1, split_ms=3)
+    assert meter.load_after(stored) == Load(9, busy=0.1, split_ms=3)
 
 
 def test_a_worker_measures_itself_period_by_period() -> None:
     """Records and commits, how busy it was, and the key that has half of its records."""
-    now = [0.0]
-    meter = LoadMeter(lambda: now[0])
+    clock_ms = [0.0]
+    meter = LoadMeter(lambda: clock_ms[0])
     for _ in range(10):
-        now[0] += 100
+        clock_ms[0] += 100
         meter.round(90, 5, ["hot", "hot", "a"], behind=True)
     assert meter.end_period(7)
     load_ = Load(7, records_s=30, busy=0.9, commit_ms=5, hot_key="hot", hot_share=0.667)
     assert meter.load == load_
     assert meter.split_slot == max(slot_of("hot"), slot_of("a"))
 
-    now[0] += 999
+    clock_ms[0] += 999
     assert not meter.end_period(8)
-    now[0] += 1
+    clock_ms[0] += 1
     meter.round(900, 5, ["a", "b", "c"], behind=False)
     assert meter.end_period(9)
     assert meter.split_slot is None  # It has caught up.
@@ -254,7 +254,7 @@ def test_windows_in_two_phases_have_the_results_of_one() -> None:
     minute = Tumbling(timedelta(minutes=1))
     one = Windowed("one", minute, inputs={"requests": path}, output="hits", combine=of())
     two = two_phase("two", minute, inputs={"requests": path}, output="hits", combine=of(), parts=4)
-    found = []
+    outputs = []
     for pipeline in (Pipeline("one", one), Pipeline("two", *two)):
         test = StreamTest(pipeline)
         for n in range(60):
@@ -263,9 +263,9 @@ def test_windows_in_two_phases_have_the_results_of_one() -> None:
             )
         test.close()
         results = [output.value for output in test.read("hits")]
-        found.append(sorted(results, key=lambda each: (each["key"], each["start"])))
-    assert found[0] == found[1]
-    assert len(found[0]) == 4
+        outputs.append(sorted(results, key=lambda result: (result["key"], result["start"])))
+    assert outputs[0] == outputs[1]
+    assert len(outputs[0]) == 4
     with pytest.raises(TypeError):
         two_phase("none", Session(timedelta(1)), inputs={"requests": path}, output="hits")
 
@@ -283,9 +283,9 @@ def test_a_merge_keeps_as_many_ids_as_one_interval_may_have(
         desk.wait(60)
 
     desk.do(merge(desk.environment, "counted", MIDDLE))
-    known = desk.interval("counted").ids
-    assert len(known) == len(desk.rows(IDS)) == 3
-    assert min(part.last_s for part in known) > desk.simulation.now_ms // 1000 - 100
+    id_parts = desk.interval("counted").ids
+    assert len(id_parts) == len(desk.rows(IDS)) == 3
+    assert min(part.last_s for part in id_parts) > desk.simulation.now_ms // 1000 - 100
     assert desk.status().computations["counted"].known_for_ms < 100_000
 
     _push(desk, "c")  # The youngest.
@@ -296,7 +296,7 @@ def test_a_merge_keeps_as_many_ids_as_one_interval_may_have(
 def test_an_interval_is_split_before_its_row_has_no_room_for_its_slabs(
     limits: Limits | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """G8, G10: also where nothing else splits it; and no merge makes such a one."""
+    """G8, G10: also where autosplit is off; and no merge makes one as large."""
     monkeypatch.setattr(state_store, "MAX_SLAB_BYTES", 150)
     monkeypatch.setattr(state_store, "MOST_SLABS", 6)
     desk = Desk(Pipeline("p", Counted, intervals=1, limits=limits))

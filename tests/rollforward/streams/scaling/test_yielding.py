@@ -35,7 +35,7 @@ Meanwhile = Callable[["Trickle"], None]
 
 
 class Trickle:
-    """One worker's place, which the lower interval has; to the upper one nobody comes by itself."""
+    """Room for one worker, which the lower interval has; no worker takes the upper one."""
 
     def __init__(self) -> None:
         self.desk = Desk(PIPELINE)
@@ -94,7 +94,7 @@ class Trickle:
 
 
 def runs(trickle: Trickle, from_s: float, to_s: float) -> int:
-    return sum(from_s <= each < to_s for each in trickle.ends_s)
+    return sum(from_s <= end_s < to_s for end_s in trickle.ends_s)
 
 
 def test_a_worker_with_a_trickle_stays_while_nobody_waits() -> None:
@@ -162,19 +162,19 @@ def test_an_idle_worker_does_not_linger_while_others_wait() -> None:
     for _ in range(2):
         desk.do(tick(desk.environment))
         desk.wait(2)
-    paused = [each for each in calls(desk) if isinstance(each, Pause)]
-    assert sum(each.seconds for each in paused) <= desk.simulation.config.gather_s
+    paused = [call for call in calls(desk) if isinstance(call, Pause)]
+    assert sum(pause.seconds for pause in paused) <= desk.simulation.config.gather_s
 
 
 def calls(desk: Desk) -> list[object]:
-    """Return what a worker of the lower interval asks for, to its end."""
-    made, steps, answer = list[object](), desk.worker("counts"), None
+    """Return the remote calls of a worker of the lower interval."""
+    yielded, steps, answer = list[object](), desk.worker("counts"), None
     while True:
         try:
             call = steps.send(answer)
         except StopIteration:
-            return made
-        made.append(call)
+            return yielded
+        yielded.append(call)
         is_pause = isinstance(call, Pause)
         answer = None if is_pause else desk.simulation.acts[type(call)](call)
 
@@ -186,7 +186,7 @@ def calls(desk: Desk) -> list[object]:
 def test_an_interval_counts_after_a_second_and_for_half_a_minute(
     waits_ms: int, counts: bool
 ) -> None:
-    """For a moment each interval has no worker: nobody gives way to that."""
+    """Between two tasks each interval has no worker for a moment, for which no other yields."""
     desk = Desk(PIPELINE)
     now_ms = desk.environment.now_ms()
     head = Head(unserved={"counts:0000": (0, now_ms - waits_ms)})
@@ -195,13 +195,13 @@ def test_an_interval_counts_after_a_second_and_for_half_a_minute(
 
 def test_what_waits_is_noted_from_when_it_began_or_last_got_something_done() -> None:
     place = "counts", 0
-    first = unserved(Head(), [place], {place: Interval(0, records=3)}, 1_000)
-    assert first == {"counts:0000": (3, 1_000)}
-    head = Head(unserved=first)
-    taken = Interval(0, records=3, seq=9, gen=9)
-    assert unserved(head, [place], {place: taken}, 5_000) == first
+    entries = unserved(Head(), [place], {place: Interval(0, records=3)}, 1_000)
+    assert entries == {"counts:0000": (3, 1_000)}
+    head = Head(unserved=entries)
+    leased = Interval(0, records=3, seq=9, gen=9)
+    assert unserved(head, [place], {place: leased}, 5_000) == entries
     done = unserved(head, [place], {place: Interval(0, records=4)}, 5_000)
     assert done == {"counts:0000": (4, 5_000)}
     assert unserved(head, [], {}, 5_000) == {}
     # The clock of the tick before was ahead.
-    assert unserved(head, [place], {place: taken}, 400) == {"counts:0000": (3, 400)}
+    assert unserved(head, [place], {place: leased}, 400) == {"counts:0000": (3, 400)}

@@ -1,4 +1,4 @@
-"""Code of before and of now side by side, what a topology costs, and what is refused."""
+"""Two versions of the code side by side, the cost of a topology, and refused changes."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ from tests.rollforward.streams.simulator.driver import Came, Desk
 def test_a_tick_of_old_code_waits_for_senders_of_new_code() -> None:
     """G15: in a rolling deployment a split shuts no inbox that a new computation writes to."""
     desk = desk_of(Teller, intervals=1)
-    old = desk.simulation.machines[1]
-    old.pipeline = Pipeline("live", Tally, Told, sources=[SOURCE], intervals=1)
+    old_machine = desk.simulation.machines[1]
+    old_machine.pipeline = Pipeline("live", Tally, Told, sources=[SOURCE], intervals=1)
     push(desk, 1)
     desk.do(attach(desk.environment, "teller", None))
     desk.run()
@@ -47,7 +47,7 @@ def test_a_tick_of_old_code_waits_for_senders_of_new_code() -> None:
     call = desk.until(teller, Commit, of=2)
     desk.do(split(desk.environment, "told", slot_of("a")))
     desk.wait(10)
-    environment = desk.simulation.environment(old)
+    environment = desk.simulation.environment(old_machine)
     for _ in range(5):
         desk.do(tick(environment))
     assert desk.head.retired["told"]
@@ -55,9 +55,9 @@ def test_a_tick_of_old_code_waits_for_senders_of_new_code() -> None:
     with pytest.raises(MissingCodeError):
         desk.do(ingest(environment, request))
     with pytest.raises(MissingCodeError):
-        desk.do(desk.simulation.steps_of(Wake(("teller", 0), ()), old))
+        desk.do(desk.simulation.steps_of(Wake(("teller", 0), ()), old_machine))
     desk.finish(teller, call)
-    old.pipeline = None
+    old_machine.pipeline = None
     desk.run()
     assert desk.head.retired == {}
     assert sorted(desk.state("told", "a")["told"]) == [[0, 0], [1, 1], [2, 1]]
@@ -68,13 +68,13 @@ def test_an_old_tick_waits_for_a_process_of_new_code() -> None:
     desk = desk_of(intervals=1)
     push(desk, 1)
     desk.run()
-    old = desk.simulation.machines[1]
-    old.pipeline = desk.simulation.pipeline
+    old_machine = desk.simulation.machines[1]
+    old_machine.pipeline = desk.simulation.pipeline
     both = PushSource("in", disorder=timedelta(0), processes=("", "new"))
     desk.simulation.pipeline = Pipeline("live", Tally, Told, sources=[both], intervals=1)
     desk.push(Came("2", "a", 5), process="new", watermark=5)
     push(desk, 9)
-    desk.do(tick(desk.simulation.environment(old)))
+    desk.do(tick(desk.simulation.environment(old_machine)))
     assert desk.head.sources["in"] == 5
 
 
@@ -83,7 +83,7 @@ def test_a_topology_costs_no_call_where_records_flow() -> None:
     desk = desk_of(Second, Tally2, intervals=1)
 
     def calls(at: int) -> list[str]:
-        environment, made = desk.environment, list[str]()
+        environment, calls_made = desk.environment, list[str]()
         record = incoming_record(environment, "in", {"k": "a"}, at, f"r{at}")
         for steps in (
             ingest(environment, IngestRequest("in", "", [record], at)),
@@ -93,18 +93,18 @@ def test_a_topology_costs_no_call_where_records_flow() -> None:
             with contextlib.suppress(StopIteration):
                 while True:
                     call = steps.send(reply)
-                    made.append(type(call).__name__)
+                    calls_made.append(type(call).__name__)
                     reply = desk.simulation.acts[type(call)](call)
         desk.run()
-        return made
+        return calls_made
 
     calls(1)
-    before = calls(2)
-    assert before.count("Commit") == 4  # A push; the lease, a batch, the release.
+    baseline = calls(2)
+    assert baseline.count("Commit") == 4  # A push; the lease, a batch, the release.
     desk.do(replace(desk.environment, "tally", 2))
     desk.do(attach(desk.environment, "second", None))
     desk.run()
-    assert calls(3) == before
+    assert calls(3) == baseline
 
 
 def test_what_would_not_fit_is_refused() -> None:
@@ -149,7 +149,7 @@ def test_what_would_not_fit_is_refused() -> None:
     desk = desk_of(Loose, Narrow, Wide, Hasty, Quiet, Circle, Slow, Tally2, intervals=1)
     push(desk, 1, 50)
     desk.run()
-    before = desk.head
+    head = desk.head
     for version, message in (
         (3, "does not read in"), (6, "does not read in"), (4, "percentile"), (5, "would write"),
         (7, "weak"),
@@ -164,7 +164,7 @@ def test_what_would_not_fit_is_refused() -> None:
         desk.do(attach(desk.environment, "tally", 2))
     with pytest.raises(UnknownStreamError, match="attach it"):
         desk.do(replace(desk.environment, "slow", None))
-    assert desk.head == before
+    assert desk.head == head
 
     desk.do(replace(desk.environment, "tally", 2))
     with pytest.raises(TopologyError, match="is replacing"):
@@ -190,8 +190,8 @@ def test_what_is_discarded_is_counted_and_its_timers_with_it() -> None:
     for _ in range(4):
         desk.wait(2)
         desk.do(tick(desk.environment))
-    found = parts(desk).parts["alarm"]
-    assert (found.phase, found.timers) == ("draining", 1)
+    alarm = parts(desk).parts["alarm"]
+    assert (alarm.phase, alarm.timers) == ("draining", 1)
     desk.do(detach(desk.environment, "alarm", discard=True))
     desk.run()
     change = detached(desk)

@@ -44,9 +44,11 @@ def test_a_version_goes_on_with_the_states_of_the_one_before() -> None:
 
     assert desk.state("tally", "a") == {"kept": 3}
     assert desk.state("told", "a") == {"told": [[1, 1], [2, 2], [3, 2]]}
-    found = parts(desk)
-    assert (found.parts["tally"].version, found.parts["tally"].phase) == (2, "running")
-    assert [(each.action, each.previous_version) for each in found.changes] == [("replaced", 1)]
+    topology = parts(desk)
+    assert (topology.parts["tally"].version, topology.parts["tally"].phase) == (2, "running")
+    assert [(change.action, change.previous_version) for change in topology.changes] == [
+        ("replaced", 1)
+    ]
     desk.do(replace(desk.environment, "tally", 2))
     assert not parts(desk).is_changing
 
@@ -131,7 +133,7 @@ BROKEN = [
 
 
 def desk_without_sweep(patch: pytest.MonkeyPatch, processes: tuple[str, ...]) -> Desk:
-    """Return a desk at which nobody makes up for a wake that is lost."""
+    """Return a desk without a sweep, which would replace lost wake-ups."""
     source = PushSource("in", disorder=timedelta(0), processes=processes)
     desk = Desk(
         Pipeline(
@@ -143,7 +145,7 @@ def desk_without_sweep(patch: pytest.MonkeyPatch, processes: tuple[str, ...]) ->
     return desk
 
 
-@pytest.mark.parametrize(("play", "variant"), BROKEN, ids=lambda each: each.__name__)
+@pytest.mark.parametrize(("play", "variant"), BROKEN, ids=lambda part: part.__name__)
 def test_a_change_beside_a_worker_or_a_sender_under_way(
     play: Any, variant: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -157,7 +159,7 @@ def test_a_change_beside_a_worker_or_a_sender_under_way(
 
 
 def test_a_version_is_tried_in_a_test() -> None:
-    """A `StreamTest` goes on with another version, and its states and timers."""
+    """A `StreamTest` continues with another version, and its states and timers."""
     test = StreamTest(Pipeline("live", Tally, Told, standby=[Tally2], sources=[SOURCE]))
     test.push("in", {"k": "a"}, timestamp_ms=1)
     test.replace("tally", 2)
@@ -187,15 +189,15 @@ def test_a_version_that_cannot_read_what_is_stored_is_refused() -> None:
     desk = desk_of(Deaf, Clumsy, intervals=1)
     push(desk, 1)
     desk.run()
-    before = desk.head
+    head = desk.head
     for version, message in ((3, "`reads`"), (4, "KeyError: 'cuont'")):
         with pytest.raises(UnreadableStateError, match=message):
             desk.do(replace(desk.environment, "tally", version))
-    assert desk.head == before
+    assert desk.head == head
 
 
 def test_what_is_attached_gets_what_is_sent_from_then_on_and_none_from_before() -> None:
-    """J, G15: and its watermark begins at that of what it reads."""
+    """J, G15: and its watermark begins at the watermark of its inputs."""
     desk = desk_of(Second, Third, intervals=1)
     push(desk, 1, 5)
     desk.run()
@@ -231,7 +233,7 @@ def test_a_stream_begins_with_the_first_that_reads_it() -> None:
 
 
 def test_what_is_detached_works_on_what_it_has_and_its_timers_fire() -> None:
-    """G15: then its rows are deleted, and those that read it see the watermark go on."""
+    """G15: then its rows are deleted, and the watermark of its readers advances."""
     desk = desk_of(Second, intervals=2)
     desk.do(attach(desk.environment, "second", None))
     push(desk, 1)
@@ -263,4 +265,4 @@ def test_the_last_changes_are_remembered_and_no_more() -> None:
     for at_ms in range(MAX_HISTORY + 2):
         head = with_change(head, Change("tally", "replaced", 2, 1, at_ms))
 
-    assert [each.at_ms for each in history_of(head)] == [*range(MAX_HISTORY + 1, 1, -1)]
+    assert [change.at_ms for change in history_of(head)] == [*range(MAX_HISTORY + 1, 1, -1)]

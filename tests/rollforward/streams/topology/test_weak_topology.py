@@ -25,7 +25,7 @@ from tests.rollforward.streams.simulator.store import Steps
 
 
 class Tagging(Pass):
-    """The next version: it writes to a further stream first, and something else to that of old."""
+    """The next version: it writes to a further stream first, and other values to the old one."""
 
     name = "pass"
     version = 2
@@ -37,7 +37,7 @@ class Tagging(Pass):
 
 
 class Beside(Computation):
-    """Strong: writes what the weak one writes, from another source."""
+    """A strong computation that writes the same output as the weak one, from another source."""
 
     inputs: ClassVar = {"side": by_key}
     outputs = ("passed",)
@@ -47,7 +47,7 @@ class Beside(Computation):
 
 
 class Wary(Seen):
-    """Notes what was in time, and is behind its watermark."""
+    """Notes records that were on time, and are behind its watermark."""
 
     name = "seen"
 
@@ -58,7 +58,7 @@ class Wary(Seen):
 
 
 def pushing(desk: Desk, id_: str, at: int = 1_000) -> Steps:
-    """Return the steps of a push, under way."""
+    """Return the steps of a push in progress."""
     environment = desk.environment
     return ingest(
         environment,
@@ -111,11 +111,11 @@ def test_a_weak_sink_acts_on_what_is_committed_if_another_version_ran_meanwhile(
 
 @pytest.mark.parametrize("is_standby", [False, True])
 def test_pulled_records_have_names_for_a_weak_sink_that_is_attached_later(is_standby: bool) -> None:
-    """G14: while it is attached, some are under way that were read before."""
-    more: dict[str, Any] = {"standby" if is_standby else "sinks": [outside("acts")]}
+    """G14: records that were read before it is attached are in progress meanwhile."""
+    sinks: dict[str, Any] = {"standby" if is_standby else "sinks": [outside("acts")]}
     source = PullSource("in", lambda clients, position, limit: None)  # type: ignore[arg-type, return-value]
 
-    pipeline = Pipeline("weak", Pass, Seen, sources=[source], **more)
+    pipeline = Pipeline("weak", Pass, Seen, sources=[source], **sinks)
 
     assert pipeline.weak_sink_streams == {"in"}
 
@@ -124,7 +124,7 @@ def test_pulled_records_have_names_for_a_weak_sink_that_is_attached_later(is_sta
 
 
 def discarded(desk: Desk) -> tuple[Steps, Call]:
-    """Have `pass` discarded while a push through it is under way; return that."""
+    """Discard `pass` during a push through it; return the push."""
     desk.push(Came("s-0", "a", 800), stream="side", watermark=FOREVER)
     desk.run()
     desk.push(Came("r-0", "a", 900), watermark=900)
@@ -168,7 +168,7 @@ def test_an_inbox_that_was_left_waits_for_who_runs_a_weak_stage_that_is_discarde
 
 
 def test_a_weak_stage_that_leaves_at_once_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever else runs it still. In schedules that shows in one of thousands."""
+    """A sender may still run it. In schedules that shows in one of thousands."""
     monkeypatch.setattr(teardown, "is_cut_off", lambda part, is_known: True)
     with pytest.raises(AssertionError):
         test_readers_of_a_weak_stage_that_is_discarded_wait_for_who_runs_it()
@@ -199,7 +199,7 @@ def test_a_version_that_writes_further_streams_gives_records_the_same_ids() -> N
 
 
 def test_ids_are_known_while_the_weak_stage_is_away_that_they_came_through() -> None:
-    """G14, G6: it may come again, and so may its records."""
+    """G14, G6: it may be attached again, and its records may be pushed again."""
     desk = Desk(Pipeline("weak", Pass, Beside, Seen, intervals=1))
     desk.push(Came("r-1", "a", 1_000))
     desk.run()
@@ -220,10 +220,10 @@ def test_a_tick_of_code_that_lacks_a_source_moves_the_watermarks() -> None:
     desk.run()
     desk.do(attach(desk.environment, "pass", None))
     desk.push(Came("r-1", "a", 1_000), watermark=1_000)
-    old = desk.simulation.machines[1]
-    old.pipeline = Pipeline("weak", Beside, Seen, intervals=1)
+    old_machine = desk.simulation.machines[1]
+    old_machine.pipeline = Pipeline("weak", Beside, Seen, intervals=1)
 
-    desk.do(tick(desk.simulation.environment(old)))
+    desk.do(tick(desk.simulation.environment(old_machine)))
 
     assert desk.head.sources == {"in": 1_000, "side": 0}
 
@@ -231,8 +231,8 @@ def test_a_tick_of_code_that_lacks_a_source_moves_the_watermarks() -> None:
 def test_a_worker_keeps_the_ids_that_come_when_a_weak_stage_is_attached() -> None:
     """G14, G6: also one whose code does not have that stage, and that was at work before."""
     desk = Desk(Pipeline("weak", Beside, Seen, standby=[Pass], intervals=1))
-    old = desk.simulation.machines[1]
-    old.pipeline = Pipeline("weak", Beside, Seen, intervals=1)
+    old_machine = desk.simulation.machines[1]
+    old_machine.pipeline = Pipeline("weak", Beside, Seen, intervals=1)
     desk.push(Came("s-1", "a", 1_000), stream="side")
     desk.do(desk.worker("beside"))
     call = desk.until(steps := desk.worker("seen", machine=1), Commit, of=2)

@@ -24,14 +24,14 @@ NARROW = Pipeline("narrow", *STAGES, intervals=1, limits=Limits(waiting_rows=2))
 
 
 def look(clients: Clients, pipeline: Pipeline) -> None:
-    """Have the watermarks looked at, while nobody works."""
+    """Run a tick without workers."""
     engine = Engine(clients, pipeline)
     engine.run(tick(engine.environment))
 
 
 @one_emulator
 def test_a_push_waits_until_those_who_work_have_caught_up(services: Services) -> None:
-    """G11: it is refused with 429 before anything is let in, and goes through later."""
+    """G11: it is refused with 429 before a record is accepted, and succeeds later."""
     world = stream_world(services, NARROW)
     with world.context():
         for n in range(3):
@@ -79,11 +79,11 @@ def test_a_pull_stops_while_much_waits_and_goes_on_by_itself(services: Services)
     reads = []
 
     def read(clients: Clients, position: Any, limit: int) -> Pulled:
-        first = position or 0
-        reads.append(first)
+        start = position or 0
+        reads.append(start)
         look(clients, narrow)
-        lines = [({"path": f"/{n % 3}"}, n * 1_000) for n in range(first, min(first + 10, 60))]
-        return Pulled(lines, first + len(lines), is_over=first + len(lines) == 60)
+        lines = [({"path": f"/{n % 3}"}, n * 1_000) for n in range(start, min(start + 10, 60))]
+        return Pulled(lines, start + len(lines), is_over=start + len(lines) == 60)
 
     narrow = Pipeline(
         "narrow", *STAGES, intervals=1, limits=Limits(waiting_rows=1),
@@ -97,8 +97,8 @@ def test_a_pull_stops_while_much_waits_and_goes_on_by_itself(services: Services)
     assert len(reads) > len(set(reads)) == 6  # It was stopped, and read on from where it was.
 
 
-def row(watermark: int, **more: Any) -> SourceRow:
-    return SourceRow(watermark=watermark, seq=1, **more)
+def row(watermark: int, **fields: Any) -> SourceRow:
+    return SourceRow(watermark=watermark, seq=1, **fields)
 
 
 def test_a_source_far_ahead_of_the_slowest_waits_until_half_of_that() -> None:
@@ -109,10 +109,10 @@ def test_a_source_far_ahead_of_the_slowest_waits_until_half_of_that() -> None:
     )  # fmt: skip
     silent, over = row(0, is_idle=True), row(FOREVER)
 
-    def paused(ahead: int, **before: str) -> dict[str, str]:
+    def paused(ahead: int, **reasons: str) -> dict[str, str]:
         rows = dict(zip("abcde", [row(ahead), row(1), silent, over, SourceRow()], strict=True))
-        head = Head(paused={f"requests:{name}": why for name, why in before.items()})
-        places = {("requests", name): each for name, each in rows.items()}
+        head = Head(paused={f"requests:{name}": reason for name, reason in reasons.items()})
+        places = {("requests", name): source for name, source in rows.items()}
         return paused_sources(pipeline, head, {}, places)
 
     assert paused(10_001) == {}

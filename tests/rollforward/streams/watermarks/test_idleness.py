@@ -1,4 +1,4 @@
-"""Which processes of a source the watermark waits for, when some or all of them are silent."""
+"""Idle processes: the watermark of a source when some or all of them are idle."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def silent(desk: Desk) -> tuple[str, ...]:
 
 
 def test_what_processes_have_kept_while_the_app_was_away_is_in_time() -> None:
-    """G3: a pause in which nobody is heard is nobody's silence, however long it is."""
+    """G3: a pause of the whole stream makes no process idle, however long it is."""
     desk = desk_of("a", "b", "c")
     for process in "abc":
         push(desk, process, 0)
@@ -92,7 +92,7 @@ def test_a_process_that_does_not_come_back_after_a_pause_is_left_out() -> None:
 
 
 def test_a_process_that_was_silent_before_a_pause_has_no_further_time() -> None:
-    """G3: where one is heard less often than each `idle`, another that is away holds nobody up."""
+    """G3: a process that writes rarely does not keep a missing one from being idle."""
     desk = desk_of("a", "b")
     for process in "ab":
         push(desk, process, 0)
@@ -109,7 +109,7 @@ def test_a_process_that_was_silent_before_a_pause_has_no_further_time() -> None:
 def test_a_process_that_closes_ends_no_stream_that_another_one_may_come_back_to(
     closes_first: bool,
 ) -> None:
-    """G3: the watermark stands, whether the other one is left out before or after that."""
+    """G3: the watermark stays, whether the other one becomes idle before or after that."""
     desk = desk_of("eu", "us")
     for process in ("eu", "us"):
         push(desk, process, 100 * S)
@@ -180,24 +180,24 @@ def minutes_of(desk: Desk, count: int) -> None:
 
 @pytest.mark.parametrize("advances", [True, False])
 def test_windows_of_a_stream_that_falls_silent_close_if_it_says_so(advances: bool) -> None:
-    """G3: with `advance_when_idle` the watermark follows the clock; without it stands."""
+    """G3: with `advance_when_idle` the watermark follows the clock; else it stays."""
     distance = timedelta(seconds=30) if advances else None
     source = PushSource("in", processes=("a", "b"), advance_when_idle=distance)
     desk = Desk(Pipeline("p", hits("in"), sources=[source], intervals=1))
     desk.simulation.sweeps = False
-    now = desk.simulation.now_ms
-    push(desk, "a", now)
-    push(desk, "b", now)
+    now_ms = desk.simulation.now_ms
+    push(desk, "a", now_ms)
+    push(desk, "b", now_ms)
 
     desk.wait(50)
     desk.do(sweep(desk.environment))
-    assert (desk.head.sources["in"], silent(desk)) == (now, ())
+    assert (desk.head.sources["in"], silent(desk)) == (now_ms, ())
     minutes_of(desk, 2)
 
     assert desk.status().computations["hits"].timers == int(advances)
     assert silent(desk) == (("a", "b") if advances else ())
     reached = desk.head.sources["in"]
-    assert (reached > now) == advances
+    assert (reached > now_ms) == advances
     assert push(desk, "a", reached - 1) == 1  # It is late below the watermark, also one of its own.
     assert push(desk, "b", desk.simulation.now_ms) == 0
     minutes_of(desk, 1)
@@ -218,16 +218,16 @@ def test_a_stream_that_is_silent_from_the_start_holds_no_window_of_another_one()
 
 def test_a_pulled_stream_advances_when_its_reader_finds_nothing() -> None:
     """G3: by the commit of the reader, at the distance that the source says."""
-    now: list[int] = []
+    times: list[int] = []
 
     def read(clients: Any, position: Any, limit: int) -> Pulled:
-        return Pulled([({"k": "a"}, now[0])] if position is None else [], 1)
+        return Pulled([({"k": "a"}, times[0])] if position is None else [], 1)
 
     source = PullSource(
         "in", read, poll=timedelta(seconds=20), advance_when_idle=timedelta(seconds=30)
     )
     desk = Desk(Pipeline("p", hits("in"), sources=[source], intervals=1))
-    now.append(desk.simulation.now_ms)
+    times.append(desk.simulation.now_ms)
     desk.do(pull(desk.environment, "in"))
     desk.do(desk.worker("hits"))
 
@@ -239,5 +239,5 @@ def test_a_pulled_stream_advances_when_its_reader_finds_nothing() -> None:
 
     assert desk.status().computations["hits"].timers == 1
     assert desk.head.sources["in"] == desk.simulation.now_ms - 30 * S
-    with pytest.raises(TypeError, match="takes a poll"):
+    with pytest.raises(TypeError, match="requires a poll"):
         PullSource("in", read, advance_when_idle=timedelta(0))

@@ -1,4 +1,4 @@
-"""How a tick looks into inboxes: all side by side, with few names, and a look fails as a whole."""
+"""Scans of inboxes by a tick: side by side, with few names, and failing as a whole."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def desk_of(*, intervals: int = 4, waiting_rows: int = 5_000) -> Desk:
 def put(
     desk: Desk, lo: int, *, count: int, at: int, lane: int = ON_TIME, created_in: int = 0
 ) -> None:
-    """Put chunks into an inbox, whose workers nobody wakes."""
+    """Put chunks into an inbox without waking its worker."""
     names = desk.environment.names
     letters = (InboxRecord("k", at, "in", "", '{"k":"k"}'),)
     keys = [names.chunk("counts", lo, lane, at, f"t{n}.1.60", created_in) for n in range(count)]
@@ -63,17 +63,17 @@ def committed(commit: Commit) -> Any:
 
 def looked(desk: Desk) -> list[list[int]]:
     """Tick once; return how many names each look at inboxes has found, of each of its peeks."""
-    found, real = [], desk.simulation.acts[ScanKeysMany]
+    counts, real = [], desk.simulation.acts[ScanKeysMany]
 
     def noted(call: ScanKeysMany) -> Any:
         answers = real(call)
-        found.append([len(names) for names in answers])
+        counts.append([len(names) for names in answers])
         return answers
 
     desk.simulation.acts[ScanKeysMany] = noted
     desk.do(tick(desk.environment))
     desk.simulation.acts[ScanKeysMany] = real
-    return found
+    return counts
 
 
 def test_a_tick_looks_into_all_inboxes_by_one_call_where_it_reads_of_one_moment() -> None:
@@ -88,16 +88,16 @@ def test_a_tick_looks_into_all_inboxes_by_one_call_where_it_reads_of_one_moment(
 
 
 def test_an_inbox_that_was_left_is_looked_into_before_those_that_came_later() -> None:
-    """G3: what lies there goes on to them, so without snapshots it could be in neither."""
+    """G3: its records move on to them, so without snapshots they could be in neither."""
     desk = desk_of(intervals=1)
     head, names = desk.head, desk.environment.names
-    left = head._replace(
+    moved = head._replace(
         layout_version=3,
         created_in_by_place={"counts:0000": 3},
         retired={"counts": [list(RetiredInbox(0, 0, 3))]},
     )
     version = desk.simulation.store.rows[names.head].version
-    desk.do(committed(Commit(puts=[(names.head, left, version)])))
+    desk.do(committed(Commit(puts=[(names.head, moved, version)])))
     put(desk, 0, count=1, at=200)
     put(desk, 0, count=3, at=200, created_in=3)
 
@@ -111,13 +111,13 @@ def test_late_ones_hold_the_watermark_however_many_wait_before_them(
     """G3: no look at the first names comes to them."""
     monkeypatch.setattr(inbox_scan, "FIRST_NAMES", 5)
     desk = desk_of()
-    before = desk.head.inputs["ends"]
+    watermark = desk.head.inputs["ends"]
     desk.push(watermark=10_000)
     put(desk, 0, count=9, at=500)
     put(desk, 0, count=1, at=LATE_AT, lane=LATE)
-    found = looked(desk)
-    assert found[0] == [5, 0, 0, 0, 0, 0, 0, 0]
-    assert desk.head.inputs["counts"] == desk.head.inputs["ends"] == before
+    counts = looked(desk)
+    assert counts[0] == [5, 0, 0, 0, 0, 0, 0, 0]
+    assert desk.head.inputs["counts"] == desk.head.inputs["ends"] == watermark
 
 
 def test_a_tick_counts_no_more_than_may_wait(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,18 +130,18 @@ def test_a_tick_counts_no_more_than_may_wait(monkeypatch: pytest.MonkeyPatch) ->
     assert desk.head.paused == {}
 
     put(desk, 2**14, count=40, at=200)
-    found = looked(desk)
-    assert sum(map(sum, found)) < 5 * 4 + 2 * 21
+    counts = looked(desk)
+    assert sum(map(sum, counts)) < 5 * 4 + 2 * 21
     assert desk.head.waiting["counts"][0] > 20
     assert desk.head.paused == {"in:": "counts has over 20 rows waiting"}
 
 
 def test_a_tick_whose_look_fails_publishes_nothing() -> None:
-    """G3: no watermark follows from a part of what was to be read."""
+    """G3: no watermark follows from a partial read."""
     desk = desk_of()
     desk.push(watermark=10_000)
     put(desk, 0, count=1, at=200)
-    before = desk.head
+    head = desk.head
 
     def refused(call: ScanKeysMany) -> Any:
         raise UnavailableError
@@ -150,4 +150,4 @@ def test_a_tick_whose_look_fails_publishes_nothing() -> None:
     with pytest.raises(UnavailableError):
         desk.do(tick(desk.environment))
 
-    assert desk.head == before
+    assert desk.head == head

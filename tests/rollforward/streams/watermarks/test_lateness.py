@@ -1,4 +1,4 @@
-"""How late a record may be: it follows from when it came, and not from how fast workers are."""
+"""Lateness of a record: it follows from its arrival, and not from the speed of workers."""
 
 from __future__ import annotations
 
@@ -113,14 +113,14 @@ def test_late_records_are_worked_on_while_as_much_as_ever_waits_in_time() -> Non
         if isinstance(call, Commit) and desk.state("hits", "late"):
             break
         if len(desk.rows(CHUNK)) < 25:
-            for more in range(25):
-                desk.push(Came(f"m{number}-{more}", f"a{more}", (103 + number) * S))
+            for copy in range(25):
+                desk.push(Came(f"m{number}-{copy}", f"a{copy}", (103 + number) * S))
 
     assert desk.state("hits", "late")
 
 
 class Lenient(Computation):
-    """Counts per window, also what is late within `LATENESS`: by further results."""
+    """Counts per window; records within `LATENESS` lead to further results."""
 
     name = "windows"
     inputs: ClassVar = {"mid": itemgetter("k")}
@@ -152,9 +152,9 @@ class Floors(Judge):
 
     floors: dict[str, int]
 
-    def judge(self, commit: Commit, before: Mapping[Key, StoredRow]) -> None:
-        super().judge(commit, before)
-        sources = [found.body for key, found in before.items() if key.kind == SOURCE]
+    def judge(self, commit: Commit, stored: Mapping[Key, StoredRow]) -> None:
+        super().judge(commit, stored)
+        sources = [row.body for key, row in stored.items() if key.kind == SOURCE]
         if not sources or any(key.kind == SOURCE and not body.last for key, body in commit.inserts):
             return
         floor = max(row.watermark for row in sources)
@@ -178,27 +178,27 @@ class Late(Schedule):
         self.accepted_late = 0
 
     def _judge_counts(self) -> None:
-        """Check that all was counted but what came later than it may."""
-        late = [each for _, s in self.judge.states("windows") for each in s.get("late", ())]
+        """Check that all records were counted, except records beyond the lateness."""
+        late = [id_ for _, s in self.judge.states("windows") for id_ in s.get("late", ())]
         got: Counter[Any] = Counter()
         for key, state in self.judge.states("collect"):
             for start, count in state.get("got", ()):
                 got[key, start] += count
-        poison = [each for each in self.records if {"poison", REFUSED} & {*each}]
-        good = [each for each in self.records if each not in poison]
-        counted = [each for each in good if each["id"] not in late]
+        poison = [record for record in self.records if {"poison", REFUSED} & {*record}]
+        good = [record for record in self.records if record not in poison]
+        counted = [record for record in good if record["id"] not in late]
         if got.total() != len(counted):
             raise Violation(f"{got.total()} of {len(counted)} were counted")
         floors = self.judge.floors
-        ends = {each["id"]: self.window_of(each) + WINDOW for each in good}
-        wrong = [each for each in late if ends[each] + LATENESS > floors[each]]
+        ends = {record["id"]: self.window_of(record) + WINDOW for record in good}
+        wrong = [id_ for id_ in late if ends[id_] + LATENESS > floors[id_]]
         if wrong:
             raise Violation(f"{wrong} came within the lateness: {floors}")
-        self.accepted_late = sum(ends[each["id"]] <= floors[each["id"]] for each in counted)
+        self.accepted_late = sum(ends[record["id"]] <= floors[record["id"]] for record in counted)
 
 
 def test_what_came_within_the_lateness_counts_in_any_schedule() -> None:
-    """G7: whoever is slow, or dies; by the watermark of its source when it came."""
+    """G7: by the watermark of its source at its arrival, even if workers are slow or die."""
     accepted = 0
     for seed in BUDGET.plays(range(SCHEDULES)):
         schedule = Late(seed)
@@ -216,15 +216,15 @@ def passed_by(schedule: Late, patch: pytest.MonkeyPatch) -> None:
 
     def blind(*args: Any) -> Steps:
         seen = yield from real(*args)
-        for each in seen.values():
-            each.late = NEVER
+        for content in seen.values():
+            content.late = NEVER
         return seen
 
     patch.setattr(cut_reader, "scan_inboxes", blind)
 
 
 def passed_downstream(schedule: Late, patch: pytest.MonkeyPatch) -> None:
-    """They hold that of who works on them, and not that of those who get what follows."""
+    """Late records hold the watermark of their computation, and not of its readers."""
     real = cut_reader.Output
 
     def output(low: int, reached: int) -> cut_reader.Output:
@@ -233,7 +233,9 @@ def passed_downstream(schedule: Late, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(cut_reader, "Output", output)
 
 
-@pytest.mark.parametrize("variant", [passed_by, passed_downstream], ids=lambda each: each.__name__)
+@pytest.mark.parametrize(
+    "variant", [passed_by, passed_downstream], ids=lambda variant: variant.__name__
+)
 def test_a_watermark_that_passes_late_records_is_noticed(variant: Any) -> None:
     """G7: what each part of that is for."""
     assert found(Late, variant, range(400)) is not None

@@ -66,8 +66,8 @@ def test_windows_close_without_the_slowest_hundredth_which_is_in_time_downstream
 def test_a_source_is_as_far_as_most_of_its_records_and_processes() -> None:
     """Delays are kept by buckets of 1.41 times, and old ones count for less."""
     delays = with_delays((), 0, [1_000, *[1_000 + n for n in range(98)], 900])
-    found = delay_of(delays, 98)
-    assert found == 0
+    delay = delay_of(delays, 98)
+    assert delay == 0
     assert 198 <= (delay_of(delays, 99.5) or 0) < 198 * 1.42
     assert delay_of((), 99) is None
     beyond = with_delays((), 10**8, [1])
@@ -144,12 +144,12 @@ class Neighbour(Computation):
 EXACT_IN_TIME = PushSource("in", disorder=timedelta(0))
 
 
-def _pipeline(*computations: type[Computation], **more: Any) -> Pipeline:
-    return Pipeline("p", Neighbour, *computations, sources=[EXACT_IN_TIME], intervals=1, **more)
+def _pipeline(*computations: type[Computation], **options: Any) -> Pipeline:
+    return Pipeline("p", Neighbour, *computations, sources=[EXACT_IN_TIME], intervals=1, **options)
 
 
 def _begun() -> Desk:
-    """Return a desk at which a watermark of most records is ahead of that of all."""
+    """Return a desk whose percentile watermark is ahead of the exact one."""
     desk = Desk(_pipeline(Fires))
     desk.simulation.max_steps = 3_000
     desk.push(Came("a", "k", 500), watermark=500)

@@ -1,4 +1,4 @@
-"""Ticks that note a layout for senders at rest, so that what was left behind can be forgotten."""
+"""Ticks that acknowledge a layout for idle senders, so that retired inboxes can be forgotten."""
 
 from __future__ import annotations
 
@@ -88,21 +88,21 @@ def test_a_process_that_died_with_a_clock_a_day_ahead_holds_no_change() -> None:
 
 
 def test_what_was_detached_meanwhile_is_neither_split_nor_merged() -> None:
-    """G15: whoever wanted to goes on."""
+    """G15: the worker or tick that wanted to split or merge it continues."""
     desk = _desk(2)
     pipeline = Pipeline("p", Stays, standby=[Comes], intervals=1, limits=Limits(intervals=8))
     desk.simulation.pipeline = desk.pipeline = pipeline
     desk.do(attach(desk.environment, "comes", None))
     desk.run()
-    before, environment = desk.head, desk.environment
+    stale_head, environment = desk.head, desk.environment
     desk.do(detach(environment, "comes", discard=True))
     desk.run()
     assert "comes" not in desk.head.topology
 
     meter = LoadMeter(lambda: 0.0)
     meter.split_slot = 7
-    assert desk.do(split_if_full(environment, before, "comes", meter))
+    assert desk.do(split_if_full(environment, stale_head, "comes", meter))
     idle: Any = {("comes", lo): Interval(SLOTS) for lo in (0, SLOTS // 2)}
-    head = before._replace(intervals={**before.intervals, "comes": (0, SLOTS // 2)})
+    head = stale_head._replace(intervals={**stale_head.intervals, "comes": (0, SLOTS // 2)})
     desk.do(merge_idle(environment, head, idle))
     assert "comes" not in desk.head.topology

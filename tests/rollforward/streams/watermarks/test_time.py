@@ -1,5 +1,4 @@
-"""Failures to survive that are about time: clocks that are wrong, records that are late, watermarks
-that stand or leap, timers without number."""
+"""Failures of time to survive: wrong clocks, late records, leaps of watermarks, many timers."""
 
 from __future__ import annotations
 
@@ -46,7 +45,7 @@ def test_a_machine_whose_clock_is_ten_minutes_wrong_changes_no_result(skew_ms: i
 
 @pytest.mark.parametrize("is_known", [True, False])
 def test_nobody_waits_for_the_lease_of_a_worker_that_is_known_to_be_dead(is_known: bool) -> None:
-    """M4: its task comes again in another process of its instance, which works on at once."""
+    """M4: its task is redelivered to another process of its instance, which continues at once."""
     desk = tally()
     desk.push(Came("1", "a", 1), watermark=FOREVER)
     dead = desk.worker("tally")
@@ -60,7 +59,7 @@ def test_nobody_waits_for_the_lease_of_a_worker_that_is_known_to_be_dead(is_know
 
 @pytest.mark.parametrize("is_known", [True, False])
 def test_the_watermarks_wake_an_interval_whose_worker_is_known_to_be_dead(is_known: bool) -> None:
-    """M4: whoever came before the death was known has gone, and left it to the lease."""
+    """M4: tasks before the death was known have left it to the lease."""
     desk = tally()
     desk.push(Came("1", "a", 1), watermark=FOREVER)
     dead = desk.worker("tally")
@@ -113,11 +112,11 @@ def test_ids_are_known_for_their_horizon_after_the_last_of_their_row_by_whatever
 
 
 def test_records_of_years_ago_and_of_tomorrow_make_no_other_late() -> None:
-    """E: the watermark follows what came, and nobody's clock: but not into the future."""
+    """E: the watermark follows records and no clock, but not into the future."""
     desk = Desk(Pipeline("tally", Tally, Written, intervals=1))
     desk.simulation.now_ms = IN_2023 + 365 * 24 * HOUR_MS
-    first = desk.push(Came("1", "a", IN_2023), Came("2", "a", IN_2023 + 5))
-    assert first.row.body.watermark == IN_2023 + 5 - 2_000
+    result = desk.push(Came("1", "a", IN_2023), Came("2", "a", IN_2023 + 5))
+    assert result.row.body.watermark == IN_2023 + 5 - 2_000
     desk.run()
 
     desk = Desk(Pipeline("tally", Tally, Written, intervals=1))
@@ -149,10 +148,10 @@ def test_a_late_record_is_counted_as_such_and_moves_no_watermark_back() -> None:
     desk = tally()
     desk.push(Came("1", "a", 25), watermark=25)
     desk.run()
-    before = desk.head.inputs
-    came = desk.push(Came("2", "a", 3))
+    inputs = desk.head.inputs
+    result = desk.push(Came("2", "a", 3))
     desk.do(tick(desk.environment))
-    assert (came.late, desk.head.inputs) == (1, before)
+    assert (result.late, desk.head.inputs) == (1, inputs)
     desk.push(watermark=30)
     desk.do(tick(desk.environment))
     assert desk.head.inputs["tally"] == 25  # It holds the watermark at which it came.
@@ -177,17 +176,17 @@ def test_what_a_process_brings_that_was_missing_is_late_behind_the_watermark_onl
         desk.run()
     assert desk.status().sources["in"].idle == ("away",)
 
-    old = desk.push(Came("3", "a", 3), Came("4", "a", 46), process="away", watermark=46)
+    late_push = desk.push(Came("3", "a", 3), Came("4", "a", 46), process="away", watermark=46)
     for process in ("here", "away"):
         desk.push(process=process, watermark=FOREVER)
     desk.run()
 
-    assert old.late == 1
+    assert late_push.late == 1
     assert windows(desk) == [[20, 1], [40, 2]]
 
 
 def test_a_process_that_is_held_back_for_longer_than_its_idle_time_is_not_left_out() -> None:
-    """G3, G11: it is silent because it was told to wait; what it brings afterwards is in time."""
+    """G3, G11: backpressure made it idle, so its later records are on time."""
     source = PushSource(
         "in", processes=("here", "away"), disorder=timedelta(0), idle=timedelta(seconds=30)
     )
@@ -212,7 +211,7 @@ def test_a_process_that_is_held_back_for_longer_than_its_idle_time_is_not_left_o
 
 
 def test_a_late_record_after_its_state_was_forgotten_begins_anew() -> None:
-    """F: with nothing of what was there."""
+    """F: with an empty state."""
 
     class Brief(Computation):
         inputs: ClassVar = {"in": key_of}
@@ -239,7 +238,7 @@ def test_a_late_record_after_its_state_was_forgotten_begins_anew() -> None:
 
 
 def test_nothing_at_all_and_intervals_without_a_key_come_to_their_end() -> None:
-    """J: who has nothing holds nobody back."""
+    """J: an empty interval holds no watermark."""
     desk = Desk(Pipeline("tally", Tally, Written, intervals=8))
     desk.push(watermark=FOREVER)
     desk.run()
@@ -257,8 +256,8 @@ def test_a_leap_over_thousands_of_windows_writes_each_of_them_in_order() -> None
     """J, G2, G4: in as many commits as it takes."""
     desk = tally()
     ats = range(0, 20_000, 10)
-    for first in range(0, len(ats), 500):
-        part = ats[first : first + 500]
+    for start in range(0, len(ats), 500):
+        part = ats[start : start + 500]
         desk.push(*(Came(f"r{at}", "a", at) for at in part), watermark=0)
     desk.push(watermark=FOREVER)
     desk.run()
@@ -270,8 +269,8 @@ def test_a_worker_takes_over_an_interval_with_thousands_of_timers() -> None:
     """J: it reads the slabs that are due, and no others."""
     desk = tally()
     keys = [f"k{number}" for number in range(3_000)]
-    for first in range(0, len(keys), 500):
-        part = [Came(key, key, 10 * first) for key in keys[first : first + 500]]
+    for start in range(0, len(keys), 500):
+        part = [Came(key, key, 10 * start) for key in keys[start : start + 500]]
         desk.push(*part, watermark=0)
     desk.run()
     slabs = desk.interval("tally").slabs
@@ -287,7 +286,7 @@ def test_a_worker_takes_over_an_interval_with_thousands_of_timers() -> None:
 
 
 def test_timers_of_the_clock_come_one_after_the_other_without_a_sweep() -> None:
-    """J, G4: the task of the first one does not stand for the next ones."""
+    """J, G4: each of them has a task of its own."""
 
     class Alarms(Computation):
         inputs: ClassVar = {"in": key_of}
@@ -336,8 +335,8 @@ def test_a_task_that_comes_before_its_timer_by_the_worker_s_clock_does_no_harm()
 def test_a_computation_that_is_attached_begins_at_the_watermark_of_what_it_reads() -> None:
     """J, G3: what was in time is in time for it, too; who does not know it leaves it alone."""
     source = PushSource("in", disorder=timedelta(0))
-    old = Pipeline("grows", Tally, Written, sources=[source], intervals=1)
-    desk = Desk(old)
+    old_pipeline = Pipeline("grows", Tally, Written, sources=[source], intervals=1)
+    desk = Desk(old_pipeline)
     desk.push(Came("1", "a", 25), watermark=25)
     desk.run()
 
@@ -356,17 +355,17 @@ def test_a_computation_that_is_attached_begins_at_the_watermark_of_what_it_reads
     desk.push(Came("2", "a", 31), watermark=31)
     desk.run()
     assert desk.head.inputs["second"] == 31
-    known = desk.head.inputs
-    desk.simulation.pipeline = old
+    inputs = desk.head.inputs
+    desk.simulation.pipeline = old_pipeline
     desk.do(tick(desk.environment))
-    assert desk.head.inputs == known
+    assert desk.head.inputs == inputs
 
 
 # H: sizes
 
 
 def test_what_a_hook_may_write_counts_for_each_reader() -> None:
-    """H, G8: four readers of one large output do not make a commit that nobody takes."""
+    """H, G8: four readers of one large output do not make a commit too large."""
 
     class Loud(Computation):
         inputs: ClassVar = {"in": key_of}

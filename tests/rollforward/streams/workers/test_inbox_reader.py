@@ -1,4 +1,4 @@
-"""How many chunks a batch takes: enough to fill it if they are small, and few bytes at a time."""
+"""Chunks of a bundle: enough to fill it if they are small, and few bytes at a time."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def desk_of() -> Desk:
 
 
 def put(desk: Desk, count: int, *, at: int, letters: int, lane: int = ON_TIME) -> None:
-    """Put so many chunks of so many records into the inbox."""
+    """Put chunks into the inbox, each with a number of records."""
     names, inserts = desk.environment.names, []
     for chunk in range(count):
         number = [f"{lane} {at}.{chunk}.{n}" for n in range(letters)]
@@ -48,31 +48,31 @@ def committed(commit: Commit) -> Any:
 
 def played(desk: Desk) -> tuple[list[int], list[int]]:
     """Let a worker do it all; return how many chunks each commit took out, and each scan read."""
-    taken, read, acts = list[int](), list[int](), desk.simulation.acts
+    sizes, read, acts = list[int](), list[int](), desk.simulation.acts
     commit, scan = acts[Commit], acts[Scan]
 
     def committing(call: Commit) -> Any:
         if chunks := sum(key.kind == CHUNK for key, _ in call.deletes):
-            taken.append(chunks)
+            sizes.append(chunks)
         return commit(call)
 
     def scanning(call: Scan) -> Any:
-        found = scan(call)
-        read.append(len(found))
-        return found
+        chunks = scan(call)
+        read.append(len(chunks))
+        return chunks
 
     acts.update({Commit: committing, Scan: scanning})
     desk.do(desk.worker("counts"))
     acts.update({Commit: commit, Scan: scan})
-    return taken, read
+    return sizes, read
 
 
 def test_a_batch_takes_as_many_small_chunks_as_fill_it() -> None:
     """G8: the first ones tell that they are small; no batch has more records than it may."""
     desk = desk_of()
     put(desk, 300, at=200, letters=4)
-    taken, read = played(desk)
-    assert taken == [20, 125, 125, 30]
+    sizes, read = played(desk)
+    assert sizes == [20, 125, 125, 30]
     assert max(read) == 125
     assert len(desk.state("counts", "k")["seen"]) == 1 + 300 * 4
     assert desk.rows(CHUNK) == []
@@ -86,12 +86,12 @@ def test_a_batch_has_a_limit_of_chunks_however_small_they_are() -> None:
 
 
 def test_large_chunks_behind_small_ones_are_not_read_all_at_once() -> None:
-    """G8: their names say how large they are, before anybody reads them."""
+    """G8: their names tell their sizes before they are read."""
     desk = desk_of()
     put(desk, 100, at=200, letters=2)
     put(desk, 40, at=300, letters=200)  # Two fill a batch.
-    taken, read = played(desk)
-    assert taken[:2] == [20, 81]
+    sizes, read = played(desk)
+    assert sizes[:2] == [20, 81]
     assert max(read) == 81
     assert len(read) > 2
     assert len(desk.state("counts", "k")["seen"]) == 1 + 100 * 2 + 40 * 200
@@ -102,9 +102,9 @@ def test_who_reads_large_chunks_looks_at_no_names() -> None:
     put(desk, 60, at=200, letters=50)
     real = desk.simulation.acts[ScanKeysMany]
     desk.simulation.acts[ScanKeysMany] = lambda call: looks.append(call) or real(call)
-    taken, _ = played(desk)
+    sizes, _ = played(desk)
     assert looks == []
-    assert sum(taken) == 60
+    assert sum(sizes) == 60
 
 
 @pytest.mark.parametrize("letters", [1, 50])
@@ -132,5 +132,5 @@ def test_late_ones_are_taken_while_much_waits_in_time(letters: int) -> None:
 def test_as_many_fit_as_have_enough_records_and_not_too_many_bytes(
     sizes: Sequence[tuple[int, int]], fit: int
 ) -> None:
-    names = [f"p:c:0000:0:1:a{n}.0.{each}.{size}" for n, (each, size) in enumerate(sizes)]
+    names = [f"p:c:0000:0:1:a{n}.0.{count}.{size}" for n, (count, size) in enumerate(sizes)]
     assert count_fitting(names, 2_000) == fit

@@ -1,4 +1,4 @@
-"""How a process shares work between records: rings of pushes, batches, and rows as text."""
+"""Work that records of a process share: wake-ups of pushes, bundles, and rows as text."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ PIPELINE = Pipeline("counts", Counted, sources=[PushSource("in")], intervals=1)
 
 
 class Reads:
-    """How often an interval was read, by those who ring."""
+    """Reads of an interval by wake-ups."""
 
     def __init__(self, desk: Desk) -> None:
         self.count = 0
@@ -55,7 +55,7 @@ class Reads:
 
 
 def pushed_beside_a_worker() -> tuple[Desk, Any, int]:
-    """Push three times while a worker is there from the second one on; return what was read."""
+    """Push three times, with a worker from the second push on; return the reads."""
     desk = Desk(PIPELINE)
     desk.push(Came("1", "a", 1))
     worker = desk.worker("counted")
@@ -110,7 +110,7 @@ def test_a_push_rings_at_once_when_the_last_ring_was_a_while_ago_or_found_nobody
 def test_a_worker_that_had_all_that_waited_lets_more_come(
     records: int, at_once: int, pauses: Any
 ) -> None:
-    """For longer after a large batch; one that had not all goes on at once."""
+    """It lingers longer after a large bundle, and not at all while it is behind."""
     desk = Desk(PIPELINE)
     desk.simulation.config = replace(desk.simulation.config, gather_s=0.01, max_records=at_once)
     desk.push(*(Came(f"{n}", "a", n) for n in range(records)))
@@ -156,7 +156,7 @@ def taken(commit: Commit) -> int:
 def test_what_a_process_puts_into_an_inbox_ends_the_pause_of_its_worker(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """And neither what it puts elsewhere nor what the worker has looked at already."""
+    """A chunk in another inbox does not, nor one that the worker has already read."""
     monkeypatch.setattr(bodies, "commit", lambda client, **writes: [1])
     monkeypatch.setattr(bodies, "scan", lambda *range_: [])
     engine = Engine(bare_clients(), PIPELINE)
