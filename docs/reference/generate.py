@@ -118,7 +118,7 @@ def _api_row(name: str, value: Any) -> Row:
     if isinstance(value, types.ModuleType):
         return [f"`{name}`", _summary(value.__doc__)]
     if not callable(value):
-        return [f"`{name}`", f"`{value!r}`"]
+        return [f"`{name}`", f"`{value!r}`".replace(f"{ROOT}/", "")]
     parameters = "" if _is_exception(value) else _parameters(value)
     return [f"`{name}{parameters}`", _summary(inspect.getdoc(value))]
 

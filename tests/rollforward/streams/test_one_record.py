@@ -16,12 +16,13 @@ import pytest
 
 from rollforward import streams
 from rollforward.streams import Computation, Context, Pipeline, Record
+from rollforward.streams.model.slots import slot_of
 from tests.rollforward.streams.simulator.driver import Came, Desk
 
 pytestmark = pytest.mark.fast
 
 PACKAGE = Path(streams.__file__).parent
-MAX_PUSHED, MAX_WORKED = 14, 29  # A ratchet: these numbers only fall.
+MAX_PUSHED, MAX_WORKED = 15, 29  # A ratchet: these numbers only fall.
 
 
 class Tally(Computation):
@@ -55,6 +56,7 @@ def traces() -> tuple[dict[str, set[str]], dict[str, set[str]]]:
     desk = Desk(Pipeline("traced", Tally, intervals=1))
     desk.push(Came("0", "b", 1))  # The rows of a first run are made.
     desk.run()
+    slot_of.cache_clear()  # Its file counts, whichever keys were hashed before.
     pushed = traced(lambda: desk.push(Came("1", "a", 1_000)))
     worked = traced(lambda: desk.do(desk.worker("tally")))
     assert desk.state("tally", "a") == {"count": 1}
