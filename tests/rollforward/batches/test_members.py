@@ -37,7 +37,7 @@ def test_half_a_character_in_an_error_or_a_result_fails_a_member_once(world: Wor
     with world.context():
         errors = [member.error for member in NOTES.failures("b")]
     assert errors[0] == "Reject: a guest called \\ud83d"
-    assert "returned no JSON" in errors[1]
+    assert "must be JSON" in errors[1]
     assert set(RAN.values()) == {1}
 
 

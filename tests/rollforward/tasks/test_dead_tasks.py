@@ -249,4 +249,4 @@ def test_a_replay_of_what_can_be_no_dead_task_is_parked(world: World, dead_id: s
 
     with world.context():
         [dead] = DeadTask.query().fetch()
-    assert "is no id of a dead task" in dead.reason
+    assert "dead_task_id must have" in dead.reason
