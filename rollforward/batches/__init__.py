@@ -19,9 +19,10 @@ batch is sealed and all its members have ended, it is complete, and its callback
 2. create    A walk over the pages creates the members' tasks, 100 per call, by names of their own.
 3. end       A member that has ended inserts an item into a fork-join queue, by its batch's key. So
              no two members write the same entity.
-4. fold      One commit, guarded by the versions of what it read, changes the letters of members in
-             their pages and counts those that were open. One transaction does so with the last of
-             them, and completes the batch: its callback goes out by the outbox in that very commit.
+4. fold      One commit, guarded by the versions of the rows it read, changes the letters of
+             members in their pages and counts the open ones. One transaction does so with the
+             last of them, and completes the batch: its callback goes out by the outbox in that
+             very commit.
 
 `Policy` says when a batch is complete: when all have ended, at the first failure, or when n are
 done; what is left is cancelled then. `run_again` re-opens a batch for what failed or was cancelled:

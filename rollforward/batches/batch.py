@@ -45,7 +45,7 @@ class TaskBatch:
             keep: How long a batch can be read, and run again, after its completion.
 
         Raises:
-            ValueError: there can be no such batches.
+            ValueError: the declaration is invalid.
         """
         self.name = name
         paths = {
@@ -57,7 +57,7 @@ class TaskBatch:
 
     @property
     def tasks(self) -> Sequence[Task[Any]]:
-        """What has to be mounted: a task for each that may be a member, and for the callback."""
+        """The tasks to mount: one for each kind of member, and the callback."""
         members: list[Task[Any]] = [
             Task(
                 path,
@@ -123,7 +123,7 @@ class TaskBatch:
         """Say that no more members will come. Only running members may still add some.
 
         Raises:
-            UnknownBatchError: there is no such batch.
+            UnknownBatchError: the batch does not exist.
         """
         key = self.declaration.key(batch_id)
         transact(lambda: populate.seal_in_transaction(clients, key))
@@ -137,7 +137,7 @@ class TaskBatch:
         at work is not interrupted, and how it ends counts no more.
 
         Raises:
-            UnknownBatchError: there is no such batch.
+            UnknownBatchError: the batch does not exist.
         """
         return completion.cancel(clients, self.declaration.key(batch_id))
 
@@ -145,7 +145,7 @@ class TaskBatch:
         """Re-open a batch, and run its failed and cancelled members again; return how many.
 
         Raises:
-            UnknownBatchError: there is no such batch.
+            UnknownBatchError: the batch does not exist.
             NestedError: it is a member of another batch, which has to be run again instead.
         """
         return populate.run_again(clients, self.declaration.key(batch_id))
@@ -156,7 +156,7 @@ class TaskBatch:
         """Return how far a batch is: one read.
 
         Raises:
-            UnknownBatchError: there is no such batch.
+            UnknownBatchError: the batch does not exist.
         """
         return reading.progress(self.declaration.key(batch_id))
 
@@ -168,7 +168,7 @@ class TaskBatch:
         """Yield what became of each member, by a few reads per thousand.
 
         Raises:
-            UnknownBatchError: there is no such batch.
+            UnknownBatchError: the batch does not exist.
         """
         return reading.results(self.declaration.key(batch_id))
 
@@ -176,6 +176,6 @@ class TaskBatch:
         """Yield the members that have failed, each with its error.
 
         Raises:
-            UnknownBatchError: there is no such batch.
+            UnknownBatchError: the batch does not exist.
         """
         return reading.failures(self.declaration.key(batch_id))

@@ -1,9 +1,9 @@
 """Callbacks: each completion has one, which is enqueued until it is acknowledged.
 
-The commit that completes a batch enqueues the callback, and keeps what it gets in the batch's row.
+The commit that completes a batch enqueues the callback, and keeps its arguments in the batch's row.
 The task is the library's own, in the callback's queue: it runs the callback, then takes that from
 the row. So a queue that is purged loses no callback, because the sweep finds the row and enqueues
-the task anew. A task that is delivered after the acknowledgement does nothing.
+the task again. A task that is delivered after the acknowledgement does nothing.
 
 A callback that fails for good is acknowledged by the commit that keeps it as a dead task, which can
 be replayed.
@@ -43,7 +43,7 @@ def path_of(name: str) -> str:
 
 
 def completed(state: BatchState) -> Completed:
-    """Return what a batch that is complete adds up to."""
+    """Return the totals of a complete batch."""
     name, _, batch_id = state.key.id().partition(":")
     return Completed(
         name,
@@ -70,7 +70,7 @@ def enqueue(clients: Clients, state: BatchState) -> None:
 
 
 def enqueue_again(clients: Clients, state: BatchState) -> bool:
-    """Enqueue the callbacks anew that are not acknowledged; return whether there are any.
+    """Enqueue the callbacks again that are not acknowledged; return whether there are any.
 
     Those of a batch that is removed are left alone. The caller puts the row, in a transaction.
     """
@@ -141,7 +141,7 @@ def call(callback: Task[Completed], clients: Clients, args: Completed) -> None:
 def give_up(callback: Task[Completed], clients: Clients, args: Completed, reason: str) -> None:
     """Keep a callback as a dead task, by the commit that acknowledges it; or tell who else cares.
 
-    The dead task is the callback itself: replayed, it runs whatever was acknowledged.
+    The dead task is the callback itself: replayed, it runs even after an acknowledgement.
     """
     dead_id = clients.new_id()
 

@@ -1,8 +1,8 @@
-"""How members end, and with the last of them their batch.
+"""Completion: members end, and with the last of them their batch.
 
 An end is an item of one fork-join queue, by the key of its batch. The fold counts each member once:
 in one transaction it changes the member's letter in its page, which only a member that is open has,
-and the numbers of the batch. What comes twice, late, or of a member that was cancelled, finds no
+and the numbers of the batch. A repeated or late end, or the end of a cancelled member, finds no
 open member and changes nothing.
 
 The same commit decides whether the batch is complete, and then sends its callback and ends the
@@ -60,7 +60,7 @@ MAX_CANCELLED = 100
 
 @dataclass(frozen=True)
 class End:
-    """How a member has ended."""
+    """The end of a member: done or failed."""
 
     page: Annotated[str, pydantic.Field(max_length=600)]
     position: int
@@ -73,9 +73,9 @@ class End:
 def count_guarded(
     clients: Clients, batch: Batch, ends: Sequence[End]
 ) -> list[tuple[ndb.Model, int | None]] | None:
-    """Return what to write to count ends, if that needs no transaction: all that this depends on.
+    """Return the rows that count ends, if no transaction is needed: all that the result depends on.
 
-    What completes a batch does, for its callback goes out by the outbox.
+    Completing a batch needs one, because the outbox enqueues its callback.
     """
     names = list(dict.fromkeys(end.page for end in ends))
     versions = read_versions(clients.datastore, [state_key(batch.key), *map(page_key, names)])
@@ -143,7 +143,7 @@ def conclude(
     """Complete a batch if it is over, or cancelled; its caller puts the row, in a transaction.
 
     Args:
-        why: What its member in another batch fails with; empty: its numbers.
+        why: The error of its member in another batch; empty: its numbers.
     """
     if state.state != RUNNING or not (is_cancelled or policy.is_over(state)):
         return
@@ -163,7 +163,7 @@ def conclude(
 
 
 def touch(clients: Clients, state: BatchState, after_s: float = STALE_S) -> None:
-    """Have the sweep look at a running batch if nothing happens for so long."""
+    """Schedule the sweep of a running batch, in case nothing else happens."""
     if state.state == RUNNING:
         state.due = naive_utc(clients.clock.now()) + datetime.timedelta(seconds=after_s)
         state.remove_at = None
@@ -191,7 +191,7 @@ def end_parent(clients: Clients, state: BatchState, reason: str = "") -> None:
 
 @dataclass(frozen=True)
 class CancelNested:
-    """Whose nested batches to cancel, in which generation; those behind the one named `after`."""
+    """Arguments: the parent, its generation, and the nested batch to continue after."""
 
     batch: str
     generation: int
@@ -202,7 +202,7 @@ def cancel(clients: Clients, batch: str) -> bool:
     """Complete a batch now: what has not ended is cancelled; return whether it was running.
 
     Raises:
-        UnknownBatchError: there is no such batch.
+        UnknownBatchError: the batch does not exist.
     """
 
     def body() -> bool:
@@ -273,7 +273,7 @@ def _read(batch: str, ends: Sequence[End]) -> tuple[BatchState | None, dict[str,
 def _count_all(
     state: BatchState, pages: Mapping[str, BatchPage], ends: Sequence[End]
 ) -> dict[str, list[End]]:
-    """Count members that have ended; return those that were open, by their pages."""
+    """Count members that have ended; return the ends of open members, by page."""
     counted: dict[str, list[End]] = defaultdict(list)
     for end in ends:
         page = pages.get(end.page)

@@ -34,7 +34,7 @@ from rollforward.tasks.declaration import Task, task
 
 @dataclass(frozen=True)
 class Create:
-    """Whose members to create: those of a batch or an addition, from the page behind `after` on."""
+    """Arguments: the batch or addition whose members to create, and the page to continue after."""
 
     batch: Annotated[str, pydantic.Field(max_length=300)]
     within: Annotated[str, pydantic.Field(max_length=400)]
@@ -46,7 +46,7 @@ class Create:
 
 @dataclass(frozen=True)
 class RunMember:
-    """Which member to run. `args` are the member's own, as JSON."""
+    """Arguments of a member's task. `args` are the member's own, as JSON."""
 
     batch: Annotated[str, pydantic.Field(max_length=300)]
     page: Annotated[str, pydantic.Field(max_length=400)]

@@ -1,4 +1,4 @@
-"""What a declaration of batches says, and how its batches and their members are called."""
+"""Declarations of batches, and the names of batches and members."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Completed:
 
     @property
     def idempotency_key(self) -> str:
-        """What is the same in each delivery of one completion."""
+        """The same in each delivery of one completion."""
         return f"{self.name}:{self.batch_id}:{self.generation}"
 
 
@@ -70,7 +70,7 @@ class BatchDeclaration:
             )
 
     def key(self, batch_id: str) -> str:
-        """Return what the rows of a batch are called by.
+        """Return the prefix of the keys of a batch.
 
         Raises:
             BadWorkError: there can be no batch of this id.

@@ -1,7 +1,7 @@
-"""Task batches: their members, how each of them ended, and what they add up to.
+"""Task batches: their members, how each of them ended, and their totals.
 
 BatchState
-    Key: "<name of the declaration>:<id>". What all members add up to; one transaction on it decides
+    Key: "<name of the declaration>:<id>". The totals of all members; one transaction on it decides
     that the batch is complete. Written by each fold of ends and by each change of the whole, never
     per member.
     Queries: due before a time, the first to be due first: what the sweep is to wake, of those that
@@ -12,7 +12,7 @@ BatchState
     Single-property indexes.
     Growth: one row for each batch. Some time after its completion (`keep_s`) all other rows of the
     batch are deleted, and it stays for 32 days more, so that a task that comes late finds that the
-    batch is gone, and does not make it anew.
+    batch is gone, and does not create it again.
 
 BatchWork
     Key: "<batch's key>:<addition>:<number>", fixed width: an addition is what one call of
@@ -109,7 +109,7 @@ class BatchWork(ndb.Model):
 
 
 class BatchPage(ndb.Model):
-    """What became of up to 1,000 members."""
+    """The outcomes of up to 1,000 members."""
 
     letters = ndb.TextProperty(required=True)
     # By position, as text: the generation in which its failure was counted; left out: the first.
@@ -135,7 +135,7 @@ class BatchPage(ndb.Model):
 
 
 class BatchResults(ndb.Model):
-    """What some members of a page returned, or why they failed."""
+    """Results and errors of some members of a page."""
 
     results = ndb.JsonProperty(required=True)  # Position, generation and what it is, of each.
 
@@ -156,7 +156,7 @@ def page_key(page: str) -> Any:
 
 
 def page_id(batch: str, addition: str, number: int, digest: str) -> str:
-    """Return what a page is called; fixed width, so that keys sort as pages do.
+    """Return the id of a page; fixed width, so that keys sort as pages do.
 
     >>> page_id("prints:spring", "c0ffee", 0, "5eed")
     'prints:spring:c0ffee:000000'
@@ -176,7 +176,7 @@ def first_page_of(page: str) -> str:
 
 
 def is_counted(work: BatchWork | None, first_page: BatchWork | None) -> bool:
-    """Return whether a page was counted, by its work and that of its addition's first page."""
+    """Return whether a page was counted, by its work and the work of its addition's first page."""
     return work is not None and first_page is not None and work.digest == first_page.digest
 
 

@@ -1,4 +1,4 @@
-"""Why a batch cannot be added to, sealed, run again or read."""
+"""Errors of adding to, sealing, running again and reading batches."""
 
 from __future__ import annotations
 

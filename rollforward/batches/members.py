@@ -60,7 +60,7 @@ class Member:
 
     @property
     def id(self) -> str:
-        """Return what is the same in every delivery of this member, in every generation."""
+        """Return an id that is the same in every delivery and generation of this member."""
         return f"{self.ref.page}:{self.ref.position}"
 
     @property
@@ -69,7 +69,7 @@ class Member:
         return self.ref.batch.partition(":")[2]
 
     def is_cancelled(self) -> bool:
-        """Return whether the batch is over, so that what this member does counts no more."""
+        """Return whether the batch is over, so that the end of this member is not counted."""
         return not policy.wants(_read(self.ref.batch), self.ref.generation)
 
     def add(self, members: Members, *, idempotency_key: str = "") -> int:
@@ -158,9 +158,9 @@ def run(declared: BatchDeclaration, task: Task[Any], clients: Clients, args: Run
 
 
 def fail(declared: BatchDeclaration, clients: Clients, args: RunMember, reason: str) -> None:
-    """Say that a member has failed: it was tried often enough, or rejected itself.
+    """Say that a member has failed: it was tried often enough, or raised `Reject`.
 
-    What it has become before is cancelled first: no batch is complete over one that runs.
+    A batch that it has become is cancelled first: no batch is complete over one that runs.
     """
     last_line = reason.strip().splitlines()[-1] if reason.strip() else "no reason was given"
     error = within_json(storable(last_line, MAX_ERROR_CHARS), MAX_RESULT_BYTES)

@@ -11,7 +11,7 @@ ALL, BEST_EFFORT, FAIL_FAST, DONE_AT = "all", "best-effort", "fail-fast", "done-
 
 @dataclass(frozen=True)
 class Policy:
-    """When a batch is complete, and what came of it.
+    """Policy of a batch: when it is complete, and when it has succeeded.
 
     Use `Policy.all()`, `.best_effort()`, `.fail_fast()` or `.done_at(n)`.
     """
@@ -26,7 +26,7 @@ class Policy:
 
     @classmethod
     def best_effort(cls) -> Policy:
-        """Every member runs; the batch succeeds whatever became of them."""
+        """Every member runs; the batch succeeds even if some fail."""
         return cls(BEST_EFFORT)
 
     @classmethod
@@ -63,7 +63,7 @@ def wants(state: BatchState | None, generation: int) -> bool:
 
 
 def outcome_of(state: BatchState) -> str:
-    """Return what came of a batch that is over, and that nobody has cancelled."""
+    """Return the outcome of a batch that is over and was not cancelled."""
     if state.policy == BEST_EFFORT or _is_reached(state):
         return SUCCEEDED
     return FAILED if state.policy == DONE_AT or state.failed else SUCCEEDED

@@ -1,12 +1,12 @@
-"""Adding members, sealing, and running again what has failed.
+"""Adding members, sealing, and running failed members again.
 
-What one call adds is an addition, known by the call's idempotency key, so making it again adds
-nothing. Its members are checked, and cut into pages of up to 1,000. All pages but the first are
-stored before anything counts them, by keys that hold the digest of the addition, and inserted: a
+The members of one call are an addition, known by the call's idempotency key, so a repeated call
+adds nothing. Its members are checked, and cut into pages of up to 1,000. All pages but the first
+are stored before they are counted, by keys that hold the digest of the addition, and inserted: a
 call that is repeated overwrites no page that members have ended in. The first page commits with the
 batch's number of members, and with the task that creates theirs. A crash before that commit leaves
-pages that nobody reads: the same call made again finds them, and one that adds other members under
-the same key writes pages of its own.
+pages that are never read. The same call made again finds them. A call that adds other members
+under the same key writes pages of its own.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class _Page:
 
 @dataclass(frozen=True)
 class _Addition:
-    """What one call adds."""
+    """The members of one call, in pages."""
 
     batch: str
     name: str
@@ -124,7 +124,7 @@ class _Addition:
 
 @dataclass(frozen=True)
 class PopulateOptions:
-    """How members are added, beside which they are."""
+    """Options of adding members."""
 
     idempotency_key: str = ""
     seal: bool = False
@@ -187,7 +187,7 @@ def run_again(clients: Clients, batch: str) -> int:
     """Re-open a batch for its members that failed or were cancelled; return how many these are.
 
     Raises:
-        UnknownBatchError: there is no such batch.
+        UnknownBatchError: the batch does not exist.
         NestedError: it is a member of another batch.
     """
 
@@ -338,7 +338,7 @@ def _check_waits_for(parent: MemberRef) -> None:
 
 
 def is_needed(state: BatchState) -> bool:
-    """Return whether anybody waits for a batch: it is a root, or its member has not ended."""
+    """Return whether a batch is needed: it is a root, or its member has not ended."""
     if not state.parent:
         return True
     member = MemberRef(
@@ -360,7 +360,7 @@ def _waits_for(state: BatchState | None, member: MemberRef) -> bool:
 def _addition(
     declared: BatchDeclaration, batch: str, members: Members, idempotency_key: str
 ) -> _Addition:
-    """Check what a call adds, all of it, and cut it into pages; nothing is stored yet."""
+    """Check all members of a call and cut them into pages; nothing is stored yet."""
     check_idempotency_key(idempotency_key or None, BadWorkError)
     call_digest = hashlib.sha256()
     pages = list(_cut(declared, members, call_digest))
@@ -374,8 +374,8 @@ def _addition(
 def _store(clients: Clients, addition: _Addition, options: PopulateOptions) -> None:
     """Store all pages of an addition but the first, which its commit writes.
 
-    A page that exists was stored by a call like this one: its key says what is in it. Nothing is
-    stored by a call that would be refused: nobody would ever delete it.
+    A page that exists was stored by an equal call: its key has the digest of its content. A call
+    that would be refused stores nothing, since nothing would delete it.
     """
     if len(addition.pages) < 2:
         return

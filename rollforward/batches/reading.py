@@ -1,4 +1,4 @@
-"""What can be read of a batch: how far it is, and what its members returned, or why they failed."""
+"""Reading of batches: their progress, and the results and errors of their members."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MAX_NESTED = 1_000
 
 @dataclass(frozen=True)
 class BatchProgress:
-    """How far a batch is. `outcome` is None while it runs. Times are in UTC, naive."""
+    """Progress of a batch. `outcome` is None while it runs. Times are in UTC, naive."""
 
     name: str
     batch_id: str
@@ -49,7 +49,7 @@ class BatchProgress:
 
 @dataclass(frozen=True)
 class MemberResult:
-    """What became of a member: "done" with a result, "failed" with an error, "waiting" or
+    """Outcome of a member: "done" with a result, "failed" with an error, "waiting" or
     "cancelled". `ordinal` is its place in the call that added it.
     """
 
@@ -64,7 +64,7 @@ def progress(batch: str) -> BatchProgress:
     """Return how far a batch is: one read.
 
     Raises:
-        UnknownBatchError: there is no such batch.
+        UnknownBatchError: the batch does not exist.
     """
     return _progress(state_of(batch))
 
@@ -78,7 +78,7 @@ def results(batch: str) -> Iterator[MemberResult]:
     """Yield what became of each member, page by page.
 
     Raises:
-        UnknownBatchError: there is no such batch.
+        UnknownBatchError: the batch does not exist.
     """
     state, start_after = state_of(batch), ""
     while pages := pages_within(batch, start_after=start_after).fetch(PAGES_AT_A_TIME):
@@ -94,7 +94,7 @@ def failures(batch: str) -> Iterator[MemberResult]:
     """Yield the members that have failed.
 
     Raises:
-        UnknownBatchError: there is no such batch.
+        UnknownBatchError: the batch does not exist.
     """
     return (member for member in results(batch) if member.outcome == "failed")
 

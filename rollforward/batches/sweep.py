@@ -1,13 +1,13 @@
-"""The sweep of batches: it wakes those in which nothing moves, and deletes those that have served.
+"""The sweep of batches: it wakes those in which nothing moves, and deletes the expired ones.
 
 Each batch says when it is to be woken in one property, and when it is to be removed in another, so
 neither hides the other. A running one in which nothing has ended for half an hour may
-have lost tasks, by a queue that was purged: all that is open gets its tasks anew, again an hour
+have lost tasks, by a queue that was purged: all that is open gets its tasks again, again an hour
 later, and then ever more rarely, at least once a day. Long work is then delivered twice, as any
 task may be. One that is nested in a batch which is over is cancelled instead: the task that was to
 do so got lost.
 
-A complete batch is woken while its callback is not acknowledged: the callback is enqueued anew an
+A complete batch is woken while its callback is not acknowledged: the callback is enqueued again an
 hour after the completion, and then ever more rarely, at least once a day, until the batch is
 removed.
 
@@ -63,7 +63,7 @@ REMOVED_FOR = datetime.timedelta(days=32)
 
 @dataclass(frozen=True)
 class Remove:
-    """Whose rows to delete."""
+    """The batch whose rows to delete."""
 
     batch: Annotated[str, pydantic.Field(max_length=300)]
 

@@ -1,4 +1,4 @@
-"""What a transaction has written of batches."""
+"""Rows of batches that a transaction has written."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rollforward.datastore.transactions import current_transaction
 class TransactionRows:
     """The rows that this attempt of a transaction has written.
 
-    A transaction reads what was there before it, so a second addition in one has to look here.
+    A transaction reads the state before it, so a second addition in one has to look here.
     """
 
     def __init__(self) -> None:

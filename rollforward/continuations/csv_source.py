@@ -34,7 +34,7 @@ GONE = "the file was deleted 30 days after its upload; upload it again"
 
 
 class Numbered(Protocol):
-    """What is made of a row: it knows the line that it stands on."""
+    """A parsed row, with the number of its line."""
 
     @property
     def line(self) -> int: ...
@@ -49,7 +49,7 @@ class BadFileError(ValueError):
 
 @dataclass(frozen=True)
 class CsvRecord:
-    """A row as it stands in the file: its cells or a problem, and the position behind it."""
+    """A row of the file: its cells or a problem, and the position after it."""
 
     line: int
     cells: Sequence[str]
@@ -89,7 +89,7 @@ class Start:
 
 
 def start_of(content: bytes) -> Start:
-    """Find a file's first row, and what stands between its cells.
+    """Find a file's first row, and the delimiter of its cells.
 
     Raises:
         BadFileError: there is no row.
@@ -116,7 +116,7 @@ def records_in(content: bytes) -> Iterator[CsvRecord]:
 
 
 def column_of(cells: Sequence[str], words: Sequence[str]) -> int | None:
-    """Return where one of some words stands in a header, however it is capitalised."""
+    """Return the position of one of some words in a header, however it is capitalised."""
     folded = [cell.casefold() for cell in cells]
     return next((folded.index(word) for word in words if word in folded), None)
 
@@ -134,7 +134,7 @@ def records(
 ) -> Iterator[CsvRecord]:
     """Yield the rows of a file from a position on; blank lines are passed over.
 
-    Where the file was deleted, one more row says so, and is the last.
+    If the file was deleted, one more row says so, and is the last.
 
     Args:
         chunks_from: Yields the file's bytes from an offset on.
@@ -173,7 +173,7 @@ def _record(lines: _Lines, first_line: bytes, offset: int, line: int, delimiter:
 
 
 def _cells(lines: _Lines, record_lines: list[bytes], delimiter: str) -> Sequence[str]:
-    """Return the cells of a row; the lines that it goes on over are taken, each looked at once."""
+    """Return the cells of a row; its further lines are taken, each looked at once."""
     if b'"' not in record_lines[0]:
         return record_lines[0].decode().rstrip("\r\n").split(delimiter, MAX_CELLS)
     text = _texts(lines, record_lines)
@@ -238,8 +238,8 @@ class CsvSource(Generic[R]):
 
         Args:
             chunks_from: Yields the file's bytes from an offset on.
-            start: Where its first row is.
-            row_of: Says what a record is, or what is wrong with it.
+            start: The position of its first row.
+            row_of: Makes a row of a record or of its problem.
         """
         self._chunks_from = chunks_from
         self._delimiter = delimiter

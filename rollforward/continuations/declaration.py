@@ -57,10 +57,10 @@ def job(
     """Declare the function below as a job; its second parameter's type is its arguments.
 
     Args:
-        name: Of the job, in /tasks/continuations/<name>.
-        source: What a run walks over, for its arguments.
+        name: Name of the job, in /tasks/continuations/<name>.
+        source: Function from the arguments of a run to its source.
         queue: A queue of queue.yaml.
-        effect: Where the function acts: "apply" in Datastore, in the transaction that holds the
+        effect: Place of the effects: "apply" in Datastore, in the transaction that holds the
             receipts; "side_effect" outside, before they are committed; "check" nowhere.
         on_finished: Called with the arguments of a run that has ended: at least once, maybe late.
         page_size: How many items a task works on.

@@ -23,7 +23,7 @@ ContinuationHeartbeat
     its page.
 
 ContinuationSweep
-    Key: the name of what is walked over.
+    Key: the name of the query.
     Queries: none; read by key.
     Growth: two rows.
 """
@@ -116,7 +116,7 @@ class ContinuationHeartbeat(ndb.Model):
 
 
 class ContinuationSweep(ndb.Model):
-    """How far the sweep has come in its round, so that the next one goes on behind."""
+    """Position of the sweep in its round, where the next sweep continues."""
 
     after = ndb.TextProperty(required=True)
 
@@ -193,5 +193,5 @@ def expired_runs(now_utc: datetime.datetime) -> Any:
 
 
 def sweep_key(name: str) -> Any:
-    """Return the key of where the sweep of a name goes on."""
+    """Return the key of the position of a sweep."""
     return ndb.Key(ContinuationSweep, name)

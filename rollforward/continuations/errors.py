@@ -1,4 +1,4 @@
-"""Why a run cannot be shown, started, cancelled or tried again."""
+"""Errors of showing, starting, cancelling and retrying runs."""
 
 from __future__ import annotations
 

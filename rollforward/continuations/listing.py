@@ -48,7 +48,7 @@ Jobs = Mapping[str, Job[Any, Any]]
 
 
 def list_runs(jobs: Jobs, query: RunQuery) -> RunList:
-    """Return runs, the newest first: about `limit`, of those that were looked at."""
+    """Return runs, the newest first: about `limit`, of the rows that were read."""
     started_before = naive_utc(query.before) if query.before else None
     limit = query.limit if not (query.state or query.name) else MAX_SCANNED
     rows = newest_runs(started_before=started_before).fetch(limit + 1)
@@ -69,7 +69,7 @@ def run_details(jobs: Jobs, run_id: str) -> RunDetails:
     """Return a run with its pages, as many as can be shown.
 
     Raises:
-        UnknownRunError: there is no such run.
+        UnknownRunError: the run does not exist.
     """
     row = run_of(run_id)
     pages = pages_of(run_id).fetch(MAX_PAGES + 1)
@@ -90,7 +90,7 @@ def control(clients: Clients, jobs: Jobs, run_id: str, verb: RunVerb) -> str:
     """Cancel, resume or retry a run; return the id of the run to look at.
 
     Raises:
-        UnknownRunError: there is no such run.
+        UnknownRunError: the run does not exist.
         RunRefusedError: not as it is now; the text says why.
     """
     row = run_of(run_id)
@@ -113,7 +113,7 @@ def _is_asked_for(row: ContinuationRun, query: RunQuery) -> bool:
 
 
 def _listed(jobs: Jobs, row: ContinuationRun) -> Run:
-    """Return a run as a list shows it: what it adds up to costs a few reads, whatever its size."""
+    """Return a run for a list: its totals cost a few reads for any size."""
     if row.totals:
         return _run(jobs, row, RunTotals.kept(row))
     pages = pages_of(row.key.id()).fetch(MAX_PAGES_IN_LIST + 1)

@@ -1,4 +1,4 @@
-"""How far a run has come: totals, rate, cost, and the items that did not go well."""
+"""Progress of a run: totals, rate, cost, and the items that failed or were skipped."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ RECENT_S = 5.0
 
 @dataclass(frozen=True)
 class RunTotals:
-    """What a run's pages add up to, in items unless the name says otherwise."""
+    """Totals of a run's pages, in items unless the name says otherwise."""
 
     done: int
     skipped: int
@@ -79,7 +79,7 @@ class RunTotals:
 
     @classmethod
     def of_sums(cls, sums: PageSums, chains: int) -> RunTotals:
-        """Return what pages add up to, and their run with so many chains."""
+        """Return what pages add up to, and their run with its chains."""
         # What follows a page's last commit, at least: a look whether it is closed.
         closing = Cost(reads=sums.pages, round_trips=sums.pages)
         return cls(
@@ -109,13 +109,13 @@ class RunTotals:
 
 @dataclass(frozen=True)
 class RunProgress:
-    """How far a run has come.
+    """Progress of a run.
 
     Attributes:
         pages: In the order of chain and number; `dots` are their receipts.
-        max_rate: Items a second at most, if the run has such a limit.
+        max_rate: Items a second at most, if the run has a limit.
         recent_rate: Items a second of the pages that got on lately; None: it is too early to tell.
-        held_s: Seconds until the last page goes on that waits for a lease or for its retry.
+        held_s: Seconds until the last page continues that waits for a lease or for its retry.
     """
 
     run_id: str
@@ -135,7 +135,7 @@ class RunProgress:
 
     @property
     def waiting(self) -> int:
-        """Items whose turn has not come, those of pages not read yet included."""
+        """Items whose turn has not come, including pages that are not read yet."""
         return self.expected - self.totals.ended - self.totals.retrying
 
     @property
@@ -156,9 +156,9 @@ class RunProgress:
 
     @property
     def left_s(self) -> float | None:
-        """Seconds to go, at the lower of its rates and not before its last page goes on.
+        """Seconds to go, at the lower of its rates and not before its last page continues.
 
-        None when that cannot be told.
+        None if that is unknown.
         """
         if self.state != RUNNING or not self.rate:
             return None
@@ -176,14 +176,14 @@ def progress(
     """Return how far a run has come, from its pages; an ended run keeps its totals.
 
     Args:
-        now: Until when to count the time of a run that goes on.
+        now: Until when to count the time of a running run.
         dots: Also return each page's receipts, for which its pages must be read. A run that
             finished 30 days ago has no pages any more.
-        clients: Whose process remembers pages that are done: to ask again then costs what has
-            changed. None reads all pages.
+        clients: Clients of a process that caches finished pages, so that a repeated call costs
+            only the changes. None reads all pages.
 
     Raises:
-        UnknownRunError: there is no such run.
+        UnknownRunError: the run does not exist.
     """
     run = run_of(run_id)
     at = naive_utc(now) if now is not None else None
@@ -220,7 +220,7 @@ def _recent_rate(
 
 
 def _held_s(page: SeenPage, now_utc: datetime.datetime) -> float:
-    """Return how long a page stands still from now on, at least."""
+    """Return the minimum pause of a page from now on."""
     if page.dots.done:
         return 0.0
     if page.retry_at is not None and page.retry_at > now_utc:
@@ -234,7 +234,7 @@ def _held_s(page: SeenPage, now_utc: datetime.datetime) -> float:
 def _end(
     run: ContinuationRun, updated_at: datetime.datetime, now_utc: datetime.datetime | None
 ) -> datetime.datetime:
-    """Return until when a run's time counts; one that was cancelled stands still."""
+    """Return until when a run's time counts; a cancelled run has stopped."""
     if run.ended is not None:
         return run.ended  # type: ignore[no-any-return]
     return now_utc if now_utc is not None and run.state == RUNNING else updated_at
@@ -260,7 +260,7 @@ def item_issues(
     """Return the items of a run that were skipped, refused or deferred, in order.
 
     Args:
-        clients: Whose process remembers pages that are done; None reads all pages.
+        clients: Clients of the process that remembers pages that are done; None reads all pages.
     """
     if clients is None or (run := run_key(run_id).get()) is None:
         issues = issues_of(pages_of(run_id))
@@ -273,7 +273,7 @@ def run_of(run_id: str) -> ContinuationRun:
     """Return the row of a run.
 
     Raises:
-        UnknownRunError: there is no such run.
+        UnknownRunError: the run does not exist.
     """
     run = run_key(run_id).get()
     if run is None:

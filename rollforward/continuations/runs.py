@@ -127,7 +127,7 @@ def start(
     """Start a run, once per run_id; True if this call made it and knows so.
 
     Raises:
-        ValueError: there can be no such run.
+        ValueError: an argument is invalid.
         BadArgumentsError, UnknownTaskError: no task of it could be delivered; nothing was stored.
         OtherJobError: the run of this id is of another job.
     """
@@ -147,7 +147,7 @@ def start(
 
 
 def cancel(run_id: str) -> None:
-    """Stop a run: what was done stays, what was not is left. It can be resumed."""
+    """Stop a run: finished items stay, the others wait. It can be resumed."""
     _transition(run_id, RUNNING, CANCELLED)
 
 
@@ -166,7 +166,7 @@ def retry_failed(clients: Clients, jobs: Jobs, run_id: str) -> str:
         The new run's id: the same however often this is called.
 
     Raises:
-        NotEndedError: the run has not finished: it goes on, or may be resumed.
+        NotEndedError: the run has not finished: it is running, or may be resumed.
         PagesGoneError: it finished more than 30 days ago.
     """
     parent = run_of(run_id)

@@ -1,4 +1,4 @@
-"""What a continuation walks over: anything that can be read in pages.
+"""Sources of continuations: anything that can be read in pages.
 
 A source names its items by short texts, so that a page can remember which items it holds,
 and marks places by positions, texts as well. A position must stay valid for as long as the
@@ -49,7 +49,7 @@ class Source(Protocol[I_co]):
     """Readable in pages, from several places at once."""
 
     def split(self, max_spans: int) -> list[Span]:
-        """Cut the source into at most so many spans that together hold everything."""
+        """Cut the source into at most `max_spans` spans that together hold everything."""
         ...
 
     def read(self, span: Span, size: int) -> Slice[I_co]:
@@ -79,7 +79,7 @@ class EntitySource:
 
         Args:
             filters: Equality filters of ndb, e.g. `Guest.party == "p1"`.
-            key_prefix: Only root entities whose key name begins with this and goes on with a hash
+            key_prefix: Only root entities whose key name begins with this and continues with a hash
                 in hex. Such a range can be split without looking at it.
             key_range: Only entities whose keys lie between these two.
         """
@@ -178,7 +178,7 @@ def _order(key: Any) -> list[tuple[str, bool, Any]]:
 
 
 class NumberSource:
-    """The whole numbers from 1 to a count: for what is made up. A position is a number."""
+    """The whole numbers from 1 to a count: for generated items. A position is a number."""
 
     def __init__(self, count: int) -> None:
         self._count = count

@@ -1,8 +1,8 @@
-"""The sweep of continuations: it wakes pages that wait too long, and deletes what has served.
+"""The sweep of continuations: it wakes pages that wait too long, and deletes expired rows.
 
-What it costs follows what is left to do, not what was done: of each chain it reads the pages behind
-those that are closed, and of a run at most so many at once. Runs take turns: each sweep goes on
-behind the last run that the one before has looked at. A run that cannot be woken is logged, and
+Its cost follows the open work, not the finished work: of each chain it reads the pages after
+the closed ones, and of a run a bounded number at once. Runs take turns: each sweep continues
+after the last run that the one before has looked at. A run that cannot be woken is logged, and
 holds up no other.
 
 Lost on failure: nothing. A sweep that breaks off is done again a minute later.
@@ -97,7 +97,7 @@ def _take_turns(
 def _wake(clients: Clients, jobs: Jobs, run: ContinuationRun, stale_s: float) -> int:
     """Wake a run's stalled pages: each when it is stale, when twice as old, and so on.
 
-    The step stands in the task's name, so a queue that stands still is not flooded.
+    The step is part of the task's name, so a paused queue is not flooded.
     """
     job = jobs.get(run.job)
     if job is None:
@@ -127,7 +127,7 @@ def head(run: ContinuationRun, chain: int) -> PageArgs:
 
 @dataclass
 class Look:
-    """A look at what a run has left to do, and when each page got on last."""
+    """A look at the open work of a run, and when each page got on last."""
 
     run: ContinuationRun
     budget: int  # How many pages may still be read.
@@ -137,7 +137,7 @@ class Look:
 
     @classmethod
     def at(cls, run: ContinuationRun, *, max_pages: int | None = None) -> Look:
-        """Look at a run: at all that is not closed, or at so many pages, from where it was cut."""
+        """Look at a run: at all open pages, or at `max_pages` of them, from its last position."""
         look = cls(run, max_pages or 10**9, closed=dict(run.closed or {}))
         if run.state == FINISHED:
             # Its first page's task finds that its job was not told, and tells it.
@@ -212,7 +212,7 @@ class Look:
 
 
 def delete_expired(clients: Clients) -> int:
-    """Delete what has only proved something, after 30 days; return how many rows went.
+    """Delete receipts and other proofs, after 30 days; return how many rows went.
 
     Pages of runs that have finished, with their heartbeats, and uploaded files. A bounded number
     each time.

@@ -52,7 +52,7 @@ def read_upload(upload_id: str, offset: int) -> Iterator[bytes]:
     """Yield a file's content from an offset on, chunk by chunk, as long as it is asked for.
 
     Raises:
-        UploadGoneError: there is no such file, or it was deleted from here on.
+        UploadGoneError: the file does not exist, or it was deleted from here on.
     """
     number, skipped = divmod(offset, CHUNK_BYTES)
     is_last = False

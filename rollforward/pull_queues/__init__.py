@@ -19,7 +19,7 @@ lookup and one commit; an ack of 40 one commit, with one write more for its rece
 hashed partitions, each ordered by time; a lease looks at the head of one partition after the other,
 in random order, so no read grows with the backlog, and workers meet rarely.
 
-Lost on failure: nothing. What a dead worker held comes back when its lease ends. A clock that is
+Lost on failure: nothing. Items of a dead worker come back when its lease ends. A clock that is
 ahead lets a worker lease what another still holds; the fence holds all the same.
 
 Source: the pull queues of App Engine's Task Queue API (2011), with its tags and leases.

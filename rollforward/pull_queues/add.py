@@ -81,7 +81,7 @@ def add_in_transaction(
 def add(
     clients: Clients, queue: str, partitions: int, item: NewItem, idempotency_key: str | None
 ) -> ItemId:
-    """Store an item, in one round trip; return its id, or that of the add before with this key.
+    """Store an item, in one round trip; return its id, or the id of the first add with this key.
 
     Without a key a commit whose outcome is unknown is not made again: a worker may have leased and
     acked the item by then, and a second insert would bring it back.
@@ -115,7 +115,7 @@ def add(
 def _find(queue: str, item: NewItem, idempotency_key: str | None) -> ItemId | None:
     """Return the item that was added, by this call or by one with its key; None: neither is known.
 
-    A receipt that stood in the way may have expired and be gone by now: then the add is made again.
+    A conflicting receipt may have expired and be gone by now: then the add is made again.
     """
     if idempotency_key is None:
         return item.id if item_key(queue, item.id).get() is not None else None

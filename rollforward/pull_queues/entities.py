@@ -3,10 +3,10 @@
 PullItem
     Key: "<queue>|<id>". Ids are random, or digests of the caller's idempotency key.
     Queries: a range of `ready`, in its order: what can be leased; a range of `tagged`, likewise,
-    for one tag, or for what has none; a range of `dead`: the dead letters of a queue.
+    for one tag, or for items without one; a range of `dead`: the dead letters of a queue.
     Single-property indexes.
     `ready` is "<queue>|<partition>|<time>": from that time on, the item can be leased. A lease
-    moves the time to its end, so an item whose worker died comes back by itself.
+    moves the time to its end, so an item whose worker died comes back on its own.
     Growth: one row for each item that waits, is leased or is dead. An ack deletes it; a dead letter
     goes after 30 days.
 
@@ -86,7 +86,7 @@ def digest_of(*parts: str | None) -> str:
 
 
 def ready_at(queue: str, partition: int, at: datetime.datetime) -> str:
-    """Return the place of an item among those of its partition, by when it can be leased.
+    """Return the position of an item in its partition, by the time when it can be leased.
 
     >>> ready_at("mail", 3, datetime.datetime(2030, 5, 1, 12))
     'mail|03|20300501T120000000000'
@@ -95,7 +95,7 @@ def ready_at(queue: str, partition: int, at: datetime.datetime) -> str:
 
 
 def tag_group(queue: str, tag: str | None) -> str:
-    """Return what stands for a queue among those of `tagged`, for one of its tags; None: no tag.
+    """Return the prefix of a queue in `tagged`, for one of its tags; None: no tag.
 
     >>> tag_group("mail", None) != tag_group("mail", "null")
     True
@@ -152,10 +152,10 @@ def expired_dead_items(queue: str, died_before: datetime.datetime) -> Any:
 
 
 def dead_at(queue: str, at: datetime.datetime) -> str:
-    """Return the place of a dead letter among those of its queue."""
+    """Return the place of a dead letter in its queue."""
     return f"{queue}|{time_text(at)}"
 
 
 def expired_receipts(now_utc: datetime.datetime) -> Any:
-    """Return the query for receipts that nobody asks for any more."""
+    """Return the query for expired receipts."""
     return PullReceipt.query(PullReceipt.expires < now_utc).order(PullReceipt.expires)

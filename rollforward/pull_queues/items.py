@@ -1,4 +1,4 @@
-"""What goes into a pull queue, and what a worker gets out of it."""
+"""Items of pull queues, their leases and dead letters."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Lease:
     """One item, leased to one worker until `expires_at` (UTC, naive).
 
     `deliveries` counts how often it was leased, this time included. `version` is the fence: it
-    is another one as soon as somebody else leases the item.
+    is another one as soon as another worker leases the item.
     """
 
     id: ItemId
@@ -52,7 +52,7 @@ OLDEST = Oldest()
 
 
 def check(payload: Any, tag: str | None, idempotency_key: str | None) -> None:
-    """Check what somebody wants to add.
+    """Check a new item.
 
     Raises:
         BadItemError: it cannot be added.

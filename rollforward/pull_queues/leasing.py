@@ -2,7 +2,7 @@
 
 A lease is a commit that moves its items' time to the lease's end, under the versions at which they
 were read. So of two workers that lease the same item one is refused, with all that it asked for; it
-goes on in another partition. An ack deletes the items at the versions that their leases left: a
+continues in another partition. An ack deletes the items at the versions that their leases left: a
 worker whose item was leased to another since is refused. It leaves a receipt, which tells an ack
 whose reply was lost from one that another worker made.
 """
@@ -50,7 +50,7 @@ Versioned = tuple[PullItem, int]
 
 @dataclass(frozen=True)
 class Shape:
-    """What leasing has to know of a queue."""
+    """Name, partitions and limits of a queue."""
 
     name: str
     partitions: int
@@ -129,7 +129,7 @@ class _Call:
 def lease(
     clients: Clients, shape: Shape, limit: int, lease_s: float, tag: str | Oldest | None
 ) -> list[Lease]:
-    """Lease up to so many items, those that wait longest in their partition first.
+    """Lease up to `limit` items, the oldest of their partition first.
 
     Empty partitions are passed over; one where another worker leases at this moment is tried once
     more, behind the others.
@@ -213,7 +213,7 @@ def _leased(item: PullItem, version: int, ends: datetime.datetime) -> Lease:
 def move(
     clients: Clients, shape: Shape, leases: Sequence[Lease], to: datetime.datetime
 ) -> list[Lease]:
-    """Let leases end at another time; return those that are still held, with their new fences."""
+    """Move the end of leases; return the leases that are still held, with their new fences."""
     proof = clients.new_id()
     for _ in range(MAX_ATTEMPTS):
         rows = _rows(clients, shape, leases)
@@ -247,8 +247,8 @@ def _keys(shape: Shape, leases: Sequence[Lease]) -> list[Any]:
 def ack(clients: Clients, shape: Shape, leases: Sequence[Lease]) -> list[Lease]:
     """Delete leased items, each named once; return the leases that were lost.
 
-    The commit leaves a receipt of what it deletes. An item that is gone was acked by these leases
-    if the receipt names it, and otherwise by another worker.
+    The commit leaves a receipt of the items that it deletes. An item that is gone was acked by
+    these leases if the receipt names it, and otherwise by another worker.
 
     Raises:
         google.api_core.exceptions.GoogleAPICallError: the service does not say; acking again is

@@ -31,7 +31,7 @@ class PullQueues(Pattern[PullQueue]):
     def sweep(
         self, clients: Clients, parts: Sequence[PullQueue], *, stale_s: float | None = None
     ) -> Mapping[str, int]:
-        """Delete dead letters that nobody has replayed for a month."""
+        """Delete dead letters a month after their death."""
         died_before = naive_utc(clients.clock.now()) - DEAD_LETTERS_KEPT_FOR
         deleted = 0
         for queue in parts:
@@ -40,7 +40,7 @@ class PullQueues(Pattern[PullQueue]):
         return {"dead_letters_deleted": deleted}
 
     def delete_expired(self, clients: Clients) -> int:
-        """Delete receipts that nobody asks for any more."""
+        """Delete expired receipts."""
         now_utc = naive_utc(clients.clock.now())
         for _ in range(MAX_PAGES):
             keys = expired_receipts(now_utc).fetch(MAX_KEYS, keys_only=True)

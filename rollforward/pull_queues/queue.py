@@ -96,7 +96,7 @@ class PullQueue:
 
         Args:
             lease_s: In seconds; an item that is not acked by then can be leased again.
-            tag: Only items of this tag; OLDEST: of that of the item that waits longest, or, when
+            tag: Only items of this tag; OLDEST: the tag of the oldest item, or, when
                 that has none, only items without a tag.
 
         Raises:
@@ -124,7 +124,7 @@ class PullQueue:
     def ack(self, clients: Clients, leases: Sequence[Lease]) -> list[Lease]:
         """Delete items that are done; return the leases that were lost to another worker.
 
-        Of all leases of an item at most one is not among those that were lost: its worker may do
+        Of all leases of an item at most one is still valid: its worker may do
         what must be done once. The same leases may be acked again within an hour.
 
         Raises:

@@ -16,7 +16,7 @@ class ArgumentsCodec(Generic[A]):
     """Writes the arguments of one task or job, and reads them again.
 
     Args:
-        owner: Whose they are: each complaint begins with it.
+        owner: Prefix of error messages: the task or job.
         kind: Their dataclass.
     """
 
@@ -46,7 +46,7 @@ class ArgumentsCodec(Generic[A]):
         return body
 
     def said(self, args: A) -> str:
-        """Return arguments as JSON, without those that are as by default."""
+        """Return arguments as JSON, without fields that have their default."""
         return self._adapter.dump_json(args, exclude_defaults=True, warnings=False).decode()
 
     def read(self, body: bytes) -> A:
@@ -64,7 +64,7 @@ class ArgumentsCodec(Generic[A]):
 
 
 def _complaint(error: pydantic_core.ErrorDetails) -> str:
-    """Return what is wrong with one field, with the type that it has where the type is wrong."""
+    """Describe the error of one field; a wrong type is named."""
     field = ".".join(map(str, error["loc"])) or "body"
     is_of_type = error["type"].endswith("_type") and error["loc"]
     actual = f", not {type(error['input']).__name__}" if is_of_type else ""

@@ -1,11 +1,10 @@
-"""How the deliveries of a task ended that failed by its own fault.
+"""Attempts at tasks that have failed by their own fault.
 
 TaskAttempts
     Key: hash of the queue and the task's name, as of a dead task.
-    Queries: expires <= a time, by expires: those that are not needed any more. Single-property
-    index.
-    Growth: a row for each task that has failed by itself, or begins its fourth delivery. It goes
-    when the task is done or dead, and otherwise two days after its last change.
+    Queries: expires <= a time, by expires: expired rows. Single-property index.
+    Growth: a row for each task that has failed by its own fault, or begins its fourth delivery. It
+    goes when the task is done or dead, and otherwise two days after its last change.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from google.cloud import ndb
 
 
 class TaskAttempts(ndb.Model):
-    """What is known of the deliveries of a task."""
+    """Failures and unfinished deliveries of a task."""
 
     failures = ndb.IntegerProperty(indexed=False, default=0)
     # The numbers of the deliveries that began and have not ended.

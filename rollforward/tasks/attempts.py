@@ -1,7 +1,7 @@
 """Attempts: how often a task has failed by its own fault, so that it is not tried for ever.
 
-Cloud Tasks counts every delivery, also those that an outage ended, that lost a race or that never
-reached the app; and what answers for a dead worker depends on the front end. So the app counts for
+Cloud Tasks counts every delivery, including deliveries that an outage ended, lost a race or never
+reached the app. The answer for a dead worker depends on the front end. So the app counts for
 itself. A task's own fault is an unforeseen error, and a delivery that began and never ended: its
 worker died, or was too slow.
 
@@ -67,7 +67,7 @@ class TaskDelivery:
 
     @property
     def attempts_id(self) -> str:
-        """Name what is known of this task's deliveries."""
+        """Return the id of the row of this task."""
         name = self.task_name or hashlib.sha256(self.path.encode() + self.body).hexdigest()
         return hashed_name(self.queue, name)
 
@@ -75,7 +75,7 @@ class TaskDelivery:
     def is_noted(self) -> bool:
         """Return whether this delivery is noted before it works.
 
-        One that lost its race ended by an answer of ours, and what waits so may come often.
+        A delivery that lost its race has ended by an answer of the app, and may be repeated often.
         """
         return self.number >= NOTED_FROM and self.last_answer != LOST_RACE
 
@@ -99,7 +99,7 @@ def current_task() -> str:
 
 
 def begin(clients: Clients, delivery: TaskDelivery) -> int:
-    """Note that a delivery begins; return how often its task has failed by itself before.
+    """Note that a delivery begins; return the failures of its task before.
 
     A store that is out of reach keeps no task from being tried.
 
@@ -174,7 +174,7 @@ def is_old(clients: Clients, delivery: TaskDelivery) -> bool:
 
 
 def discard(delivery: TaskDelivery) -> None:
-    """Delete what is known of one task's deliveries."""
+    """Delete the attempts of one task."""
     key = attempts_key(delivery.attempts_id)
     _quietly(lambda: len(ndb.delete_multi([key])))
 
@@ -188,7 +188,7 @@ def delete_expired(clients: Clients) -> int:
 
 
 def backoff_s(failures: int) -> float:
-    """Return for how long a task is left alone after so many failures of its own.
+    """Return the pause before the next attempt, by the number of failures.
 
     >>> [backoff_s(failures) for failures in (1, 7, 8, 9, 10, 11, 5_000)]
     [0.0, 0.0, 10.0, 20.0, 40.0, 60.0, 60.0]
@@ -224,7 +224,7 @@ def _end(row: TaskAttempts, delivery: TaskDelivery) -> int:
 
 
 def _row(clients: Clients, delivery: TaskDelivery) -> TaskAttempts:
-    """Return what is known of a task's deliveries, good for two days more."""
+    """Return the attempts of a task; they expire in two days."""
     now_utc = naive_utc(clients.clock.now())
     key = attempts_key(delivery.attempts_id)
     row: TaskAttempts | None = key.get()

@@ -72,7 +72,7 @@ def _fill(dead: DeadTask, path: str, queue: str, task_name: str, body: bytes, re
 
 @dataclass(frozen=True)
 class ReplayDeadTask:
-    """Which dead task to run again."""
+    """Arguments of a replay: the dead task to run again."""
 
     dead_task_id: str
 

@@ -42,7 +42,7 @@ MAX_NAME_PARTS_BYTES = 2_000
 
 @dataclass(frozen=True)
 class Task(Generic[A]):
-    """A declared task: where it is delivered, through which queue, and what it does.
+    """A declared task: its path, its queue and its function.
 
     `max_attempts` deliveries may fail by the task's own fault (an unforeseen error, a
     worker that died) before it is kept as a dead task. The queue itself never gives up: a task
@@ -98,12 +98,12 @@ class Task(Generic[A]):
     def enqueue(self, clients: Clients, /, *args: Any, **options: Any) -> bool:
         """Create one task: of a dataclass of arguments, of a bound call, or of a call's arguments.
 
-        Options stand beside the first two: `greet.enqueue(clients, greet.bind("Ada"), delay_s=60)`.
+        The first two take options: `greet.enqueue(clients, greet.bind("Ada"), delay_s=60)`.
 
         Args:
-            name: What makes this task unique, in parts; a second one is not created.
+            name: Parts of a unique name; a second task of this name is not created.
             delay_s: Seconds from now, up to 30 days; or give `at`, an aware time.
-            max_attempts: Lets Cloud Tasks drop the task after so many deliveries.
+            max_attempts: Deliveries after which Cloud Tasks drops the task.
 
         Returns:
             True if this call created it, False if the name exists already.
@@ -177,7 +177,7 @@ class Task(Generic[A]):
         return Message(self.path, self.queue, body, task_name, at, max_attempts)
 
     def said(self, args: A) -> str:
-        """Return what a caller has said by arguments: the same when a field is added to them.
+        """Return arguments as JSON that stays the same when a field is added to them.
 
         Fields that are as by default are left out.
         """
@@ -260,7 +260,7 @@ def task(path: Any = None, *, queue: str = "default", max_attempts: int = 50) ->
     dataclass of them.
 
     Args:
-        path: Where the task is delivered; by default /tasks/ and the function's name, with dashes.
+        path: Of its deliveries; by default /tasks/ and the function's name, with dashes.
         queue: A queue of queue.yaml.
         max_attempts: How often the task may fail by its own fault.
 

@@ -65,7 +65,7 @@ class Unavailable(TaskError):
 
 
 class OtherVersionError(TaskError):
-    """This version of the code cannot read what the task is about, and another may.
+    """Only another version of the code may be able to read the data of this task.
 
     The task waits for an hour, which a deployment may take, and is given up then.
     """

@@ -21,11 +21,11 @@ _FORM = """declare a task in one of these forms, the second with a dataclass of 
 
 
 class Parameters(Generic[P]):
-    """Arguments of a task with plain parameters: each such task has a dataclass that extends this.
+    """Arguments of a task with plain parameters: its dataclass extends this.
 
     Attributes:
         __signature_of_task__: The parameters of the task's function, without the clients.
-        __form__: Code that makes such arguments, for error messages.
+        __form__: Code that makes these arguments, for error messages.
     """
 
     __signature_of_task__: ClassVar[inspect.Signature]

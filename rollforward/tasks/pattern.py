@@ -1,4 +1,4 @@
-"""What a pattern tells an app: which parts it takes, their tasks, its sweep, gauges and runs.
+"""Patterns: the parts, tasks, sweep, gauges and runs that each adds to an app.
 
 The registry asks each pattern; no handler names one. A new pattern subclasses `Pattern` in its own
 package and is added to `PATTERNS` in rollforward/registry.py.
@@ -20,7 +20,7 @@ P = TypeVar("P")
 
 @dataclass(frozen=True)
 class Gauge:
-    """A number as it stands now. `labels` tell numbers of one name apart."""
+    """A current value. `labels` distinguish gauges of one name."""
 
     name: str
     help: str
@@ -35,7 +35,7 @@ class Gauge:
 
 
 def exposition(gauges: Iterable[Gauge]) -> str:
-    """Return gauges as Prometheus reads them: those of one name together.
+    """Return gauges in the format of Prometheus, grouped by name.
 
     >>> print(exposition([Gauge("tasks_open", "Tasks that wait.", 3, {"queue": "mail"})]), end="")
     # HELP tasks_open Tasks that wait.
@@ -81,19 +81,19 @@ class Pattern(Generic[P]):
     def sweep(
         self, clients: Clients, parts: Sequence[P], *, stale_s: float | None = None
     ) -> Mapping[str, int]:
-        """Wake what waits longer than it should; return what was done, in numbers.
+        """Wake overdue work; return counts of the actions.
 
         Args:
-            stale_s: How long it has waited, at least; None: so long that its own worker is gone.
+            stale_s: Minimum age of overdue work; None: longer than a worker's lease.
         """
         return {}
 
     def delete_expired(self, clients: Clients) -> int:
-        """Delete what has served; a bounded number each time. Return how many entities went."""
+        """Delete expired entities, a bounded number each time. Return how many entities went."""
         return 0
 
     def gauges(self, clients: Clients, parts: Sequence[P]) -> Sequence[Gauge]:
-        """Return what somebody who watches the app wants to know."""
+        """Return metrics for monitoring."""
         return ()
 
     def runs(self, clients: Clients, parts: Sequence[P], query: RunQuery) -> RunList:
@@ -109,7 +109,7 @@ class Pattern(Generic[P]):
         raise UnknownRunError(run_id)
 
     def control_run(self, clients: Clients, parts: Sequence[P], run_id: str, verb: RunVerb) -> str:
-        """Cancel, resume or retry a run; return the id of the run that goes on, or stands still.
+        """Cancel, resume or retry a run; return the id of the run that is now active or stopped.
 
         Raises:
             UnknownRunError: there is none.

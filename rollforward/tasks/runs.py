@@ -1,7 +1,7 @@
-"""Runs: work of many items, as any pattern shows it to somebody who operates the app.
+"""Runs: work of many items, as every pattern shows it to operators.
 
 A pattern that has runs overrides `runs`, `run` and `control_run` of `Pattern`. `GET /control/runs`
-lists those of all patterns (rollforward/flask/runs.py), and the console of the local platform
+lists the runs of all patterns (rollforward/flask/runs.py), and the console of the local platform
 shows them without knowing the app.
 
 A task that works for a run has the field `run_id` in its arguments: so the run is found from the
@@ -42,12 +42,12 @@ class Run:
 
     Attributes:
         pattern: The name of its pattern.
-        name: What kind of work it is: of a job, its name.
-        args: What it was started with, as JSON.
+        name: The kind of work, such as the name of a job.
+        args: Its arguments, as JSON.
         counts: How many items there are of each of OUTCOMES.
         expected: How many items there will be, as far as is known.
         is_partial: Whether there are more items than were counted, to keep the list quick.
-        verbs: What can be done to it now.
+        verbs: Actions that it allows now.
     """
 
     pattern: str
@@ -86,7 +86,7 @@ class RunIssue:
 
 @dataclass(frozen=True)
 class RunDetails:
-    """A run with its parts in order, the first of its issues, and what it has cost so far."""
+    """A run with its parts in order, the first of its issues, and its cost so far."""
 
     run: Run
     parts: Sequence[RunPart]
@@ -96,12 +96,12 @@ class RunDetails:
 
 @dataclass(frozen=True)
 class RunQuery:
-    """Which runs to list, the newest first.
+    """A query for runs, the newest first.
 
     Attributes:
-        before: Only those that were started earlier.
+        before: Only runs that started earlier.
         state: One of STATES; "" for all.
-        name: Of one kind of work; "" for all.
+        name: One kind of work; "" for all.
         limit: How many, about: runs of the same instant are never torn apart.
     """
 

@@ -1,4 +1,4 @@
-"""One attempt at one page: pin, link, work, close. What and why: the package's docstring."""
+"""One attempt at one page: pin, link, work, close. Design: the package's docstring."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ PASSED_ON = (Retry, Unavailable, Reject, *TRANSIENT)
 
 @dataclass(frozen=True)
 class PageArgs:
-    """Which page a task is for, and where that page starts."""
+    """Arguments of the task of a page: the page, and its start in the source."""
 
     run_id: Annotated[str, pydantic.Field(min_length=1, max_length=500)]
     chain: Annotated[int, pydantic.Field(ge=0, lt=10**4)]
@@ -68,12 +68,12 @@ class PageArgs:
 
     @property
     def task_name(self) -> tuple[str, int, int]:
-        """What makes the page's task unique: two runs never block each other."""
+        """The parts of the page's unique task name: two runs never block each other."""
         return (self.run_id, self.chain, self.number)
 
 
 class CommitKind(Enum):
-    """What a commit of receipts means for the attempt, and so for its lease."""
+    """Kinds of commits of receipts, by their effect on the lease of the attempt."""
 
     INTERIM = auto()  # More items follow: the lease is renewed.
     LAST = auto()  # Each open item was tried: the lease is given back.
@@ -137,7 +137,7 @@ def _schedule(
     """Give a page a task for a time, one for each reason.
 
     Raises:
-        Retry: there is such a task, and this delivery may be it, come early.
+        Retry: the task exists, and this delivery may be it, come early.
     """
     wait_s = max(0.0, (at - naive_utc(clients.clock.now())).total_seconds())
     name = (*args.task_name, reason, which)
@@ -171,7 +171,7 @@ def _until_turn_s(clients: Clients, run: ContinuationRun, args: PageArgs) -> flo
 
 @dataclass
 class _PageAttempt:
-    """One attempt at one page: what it owns, and what it has found out but not committed."""
+    """One attempt at one page: its lease, and its receipts that are not committed yet."""
 
     clients: Clients
     job: Job[Any, Any]
@@ -190,7 +190,7 @@ class _PageAttempt:
         self.committed = self.looked = self.clients.clock.now()
 
     def make(self, page: ContinuationPage | None) -> None:
-        """Take the page, link the next one, and work on what is open.
+        """Take the page, link the next one, and work on the open items.
 
         Raises:
             LeasedError: another attempt works on it.
@@ -236,7 +236,7 @@ class _PageAttempt:
     # Work
 
     def _work(self, page: ContinuationPage, items: Sequence[Any]) -> None:
-        """Work on what is open; deferred items get a task for later."""
+        """Work on the open items; deferred items get a task for later."""
         try:
             if self.job.apply is not None:
                 page = self._apply_all(page, items)
@@ -281,7 +281,7 @@ class _PageAttempt:
     def _check_all(
         self, page: ContinuationPage, items: Sequence[Any], check: ApplyFunction[Any, Any]
     ) -> ContinuationPage:
-        """Look at all items at once; only what was found is committed."""
+        """Look at all items at once; only the receipts are committed."""
         if self._is_cancelled():
             return self._commit(CommitKind.BROKEN_OFF)
         group = [(position, items[position]) for position in page.open_positions()]
@@ -328,7 +328,7 @@ class _PageAttempt:
         self.receipts[position] = receipt_of(error)
 
     def _check_lease(self) -> None:
-        """Stop an attempt that was held up for so long that another may have begun."""
+        """Stop an attempt that was delayed until another may have begun."""
         now_utc = naive_utc(self.clients.clock.now())
         if now_utc >= self.lease.deadline:
             raise Retry(f"page {self.key.id()} takes longer than an attempt may")
@@ -341,7 +341,7 @@ class _PageAttempt:
         return len(self.receipts) >= MAX_UNRECEIPTED or waited_s >= UNRECEIPTED_S
 
     def _is_cancelled(self) -> bool:
-        """Look, once a second, whether the run goes on; not in a transaction.
+        """Look, once a second, whether the run is running; not in a transaction.
 
         There every page of the run would read this one row, and one emulator lets such
         transactions fail each other.
@@ -359,7 +359,7 @@ class _PageAttempt:
         kind: CommitKind = CommitKind.INTERIM,
         applied: Sequence[tuple[int, Any]] = (),
     ) -> ContinuationPage:
-        """Commit what was found out, and the effects of `applied`, to the page's row.
+        """Commit the receipts, and the effects of `applied`, to the page's row.
 
         Returns the page. Its lease is renewed or given back as `kind` says; given back, too, when
         the run was cancelled meanwhile or no item is open any more: then `owner` is None.
@@ -425,11 +425,11 @@ class _PageAttempt:
         return {position: receipt_of(error) for position, error in errors.items()}
 
     def _was_quick(self) -> bool:
-        """Return whether an undoubled lease is enough for what was done since the last commit."""
+        """Return whether an undoubled lease is enough for the work since the last commit."""
         return (self.clients.clock.now() - self.committed).total_seconds() < self.job.lease_s
 
     def _spent(self) -> Cost:
-        """Return what was spent since the last commit, in the one at hand, which it is part of."""
+        """Return the cost since the last commit, including the commit that stores it."""
         # The page itself, and the commit.
         commit_cost = Cost(writes=pending_writes() + 1, round_trips=1)
         return self.clients.meter.cost() - self.priced + commit_cost

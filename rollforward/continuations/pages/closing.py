@@ -26,7 +26,7 @@ from rollforward.runtime.clock import naive_utc
 def close_from(
     clients: Clients, job: Job[Any, Any], run: ContinuationRun, chain: int, number: int
 ) -> None:
-    """Close a page if all before it are closed, then those behind it that wait for it."""
+    """Close a page if all before it are closed, then the pages after it that wait for it."""
     run_id = run.key.id()
     while page := _close_one(run_id, chain, number):
         if page.next is None:
@@ -37,7 +37,7 @@ def close_from(
 
 
 def finish(clients: Clients, job: Job[Any, Any], run: ContinuationRun) -> None:
-    """Tell the job, then keep the totals: as long as there are none, it has not been told."""
+    """Call the job's `on_finished`, then keep the totals: without totals it was not called."""
     if job.on_finished is not None:
         job.on_finished(clients, job.load(run.args))
     keep_totals(run.key.id())

@@ -42,7 +42,7 @@ class LeasedError(Retry):
 
 
 class PageLease:
-    """What one attempt knows of its right to work on its page."""
+    """The right of one attempt to work on its page."""
 
     def __init__(self, clients: Clients, job: Job[Any, Any], key: Any) -> None:
         now_utc = naive_utc(clients.clock.now())
@@ -123,7 +123,7 @@ class PageLease:
     def _length_s(self, page: ContinuationPage) -> float:
         """Return how long the lease of a page is.
 
-        Where heartbeats cannot come through, work that lasts would be taken over again and again:
+        If heartbeats cannot come through, work that lasts would be taken over again and again:
         each time the next one gets twice as long.
         """
         doubled_s: float = self._job.lease_s * 2 ** min(page.takeovers, MAX_DOUBLINGS)

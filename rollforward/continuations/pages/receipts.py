@@ -57,7 +57,7 @@ def record(
 
     Args:
         outcomes: Receipts by position.
-        is_last: Each open item was tried once more: those that were deferred wait for the next
+        is_last: Each open item was tried once more: deferred items wait for the next
             attempt, or have failed if that was the last one.
     """
     receipts = list(page.receipts)

@@ -1,11 +1,10 @@
-"""Pages of a run as they are seen by whoever asks how far it is, and what a process remembers.
+"""Pages of a run as its readers see them, and a cache of the finished ones.
 
-A page that is done never changes: no attempt takes it, and it is closed by a flag that nobody sees.
-So a process reads it once, and asks again only for the pages that were open, and for those that may
-have come behind the last one. Who asks again and again for a run of many pages then costs what has
-changed, and not what there is.
+A finished page never changes: no attempt takes it, and its closing sets a flag that readers do not
+see. So a process reads it once, then reads only open pages and possible new ones after the last.
+Repeated reads of a long run then cost as much as its changes.
 
-Lost on failure: what was remembered, which is read again.
+Lost on failure: the cache, which is read again.
 """
 
 from __future__ import annotations
@@ -112,7 +111,7 @@ def issues_of(pages: Iterable[ContinuationPage]) -> Iterator[ItemIssue]:
 
 @dataclass
 class PageSums:
-    """What pages add up to."""
+    """Totals of pages."""
 
     letters: Counter[str] = field(default_factory=Counter)
     cost: Counter[str] = field(default_factory=Counter)
@@ -131,7 +130,7 @@ class PageSums:
 
 @dataclass(frozen=True)
 class SeenRun:
-    """All pages of a run, in order, and what they add up to."""
+    """All pages of a run, in order, and their totals."""
 
     pages: Sequence[SeenPage] = ()
     sums: PageSums = field(default_factory=PageSums)
@@ -147,7 +146,7 @@ class _SeenRun:
 
 
 class RememberedPages:
-    """What a process remembers of runs: pages that are done, of those asked for last."""
+    """Cache of runs in a process: finished pages of the runs that were read last."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -155,13 +154,13 @@ class RememberedPages:
         self._weight = 0
 
     def of(self, run: ContinuationRun) -> tuple[dict[tuple[int, int], SeenPage], PageSums]:
-        """Return the pages of a run that are remembered, and what they add up to."""
+        """Return the pages of a run that are remembered, and their totals."""
         with self._lock:
             seen = self._runs.get(_identity(run)) or _SeenRun()
             return dict(seen.pages), seen.sums.copy()
 
     def remember(self, run: ContinuationRun, pages: Iterable[SeenPage]) -> None:
-        """Remember those that are done; runs that nobody asks for are forgotten first."""
+        """Remember finished pages; the least recently read runs are forgotten first."""
         with self._lock:
             seen = self._runs.pop(_identity(run), None) or _SeenRun()
             self._runs[_identity(run)] = seen
@@ -185,7 +184,7 @@ def _identity(run: ContinuationRun) -> tuple[Any, ...]:
 
 
 def seen_run(clients: Clients | None, run: ContinuationRun) -> SeenRun:
-    """Return all pages of a run; those that the process of `clients` remembers are not read."""
+    """Return all pages of a run; pages that the process of `clients` remembers are not read."""
     if run.pages_gone:
         return SeenRun()
     memory = (

@@ -7,6 +7,7 @@ from collections import Counter
 import pytest
 
 from rollforward.runtime import Clients
+from rollforward.tasks import expiry
 from rollforward.tasks.expiry import PAGES_PER_TASK, DeleteExpired, Expiry
 from tests.infra.world import Services, World
 from tests.rollforward.tasks.reminders import one_emulator
@@ -16,29 +17,28 @@ pytestmark = pytest.mark.fast
 PAGE = 3
 
 
-class Rows:
-    """Expired rows of some partitions, and how they are deleted."""
+class Rows(Expiry):
+    """Expired rows of two partitions, in memory."""
 
     def __init__(self, **left: int) -> None:
+        super().__init__("/tasks/tests/delete-expired", [], page_size=PAGE, max_tasks=3)
         self.left = Counter(left)
-        self.expiry = Expiry(
-            "/tasks/tests/delete-expired", list(left), self.delete_page, page_size=PAGE, max_tasks=3
-        )
 
-    def delete_page(self, clients: Clients, partition: str, limit: int) -> int:
-        deleted = min(limit, self.left[partition])
+    def delete_page(self, clients: Clients, partition: str) -> int:
+        deleted = min(self.page_size, self.left[partition])
         self.left[partition] -= deleted
         return deleted
 
 
 @pytest.fixture
-def rows() -> Rows:
+def rows(monkeypatch: pytest.MonkeyPatch) -> Rows:
+    monkeypatch.setattr(expiry, "PARTITIONS", "ab")
     return Rows(a=2 * PAGE, b=2 * PAGE)
 
 
 @pytest.fixture
 def world(services: Services, rows: Rows) -> World:
-    return World(services, tasks=[rows.expiry.task])
+    return World(services, tasks=[rows.task])
 
 
 @one_emulator
@@ -47,7 +47,7 @@ def test_a_full_page_empties_all_partitions_in_each_minute(world: World, rows: R
     for _ in range(2):
         rows.left.update(a=2 * PAGE, b=2 * PAGE)
         with world.context():
-            assert rows.expiry.sweep(world.clients) == PAGE
+            assert rows.sweep(world.clients) == PAGE
         world.settle()
         assert rows.left.total() == 0
         world.clock.sleep(60)
@@ -59,7 +59,7 @@ def test_a_page_that_is_not_full_starts_no_task(world: World, rows: Rows) -> Non
     rows.left = Counter(a=PAGE - 1, b=PAGE - 1)
 
     with world.context():
-        assert rows.expiry.sweep(world.clients) == PAGE - 1
+        assert rows.sweep(world.clients) == PAGE - 1
 
     assert world.engine.due() == []
 
@@ -72,7 +72,7 @@ def test_a_chain_of_tasks_ends_and_leaves_the_rest_to_the_next_sweep(
     rows.left = Counter(a=1000 * PAGE)
 
     with world.context():
-        rows.expiry.task.enqueue(world.clients, DeleteExpired("a", "now"))
+        rows.task.enqueue(world.clients, DeleteExpired("a", "now"))
     world.settle()
 
     assert rows.left["a"] == (1000 - 3 * PAGES_PER_TASK) * PAGE
