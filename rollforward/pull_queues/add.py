@@ -58,7 +58,7 @@ def add_in_transaction(
 ) -> ItemId:
     """Put an item with the writes of the caller's transaction.
 
-    Its id is made of the transaction's and of what is added, so a body that runs again writes the
+    Its id is a hash of the transaction's id and the item, so a body that runs again writes the
     same row. A receipt is committed with it: if an earlier attempt took effect and its reply was
     lost, a worker may have acked the item by now, and a second put would bring it back.
 

@@ -124,8 +124,8 @@ class PullQueue:
     def ack(self, clients: Clients, leases: Sequence[Lease]) -> list[Lease]:
         """Delete items that are done; return the leases that were lost to another worker.
 
-        Of all leases of an item at most one is still valid: its worker may do
-        what must be done once. The same leases may be acked again within an hour.
+        At most one lease of an item is still valid. Its worker may do what must be done once. The
+        same leases may be acked again within an hour.
 
         Raises:
             google.api_core.exceptions.GoogleAPICallError: the service does not say; acking again

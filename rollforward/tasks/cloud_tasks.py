@@ -140,8 +140,8 @@ class CloudTaskQueue:
     def _create_part(self, messages: Sequence[Message]) -> list[bool | Exception]:
         """Create up to 100 tasks of one queue by one call.
 
-        Some may fail and some not. A member that was refused is sent once more by itself: the
-        service then says why.
+        Some may fail and some not. A refused member is sent once more on its own, so that
+        the service names the reason.
         """
         from google.cloud import tasks_v2
 
@@ -224,8 +224,8 @@ class _Batch:
 def _ended(operation: Any) -> _Batch:
     """Wait for a batch's operation, and return what it confirms.
 
-    That a member is not among those that failed says nothing before the batch has ended: it may
-    have been cut short.
+    A member without a failure was created only if the batch has ended, since it may have been cut
+    short.
     """
     from google.cloud import tasks_v2
 

@@ -260,7 +260,7 @@ def task(path: Any = None, *, queue: str = "default", max_attempts: int = 50) ->
     dataclass of them.
 
     Args:
-        path: Of its deliveries; by default /tasks/ and the function's name, with dashes.
+        path: URL path of its deliveries; default /tasks/ and the function's name, with dashes.
         queue: A queue of queue.yaml.
         max_attempts: How often the task may fail by its own fault.
 

@@ -37,10 +37,10 @@ class Expiry:
     """A declaration of kinds whose rows are deleted after their time.
 
     Args:
-        path: Of the task.
+        path: URL path of the task.
         kinds: Each with an indexed `expires`, which `datastore.expiry.expiry` has made.
         page_size: Rows of each kind that are deleted at once.
-        max_tasks: Tasks in the chain of one partition. The next sweep goes on.
+        max_tasks: Tasks in the chain of one partition. The next sweep continues.
     """
 
     def __init__(

@@ -42,7 +42,7 @@ class Run:
 
     Attributes:
         pattern: The name of its pattern.
-        name: The kind of work, such as the name of a job.
+        name: The kind of work: the name of its job, for example.
         args: Its arguments, as JSON.
         counts: How many items there are of each of OUTCOMES.
         expected: How many items there will be, as far as is known.
