@@ -15,8 +15,8 @@ worker learns that its lease is lost, and its work may have been done twice. A c
 ack leaves a receipt for an hour, so an ack whose answer was lost can be repeated.
 
 Cost: an add is one round trip and one write; a lease of up to 40 items of a partition a query, a
-lookup and one commit; an ack of 40 one commit, with one write more for its receipt. Items are
-in hashed partitions, each ordered by time; a lease looks at the head of one partition after the other,
+lookup and one commit; an ack of 40 one commit, with one write more for its receipt. Items are in
+hashed partitions, each ordered by time; a lease looks at the head of one partition after the other,
 in random order, so no read grows with the backlog, and workers meet rarely.
 
 Lost on failure: nothing. Items of a dead worker come back when its lease ends. A clock that is
