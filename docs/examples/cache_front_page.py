@@ -2,8 +2,8 @@
 
     .venv/bin/python -m docs.examples.cache_front_page
 
-A hundred visitors look at a front page; a post is published; a hundred more come. It brings its own
-services: see raise_prices.py next to it. Without memcached every visitor reads for themselves.
+A hundred visitors look at a front page, a post is published, and a hundred more come. The program
+starts its own services: see raise_prices.py. Without memcached each visitor reads Datastore.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ def front_page(clients: Clients, limit: int) -> list[Headline]:
 
 def publish(clients: Clients, number: int, title: str) -> None:
     transact(lambda: Story(id=f"post-{number:04d}", number=number, title=title).put())
-    front_page.invalidate(clients)  # After the commit; before it, old posts could be kept again.
+    front_page.invalidate(clients)  # After the commit; earlier, old posts could be cached again.
 
 
 # howto: to here
 
 
 def play(clients: Clients) -> str:
-    """Let visitors look, publish, let more look; return what they saw, and where it came from."""
+    """Serve visitors, publish, serve more; return the titles they saw, and the origin."""
     with clients.context():
         for number in range(20):
             publish(clients, number, f"Post {number}")
@@ -62,7 +62,7 @@ def play(clients: Clients) -> str:
 
 
 def main() -> None:
-    """Start the services, let the visitors come, and say what came out."""
+    """Start the services, serve the visitors, and print the result."""
     with (
         datastore_emulator() as datastore,
         memcached() as cache,

@@ -1,4 +1,4 @@
-"""Hits per path and minute, from requests that come in no order: an example of the how-to."""
+"""Hits per path and minute, from requests in any order: an example of the how-to."""
 
 from __future__ import annotations
 

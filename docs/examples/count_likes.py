@@ -2,9 +2,9 @@
 
     .venv/bin/python -m docs.examples.count_likes
 
-Ninety likes of one post come in, every tenth of them twice because its answer got lost. In the
-middle the counter gets eight shards, and then one again. It brings its own services: see
-raise_prices.py next to it.
+Ninety likes of one post come in, every tenth of them twice because its answer was lost. In between
+the counter gets eight shards, and then one again. The program starts its own services: see
+raise_prices.py.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def likes(clients: Clients, post: str) -> int:
 
 
 def play(clients: Clients, queue: RunningEmulator) -> str:
-    """Let likes come, and change the shards between them; return what was counted."""
+    """Add likes, and change the shards between them; return the counts."""
     counted = repeated = 0
     with clients.context():
         for number in range(90):
@@ -47,7 +47,7 @@ def play(clients: Clients, queue: RunningEmulator) -> str:
 
 
 def deliver_all(clients: Clients, queue: RunningEmulator) -> None:
-    """Be the queue's dispatcher: deliver each task twice."""
+    """Act as the queue's dispatcher: deliver each task twice."""
     while due := queue.engine.due():
         attempt = queue.engine.begin_attempt(due[0].task_name)
         for _ in range(2):
@@ -57,7 +57,7 @@ def deliver_all(clients: Clients, queue: RunningEmulator) -> None:
 
 
 def main() -> None:
-    """Start the services, play, and say what came out."""
+    """Start the services, play, and print the result."""
     with (
         datastore_emulator() as datastore,
         running(queue_yaml=ROOT / "queue.yaml", dispatching=False) as queue,

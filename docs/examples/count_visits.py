@@ -2,8 +2,8 @@
 
     .venv/bin/python -m docs.examples.count_visits
 
-Ninety visits to two pages come in, every tenth of them twice because its answer got lost. Then
-each task is delivered twice. It brings its own services: see raise_prices.py next to it.
+Ninety visits to two pages come in, every tenth of them twice because its answer was lost. Then
+each task is delivered twice. The program starts its own services: see raise_prices.py.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def visit(clients: Clients, page: str, visitor: str, idempotency_key: str) -> No
 
 
 def play(clients: Clients, queue: RunningEmulator) -> str:
-    """Let visitors come, fold what they left; return the counts."""
+    """Insert visits, and fold them; return the counts."""
     with clients.context():
         for number in range(90):
             for _ in range(2 if number % 10 == 0 else 1):
@@ -64,7 +64,7 @@ def play(clients: Clients, queue: RunningEmulator) -> str:
 
 
 def deliver_all(clients: Clients, queue: RunningEmulator) -> None:
-    """Be the queue's dispatcher: let the time come, and deliver each task twice."""
+    """Act as the queue's dispatcher: advance to the next due time, and deliver each task twice."""
     while (wake_at := queue.engine.wake_at()) is not None:
         queue.engine.advance(max(0.0, wake_at - queue.engine.clock.now()))
         while due := queue.engine.due():
@@ -76,7 +76,7 @@ def deliver_all(clients: Clients, queue: RunningEmulator) -> None:
 
 
 def main() -> None:
-    """Start the services, play, and say what came out."""
+    """Start the services, play, and print the result."""
     with (
         datastore_emulator() as datastore,
         running(queue_yaml=ROOT / "queue.yaml", dispatching=False) as queue,

@@ -2,9 +2,9 @@
 
     .venv/bin/python -m docs.examples.make_thumbnails
 
-Six photos of two users wait. A worker leases those of the user that waits longest, and dies. When
-its lease has ended another worker does them all. The program brings its own services: see
-raise_prices.py next to it.
+Six photos of two users wait. A worker leases the photos of the user who has waited longest, and
+dies. After its lease has ended, another worker processes them all. The program starts its own
+services: see raise_prices.py.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def upload(clients: Clients, user: str, photo: int) -> None:
 
 
 def work(clients: Clients) -> list[int]:
-    # Photos of one user, the one who has waited longest: they are read from one disk.
+    # Photos of the user who has waited longest, because they are read from one disk.
     leases = THUMBNAILS.lease(clients, limit=20, lease_s=60, tag=OLDEST)
     done = [lease for lease in leases if make_thumbnail(lease)]
     lost = THUMBNAILS.ack(clients, done)
@@ -38,7 +38,7 @@ def work(clients: Clients) -> list[int]:
 
 
 def make_thumbnail(lease: Lease) -> bool:
-    return lease.payload.startswith("{")  # Yours: it returns whether it is done.
+    return lease.payload.startswith("{")  # Your code: returns whether it succeeded.
 
 
 # howto: to here
@@ -46,7 +46,7 @@ def make_thumbnail(lease: Lease) -> bool:
 
 @dataclasses.dataclass
 class Clock:
-    """A clock that a program moves, so that nobody waits a minute for a lease to end."""
+    """A clock that the program advances, instead of waiting a minute for a lease to end."""
 
     at: datetime.datetime
 
@@ -58,7 +58,7 @@ class Clock:
 
 
 def play(clients: Clients, queue: RunningEmulator) -> str:
-    """Upload, let one worker die and another one work; return what was done. Nothing is pushed."""
+    """Upload, let one worker die and another one work; return their reports. Nothing is pushed."""
     clock = Clock(clients.clock.now())
     clients = dataclasses.replace(clients, clock=clock)
     said = []
@@ -78,7 +78,7 @@ def play(clients: Clients, queue: RunningEmulator) -> str:
 
 
 def main() -> None:
-    """Start the services, play, and say what came out."""
+    """Start the services, play, and print the result."""
     with (
         datastore_emulator() as datastore,
         running(queue_yaml=ROOT / "queue.yaml", dispatching=False) as queue,

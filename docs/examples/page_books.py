@@ -2,8 +2,8 @@
 
     .venv/bin/python -m docs.examples.page_books
 
-A shelf of 50 books is read in pages of 10. Behind each page a book is added and one that was read
-is taken away. It brings its own Datastore: see raise_prices.py next to it.
+A shelf of 50 books is read in pages of 10. After each page a book is added, and one that was read
+is removed. The program starts its own Datastore: see raise_prices.py.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ NOON = datetime.datetime(2030, 5, 1, 12, tzinfo=datetime.UTC)
 # howto: from here
 class ShelfBook(ndb.Model):
     title = ndb.TextProperty(required=True)
-    # "<shelf>|<time, number>": no two books of a shelf share a place, and none ever moves.
+    # "<shelf>|<time, number>": unique among the books of a shelf, and never changed.
     place = ndb.StringProperty(required=True)
 
 
@@ -46,7 +46,7 @@ def shelf_page(tokens: PageTokens, shelf: str, page_token: str | None) -> Any:
 
 
 def play(client: Any, meter: Meter) -> Iterator[str]:
-    """Walk to the end and back; say what was read, and what it cost."""
+    """Walk to the end and back; yield the books read, and the cost."""
     tokens = PageTokens(KEYS)
     with client.context(cache_policy=False, global_cache=None, legacy_data=False):
         for number in range(50):
@@ -75,7 +75,7 @@ def play(client: Any, meter: Meter) -> Iterator[str]:
 
 
 def main() -> None:
-    """Start Datastore, play, and say what came out."""
+    """Start Datastore, play, and print the result."""
     meter = Meter()
     with datastore_emulator() as datastore:
         client = open_datastore("demo-docs", emulator=datastore, interceptors=[meter])

@@ -1,9 +1,9 @@
-"""A batch of tasks: the pages of a book are printed side by side, and then it is bound, once.
+"""A batch of tasks: the pages of a book are printed in parallel, and then it is bound, once.
 
     .venv/bin/python -m docs.examples.print_books
 
-Page 7 jams until somebody clears it. Every task is delivered twice. It brings its own services: see
-raise_prices.py next to it.
+Page 7 jams until the jam is cleared. Every task is delivered twice. The program starts its own
+services: see raise_prices.py.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class BoundBook(ndb.Model):
 
 
 class Jam(ndb.Model):
-    """A page that cannot be printed as long as this is here."""
+    """A page that cannot be printed as long as this row exists."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ def print_page(clients: Clients, args: Print) -> dict[str, int]:
 
 @task(queue="default")
 def bind(clients: Clients, args: Completed) -> None:
-    # May be delivered twice: it writes the same both times.
+    # May be delivered twice; it writes the same both times.
     if args.outcome == "succeeded":
         sheets = sum(page.result["sheets"] for page in BOOKS.results(args.batch_id))
         BoundBook(id=args.batch_id, bound=f"{args.done} pages on {sheets} sheets").put()
@@ -64,11 +64,11 @@ def print_book(clients: Clients, book: str, pages: int) -> None:
 
 
 def play(clients: Clients, queue: RunningEmulator) -> list[str]:
-    """Print a book, clear the jam, and print what failed; return what was to be seen."""
+    """Print a book, clear the jam, and run the failed page again; return the reports."""
     said = []
     with clients.context():
         Jam(id=7).put()
-        for _ in range(2):  # The same intent, the same batch: the second time adds nothing.
+        for _ in range(2):  # The same intent is the same batch: the second call adds nothing.
             print_book(clients, "moby-dick", pages=100)
         deliver_all(clients, queue)
         seen = BOOKS.progress("moby-dick")
@@ -82,10 +82,10 @@ def play(clients: Clients, queue: RunningEmulator) -> list[str]:
 
 
 def deliver_all(clients: Clients, queue: RunningEmulator) -> None:
-    """Be the queue's dispatcher: wait until a task is due, and deliver each twice."""
+    """Act as the queue's dispatcher: wait until a task is due, and deliver each twice."""
     tasks = Registry(BOOKS).tasks
     while (wake_at := queue.engine.wake_at()) is not None:
-        # In its own time, too, by which batches know when they are over.
+        # Also wait in real time, by which batches know when they are complete.
         time.sleep(max(0.0, wake_at - queue.engine.clock.now()))
         queue.engine.advance(max(0.0, wake_at - queue.engine.clock.now()))
         while due := queue.engine.due():
@@ -105,7 +105,7 @@ def run(clients: Clients, task: Any, args: Any) -> None:
 
 
 def main() -> None:
-    """Start the services, play, and say what came out."""
+    """Start the services, play, and print the result."""
     with (
         datastore_emulator() as datastore,
         running(queue_yaml=ROOT / "queue.yaml", dispatching=False) as queue,

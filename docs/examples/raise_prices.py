@@ -1,9 +1,9 @@
-"""A job of your own over a kind of your own: every book gets dearer, each exactly once.
+"""A job of your own over a kind of your own: it raises each book's price exactly once.
 
     .venv/bin/python -m docs.examples.raise_prices
 
-It needs what `make run` needs, starts services of its own on free ports, and delivers the
-tasks itself. In a service rollforward/flask/tasks.py does that: docs/howto/add-a-job.md.
+It has the requirements of `make run`, starts its own services on free ports, and delivers the
+tasks itself. In an app, rollforward/flask/tasks.py delivers them: docs/howto/add-a-job.md.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class RaiseArgs:
 def raise_prices(
     clients: Clients, args: RaiseArgs, books: Sequence[Book]
 ) -> list[ItemError | None]:
-    # Runs in a transaction, perhaps twice: what it changes, it reads again.
+    # Runs in a transaction, perhaps twice, so it reads the books again.
     fresh = [book for book in ndb.get_multi([book.key for book in books]) if book]
     for book in fresh:
         book.cents += book.cents * args.percent // 100
@@ -53,10 +53,10 @@ def raise_prices(
 
 
 def walk(clients: Clients, queue: RunningEmulator) -> tuple[str, list[int]]:
-    """Raise the price of some books; return how the run ended, and the prices there are."""
+    """Raise the price of some books; return the run's result, and the distinct prices."""
     with clients.context():
         ndb.put_multi([Book(id=f"book-{i}", cents=1000) for i in range(120)])
-        for _ in range(2):  # The same intent, the same run: the second start does nothing.
+        for _ in range(2):  # The same intent is the same run: the second start does nothing.
             continuations.start(clients, raise_prices, RaiseArgs(percent=5), run_id="spring")
         deliver_all(clients, queue)
         run = progress("spring")
@@ -65,7 +65,7 @@ def walk(clients: Clients, queue: RunningEmulator) -> tuple[str, list[int]]:
 
 
 def deliver_all(clients: Clients, queue: RunningEmulator) -> None:
-    """Be the queue's dispatcher: deliver what is due, each task twice."""
+    """Act as the queue's dispatcher: deliver due tasks, each twice."""
     task = page_task(raise_prices)
     while due := queue.engine.due():
         attempt = queue.engine.begin_attempt(due[0].task_name)
@@ -75,7 +75,7 @@ def deliver_all(clients: Clients, queue: RunningEmulator) -> None:
 
 
 def open_clients(datastore: str, queue: RunningEmulator, namespace: str = "") -> Clients:
-    """Open what pipelines use, without a cache."""
+    """Open the clients that pipelines use, without a cache."""
     place = queue.engine.place
     cloud_tasks = open_cloud_tasks(emulator=queue.grpc_address)
     return Clients(
@@ -88,7 +88,7 @@ def open_clients(datastore: str, queue: RunningEmulator, namespace: str = "") ->
 
 
 def main() -> None:
-    """Start the services, walk, and say what came out."""
+    """Start the services, walk, and print the result."""
     with (
         datastore_emulator() as datastore,
         running(queue_yaml=ROOT / "queue.yaml", dispatching=False) as queue,

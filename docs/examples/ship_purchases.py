@@ -1,9 +1,9 @@
-"""A task that is enqueued in a transaction: what is bought is shipped, and nothing else.
+"""A task that is enqueued in a transaction: each purchase is shipped, and nothing else.
 
     .venv/bin/python -m docs.examples.ship_purchases
 
-Three purchases: one goes well, one fails in the middle, and the process that makes the third one
-dies right after its commit. It brings its own services: see raise_prices.py next to it.
+It makes three purchases: one succeeds, one fails in the middle, and the process of the third one
+dies right after its commit. The program starts its own services: see raise_prices.py.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Purchase(ndb.Model):
 def ship(clients: Clients, what: str) -> None:
     def body() -> None:
         purchase = Purchase.get_by_id(what)
-        if not purchase.is_shipped:  # Else this was delivered before: the guard.
+        if not purchase.is_shipped:  # The guard: otherwise this was delivered before.
             purchase.is_shipped = True
             purchase.put()
 
@@ -44,7 +44,7 @@ def ship(clients: Clients, what: str) -> None:
 def buy(clients: Clients, what: str, *, in_stock: bool = True) -> None:
     def body() -> None:
         if Purchase.get_by_id(what) is not None:
-            return  # This ran before, and its task is enqueued: the guard.
+            return  # The guard: this ran before, and its task is enqueued.
         Purchase(id=what).put()
         outbox.enqueue(clients, ship, ship.bind(what))
         if not in_stock:
@@ -74,7 +74,7 @@ class NextMinute(SystemClock):
 
 
 def play(clients: Clients, queue: RunningEmulator) -> str:
-    """Buy three things; return what is there before the next sweep and after it."""
+    """Buy three things; return the purchases before the next sweep and after it."""
     with clients.context():
         buy(clients, "chair")
         with contextlib.suppress(LookupError):
@@ -96,7 +96,7 @@ def states() -> str:
 
 
 def deliver_all(clients: Clients, queue: RunningEmulator) -> None:
-    """Be the queue's dispatcher: deliver what is due, each task twice."""
+    """Act as the queue's dispatcher: deliver due tasks, each twice."""
     while due := queue.engine.due():
         attempt = queue.engine.begin_attempt(due[0].task_name)
         for _ in range(2):
@@ -105,7 +105,7 @@ def deliver_all(clients: Clients, queue: RunningEmulator) -> None:
 
 
 def main() -> None:
-    """Start the services, play, and say what came out."""
+    """Start the services, play, and print the result."""
     with (
         datastore_emulator() as datastore,
         running(queue_yaml=ROOT / "queue.yaml", dispatching=False) as queue,

@@ -1,9 +1,9 @@
-"""Views of your own: what each shop sells, and how many shops sell how much.
+"""Views of your own: the sales of each shop, and the number of shops by sales.
 
     .venv/bin/python -m docs.examples.sum_up_sales
 
-Sales are made, changed, moved and deleted; then both views are built anew and verified. Each
-task is delivered twice. It brings its own services: see raise_prices.py next to it.
+Sales are made, changed, moved and deleted; then both views are rebuilt and verified. Each task is
+delivered twice. The program starts its own services: see raise_prices.py.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Seller(ndb.Model):
 
 
 class SalesByShop(View):
-    """What a shop has sold; its sellers are joined to it."""
+    """The sales of a shop, joined with its sellers."""
 
     source = Sale
     ranked = ("cents", "buyer")
@@ -51,7 +51,7 @@ class SalesByShop(View):
 
 
 class ShopsBySales(View):
-    """How many shops have so many sales: a view whose sources are the rows above."""
+    """The number of shops by number of sales; its sources are the rows above."""
 
     source = SalesByShop
 
@@ -66,7 +66,7 @@ BUILDS = ViewMaintenance(SHOPS)
 
 
 def play(clients: Clients, queue: RunningEmulator) -> list[str]:
-    """Do with the views what can be done; return what each step shows."""
+    """Play through all operations on the views; return the output of each step."""
     with clients.context():
         return [*follow(clients, queue), *ask(clients, queue), *build(clients, queue)]
 
@@ -95,7 +95,7 @@ def follow(clients: Clients, queue: RunningEmulator) -> list[str]:
 
 
 def ask(clients: Clients, queue: RunningEmulator) -> list[str]:
-    """Ask for what is ranked, for the other side of the join, and for the view of the view."""
+    """Read the ranking, the other side of the join, and the downstream view."""
     SHOPS.save(
         clients,
         Sale(id="s4", shop="Aki", buyer="Ada", cents=100),
@@ -112,7 +112,7 @@ def ask(clients: Clients, queue: RunningEmulator) -> list[str]:
 
 
 def build(clients: Clients, queue: RunningEmulator) -> list[str]:
-    """Build anew and verify, with a sale in between."""
+    """Rebuild and verify, with a sale in between."""
     before = SHOPS.catalog().live(SalesByShop)
     BUILDS.rebuild(clients, SalesByShop)
     SHOPS.save(clients, Sale(id="s5", shop="Cho", buyer="Ada", cents=50))
@@ -135,7 +135,7 @@ def shown(rows: Any) -> str:
 
 
 def deliver_all(clients: Clients, queue: RunningEmulator) -> None:
-    """Be the queue's dispatcher: deliver what is due, updates first, each task twice."""
+    """Act as the queue's dispatcher: deliver due tasks, updates first, each twice."""
     tasks = {task.path: task for task in [SHOPS.task, *map(page_task, BUILDS.jobs)]}
     while due := sorted(each.task_name for each in queue.engine.due()):
         updates = [name for name in due if "/queues/views/" in name]
@@ -147,7 +147,7 @@ def deliver_all(clients: Clients, queue: RunningEmulator) -> None:
 
 
 def main() -> None:
-    """Start the services, play, and say what came out."""
+    """Start the services, play, and print the result."""
     with (
         datastore_emulator() as datastore,
         running(queue_yaml=ROOT / "queue.yaml", dispatching=False) as queue,

@@ -2,9 +2,9 @@
 
     make run TARGET=docs.examples.shop:serve
 
-Buying commits a sale and the task that ships it together. What each product has earned is a view,
-visits are gathered by a fork-join queue, and a job raises all prices, each exactly once.
-docs/tutorial.md builds it step by step.
+Buying commits a sale together with the task that ships it. The earnings of each product are a view,
+a fork-join queue gathers visits, and a job raises each price exactly once. docs/tutorial.md builds
+a similar shop step by step.
 """
 
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ class Sale(ndb.Model):
 
 
 class SalesByProduct(rf.View):
-    """How often each product was sold, and what that earned."""
+    """The number of sales and the earnings of each product."""
 
     source = Sale
 
@@ -45,7 +45,7 @@ SALES = rf.ViewGroup("sales", SalesByProduct, queue="default")
 
 @rf.task
 def ship(clients: rf.Clients, sale_id: str) -> None:
-    """Ship what was sold. Delivered twice, it ships once: the sale says so."""
+    """Ship a sale. Delivered twice, it ships once, because the sale records it."""
 
     def body() -> None:
         sale = Sale.get_by_id(sale_id)
@@ -63,7 +63,7 @@ class Visit:
 
 @rf.fork_join.fork_join("visits", queue="default", period_s=1)
 def count_visits(clients: rf.Clients, batch: rf.fork_join.Batch, items: Sequence[Visit]) -> None:
-    """Add the visits of one product: a page that everybody looks at is one write a second."""
+    """Add the visits of one product: a popular page costs one write a second."""
     product = Product.get_by_id(batch.key)
     product.visits += len(items)
     product.put()
@@ -78,7 +78,7 @@ class Raise:
 def raise_prices(
     clients: rf.Clients, args: Raise, products: Sequence[Product]
 ) -> Sequence[rf.ItemError | None]:
-    """Raise some prices, in a transaction, perhaps twice: what changes is read in it."""
+    """Raise some prices, in a transaction, perhaps twice, so it reads them again."""
     fresh = ndb.get_multi([product.key for product in products])
     for product in fresh:
         product.cents += product.cents * args.percent // 100
@@ -110,7 +110,7 @@ def open_shop() -> ResponseReturnValue:
 
 @pages.post("/buy")
 def buy() -> ResponseReturnValue:
-    """Sell a product. The form's id is the sale's, so a form that is sent twice sells once."""
+    """Sell a product. The form's id is the sale's id, so a form that is sent twice sells once."""
     product = Product.get_by_id(request.form["product"]) or abort(404)
     sale_id = request.form["form_id"][:32]
 
@@ -132,7 +132,7 @@ def raise_all() -> ResponseReturnValue:
 
 
 def serve() -> Flask:
-    """Return the shop, as the environment describes it; what gunicorn calls."""
+    """Return the shop, as the environment describes it; gunicorn calls this."""
     app = Flask(__name__)
     app.register_blueprint(pages)
     return rf.serve(app, APP)

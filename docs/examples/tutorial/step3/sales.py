@@ -34,7 +34,7 @@ def ship(clients: rf.Clients, sale_id: str) -> None:
 
 def sell(clients: rf.Clients, sale_id: str, product: str, cents: int) -> None:
     def body() -> None:
-        if Sale.get_by_id(sale_id) is None:  # Else this form was sent before.
+        if Sale.get_by_id(sale_id) is None:  # Otherwise this form was sent before.
             SALES.save_in_transaction(clients, Sale(id=sale_id, product=product, cents=cents))
             rf.enqueue(clients, ship, ship.bind(sale_id))
 
