@@ -25,7 +25,9 @@ from handlers import (
 from handlers.settings import DemoSettings
 from handlers.shared import faults, formatting
 from rollforward import flask as endpoints
-from rollforward.flask import cron, health, live, metrics, pull_queues, runs, streams, tasks
+from rollforward.flask import live
+from rollforward.flask.api import pull_queues, streams
+from rollforward.flask.endpoints import cron, health, metrics, runs, tasks
 from rollforward.registry import Registry
 from rollforward.runtime import Clients
 

@@ -14,8 +14,8 @@ import logging
 from flask import Flask, request
 from werkzeug.exceptions import TooManyRequests
 
-from rollforward.flask.callers import caller
 from rollforward.flask.context import clients, is_machine_path
+from rollforward.flask.guards.callers import caller
 
 log = logging.getLogger(__name__)
 

@@ -25,9 +25,7 @@ MAX_MODULES = 14
 # Folders above that, with what they have: a number here may only fall, and goes once it is 14.
 CROWDED = {
     "rollforward/batches": 15,
-    "rollforward/flask": 24,
     "rollforward/fork_join": 15,
-    "rollforward/materialized_views": 22,
     "tests/browser": 17,
     "tests/process": 15,
     "tests/rollforward/batches": 20,
@@ -99,7 +97,7 @@ def test_no_class_has_more_methods_than_a_person_remembers() -> None:
     "modules",
     [
         "rollforward/*.py",
-        *(f"rollforward/{door.parent.name}/*.py" for door in DOORS),
+        *(f"rollforward/{door.parent.name}/**/*.py" for door in DOORS),
         "rollforward/local/cloudtasks/**/*.py",
     ],
 )

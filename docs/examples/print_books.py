@@ -97,7 +97,7 @@ def deliver_all(clients: Clients, queue: RunningEmulator) -> None:
 
 
 def run(clients: Clients, task: Any, args: Any) -> None:
-    """Do what rollforward/flask/tasks.py does for one delivery."""
+    """Do what rollforward/flask/endpoints/tasks.py does for one delivery."""
     try:
         task.work(clients, args)
     except Reject as error:

@@ -26,7 +26,7 @@ from pipelines.blog.markdown import shown
 from pipelines.blog.posts import DEMO, UnknownPostError
 from pipelines.blog.views import comment_counts
 from rollforward.flask.context import clients, settings
-from rollforward.flask.fields import limits
+from rollforward.flask.guards.fields import limits
 from rollforward.paging import BadPageSizeError, BadPageTokenError, PageTokens
 from rollforward.query_cache import CachedResult
 

@@ -33,7 +33,7 @@ from pipelines.blog.markdown import html_of
 from pipelines.blog.posts import DEMO, UnknownPostError
 from pipelines.blog.samples import BlogNotEmptyError
 from rollforward.flask.context import clients, settings
-from rollforward.flask.fields import limits
+from rollforward.flask.guards.fields import limits
 from rollforward.query_cache import invalidate
 
 bp = Blueprint("blog_writing", __name__, url_prefix="/blog")

@@ -37,7 +37,7 @@ from rollforward.continuations.entities import RUNNING
 from rollforward.continuations.errors import OtherJobError
 from rollforward.continuations.progress import ItemIssue, RunProgress, item_issues, progress
 from rollforward.flask.context import clients, settings
-from rollforward.flask.fields import limits
+from rollforward.flask.guards.fields import limits
 from rollforward.materialized_views import (
     BuildStatus,
     ConsistencyToken,

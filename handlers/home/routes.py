@@ -19,7 +19,7 @@ from pipelines.invitations.send_progress import latest_send
 from pipelines.sums import sums
 from rollforward.continuations.entities import RUNNING
 from rollforward.flask.context import clients
-from rollforward.flask.health import service_states
+from rollforward.flask.endpoints.health import service_states
 from rollforward.tasks import count_open
 
 bp = Blueprint("home", __name__)

@@ -30,7 +30,7 @@ from rollforward.continuations.entities import CANCELLED, RUNNING
 from rollforward.continuations.errors import NotEndedError, PagesGoneError
 from rollforward.continuations.progress import ItemIssue, RunProgress, item_issues, progress
 from rollforward.flask.context import clients, registry
-from rollforward.flask.fields import limits
+from rollforward.flask.guards.fields import limits
 
 bp = Blueprint("invitations", __name__, url_prefix="/invitations")
 

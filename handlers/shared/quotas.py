@@ -12,8 +12,8 @@ from pipelines import quotas
 from pipelines.quilt.design import Design
 from pipelines.quotas import OverQuotaError, Quota, Work
 from pipelines.sums.load import Load
-from rollforward.flask.callers import caller
 from rollforward.flask.context import clients, settings
+from rollforward.flask.guards.callers import caller
 
 # Ten presses in a minute are somebody who is curious. These bounds are those of a small app: about
 # a minute or two of its work, and half of that for one visitor.

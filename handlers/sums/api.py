@@ -16,9 +16,9 @@ from flask.typing import ResponseReturnValue
 from handlers.sums.openapi import DESCRIPTION
 from pipelines.sums import reconciliation, sums
 from pipelines.sums.sums import MAX_AMOUNT
+from rollforward.flask.api.json_requests import idempotency_key, json_body, refuse
+from rollforward.flask.api.problems import problem
 from rollforward.flask.context import clients
-from rollforward.flask.json_requests import idempotency_key, json_body, refuse
-from rollforward.flask.problems import problem
 from rollforward.fork_join import Accepted, DifferentItemError, OutcomeUnknownError
 
 bp = Blueprint("sums_api", __name__, url_prefix="/api/v1")

@@ -20,23 +20,11 @@ from typing import Any
 from flask import Flask
 from google.api_core import exceptions as rpc_errors
 
-from rollforward.flask import (
-    costs,
-    cron,
-    delivery_log,
-    errors,
-    fields,
-    health,
-    live,
-    metrics,
-    pull_queues,
-    recovery,
-    runs,
-    security,
-    streams,
-    tasks,
-)
+from rollforward.flask import costs, errors, live, recovery
+from rollforward.flask.api import pull_queues, streams
 from rollforward.flask.context import Wiring
+from rollforward.flask.endpoints import cron, delivery_log, health, metrics, runs, tasks
+from rollforward.flask.guards import fields, security
 from rollforward.flask.settings import Settings
 from rollforward.outbox import BackgroundRelay
 from rollforward.registry import Registry

@@ -11,8 +11,8 @@ from google.api_core import exceptions as rpc_errors
 from werkzeug.exceptions import HTTPException, MethodNotAllowed, TooManyRequests
 
 from rollforward.datastore.transactions import TRANSIENT
+from rollforward.flask.api.problems import problem
 from rollforward.flask.context import is_api_path, is_machine_path
-from rollforward.flask.problems import problem
 from rollforward.fork_join import OutcomeUnknownError
 from rollforward.tasks import Unavailable
 

@@ -31,10 +31,10 @@ from flask.typing import ResponseReturnValue
 from itsdangerous import BadSignature, URLSafeSerializer
 from markupsafe import Markup
 
-from rollforward.flask.auth import is_proved
-from rollforward.flask.callers import caller
 from rollforward.flask.context import Wiring, clients, settings
-from rollforward.flask.fields import limits
+from rollforward.flask.guards.auth import is_proved
+from rollforward.flask.guards.callers import caller
+from rollforward.flask.guards.fields import limits
 from rollforward.flask.shares import OpenStreams, StreamPlace, TurnPace
 from rollforward.runtime import Clients
 from rollforward.runtime.topics import version

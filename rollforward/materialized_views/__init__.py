@@ -35,12 +35,12 @@ Source: B. Slatkin, "Building high-throughput data pipelines on Google App Engin
 "Materialized views (transactional sequences)". Why not its code: docs/adr/0008.
 """
 
-from rollforward.materialized_views.freshness import ConsistencyToken, Reading
 from rollforward.materialized_views.group import ViewGroup
-from rollforward.materialized_views.rebuild import BuildStatus, ViewMaintenance
+from rollforward.materialized_views.maintenance.rebuild import BuildStatus, ViewMaintenance
+from rollforward.materialized_views.maintenance.verify import Verification
 from rollforward.materialized_views.rows import BadContributionError, Contributions, Row, row_name
 from rollforward.materialized_views.updates import Apply
-from rollforward.materialized_views.verify import Verification
+from rollforward.materialized_views.updating.freshness import ConsistencyToken, Reading
 from rollforward.materialized_views.view import View
 
 __all__ = [

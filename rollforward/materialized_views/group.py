@@ -10,14 +10,14 @@ from google.cloud import ndb
 
 from rollforward.datastore.transactions import transact
 from rollforward.fork_join import Batch
-from rollforward.materialized_views.apply import Applier
 from rollforward.materialized_views.catalog import CatalogStore
-from rollforward.materialized_views.contribute import Contributor
 from rollforward.materialized_views.definitions import ViewDefinitions
-from rollforward.materialized_views.freshness import ConsistencyToken
 from rollforward.materialized_views.reader import ViewReader
-from rollforward.materialized_views.transport import QueuedUpdate, UpdateTransport
 from rollforward.materialized_views.updates import Apply, Propagate
+from rollforward.materialized_views.updating.apply import Applier
+from rollforward.materialized_views.updating.contribute import Contributor
+from rollforward.materialized_views.updating.freshness import ConsistencyToken
+from rollforward.materialized_views.updating.transport import QueuedUpdate, UpdateTransport
 from rollforward.materialized_views.view import View
 from rollforward.runtime.clients import Clients
 from rollforward.tasks.declaration import Task

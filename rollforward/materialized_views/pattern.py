@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from rollforward.materialized_views import rebuild
 from rollforward.materialized_views.group import check_groups
-from rollforward.materialized_views.rebuild import ViewMaintenance
+from rollforward.materialized_views.maintenance import rebuild
+from rollforward.materialized_views.maintenance.rebuild import ViewMaintenance
 from rollforward.runtime.clients import Clients
 from rollforward.tasks.declaration import Task
 from rollforward.tasks.pattern import Pattern

@@ -20,7 +20,9 @@ from rollforward.materialized_views.entities import (
     row_key,
     rows_from,
 )
-from rollforward.materialized_views.freshness import (
+from rollforward.materialized_views.rows import Measures, Row, RowName, Value, prefix_text, row_text
+from rollforward.materialized_views.updates import Apply, source_key
+from rollforward.materialized_views.updating.freshness import (
     MAX_LISTED,
     ConsistencyToken,
     Freshness,
@@ -29,15 +31,13 @@ from rollforward.materialized_views.freshness import (
     freshness_of,
     row_order,
 )
-from rollforward.materialized_views.rows import Measures, Row, RowName, Value, prefix_text, row_text
-from rollforward.materialized_views.transport import (
+from rollforward.materialized_views.updating.transport import (
     UpdateTransport,
     left_of,
     saved_at,
     waiting_for_row,
     waiting_for_rows,
 )
-from rollforward.materialized_views.updates import Apply, source_key
 from rollforward.materialized_views.view import View, kind_of
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import naive_utc

@@ -10,9 +10,9 @@
     send_reminder.enqueue(clients, "p1", is_last=True)
     send_reminder.enqueue(clients, send_reminder.bind("p1"), name=("p1",), delay_s=60)
 
-An app lists its tasks in its `Registry`; `rollforward/flask/tasks.py` delivers to those. The path
-follows from the function's name: give it (`@task("/tasks/parties/remind", queue=...)`) when the
-function may be renamed, for tasks that wait are delivered to the path they were enqueued with.
+An app lists its tasks in its `Registry`; `rollforward/flask/endpoints/tasks.py` delivers to those.
+The path follows from the function's name. Give it (`@task("/tasks/parties/remind", queue=...)`) if
+the function may be renamed, because waiting tasks are delivered to the path of their enqueueing.
 
 A task may be delivered more than once, late, out of order and twice at the same time. The
 function ends in one of these ways: it returns (done), raises `Reject` (can never work: kept as a

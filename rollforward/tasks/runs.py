@@ -1,7 +1,7 @@
 """Runs: work of many items, as every pattern shows it to operators.
 
 A pattern that has runs overrides `runs`, `run` and `control_run` of `Pattern`. `GET /control/runs`
-lists the runs of all patterns (rollforward/flask/runs.py), and the console of the local platform
+lists the runs of all patterns (rollforward/flask/endpoints/runs.py), and the local console
 shows them without knowing the app.
 
 A task that works for a run has the field `run_id` in its arguments: so the run is found from the

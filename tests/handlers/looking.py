@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from rollforward.flask.security import CONTENT_SECURITY_POLICY
+from rollforward.flask.guards.security import CONTENT_SECURITY_POLICY
 from tests.handlers.conftest import Browser
 
 

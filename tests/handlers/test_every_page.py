@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rollforward.flask.security import CONTENT_SECURITY_POLICY
+from rollforward.flask.guards.security import CONTENT_SECURITY_POLICY
 from tests.handlers.conftest import PARTY, Browser, app_with, on_app_engine, on_cloud_run
 from tests.handlers.invitations.party import ID, PAGE
 from tests.infra.world import Services, World

@@ -12,8 +12,9 @@ import pytest
 from flask import Flask
 from werkzeug.routing import Rule
 
-from rollforward.flask import fields, pull_queues, streams
+from rollforward.flask.api import pull_queues, streams
 from rollforward.flask.context import API_BLUEPRINTS, MACHINE_BLUEPRINTS
+from rollforward.flask.guards import fields
 from tests.handlers.conftest import Browser
 from tests.infra.documents import text_of
 from tests.infra.world import World
@@ -114,7 +115,7 @@ def test_no_route_reads_a_field_before_it_is_measured(world: World) -> None:
     order = [guard.__name__ for guard in world.app.before_request_funcs[None]]
 
     assert order.index("check_head") < order.index("check_origin")
-    text = text_of("rollforward/flask/security.py")
+    text = text_of("rollforward/flask/guards/security.py")
     assert text.index("fields.check_form()") < text.index("csrf.protect()")
 
 

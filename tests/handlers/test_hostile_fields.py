@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 
 import pytest
 
-from rollforward.flask import fields
+from rollforward.flask.guards import fields
 from tests.handlers.conftest import Browser
 from tests.handlers.test_fields import routes
 from tests.infra.world import World

@@ -9,8 +9,8 @@ import pytest
 from google.api_core import exceptions as rpc_errors
 
 import main
-from rollforward.flask import health
-from rollforward.flask.security import CONTENT_SECURITY_POLICY
+from rollforward.flask.endpoints import health
+from rollforward.flask.guards.security import CONTENT_SECURITY_POLICY
 from rollforward.runtime import NoCache, open_cloud_tasks, open_datastore
 from rollforward.tasks import CloudTaskQueue
 from tests.handlers.conftest import Browser

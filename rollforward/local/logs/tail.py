@@ -2,7 +2,7 @@
 
 A record is a line and those that follow it without a level of their own (a traceback). It has the
 service that wrote it, a level, and a task if its line ends with `[task queue/name]`. Lines of a
-delivery do (rollforward/flask/delivery_log.py).
+delivery do (rollforward/flask/endpoints/delivery_log.py).
 """
 
 import collections

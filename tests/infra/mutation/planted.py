@@ -91,7 +91,7 @@ PACKAGES = {
         ),
     ),
     "views": Package(
-        ["rollforward/materialized_views/*.py"],
+        ["rollforward/materialized_views/**/*.py"],
         [f"{TESTS}/materialized_views/test_*.py"],
         DEEP,
     ),
@@ -110,7 +110,7 @@ PACKAGES = {
         (*DEEP, "test_jumping_clocks"),
     ),
     "endpoints": Package(
-        ["rollforward/flask/*.py"],
+        ["rollforward/flask/**/*.py"],
         [
             "tests/rollforward/flask",
             *_in("tests/handlers", "errors", "fields", "origins", start="test_"),

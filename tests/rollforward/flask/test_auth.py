@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import padding
 from flask import Flask
 
-from rollforward.flask.fields import MAX_HEADER_CHARS
+from rollforward.flask.guards.fields import MAX_HEADER_CHARS
 from tests.handlers.conftest import Queue, app_with, on_app_engine, on_cloud_run
 from tests.infra.world import ACCOUNT, BASE_URL, World
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from rollforward.flask import delivery_log
+from rollforward.flask.endpoints import delivery_log
 from rollforward.tasks import Task
 from tests.handlers.conftest import Queue, app_with, on_app_engine
 from tests.infra.world import World

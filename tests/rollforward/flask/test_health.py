@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rollforward.flask import health
+from rollforward.flask.endpoints import health
 
 
 def test_services_are_asked_once_a_second(monkeypatch: pytest.MonkeyPatch) -> None:

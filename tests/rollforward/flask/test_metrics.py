@@ -9,7 +9,7 @@ from werkzeug.test import TestResponse
 
 from rollforward import outbox
 from rollforward.datastore.transactions import transact
-from rollforward.flask.metrics import CONTENT_TYPE
+from rollforward.flask.endpoints.metrics import CONTENT_TYPE
 from rollforward.outbox.relay import rate_key
 from rollforward.runtime import Clients
 from rollforward.tasks import dead_tasks

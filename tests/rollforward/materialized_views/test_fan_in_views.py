@@ -18,9 +18,8 @@ from rollforward.materialized_views import (
     View,
     ViewGroup,
     ViewMaintenance,
-    apply,
-    fold,
 )
+from rollforward.materialized_views.updating import apply, fold
 from rollforward.outbox.entities import OutboxTask
 from rollforward.runtime import naive_utc
 from rollforward.tasks.dead_task_entities import DeadTask

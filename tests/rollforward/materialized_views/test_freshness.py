@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rollforward.materialized_views import reader
-from rollforward.materialized_views.freshness import MAX_LISTED, freshness_of
+from rollforward.materialized_views.updating.freshness import MAX_LISTED, freshness_of
 from rollforward.outbox.entities import OutboxTask, RowId
 from tests.infra.world import World
 from tests.rollforward.materialized_views.harness import one_emulator

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from pipelines.registry import APP
-from rollforward.materialized_views import BadContributionError, ConsistencyToken, fold
+from rollforward.materialized_views import BadContributionError, ConsistencyToken
 from rollforward.materialized_views.entities import SourceMarker
 from rollforward.materialized_views.rows import checked, row_text
 from rollforward.materialized_views.updates import Update, newest_of, parts_of
+from rollforward.materialized_views.updating import fold
 from rollforward.outbox.entities import OutboxTask
 from rollforward.tasks.dead_task_entities import DeadTask
 from rollforward.tasks.dead_tasks import ReplayDeadTask

@@ -18,9 +18,10 @@ from google.cloud import ndb
 from rollforward.fork_join.entities import PackId, WorkPack
 from rollforward.fork_join.epochs import Epochs
 from rollforward.fork_join.fold import _fold_here
-from rollforward.materialized_views import Apply, ViewGroup, fold
+from rollforward.materialized_views import Apply, ViewGroup
 from rollforward.materialized_views.entities import RowMarker, SourceMarker, ViewRow
 from rollforward.materialized_views.rows import RowEntry
+from rollforward.materialized_views.updating import fold
 from rollforward.runtime.cache import NoCache
 from rollforward.runtime.process.process_state import ProcessState
 from tests.infra.faults.explorer import IS_EXHAUSTIVE

@@ -10,8 +10,9 @@ from google.cloud import ndb
 
 from rollforward.datastore.transactions import transact
 from rollforward.fork_join.entities import WorkPack
-from rollforward.materialized_views import Apply, apply, fold
+from rollforward.materialized_views import Apply
 from rollforward.materialized_views.rows import RowEntry
+from rollforward.materialized_views.updating import apply, fold
 from rollforward.outbox.entities import OutboxTask
 from tests.infra.faults.explorer import Explorer
 from tests.infra.faults.injection import FLUSH, KINDS, OVERLAP

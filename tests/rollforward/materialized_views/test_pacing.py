@@ -10,7 +10,8 @@ from dataclasses import replace
 import pytest
 from google.cloud import ndb
 
-from rollforward.materialized_views import Contributions, View, ViewGroup, apply
+from rollforward.materialized_views import Contributions, View, ViewGroup
+from rollforward.materialized_views.updating import apply
 from rollforward.outbox.entities import OutboxTask
 from rollforward.runtime import Clients
 from rollforward.runtime.advisory_lock import advisory_lock

@@ -11,7 +11,7 @@ from rollforward.fork_join.entities import WorkPack
 from rollforward.materialized_views import ViewMaintenance
 from rollforward.materialized_views.catalog_changes import with_tables
 from rollforward.materialized_views.entities import RowMarker, ViewRow
-from rollforward.materialized_views.walks import DROP, Walk
+from rollforward.materialized_views.maintenance.walks import DROP, Walk
 from rollforward.outbox.entities import OutboxTask
 from tests.infra.world import Services, World
 from tests.rollforward.materialized_views.harness import deploy, rows_here

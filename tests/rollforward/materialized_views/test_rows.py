@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 from google.cloud import ndb
 
-from rollforward.materialized_views import Row, freshness
+from rollforward.materialized_views import Row
 from rollforward.materialized_views.entities import ViewRow
-from rollforward.materialized_views.freshness import row_order
 from rollforward.materialized_views.rows import ranks_of
+from rollforward.materialized_views.updating import freshness
+from rollforward.materialized_views.updating.freshness import row_order
 from tests.infra.world import Services, World
 from tests.rollforward.materialized_views.harness import (
     NOON,

@@ -10,8 +10,8 @@ from google.cloud import ndb
 
 from rollforward.materialized_views import ConsistencyToken, reader
 from rollforward.materialized_views.entities import marker_key
-from rollforward.materialized_views.freshness import TooLargeTokenError
-from rollforward.materialized_views.markers import MAX_LEFT
+from rollforward.materialized_views.updating.freshness import TooLargeTokenError
+from rollforward.materialized_views.updating.markers import MAX_LEFT
 from rollforward.outbox.entities import OutboxTask
 from tests.infra.world import Services, World
 from tests.rollforward.materialized_views.harness import (

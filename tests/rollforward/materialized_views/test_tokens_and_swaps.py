@@ -14,9 +14,9 @@ from rollforward.local.cloudtasks.protocol import messages
 from rollforward.materialized_views import View, ViewMaintenance
 from rollforward.materialized_views import catalog_changes as changes
 from rollforward.materialized_views.catalog import Catalog
+from rollforward.materialized_views.maintenance.tables import Tables
+from rollforward.materialized_views.maintenance.walks import CONFIRM
 from rollforward.materialized_views.reader import ViewReader
-from rollforward.materialized_views.tables import Tables
-from rollforward.materialized_views.walks import CONFIRM
 from rollforward.outbox.entities import OutboxTask
 from tests.infra.world import World
 from tests.rollforward.materialized_views.harness import in_a_thread, one_emulator

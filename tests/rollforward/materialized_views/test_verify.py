@@ -8,7 +8,6 @@ import pytest
 from google.cloud import ndb
 
 from rollforward.continuations.jobs import DeferredItemError, RefusedItemError
-from rollforward.materialized_views import audit
 from rollforward.materialized_views.entities import (
     RowMarker,
     SourceMarker,
@@ -17,6 +16,7 @@ from rollforward.materialized_views.entities import (
     row_key,
     row_marker_key,
 )
+from rollforward.materialized_views.maintenance import audit
 from rollforward.materialized_views.updates import source_name
 from tests.infra.world import World
 from tests.rollforward.materialized_views.harness import busy, one_emulator, verified

@@ -10,7 +10,7 @@ from google.cloud import ndb
 
 from rollforward.materialized_views import Contributions, View
 from rollforward.materialized_views.entities import SourceMarker, ViewCatalog, ViewRow, marker_key
-from rollforward.materialized_views.walks import BACKFILL, Walk
+from rollforward.materialized_views.maintenance.walks import BACKFILL, Walk
 from rollforward.outbox.entities import OutboxTask
 from rollforward.tasks.dead_task_entities import DeadTask
 from tests.infra.world import Services, World

@@ -17,11 +17,11 @@ from rollforward import continuations
 from rollforward.continuations.entities import FINISHED, RUNNING
 from rollforward.continuations.jobs import ItemError, Job, SkippedItemError
 from rollforward.continuations.progress import item_issues, progress
-from rollforward.materialized_views.audit import Doubt, audit_row, audit_sources, judge
 from rollforward.materialized_views.catalog import CatalogStore
 from rollforward.materialized_views.definitions import ViewDefinitions
+from rollforward.materialized_views.maintenance.audit import Doubt, audit_row, audit_sources, judge
+from rollforward.materialized_views.maintenance.walks import LOOK_AGAIN_S, ROWS, VERIFY, Walk, Walks
 from rollforward.materialized_views.view import View
-from rollforward.materialized_views.walks import LOOK_AGAIN_S, ROWS, VERIFY, Walk, Walks
 from rollforward.runtime.clients import Clients
 from rollforward.tasks.declaration import hashed_name
 

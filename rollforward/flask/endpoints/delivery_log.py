@@ -60,7 +60,7 @@ class DeliveryLines:
 
 _lines: ContextVar[DeliveryLines | None] = ContextVar("delivery_log", default=None)
 # Its records repeat the response.
-_IGNORED = "rollforward.flask.tasks"
+_IGNORED = "rollforward.flask.endpoints.tasks"
 
 
 def install() -> None:

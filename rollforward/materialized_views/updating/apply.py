@@ -12,13 +12,13 @@ from rollforward import outbox
 from rollforward.datastore.transactions import transact
 from rollforward.fork_join import Batch
 from rollforward.materialized_views.catalog import Catalog, CatalogStore
-from rollforward.materialized_views.contribute import Contributor
 from rollforward.materialized_views.definitions import UnknownTableError, ViewDefinitions
 from rollforward.materialized_views.entities import ViewRow, row_key
-from rollforward.materialized_views.fold import fold, put_row, read_for_apply
 from rollforward.materialized_views.rows import BadContributionError, empty_row
-from rollforward.materialized_views.transport import QueuedUpdate
 from rollforward.materialized_views.updates import Apply, Propagate, newest_of
+from rollforward.materialized_views.updating.contribute import Contributor
+from rollforward.materialized_views.updating.fold import fold, put_row, read_for_apply
+from rollforward.materialized_views.updating.transport import QueuedUpdate
 from rollforward.outbox.entities import RowId
 from rollforward.runtime.advisory_lock import advisory_lock
 from rollforward.runtime.clients import Clients

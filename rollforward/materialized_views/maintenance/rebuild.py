@@ -27,15 +27,14 @@ from rollforward import continuations
 from rollforward.continuations.entities import FINISHED
 from rollforward.continuations.jobs import DeferredItemError, ItemError, Job, RefusedItemError
 from rollforward.datastore.transactions import TRANSIENT, transact
-from rollforward.materialized_views.audit import row_marker_of
 from rollforward.materialized_views.catalog import Catalog
 from rollforward.materialized_views.definitions import identity
 from rollforward.materialized_views.entities import marker_key
 from rollforward.materialized_views.group import ViewGroup
-from rollforward.materialized_views.tables import Tables
-from rollforward.materialized_views.verify import FAILED, Verification, Verifier
-from rollforward.materialized_views.view import View
-from rollforward.materialized_views.walks import (
+from rollforward.materialized_views.maintenance.audit import row_marker_of
+from rollforward.materialized_views.maintenance.tables import Tables
+from rollforward.materialized_views.maintenance.verify import FAILED, Verification, Verifier
+from rollforward.materialized_views.maintenance.walks import (
     BACKFILL,
     CATCH_UP,
     CONFIRM,
@@ -48,6 +47,7 @@ from rollforward.materialized_views.walks import (
     contributions_of,
     runs_of,
 )
+from rollforward.materialized_views.view import View
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.run_each import run_each
 from rollforward.tasks.errors import Retry

@@ -5,9 +5,9 @@ from __future__ import annotations
 from flask import Blueprint, jsonify
 from flask.typing import ResponseReturnValue
 
-from rollforward.flask.auth import cron_only
 from rollforward.flask.context import clients, registry
-from rollforward.flask.tasks import ANY_METHOD
+from rollforward.flask.endpoints.tasks import ANY_METHOD
+from rollforward.flask.guards.auth import cron_only
 
 bp = Blueprint("rollforward_cron", __name__, url_prefix="/cron")
 

@@ -16,9 +16,9 @@ import pydantic
 from flask import Blueprint, Flask, Response, jsonify, request
 from flask.typing import ResponseReturnValue
 
-from rollforward.flask.auth import workers_only
+from rollforward.flask.api.json_requests import refuse, typed_body
 from rollforward.flask.context import clients, find_part, mount_for
-from rollforward.flask.json_requests import refuse, typed_body
+from rollforward.flask.guards.auth import workers_only
 from rollforward.streams import Pipeline, PushedRecord
 from rollforward.streams.model.errors import (
     BackpressureError,

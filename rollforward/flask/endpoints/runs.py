@@ -19,10 +19,10 @@ from typing import Any
 from flask import Blueprint, Response, jsonify, request
 from flask.typing import ResponseReturnValue
 
-from rollforward.flask.auth import cron_only
+from rollforward.flask.api.problems import problem
 from rollforward.flask.context import clients, registry
-from rollforward.flask.problems import problem
-from rollforward.flask.tasks import ANY_METHOD
+from rollforward.flask.endpoints.tasks import ANY_METHOD
+from rollforward.flask.guards.auth import cron_only
 from rollforward.tasks.runs import (
     MAX_LISTED,
     STATES,

@@ -10,7 +10,7 @@ import pydantic
 from flask import abort, request
 from werkzeug.exceptions import RequestEntityTooLarge
 
-from rollforward.flask.problems import problem
+from rollforward.flask.api.problems import problem
 from rollforward.runtime.type_adapters import adapter_of
 
 B = TypeVar("B")

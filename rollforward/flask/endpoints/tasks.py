@@ -28,10 +28,10 @@ from flask.typing import ResponseReturnValue
 from google.api_core import exceptions as rpc_errors
 
 from rollforward.datastore.transactions import TRANSIENT
-from rollforward.flask import delivery_log
-from rollforward.flask.auth import tasks_only
 from rollforward.flask.context import clients, registry, settings
-from rollforward.flask.delivery_log import DeliveryLines
+from rollforward.flask.endpoints import delivery_log
+from rollforward.flask.endpoints.delivery_log import DeliveryLines
+from rollforward.flask.guards.auth import tasks_only
 from rollforward.fork_join import OutcomeUnknownError
 from rollforward.tasks import attempts, dead_tasks
 from rollforward.tasks.attempts import RetryLaterError, TaskDelivery

@@ -7,8 +7,8 @@ from urllib.parse import urlsplit
 from flask import Flask, Response, abort, request
 from werkzeug.sansio.utils import host_is_trusted
 
-from rollforward.flask import csrf, fields
 from rollforward.flask.context import is_api_path, is_machine_path
+from rollforward.flask.guards import csrf, fields
 from rollforward.flask.settings import Settings
 
 LOCAL_HOSTS = ("127.0.0.1", "localhost")

@@ -13,8 +13,8 @@ from rollforward.continuations.entities import FINISHED, run_key
 from rollforward.materialized_views import catalog_changes as changes
 from rollforward.materialized_views.catalog import Catalog, CatalogStore
 from rollforward.materialized_views.definitions import ViewDefinitions
+from rollforward.materialized_views.maintenance.walks import BACKFILL, CATCH_UP, CONFIRM, Walks
 from rollforward.materialized_views.view import View
-from rollforward.materialized_views.walks import BACKFILL, CATCH_UP, CONFIRM, Walks
 
 
 @dataclass(frozen=True)

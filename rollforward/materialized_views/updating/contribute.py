@@ -13,11 +13,11 @@ from rollforward.datastore.transactions import TRANSIENT, current_transaction
 from rollforward.materialized_views.catalog import Catalog, CatalogStore, view_name
 from rollforward.materialized_views.definitions import ViewDefinitions, check_name, identity
 from rollforward.materialized_views.entities import SourceMarker, marker_key
-from rollforward.materialized_views.freshness import ConsistencyToken
-from rollforward.materialized_views.markers import MarkerUpdate, PendingMarkers
 from rollforward.materialized_views.rows import Value
-from rollforward.materialized_views.transport import UpdateTransport
 from rollforward.materialized_views.updates import Update, parts_of, source_name
+from rollforward.materialized_views.updating.freshness import ConsistencyToken
+from rollforward.materialized_views.updating.markers import MarkerUpdate, PendingMarkers
+from rollforward.materialized_views.updating.transport import UpdateTransport
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import naive_utc
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from rollforward.materialized_views.entities import RowMarker
 from rollforward.materialized_views.rows import Row
-from rollforward.materialized_views.transport import check_update_key, saved_at
 from rollforward.materialized_views.updates import TABLE
+from rollforward.materialized_views.updating.transport import check_update_key, saved_at
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import naive_utc
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from flask import Blueprint, Response
 from flask.typing import ResponseReturnValue
 
-from rollforward.flask.auth import cron_only
 from rollforward.flask.context import clients, registry
+from rollforward.flask.guards.auth import cron_only
 from rollforward.tasks.pattern import exposition
 
 bp = Blueprint("rollforward_metrics", __name__)

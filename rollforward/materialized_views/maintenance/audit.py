@@ -26,6 +26,7 @@ from rollforward.materialized_views.entities import (
     row_key,
     row_marker_key,
 )
+from rollforward.materialized_views.maintenance.walks import Walk, contributions_of
 from rollforward.materialized_views.rows import (
     BadContributionError,
     RowEntry,
@@ -33,9 +34,8 @@ from rollforward.materialized_views.rows import (
     empty_row,
     ranks_of,
 )
-from rollforward.materialized_views.transport import has_pending
 from rollforward.materialized_views.updates import source_key, source_name
-from rollforward.materialized_views.walks import Walk, contributions_of
+from rollforward.materialized_views.updating.transport import has_pending
 
 # Markers of a row that are read at once.
 PAGE_SIZE = 500

@@ -27,9 +27,9 @@ from rollforward.fork_join.entities import (
     packs_tagged,
     packs_tagged_under,
 )
-from rollforward.materialized_views.pacing import paced_at
 from rollforward.materialized_views.rows import Value
 from rollforward.materialized_views.updates import Apply, Update, source_name
+from rollforward.materialized_views.updating.pacing import paced_at
 from rollforward.materialized_views.view import View
 from rollforward.outbox.entities import OutboxTask, RowId, outbox_key, rows_of_tag, rows_of_tags
 from rollforward.runtime.clients import Clients

@@ -17,9 +17,9 @@ from flask import Blueprint, Flask, jsonify
 from flask.typing import ResponseReturnValue
 from itsdangerous import BadSignature, URLSafeSerializer
 
-from rollforward.flask.auth import workers_only
+from rollforward.flask.api.json_requests import idempotency_key, refuse, typed_body
 from rollforward.flask.context import clients, find_part, mount_for, settings
-from rollforward.flask.json_requests import idempotency_key, refuse, typed_body
+from rollforward.flask.guards.auth import workers_only
 from rollforward.pull_queues import (
     OLDEST,
     BadItemError,

@@ -1,0 +1,1 @@
+"""JSON for programs: pull queues and streams."""

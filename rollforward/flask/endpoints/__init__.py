@@ -1,0 +1,1 @@
+"""Endpoints that the queue, the scheduler, probes and operators call."""

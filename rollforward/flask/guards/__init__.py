@@ -1,0 +1,1 @@
+"""Checks of a request before any endpoint: its caller, its origin, the size of its texts."""

@@ -1,0 +1,1 @@
+"""Builds and audits of tables, as walks over sources and rows."""

@@ -1,0 +1,1 @@
+"""From the save of a source to its rows: markers, updates, and their transport."""
