@@ -79,7 +79,7 @@ def test_a_round_without_old_rows_reads_and_writes_nothing(world: World) -> None
 def test_a_round_counts_from_the_last_one_that_ended(world: World) -> None:
     """One that broke off before its end is made up for by the next."""
     with world.clients.context():
-        row = SweepRound.begin(world.clients, "test").now - datetime.timedelta(minutes=19.5)
+        row = SweepRound.begin(world.clients, "test").began - datetime.timedelta(minutes=19.5)
         ended = SweepRound.begin(world.clients, "test")
         assert ended.is_due(row, stale_s=STALE_S), "there was no round before"
         ended.end()
@@ -94,7 +94,7 @@ def test_a_round_counts_from_the_last_one_that_ended(world: World) -> None:
         world.clock.sleep(60)
 
         assert not SweepRound.begin(world.clients, "test").is_due(row, stale_s=STALE_S)
-        assert mark_key("test").get().at == next_round.now
+        assert mark_key("test").get().at == next_round.began
 
 
 def test_a_mark_from_a_clock_far_ahead_hides_nothing(world: World) -> None:
