@@ -64,7 +64,7 @@ class WrongTotalError(Exception):
 
 @dataclass(frozen=True)
 class Run:
-    """What became of the items of one design.
+    """The outcome of the items of one design.
 
     Attributes:
         lags_s: From each item's acceptance until as many were visible, or until nobody looked on.

@@ -1,4 +1,4 @@
-"""How many tasks a second the Cloud Tasks emulator takes in and sends out.
+"""The rates at which the Cloud Tasks emulator accepts and dispatches tasks.
 
     make bench NAMES=cloudtasks
 

@@ -35,7 +35,7 @@ LAST_LOAD_S = 2 * SAVE_EVERY_S  # Before the whole stack is killed.
 
 @dataclass
 class Outcome:
-    """What came out. Losses are of the killed stack; there are none before."""
+    """The result. Losses are of the killed stack; there are none before."""
 
     minutes: float
     items: int = 0

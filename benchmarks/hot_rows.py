@@ -1,4 +1,4 @@
-"""Which rows fork-join queues, counters and batches write, and how often: what will limit them.
+"""The rows that fork-join queues, counters and batches write, and how often: their limits.
 
 `python -m benchmarks.hot_rows` runs them with the latencies of the cloud's profile, which also lets
 a row be written about once a second, by 1 to 16 worker processes of 8 threads each, and by eight
@@ -32,7 +32,7 @@ MOST_ASKED, MOST_PER_S = 100_000, 10_000.0
 
 @dataclass(frozen=True)
 class StoredRow:
-    """What so many items have written."""
+    """The writes of a number of items."""
 
     items: int
     seconds: float

@@ -1,4 +1,4 @@
-"""Where the time of a lone insert goes, beside a bare put: `python -m benchmarks.insert_cost`.
+"""The time of a lone insert by its parts, and of a bare put: `python -m benchmarks.insert_cost`.
 
 One thread against the Datastore emulator, memcached and the Cloud Tasks emulator, without HTTP and
 without folds: inserts and puts in turns. What is printed are medians in milliseconds: of the clock,

@@ -39,7 +39,7 @@ class PagedEntry(ndb.Model):
 
 @dataclass(frozen=True)
 class Pages:
-    """What reading a page a number of times took."""
+    """The cost of reading a page a number of times."""
 
     reads: int
     round_trips: int

@@ -1,4 +1,4 @@
-"""Where the processor time of a save goes: `python -m benchmarks.save_cost`.
+"""The processor time of a save by its parts: `python -m benchmarks.save_cost`.
 
 One thread against the Datastore emulator, no HTTP and no relay. What is printed is the processor
 time of this process, in milliseconds a piece of work. Neither the emulator's nor any waiting is

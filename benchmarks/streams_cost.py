@@ -1,4 +1,4 @@
-"""What a record of a stream costs this framework alone: `python -m benchmarks.streams_cost`.
+"""The framework's own cost of a record of a stream: `python -m benchmarks.streams_cost`.
 
 The workload of benchmarks/streams/benchmark.py, pulled through one stage and three, with rows in a
 dict, and with all that runs at once in turns on one thread, a remote call each. So the processor

@@ -46,7 +46,7 @@ class BatchTask(ndb.Model):
 
 @dataclass(frozen=True)
 class Member:
-    """Which member of which batch."""
+    """A member of a batch."""
 
     batch: str
     number: int = 0

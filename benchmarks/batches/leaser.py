@@ -39,7 +39,7 @@ def main() -> None:
 
 @dataclass
 class Worked:
-    """What a worker has done, until it acked the last item."""
+    """The work of a worker, until it acked the last item."""
 
     acked: int = 0
     ended_at: float = 0.0

@@ -1,4 +1,4 @@
-"""What `make bench NAMES=dollars` runs: some items through each pattern, and in the plain way.
+"""The workloads of `make bench NAMES=dollars`: items through each pattern, and in the plain way.
 
 A plain way runs without contention, one client at a time: it is never dearer than that. The one of
 pull queues is here, the others are in the apps of the other benchmarks.
@@ -49,7 +49,7 @@ GATHERED_S = 0.6
 
 @dataclass(frozen=True)
 class Spent:
-    """What some items cost."""
+    """The cost of some items."""
 
     cost: Cost
     items: int

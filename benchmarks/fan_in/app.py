@@ -42,7 +42,7 @@ class Student(_Source):
 
 
 class ByGroup(View):
-    """How many sources a group has, gathered."""
+    """The number of a group's sources, gathered."""
 
     source = Gathered
     fan_in = True
@@ -54,7 +54,7 @@ class ByGroup(View):
 
 
 class EachByGroup(View):
-    """How many sources a group has, one at a time."""
+    """The number of a group's sources, updated one at a time."""
 
     source = Told
     row_rate: ClassVar[float | None] = None
@@ -74,7 +74,7 @@ GROUPS = {
 
 
 class Marker(ndb.Model):
-    """How far a source has come; or, in a group's name, what the group knows of it."""
+    """The progress of a source; or, under a group's name, the progress that the group has seen."""
 
     sequence = ndb.IntegerProperty(indexed=False, default=0)
     present = ndb.BooleanProperty(indexed=False)

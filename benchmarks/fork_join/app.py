@@ -31,7 +31,7 @@ SUMS = ("fork-join", "at-once", "in-memory", "inline", "slides")
 
 
 class BenchSum(ndb.Model):
-    """What the additions come to."""
+    """The sum of the additions."""
 
     total = ndb.IntegerProperty(indexed=False, default=0)
     items = ndb.IntegerProperty(indexed=False, default=0)
@@ -89,7 +89,7 @@ class SlideWork(ndb.Model):
 
 @dataclass(frozen=True)
 class SlideJoin:
-    """Which batch to join, and from where."""
+    """The batch to join, and its index."""
 
     index: int
     cursor: str = ""

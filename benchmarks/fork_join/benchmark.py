@@ -130,7 +130,7 @@ def _full_load(bench: Bench) -> Iterator[Result]:
 
 @dataclass
 class Counted:
-    """What some items cost."""
+    """The cost of some items."""
 
     items: int
     batches: int

@@ -52,7 +52,7 @@ BYTES = {"BENCH_BYTES": "1"}
 
 @dataclass(frozen=True)
 class Load:
-    """What is measured at some sizes, and the largest of them where nobody asks for more."""
+    """A measurement at some sizes, and the largest of them by default."""
 
     measure: Callable[[Sequence[int]], Iterator[Result]]
     most: int

@@ -1,4 +1,4 @@
-"""What some items cost, and how that grows: operations, bytes, time, and whose processor time."""
+"""The cost of items and its growth: operations, bytes, time, and processor time by process."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class WrongError(Exception):
 
 @dataclass(frozen=True)
 class Spent:
-    """What some items cost."""
+    """The cost of some items."""
 
     items: int
     seconds: float

@@ -1,4 +1,4 @@
-"""What writers were told is accepted, and whether the totals say the same."""
+"""Books of the accepted writes, which the totals must match."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TOKEN = re.compile(r'name="csrf_token" value="([^"]+)"')
 
 @dataclass(frozen=True)
 class Writers:
-    """How many there are of each kind: of the API, of the form of sums, of that of students.
+    """The number of writers of each kind: of the API, of the form of sums, of the form of students.
 
     Each pauses between two writes.
     """
@@ -50,7 +50,7 @@ class Student:
 
 
 class Books:
-    """What the writers were told is accepted."""
+    """The writes that were accepted."""
 
     def __init__(self, stack: Stack, writers: Writers = Writers()) -> None:
         self.stack = stack

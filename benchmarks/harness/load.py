@@ -31,7 +31,7 @@ _NUMBERS = itertools.count()
 
 @dataclass
 class Load:
-    """What the clients saw.
+    """The measurements of the clients.
 
     Attributes:
         began: When, by time.time().

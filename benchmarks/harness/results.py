@@ -1,4 +1,4 @@
-"""What a benchmark says: one JSON object a line, and a table on request."""
+"""Results of a benchmark: one JSON object a line, and a table on request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What benchmarks run on: emulators, a queue, and the measured app under gunicorn.
+"""The testbed of benchmarks: emulators, a queue, and the measured app under gunicorn.
 
 Cloud Tasks runs in the benchmark's own process; the app's workers, two unless a benchmark says
 otherwise, and the Datastore emulator are processes of their own.
@@ -77,7 +77,7 @@ QUEUE_YAML += "".join(
 
 @dataclass(frozen=True)
 class Bench:
-    """What is measured, and what it runs on."""
+    """The measured app, and the services that it runs on."""
 
     clients: Clients
     writer: Clients  # The same, as slow as the profile says: what a caller in the cloud has.

@@ -1,4 +1,4 @@
-"""What the services were asked for, counted outside of the app: from the bytes on the wire.
+"""Operations of the services, counted outside of the app from the bytes on the wire.
 
 The meter counts inside of the app, by what its calls ask for (rollforward/runtime/channel/rpc.py).
 Here a proxy before each emulator counts by what the emulator answered, and Cloud Tasks counts its

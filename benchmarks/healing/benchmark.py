@@ -1,4 +1,4 @@
-"""How long after the last fault everything is exact again, on the whole stack as `make run` has it.
+"""The time from the last fault until everything is exact again, on the whole stack of `make run`.
 
 Writers add to every pattern without pause while a fault strikes; then they end, and the time counts
 until each is exact. A write without an answer is sent again with its key. Cron rests: what is

@@ -13,7 +13,7 @@ from rollforward.registry import Registry
 
 
 class BenchPart(ndb.Model):
-    """What a page shows."""
+    """The content of a page."""
 
 
 def serve() -> Flask:

@@ -40,7 +40,7 @@ class BenchPost(ndb.Model):
 
 
 class BenchAuthor(ndb.Model):
-    """Who wrote it."""
+    """The author of a post."""
 
     name = ndb.TextProperty()
 
@@ -73,7 +73,7 @@ def headlines() -> list[Headline]:
 
 
 class Refreshes:
-    """How many computations this process had, and had at a time; noted in a file."""
+    """The computations of this process, in all and at a time; noted in a file."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -1,4 +1,4 @@
-"""How streams scale: the real code in virtual time, with 1 to 64 workers.
+"""The scaling of streams: the real code in virtual time, with 1 to 64 workers.
 
 `python -m benchmarks.scaling` prints, by the number of workers, the rate while more comes than they
 can do, its part of what it would be if each did as much as one does where they do most, of no more
@@ -179,7 +179,7 @@ class Load:
 
 @dataclass(frozen=True)
 class Run:
-    """What a run has shown."""
+    """The measurements of a run."""
 
     workers: int
     shape: Shape

@@ -1,4 +1,4 @@
-"""What takes time in the simulation of streams: a profile's latencies, and what it does not have.
+"""Latencies in the simulation of streams: those of a profile, and others that it lacks.
 
 The profile of the cloud (rollforward/cloud_profile/cloud.toml) has the latency of each call, and
 how often one row may be written. The rest is said here: the processor's time is measured on the

@@ -159,7 +159,7 @@ FIRST_BUCKET_MS = 1_736_121_600_000
 
 
 class Known(Usual):
-    """What is usual of series that were seen for a day before they begin."""
+    """The usual values of series that were seen for a day before they begin."""
 
     name = "model"
 
@@ -188,7 +188,7 @@ DETECTOR = Pipeline(
 
 
 class BenchCount(ndb.Model):
-    """How many records a key has in a window."""
+    """The number of records of a key in a window."""
 
     count = ndb.IntegerProperty(indexed=False, default=0)
 

@@ -1,4 +1,4 @@
-"""What a worker's state cache saves, by its size: reads, and the worker's processor time.
+"""Savings of a worker's state cache by its size: reads, and the worker's processor time.
 
 One worker in this process works on what was pushed to it before, in batches of 100 as they came;
 only that is measured. Nothing else runs beside it but the emulator, whose time does not count.
@@ -65,7 +65,7 @@ class NoTasks:
 
 @dataclass(frozen=True)
 class Spent:
-    """What a record has cost: entities read, and microseconds of this process."""
+    """The cost of a record: entities read, and microseconds of this process."""
 
     reads: float
     cpu_us: float

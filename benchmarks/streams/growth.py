@@ -80,7 +80,7 @@ def measure() -> Iterator[Result]:
 
 @dataclass
 class _Stack:
-    """What runs with so many workers, and what its rounds have shown."""
+    """A testbed with a number of workers, and the measurements of its rounds."""
 
     bench: Bench
     pushed: int = 0

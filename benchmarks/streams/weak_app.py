@@ -1,4 +1,4 @@
-"""What is measured of weak productions: one stage, weak or strong, and one in front of a reader.
+"""The pipelines of the measured weak productions: a stage, weak or strong, and one before a reader.
 
 weak          a weak stage, and a weak sink that notes when it is called
 strong        one strong stage, with ids: its result can be read when its commit has returned

@@ -38,7 +38,7 @@ Where = Callable[[Stack], str]
 
 @dataclass(frozen=True)
 class Look:
-    """How a page is looked at: a window of so many CSS pixels, in light or in dark."""
+    """A view of a page: a window of a size in CSS pixels, in light or in dark."""
 
     suffix: str
     width: int

@@ -88,7 +88,7 @@ class NotHealedError(AssertionError):
 
 
 class ProcessMemory(ProcessState):
-    """What a process remembers, and the threads that store what it has gathered."""
+    """The memory of a process, and the threads that store what it has gathered."""
 
     def clear(self) -> None:
         """Forget everything, as if killed: the threads end, too, and store nothing more."""
@@ -101,7 +101,7 @@ class ProcessMemory(ProcessState):
 
 
 class Nothing:
-    """What a dead process has left to store."""
+    """The unstored memory of a dead process."""
 
     def is_empty(self) -> bool:
         return True
@@ -129,7 +129,7 @@ class QueueClock:
 
 @dataclass(frozen=True)
 class Services:
-    """What runs beside the tests."""
+    """The services beside the tests."""
 
     datastore: str
     datastore_kind: str

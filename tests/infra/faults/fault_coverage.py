@@ -1,4 +1,4 @@
-"""What a run of the tests has broken by now: a remote call and a kind of fault.
+"""The faults that a run of the tests has played: a remote call and a kind of fault.
 
 The workers of `make test` are processes. What one of them has broken it tells the others by an
 empty file.

@@ -56,7 +56,7 @@ class Crash(BaseException):
 
 
 class CallFailed(FailedCall):
-    """What a caller sees when the server, or its answer, does not come through."""
+    """The error of a caller whose request, or its answer, is lost."""
 
     def __init__(self, code: grpc.StatusCode) -> None:
         super().__init__(code, "made by a test")

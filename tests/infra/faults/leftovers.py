@@ -1,4 +1,4 @@
-"""What nobody should find once all is done: rows that have served, and runs that do not add up.
+"""Leftovers that no finished scenario may have: rows that have served, runs that do not add up.
 
 Each play of the explorer ends with this look. A scenario that leaves rows on purpose, and counts
 them itself, names parts of their names in `leaves`.

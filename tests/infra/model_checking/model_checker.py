@@ -95,7 +95,7 @@ _UNAVAILABLE = Raised(rpc_errors.ServiceUnavailable("made by the search"))
 
 
 class State(NamedTuple):
-    """Where everything stands: numbers of what memcached and Datastore hold, and so on."""
+    """A state of the whole: numbers of the contents of memcached and Datastore, and so on."""
 
     held: int
     rows: int
@@ -105,7 +105,7 @@ class State(NamedTuple):
 
 
 class Step(NamedTuple):
-    """What leads from a state to the next: where the process stands that takes it, and how."""
+    """A step from a state to the next: the place of its process, and the way."""
 
     local_state: int
     how: str = ""
@@ -127,7 +127,7 @@ class Interner(Generic[T]):
 
 @dataclass(frozen=True)
 class End:
-    """How everything ended. `answers` are those of the processes that are no tasks."""
+    """An end of the whole. `answers` are those of the processes that are no tasks."""
 
     state: State
     rows: Memory

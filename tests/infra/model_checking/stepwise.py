@@ -62,7 +62,7 @@ class Raised:
 
 @dataclass(frozen=True)
 class Call:
-    """What a process does next: its port, and what it asks there."""
+    """The next call of a process: its port, and its question there."""
 
     port: str
     what: str
@@ -202,7 +202,7 @@ def wait(run: Run) -> None:
 
 @dataclass
 class LocalState:
-    """Where a process stands: the answers that it got, and what it does next."""
+    """The place of a process: the answers that it got, and its next call."""
 
     number: int
     process: Process
@@ -237,7 +237,7 @@ class LocalState:
 
 
 class LocalStates:
-    """Where processes can stand, each place once: a tree for each process, by its answers."""
+    """The places of processes, each once: a tree for each process, by its answers."""
 
     def __init__(self, deliver: Callable[[Any, Message], None]) -> None:
         """Know of nothing yet.

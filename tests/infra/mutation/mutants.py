@@ -85,7 +85,7 @@ class Bug:
 
 @dataclass(frozen=True)
 class Seen:
-    """What became of a planted bug; `found_by` is nothing if it survived."""
+    """The fate of a planted bug; `found_by` is empty if it survived."""
 
     bug: Bug
     diff: str
@@ -228,7 +228,7 @@ def _bug(mutation: MutationSpec, source: _Source, reached: dict[str, Any]) -> Bu
 
 
 class _Source:
-    """What stands in a module."""
+    """The statements of a module."""
 
     def __init__(self, text: str) -> None:
         self._text = text

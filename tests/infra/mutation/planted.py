@@ -1,4 +1,4 @@
-"""Where `mutants.py` plants bugs, and which tests should find them."""
+"""The packages that `mutants.py` plants bugs in, and the tests that should find them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which worker of `make test` runs which file, and in what order.
+"""The distribution of files to the workers of `make test`, and their order.
 
 A file is run by one worker, which so starts what the file shares once; all tests in a browser are
 run by one, since they share a stack, and all on the emulator that locks, which is started once.

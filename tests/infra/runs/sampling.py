@@ -1,4 +1,4 @@
-"""What `make test` leaves out: most of what differs only in its parameters.
+"""The sample of `make test`: it leaves out most tests that differ only in their parameters.
 
 A test that calls services runs with one in CALLING_OF of its parameters, on the emulator that lets
 the first commit win. On the emulator that locks it is one in LOCKING_OF of the tests of each file

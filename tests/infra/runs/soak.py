@@ -1,4 +1,4 @@
-"""What `make soak` plays: everything, in an order drawn by a seed, as far as its minutes go.
+"""The plays of `make soak`: everything, in an order drawn by a seed, as far as its minutes go.
 
 Each test gets an equal share of the minutes, so that a short soak visits every scenario; one that
 is marked `soak_share` gets that part of them. What it covered is counted and printed at the end.
@@ -22,7 +22,7 @@ SEED = os.environ.get("SOAK_SEED") or "0"
 
 
 class Budget:
-    """How long the test under way may play, and what has been played."""
+    """The time that the running test may play, and the plays so far."""
 
     def __init__(self) -> None:
         self.all_s = float("inf")  # The minutes of all workers.

@@ -1,4 +1,4 @@
-"""What a test run says at its end: which files took long, and what was played with faults.
+"""The summary of a test run: the files that took long, and the plays with faults.
 
 A file that takes long holds up everybody who waits for `make test`. What it plays again and again
 belongs behind `make soak` (tests/infra/runs/soak.py).
