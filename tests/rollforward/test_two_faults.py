@@ -219,8 +219,8 @@ def test_a_code_that_is_not_known_to_leave_the_outcome_open_is_found(
     for module, name in ((transactions, "RETRIED"), (attempt, "PASSED_ON")):
         known = tuple(kind for kind in getattr(module, name) if kind is not DeadlineExceeded)
         monkeypatch.setattr(module, name, known)
-    monkeypatch.setattr(attempt._Attempt, "_commit", _commit_without_a_look)
-    monkeypatch.setattr(attempt._Attempt, "_applied", _apply_what_was_asked)
+    monkeypatch.setattr(attempt._PageAttempt, "_commit", _commit_without_a_look)
+    monkeypatch.setattr(attempt._PageAttempt, "_applied", _apply_what_was_asked)
 
     with pytest.raises(AssertionError):
         Explorer(scenario.world, scenario).explore([f"{REPLY_LOST}:DEADLINE_EXCEEDED"], ALL)
@@ -235,4 +235,4 @@ def _apply_what_was_asked(self: Any, group: Any) -> Any:
     return self._answers(self.asked, self.job.apply)
 
 
-_SOUND_COMMIT = attempt._Attempt._commit
+_SOUND_COMMIT = attempt._PageAttempt._commit
