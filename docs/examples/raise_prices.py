@@ -3,7 +3,8 @@
     .venv/bin/python -m docs.examples.raise_prices
 
 It has the requirements of `make run`, starts its own services on free ports, and delivers the
-tasks itself. In an app, rollforward/flask/tasks.py delivers them: docs/howto/add-a-job.md.
+tasks itself. In an app, rollforward/flask/endpoints/tasks.py delivers them
+(docs/howto/add-a-job.md).
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ bring a row back.
 
 An apply takes any number of updates of a row, whichever way they travel. They come as unacked rows
 of the outbox. To a view with `fan_in = True` they come through the fork-join queue of their row, so
-a hot row is written once per batch (transport.py).
+a hot row is written once per batch (updating/transport.py).
 
 Lost on failure: nothing. A crash costs one period of the outbox's sweep.
 Cost of a save: 2 entity writes, 1 for each row that changes; 2 reads; 3 round trips.

@@ -17,7 +17,7 @@ class View:
     """A view: its sources, and their contributions to rows.
 
     Add 1 to `version` whenever the results of `contributions`, `joins` or `ranked` change; then
-    `rebuild` (rebuild.py) fills a new table while readers see the old one.
+    `rebuild` (maintenance/rebuild.py) fills a new table while readers see the old one.
     """
 
     name: ClassVar[str]  # Derived from the class's name if not given.
