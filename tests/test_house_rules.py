@@ -26,13 +26,6 @@ MAX_MODULES = 14
 CROWDED = {
     "rollforward/batches": 15,
     "rollforward/fork_join": 15,
-    "tests/browser": 17,
-    "tests/process": 15,
-    "tests/rollforward/batches": 20,
-    "tests/rollforward/continuations": 16,
-    "tests/rollforward/flask": 20,
-    "tests/rollforward/fork_join": 17,
-    "tests/rollforward/materialized_views": 24,
 }
 NO_DOORS = ("cloud_profile", "local")  # Rooms whose modules are entered one by one.
 DOORS = [

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser, Page, Request, expect
 
+from tests.browser.demos.test_blog import publish, say
+from tests.browser.demos.test_sums import open_sum
 from tests.browser.forms import TIMEOUT_MS, press
-from tests.browser.test_blog import publish, say
-from tests.browser.test_sums import open_sum
 from tests.infra.stack import Stack
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(120)]

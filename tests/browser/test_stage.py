@@ -7,9 +7,9 @@ import re
 import pytest
 from playwright.sync_api import Browser, expect
 
+from tests.browser.demos.test_sums import open_sum
 from tests.browser.forms import TIMEOUT_MS, broken_in_view, press
 from tests.browser.looks import WINDOWS, bottom
-from tests.browser.test_sums import open_sum
 from tests.infra.stack import Stack
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]

@@ -12,13 +12,13 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from pipelines.weblog.sample import sample_log
+from tests.browser.demos.test_blog import publish, say
+from tests.browser.demos.test_grades import add_list
+from tests.browser.demos.test_invitations import GUESTS, LIST, create_party, send, upload
+from tests.browser.demos.test_sums import open_sum, start_load
+from tests.browser.demos.test_zeitgeist import play, write_series
 from tests.browser.forms import TIMEOUT_MS, expect_still, press
 from tests.browser.looks import WINDOWS, bottom, drawn, turn, violations
-from tests.browser.test_blog import publish, say
-from tests.browser.test_grades import add_list
-from tests.browser.test_invitations import GUESTS, LIST, create_party, send, upload
-from tests.browser.test_sums import open_sum, start_load
-from tests.browser.test_zeitgeist import play, write_series
 from tests.infra.stack import Stack
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]

@@ -37,7 +37,9 @@ from tests.infra.faults.injection import (
 from tests.infra.world import Services, World
 from tests.pipelines.invitations.scenarios import ImportScenario, SendScenario
 from tests.pipelines.sums.loading import LoadScenario
-from tests.rollforward.continuations.test_continuations_under_faults import WalkScenario
+from tests.rollforward.continuations.under_faults.test_continuations_under_faults import (
+    WalkScenario,
+)
 from tests.rollforward.continuations.walk_jobs import Item, Walk, count_items, items_of, ledger_here
 from tests.rollforward.fork_join.tally_queue import (
     AT_ONCE,

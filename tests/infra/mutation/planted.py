@@ -72,7 +72,7 @@ PACKAGES = {
                 *("continuation_sweeps", "expired_runs", "page_leases", "pace", "sources"),
                 start="test_",
             ),
-            "tests/rollforward/flask/test_runs.py",
+            "tests/rollforward/flask/endpoints/test_runs.py",
             "tests/pipelines/invitations/test_guest_lists.py",  # Of files of commas.
         ],
     ),
@@ -92,21 +92,21 @@ PACKAGES = {
     ),
     "views": Package(
         ["rollforward/materialized_views/**/*.py"],
-        [f"{TESTS}/materialized_views/test_*.py"],
+        [f"{TESTS}/materialized_views/**/test_*.py"],
         DEEP,
     ),
     "streams": Package(
         ["rollforward/streams/**/*.py"],
-        [f"{TESTS}/streams/**/test_*.py", "tests/rollforward/flask/test_streams.py"],
+        [f"{TESTS}/streams/**/test_*.py", "tests/rollforward/flask/api/test_streams.py"],
         (*DEEP, "searches", "test_memories", "test_bounds", "test_sizes"),
     ),
     "query_cache": Package(
         ["rollforward/query_cache/*.py"], [f"{TESTS}/query_cache/test_*.py"], DEEP
     ),
-    "batches": Package(["rollforward/batches/*.py"], [f"{TESTS}/batches/test_*.py"], DEEP),
+    "batches": Package(["rollforward/batches/*.py"], [f"{TESTS}/batches/**/test_*.py"], DEEP),
     "pull_queues": Package(
         ["rollforward/pull_queues/*.py"],
-        [f"{TESTS}/pull_queues/test_*.py", "tests/rollforward/flask/test_pull_queues.py"],
+        [f"{TESTS}/pull_queues/test_*.py", "tests/rollforward/flask/api/test_pull_queues.py"],
         (*DEEP, "test_jumping_clocks"),
     ),
     "endpoints": Package(

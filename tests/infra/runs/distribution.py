@@ -39,8 +39,10 @@ def arrange(items: list[pytest.Item]) -> None:
 def unit_of(nodeid: str) -> str:
     """Return what a test is given out with.
 
-    >>> unit_of("tests/browser/test_blog.py::test_it[1]"), unit_of("tests/test_docs.py::test_it")
-    ('tests/browser/', 'tests/test_docs.py')
+    >>> unit_of("tests/browser/demos/test_blog.py::test_it[1]")
+    'tests/browser/'
+    >>> unit_of("tests/test_docs.py::test_it")
+    'tests/test_docs.py'
     >>> unit_of("tests/pipelines/sums/test_load.py::test_it[firestore-2]")
     'firestore'
     """

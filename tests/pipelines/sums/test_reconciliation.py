@@ -14,7 +14,7 @@ from rollforward.fork_join.queue import OutcomeUnknownError
 from rollforward.tasks.dead_task_entities import open_dead_tasks
 from tests.infra.world import World
 from tests.pipelines.sums.loading import LOAD, both_sides
-from tests.rollforward.fork_join.failing_commits import lost_replies
+from tests.rollforward.fork_join.searches.failing_commits import lost_replies
 
 
 def test_both_sides_are_equal_after_a_kill(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

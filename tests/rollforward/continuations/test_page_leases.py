@@ -30,7 +30,7 @@ from rollforward.continuations.sources import EntitySource, Slice, Span
 from rollforward.runtime import Clients, naive_utc
 from rollforward.tasks import hashed_name
 from tests.infra.world import Services, World
-from tests.rollforward.continuations.overlapping_attempts import Timeline
+from tests.rollforward.continuations.under_faults.overlapping_attempts import Timeline
 from tests.rollforward.continuations.walk_jobs import APPLY, Item, Walk, items_of, ledger, put_items
 
 

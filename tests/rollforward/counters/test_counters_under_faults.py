@@ -18,7 +18,7 @@ from tests.infra.faults.explorer import Explorer
 from tests.infra.faults.injection import CRASH_AFTER, ERROR, FLUSH, KINDS, OVERLAP, REPLY_LOST
 from tests.infra.world import World, in_threads
 from tests.rollforward.counters.counts import LIKES, PLAYED_WAYS, another_process, counter_world
-from tests.rollforward.fork_join.test_fork_join_under_faults import InTurn
+from tests.rollforward.fork_join.searches.test_fork_join_under_faults import InTurn
 
 AMOUNTS = {"a": 1, "b": -20, "c": 300, "d": 4000, "e": 50000}
 

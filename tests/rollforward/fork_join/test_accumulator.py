@@ -15,7 +15,7 @@ from rollforward.fork_join import Accumulator, BadItemError, fork_join
 from rollforward.fork_join import insert as fork_join_insert
 from rollforward.fork_join.accumulator import BufferFullError
 from tests.infra.world import Services, World, in_threads
-from tests.rollforward.fork_join.failing_commits import fail_first
+from tests.rollforward.fork_join.searches.failing_commits import fail_first
 from tests.rollforward.fork_join.tally_queue import Mark, packs, tallied, tally
 
 MARKS = fork_join("tallies-in-memory", queue="fork-join", period_s=0)(tally)

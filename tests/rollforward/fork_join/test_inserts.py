@@ -15,7 +15,7 @@ from rollforward.fork_join.insert import MAX_GROUP_BYTES, MAX_GROUP_ITEMS, MAX_G
 from rollforward.fork_join.items import Insertion
 from rollforward.runtime.cache import NoCache
 from tests.infra.world import World, in_threads
-from tests.rollforward.fork_join.failing_commits import fail_first, lost_replies
+from tests.rollforward.fork_join.searches.failing_commits import fail_first, lost_replies
 from tests.rollforward.fork_join.tally_queue import TALLIES, Mark, packs, put, tallied, tally, tasks
 
 pytestmark = pytest.mark.fast

@@ -11,7 +11,7 @@ from rollforward.materialized_views import View, ViewGroup, ViewMaintenance
 from rollforward.registry import Registry
 from tests.rollforward.materialized_views.harness import Numbers
 from tests.rollforward.materialized_views.student_views import BUILDS, ByHouse, GradesBySize, Tutor
-from tests.rollforward.materialized_views.test_pacing import Paced
+from tests.rollforward.materialized_views.updating.test_pacing import Paced
 
 
 def view_like(view: type[View], **how: Any) -> type[View]:

@@ -20,9 +20,9 @@ from rollforward.streams import FOREVER
 from tests.infra.runs.sampling import kills
 from tests.infra.runs.soak import IS_SOAK
 from tests.infra.stack import Stack, running_stack, until
-from tests.process import weak_app
-from tests.process.test_stream_kills import Killer, clients_of
-from tests.process.weak_app import COUNTED, PIPELINE, WINDOW, record_of
+from tests.process.kills import weak_app
+from tests.process.kills.test_stream_kills import Killer, clients_of
+from tests.process.kills.weak_app import COUNTED, PIPELINE, WINDOW, record_of
 
 RECORDS = int(os.environ.get(weak_app.RECORDS) or (15_000 if IS_SOAK else 1_200))
 ROUNDS = 2 if IS_SOAK else 1
@@ -44,7 +44,7 @@ def test_nothing_is_missing_or_twice_behind_weak_stages_while_workers_are_killed
     """G14, G1, G2, G3: windows are exact; the weak sink has acted on each record, by one name."""
     effects = tmp_path / "effects"
     more = {weak_app.EFFECTS: str(effects), weak_app.RECORDS: str(RECORDS)}
-    with running_stack("--target", "tests.process.weak_app:serve", **more) as stack:
+    with running_stack("--target", "tests.process.kills.weak_app:serve", **more) as stack:
         clients, began = clients_of(stack), time.monotonic()
         with clients.context(), Killer(stack, KILL_EVERY_S) as killer:
             PIPELINE.pull(clients, "log")

@@ -24,8 +24,7 @@ from tests.infra.model_checking.model_checker import (
     UNHEARD,
 )
 from tests.infra.model_checking.stepwise import stepwise
-from tests.rollforward.fork_join.tally_queue import Mark
-from tests.rollforward.fork_join.test_fork_join_exhaustively import (
+from tests.rollforward.fork_join.searches.test_fork_join_exhaustively import (
     NONE,
     Heap,
     heap,
@@ -33,6 +32,7 @@ from tests.rollforward.fork_join.test_fork_join_exhaustively import (
     walk,
     writers_of,
 )
+from tests.rollforward.fork_join.tally_queue import Mark
 
 
 def heap_guarded(clients: Clients, batch: Batch, items: Sequence[Mark]) -> list[Any]:

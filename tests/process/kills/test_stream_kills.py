@@ -22,7 +22,7 @@ from rollforward.runtime import Clients
 from rollforward.streams import FOREVER, Pipeline, PushedRecord
 from tests.infra.runs.soak import IS_SOAK
 from tests.infra.stack import Stack, running_stack, until
-from tests.process.streams_app import APART, DISORDER, FUSED, WINDOW
+from tests.process.kills.streams_app import APART, DISORDER, FUSED, WINDOW
 
 RECORDS = int(os.environ.get("STREAM_RECORDS", "50000"))
 KEYS = 500
@@ -73,7 +73,7 @@ class Killer:
 
 @pytest.fixture
 def stack() -> Iterator[Stack]:
-    with running_stack("--target", "tests.process.streams_app:serve") as running:
+    with running_stack("--target", "tests.process.kills.streams_app:serve") as running:
         yield running
 
 

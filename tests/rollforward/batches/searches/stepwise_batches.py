@@ -4,7 +4,7 @@ A transaction is one step, and the tasks that it enqueues are rows of the search
 created in further steps: a query, the creation, a deletion. The fork-join queue is what its own
 search has proved it to be: an insert is a commit and a joiner, and a fold is one guarded commit, or
 one transaction that finds what is still there
-(tests/rollforward/fork_join/test_fork_join_exhaustively.py).
+(tests/rollforward/fork_join/searches/test_fork_join_exhaustively.py).
 """
 
 from __future__ import annotations

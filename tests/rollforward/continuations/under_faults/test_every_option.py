@@ -14,7 +14,7 @@ from tests.infra.faults.explorer import NO_SWEEPS, Explorer
 from tests.infra.faults.injection import CRASH_BEFORE, ERROR, FLUSH, KINDS, OVERLAP
 from tests.infra.faults.leftovers import left_behind
 from tests.infra.world import Services, World, in_threads
-from tests.rollforward.continuations.every_option import (
+from tests.rollforward.continuations.under_faults.every_option import (
     EveryScenario,
     FinishCall,
     apply_job,

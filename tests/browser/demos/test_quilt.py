@@ -8,6 +8,7 @@ import re
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
+from tests.browser.demos.test_sums import keep
 from tests.browser.forms import (
     TIMEOUT_MS,
     broken_in_view,
@@ -18,7 +19,6 @@ from tests.browser.forms import (
     refresh_until_still,
     without_scripts,
 )
-from tests.browser.test_sums import keep
 from tests.infra.stack import Stack
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(240)]

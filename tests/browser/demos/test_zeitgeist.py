@@ -13,6 +13,7 @@ from playwright.sync_api import Browser, Page, expect
 from handlers.shared.formatting import number
 from pipelines.zeitgeist.playbacks import Playback, current
 from pipelines.zeitgeist.series import BUCKET_MS, DAY_MS, HOUR_MS
+from tests.browser.demos.test_sums import keep
 from tests.browser.forms import (
     TIMEOUT_MS,
     broken_in_view,
@@ -22,7 +23,6 @@ from tests.browser.forms import (
     one_window,
     press,
 )
-from tests.browser.test_sums import keep
 from tests.infra.stack import Stack, until
 from tests.pipelines.zeitgeist.test_detector import series
 

@@ -15,7 +15,7 @@ from google.cloud import ndb
 from rollforward.runtime.messages import Message
 from tests.infra.memory_datastore import Memory
 from tests.infra.model_checking.stepwise import ROWS, Call, Run, rows
-from tests.rollforward.batches.stepwise_batches import of_kind
+from tests.rollforward.batches.searches.stepwise_batches import of_kind
 
 MEMBERS = 2
 

@@ -41,7 +41,7 @@ from tests.infra.model_checking.model_checker import (
     Search,
 )
 from tests.infra.model_checking.stepwise import NOON, LocalState, Process, stepwise
-from tests.rollforward.fork_join import talk_code
+from tests.rollforward.fork_join.searches import talk_code
 from tests.rollforward.fork_join.tally_queue import Mark
 
 NONE = ""

@@ -17,9 +17,9 @@ from rollforward.batches.entities import BatchState
 from tests.infra.faults.explorer import IS_EXHAUSTIVE
 from tests.infra.model_checking.model_checker import DUPLICATE, End, Search
 from tests.infra.model_checking.stepwise import NOON, Process, rows
-from tests.rollforward.batches import article_code
-from tests.rollforward.batches.searched_batches import SCENARIOS, Scenario
-from tests.rollforward.batches.stepwise_batches import (
+from tests.rollforward.batches.searches import article_code
+from tests.rollforward.batches.searches.searched_batches import SCENARIOS, Scenario
+from tests.rollforward.batches.searches.stepwise_batches import (
     batches_in_steps,
     delivering,
     fold,

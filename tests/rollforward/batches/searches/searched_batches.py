@@ -13,7 +13,7 @@ from tests.infra.memory_datastore import Memory
 from tests.infra.model_checking.model_checker import CRASH, DUPLICATE, REPLY_LOST, UNHEARD, End
 from tests.infra.model_checking.stepwise import Process
 from tests.rollforward.batches.harness import Note
-from tests.rollforward.batches.stepwise_batches import (
+from tests.rollforward.batches.searches.stepwise_batches import (
     DELIVERED,
     PURGED,
     Callbacks,

@@ -11,6 +11,7 @@ from playwright.sync_api import Browser, Page, expect
 from handlers.shared.formatting import number, plural
 from handlers.weblog.routes import readable_path
 from pipelines.weblog.sample import sample_log
+from tests.browser.demos.test_sums import keep
 from tests.browser.forms import (
     TIMEOUT_MS,
     broken_in_view,
@@ -23,7 +24,6 @@ from tests.browser.forms import (
     without_scripts,
 )
 from tests.browser.looks import WINDOWS, bottom, turn
-from tests.browser.test_sums import keep
 from tests.infra.stack import Stack
 from tests.pipelines.weblog.test_pipeline import Counts, plain_counts, plain_lines
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
+from tests.browser.demos.test_sums import keep
 from tests.browser.forms import (
     TIMEOUT_MS,
     broken_in_view,
@@ -14,7 +15,6 @@ from tests.browser.forms import (
     refresh_until_still,
     without_scripts,
 )
-from tests.browser.test_sums import keep
 from tests.infra.stack import Stack
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(240)]

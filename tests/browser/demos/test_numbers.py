@@ -7,6 +7,7 @@ import re
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
+from tests.browser.demos.test_sums import keep
 from tests.browser.forms import (
     TIMEOUT_MS,
     check_width,
@@ -15,7 +16,6 @@ from tests.browser.forms import (
     press,
     without_scripts,
 )
-from tests.browser.test_sums import keep
 from tests.infra.stack import Stack
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(240)]
