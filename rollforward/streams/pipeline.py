@@ -117,7 +117,7 @@ class Pipeline(Declaration):
     ) -> None:
         """Push a record if, and only if, the current transaction commits.
 
-        It is accepted once, whenever and however often its task is delivered: a row of the outbox
+        It is accepted once, whenever and however often its task is delivered. A row of the outbox
         is its receipt, which the commit of the record deletes.
 
         Raises:

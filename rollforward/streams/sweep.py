@@ -1,8 +1,8 @@
 """Sweep of a pipeline: it finds work that a process has left behind.
 
 A process wakes the readers of a record after its commit. If it dies in between, no worker processes
-the record until the sweep, once a minute, checks all inboxes and timers, as each tick does, and the
-pull sources without a reader. It also finds stranded records (`exchange/recovery.py`).
+the record until the next sweep. Once a minute it checks all inboxes and timers, as each tick does,
+and the pull sources without a reader. It also finds stranded records (`exchange/recovery.py`).
 """
 
 from __future__ import annotations

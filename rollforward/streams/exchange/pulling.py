@@ -1,7 +1,7 @@
 """Reading of a pull source: while it has a backlog, several reads become one commit.
 
-A commit costs the same with ten records and with hundreds. A source that has more records after a
-commit gets twice as many reads in its next one, as long as they are quick and small. One read is
+A commit costs the same with ten records and with hundreds. A source with more records after a
+commit gets twice as many reads in the next one, as long as they are quick and small. One read is
 enough while records come one by one. The number of reads is not stored: the next reader resumes at
 the position, with one read or with many.
 """

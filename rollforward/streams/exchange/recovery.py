@@ -1,7 +1,7 @@
 """Recovery of stranded records: chunks below the watermark, and chunks in unknown inboxes.
 
-Workers and ticks read an inbox from the watermark on, because no on-time record is below it, and
-they forget a retired inbox once it is empty. If either assumption fails (a truncated answer of the
+Workers and ticks read an inbox from the watermark on, because no on-time record is below it. They
+forget a retired inbox once it is empty. If either assumption fails (a truncated answer of the
 store, a restored row), a record would be lost silently. Once a minute the sweep finds these
 records, puts them back as late ones, and counts them in a gauge, the status and the log.
 

@@ -2,8 +2,8 @@
 
 The first commit wakes its readers at once. While further commits follow, one flush every
 `wakeup_ms` serves all of them, since most readers have a worker anyway. The last flush comes when
-the commits end. If the process dies before a flush, the next tick wakes the readers, as it does
-when a process dies between a commit and its wake-up.
+the commits end. If the process dies before a flush, or between a
+commit and its wake-up, the next tick wakes the readers.
 
 Pushes are commits of many short runs, so they share one batch in their process. If workers are
 known to be at all readers of a push, their wake-up is deferred until after the answer.

@@ -2,7 +2,7 @@
 
 An interval is split at the median of its records if its worker was busy nearly all the time and
 always had a backlog. Two neighbours that were mostly idle are merged. A key with half of the
-records is a hot key: no split helps there, but a computation upstream that aggregates its records
+records is a hot key. No split helps there, but a computation upstream that aggregates its records
 in parts does (`rollforward.streams.operators.hot_keys`).
 """
 

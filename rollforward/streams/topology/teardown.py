@@ -4,7 +4,7 @@ A computation that is attached or replaced is complete when all senders have ack
 layout of the change. A detached one leaves in steps, each a commit that names the head:
 
 draining: no sender writes to it. Once all senders have acknowledged that and its inbox is empty,
-    its watermark advances to the end, as if its inputs had ended, so all its timers fire.
+    its watermark advances to the end. So all its timers fire, as if its inputs had ended.
 discarding: its workers stop, and no new layout sends to it. Senders run a weak computation inline
     until they know that. Their output to its readers holds the watermark of these, so it stays in
     the graph until all have acknowledged the layout.

@@ -1,9 +1,9 @@
 """Scan of the inboxes of computations, from which the watermarks follow.
 
-All inboxes are scanned side by side where that is sound: if all scans read the same moment, or for
-inboxes between which no record moves. The first name of an inbox bounds the watermark, and so does
-the first name of its late lane. Further names are only counted, for backpressure, up to the limit
-of their computation.
+All inboxes are scanned side by side if all scans read the same moment. Without snapshots that is
+sound only for inboxes between which no record moves. The first name of an inbox bounds the
+watermark, and so does the first name of its late lane. Further names are only counted, for
+backpressure, up to the limit of their computation.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 The watermark of a computation waits for the last record. The watermark of 99 % leaves out
 
-- at each source: records that are more delayed than 99 % of its records were, and the slowest
-  processes, as long as they bring at most 1 % of the records;
+- at each source: records that are more delayed than 99 % of its records were;
+- of its processes: the slowest ones, as long as they bring at most 1 % of the records;
 - in each inbox upstream: the oldest 1 % of the pending records.
 
 So it is an estimate. Only the timers of computations that ask for it, and `ctx.watermark`, follow

@@ -2,8 +2,8 @@
 
 A sender writes under the layout that it has read, and stores that layout in its own row, in the
 same commit: it acknowledges it. Once all senders of a computation have acknowledged the layout that
-retired an inbox, no commit under an older layout can succeed, because it names an old version of
-the sender's row. The inbox is sealed. The tick acknowledges for idle senders. An inbox that was
+retired an inbox, the inbox is sealed. No commit under an older layout can succeed, because it names
+an old version of the sender's row. The tick acknowledges for idle senders. An inbox that was
 sealed when a tick began, and is empty then, stays empty.
 """
 

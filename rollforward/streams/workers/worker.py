@@ -1,8 +1,8 @@
 """Workers: one run of one interval, from its lease to its release.
 
 A worker processes one bundle after another: it gathers records, runs the hooks, and commits once.
-The commit holds the interval with its counts and its lease, the slabs that were touched, the chunks
-that are consumed, and the chunks that are emitted. Each of these rows names its expected version.
+The commit holds the interval with its counts and its lease, the touched slabs, the consumed chunks
+and the emitted chunks. Each of these rows names its expected version.
 So a worker that has lost its interval writes nothing any more (the sequencer of the paper, 7.3).
 """
 

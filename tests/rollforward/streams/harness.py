@@ -17,7 +17,7 @@ from tests.infra.world import Services, World
 from tests.rollforward.streams.model.test_computations import Hits as HitsInTime
 
 # The clock of these tests stands still: nobody waits.
-# No ring is put off: that takes a thread, for which no test of this world would wait.
+# No wake-up is deferred: that takes a thread, for which no test of this world would wait.
 PACE = StreamConfig(linger=(), gather_s=0, watermark_ms=0, tick_s=0.25, wakeup_ms=0)
 
 

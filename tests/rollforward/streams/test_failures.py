@@ -323,7 +323,7 @@ def test_ten_thousand_rings_for_one_interval_make_one_task() -> None:
     desk.simulation.wakes.clear()
     desk.simulation.used.clear()
     for _ in range(10_000):
-        desk.simulation.machines[0].caches.clear()  # Each ring is of another process.
+        desk.simulation.machines[0].caches.clear()  # Each wake-up is of another process.
         desk.do(wake_intervals(desk.environment, [("tally", 0)]))
 
     assert len(desk.simulation.wakes) == 1

@@ -81,7 +81,7 @@ def commits(desk: Desk, on_commit: Callable[[Any], None] = lambda call: None) ->
 
 
 def test_a_source_that_has_more_has_twice_as_many_reads_in_its_next_commit() -> None:
-    """G1: ... up to the most that a commit lets in, and no record is left out or doubled."""
+    """G1: ... up to the limit of a commit, and no record is lost or doubled."""
     lines = Lines(1_650)
     desk = Desk(pipeline_of(lines))
 

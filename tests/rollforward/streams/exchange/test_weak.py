@@ -279,9 +279,9 @@ def test_an_inbox_that_was_left_waits_for_senders_in_front_of_weak_stages() -> N
 
 def test_a_chunk_has_ids_if_any_of_its_letters_has() -> None:
     """G1: downstream of a weak stage a chunk mixes pushed records and others."""
-    letters = tuple(InboxRecord("k", 0, "in", id_, "{}") for id_ in ("", "r-1"))
-    assert has_ids([("n", StoredRow(letters, 1))])
-    assert not has_ids([("n", StoredRow(letters[:1], 1))])
+    records = tuple(InboxRecord("k", 0, "in", id_, "{}") for id_ in ("", "r-1"))
+    assert has_ids([("n", StoredRow(records, 1))])
+    assert not has_ids([("n", StoredRow(records[:1], 1))])
 
 
 def test_what_is_too_large_behind_a_weak_stage_is_let_in_as_it_came() -> None:

@@ -102,15 +102,15 @@ def row(watermark: int, **fields: Any) -> SourceRow:
 
 
 def test_a_source_far_ahead_of_the_slowest_waits_until_half_of_that() -> None:
-    """G11: what is silent, has ended or has never begun is no measure."""
+    """G11: idle, finished and new processes are no measure."""
     pipeline = Pipeline(
         "skewed", *STAGES, limits=Limits(max_drift=timedelta(seconds=10)),
         sources=[PushSource("requests", processes=("a", "b", "c", "d", "e"))],
     )  # fmt: skip
-    silent, over = row(0, is_idle=True), row(FOREVER)
+    idle, over = row(0, is_idle=True), row(FOREVER)
 
     def paused(ahead: int, **reasons: str) -> dict[str, str]:
-        rows = dict(zip("abcde", [row(ahead), row(1), silent, over, SourceRow()], strict=True))
+        rows = dict(zip("abcde", [row(ahead), row(1), idle, over, SourceRow()], strict=True))
         head = Head(paused={f"requests:{name}": reason for name, reason in reasons.items()})
         places = {("requests", name): source for name, source in rows.items()}
         return paused_sources(pipeline, head, {}, places)

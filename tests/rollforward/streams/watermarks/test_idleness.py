@@ -53,7 +53,7 @@ def push(desk: Desk, process: str, at: int) -> int:
     return late
 
 
-def silent(desk: Desk) -> tuple[str, ...]:
+def idle(desk: Desk) -> tuple[str, ...]:
     return desk.status().sources["in"].idle
 
 
@@ -70,7 +70,7 @@ def test_what_processes_have_kept_while_the_app_was_away_is_in_time() -> None:
             late += push(desk, process, second * S)
         desk.wait(1)
 
-    assert (late, silent(desk)) == (0, ())
+    assert (late, idle(desk)) == (0, ())
     assert desk.state("count", "k") == {"in time": 270}
 
 
@@ -84,11 +84,11 @@ def test_a_process_that_does_not_come_back_after_a_pause_is_left_out() -> None:
     push(desk, "a", 90 * S)
     desk.wait(30)
     push(desk, "b", 120 * S)
-    assert silent(desk) == ()
+    assert idle(desk) == ()
     desk.wait(31)
     desk.do(sweep(desk.environment))
 
-    assert silent(desk) == ("a", "c")
+    assert idle(desk) == ("a", "c")
 
 
 def test_a_process_that_was_silent_before_a_pause_has_no_further_time() -> None:
@@ -101,7 +101,7 @@ def test_a_process_that_was_silent_before_a_pause_has_no_further_time() -> None:
         desk.wait(70)
         push(desk, "a", second * S)
 
-    assert silent(desk) == ("b",)
+    assert idle(desk) == ("b",)
     assert desk.head.sources["in"] == 140 * S
 
 
@@ -124,7 +124,7 @@ def test_a_process_that_closes_ends_no_stream_that_another_one_may_come_back_to(
     desk.push(process="eu", watermark=FOREVER)
     desk.run()
 
-    assert silent(desk) == (() if closes_first else ("us",))
+    assert idle(desk) == (() if closes_first else ("us",))
     assert desk.head.sources["in"] == 100 * S
     assert push(desk, "us", 101 * S) == 0
     desk.push(process="us", watermark=FOREVER)
@@ -191,11 +191,11 @@ def test_windows_of_a_stream_that_falls_silent_close_if_it_says_so(advances: boo
 
     desk.wait(50)
     desk.do(sweep(desk.environment))
-    assert (desk.head.sources["in"], silent(desk)) == (now_ms, ())
+    assert (desk.head.sources["in"], idle(desk)) == (now_ms, ())
     minutes_of(desk, 2)
 
     assert desk.status().computations["hits"].timers == int(advances)
-    assert silent(desk) == (("a", "b") if advances else ())
+    assert idle(desk) == (("a", "b") if advances else ())
     reached = desk.head.sources["in"]
     assert (reached > now_ms) == advances
     assert push(desk, "a", reached - 1) == 1  # It is late below the watermark, also one of its own.

@@ -52,9 +52,9 @@ def put(
 ) -> None:
     """Put chunks into an inbox without waking its worker."""
     names = desk.environment.names
-    letters = (InboxRecord("k", at, "in", "", '{"k":"k"}'),)
+    records = (InboxRecord("k", at, "in", "", '{"k":"k"}'),)
     keys = [names.chunk("counts", lo, lane, at, f"t{n}.1.60", created_in) for n in range(count)]
-    desk.do(committed(Commit(inserts=[(key, letters) for key in keys])))
+    desk.do(committed(Commit(inserts=[(key, records) for key in keys])))
 
 
 def committed(commit: Commit) -> Any:

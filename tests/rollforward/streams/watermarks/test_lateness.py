@@ -160,9 +160,9 @@ class Floors(Judge):
         floor = max(row.watermark for row in sources)
         if any(row.is_idle for row in sources):
             floor = max(floor, self.head.sources.get("in", 0))
-        for key, letters in commit.inserts:
-            for letter in letters if key.kind == CHUNK else ():
-                self.floors.setdefault(letter.id, floor)
+        for key, records in commit.inserts:
+            for record in records if key.kind == CHUNK else ():
+                self.floors.setdefault(record.id, floor)
 
 
 class Late(Schedule):

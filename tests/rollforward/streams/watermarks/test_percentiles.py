@@ -82,8 +82,8 @@ def test_a_source_is_as_far_as_most_of_its_records_and_processes() -> None:
 
 
 def test_the_oldest_part_of_an_inbox_is_left_out() -> None:
-    def chunk(at: int, letters: int, lane: int = 0) -> str:
-        return f"p:c:0000:{lane}:{at:015d}:id.0.{letters}.9"
+    def chunk(at: int, records: int, lane: int = 0) -> str:
+        return f"p:c:0000:{lane}:{at:015d}:id.0.{records}.9"
 
     inbox = [chunk(5, 1), chunk(80, 98), chunk(90, 1), chunk(1, 1_000, lane=1)]
     assert of_inbox(inbox, 98) == 80

@@ -31,13 +31,13 @@ def desk_of() -> Desk:
     return desk
 
 
-def put(desk: Desk, count: int, *, at: int, letters: int, lane: int = ON_TIME) -> None:
+def put(desk: Desk, count: int, *, at: int, records: int, lane: int = ON_TIME) -> None:
     """Put chunks into the inbox, each with a number of records."""
     names, inserts = desk.environment.names, []
     for chunk in range(count):
-        number = [f"{lane} {at}.{chunk}.{n}" for n in range(letters)]
+        number = [f"{lane} {at}.{chunk}.{n}" for n in range(records)]
         body = tuple(InboxRecord("k", at, "in", "", f'{{"k":"k","n":"{n}"}}') for n in number)
-        id_ = f"t{chunk:04}.{letters}.{60 * letters}"
+        id_ = f"t{chunk:04}.{records}.{60 * records}"
         inserts.append((names.chunk("counts", 0, lane, at, id_), body))
     desk.do(committed(Commit(inserts=inserts)))
 
@@ -70,7 +70,7 @@ def played(desk: Desk) -> tuple[list[int], list[int]]:
 def test_a_batch_takes_as_many_small_chunks_as_fill_it() -> None:
     """G8: the first ones tell that they are small; no batch has more records than it may."""
     desk = desk_of()
-    put(desk, 300, at=200, letters=4)
+    put(desk, 300, at=200, records=4)
     sizes, read = played(desk)
     assert sizes == [20, 125, 125, 30]
     assert max(read) == 125
@@ -81,15 +81,15 @@ def test_a_batch_takes_as_many_small_chunks_as_fill_it() -> None:
 def test_a_batch_has_a_limit_of_chunks_however_small_they_are() -> None:
     """G8: a commit takes 500 rows."""
     desk = desk_of()
-    put(desk, 450, at=200, letters=1)
+    put(desk, 450, at=200, records=1)
     assert played(desk)[0] == [20, 200, 200, 30]
 
 
 def test_large_chunks_behind_small_ones_are_not_read_all_at_once() -> None:
     """G8: their names tell their sizes before they are read."""
     desk = desk_of()
-    put(desk, 100, at=200, letters=2)
-    put(desk, 40, at=300, letters=200)  # Two fill a batch.
+    put(desk, 100, at=200, records=2)
+    put(desk, 40, at=300, records=200)  # Two fill a batch.
     sizes, read = played(desk)
     assert sizes[:2] == [20, 81]
     assert max(read) == 81
@@ -99,7 +99,7 @@ def test_large_chunks_behind_small_ones_are_not_read_all_at_once() -> None:
 
 def test_who_reads_large_chunks_looks_at_no_names() -> None:
     desk, looks = desk_of(), []
-    put(desk, 60, at=200, letters=50)
+    put(desk, 60, at=200, records=50)
     real = desk.simulation.acts[ScanKeysMany]
     desk.simulation.acts[ScanKeysMany] = lambda call: looks.append(call) or real(call)
     sizes, _ = played(desk)
@@ -107,15 +107,15 @@ def test_who_reads_large_chunks_looks_at_no_names() -> None:
     assert sum(sizes) == 60
 
 
-@pytest.mark.parametrize("letters", [1, 50])
-def test_late_ones_are_taken_while_much_waits_in_time(letters: int) -> None:
+@pytest.mark.parametrize("records", [1, 50])
+def test_late_ones_are_taken_while_much_waits_in_time(records: int) -> None:
     """G4: they hold the watermark, and no scan would come to them."""
     desk = desk_of()
-    put(desk, 230, at=200, letters=letters)
-    put(desk, 1, at=50, letters=1, lane=LATE)
+    put(desk, 230, at=200, records=records)
+    put(desk, 1, at=50, records=1, lane=LATE)
     played(desk)
     seen = desk.state("counts", "k")["seen"]
-    assert seen.index("1 50.0.0") < len(seen) - letters * 100
+    assert seen.index("1 50.0.0") < len(seen) - records * 100
 
 
 @pytest.mark.parametrize(

@@ -68,7 +68,7 @@ def pushed_beside_a_worker() -> tuple[Desk, Any, int]:
 
 
 def test_pushes_whose_readers_are_at_work_share_one_ring_a_little_later() -> None:
-    """G1: the worker dies, so only that ring can wake another one."""
+    """G1: the worker dies, so only that wake-up can start another one."""
     desk, _, read = pushed_beside_a_worker()
     assert read == 0
     assert len(desk.simulation.processes) == 1
@@ -81,7 +81,7 @@ def test_pushes_whose_readers_are_at_work_share_one_ring_a_little_later() -> Non
 
 
 def test_what_a_process_was_to_ring_when_it_died_the_sweep_finds() -> None:
-    """G1: as between a commit and its ring."""
+    """G1: as between a commit and its wake-up."""
     desk, _, _ = pushed_beside_a_worker()
     desk.simulation.processes.clear()
     desk.simulation.wakes.clear()
