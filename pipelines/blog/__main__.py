@@ -1,7 +1,7 @@
-"""`make seed`: fill the empty blog of an app that runs, and show how far it is.
+"""`make seed`: fill the empty blog of a running app, and show the progress.
 
-It does what a visitor does who presses "Fill the blog", so it needs no more than the address of the
-app, which may run anywhere. Asked again, it shows how far the first one is.
+It presses "Fill the blog" like a visitor, so it needs only the address of the app, which may run
+anywhere. A second call shows the progress of the first one.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ RETRIES = 5
 
 
 def main() -> int:
-    """Fill the blog; 1 when that cannot be done."""
+    """Fill the blog; return 1 on failure."""
     parser = argparse.ArgumentParser(prog="python -m pipelines.blog", description=__doc__)
     parser.add_argument("--url", default=URL, help=f"where the app is ({URL})")
     url = parser.parse_args().url.rstrip("/")
     visitor = requests.Session()
-    # A worker may end before it answers, as when code is saved. To ask again changes nothing.
-    again = Retry(RETRIES, connect=0, allowed_methods=None, backoff_factor=0.2)
-    visitor.mount(url, HTTPAdapter(max_retries=again))
+    # A worker may end before it answers, for example on a reload. The requests are idempotent.
+    retries = Retry(RETRIES, connect=0, allowed_methods=None, backoff_factor=0.2)
+    visitor.mount(url, HTTPAdapter(max_retries=retries))
     try:
         return _fill(visitor, url)
     except requests.RequestException as error:
@@ -60,10 +60,10 @@ def _fill(visitor: requests.Session, url: str) -> int:
 
 
 def _progress(visitor: requests.Session, url: str) -> tuple[int, int, bool]:
-    """Return how many posts and comments there are, of how many, and whether more will come."""
+    """Return the posts and comments done, their total, and whether the runs still work."""
     page = _text(visitor.get(f"{url}/blog/live", timeout=TIMEOUT_S))
-    found = re.search(r'data-done="(\d+)" data-total="(\d+)"', page)
-    done, total = (int(found[1]), int(found[2])) if found else (0, 0)
+    match = re.search(r'data-done="(\d+)" data-total="(\d+)"', page)
+    done, total = (int(match[1]), int(match[2])) if match else (0, 0)
     return done, total, 'data-moving="yes"' in page
 
 

@@ -1,17 +1,17 @@
-"""Comments: many people write at the same moment, and none waits for another.
+"""Comments: concurrent writes to one post, without a lock between authors.
 
 A comment's key is its bucket, its time, its author and its number among the author's comments. The
-number comes from a row of the author's own, so comments of two authors commit side by side; it
-makes the key unique, whatever a clock says (I4). Readers merge the buckets of a post.
+number comes from a row of the author's own, so comments of two authors commit in parallel; it
+makes the key unique even if a clock jumps (I4). Readers merge the buckets of a post.
 
-Two lists of the same comments: by thread, a reply below what it replies to, for reading; and by
-time, for what is new. A comment that commits late, or by a clock that is behind, is new all the
-same: `arrivals_after` looks back over CLOCK_SKEW, and `Arrivals` knows which comments of that time
-were there already.
+The same comments have two orders: by thread, a reply below its parent, for reading; and by time,
+for new arrivals. A comment that commits late, or by a clock that is behind, still arrives:
+`arrivals_after` looks back over CLOCK_SKEW, and `Arrivals` names the comments of that time that the
+reader has seen.
 
 Lost on failure: nothing. Cost of a comment: 5 reads and 6 writes, in one transaction, and the
 updates of its views; of a page: about one read for each comment (rollforward/paging), and none for
-what is new.
+new arrivals.
 Source: B. Slatkin, "Building scalable web apps with Google App Engine", 2008, "Comments".
 """
 
@@ -51,7 +51,7 @@ from rollforward.paging import (
 from rollforward.runtime import Clients, naive_utc
 
 THREADS = Listing("blog-comments", page_size=30, max_page_size=100)
-# Replies to deeper ones stand beside them.
+# Replies to deeper ones are listed at the same depth.
 MAX_DEPTH = 5
 # How far the clocks of two workers may be apart, and how long a commit may take. Under a load that
 # leaves too many comments there: less.
@@ -63,7 +63,7 @@ MAX_ORDER_CHARS = 100
 
 
 class UnknownCommentError(LookupError):
-    """There is no such comment on this post, or it is somebody else's."""
+    """This post has no comment of this name, or another author wrote it."""
 
 
 def add_comment(
@@ -83,7 +83,7 @@ def add_comment(
     if post_key.get() is None:
         raise UnknownPostError(f"there is no {post}")
     above = _path_of(post, reply_to) if reply_to else ""
-    now = naive_utc(clients.clock.now())
+    created_at = naive_utc(clients.clock.now())
 
     def body() -> str:
         key = commenter_key(post.partition("|")[0], author.id)
@@ -91,9 +91,9 @@ def add_comment(
         if receipt is not None:  # The guard: this form has made its comment.
             return str(receipt.comment)
         commenter = commenter or Commenter(key=key)
-        comment = _next_comment(commenter, post, author, text, above, now)
-        made = CommentReceipt(key=comment_receipt_key(form_id), comment=comment.key.id())
-        ndb.put_multi([commenter, made])
+        comment = _next_comment(commenter, post, author, text, above, created_at)
+        new_receipt = CommentReceipt(key=comment_receipt_key(form_id), comment=comment.key.id())
+        ndb.put_multi([commenter, new_receipt])
         BLOG.save_in_transaction(clients, comment)
         COMMENT_COUNTS.increment_in_transaction(clients, {post: 1})
         return str(comment.key.id())
@@ -102,11 +102,20 @@ def add_comment(
 
 
 def _next_comment(
-    commenter: Commenter, post: str, author: Author, text: str, above: str, now: datetime.datetime
+    commenter: Commenter,
+    post: str,
+    author: Author,
+    text: str,
+    above: str,
+    created_at: datetime.datetime,
 ) -> Comment:
-    """Return an author's next comment; their own comments keep their order if a clock jumps."""
-    last = commenter.last_at
-    at = last if last is not None and now < last <= now + CLOCK_SKEW else now
+    """Return an author's next comment; an author's comments keep their order if a clock jumps."""
+    newest_at = commenter.last_at
+    at = (
+        newest_at
+        if newest_at is not None and created_at < newest_at <= created_at + CLOCK_SKEW
+        else created_at
+    )
     commenter.last_number += 1
     commenter.last_at = at
     return new_comment(post, author, commenter.last_number, at, text, above)
@@ -136,7 +145,7 @@ def delete_comment(clients: Clients, post: str, name: str, author: Author) -> No
     """Delete an author's own comment: its place stays, for the replies, and its text goes.
 
     Raises:
-        UnknownCommentError: there is none of this name, or it is somebody else's.
+        UnknownCommentError: there is none of this name, or another author wrote it.
     """
 
     def body() -> None:
@@ -192,11 +201,11 @@ def threads_page(
     page_token: str | None = None,
     page_size: int | str | None = None,
 ) -> Page[Comment]:
-    """Return a page of the comments on a post: oldest first, replies below what they reply to.
+    """Return a page of the comments on a post: oldest first, replies below their parents.
 
     Raises:
-        BadPageTokenError: the token is none of this list.
-        BadPageSizeError: the size is no number.
+        BadPageTokenError: the token belongs to another list.
+        BadPageSizeError: the size is not a number.
     """
     return THREADS.page(
         tokens, _threads(post), page_token=page_token, page_size=page_size, filters={"post": post}
@@ -221,41 +230,43 @@ def _threads(post: str) -> Merged[Comment]:
 
 @dataclass(frozen=True)
 class Arrivals:
-    """What a reader of a post has not seen: comments since a time, but for those known then."""
+    """A reader's position in a post: comments since a time are new, except the known ones."""
 
     since: datetime.datetime
     known: frozenset[str] = frozenset()
 
 
 def arrivals_from(clients: Clients, post: str) -> Arrivals:
-    """Return what to hand to `arrivals_after` later, of a page that is read now."""
-    now = naive_utc(clients.clock.now())
+    """Return the position of a page read now, for a later `arrivals_after`."""
+    read_at = naive_utc(clients.clock.now())
     for window_s in LOOK_BACK_S:
-        since = now - datetime.timedelta(seconds=window_s)
-        found = _names_since(post, since)
-        if len(found) < MAX_NEW:  # Else too many to name: look back less far.
+        since = read_at - datetime.timedelta(seconds=window_s)
+        names = _names_since(post, since)
+        if len(names) < MAX_NEW:  # Else too many to name: look back less far.
             break
-    return Arrivals(since, frozenset(map(_digest, found[:MAX_NEW])))
+    return Arrivals(since, frozenset(map(_digest, names[:MAX_NEW])))
 
 
 def arrivals_after(
     clients: Clients, post: str, arrivals: Arrivals
 ) -> tuple[list[Comment], Arrivals]:
-    """Return what was committed since, oldest first, MAX_NEW at most; and what to ask with next."""
+    """Return at most MAX_NEW comments committed since, oldest first, and the next position."""
     names = _names_since(post, arrivals.since)
-    known = [name for name in names if _digest(name) in arrivals.known]
-    found = [name for name in names if _digest(name) not in arrivals.known][:MAX_NEW]
-    stored = ndb.get_multi([ndb.Key(Comment, name) for name in found])
-    new = [comment for comment in stored if comment is not None]
-    # Of more than that, the rest comes after the last of these.
-    is_cut = len(found) == MAX_NEW and new
-    now = new[-1].created if is_cut else naive_utc(clients.clock.now())
+    seen_before = [name for name in names if _digest(name) in arrivals.known]
+    arrived = [name for name in names if _digest(name) not in arrivals.known][:MAX_NEW]
+    stored = ndb.get_multi([ndb.Key(Comment, name) for name in arrived])
+    comments = [comment for comment in stored if comment is not None]
+    # The next call returns more, after the last of these.
+    is_cut = len(arrived) == MAX_NEW and comments
+    read_at = comments[-1].created if is_cut else naive_utc(clients.clock.now())
     for window_s in LOOK_BACK_S:
-        since = max(arrivals.since, now - datetime.timedelta(seconds=window_s))
-        seen = [_digest(name) for name in (*known, *found) if _order(name) >= order_key(since)]
+        since = max(arrivals.since, read_at - datetime.timedelta(seconds=window_s))
+        seen = [
+            _digest(name) for name in (*seen_before, *arrived) if _order(name) >= order_key(since)
+        ]
         if len(seen) < MAX_NEW:
             break
-    return new, Arrivals(since, frozenset(seen[-MAX_NEW:]))
+    return comments, Arrivals(since, frozenset(seen[-MAX_NEW:]))
 
 
 def _names_since(post: str, at: datetime.datetime) -> list[str]:
@@ -270,8 +281,8 @@ def _names_since(post: str, at: datetime.datetime) -> list[str]:
 
 
 def _query(prefix: str, at: datetime.datetime) -> Any:
-    first, beyond = (ndb.Key(Comment, f"{prefix}{end}") for end in (order_key(at), "}"))
-    return Comment.query(Comment._key >= first, Comment._key < beyond).order(Comment._key)
+    begin, beyond = (ndb.Key(Comment, f"{prefix}{end}") for end in (order_key(at), "}"))
+    return Comment.query(Comment._key >= begin, Comment._key < beyond).order(Comment._key)
 
 
 def _order(name: str) -> str:
@@ -280,7 +291,7 @@ def _order(name: str) -> str:
 
 
 def author_id_of(name: str) -> str:
-    """Return who wrote a comment, by its name."""
+    """Return the id of a comment's author, from its name."""
     return _order(name).split("!")[1]
 
 

@@ -1,10 +1,10 @@
-"""What a page of posts costs, by place and by offset: measured when it is asked for.
+"""Cost of a page of posts, by place and by offset, measured on request.
 
-By place a page begins at a row's number; by offset Datastore reads all that it skips. The numbers
-are entity reads and round trips as the meter counts them, so no noise can move them.
+By place a page begins at a row's number; by offset Datastore reads every row that it skips. The
+numbers are entity reads and round trips as the meter counts them, so noise does not change them.
 
-By offset, a measurement reads what it is about: all that is skipped. So it goes no further back
-than MAX_PAGE, and is kept for a minute for all who ask.
+By offset, a measurement reads every skipped row too. So it goes no further back than MAX_PAGE, and
+its result is cached for a minute.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ KEPT_S = 60
 
 @dataclass(frozen=True)
 class Measured:
-    """What one way of reading a page took."""
+    """Cost of one way to read a page."""
 
     reads: int
     round_trips: int
@@ -37,7 +37,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class PageCost:
-    """A page, by its number from 1 on, and what it costs in both ways."""
+    """A page, by its number from 1 on, and its cost in both ways."""
 
     page: int
     by_place: Measured
@@ -63,20 +63,20 @@ def costs(clients: Clients, blog: str) -> list[PageCost]:
 
 def _by_place(blog: str, last_number: int, page: int) -> list[Any]:
     rows = QueryRange(Post.query(), Post.places, prefix=all_posts(blog))
-    first = last_number - (page - 1) * PAGE_SIZE
-    edge = Edge(f"{first:010d}", inclusive=True)
+    newest_number = last_number - (page - 1) * PAGE_SIZE
+    edge = Edge(f"{newest_number:010d}", inclusive=True)
     return list(rows.start(edge, PAGE_SIZE + 1, backward=True)())
 
 
 def _by_offset(blog: str, page: int) -> list[Any]:
     prefix = all_posts(blog)
     query = Post.query(Post.places >= prefix, Post.places < prefix + "\U0010ffff")
-    found: list[Any] = query.order(-Post.places).fetch(PAGE_SIZE + 1, offset=(page - 1) * PAGE_SIZE)
-    return found
+    posts: list[Any] = query.order(-Post.places).fetch(PAGE_SIZE + 1, offset=(page - 1) * PAGE_SIZE)
+    return posts
 
 
 def _measure(clients: Clients, read: Callable[[], list[Any]]) -> Measured:
-    before, started = clients.meter.cost(), time.perf_counter()
+    cost_before, started = clients.meter.cost(), time.perf_counter()
     posts = read()
-    took_s, spent = time.perf_counter() - started, clients.meter.cost() - before
+    took_s, spent = time.perf_counter() - started, clients.meter.cost() - cost_before
     return Measured(spent.reads, spent.round_trips, took_s, min(len(posts), PAGE_SIZE))

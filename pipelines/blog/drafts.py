@@ -1,4 +1,4 @@
-"""What people write: posts, comments, names; what makes one, and what does not."""
+"""Validation of typed posts, comments, names and tags."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ MAX_TAGS = 6
 MAX_TAG_CHARS = 30
 MAX_COMMENT_CHARS = 4_000
 MAX_NAME_CHARS = 40
-# Of what is normalized, which may become shorter: to order combining marks takes quadratic time.
+# Limits before normalization (quadratic in combining marks), which may shorten a text.
 MAX_TYPED_TAGS_CHARS = 400
 MAX_TYPED_NAME_CHARS = 4 * MAX_NAME_CHARS
-# What a line of a text may be separated by; every other control character is refused.
+# Line breaks; every other control character is refused.
 _LINE_BREAKS = re.compile(r"\r\n?")
 _TAG = re.compile(r"[\w][\w.+-]*")
 
 
 class BadDraftError(ValueError):
-    """These texts make nothing that can be published; `errors` says why, by field."""
+    """These texts cannot be published; `errors` has the reason by field."""
 
     def __init__(self, errors: Mapping[str, str]) -> None:
         super().__init__("; ".join(errors.values()))
@@ -34,7 +34,7 @@ class BadDraftError(ValueError):
 
 @dataclass(frozen=True)
 class Author:
-    """Who writes: a random id, and the name to show."""
+    """Author of a post or comment: a random id, and the display name."""
 
     id: str
     name: str
@@ -50,10 +50,10 @@ class Draft:
 
 
 def draft_of(title: str, body: str, tags: str) -> Draft:
-    """Return the draft in what a visitor typed.
+    """Return the draft of a post from the typed texts.
 
     Raises:
-        BadDraftError: it is none.
+        BadDraftError: a field is invalid.
 
     >>> draft_of(" 庭の夏 ", "*Hi*", "Garden, 夏  garden")
     Draft(title='庭の夏', body='*Hi*', tags=('garden', '夏'))
@@ -84,10 +84,10 @@ def is_tag(text: str) -> bool:
 
 
 def comment_of(text: str) -> str:
-    """Return the comment in what a visitor typed.
+    """Return the normalized text of a typed comment.
 
     Raises:
-        BadDraftError: it is none.
+        BadDraftError: it is invalid.
     """
     text = _LINE_BREAKS.sub("\n", text).strip()
     _raise_if_any({"text": _text_problem("a comment", text, MAX_COMMENT_CHARS)})
@@ -95,10 +95,10 @@ def comment_of(text: str) -> str:
 
 
 def name_of(text: str) -> str:
-    """Return the display name in what a visitor typed.
+    """Return the normalized display name from a typed text.
 
     Raises:
-        BadDraftError: it is none.
+        BadDraftError: it is invalid.
     """
     if len(text) > MAX_TYPED_NAME_CHARS:
         raise BadDraftError({"name": _length_problem("a name", text, MAX_NAME_CHARS)})
@@ -108,28 +108,27 @@ def name_of(text: str) -> str:
 
 
 def _raise_if_any(errors: Mapping[str, str]) -> None:
-    found = {field: error for field, error in errors.items() if error}
-    if found:
-        raise BadDraftError(found)
+    if problems := {field: error for field, error in errors.items() if error}:
+        raise BadDraftError(problems)
 
 
-def _line_problem(what: str, text: str, limit: int) -> str:
-    if problem := _length_problem(what, text, limit):
+def _line_problem(field: str, text: str, limit: int) -> str:
+    if problem := _length_problem(field, text, limit):
         return problem
-    return "" if can_be_shown(text) else f"{what} is one line, without control characters"
+    return "" if can_be_shown(text) else f"{field} is one line, without control characters"
 
 
-def _text_problem(what: str, text: str, limit: int) -> str:
-    if problem := _length_problem(what, text, limit):
+def _text_problem(field: str, text: str, limit: int) -> str:
+    if problem := _length_problem(field, text, limit):
         return problem
     lines = text.replace("\t", " ").split("\n")
-    return "" if all(map(can_be_shown, lines)) else f"{what} has no control characters in it"
+    return "" if all(map(can_be_shown, lines)) else f"{field} has no control characters in it"
 
 
-def _length_problem(what: str, text: str, limit: int) -> str:
+def _length_problem(field: str, text: str, limit: int) -> str:
     if not text:
-        return f"{what} needs some text"
-    return f"{what} has at most {limit:,} characters" if len(text) > limit else ""
+        return f"{field} needs some text"
+    return f"{field} has at most {limit:,} characters" if len(text) > limit else ""
 
 
 def _tags_problem(text: str) -> str:

@@ -1,7 +1,7 @@
-"""The front page: what everybody who comes to the blog is shown first.
+"""The front page of the blog, cached for all visitors.
 
-`front_page` reads it. What it returns is texts and numbers alone, so `newest` can keep the first
-page in memcached for everybody. Publishing, changing or deleting a post invalidates that. A new
+`front_page` reads it. Its result consists of texts and numbers only, so `newest` can cache the
+first page in memcached. Publishing, changing or deleting a post invalidates that entry. A new
 comment does not, so its count there may be a minute old.
 """
 
@@ -68,8 +68,8 @@ def front_page(
     """Return a page of the blog, newest posts first.
 
     Raises:
-        BadPageTokenError: the token is none of this list.
-        BadPageSizeError: the size is no number.
+        BadPageTokenError: the token belongs to another list.
+        BadPageSizeError: the size is not a number.
     """
     page = posts_page(tokens, blog, tag=tag, page_token=page_token, page_size=page_size)
     return Front(
@@ -81,10 +81,10 @@ def front_page(
 
 
 def newest(tokens: PageTokens) -> CachedQuery[[str], Front]:
-    """Return the query of a blog's first page, by its name; it is kept for a minute.
+    """Return the cached query of a blog's first page; an entry lives for a minute.
 
     Args:
-        tokens: What the addresses of the next page are made with.
+        tokens: Signs the page tokens in the addresses.
     """
 
     def first_page(clients: Clients, blog: str) -> Front:
@@ -111,7 +111,7 @@ def summaries(clients: Clients, posts: Sequence[Post]) -> list[Summary]:
 
 
 def discussed_this_week(clients: Clients) -> list[Discussed]:
-    """Return the posts with the most comments this week; those that are deleted are left out."""
+    """Return the posts with the most comments this week, without deleted ones."""
     ranked = most_discussed(clients.clock.now(), DISCUSSED_SHOWN)
     posts = ndb.get_multi([ndb.Key(Post, name) for name, _ in ranked])
     return [

@@ -1,14 +1,14 @@
 """Markdown to HTML that can be shown: rendered by one library, cleaned by another.
 
-markdown-it-py follows CommonMark and is told to let no HTML through. nh3 (ammonia) then parses
-what it made and keeps what is on the list below. Each would be enough; neither has to be.
+markdown-it-py follows CommonMark and is configured to escape all HTML. nh3 (ammonia) then parses
+its output and keeps the tags on the list below. Either would be enough alone.
 
-What a post may become is bounded before it is published (`problem_of`). A link names its address
-where it stands, because a thousand references would repeat a definition as often.
+The size of a rendered post is bounded before it is published (`problem_of`). Link references are
+disabled: a thousand of them would repeat a long definition a thousand times.
 
-Rendering is bound by the processor: the worst text that a post may hold takes half a second. So
-`shown` keeps what was rendered in memcached, by a digest of the text. It is cleaned each time,
-which takes next to nothing: what memcached says is never trusted.
+Rendering is bound by the processor: the worst valid post takes half a second. So `shown` caches the
+rendered HTML in memcached, by a digest of the text. It is cleaned on each read, which takes next to
+nothing, since content from memcached is not trusted.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from rollforward.runtime import Clients
 
 KEPT_S = 7 * 86400
 EXCERPT_CHARS = 240
-# Of the longest text, so that memcached takes what it becomes.
+# Limit of a rendered text, so that it fits into memcached.
 MAX_HTML_BYTES = 500_000
-# These cost most to take apart: fifty times as much as a letter.
+# Brackets cost most to parse: fifty times as much as a letter.
 MAX_BRACKETS = 4_000
-# A table has as many cells in each row as in its widest: a short text may say a great many.
+# Each row of a table has as many cells as the widest, so a short text may have a great many.
 MAX_CELLS = 10_000
 TAGS = frozenset(
     (
@@ -41,7 +41,7 @@ SMALLER_HEADINGS = {"h1": "h3", "h2": "h4", "h3": "h5", "h4": "h6", "h5": "h6", 
 
 
 def problem_of(markdown: str) -> str:
-    """Return why a text may not be published, by what it would become; "" if it may.
+    """Return why a text may not be published, by the size of its HTML; "" if it may.
 
     >>> problem_of("[a](https://example.com)"), problem_of("[" * 5_000)
     ('', 'a post has at most 4,000 square brackets')
@@ -62,7 +62,7 @@ def html_of(markdown: str) -> str:
 
 
 def shown(clients: Clients, markdown: str) -> str:
-    """Return the same; it is rendered once, for all who read it within days."""
+    """Return the same HTML as `html_of`; the rendering is cached for a week."""
     return _clean(_rendered(clients, markdown))
 
 
@@ -93,7 +93,7 @@ def _clean(rendered: str) -> str:
 def excerpt_of(markdown: str) -> str:
     """Return the beginning of the paragraphs of a text in Markdown as plain text, in one line."""
     pairs = itertools.pairwise(_parser().parse(markdown))
-    inline = [token for before, token in pairs if before.type == "paragraph_open"]
+    inline = [token for previous, token in pairs if previous.type == "paragraph_open"]
     words = " ".join(_plain(token) for token in inline).split()
     text = " ".join(words)
     if len(text) <= EXCERPT_CHARS:
@@ -105,7 +105,7 @@ def excerpt_of(markdown: str) -> str:
 
 def _plain(token: Any) -> str:
     breaks = ("softbreak", "hardbreak")
-    return "".join(" " if each.type in breaks else each.content for each in token.children or [])
+    return "".join(" " if child.type in breaks else child.content for child in token.children or [])
 
 
 @functools.cache

@@ -49,12 +49,12 @@ NEWEST_POSTS = Listing("blog-posts", page_size=20, max_page_size=50, descending=
 
 
 class UnknownPostError(LookupError):
-    """There is no such post, or it is somebody else's."""
+    """There is no post of this number, or another author wrote it."""
 
 
 def create_post(clients: Clients, blog: str, form_id: str, author: Author, draft: Draft) -> int:
     """Publish a post, once for each form; return its number."""
-    now = naive_utc(clients.clock.now())
+    written_at = naive_utc(clients.clock.now())
 
     def body() -> int:
         receipt, index = ndb.get_multi([receipt_key(form_id), index_key(blog)])
@@ -63,36 +63,36 @@ def create_post(clients: Clients, blog: str, form_id: str, author: Author, draft
         index = index or BlogIndex(key=index_key(blog))
         index.last_number += 1
         number: int = index.last_number
-        post = new_post(blog, number, author, draft, now)
+        post = new_post(blog, number, author, draft, written_at)
         ndb.put_multi([index, post, PostReceipt(key=receipt_key(form_id), number=number)])
         return number
 
     return transact(body)
 
 
-def new_post(blog: str, number: int, author: Author, draft: Draft, now: Any) -> Post:
+def new_post(blog: str, number: int, author: Author, draft: Draft, created: Any) -> Post:
     """Return a post that has taken its number."""
     return Post(
         key=post_key(blog, number),
         author_id=author.id,
         author=author.name,
-        created=now,
-        **_written(blog, number, draft, now),
+        created=created,
+        **_written(blog, number, draft, created),
     )
 
 
 def change_post(clients: Clients, blog: str, number: int, author: Author, draft: Draft) -> None:
-    """Save what the author of a post has changed; doing it again changes nothing.
+    """Save an author's changes to a post; a repeated call changes nothing.
 
     Raises:
-        UnknownPostError: there is none of this number, or it is somebody else's.
+        UnknownPostError: there is none of this number, or another author wrote it.
     """
-    now = naive_utc(clients.clock.now())
+    written_at = naive_utc(clients.clock.now())
 
     def body() -> None:
         post = own_post(blog, number, author)
         if Draft(post.title, post.body, tuple(post.tags)) != draft:
-            post.populate(**_written(blog, number, draft, now))
+            post.populate(**_written(blog, number, draft, written_at))
             post.put()
 
     transact(body)
@@ -102,7 +102,7 @@ def delete_post(clients: Clients, blog: str, number: int, author: Author) -> Non
     """Delete a post; a job deletes its comments.
 
     Raises:
-        UnknownPostError: there is none of this number, or it is somebody else's.
+        UnknownPostError: there is none of this number, or another author wrote it.
     """
 
     def body() -> None:
@@ -115,10 +115,10 @@ def delete_post(clients: Clients, blog: str, number: int, author: Author) -> Non
 
 
 def own_post(blog: str, number: int, author: Author | None) -> Post:
-    """Return a post that this author wrote; somebody else's is as good as none.
+    """Return a post that this author wrote.
 
     Raises:
-        UnknownPostError: there is none.
+        UnknownPostError: there is none of this number, or another author wrote it.
     """
     post = post_of(blog, number)
     if author is None or post.author_id != author.id:
@@ -127,7 +127,7 @@ def own_post(blog: str, number: int, author: Author | None) -> Post:
 
 
 def author_id_of(blog: str, number: int) -> str:
-    """Return who wrote a post; "": it is gone."""
+    """Return the id of a post's author; "": the post is gone."""
     post = post_key(blog, number).get()
     return post.author_id if post is not None else ""
 
@@ -155,8 +155,8 @@ def posts_page(
     """Return a page of posts, newest first; those with a tag, if one is given.
 
     Raises:
-        BadPageTokenError: the token is none of this list.
-        BadPageSizeError: the size is no number.
+        BadPageTokenError: the token belongs to another list.
+        BadPageSizeError: the size is not a number.
     """
     prefix = posts_tagged(blog, tag) if tag else all_posts(blog)
     rows = QueryRange(Post.query(), Post.places, prefix=prefix)
@@ -166,23 +166,23 @@ def posts_page(
     )
 
 
-def _written(blog: str, number: int, draft: Draft, now: Any) -> dict[str, Any]:
+def _written(blog: str, number: int, draft: Draft, updated: Any) -> dict[str, Any]:
     return {
         "title": draft.title,
         "body": draft.body,
         "excerpt": excerpt_of(draft.body),
         "tags": list(draft.tags),
         "places": places_of(blog, number, list(draft.tags)),
-        "updated": now,
+        "updated": updated,
     }
 
 
-# What is left of a deleted post
+# Comments of a deleted post
 
 
 @dataclass(frozen=True)
 class PostArgs:
-    """A post, by its name; late: its comments that were on their way when it was deleted."""
+    """A post, by its name; `is_late`: the run for comments in flight when it was deleted."""
 
     post: str
     is_late: bool = False
@@ -203,11 +203,11 @@ def begin_deletion(clients: Clients, args: PostArgs) -> None:
 def delete_comments(
     clients: Clients, args: PostArgs, comments: Sequence[Comment]
 ) -> list[ItemError | None]:
-    """Delete some comments with what they count for, in the commit that holds their receipts."""
+    """Delete some comments and their counts, in the commit that holds their receipts."""
     # Read again: its author may have deleted one since, who has counted that.
     stored: list[Comment | None] = ndb.get_multi([comment.key for comment in comments])
-    there = [comment for comment in stored if comment is not None]
-    BLOG.delete_in_transaction(clients, *(comment.key for comment in there))
-    if counted := sum(not comment.is_deleted for comment in there):
+    existing = [comment for comment in stored if comment is not None]
+    BLOG.delete_in_transaction(clients, *(comment.key for comment in existing))
+    if counted := sum(not comment.is_deleted for comment in existing):
         COMMENT_COUNTS.increment_in_transaction(clients, {args.post: -counted})
     return [None] * len(comments)

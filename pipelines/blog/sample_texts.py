@@ -1,4 +1,4 @@
-"""The words of which sample posts and comments are made."""
+"""Word lists for sample posts and comments."""
 
 from __future__ import annotations
 

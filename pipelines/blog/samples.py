@@ -1,14 +1,14 @@
 """Sample posts and comments: the same each time, some of them in Japanese.
 
-A new blog is filled by two runs of a continuation, side by side: 500 posts and 10,000 comments,
-400 in each commit. The blog's index gives out the numbers of all sample posts at once, so a post
-that somebody writes meanwhile comes after them.
+Two parallel continuations fill a new blog: 500 posts and 10,000 comments, 400 in each commit. The
+blog's index gives out the numbers of all sample posts at once, so a post that a visitor writes
+meanwhile gets a later number.
 
 Comments are written as an import would write them: a post's counter begins with how many it comes
 with, in the commit that makes the post. Those of the last days go through the views, like any other
 comment: the week's most discussed posts are among them.
 
-Lost on failure: nothing. A run is resumed where it stood; all that is made follows from its number.
+Lost on failure: nothing. A run resumes at its position; each sample is a function of its number.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ SAMPLE_COMMENTS = 10_000
 POSTS_A_PAGE = 125
 # A commit takes 500 entities: these, their page, and what some of them change in views.
 COMMENTS_A_PAGE = 400
-# More would only wait for each other: a commit of 500 is work for Datastore, and ndb.
+# More chains would wait for each other: a commit of 500 keeps Datastore and ndb busy.
 CHAINS = 2
 YEARS = 2
 # Every tenth post is discussed again in the last days.
@@ -58,7 +58,7 @@ class BlogNotEmptyError(Exception):
 
 @dataclass(frozen=True)
 class SampleArgs:
-    """Which blog, how much, and when it was asked for, in milliseconds since 1970."""
+    """Blog to fill, numbers of samples, and the time of the request, in ms since 1970."""
 
     blog: str
     posts: int
@@ -72,7 +72,7 @@ class SampleArgs:
 
 @dataclass(frozen=True)
 class SampleStatus:
-    """How far the two runs are."""
+    """Progress of the two runs."""
 
     posts: RunProgress
     comments: RunProgress
@@ -96,7 +96,7 @@ def fill(
     """Start to fill a new blog, once.
 
     Raises:
-        BlogNotEmptyError: somebody has written a post there.
+        BlogNotEmptyError: it has a post already.
     """
     now_ms = int(clients.clock.now().timestamp() * 1000)
     args = SampleArgs(blog, posts, comments, now_ms)
@@ -124,20 +124,20 @@ def fill(
 
 
 def can_fill(blog: str) -> bool:
-    """Return whether nobody has written a post there, nor asked for samples."""
+    """Return whether a blog has neither posts nor samples."""
     index = index_key(blog).get()
     return index is None or not (index.last_number or index.has_samples)
 
 
 def status(clients: Clients, blog: str) -> SampleStatus | None:
-    """Return how far the samples of a blog are; None: nobody has asked for any."""
+    """Return the progress of a blog's samples; None: none were requested."""
     index = index_key(blog).get()
     if index is None or not index.has_samples:
         return None
-    now = clients.clock.now()
+    read_at = clients.clock.now()
     return SampleStatus(
-        progress(_posts_run(blog), now=now, dots=False, clients=clients),
-        progress(_comments_run(blog), now=now, dots=False, clients=clients),
+        progress(_posts_run(blog), now=read_at, dots=False, clients=clients),
+        progress(_comments_run(blog), now=read_at, dots=False, clients=clients),
     )
 
 
@@ -158,7 +158,7 @@ def _commenters(blog: str, comments: int) -> list[Commenter]:
     ]
 
 
-# What is made
+# The samples
 
 
 @cache
@@ -211,22 +211,22 @@ def sample_comment(args: SampleArgs, number: int) -> Comment:
     """Return a sample comment; the comments on a post follow each other."""
     firsts = first_comments(args.posts, args.comments)
     post_number = bisect.bisect_right(firsts, number)
-    first = firsts[post_number - 1]
+    first_number = firsts[post_number - 1]
     dice = random.Random(f"comment {number}")
     text = dice.choice(COMMENTS_JA if dice.random() < 0.25 else COMMENTS)
     post = f"{args.blog}|{post_number:010d}"
-    above = _above(args, number, first)
+    above = _above(args, number, first_number)
     comment = new_comment(post, *_identity(args, number), text, above)
     comment.is_imported = is_imported(args, number)
     return comment
 
 
-def _above(args: SampleArgs, number: int, first: int) -> str:
+def _above(args: SampleArgs, number: int, first_number: int) -> str:
     """Return the path of the comment that one replies to, "" if it begins a thread."""
     dice = random.Random(f"reply {number}")
-    if number == first or dice.random() < 0.55:
+    if number == first_number or dice.random() < 0.55:
         return ""
-    other = dice.randrange(max(first, number - 12), number)
+    other = dice.randrange(max(first_number, number - 12), number)
     path = sample_comment(args, other).path
     return path if path.count(REPLY) < MAX_REPLIES else ""
 
@@ -246,8 +246,8 @@ def commented_at(args: SampleArgs, number: int) -> datetime.datetime:
     """Return when a sample comment was written: in the weeks after the post, or these days."""
     firsts = first_comments(args.posts, args.comments)
     post_number = bisect.bisect_right(firsts, number)
-    first, beyond = firsts[post_number - 1], firsts[post_number]
-    part = (number - first + 1) / (beyond - first + 1)
+    first_number, beyond = firsts[post_number - 1], firsts[post_number]
+    part = (number - first_number + 1) / (beyond - first_number + 1)
     begins = posted_at(args, post_number)
     is_hot = post_number % 10 == 0 and part > 0.6
     if is_hot:
@@ -256,7 +256,7 @@ def commented_at(args: SampleArgs, number: int) -> datetime.datetime:
     return (begins + part * span).replace(microsecond=0)
 
 
-# What the runs do
+# The jobs
 
 
 @job(
@@ -286,5 +286,5 @@ def add_comments(
     """Save some sample comments, inside the transaction that holds their receipts."""
     comments = [sample_comment(args, number) for number in numbers]
     ndb.put_multi([comment for comment in comments if comment.is_imported])
-    BLOG.save_in_transaction(clients, *(each for each in comments if not each.is_imported))
+    BLOG.save_in_transaction(clients, *(comment for comment in comments if not comment.is_imported))
     return [None] * len(numbers)

@@ -1,9 +1,9 @@
-"""Which posts are discussed: how many comments each has, and which have most this week.
+"""Comment counts of posts, and the most discussed posts of a week.
 
-How many a post has in all is a counter, which is gathered: one row for each post, written once for
-a batch of comments. A comment and its increment are one commit.
+The total of a post is a gathered counter: one row for each post, written once for a batch of
+comments. A comment and its increment are one commit.
 
-Most of the week are two views in a row. The first counts by post and week; its rows of one week are
+The ranking of a week chains two views. The first counts by post and week; its rows of one week are
 the sources of that week's row in the second, which ranks them: the ten most discussed of thousands
 are ten reads. Many comments change one row, so both gather their changes (`fan_in`) as well.
 """
@@ -33,7 +33,7 @@ COMMENT_COUNTS = Counter("blog-comments", "gathered", queue="fork-join")
 
 
 class CommentsByPost(View):
-    """How many comments a post has of one week."""
+    """Number of comments of a post in one week."""
 
     source = Comment
     fan_in = True

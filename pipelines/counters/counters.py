@@ -1,11 +1,11 @@
 """One count, kept in four ways: the page shows them side by side.
 
-one-row    exact, in one shard: what a counter is before anybody thinks about it
-sharded    exact, in as many shards as conflicts ask for
+one-row    exact, in one shard: the naive counter
+sharded    exact, in as many shards as conflicts require
 gathered   by a fork-join queue: one write per batch
 in-memory  in the processes, whose sums the queue gathers
 
-Lost on failure: nothing that was accepted; in memory, what a killed process had not stored.
+Lost on failure: no accepted click; in memory, the clicks that a killed process had not stored.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rollforward.runtime import Clients
 from rollforward.runtime.channel.write_limit import EntityWriteLimit
 
 KEY = "clicks"
-# Clicks of forms are counted beside the others, by the same commit: what was accepted is known.
+# Clicks of forms are also counted apart, in the same commit, so the accepted ones are known.
 FORMS = "clicks of forms"
 MAX_SHARDS_BY_HAND = 64
 # A total that is drawn at the head of the page may be so old.
@@ -42,7 +42,7 @@ MAX_CLICK = 1_000_000
 
 @dataclass(frozen=True)
 class Sums:
-    """What each way has counted."""
+    """The totals of all ways, and of the forms."""
 
     by_way: dict[str, int]
     forms: int
@@ -56,7 +56,7 @@ def click(clients: Clients, amount: int, form: str) -> Counted:
 
 
 def sums(clients: Clients) -> Sums:
-    """Return what each way has counted, now."""
+    """Return the current total of each way."""
     by_way = {way: counter.total(clients, KEY).value for way, counter in WAYS.items()}
     return Sums(by_way, SHARDED.total(clients, FORMS).value)
 
@@ -67,7 +67,7 @@ def shards(clients: Clients) -> ShardStatus:
 
 
 def resize(clients: Clients, number: int | None) -> None:
-    """Give the counter so many shards; None: as many as conflicts ask for."""
+    """Give the counter this number of shards; None: as many as conflicts require."""
     SHARDED.resize(clients, KEY, number)
 
 
@@ -78,24 +78,24 @@ LIMITED_KINDS = ("CounterShard", "CounterTotal")
 
 def is_row_of(key: Any, declarations: Collection[str]) -> bool:
     """Return whether a key is a row of some counters, by their declarations' names."""
-    last = key.path[-1]
-    return last.kind in LIMITED_KINDS and last.name.split("|")[1] in declarations
+    entity = key.path[-1]
+    return entity.kind in LIMITED_KINDS and entity.name.split("|")[1] in declarations
 
 
 def limit(clients: Clients) -> EntityWriteLimit | None:
-    """Return the simulation of the limit; None: this app runs where the limit is real."""
-    found = clients.services.get(EntityWriteLimit)
-    return found if isinstance(found, EntityWriteLimit) else None
+    """Return the simulation of the limit; None: in production, which has the real one."""
+    service = clients.services.get(EntityWriteLimit)
+    return service if isinstance(service, EntityWriteLimit) else None
 
 
 def apply_switch(clients: Clients) -> bool | None:
-    """Have this process limit its writes as the switch says; return that, None: there is none."""
-    found = limit(clients)
-    if found is None:
+    """Apply the stored switch to this process; return its value, None: no simulation."""
+    simulation = limit(clients)
+    if simulation is None:
         return None
     row = switch_key().get()
-    found.is_on = row is None or row.is_on
-    return found.is_on
+    simulation.is_on = row is None or row.is_on
+    return simulation.is_on
 
 
 def switch_limit(clients: Clients, *, to: bool) -> None:

@@ -1,14 +1,14 @@
-"""Loads: the same clicks for each way of keeping a count, side by side.
+"""Loads: the same clicks for each way of keeping a count, in parallel.
 
 1. `start` commits the load, with the task that begins it. There is one load at a time.
-2. `begin` creates a task for each writer: some for each way.
+2. `begin` creates a task for each writer of each way.
 3. A writer works in steps, a task each: a step counts its clicks that are due, one after the other,
    records how far the writer is, and creates the task of the next step, by name.
 
 Each click has an idempotency key, "<load>.<writer>.<number>", so a step that is killed, retried or
-delivered twice counts the same clicks, and they count once. Clicks that are kept in memory have
-none: a step that is delivered twice may count them twice. A writer that is behind when the load is
-over stops: it takes one step more, and no other.
+delivered twice counts the same clicks, and they count once. In-memory clicks have none: a step
+that is delivered twice may count them twice. A writer that is behind when the load ends takes one
+more step, then stops.
 
 Lost on failure: the latencies of a step that died; no click, but those in memory.
 Routes: POST /tasks/counters-demo/begin, /tasks/counters-demo/click.
@@ -44,7 +44,7 @@ from rollforward.tasks import Unavailable, task
 MAX_RATE = 200
 MAX_SECONDS = 30
 MAX_WRITERS = 10
-# One writer for so many clicks a second: they come side by side, as visitors do.
+# Clicks a second per writer: writers click in parallel, as visitors do.
 CLICKS_A_WRITER = 10
 STEP_S = 0.5
 MAX_STEP = 32
@@ -52,7 +52,7 @@ MAX_STEP = 32
 
 @dataclass(frozen=True)
 class ClickLoad(TimedLoad):
-    """What a load is: clicks a second for each way, its length, its beginning."""
+    """Parameters of a load: clicks a second for each way, duration, start."""
 
     id: Annotated[str, pydantic.Field(pattern="^[0-9a-f]{32}$")]
     ways: Annotated[list[str], pydantic.Field(max_length=4)]
@@ -63,22 +63,22 @@ class ClickLoad(TimedLoad):
 
     @property
     def writers(self) -> int:
-        """How many writers each way has."""
+        """Number of writers of each way."""
         return max(1, min(MAX_WRITERS, self.rate // CLICKS_A_WRITER))
 
     @property
     def clicks(self) -> int:
-        """How many clicks each way is to count."""
+        """Number of clicks that each way is to count."""
         return self.rate * self.seconds
 
     def clicks_of(self, writer: int) -> int:
-        """Return how many clicks a writer makes: click i is of writer i modulo writers."""
+        """Return the number of a writer's clicks: click i belongs to writer i modulo writers."""
         return len(range(writer, self.clicks, self.writers))
 
     def due(self, clients: Clients, writer: int) -> int:
-        """Return how many clicks of a writer are due by now."""
-        made = min(self.clicks, int(self.age_s(clients) * self.rate) + 1)
-        return len(range(writer, made, self.writers))
+        """Return the number of a writer's clicks that are due by now."""
+        total = min(self.clicks, int(self.age_s(clients) * self.rate) + 1)
+        return len(range(writer, total, self.writers))
 
 
 @dataclass(frozen=True)
@@ -96,19 +96,19 @@ class ClickStep:
 
 
 def start(clients: Clients, load: ClickLoad) -> bool:
-    """Begin a load; return False if this very load was begun before.
+    """Start a load; return False if it was started before.
 
     Raises:
-        LoadGoesOnError: there is another one.
+        LoadGoesOnError: another one is running.
     """
 
     def body() -> bool:
         loads = loads_key().get() or ClickLoads(key=loads_key(), earlier={})
-        last = load_of(loads)
-        if last is not None and last.id == load.id:
+        previous = load_of(loads)
+        if previous is not None and previous.id == load.id:
             return False
-        if last is not None:
-            _close(clients, loads, last)
+        if previous is not None:
+            _close(clients, loads, previous)
         loads.load = asdict(load)
         loads.put()
         outbox.enqueue(clients, begin, load)
@@ -117,19 +117,19 @@ def start(clients: Clients, load: ClickLoad) -> bool:
     return transact(body)
 
 
-def _close(clients: Clients, loads: ClickLoads, last: ClickLoad) -> None:
-    """Add up the last load, in the transaction that replaces it; delete the rows of the one before.
+def _close(clients: Clients, loads: ClickLoads, previous: ClickLoad) -> None:
+    """Add up the last load, in the transaction that replaces it; delete the rows of the previous.
 
-    A writer that comes later finds its row closed, and adds to the totals itself.
+    A late writer finds its row closed, and adds to the totals itself.
     """
-    rows = writers_of(last)
-    if not all(row.has_ended for row in rows) and not last.is_given_up(clients):
+    rows = writers_of(previous)
+    if not all(row.has_ended for row in rows) and not previous.is_given_up(clients):
         raise LoadGoesOnError("the counters are under load")
-    before: Counter[str] = Counter(loads.earlier)
+    accepted: Counter[str] = Counter(loads.earlier)
     for row in rows:
-        before[way_of(row)] += row.accepted
+        accepted[way_of(row)] += row.accepted
         row.is_closed = True
-    loads.earlier = dict(before)
+    loads.earlier = dict(accepted)
     if loads.past:
         ndb.delete_multi([row.key for row in writers_of(ClickLoad(**loads.past))])
     loads.past = loads.load
@@ -144,12 +144,12 @@ def load_of(loads: ClickLoads | None) -> ClickLoad | None:
 def writers_of(load: ClickLoad) -> list[ClickWriter]:
     """Return the rows of a load's writers, way by way."""
     keys = [writer_key(load.id, way, w) for way in load.ways for w in range(load.writers)]
-    found = ndb.get_multi(keys)
-    return [row or ClickWriter(key=key) for key, row in zip(keys, found, strict=True)]
+    rows = ndb.get_multi(keys)
+    return [row or ClickWriter(key=key) for key, row in zip(keys, rows, strict=True)]
 
 
 def way_of(row: ClickWriter) -> str:
-    """Return which way a writer counts."""
+    """Return the way that a writer uses."""
     return str(row.key.id().split("|")[1])
 
 
@@ -166,7 +166,7 @@ def begin(clients: Clients, load: ClickLoad) -> None:
 
 @dataclass
 class _Work:
-    """What a step did: how far its writer is now, and how."""
+    """Result of a step: the writer's new position, and measurements."""
 
     accepted: int
     repeats: int = 0
@@ -200,9 +200,9 @@ def click(clients: Clients, step: ClickStep) -> None:
     if planned > row.planned:
         transact(lambda: _plan(step, planned))
     apply_switch(clients)
-    before, began = clients.meter.cost(), time.perf_counter()
+    cost_before, began = clients.meter.cost(), time.perf_counter()
     work = _click(clients, step, row.accepted, planned)
-    writes = (clients.meter.cost() - before).writes
+    writes = (clients.meter.cost() - cost_before).writes
     is_over = work.error is None and (is_last or work.accepted >= load.clicks_of(step.writer))
     ended_ms = round(clients.clock.now().timestamp() * 1000) if is_over else None
     transact(lambda: _record(step, work, writes, ended_ms))
@@ -212,18 +212,18 @@ def click(clients: Clients, step: ClickStep) -> None:
         _next(clients, step, is_slow=time.perf_counter() - began > STEP_S)
 
 
-def _click(clients: Clients, step: ClickStep, first: int, planned: int) -> _Work:
+def _click(clients: Clients, step: ClickStep, begin: int, planned: int) -> _Work:
     """Make the clicks that are planned, one after the other."""
-    load, work, counter = step.load, _Work(first), WAYS[step.way]
+    load, work, counter = step.load, _Work(begin), WAYS[step.way]
     # In memory an idempotency key would send each click to the queue.
     has_keys = step.way != "in-memory"
-    for number in range(first, planned):
+    for number in range(begin, planned):
         started = time.perf_counter()
         once = f"{load.id}.{step.writer}.{number}" if has_keys else None
         try:
             counted = counter.increment(clients, KEY, idempotency_key=once)
         except OutcomeUnknownError as error:
-            work.error = error  # The task comes again, and makes the same click.
+            work.error = error  # The task is retried, and makes the same click.
             break
         took_ms = (time.perf_counter() - started) * 1000
         second = int(min(load.age_s(clients), load.seconds + GIVEN_UP_AFTER_S))
@@ -232,9 +232,9 @@ def _click(clients: Clients, step: ClickStep, first: int, planned: int) -> _Work
 
 
 def _plan(step: ClickStep, planned: int) -> None:
-    """Record which clicks a step makes, before it does: whatever kills it, they will be made.
+    """Record a step's clicks before it makes them, so that they survive its death.
 
-    So what is counted is also accepted when a step comes again after the load is over.
+    A retry after the load's end then accepts every click that was counted.
     """
     key = writer_key(step.load.id, step.way, step.writer)
     row = key.get() or ClickWriter(key=key)
@@ -243,7 +243,7 @@ def _plan(step: ClickStep, planned: int) -> None:
 
 
 def _record(step: ClickStep, work: _Work, writes: int, ended_ms: int | None) -> None:
-    """Record how far a writer is, in a transaction. What is recorded already changes nothing."""
+    """Record a writer's position, in a transaction; recording it again changes nothing."""
     has_ended = ended_ms is not None
     key = writer_key(step.load.id, step.way, step.writer)
     row = key.get() or ClickWriter(key=key)
@@ -269,9 +269,9 @@ def _record(step: ClickStep, work: _Work, writes: int, ended_ms: int | None) -> 
 
 
 def _next(clients: Clients, step: ClickStep, *, is_slow: bool) -> None:
-    """Create the task of a writer's next step. Writers begin theirs one after the other.
+    """Create the task of a writer's next step; the writers' steps are staggered.
 
-    A writer that is slow takes smaller steps: it has less to finish when the load is over.
+    A slow writer takes smaller steps, so that it has less to finish when the load ends.
     """
     load, number = step.load, step.number + 1
     size = max(1, step.size // 2) if is_slow else min(MAX_STEP, 2 * step.size)
@@ -283,12 +283,12 @@ def _next(clients: Clients, step: ClickStep, *, is_slow: bool) -> None:
     )
 
 
-# How a load is
+# Status
 
 
 @dataclass(frozen=True)
 class WayStatus:
-    """How the clicks of one way go."""
+    """Results of one way."""
 
     accepted: int
     repeats: int
@@ -303,7 +303,7 @@ class WayStatus:
 
 @dataclass(frozen=True)
 class LoadStatus:
-    """How the last load goes, and what was accepted before it."""
+    """Results of the last load, and the totals of earlier ones."""
 
     load: ClickLoad | None
     ways: Mapping[str, WayStatus]
@@ -316,21 +316,21 @@ class LoadStatus:
         return self.load is not None and not is_over and not self.is_given_up
 
     def rate(self, way: str) -> float:
-        """Return how many clicks a second a way took, until its last one."""
-        found = self.ways[way]
+        """Return the clicks a second of a way, until its last one."""
+        status = self.ways[way]
         if self.load is None:
             return 0.0
-        lasted_s = (found.ended_ms - self.load.started_ms) / 1000
-        return found.accepted / max(float(self.load.seconds), lasted_s)
+        lasted_s = (status.ended_ms - self.load.started_ms) / 1000
+        return status.accepted / max(float(self.load.seconds), lasted_s)
 
     def accepted(self, way: str) -> int:
-        """Return what was ever accepted of a way, but by forms."""
-        found = self.ways.get(way)
-        return self.before.get(way, 0) + (found.accepted if found else 0)
+        """Return the clicks of a way accepted by all loads, without forms."""
+        status = self.ways.get(way)
+        return self.before.get(way, 0) + (status.accepted if status else 0)
 
 
 def status(clients: Clients) -> LoadStatus:
-    """Return how the last load goes."""
+    """Return the results of the last load."""
     loads = loads_key().get()
     load = load_of(loads)
     rows = writers_of(load) if load else []
@@ -347,9 +347,9 @@ def _way_status(rows: Sequence[ClickWriter]) -> WayStatus:
     seconds: dict[int, list[int]] = {}
     for row in rows:
         latencies = together(latencies, row.latencies or {})
-        for second, found in (row.seconds or {}).items():
+        for second, totals in (row.seconds or {}).items():
             so_far = seconds.get(int(second), [0, 0])
-            seconds[int(second)] = [so_far[0] + found[0], so_far[1] + found[1]]
+            seconds[int(second)] = [so_far[0] + totals[0], so_far[1] + totals[1]]
     return WayStatus(
         sum(row.accepted for row in rows),
         sum(row.repeats for row in rows),
