@@ -1,4 +1,4 @@
-"""Comparisons: what a school's chart costs, counted from its students or read from the view.
+"""Comparisons: cost of a school's chart, counted from its students or read from the view.
 
 Each sample school is filled once, by the job that adds made-up students, and measured as soon
 as it is full, or when a visitor asks. A measurement is a task: counting a hundred thousand
@@ -52,18 +52,18 @@ MAX_WAITING = 4
 FILL_PAGE_SIZE = 200
 ONE_BY_ONE, BY_AGGREGATION, FROM_VIEW = "one_by_one", "by_aggregation", "from_view"
 STUDENTS_PER_PAGE = 1_000
-# An aggregation costs one read for so many entries of the index.
+# An aggregation costs one read for this number of index entries.
 ENTRIES_PER_READ = 1_000
 RECHECK_S = 1.0
 MAX_RECHECKS = 300
 QUERY_TIMEOUT_S = 60.0
-# A single reading says more about what else the machine did. Counting takes long enough.
+# A single short reading is mostly noise. Counting one by one takes long enough.
 REPETITIONS = {ONE_BY_ONE: 1, BY_AGGREGATION: 3, FROM_VIEW: 3}
 
 
 @dataclass(frozen=True)
 class Measure:
-    """Which school to measure, for which request, and how often the view was behind."""
+    """School to measure, id of the request, and number of rechecks of the view."""
 
     school: Annotated[str, pydantic.Field(min_length=1, max_length=64)]
     measure_id: Annotated[str, pydantic.Field(min_length=1, max_length=64)]
@@ -72,7 +72,7 @@ class Measure:
 
 @dataclass(frozen=True)
 class ComparisonStatus:
-    """Where the comparison of a school stands: "empty", "filling", "measuring" or "measured"."""
+    """State of a school's comparison: "empty", "filling", "measuring" or "measured"."""
 
     school: str
     size: int
@@ -82,9 +82,9 @@ class ComparisonStatus:
 
 
 def statuses(clients: Clients, schools: Sequence[str]) -> list[ComparisonStatus]:
-    """Return where the comparisons of some schools stand."""
-    found = ndb.get_multi([comparison_key(school) for school in schools])
-    return [_status(clients, *each) for each in zip(schools, found, strict=True)]
+    """Return the states of some schools' comparisons."""
+    comparisons = ndb.get_multi([comparison_key(school) for school in schools])
+    return [_status(clients, *row) for row in zip(schools, comparisons, strict=True)]
 
 
 def _status(clients: Clients, school: str, comparison: Comparison | None) -> ComparisonStatus:
@@ -123,7 +123,7 @@ def _fill_id(school: str) -> str:
 
 
 def _ask(clients: Clients, school: str, measure_id: str) -> None:
-    """Record what was asked for, and enqueue it, in one commit."""
+    """Record the requested measurement, and enqueue it, in one commit."""
 
     def body() -> None:
         comparison = comparison_key(school).get() or Comparison(key=comparison_key(school))
@@ -140,7 +140,7 @@ def _filled(clients: Clients, args: MadeUpArgs) -> None:
 
 
 class _Paced(NumberSource):
-    """The numbers of a fill, each page of them read when the view is not far behind."""
+    """Numbers of a fill; a page is read only while the view is not far behind."""
 
     def __init__(self, args: MadeUpArgs) -> None:
         super().__init__(args.count)
@@ -148,7 +148,7 @@ class _Paced(NumberSource):
 
     def read(self, span: Span, size: int) -> Slice[int]:
         if GRADES.is_waiting(SamplesByGrade, MAX_WAITING, prefix=(self._school,)):
-            raise Retry(f"{self._school} has {MAX_WAITING} updates to take first")
+            raise Retry(f"{self._school} has {MAX_WAITING} updates to apply first")
         return super().read(span, size)
 
 
@@ -163,7 +163,7 @@ FILL_SCHOOL = replace(
 
 @task("/tasks/grades/measure", queue="imports")
 def measure(clients: Clients, args: Measure) -> None:
-    """Count a school's students in each way, once its view has caught up."""
+    """Count a school's students in each way, after its view has caught up."""
     comparison = comparison_key(args.school).get()
     if comparison is None or comparison.asked != args.measure_id:
         return
@@ -171,18 +171,18 @@ def measure(clients: Clients, args: Measure) -> None:
         return
     is_behind = GRADES.is_waiting(SamplesByGrade, prefix=(args.school,))
     if is_behind and args.rechecks < MAX_RECHECKS:
-        again = replace(args, rechecks=args.rechecks + 1)
-        name = (args.school, args.measure_id, again.rechecks)
-        measure.enqueue(clients, again, name=name, delay_s=RECHECK_S)
+        recheck = replace(args, rechecks=args.rechecks + 1)
+        name = (args.school, args.measure_id, recheck.rechecks)
+        measure.enqueue(clients, recheck, name=name, delay_s=RECHECK_S)
         return
     ways = _ways(clients, args.school)
 
     def keep() -> None:
-        kept = comparison_key(args.school).get()
-        if kept is not None and kept.asked == args.measure_id:
-            kept.measured, kept.ways = args.measure_id, ways
-            kept.at = naive_utc(clients.clock.now())
-            kept.put()
+        stored = comparison_key(args.school).get()
+        if stored is not None and stored.asked == args.measure_id:
+            stored.measured, stored.ways = args.measure_id, ways
+            stored.at = naive_utc(clients.clock.now())
+            stored.put()
 
     transact(keep)
 
@@ -203,48 +203,48 @@ def _ways(clients: Clients, school: str) -> dict[str, dict[str, float | bool] | 
     truth: Counts = {}
     ways: dict[str, dict[str, float | bool] | None] = {}
     for way, count in counters.items():
-        found, bill = _measured(clients, count, REPETITIONS[way])
-        truth = truth or found or {}
-        ways[way] = None if found is None else {**bill, "agrees": _agree(truth, found)}
-        if way == BY_AGGREGATION and found is not None:
-            ways[way] = {**ways[way], "reads": _billed(found)}  # type: ignore[dict-item]
+        counts, bill = _measured(clients, count, REPETITIONS[way])
+        truth = truth or counts or {}
+        ways[way] = None if counts is None else {**bill, "agrees": _agree(truth, counts)}
+        if way == BY_AGGREGATION and counts is not None:
+            ways[way] = {**ways[way], "reads": _billed(counts)}  # type: ignore[dict-item]
     return ways
 
 
 def _measured(clients: Clients, count: Callable[[], T], times: int) -> tuple[T, dict[str, float]]:
-    """Count some times; return the last counts, the median of what it took, and what it cost."""
+    """Count several times; return the last counts, and the median duration with the cost."""
     import statistics  # A measurement is seldom: fractions and decimals need not delay a start.
 
     took: list[float] = []
     for _ in range(times):
-        before, started = clients.meter.cost(), time.perf_counter()
+        cost_before, started = clients.meter.cost(), time.perf_counter()
         counts = count()
         took.append(time.perf_counter() - started)
-        cost = clients.meter.cost() - before
+        cost = clients.meter.cost() - cost_before
     bill = {"reads": cost.reads, "round_trips": cost.round_trips}
     return counts, {"took_s": round(statistics.median(took), 5), **bill}
 
 
-def _agree(truth: Counts, found: Counts) -> bool:
-    """Return whether two ways say the same, as far as both say anything."""
-    return truth.keys() == found.keys() and all(
+def _agree(truth: Counts, counts: Counts) -> bool:
+    """Return whether two ways agree, where both have a value."""
+    return truth.keys() == counts.keys() and all(
         count == truth[grade][0] and points in (None, truth[grade][1])
-        for grade, (count, points) in found.items()
+        for grade, (count, points) in counts.items()
     )
 
 
 def _one_by_one(school: str) -> Counts:
     """Read every student, a page at a time."""
     counts: dict[int, tuple[int, int | None]] = {}
-    after = ""
+    last_id = ""
     while True:
-        page = students_of(school, after=after).fetch(STUDENTS_PER_PAGE)
+        page = students_of(school, after=last_id).fetch(STUDENTS_PER_PAGE)
         for student in page:
             count, points = counts.get(student.grade, (0, 0))
             counts[student.grade] = (count + 1, (points or 0) + student.points)
         if len(page) < STUDENTS_PER_PAGE:
             return counts
-        after = page[-1].student_id
+        last_id = page[-1].student_id
 
 
 def _from_view(clients: Clients, school: str) -> Counts:
@@ -275,18 +275,18 @@ def _by_aggregation(clients: Clients, school: str) -> Counts | None:
 
 
 def _billed(counts: Counts) -> int:
-    """Return the reads that aggregations over so many entries cost, at least one per grade."""
-    known = [counts.get(grade, (0, None))[0] for grade in GRADES_TAUGHT]
-    return sum(max(1, math.ceil(count / ENTRIES_PER_READ)) for count in known)
+    """Return the billed reads of the aggregations, at least one per grade."""
+    entries = [counts.get(grade, (0, None))[0] for grade in GRADES_TAUGHT]
+    return sum(max(1, math.ceil(count / ENTRIES_PER_READ)) for count in entries)
 
 
 def _count_query(school: str, grade: int) -> rpc.RunAggregationQueryRequest:
-    first, beyond = student_key(school, ""), student_key(school, "\U0010ffff")
+    begin, beyond = student_key(school, ""), student_key(school, "\U0010ffff")
     where = rpc.CompositeFilter(
         op=rpc.CompositeFilter.Operator.AND,
         filters=[
             _filter("grade", rpc.PropertyFilter.Operator.EQUAL, rpc.Value(integer_value=grade)),
-            _filter("__key__", rpc.PropertyFilter.Operator.GREATER_THAN, _key_value(first)),
+            _filter("__key__", rpc.PropertyFilter.Operator.GREATER_THAN, _key_value(begin)),
             _filter("__key__", rpc.PropertyFilter.Operator.LESS_THAN, _key_value(beyond)),
         ],
     )
@@ -298,9 +298,9 @@ def _count_query(school: str, grade: int) -> rpc.RunAggregationQueryRequest:
         count=rpc.AggregationQuery.Aggregation.Count(), alias="count"
     )
     return rpc.RunAggregationQueryRequest(
-        project_id=first.project(),
-        database_id=first.database() or "",
-        partition_id=_key_value(first).key_value.partition_id,
+        project_id=begin.project(),
+        database_id=begin.database() or "",
+        partition_id=_key_value(begin).key_value.partition_id,
         aggregation_query=rpc.AggregationQuery(nested_query=students, aggregations=[count]),
     )
 

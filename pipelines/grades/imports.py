@@ -1,7 +1,7 @@
 """Lists of students, made up or from a file: a continuation adds a hundred in each commit.
 
-A school takes one list at a time. The run's id is that of the form, so a form that is sent twice
-adds its students once.
+A school takes one list at a time. The run has the form's id, so a form that is sent twice adds its
+students once.
 
 Lost on failure: nothing. See rollforward/continuations/pages/attempt.py.
 """
@@ -49,7 +49,7 @@ class ListGoingOnError(Exception):
 
 @dataclass(frozen=True)
 class MadeUpArgs:
-    """How many students to make up for a school, and for which list."""
+    """School, list, and number of students to make up."""
 
     school: str
     list_id: str
@@ -58,7 +58,7 @@ class MadeUpArgs:
 
 @dataclass(frozen=True)
 class ListArgs:
-    """A stored file of students, and how it is to be read."""
+    """A stored file of students, and its columns."""
 
     school: str
     list_id: str
@@ -83,17 +83,17 @@ def import_students(
     """Store a file and start to add its students, once for each list_id; True if this call did.
 
     Raises:
-        BadFileError: it is no list of students; nothing was stored.
+        BadFileError: the file is no list of students; nothing was stored.
         ListGoingOnError: the school's last list is still being added.
     """
     if run_key(list_id).get() is not None:
-        # It may have been stored when Cloud Tasks did not answer.
+        # The run may have been stored while Cloud Tasks was unavailable.
         runs.launch(clients, add_listed_students, list_id)
         return False
     content = normalized(content)
     columns = columns_of(content)
-    _check_no_list_goes_on(school_key(school).get())
-    # Named by its content, too: another file under the same form must not mix with this one.
+    _check_no_list_is_running(school_key(school).get())
+    # With a digest of the content: another file of the same form must not mix with this one.
     upload_id = f"{list_id}-{hashlib.sha256(content).hexdigest()[:16]}"
     put_upload(upload_id, content, naive_utc(clients.clock.now()))
     args = ListArgs(school, list_id, columns, upload_id)
@@ -114,7 +114,7 @@ def _begin(
         if run.key.get() is not None:
             return False
         row = school_key(school).get() or School(key=school_key(school))
-        _check_no_list_goes_on(row)
+        _check_no_list_is_running(row)
         row.lists = [*row.lists, {"run_id": run.key.id(), "name": name}][-MAX_LISTS_KEPT:]
         ndb.put_multi([row, run])
         return True
@@ -124,11 +124,11 @@ def _begin(
     return is_new
 
 
-def _check_no_list_goes_on(school: School | None) -> None:
+def _check_no_list_is_running(school: School | None) -> None:
     if school is None or not school.lists:
         return
-    last = run_key(school.lists[-1]["run_id"]).get()
-    if last is not None and last.state == RUNNING:
+    run = run_key(school.lists[-1]["run_id"]).get()
+    if run is not None and run.state == RUNNING:
         raise ListGoingOnError(school.key.id())
 
 

@@ -1,6 +1,6 @@
-"""Student lists: what makes a student, in a form as in a row of a CSV file.
+"""Student lists: validation of a student, from a form or from a row of a CSV file.
 
-How the rows of a file are read: rollforward/continuations/csv_source.py.
+Reader of the rows: rollforward/continuations/csv_source.py.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ POINTS_WORDS = ("points", "score", "mark", "点", "点数", "得点")
 
 
 class BadStudentError(ValueError):
-    """These texts make no student; `errors` says why, by field."""
+    """These texts are no valid student; `errors` has the reason by field."""
 
     def __init__(self, errors: Mapping[str, str]) -> None:
         super().__init__("; ".join(errors.values()))
@@ -37,7 +37,7 @@ class BadStudentError(ValueError):
 
 @dataclass(frozen=True)
 class StudentDetails:
-    """What is known of a student."""
+    """Fields of a student."""
 
     name: str
     grade: int
@@ -46,7 +46,7 @@ class StudentDetails:
 
 @dataclass(frozen=True)
 class StudentColumns:
-    """How a file is to be read: columns counted from 0, and where its first row starts."""
+    """Layout of a file: columns, counted from 0, and the position of its first row."""
 
     delimiter: str
     name_column: int
@@ -65,10 +65,10 @@ class StudentRow:
 
 
 def details_of(name: str, grade: str, points: str) -> StudentDetails:
-    """Return the details in what a visitor typed.
+    """Return the details of a student from typed texts.
 
     Raises:
-        BadStudentError: they are none.
+        BadStudentError: a field is invalid.
 
     >>> details_of(" 佐藤 花子 ", "7", "92")
     StudentDetails(name='佐藤 花子', grade=7, points=92)
@@ -80,8 +80,8 @@ def details_of(name: str, grade: str, points: str) -> StudentDetails:
         "grade": "" if numbers["grade"] is not None else _must_be("grade", GRADES_TAUGHT),
         "points": "" if numbers["points"] is not None else _must_be("points", POINTS),
     }
-    if found := {field: error for field, error in errors.items() if error}:
-        raise BadStudentError(found)
+    if problems := {field: error for field, error in errors.items() if error}:
+        raise BadStudentError(problems)
     return StudentDetails(name, numbers["grade"] or 0, numbers["points"] or 0)
 
 
@@ -104,10 +104,10 @@ def _must_be(field: str, allowed: range) -> str:
 
 
 def columns_of(content: bytes) -> StudentColumns:
-    """Find out how a file is to be read.
+    """Detect the layout of a file.
 
     Raises:
-        BadFileError: it has no columns for names, grades and points.
+        BadFileError: the file has no columns for names, grades and points.
     """
     start = start_of(content)
     cells = start.cells

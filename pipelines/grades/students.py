@@ -38,7 +38,7 @@ TEACHERS = ("Ms. Curie", "Mr. Euler", "湯川先生", "Dr. Johnson", "Mr. Farada
 
 
 class UnknownStudentError(LookupError):
-    """There was never a student of this id."""
+    """No student ever had this id."""
 
 
 class TooManyTeachersError(Exception):
@@ -48,12 +48,12 @@ class TooManyTeachersError(Exception):
 def add_student(
     clients: Clients, school: str, form_id: str, details: StudentDetails
 ) -> ConsistencyToken:
-    """Add a student, once for each form; an empty token says that it was added before."""
+    """Add a student, once for each form; return an empty token if it was added before."""
     return _save_new(clients, new_student(student_key(school, form_id), details))
 
 
 def new_student(key: ndb.Key, details: StudentDetails) -> Student:
-    """Return a student, of the kind that its school has."""
+    """Return a student, of its school's kind."""
     kind = kind_of_students(key.id().partition(":")[0])
     return kind(key=key, **asdict(details))
 
@@ -61,10 +61,10 @@ def new_student(key: ndb.Key, details: StudentDetails) -> Student:
 def change_student(
     clients: Clients, school: str, student_id: str, details: StudentDetails
 ) -> ConsistencyToken:
-    """Give a student other details, or move them; doing it again changes nothing.
+    """Change a student's details; a repeated call changes nothing.
 
     Raises:
-        UnknownStudentError: there is none of this id now.
+        UnknownStudentError: no student has this id now.
     """
     key = student_key(school, student_id)
 
@@ -79,10 +79,10 @@ def change_student(
 
 
 def delete_student(clients: Clients, school: str, student_id: str) -> ConsistencyToken:
-    """Delete a student; an empty token says that they are gone already.
+    """Delete a student; return an empty token if it was deleted before.
 
     Raises:
-        UnknownStudentError: there was never one of this id.
+        UnknownStudentError: no student ever had this id.
     """
     key = student_key(school, student_id)
 
@@ -97,9 +97,9 @@ def delete_student(clients: Clients, school: str, student_id: str) -> Consistenc
 
 
 def students_page(school: str, *, after: str, size: int) -> tuple[list[Student], str | None]:
-    """Return some students in key order, and where the next page starts, if there is one."""
-    found = students_of(school, after=after).fetch(size + 1)
-    return found[:size], found[size - 1].student_id if len(found) > size else None
+    """Return a page of students in key order, and the start of the next page; None: it is last."""
+    students = students_of(school, after=after).fetch(size + 1)
+    return students[:size], students[size - 1].student_id if len(students) > size else None
 
 
 # Teachers
@@ -128,7 +128,7 @@ def delete_teacher(clients: Clients, school: str, teacher_id: str) -> Consistenc
 
 
 def _save_new(clients: Clients, source: Student | Teacher) -> ConsistencyToken:
-    """Save a source unless there is, or ever was, one of its key, as its marker tells."""
+    """Save a source, unless a marker shows that its key was saved before."""
 
     def body() -> ConsistencyToken:
         if GRADES.was_saved(source.key):
@@ -139,7 +139,7 @@ def _save_new(clients: Clients, source: Student | Teacher) -> ConsistencyToken:
 
 
 def _in_transaction(body: Callable[[], ConsistencyToken]) -> ConsistencyToken:
-    """Run a body; the token is that of all attempts: one may have committed without a reply."""
+    """Run a body; the token covers all attempts, since one may have committed without a reply."""
     tokens: list[ConsistencyToken] = []
     transact(lambda: tokens.append(body()))
     return ConsistencyToken.of_all(tokens)

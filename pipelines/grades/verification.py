@@ -1,4 +1,4 @@
-"""Verifying a school: its views are recomputed from their sources, and differences are listed."""
+"""Verification of a school: recomputes its views from their sources, and lists differences."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from rollforward.runtime import Clients
 
 
 def verify(clients: Clients, school: str, verify_id: str) -> None:
-    """Begin to verify the views of a page, unless that is going on."""
-    if (last := verification(clients, school)) is not None and last.state == RUNNING:
+    """Start to verify the views of a page, unless a verification is running."""
+    if (previous := verification(clients, school)) is not None and previous.state == RUNNING:
         return
 
     def record() -> None:
@@ -27,18 +27,18 @@ def verify(clients: Clients, school: str, verify_id: str) -> None:
 
 
 def verification(clients: Clients, school: str) -> Verification | None:
-    """Return what the last verification that began here has found; None: there was none."""
+    """Return the result of the last verification; None: there was none."""
     row = school_key(school).get()
     if row is None or row.verify_id is None:
         return None
     try:
-        found = [BUILDS.verification(clients, view, row.verify_id) for view in VISIBLE_VIEWS]
+        results = [BUILDS.verification(clients, view, row.verify_id) for view in VISIBLE_VIEWS]
     except UnknownRunError:
-        return None  # The process that asked for it died before its runs began.
+        return None  # The process that requested it died before its runs began.
     return Verification(
-        RUNNING if any(each.state == RUNNING for each in found) else FINISHED,
-        sum(each.checked for each in found),
-        sum(each.expected for each in found),
-        [difference for each in found for difference in each.differences],
-        sum(each.waiting for each in found),
+        RUNNING if any(result.state == RUNNING for result in results) else FINISHED,
+        sum(result.checked for result in results),
+        sum(result.expected for result in results),
+        [difference for result in results for difference in result.differences],
+        sum(result.waiting for result in results),
     )

@@ -14,7 +14,7 @@ from rollforward.materialized_views import Contributions, Row, View, ViewGroup, 
 
 
 class StudentsByGrade(View):
-    """How many students a grade of a school has, and their points."""
+    """Number of students of a grade of a school, and their points."""
 
     source = Student
     ranked = ("points",)
@@ -51,14 +51,14 @@ class ClassSizes(View):
 
 
 class SamplesByGrade(StudentsByGrade):
-    """The same for the sample schools."""
+    """`StudentsByGrade` of the sample schools."""
 
     source = SampleStudent
 
 
 GRADES = ViewGroup("grades", StudentsByGrade, ClassSizes, SamplesByGrade)
 BUILDS = ViewMaintenance(GRADES)
-# What a visitor rebuilds and verifies.
+# The views that visitors rebuild and verify.
 VISIBLE_VIEWS = (StudentsByGrade, ClassSizes)
 
 

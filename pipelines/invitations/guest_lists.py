@@ -1,6 +1,6 @@
 """Guest lists: CSV files of names and mail addresses, with or without a header.
 
-How the rows of a file are read: rollforward/continuations/csv_source.py.
+Reader of the rows: rollforward/continuations/csv_source.py.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ NAME_WORDS = ("name", "guest", "full name", "名前", "氏名", "お名前")
 
 @dataclass(frozen=True)
 class GuestColumns:
-    """How a file is to be read: columns counted from 0, and where its first row starts."""
+    """Layout of a file: columns, counted from 0, and the position of its first row."""
 
     delimiter: str
     name_column: int
@@ -46,7 +46,7 @@ class GuestRow:
 
 
 def columns_of(content: bytes) -> GuestColumns:
-    """Find out how a file is to be read.
+    """Detect the layout of a file.
 
     Raises:
         BadFileError: no column holds mail addresses.
@@ -54,7 +54,7 @@ def columns_of(content: bytes) -> GuestColumns:
     start = start_of(content)
     cells = start.cells
     addresses = [i for i, cell in enumerate(cells) if "@" in cell]
-    if addresses:  # No header: this is a guest already.
+    if addresses:  # No header: this row is a guest.
         names = [i for i in range(len(cells)) if i != addresses[0]]
         name = names[0] if names else addresses[0]
         return GuestColumns(start.delimiter, name, addresses[0], start.position)
@@ -64,9 +64,9 @@ def columns_of(content: bytes) -> GuestColumns:
             'no column for mail addresses: name one "email" in the first row, '
             "or start with a row that holds an address"
         )
-    found = column_of(cells, NAME_WORDS)
+    name_column = column_of(cells, NAME_WORDS)
     return GuestColumns(
-        start.delimiter, address if found is None else found, address, start.record.end
+        start.delimiter, address if name_column is None else name_column, address, start.record.end
     )
 
 

@@ -1,7 +1,7 @@
 """Guest lists, imported by a continuation over their rows.
 
-A party reads one file at a time, and the run's id is that of the form: a form that is sent twice
-reads its file once. A guest's key is made of the address, so an address is invited once.
+A party reads one file at a time. The run has the form's id, so a form that is sent twice reads its
+file once. A guest's key is derived from the address, so an address is invited once.
 
 Lost on failure: nothing. See rollforward/continuations/pages/attempt.py.
 """
@@ -39,14 +39,14 @@ class ForeignImportError(Exception):
 
 @dataclass(frozen=True)
 class ImportArgs:
-    """A stored file of guests, and how it is to be read."""
+    """A stored file of guests, and its columns."""
 
     party_id: str
     import_id: str
     import_number: int
     columns: GuestColumns
     upload_id: str
-    then_send: Pace | None = None  # All guests are told as soon as the list is read.
+    then_send: Pace | None = None  # Pace of the send that starts when the list is read.
 
 
 def import_guests(
@@ -61,27 +61,28 @@ def import_guests(
     """Store a file and start reading it, once per import_id; True if this call did.
 
     Args:
-        then_send: Tell all guests when the file is read, at this pace.
+        then_send: Send to all guests when the file is read, at this pace.
 
     Raises:
-        rollforward.continuations.csv_source.BadFileError: it is no guest list; nothing was stored.
+        rollforward.continuations.csv_source.BadFileError: the file is no guest list; nothing was
+            stored.
         ImportGoingOnError: the party's last file is still being read.
-        ForeignImportError: the id is that of another party's file.
+        ForeignImportError: the id belongs to another party's file.
     """
     party = party_of(party_id)
     if import_id in party.imports:
-        # It may have been stored when Cloud Tasks did not answer.
+        # The run may have been stored while Cloud Tasks was unavailable.
         runs.launch(clients, add_guests, import_id)
         return False
     if run_key(import_id).get() is not None:
         raise ForeignImportError(import_id)
-    _check_no_import_goes_on(party)
+    _check_no_import_is_running(party)
     content = normalized(content)
     columns = columns_of(content)
-    now = naive_utc(clients.clock.now())
-    # Named by its content, too: another file under the same form must not mix with this one.
+    created = naive_utc(clients.clock.now())
+    # With a digest of the content: another file of the same form must not mix with this one.
     upload_id = f"{import_id}-{hashlib.sha256(content).hexdigest()[:16]}"
-    put_upload(upload_id, content, now)
+    put_upload(upload_id, content, created)
     number = len(party.imports) + 1
     args = ImportArgs(party_id, import_id, number, columns, upload_id, then_send)
     lines = content.count(b"\n")
@@ -91,14 +92,14 @@ def import_guests(
         party_id=party_id,
         file_name=file_name[:200],
         size_bytes=len(content),
-        created=now,
+        created=created,
     )
 
     def begin() -> bool:
         party = party_of(party_id)
         if import_id in party.imports:
             return is_saved_here(party)
-        _check_no_import_goes_on(party)
+        _check_no_import_is_running(party)
         if run.key.get() is not None:
             raise ForeignImportError(import_id)
         if len(party.imports) != number - 1:
@@ -113,12 +114,12 @@ def import_guests(
 
 
 def sends_then(import_id: str) -> bool:
-    """Return whether the guests are told as soon as their list is read."""
+    """Return whether a send starts as soon as the list is read."""
     run = run_key(import_id).get()
     return run is not None and add_guests.load(run.args).then_send is not None
 
 
-def _check_no_import_goes_on(party: Party) -> None:
+def _check_no_import_is_running(party: Party) -> None:
     if len(party.imports) >= MAX_IMPORTS:
         raise ImportGoingOnError(f"a party takes at most {MAX_IMPORTS} files")
     if party.imports and is_running(party.imports[-1]):
@@ -130,7 +131,7 @@ def _rows(args: ImportArgs) -> CsvSource[GuestRow]:
 
 
 def _send_when_read(clients: Clients, args: ImportArgs) -> None:
-    """Press Send for whoever asked for that; pressing it twice is as good as once."""
+    """Start the send that the import asks for; it is idempotent."""
     if args.then_send is not None and party_of(args.party_id).imports[-1] == args.import_id:
         with contextlib.suppress(NobodyInvitedError):
             send(clients, args.party_id, pace=args.then_send)
@@ -143,7 +144,7 @@ def add_guests(
     """Add the guests in some rows, inside a transaction; the rows' receipts commit with it."""
     keys = [guest_key(args.party_id, row.address) for row in rows if not row.problem]
     distinct = list(dict.fromkeys(keys))
-    there = dict(zip(distinct, ndb.get_multi(distinct), strict=True))
+    guests = dict(zip(distinct, ndb.get_multi(distinct), strict=True))
     added: list[Guest] = []
     outcomes: list[ItemError | None] = []
     for row in rows:
@@ -151,10 +152,10 @@ def add_guests(
             outcomes.append(RefusedItemError(row.problem))
             continue
         key = guest_key(args.party_id, row.address)
-        if (guest := there[key]) is not None:
+        if (guest := guests[key]) is not None:
             outcomes.append(_repeat_of(args, row, guest))
             continue
-        there[key] = Guest(
+        guests[key] = Guest(
             key=key,
             name=row.name,
             address=row.address,
@@ -162,7 +163,7 @@ def add_guests(
             import_number=args.import_number,
             line=row.line,
         )
-        added.append(there[key])
+        added.append(guests[key])
         outcomes.append(None)
     ndb.put_multi(added)
     return outcomes
@@ -173,4 +174,4 @@ def _repeat_of(args: ImportArgs, row: GuestRow, guest: Guest) -> ItemError | Non
         return SkippedItemError(f"{row.address} is on the list already")
     if guest.line != row.line:
         return SkippedItemError(f"{row.address} is on line {guest.line} already")
-    return None  # This very row, applied by an attempt before.
+    return None  # The same row, applied by an earlier attempt.

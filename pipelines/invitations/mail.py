@@ -1,7 +1,7 @@
 """Mail by SMTP: to the local platform's server, or to any relay.
 
-One connection serves a page of mails. What the relay says decides the error: a 5xx reply is
-permanent, a 4xx reply asks for a retry, and a relay that does not reply is unavailable.
+One connection serves a page of mails. The relay's reply decides the error: a 5xx reply is
+permanent, a 4xx reply asks for a retry, and a relay without a reply is unavailable.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Protocol
 
 from rollforward.tasks import Unavailable
 
-# Of each reply, not of a whole mail: a mail takes about four of them.
+# Timeout of each reply, not of a whole mail: a mail takes about four replies.
 REPLY_TIMEOUT_S = 5.0
 
 
@@ -51,7 +51,7 @@ class Mailer(Protocol):
 
     @property
     def sender(self) -> str:
-        """Who the mails are from."""
+        """Sender of the mails."""
         ...
 
     def connect(self) -> contextlib.AbstractContextManager[Connection]: ...
@@ -111,7 +111,7 @@ class _SmtpConnection:
 
 
 def _error_of(code: int, text: bytes | str) -> Exception:
-    """Return the error that an SMTP reply stands for; a garbled one is no reply.
+    """Return the error of an SMTP reply; a garbled one counts as no reply.
 
     >>> _error_of(451, b"busy")
     DeferredError('451 busy')

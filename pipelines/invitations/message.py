@@ -1,4 +1,4 @@
-"""The mail that tells one guest about one change of a party."""
+"""The mail to one guest about one change of a party."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from email.message import EmailMessage
 from models.invitations import Guest
 from rollforward.tasks import hashed_name
 
-# A name and an address that stand on one line of a mail together, quotes and all.
+# Length of a name and an address that fit on one line of a mail, quotes included.
 MAX_UNFOLDED_CHARS = 60
-# What has a meaning of its own in a header that holds addresses.
+# Characters with a meaning of their own in a header of addresses.
 _ADDRESS_CHARACTERS = re.compile(r'[<>,;:"()\[\]\\@]')
 
 
 @dataclass(frozen=True)
 class TellArgs:
-    """Whom to tell what: the guests of imports `after_import` < n <= `to_import`."""
+    """Recipients and content: the guests of imports `after_import` < n <= `to_import`."""
 
     party_id: str
     change: int
@@ -36,8 +36,8 @@ class TellArgs:
 def message_for(args: TellArgs, guest: Guest, sender: str) -> EmailMessage:
     """Return the mail for one guest about one change.
 
-    Its Message-ID is the same whenever it is made, so that a guest's mail program can tell when a
-    crash has sent it twice.
+    Its Message-ID is deterministic, so that a guest's mail program can recognize the second copy
+    that a crash caused.
     """
     message = EmailMessage()
     user, _, domain = guest.address.rpartition("@")
@@ -63,10 +63,10 @@ def message_for(args: TellArgs, guest: Guest, sender: str) -> EmailMessage:
 
 
 def _display_name(guest: Guest) -> str:
-    """Return a guest's name as it may stand before the address.
+    """Return a guest's name for use before the address.
 
-    Python loses the quotes of a name when it folds the line, and what they kept would be
-    read as addresses: a name that may be folded goes without such characters.
+    Python loses the quotes of a name when it folds the line, and the quoted text would be
+    read as addresses. So a name that may be folded loses such characters.
     """
     name = _in_header(guest.name)
     if len(name) + len(guest.address) <= MAX_UNFOLDED_CHARS:

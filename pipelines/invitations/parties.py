@@ -1,7 +1,7 @@
-"""Parties: what they are about, how they change, and who is on the list.
+"""Parties: their details, changes and guests.
 
-A form creates its party once, and a party knows which transaction saved it last: a body that runs
-again after a lost reply finds what it has saved itself.
+A form creates its party once. A party records the transaction that saved it last, so that a body
+that runs again after a lost reply recognizes its own write.
 
 Lost on failure: nothing.
 """
@@ -21,12 +21,12 @@ from rollforward.runtime import Clients, naive_utc
 
 
 class UnknownPartyError(LookupError):
-    """There is no party of this id."""
+    """No party has this id."""
 
 
 @dataclass(frozen=True)
 class PartyDetails:
-    """What a party is about, as its host writes it."""
+    """Details of a party, as its host wrote them."""
 
     title: str
     host: str
@@ -41,8 +41,8 @@ def create_party(clients: Clients, party_id: str, details: PartyDetails) -> bool
     def put_once() -> bool:
         if (party := party_key(party_id).get()) is not None:
             return is_saved_here(party)
-        now = naive_utc(clients.clock.now())
-        save_party(Party(key=party_key(party_id), created=now, **asdict(details)))
+        created = naive_utc(clients.clock.now())
+        save_party(Party(key=party_key(party_id), created=created, **asdict(details)))
         return True
 
     return transact(put_once)
@@ -63,10 +63,10 @@ def change_party(party_id: str, details: PartyDetails) -> bool:
     return transact(save)
 
 
-def save_party(party: Party, *others: Any) -> None:
+def save_party(party: Party, *rows: Any) -> None:
     """Store a party in a transaction, with the proof that this transaction did."""
     party.saved_by = current_transaction().id
-    ndb.put_multi([party, *others])
+    ndb.put_multi([party, *rows])
 
 
 def is_saved_here(party: Party) -> bool:
@@ -78,7 +78,7 @@ def party_of(party_id: str) -> Party:
     """Return a party.
 
     Raises:
-        UnknownPartyError: there is none of this id.
+        UnknownPartyError: no party has this id.
     """
     party = party_key(party_id).get()
     if party is None:
@@ -93,11 +93,11 @@ def is_running(run_id: str) -> bool:
 
 
 def details_of(party: Party) -> PartyDetails:
-    """Return what a party is about."""
+    """Return the details of a party."""
     return PartyDetails(party.title, party.host, party.place, party.when, party.note)
 
 
 def guests_page(party_id: str, *, after: str, size: int) -> tuple[list[Guest], str | None]:
-    """Return some guests in key order, and where the next page starts, if there is one."""
-    found = guests_of(party_id, after=after).fetch(size + 1)
-    return found[:size], found[size - 1].key.id() if len(found) > size else None
+    """Return a page of guests in key order, and the start of the next page; None: it is last."""
+    guests = guests_of(party_id, after=after).fetch(size + 1)
+    return guests[:size], guests[size - 1].key.id() if len(guests) > size else None

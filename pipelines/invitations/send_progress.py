@@ -1,4 +1,4 @@
-"""How far a send is: its run, and the runs that tried its failed items again."""
+"""Progress of a send: its run, and the runs that retried its failed items."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class SendProgress:
 
     change: int
     guests: int
-    imports: int  # How many lists its guests are from.
+    imports: int  # Number of lists that its guests are from.
     runs: Sequence[RunProgress]
 
     @property
@@ -34,7 +34,7 @@ class SendProgress:
 
     @property
     def counts(self) -> dict[str, int]:
-        """Guests by state: the last run holds what the runs before it left over."""
+        """Guests by state: the last run has the items that earlier runs left over."""
         latest = self.latest
         return {
             "done": self.sent,
@@ -54,17 +54,17 @@ class SendProgress:
 
 
 def latest_send(clients: Clients, party: Party) -> SendProgress | None:
-    """Return how far the last send of a party is; None: there was none."""
+    """Return the progress of a party's last send; None: there was none."""
     if not party.sends:
         return None
-    last = party.sends[-1]
-    now = clients.clock.now()
-    runs = [progress(run_id, now=now, clients=clients) for run_id in lineage(last["run_id"])]
-    return SendProgress(last["change"], last["guests"], last["imports"], runs)
+    send = party.sends[-1]
+    read_at = clients.clock.now()
+    runs = [progress(run_id, now=read_at, clients=clients) for run_id in lineage(send["run_id"])]
+    return SendProgress(send["change"], send["guests"], send["imports"], runs)
 
 
 def lineage(run_id: str) -> list[str]:
-    """Return a run and the runs that tried its failed items again, oldest first."""
+    """Return a run and the runs that retried its failed items, oldest first."""
     ids = [run_id]
     while child := run_of(ids[-1]).retried_by:
         ids.append(child)

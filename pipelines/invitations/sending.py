@@ -3,8 +3,8 @@
 A send is a continuation over the party's guests. It starts once, however often its button is
 pressed: the run's id is made of the party, its change and its imports.
 
-A send tells the guests of all imports that had ended when it was pressed. Pressed again it finds
-that they know already, and tells only those who came since.
+A send reaches the guests of all imports that had ended when its button was pressed. A second press
+skips these guests, and reaches only later ones.
 
 Lost on failure: nothing. Sent twice: at most what one crash leaves without receipts (ten mails or
 50 ms of them, see rollforward/continuations/pages/attempt.py); the page counts them.
@@ -46,10 +46,10 @@ from rollforward.datastore import transact
 from rollforward.runtime import Clients
 from rollforward.tasks import hashed_name
 
-# Of the widest letters, each some 6 KB as JSON.
+# Each takes up to some 6 KB as JSON, with the widest letters.
 MAX_SENDS_KEPT = 50
 SEND_ATTEMPTS = 5
-# "Watch it" lasts so long, in so many pages: enough to see each of them.
+# "Watch it" lasts this long, in this number of pages, so that each can be seen.
 WATCHED_S = 15.0
 WATCHED_PAGES = 100
 Pace = Literal["fast", "watch"]
@@ -62,7 +62,7 @@ class NobodyInvitedError(Exception):
 
 @dataclass(frozen=True)
 class SendResult:
-    """What pressing send led to."""
+    """Result of a press of Send."""
 
     run_id: str
     is_new: bool
@@ -71,15 +71,15 @@ class SendResult:
 
 @dataclass(frozen=True)
 class SendPlan:
-    """What pressing send asks for, for a party as it was read."""
+    """Plan of a send, for a party as it was read."""
 
     args: TellArgs
-    guests: int  # How many have to be told.
+    guests: int  # Number of guests to reach.
     last_run_id: str | None  # The last send of this change.
 
     @property
     def is_empty(self) -> bool:
-        """Whether no guest has to be told."""
+        """Whether there is no guest to reach."""
         return self.guests == 0
 
     @property
@@ -92,7 +92,7 @@ class SendPlan:
 def send(
     clients: Clients, party_id: str, *, page_size: int | None = None, pace: Pace = "fast"
 ) -> SendResult:
-    """Tell every guest about the party's last change, once.
+    """Send every guest one mail about the party's last change.
 
     Args:
         page_size: Guests per task; None leaves it to the job, or to the pace.
@@ -108,7 +108,7 @@ def send(
         if plan.is_empty:
             if plan.last_run_id is None:
                 raise NobodyInvitedError(party_id)
-            # It may have been stored when Cloud Tasks did not answer.
+            # The run may have been stored while Cloud Tasks was unavailable.
             runs.launch(clients, tell_guests, plan.last_run_id)
             return SendResult(plan.last_run_id, False, 0)
         limits = _limits(plan.guests, page_size, pace)
@@ -121,25 +121,25 @@ def send(
 
 
 def _plan(party: Party) -> SendPlan:
-    """Return what pressing send asks for now: the guests of the imports that ended since."""
-    same_change = [old for old in party.sends if old["change"] == party.change]
-    after = max([old["imports"] for old in same_change], default=0)
+    """Return the plan of a send now: the guests of the imports that ended since the last one."""
+    same_change = [record for record in party.sends if record["change"] == party.change]
+    sent_imports = max([record["imports"] for record in same_change], default=0)
     to = _ended_imports(party)
     details = details_of(party)
     args = TellArgs(
         party_id=party.key.id(),
         change=party.change,
-        after_import=after,
+        after_import=sent_imports,
         to_import=to,
         news=_news(party, details),
         **asdict(details),
     )
     last_run_id = same_change[-1]["run_id"] if same_change else None
-    return SendPlan(args, count_guests(party.imports[after:to]), last_run_id)
+    return SendPlan(args, count_guests(party.imports[sent_imports:to]), last_run_id)
 
 
 def _limits(guests: int, page_size: int | None, pace: Pace) -> dict[str, Any]:
-    """Return the size of a run's pages, and how many mails a second it may send.
+    """Return the size of a run's pages, and its limit of mails a second.
 
     >>> _limits(1000, None, "watch")
     {'page_size': 10, 'max_rate': 66.66666666666667}
@@ -165,11 +165,11 @@ def _begin(
 
     def begin() -> SendResult | None:
         party = party_of(plan.args.party_id)
-        if any(old["run_id"] == plan.run_id for old in party.sends):
+        if any(record["run_id"] == plan.run_id for record in party.sends):
             is_new = is_saved_here(party)
             return SendResult(plan.run_id, is_new, plan.guests if is_new else 0)
         if (party.change, party.sends) != (seen.change, seen.sends):
-            return None  # Another send tells some of these guests, or the news is old.
+            return None  # Another send reaches some of these guests, or the news is old.
         party.sends = [*map(_without_note, party.sends[-MAX_SENDS_KEPT:]), _record_of(plan, seen)]
         save_party(party, run)
         return SendResult(plan.run_id, True, plan.guests)
@@ -178,7 +178,7 @@ def _begin(
 
 
 def _record_of(plan: SendPlan, party: Party) -> dict[str, Any]:
-    """Return what a party keeps of a send."""
+    """Return the stored record of a send."""
     return {
         "run_id": plan.run_id,
         "change": plan.args.change,
@@ -189,29 +189,29 @@ def _record_of(plan: SendPlan, party: Party) -> dict[str, Any]:
 
 
 def _without_note(send: dict[str, Any]) -> dict[str, Any]:
-    """Return what a party keeps of an old send, without the long part: its row must stay small."""
+    """Return the record of an old send without the long note: a party's row must stay small."""
     return {**send, "details": {**send["details"], "note": ""}}
 
 
 def _ended_imports(party: Party) -> int:
-    going_on = bool(party.imports) and is_running(party.imports[-1])
-    return len(party.imports) - going_on
+    has_running = bool(party.imports) and is_running(party.imports[-1])
+    return len(party.imports) - has_running
 
 
 def count_guests(import_ids: list[str]) -> int:
-    """Return how many guests some imports have added."""
+    """Return the number of guests that some imports have added."""
     return sum(progress(import_id, dots=False).totals.done for import_id in import_ids)
 
 
-def _news(party: Party, now: PartyDetails) -> list[str]:
-    """Return what changed since the guests were told last, a line each."""
+def _news(party: Party, details: PartyDetails) -> list[str]:
+    """Return the changes since the last send, a line each."""
     if not party.sends:
         return []
-    before, after = party.sends[-1]["details"], as_text(now)
+    old_texts, new_texts = party.sends[-1]["details"], as_text(details)
     return [
-        f"{label}: {before.get(field) or '-'} → {after[field] or '-'}"
+        f"{label}: {old_texts.get(field) or '-'} → {new_texts[field] or '-'}"
         for field, label in LABELS.items()
-        if before.get(field) != after[field]
+        if old_texts.get(field) != new_texts[field]
     ]
 
 
