@@ -43,7 +43,7 @@ class WeblogStage(DemoStage):
         reader = self.progress.worst
         counted = reader.counted
         parts = [
-            f"{plural(reader.came, 'record')} in = {number(counted.records)} in windows"
+            f"{plural(reader.received, 'record')} in = {number(counted.records)} in windows"
             f" + {number(counted.late)} late + {number(counted.dead)} dead"
             f" + {number(reader.waiting)} in flight",
             *suffered(stage),

@@ -289,7 +289,7 @@ def _of_playback(playback: Playback, status: Any) -> dict[str, Any]:
     return {
         "part": part,
         "board": board,
-        "told": board.told[:SHOWN_ALERTS],
+        "told": board.alerts[:SHOWN_ALERTS],
         "watermark": min(watermark, playback.last),
         "chart": _chart(playback, board.of(part.query), shown, so_far, span, watermark),
         "sparks": _sparks(playback, board, points, span, watermark),

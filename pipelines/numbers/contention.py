@@ -1,4 +1,4 @@
-"""Increments by several writers at once: of one entity, or of one of many shards."""
+"""Concurrent increments by several writers: of one entity, or of one of many shards."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from models.numbers import NumberScratch, scratch_key
 from rollforward.datastore import transact
 from rollforward.runtime import Clients
 
-# More of them get nothing done on an emulator that locks: all wait for each other, and time out.
+# With more writers, an emulator that locks makes no progress: all wait for each other.
 WRITERS = 4
-INCREMENTS = 5  # Of each writer, at most.
-# Where a lost race costs seconds (an emulator that locks), fewer increments have to do.
+INCREMENTS = 5  # Maximum of each writer.
+# On an emulator that locks, a lost race costs seconds, so a writer stops early.
 ENOUGH_S = 8.0
 SHARDS = 20
-START_S = 10.0  # Within which all writers have to be ready.
+START_S = 10.0  # Time limit for all writers to be ready.
 # A writer that has lost all races of one `transact` begins again.
 MAX_ROUNDS = 20
 
@@ -33,9 +33,9 @@ def increment(probe: str, number: int) -> None:
 
 
 def increments(clients: Clients, probe: str, shards: int) -> list[float]:
-    """Return what each increment of all writers took, in seconds, lost races included.
+    """Return the duration of each increment in seconds, lost races included.
 
-    Each writer makes one at least.
+    Each writer makes at least one.
     """
     start = threading.Barrier(WRITERS)
 

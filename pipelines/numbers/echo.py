@@ -1,7 +1,7 @@
-"""From enqueued to running: a chain of tasks, each of which says how long it was on its way.
+"""Latency from enqueue to run: a chain of tasks, each of which records its own latency.
 
-A task records its time and then enqueues the next, so that there is one at a time. A sample is the
-difference of two clocks: where tasks run on another machine, it is as good as they agree.
+A task records its sample and then enqueues the next, so that one runs at a time. A sample is the
+difference of two clocks; across machines it is as accurate as the clocks agree.
 
 Lost on failure: nothing. A task that is delivered twice records nothing twice, and the next task
 has a name.
@@ -27,7 +27,7 @@ ECHOES = 21
 
 @dataclass(frozen=True)
 class Echo:
-    """Which task of a chain this is, and when it was enqueued, in microseconds since 1970."""
+    """Position of a task in its chain, and its time of enqueue, in microseconds since 1970."""
 
     run_id: Annotated[str, pydantic.Field(min_length=32, max_length=32)]
     number: Annotated[int, pydantic.Field(ge=0, lt=ECHOES)]
@@ -35,17 +35,17 @@ class Echo:
 
 
 def begin(clients: Clients, run_id: str) -> None:
-    """Enqueue the first task of a run's chain; doing it again does nothing."""
+    """Enqueue the first task of a run's chain; a repeated call does nothing."""
     _enqueue(clients, run_id, 0)
 
 
 @task("/tasks/numbers/echo", queue="default")
 def echo(clients: Clients, args: Echo) -> None:
-    """Record how long this task was on its way, and enqueue the next."""
+    """Record the latency of this task, and enqueue the next."""
     took_s = max(0.0, (_now_us(clients) - args.sent_us) / 1e6)
     if args.number > 0:
-        now = clients.clock.now()
-        results.append(args.run_id, PROBE, took_s, place=args.number - 1, at=now)
+        taken_at = clients.clock.now()
+        results.append(args.run_id, PROBE, took_s, place=args.number - 1, at=taken_at)
     if args.number + 1 < ECHOES:
         _enqueue(clients, args.run_id, args.number + 1)
 

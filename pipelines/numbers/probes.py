@@ -1,8 +1,8 @@
-"""Probes: what one operation takes, a sample at a time.
+"""Probes: samples of the latency of one operation.
 
-Each probe prepares what it needs, does its operation once to warm up, and then times it again and
-again, one at a time, on a monotonic clock. What runs beside it on the machine is measured, too.
-What takes less than some microseconds is not measured: the interpreter's own steps take as long.
+Each probe prepares its data, runs its operation once to warm up, and then times it repeatedly, one
+run at a time, on a monotonic clock. Other load on the machine is part of the sample. Operations of
+less than some microseconds are not measured: the interpreter's own steps take as long.
 
 Source: B. Slatkin, "Building scalable web apps with Google App Engine", 2008, "Numbers you should
 know": a disk seek takes about 10 ms, so that at most 100 writes a second go through it; reading
@@ -32,7 +32,7 @@ CACHE_KEY, CACHE_TTL_S = "numbers:1kb", 60
 
 
 class NotMeasurableError(Exception):
-    """There is nothing here to measure; its text says why."""
+    """This stack cannot run the probe; the text has the reason."""
 
 
 Take = Callable[[Clients], list[float]]
@@ -43,13 +43,13 @@ class Probe:
     """An operation that is timed.
 
     Attributes:
-        name: In addresses, rows and files.
-        title: What one sample is.
-        short: The same in a few letters, for a picture.
-        method: How it is taken, in a sentence.
+        name: Its id in addresses, rows and files.
+        title: The operation of one sample.
+        short: A short title, for a chart.
+        method: The way to take a sample, in a sentence.
         take: Returns the samples, in seconds. None: a task takes them, see
             pipelines/numbers/echo.py.
-        then_ms: What the talk says, in milliseconds; None: nothing.
+        then_ms: The number of the talk, in milliseconds; None: it has none.
         then: The talk's own words, and its year.
     """
 
@@ -63,7 +63,7 @@ class Probe:
 
 
 def _timed(operation: Callable[[int], object], times: int) -> list[float]:
-    """Return what an operation took, each time, after once for nothing."""
+    """Return the durations of an operation's runs, after one run to warm up."""
     operation(0)
     samples = []
     for number in range(1, times + 1):
@@ -228,7 +228,7 @@ PROBES: Sequence[Probe] = (
     ),
 )
 BY_NAME = {probe.name: probe for probe in PROBES}
-# What stands in the talk, or in lists like it, and is not to be seen from here.
+# Numbers of the talk, and of similar lists, that cannot be measured here.
 NOT_MEASURED = (
     ("A disk seek", "10 ms (2008)", "the system has what a program reads in memory already"),
     ("A reference to a cache of the processor", "", "a step of the interpreter takes longer"),

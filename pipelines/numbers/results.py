@@ -1,4 +1,4 @@
-"""What a run has found: samples of each probe, and what follows from them."""
+"""Results of a run: the samples of each probe, and their percentiles."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from pipelines.numbers.probes import PROBES, Probe
 from rollforward.datastore import transact
 
 MAX_SAMPLES = 100
-DIGITS = 4  # Of a sample in milliseconds: a tenth of a microsecond.
+DIGITS = 4  # Decimals of a sample in milliseconds: a tenth of a microsecond.
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What a run found for a probe.
+    """Samples of one probe in a run.
 
     Attributes:
-        samples_ms: In the order in which they were taken; none: not yet, or not at all.
-        note: Why there are none.
-        before_ms: The median of the run before.
+        samples_ms: In the order of measurement; empty: not yet measured, or not measurable.
+        note: The reason for an empty list.
+        before_ms: The median of the previous run.
     """
 
     probe: Probe
@@ -41,21 +41,21 @@ class Finding:
 
     @property
     def change(self) -> float | None:
-        """Return how many times the median of the run before this is."""
+        """Return the ratio to the median of the previous run."""
         if self.p50_ms is None or not self.before_ms:
             return None
         return self.p50_ms / self.before_ms
 
     @property
     def times_then(self) -> float | None:
-        """Return how many times the talk's number this is."""
+        """Return the ratio to the talk's number."""
         if self.p50_ms is None or self.probe.then_ms is None:
             return None
         return self.p50_ms / self.probe.then_ms
 
 
 def percentile(samples: Sequence[float], share: float) -> float | None:
-    """Return the smallest sample that so large a share does not exceed; None: there is none.
+    """Return the smallest sample that this share does not exceed; None: there is none.
 
     >>> percentile([4.0, 1.0, 3.0, 2.0], 0.5), percentile([7.0], 0.95), percentile([], 0.5)
     (2.0, 7.0, None)
@@ -72,7 +72,7 @@ def record(
     *,
     at: datetime.datetime,
 ) -> None:
-    """Keep the samples of a probe and when they were taken, in the place of any that were there."""
+    """Store the samples of a probe and their time, in place of earlier ones."""
     samples_ms = [_ms(sample) for sample in samples_s[:MAX_SAMPLES]]
 
     def body() -> None:
@@ -82,23 +82,23 @@ def record(
 
 
 def append(run_id: str, probe: str, sample_s: float, *, place: int, at: datetime.datetime) -> None:
-    """Keep one more sample, which is that of a place; a place that is filled stays as it is."""
+    """Store the sample of a place, the next one; a filled place keeps its sample."""
 
     def body() -> None:
         run = numbers_run_key(run_id).get()
         samples = list(run.results.get(probe, {}).get("samples_ms", [])) if run else []
         if len(samples) == place:
-            found = {"samples_ms": [*samples, _ms(sample_s)], "note": ""}
-            _put(run_id, probe, found, at)
+            result = {"samples_ms": [*samples, _ms(sample_s)], "note": ""}
+            _put(run_id, probe, result, at)
 
     transact(body)
 
 
-def _put(run_id: str, probe: str, found: Mapping[str, Any], at: datetime.datetime) -> None:
+def _put(run_id: str, probe: str, result: Mapping[str, Any], at: datetime.datetime) -> None:
     run = numbers_run_key(run_id).get()
-    if run is not None:  # It may be deleted by now.
+    if run is not None:  # The run may be deleted.
         at_ms = round(at.timestamp() * 1000)
-        run.results = {**run.results, probe: {**found, "at_ms": at_ms}}
+        run.results = {**run.results, probe: {**result, "at_ms": at_ms}}
         run.put()
 
 
@@ -107,19 +107,19 @@ def _ms(sample_s: float) -> float:
 
 
 def last_at_ms(run: NumbersRun) -> int:
-    """Return when a run's last sample was kept, in milliseconds since 1970; 0: none was."""
-    return max((int(found.get("at_ms", 0)) for found in run.results.values()), default=0)
+    """Return the time of a run's last sample, in milliseconds since 1970; 0: it has none."""
+    return max((int(result.get("at_ms", 0)) for result in run.results.values()), default=0)
 
 
-def findings(run: NumbersRun | None, before: NumbersRun | None = None) -> list[Finding]:
-    """Return what a run found, in the order of the probes, beside the run before it."""
-    found = run.results if run else {}
-    earlier = before.results if before else {}
+def findings(run: NumbersRun | None, previous: NumbersRun | None = None) -> list[Finding]:
+    """Return the results of a run in the order of the probes, with the previous run's medians."""
+    results = run.results if run else {}
+    earlier = previous.results if previous else {}
     return [
         Finding(
             probe,
-            found.get(probe.name, {}).get("samples_ms", []),
-            found.get(probe.name, {}).get("note", ""),
+            results.get(probe.name, {}).get("samples_ms", []),
+            results.get(probe.name, {}).get("note", ""),
             percentile(earlier.get(probe.name, {}).get("samples_ms", []), 0.5),
         )
         for probe in PROBES

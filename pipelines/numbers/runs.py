@@ -1,10 +1,10 @@
 """Runs: all probes, one after the other, in background tasks.
 
-A run is a run of a job whose items are the probes. They are one page, for pages run side by side
-and would measure each other. Then a chain of tasks measures how long tasks are on their way. A row
-keeps what was found, and is the run's address.
+A run is a run of a job whose items are the probes. They form one page, since parallel pages would
+measure each other. Then a chain of tasks measures the latency of tasks. A row has the results; its
+id is the run's address.
 
-Lost on failure: nothing. A probe that breaks off is taken again, all of it.
+Lost on failure: nothing. An interrupted probe is repeated as a whole.
 
 Routes: POST /tasks/continuations/measure-numbers.
 """
@@ -29,21 +29,21 @@ from rollforward.datastore import transact
 from rollforward.runtime import Clients, naive_utc
 
 MAX_RUNS = 50
-# What pages watch: one task takes all probes but the last, and says so after each.
+# The topic that pages watch; the task of the probes publishes it after each one.
 TOPIC = "numbers"
-# A run that has not ended by then has been given up by its tasks, and holds up no other.
+# A run of this age counts as abandoned, and blocks no other.
 GIVEN_UP_AFTER_S = 180.0
 
 
 @dataclass(frozen=True)
 class MeasureArgs:
-    """Which run to measure for."""
+    """The run to measure for."""
 
     run_id: str
 
 
 class RunGoesOnError(Exception):
-    """Another run is measuring: two would measure each other. `run_id` is its id."""
+    """Another run, `run_id`, is measuring; two would measure each other."""
 
     def __init__(self, run_id: str) -> None:
         super().__init__(run_id)
@@ -77,17 +77,17 @@ def measure_numbers(clients: Clients, args: MeasureArgs) -> Iterator[Callable[[i
 
 
 def start(clients: Clients, run_id: str, *, stack: str) -> None:
-    """Begin a run, once for its id.
+    """Start a run, once for its id.
 
     Args:
-        stack: What it runs on, for its page.
+        stack: The name of its platform, for its page.
 
     Raises:
         RunGoesOnError: another one is measuring.
     """
-    going_on = newest()
-    if going_on is not None and going_on.key.id() != run_id and is_moving(clients, going_on):
-        raise RunGoesOnError(going_on.key.id())
+    newest_run = newest()
+    if newest_run is not None and newest_run.key.id() != run_id and is_moving(clients, newest_run):
+        raise RunGoesOnError(newest_run.key.id())
     task_run = runs.new_run(
         clients, measure_numbers, MeasureArgs(run_id), run_id=f"numbers-{run_id}", chains=1
     )
@@ -121,24 +121,24 @@ def _delete_old() -> None:
 
 def newest() -> NumbersRun | None:
     """Return the last run; None: there was none."""
-    found: NumbersRun | None = newest_runs().get()
-    return found
+    run: NumbersRun | None = newest_runs().get()
+    return run
 
 
 def before(run: NumbersRun) -> NumbersRun | None:
-    """Return the run before another; None: it was the first that is kept."""
-    found: NumbersRun | None = newest_runs().filter(NumbersRun.started < run.started).get()
-    return found
+    """Return the previous run; None: there is none in store."""
+    previous: NumbersRun | None = newest_runs().filter(NumbersRun.started < run.started).get()
+    return previous
 
 
 def is_complete(run: NumbersRun) -> bool:
-    """Return whether every probe has been taken."""
+    """Return whether every probe has its samples."""
     echoes = run.results.get(echo.PROBE, {}).get("samples_ms", [])
-    taken = {probe.name for probe in PROBES} - {echo.PROBE} <= run.results.keys()
-    return taken and len(echoes) == echo.ECHOES - 1
+    has_probes = {probe.name for probe in PROBES} - {echo.PROBE} <= run.results.keys()
+    return has_probes and len(echoes) == echo.ECHOES - 1
 
 
 def is_moving(clients: Clients, run: NumbersRun) -> bool:
-    """Return whether a run goes on, and not for too long."""
+    """Return whether a run is measuring, and not abandoned."""
     age = naive_utc(clients.clock.now()) - run.started
     return not is_complete(run) and age < datetime.timedelta(seconds=GIVEN_UP_AFTER_S)

@@ -1,7 +1,7 @@
-"""How quilts look: palettes, chosen in OKLCH so that their colours belong together, and patterns.
+"""Designs of quilts: patterns, and palettes of matching colours, chosen in OKLCH.
 
-A colour follows from the design and the square's place alone: a task that paints a square again
-paints the same.
+A colour is a function of the design and the square's place, so a task that paints a square again
+paints the same colour.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _encoded(linear: float) -> float:
 
 @dataclass(frozen=True)
 class Colour:
-    """A colour and its name, for those who do not see it."""
+    """A colour and its name, for screen readers."""
 
     name: str
     hex: str
@@ -74,7 +74,7 @@ PALETTES: Mapping[str, Sequence[Colour]] = {
         ("teal", 0.60, 0.10, 200),
     ),
 }
-# A pattern: which colour of `count` stands at row and column, of `edge` by `edge`.
+# A pattern: the index of `count` colours at row and column, of `edge` by `edge` squares.
 Pattern = Callable[[int, int, int, int], int]
 
 
@@ -101,7 +101,7 @@ PATTERNS: Mapping[str, Pattern] = {
     "waves": _waves,
     "patchwork": _patchwork,
 }
-# By what a form says: squares along a side of a piece, and pieces.
+# By the value in a form: squares along a side of a piece, and pieces.
 SIZES: Mapping[str, tuple[int, int]] = {
     "8": (8, 1),
     "12": (12, 1),
@@ -113,10 +113,14 @@ PACES_MS: Mapping[str, int] = {"fast": 0, "watch": 400, "slow": 1500}
 
 @dataclass(frozen=True)
 class Design:
-    """A quilt that somebody wants: squares along a side of a piece, and how they look.
+    """Design of a quilt: its size, palette, pattern and pace.
+
+    Attributes:
+        edge: Squares along a side of a piece.
+        pace_ms: The least time that a square takes.
 
     Raises:
-        ValueError: there is no such quilt.
+        ValueError: the size, the palette or the pattern is unknown.
     """
 
     edge: int
@@ -133,7 +137,7 @@ class Design:
 
     @property
     def columns(self) -> int:
-        """How many squares the whole has along a side."""
+        """Squares of the whole quilt along a side."""
         return self.edge if self.pieces == 1 else 2 * self.edge
 
     @property
@@ -145,7 +149,7 @@ class Design:
         return divmod(number, self.columns)
 
     def piece(self, number: int) -> int:
-        """Return which piece a square is in.
+        """Return the number of a square's piece.
 
         >>> wide = Design(2, 4, "dusk", "rings", 0)
         >>> [wide.piece(number) for number in range(8)]

@@ -1,4 +1,4 @@
-"""How far a quilt is: its squares as they were painted, its pieces, and whether it is finished."""
+"""Progress of a quilt: its painted squares, its pieces, and its completion."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from pipelines.quilt.quilts import PIECES, design_of
 from rollforward.batches import UnknownBatchError
 from rollforward.runtime import Clients, naive_utc
 
-# A sweep wakes a batch that has not moved for half an hour, and later ones once an hour and less
-# often: who looks at a quilt that has not finished by then need not look every second.
+# A sweep wakes a batch that has not moved for half an hour, and then once an hour and less often.
+# So the page of a quilt that is older than this need not poll every second.
 MOVES_FOR = datetime.timedelta(minutes=45)
 
 
@@ -37,7 +37,7 @@ class Square:
 
 @dataclass(frozen=True)
 class PieceProgress:
-    """A nested batch: how many of its members have ended."""
+    """Progress of a nested batch."""
 
     number: int
     members: int
@@ -48,7 +48,7 @@ class PieceProgress:
 
 @dataclass(frozen=True)
 class QuiltProgress:
-    """A quilt as it is now. `elapsed_s` ends with the completion of its batch."""
+    """Progress of a quilt. `elapsed_s` ends with the completion of its batch."""
 
     id: str
     design: Design
@@ -73,28 +73,28 @@ class QuiltProgress:
 
     @property
     def again(self) -> int:
-        """How many deliveries there were beyond the first of each square."""
+        """Deliveries beyond the first of each square."""
         return sum(max(0, square.deliveries - 1) for square in self.squares)
 
     @property
     def workers(self) -> Mapping[int, int]:
-        """How many squares each worker has painted."""
+        """Painted squares by worker."""
         painted = [square.worker for square in self.squares if square.painted_s is not None]
         return dict(sorted(Counter(painted).items()))
 
     @property
     def left_s(self) -> float | None:
-        """About how long the rest takes; None when that cannot be told."""
+        """Estimated time to completion; None: too early to estimate."""
         if self.is_finished or self.painted < min(8, self.count):
             return None
         return self.elapsed_s / self.painted * (self.count - self.painted)
 
 
 def progress(clients: Clients, quilt: Quilt) -> QuiltProgress:
-    """Return how far a quilt is, by one read for each square that it has."""
+    """Return the progress of a quilt; it costs one read for each square."""
     id_, design = quilt.key.id(), design_of(quilt)
-    now = naive_utc(clients.clock.now())
-    until = quilt.finished or now
+    read_at = naive_utc(clients.clock.now())
+    until = quilt.finished or read_at
     return QuiltProgress(
         id_,
         design,
@@ -103,7 +103,7 @@ def progress(clients: Clients, quilt: Quilt) -> QuiltProgress:
         quilt.outcome,
         _squares(quilt, design),
         _pieces(quilt),
-        is_moving=quilt.finished is None and now - quilt.created < MOVES_FOR,
+        is_moving=quilt.finished is None and read_at - quilt.created < MOVES_FOR,
     )
 
 
@@ -140,11 +140,11 @@ def _pieces(quilt: Quilt) -> list[PieceProgress]:
 
 def _piece(number: int, batch: str | None, size: int) -> PieceProgress:
     try:
-        found = PIECES.progress(batch) if batch is not None else None
-    except UnknownBatchError:  # It was complete so long ago that it is removed.
+        status = PIECES.progress(batch) if batch is not None else None
+    except UnknownBatchError:  # It completed long ago and is removed.
         return PieceProgress(number, size, size, 0, is_complete=True)
-    if found is None:
+    if status is None:
         return PieceProgress(number, size, 0, 0, is_complete=False)
     return PieceProgress(
-        number, found.members, found.done, found.failed, is_complete=found.is_complete
+        number, status.members, status.done, status.failed, is_complete=status.is_complete
     )

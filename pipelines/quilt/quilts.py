@@ -1,8 +1,8 @@
-"""Quilts: each square is painted by a task of its own; the last of them sets off one more.
+"""Quilts: a task of its own paints each square; the last of them triggers one more.
 
-A quilt is a batch, and each square is a member. Making it is one commit: its row, its members, and
-the task that creates theirs. A square is painted by inserting its row, so a delivery that comes
-again finds it painted. A quilt of four pieces is a batch of four members, each of which becomes a
+A quilt is a batch, and each square is a member. Creating it is one commit: its row, its members,
+and the task that creates their tasks. A task paints a square by inserting its row, so a second
+delivery finds it painted. A quilt of four pieces is a batch of four members, and each becomes a
 batch of its squares.
 
 Lost on failure: nothing. A quilt is finished when its batch says so, however its squares look.
@@ -48,7 +48,7 @@ DELIVERIES_KNOWN_FOR_S = 3600
 
 @dataclass(frozen=True)
 class Paint:
-    """Which square to paint, and how long that takes at least."""
+    """A square to paint, and the least time that it takes."""
 
     quilt: Annotated[str, pydantic.Field(min_length=32, max_length=32)]
     number: Annotated[int, pydantic.Field(ge=0, lt=10_000)]
@@ -57,18 +57,18 @@ class Paint:
 
 @dataclass(frozen=True)
 class Sew:
-    """Which piece of a quilt to paint."""
+    """A piece of a quilt to paint."""
 
     quilt: Annotated[str, pydantic.Field(min_length=32, max_length=32)]
     piece: Annotated[int, pydantic.Field(ge=0, lt=4)]
 
 
 class GoneQuiltError(LookupError):
-    """A quilt of this id was made before, and has been deleted because many newer ones came."""
+    """A quilt of this id existed, and was deleted to make room for newer ones."""
 
 
 def topic_of(quilt: str) -> str:
-    """Return what pages of a quilt watch."""
+    """Return the topic that the pages of a quilt watch."""
     return f"quilt:{quilt}"
 
 
@@ -79,7 +79,7 @@ def make(clients: Clients, quilt: str, design: Design) -> bool:
     """Make a quilt and begin to paint it, once for its id; return whether it is new.
 
     Raises:
-        GoneQuiltError: it was made before, and is deleted. Its batch would paint nothing.
+        GoneQuiltError: it existed, and is deleted. Its batch would paint nothing.
     """
 
     def body() -> bool:
@@ -97,7 +97,7 @@ def make(clients: Clients, quilt: str, design: Design) -> bool:
 
 
 def _populate(clients: Clients, quilt: str, design: Design) -> int:
-    """Add the members of a quilt; return how many: 0 if its batch has them, or is removed."""
+    """Add the members of a quilt; return their number, 0 if its batch has them or is removed."""
     batch, work = SINGLE, list(_paints(quilt, design, 0))
     if design.pieces > 1:
         batch, work = WHOLE, [(sew, Sew(quilt, piece)) for piece in range(design.pieces)]
@@ -130,7 +130,7 @@ def _paints(quilt: str, design: Design, piece: int) -> Iterator[tuple[Task[Any],
 
 
 def _delete_old() -> None:
-    """Delete the quilts that are too many, a few at a time: each new quilt makes room for one."""
+    """Delete quilts beyond MAX_QUILTS, a few at a time: each new quilt makes room for one."""
     for row in newest_quilts().fetch(3, offset=MAX_QUILTS):
         ndb.delete_multi(list(rows_of(row.key.id(), design_of(row).count, row.pieces)))
 
@@ -140,18 +140,18 @@ def _delete_old() -> None:
 
 @task("/tasks/paint", queue="quilt")
 def paint(clients: Clients, args: Paint) -> None:
-    """Paint a square: insert its row. One that is painted stays as it is."""
+    """Paint a square: insert its row. A painted square keeps its row."""
     begun = clients.clock.now()
     counter = f"{topic_of(args.quilt)}:{args.number}"
     deliveries = clients.cache.incr(counter, 1, DELIVERIES_KNOWN_FOR_S) or 1
     if args.pace_ms:
         clients.clock.sleep(args.pace_ms / 1000)
-    now = clients.clock.now()
+    painted_at = clients.clock.now()
     square = QuiltSquare(
         key=square_key(args.quilt, args.number),
-        painted=naive_utc(now),
+        painted=naive_utc(painted_at),
         worker=os.getpid(),
-        took_ms=round((now - begun).total_seconds() * 1000),
+        took_ms=round((painted_at - begun).total_seconds() * 1000),
         deliveries=deliveries,
         task=current_task(),
     )
@@ -167,7 +167,7 @@ def sew(clients: Clients, args: Sew) -> None:
     """Become the batch of a piece's squares."""
     row = quilt_key(args.quilt).get()
     if row is None:
-        return  # It was deleted meanwhile: many newer ones came.
+        return  # It was deleted meanwhile, to make room for newer ones.
     batch = current_member().nest(PIECES, _paints(args.quilt, design_of(row), args.piece))
     QuiltPiece(key=piece_key(args.quilt, args.piece), batch=batch).put()
     clients.publish(topic_of(args.quilt))

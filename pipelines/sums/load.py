@@ -1,4 +1,4 @@
-"""Loads: writers that add to a sum at a chosen rate, so that its queue has something to do.
+"""Loads: writers that add to a sum at a chosen rate.
 
 1. `start` commits the load, with the task that begins it. A sum is under one load at a time.
 2. `begin` creates a task for each writer.
@@ -6,8 +6,8 @@
    records how far the writer is, and creates the task of the next step, by name.
 
 Each item has an idempotency key, "<load>.<writer>.<number>", so a step that is killed, retried or
-delivered twice inserts the same items, and they count once. A writer records what its inserts
-returned as accepted.
+delivered twice inserts the same items, and they count once. A writer records
+the items whose inserts returned as accepted.
 
 Lost on failure: the latencies of a step that died; no item.
 Routes: POST /tasks/sums/begin, /tasks/sums/write.
@@ -44,16 +44,16 @@ MAX_RATE = 500
 MAX_WRITERS = 50
 MAX_SECONDS = 20
 MAX_RANDOM_AMOUNT = 9
-# Few writers take many short steps, many take few long ones: at most about 25 tasks a second.
+# Few writers take short steps, many take long ones: at most about 25 tasks a second.
 MIN_STEP_S = 0.25
 STEPS_PER_S = 25
-# A writer that is behind stops here, so that no task is long.
+# Limits of a step of a writer that is behind, so that no task is long.
 MAX_WORK_S = 5.0
 MAX_ITEMS_A_STEP = 250
 MAX_STEPS_KEPT = 100
-# Less than an item's idempotency key is known for.
+# Shorter than the lifetime of an item's idempotency key.
 LAST_STEP_S = 23 * 3600.0
-# A form that starts a load does so once for so long, and for so many loads of its sum.
+# A form starts its load once, within this time and this number of loads of its sum.
 ROWS_FOR_S = 48 * 3600.0
 MAX_PAST = 200
 MAX_DELETED = 3
@@ -61,7 +61,7 @@ MAX_DELETED = 3
 
 @dataclass(frozen=True)
 class Load(TimedLoad):
-    """What a load is: its rate in items a second, its writers, its length, its beginning."""
+    """Parameters of a load: rate in items a second, writers, duration, start."""
 
     id: Annotated[str, pydantic.Field(pattern="^[0-9a-f]{32}$")]
     sum: Annotated[str, pydantic.Field(max_length=40)]
@@ -69,7 +69,7 @@ class Load(TimedLoad):
     writers: Annotated[int, pydantic.Field(ge=1, le=MAX_WRITERS)]
     seconds: Annotated[int, pydantic.Field(ge=1, le=MAX_SECONDS)]
     started_ms: int
-    is_random: bool = False  # Amounts from 1 to 9, which follow from the id; else each is 1.
+    is_random: bool = False  # Amounts from 1 to 9, derived from the id; else each is 1.
 
     @property
     def items(self) -> int:
@@ -80,11 +80,11 @@ class Load(TimedLoad):
         return max(MIN_STEP_S, self.writers / STEPS_PER_S)
 
     def items_of(self, writer: int) -> int:
-        """Return how many items a writer inserts: item i is for writer i modulo writers."""
+        """Return the number of a writer's items: item i belongs to writer i modulo writers."""
         return len(range(writer, self.items, self.writers))
 
     def due_ms(self, writer: int, number: int) -> float:
-        """Return when a writer's item is due, in milliseconds since the load began."""
+        """Return the due time of a writer's item, in milliseconds since the load began."""
         return (number * self.writers + writer) * 1000 / self.rate
 
     def amounts(self, writer: int, count: int) -> list[int]:
@@ -101,9 +101,9 @@ class Load(TimedLoad):
 
     @property
     def expected(self) -> Count:
-        """What all of it adds up to."""
-        each = [sum(self.amounts(w, self.items_of(w))) for w in range(self.writers)]
-        return Count(self.items, sum(each))
+        """Items of the whole load, and their total amount."""
+        amounts = [sum(self.amounts(w, self.items_of(w))) for w in range(self.writers)]
+        return Count(self.items, sum(amounts))
 
 
 @dataclass(frozen=True)
@@ -119,22 +119,22 @@ class WriterStep:
 
 
 def start(clients: Clients, load: Load) -> bool:
-    """Put a sum under load; return False if this very load was started before.
+    """Start a load of a sum; return False if it was started before.
 
     Raises:
-        LoadGoesOnError: it is under another one.
+        LoadGoesOnError: another one is running.
     """
 
     def body() -> bool:
-        first = writer_key(load.sum, load.id, 0)
-        loads, witness = ndb.get_multi([loads_key(load.sum), first])
+        witness_key = writer_key(load.sum, load.id, 0)
+        loads, witness = ndb.get_multi([loads_key(load.sum), witness_key])
         if witness is not None:
             return False
         loads = loads or SumLoads(key=loads_key(load.sum))
         _close(clients, loads)
         _delete_expired(clients, loads)
         loads.load = asdict(load)
-        ndb.put_multi([loads, LoadWriter(key=first)])
+        ndb.put_multi([loads, LoadWriter(key=witness_key)])
         outbox.enqueue(clients, begin, load)
         return True
 
@@ -143,34 +143,34 @@ def start(clients: Clients, load: Load) -> bool:
 
 def _close(clients: Clients, loads: SumLoads) -> None:
     """Add up the last load of a sum, in the transaction that replaces it."""
-    last = load_of(loads)
-    if last is None:
+    load = load_of(loads)
+    if load is None:
         return
-    rows = _rows(last)
-    is_over = sum(row.accepted for row in rows) >= last.items
-    if not is_over and not last.is_given_up(clients):
-        raise LoadGoesOnError(f"{last.sum} is under load")
+    rows = _rows(load)
+    is_over = sum(row.accepted for row in rows) >= load.items
+    if not is_over and not load.is_given_up(clients):
+        raise LoadGoesOnError(f"{load.sum} is under load")
     loads.items_before += sum(row.accepted for row in rows)
     loads.amount_before += sum(row.amount for row in rows)
     if not is_over:
-        # A writer that comes later finds its row closed, and adds to the totals itself.
+        # A late writer finds its row closed, and adds to the totals itself.
         for row in rows:
             row.is_closed = True
         ndb.put_multi(rows)
 
 
 def _delete_expired(clients: Clients, loads: SumLoads) -> None:
-    """Delete the rows of loads that began long ago, some at a time, in a transaction."""
-    last = load_of(loads)
-    past = [*(loads.past or []), *([[last.id, last.writers, last.started_ms]] if last else [])]
+    """Delete the rows of expired loads, some at a time, in a transaction."""
+    load = load_of(loads)
+    past = [*(loads.past or []), *([[load.id, load.writers, load.started_ms]] if load else [])]
     before_ms = (clients.clock.now().timestamp() - ROWS_FOR_S) * 1000
-    kept = past[-MAX_PAST:]
-    old = past[:-MAX_PAST] + [each for each in kept if each[2] < before_ms]
-    loads.past = [each for each in past if each not in old[:MAX_DELETED]]
+    recent = past[-MAX_PAST:]
+    expired = past[:-MAX_PAST] + [entry for entry in recent if entry[2] < before_ms]
+    loads.past = [entry for entry in past if entry not in expired[:MAX_DELETED]]
     name = loads.key.id()
     ndb.delete_multi(
         writer_key(name, id_, writer)
-        for id_, writers, _ in old[:MAX_DELETED]
+        for id_, writers, _ in expired[:MAX_DELETED]
         for writer in range(writers)
     )
 
@@ -198,7 +198,7 @@ def begin(clients: Clients, load: Load) -> None:
 
 @dataclass
 class _Work:
-    """What a step did: how far its writer is now, and how."""
+    """Result of a step: the writer's new position, and measurements."""
 
     accepted: int
     repeats: int = 0
@@ -212,12 +212,12 @@ def write(clients: Clients, step: WriterStep) -> None:
     load = step.load
     key = writer_key(load.sum, load.id, step.writer)
     row = key.get() or LoadWriter(key=key)
-    # Its receipts may be deleted so late, and its items would count twice.
+    # After that the receipts may be deleted, and its items would count twice.
     if row.is_closed or load.age_s(clients) > LAST_STEP_S:
         return
-    before, came_ms = clients.meter.cost(), load.age_s(clients) * 1000
+    cost_before, came_ms = clients.meter.cost(), load.age_s(clients) * 1000
     work = _insert(clients, step, row.accepted)
-    writes = (clients.meter.cost() - before).writes
+    writes = (clients.meter.cost() - cost_before).writes
     stretch = [round(came_ms), round(load.age_s(clients) * 1000), work.accepted - row.accepted]
     transact(lambda: _record(step, work, stretch, writes))
     if work.error is not None:
@@ -226,13 +226,13 @@ def write(clients: Clients, step: WriterStep) -> None:
         _next(clients, step)
 
 
-def _insert(clients: Clients, step: WriterStep, first: int) -> _Work:
-    """Insert what is due, one item after the other, until none is or the step is long."""
-    load, work, began = step.load, _Work(first), time.perf_counter()
+def _insert(clients: Clients, step: WriterStep, begin: int) -> _Work:
+    """Insert the due items, one after the other, until none is due or the step is long."""
+    load, work, began = step.load, _Work(begin), time.perf_counter()
     amounts = load.amounts(step.writer, load.items_of(step.writer))
-    for number in range(first, len(amounts)):
+    for number in range(begin, len(amounts)):
         started = time.perf_counter()
-        is_long = number - first >= MAX_ITEMS_A_STEP or started - began > MAX_WORK_S
+        is_long = number - begin >= MAX_ITEMS_A_STEP or started - began > MAX_WORK_S
         if is_long or load.due_ms(step.writer, number) > load.age_s(clients) * 1000:
             break
         try:
@@ -254,7 +254,7 @@ def _insert(clients: Clients, step: WriterStep, first: int) -> _Work:
 
 
 def _record(step: WriterStep, work: _Work, stretch: Sequence[int], writes: int) -> None:
-    """Record how far a writer is, in a transaction. What is recorded already changes nothing."""
+    """Record a writer's position, in a transaction; recording it again changes nothing."""
     load = step.load
     key = writer_key(load.sum, load.id, step.writer)
     row = key.get() or LoadWriter(key=key)
@@ -276,7 +276,7 @@ def _record(step: WriterStep, work: _Work, stretch: Sequence[int], writes: int) 
 
 
 def _next(clients: Clients, step: WriterStep) -> None:
-    """Create the task of a writer's next step. Writers begin theirs one after the other."""
+    """Create the task of a writer's next step; the writers' steps are staggered."""
     load, number = step.load, step.number + 1
     write.enqueue(
         clients,
@@ -286,12 +286,12 @@ def _next(clients: Clients, step: WriterStep) -> None:
     )
 
 
-# How a load is
+# Status
 
 
 @dataclass(frozen=True)
 class LoadStatus:
-    """How far the last load of a sum is, and what was accepted of those before it."""
+    """Results of the last load of a sum, and the accepted items of earlier loads."""
 
     load: Load | None
     accepted: Count
@@ -310,7 +310,7 @@ class LoadStatus:
 
 
 def status(clients: Clients, name: str) -> LoadStatus:
-    """Return how far the last load of a sum is."""
+    """Return the results of the last load of a sum."""
     loads = loads_key(name).get()
     load = load_of(loads)
     rows = _rows(load) if load else []

@@ -1,11 +1,11 @@
-"""The reconciliation of a sum: what was accepted, beside what became of it, to the item.
+"""Reconciliation of a sum: accepted items against folded, waiting and parked ones.
 
-accepted = folded + waiting + parked, and at rest to the amount, too.
+accepted = folded + waiting + parked, to the item; and to the amount once the sum is idle.
 
-Forms and the writers of a load record what was accepted in the commit of the item. The API counts
-in memory (pipelines/sums/tally_buffer.py); what a killed process did not write down is in the items
-themselves, which say that they came by the API, and the fold that adds them counts them. So the
-two sides of an idle sum are equal, and an item that was tallied and is not found is missing.
+Forms and the writers of a load record an accepted item in the commit of the item. The API counts in
+memory (pipelines/sums/tally_buffer.py). The items of the API are marked, so the fold also counts
+those that a killed process had not stored. So the two sides of an idle sum are equal, and a tallied
+item that is in no place is missing.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ MAX_READINGS = 4
 
 @dataclass(frozen=True)
 class SumStatus:
-    """A sum as it stands: what is folded, what waits, what is parked.
+    """State of a sum: its folded, waiting and parked items.
 
-    `by_api` is what is folded or parked and came by the API.
+    `by_api` counts the folded and parked items of the API.
     """
 
     folded: Count
@@ -39,15 +39,15 @@ class SumStatus:
     waiting: int
     parked: Count
     by_api: Count
-    is_truncated: bool = False  # More waits than was counted.
+    is_truncated: bool = False  # The count of waiting items was cut off.
 
 
 @dataclass(frozen=True)
 class Reconciliation:
-    """Both sides of a sum, and the load that it is under."""
+    """Both sides of a sum, and its load."""
 
     load: LoadStatus
-    tallied: Count  # Of forms and of the API.
+    tallied: Count  # Items of forms and of the API.
     status: SumStatus
 
     @property
@@ -60,7 +60,7 @@ class Reconciliation:
 
     @property
     def surplus(self) -> int:
-        """How many items more there are than were accepted; negative: so many are missing."""
+        """Items beyond the accepted ones; negative: the number of missing ones."""
         return self.found - self.accepted.items
 
     @property
@@ -73,23 +73,23 @@ class Reconciliation:
 
 
 def reconcile(clients: Clients, name: str) -> Reconciliation:
-    """Return both sides of a sum. What was accepted is read first: so none is found missing."""
+    """Return both sides of a sum; reading the accepted side first makes no item seem missing."""
     tallies = read_tallies(name)
     under = load.status(clients, name)
-    found = status(name)
-    return Reconciliation(under, tallies.accepted(found), found)
+    current = status(name)
+    return Reconciliation(under, tallies.accepted(current), current)
 
 
 def status(name: str) -> SumStatus:
-    """Return how a sum stands.
+    """Return the state of a sum.
 
-    Read again when a batch was folded meanwhile: no item may stand in two places.
+    It is read again if a batch was folded meanwhile, so that no item counts in two places.
     """
     row = sum_key(name).get() or Sum()
     for _ in range(MAX_READINGS):
         depth = add_up.depth(name)
-        before, row = row, sum_key(name).get() or Sum()
-        if row.batches == before.batches:
+        previous, row = row, sum_key(name).get() or Sum()
+        if row.batches == previous.batches:
             break
     return SumStatus(
         folded=Count(row.items, row.total),
@@ -104,19 +104,19 @@ def status(name: str) -> SumStatus:
 
 @dataclass(frozen=True)
 class Tallies:
-    """What was tallied of inserts that were accepted, as far as it is written down."""
+    """Stored tallies of accepted inserts."""
 
     forms: Count
     api: Count
 
-    def accepted(self, found: SumStatus) -> Count:
-        """Return what forms and the API have accepted: the API also what it has not tallied."""
-        is_behind = found.by_api.items > self.api.items
-        return self.forms + (found.by_api if is_behind else self.api)
+    def accepted(self, current: SumStatus) -> Count:
+        """Return the accepted items of forms and the API; untallied items of the API count too."""
+        is_behind = current.by_api.items > self.api.items
+        return self.forms + (current.by_api if is_behind else self.api)
 
 
 def read_tallies(name: str) -> Tallies:
-    """Return what was tallied of forms and of the API."""
+    """Return the tallies of forms and of the API."""
     shards = range(TALLY_SHARDS)
     keys = [make(name, shard) for make in (tally_key, api_tally_key) for shard in shards]
     counts = [Count(row.items, row.amount) if row else Count() for row in ndb.get_multi(keys)]

@@ -3,10 +3,9 @@
 Many callers add to the same few sums, many times a second. A row that each addition writes itself
 is a traffic jam; here it is written once per batch.
 
-What was accepted is reconciled with what is folded, waits or is parked:
-pipelines/sums/reconciliation.py.
+pipelines/sums/reconciliation.py compares accepted items with folded, waiting and parked ones.
 
-Lost on failure: nothing that was accepted.
+Lost on failure: no accepted item.
 Cost of an item: 1 write, 1 delete, and its share of the fold; 1 write more with an idempotency key.
 """
 
@@ -45,18 +44,18 @@ log = logging.getLogger(__name__)
 
 MAX_AMOUNT = 10**9
 MAX_RECENT = 40
-# From an addition to the sum that has it; the batches follow from it.
+# Target latency from an addition to its fold; it determines the size of the batches.
 LATENCY_S = 1.5
 MAX_SUMS = 50
 NAME = re.compile(r"[a-z][a-z0-9-]{0,39}")
 
-# A form that is sent again counts once for so long.
+# Within this time a repeated form counts once.
 FORMS_FOR = timedelta(days=2)
 MAX_FORMS_DELETED = 100
 
 
 class TooManySumsError(ValueError):
-    """There are as many sums as there may be."""
+    """The limit of sums is reached."""
 
 
 @dataclass(frozen=True)
@@ -64,12 +63,12 @@ class Add:
     """An addition to a sum."""
 
     amount: Annotated[int, pydantic.Field(ge=-MAX_AMOUNT, le=MAX_AMOUNT)]
-    via: Literal["api"] | None = field(default=None, compare=False)  # Nothing that a caller says.
+    via: Literal["api"] | None = field(default=None, compare=False)  # Never set by a caller.
 
 
 @dataclass(frozen=True)
 class Count:
-    """Items, and what they add up to."""
+    """A number of items, and their total amount."""
 
     items: int = 0
     amount: int = 0
@@ -79,7 +78,7 @@ class Count:
 
 
 def count_of(items: Sequence[Add], via: str | None = None) -> Count:
-    """Count items; only those that came some way, if one is given."""
+    """Count items, or only the items of one way in."""
     amounts = [item.amount for item in items if via in (None, item.via)]
     return Count(len(amounts), sum(amounts))
 
@@ -87,8 +86,8 @@ def count_of(items: Sequence[Add], via: str | None = None) -> Count:
 @fork_join("sums", queue="fork-join", period_s=1.0, shards=4, target_latency_s=LATENCY_S)
 def add_up(clients: Clients, batch: Batch, items: Sequence[Add]) -> Sequence[int]:
     """Add a batch to its sum; return the sum after each item."""
-    now = naive_utc(clients.clock.now())
-    row = sum_key(batch.key).get() or Sum(key=sum_key(batch.key), created=now)
+    folded_at = naive_utc(clients.clock.now())
+    row = sum_key(batch.key).get() or Sum(key=sum_key(batch.key), created=folded_at)
     totals = []
     for item in items:
         row.total += item.amount
@@ -101,7 +100,7 @@ def add_up(clients: Clients, batch: Batch, items: Sequence[Add]) -> Sequence[int
         "epoch": batch.epoch,
         "items": len(items),
         "opened": batch.opened.isoformat(),
-        "folded": now.isoformat(),
+        "folded": folded_at.isoformat(),
     }
     row.recent = [folded, *(row.recent or [])][:MAX_RECENT]
     row.put()
@@ -112,10 +111,10 @@ def add_up(clients: Clients, batch: Batch, items: Sequence[Add]) -> Sequence[int
 
 
 def create(name: str) -> bool:
-    """Make a sum; return False if there is one of this name.
+    """Create a sum; return False if there is one of this name.
 
     Raises:
-        TooManySumsError: another one would be too many.
+        TooManySumsError: the limit is reached.
     """
 
     def body() -> bool:
@@ -139,16 +138,16 @@ def names() -> list[str]:
 
 def exists(clients: Clients, name: str) -> bool:
     """Return whether there is a sum of this name; a process reads each name once."""
-    known: set[str] = clients.process_state.get_or_create("sums:names", set)
-    if name not in known and NAME.fullmatch(name):
-        known.update(names())
-    return name in known
+    known_names: set[str] = clients.process_state.get_or_create("sums:names", set)
+    if name not in known_names and NAME.fullmatch(name):
+        known_names.update(names())
+    return name in known_names
 
 
 def listed() -> list[tuple[str, Sum | None]]:
     """Return all sums by name; None: nothing is folded into this one yet."""
-    found = names()
-    return list(zip(found, ndb.get_multi([sum_key(name) for name in found]), strict=True))
+    sum_names = names()
+    return list(zip(sum_names, ndb.get_multi([sum_key(name) for name in sum_names]), strict=True))
 
 
 # Additions
@@ -162,7 +161,7 @@ def add(
     idempotency_key: str | None,
     keep_result: bool = False,
 ) -> Accepted:
-    """Add to a sum, as the API does; errors are those of `insert`."""
+    """Add to a sum, as the API does; it raises the errors of `insert`."""
     scoped_key = None
     if idempotency_key is not None:
         # Hashed: a caller cannot choose the id of another kind of insert.
@@ -179,24 +178,24 @@ def add(
 def outcome(
     clients: Clients, accepted: Accepted, timeout_s: float, name: str
 ) -> tuple[ItemStatus, int | None]:
-    """Wait until an addition is folded; return what became of it, and the sum's total then.
+    """Wait until an addition is folded; return its status, and the sum's total after it.
 
     An item that was first inserted without `keep_result` has no result of its own: then the total
-    is the one of now.
+    is the current one.
     """
-    known = add_up.outcome(accepted)
-    if not known.is_folded:
-        # Until its batch is due there is nothing to see, and each look costs four reads.
+    item = add_up.outcome(accepted)
+    if not item.is_folded:
+        # Before its batch is due, polling is useless, and each poll costs four reads.
         policy = add_up.policy(clients, name)
         period_s = policy.period_s if policy else add_up.settings.period_s
         early_s = period_s - (naive_utc(clients.clock.now()) - accepted.opened).total_seconds()
         pause_s = min(timeout_s, max(0.0, early_s))
         clients.clock.sleep(pause_s)
-        known = add_up.wait(clients, accepted, timeout_s - pause_s)
-    if not known.is_folded or known.result is not None:
-        return known, known.result
+        item = add_up.wait(clients, accepted, timeout_s - pause_s)
+    if not item.is_folded or item.result is not None:
+        return item, item.result
     row = sum_key(name).get()
-    return known, row.total if row else None
+    return item, row.total if row else None
 
 
 def add_once(clients: Clients, name: str, form: str, amount: int) -> bool:
@@ -211,7 +210,9 @@ def add_once(clients: Clients, name: str, form: str, amount: int) -> bool:
     def body() -> bool:
         sent, tally = ndb.get_multi([addition_key(name, form), tally_key(name, shard)])
         if sent is not None:
-            return bool(tried)  # Perhaps by an attempt of this call whose reply was lost.
+            return bool(
+                tried
+            )  # True if an attempt of this call inserted it, and its reply was lost.
         tried.append(True)
         SumAddition(key=addition_key(name, form), amount=amount, expires=expires).put()
         row = tally or SumTally(key=tally_key(name, shard))
@@ -227,11 +228,13 @@ def add_once(clients: Clients, name: str, form: str, amount: int) -> bool:
 
 
 def _delete_expired_forms(clients: Clients) -> None:
-    """Delete some of what proves that a form was sent, after its time."""
+    """Delete some expired receipts of forms."""
     partition = clients.random.choice(PARTITIONS)
-    before = expiry(partition, naive_utc(clients.clock.now()))
+    expires_before = expiry(partition, naive_utc(clients.clock.now()))
     try:
-        found = expired(SumAddition, partition, before).fetch(MAX_FORMS_DELETED, keys_only=True)
-        ndb.delete_multi(found)
+        keys = expired(SumAddition, partition, expires_before).fetch(
+            MAX_FORMS_DELETED, keys_only=True
+        )
+        ndb.delete_multi(keys)
     except rpc_errors.GoogleAPIError as error:
         log.warning("expired forms of sums are deleted later: %s", error)

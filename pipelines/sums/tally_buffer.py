@@ -1,10 +1,10 @@
-"""The tally of a sum's API: counted in memory, written down once a second.
+"""The tally of a sum's API: counted in memory, stored once a second.
 
-An insert by the API so costs no write more. A tally is one row in a few shards, and each row
+So an insert by the API costs no further write. A tally is one row in a few shards, and each row
 knows the last delta of each process, so a delta whose reply was lost counts once.
 
-Lost on failure: what a killed process has counted and not written. The items themselves say that
-they came by the API, and the fold counts them (pipelines/sums/reconciliation.py).
+Lost on failure: the counts that a killed process had not stored. The items of the API are marked,
+and the fold counts them (pipelines/sums/reconciliation.py).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from rollforward.datastore import transact
 from rollforward.runtime import Clients, PeriodicFlusher
 
 TALLY_SHARDS = 4
-# Of so many processes a shard knows the last delta.
+# A shard keeps the last delta of this number of processes.
 MAX_PROCESSES = 64
 FLUSH_INTERVAL_S = 1.0
 OWNER = "sums:tally"
@@ -27,7 +27,7 @@ OWNER = "sums:tally"
 
 @dataclass(frozen=True)
 class TallyDelta:
-    """What has to be counted, once: a process writes its deltas in the order of their numbers."""
+    """A change of a tally, applied once: a process writes its deltas in order of number."""
 
     name: str
     shard: int
@@ -38,7 +38,7 @@ class TallyDelta:
 
 
 class TallyBuffer:
-    """What this process has accepted for the API and not written down yet."""
+    """Accepted items of the API that this process has not stored yet."""
 
     def __init__(self, clients: Clients) -> None:
         self._lock = threading.Lock()
@@ -50,7 +50,7 @@ class TallyBuffer:
         self.flusher = PeriodicFlusher(clients, OWNER, self, FLUSH_INTERVAL_S)
 
     def count(self, name: str, amount: int) -> None:
-        """Count an item. It is written down within a second, with all that come meanwhile."""
+        """Count an item; it is stored within a second, together with later ones."""
         with self._lock:
             items, so_far = self._open.get(name, (0, 0))
             self._open[name] = items + 1, so_far + amount
@@ -67,7 +67,7 @@ class TallyBuffer:
                 self._unconfirmed.remove(delta)
 
     def _take(self) -> list[TallyDelta]:
-        """Give what is counted its numbers; the deltas stay until they are written."""
+        """Turn the counts into numbered deltas; they stay until they are stored."""
         with self._lock:
             self._unconfirmed += [
                 TallyDelta(name, self._shard, self._process, next(self._numbers), items, amount)
@@ -81,14 +81,14 @@ def write(delta: TallyDelta) -> None:
     """Add a delta to its shard, once, in a transaction."""
     key = api_tally_key(delta.name, delta.shard)
     row = key.get() or SumTally(key=key)
-    last: dict[str, int] = dict(row.tallied or [])
-    if last.pop(delta.process, 0) >= delta.number:
+    last_numbers: dict[str, int] = dict(row.tallied or [])
+    if last_numbers.pop(delta.process, 0) >= delta.number:
         return
     row.items, row.amount = row.items + delta.items, row.amount + delta.amount
-    row.tallied = [(delta.process, delta.number), *last.items()][:MAX_PROCESSES]
+    row.tallied = [(delta.process, delta.number), *last_numbers.items()][:MAX_PROCESSES]
     row.put()
 
 
 def tally_buffer(clients: Clients) -> TallyBuffer:
-    """Return what this process has not written down yet."""
+    """Return the tally buffer of this process."""
     return clients.process_state.get_or_create(OWNER, lambda: TallyBuffer(clients))

@@ -1,8 +1,8 @@
-"""The board: what pages show of the results, kept as these are written, each once.
+"""The board: a computation that stores each result for the pages, exactly once.
 
 Hits and visits are spread over the keys "hits.<shard>" and "visits.<shard>", and error rates over
-"rates.<day>", so none of them has one key that gets everything. A day's key is used again after
-100 days: that is longer than a log, and bounds what is kept.
+"rates.<day>", so no single key receives all records. A day's key is reused after 100 days. That is
+longer than a log, and bounds the state.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from rollforward.streams.operators.windows import milliseconds
 
 DAY_MS = 86_400_000
 DAYS_KEPT = 100
-# Of each key.
+# Per key.
 LAST_KEPT = 24
 SECONDS_KEPT = 300
 
 
 class Board(Computation):
-    """The last results of each key; how many there were, of how many records, in which second."""
+    """Per key: the last results, their number and records, and a count per second."""
 
     def __init__(self, rate_size: timedelta, shard_of: Callable[[str], str]) -> None:
-        """Keep what pages show.
+        """Set up the keys.
 
         Args:
-            rate_size: The size of the windows of error rates: those that begin at a multiple of
-                it share no request, and are kept for a chart.
-            shard_of: Spreads paths and visitors.
+            rate_size: The size of the windows of error rates. Windows that begin at a multiple of
+                it do not overlap, and form the series of the chart.
+            shard_of: Maps paths and visitors to shards.
         """
         self.rate_ms = milliseconds(rate_size)
         self.inputs: Mapping[str, Callable[[Any], str]] = {
@@ -48,8 +48,8 @@ class Board(Computation):
         ctx.state.counter("records").add(result["records"])
         ctx.state["at_ms"] = ctx.now_ms
         _count_second(ctx)
-        last = ctx.state.list("last")
-        last.set([*last.get()[1 - LAST_KEPT :], result])
+        last_results = ctx.state.list("last")
+        last_results.set([*last_results.get()[1 - LAST_KEPT :], result])
 
     def _draw(self, ctx: Context, result: Any) -> None:
         day, start = result["start"] // DAY_MS, result["start"]
@@ -67,10 +67,10 @@ def rates_key(at: int) -> str:
 
 
 def _count_second(ctx: Context) -> None:
-    """Count a result for the second in which it was written down."""
+    """Count a result in the second of its commit."""
     seconds, now_s = ctx.state.map("seconds"), ctx.now_ms // 1000
     is_new = str(now_s) not in seconds
     seconds.add(str(now_s), 1)
     if is_new:
-        for old in [each for each, _ in seconds.items() if int(each) <= now_s - SECONDS_KEPT]:
-            seconds.pop(old)
+        for expired in [key for key, _ in seconds.items() if int(key) <= now_s - SECONDS_KEPT]:
+            seconds.pop(expired)

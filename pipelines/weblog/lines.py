@@ -2,7 +2,7 @@ r"""Lines of access logs, in the common and the combined format of Apache and ng
 
     192.0.2.7 - - [17/May/2015:10:05:03 +0000] "GET /cakes?page=2 HTTP/1.1" 200 5120 "-" "Mozilla/5"
 
-A line that cannot be read costs that line and no other: it is counted.
+A malformed line affects no other line; it is counted.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from dataclasses import dataclass
 
 from pipelines.times import read_time
 
-# Longer ones are no line of a log that a browser led to.
+# No request of a browser leads to a longer line.
 MAX_LINE_BYTES = 16_384
-# What is longer is cut: both are keys, of at most 500 bytes in UTF-8.
+# Longer ones are cut: both are keys, of at most 500 bytes in UTF-8.
 MAX_VISITOR_CHARS = 100
 MAX_PATH_CHARS = 120
-# Of the bad lines that are named.
+# Number of bad lines that are listed.
 MAX_NAMED = 10
-# A line without a request: the browser hung up before it asked for anything.
+# The path of a line without a request: the browser hung up before it sent one.
 NO_PATH = "-"
 MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
@@ -35,12 +35,12 @@ _LINE = re.compile(
 
 
 class BadLineError(ValueError):
-    """This is no line of an access log; the text says why."""
+    """This is no line of an access log; the text has the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a line says; `at` in milliseconds since 1970, `bytes` of the body."""
+    """Request of a line; `at` in milliseconds since 1970, `bytes` of the body."""
 
     visitor: str
     path: str
@@ -50,7 +50,7 @@ class Request:
 
     @property
     def value(self) -> dict[str, str | int]:
-        """Return it as the value of a record."""
+        """Return the request as the value of a record."""
         return {
             "visitor": self.visitor,
             "path": self.path,
@@ -61,7 +61,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Log:
-    """The requests of a log in the order of its lines; how many lines are bad, and the first."""
+    """Requests of a log in the order of its lines; number of bad lines, and the first of them."""
 
     requests: Sequence[Request]
     bad: int
@@ -69,10 +69,10 @@ class Log:
 
 
 def read_log(lines: Iterable[bytes], first_line: int = 1) -> Log:
-    """Read the lines of a log; empty ones are nothing.
+    """Read the lines of a log, without empty ones.
 
     Args:
-        first_line: The number of the first one.
+        first_line: The number of the first line.
     """
     requests, bad, named = list[Request](), 0, list[tuple[int, str]]()
     for number, line in enumerate(lines, start=first_line):
@@ -91,20 +91,20 @@ def read_line(line: bytes) -> Request:
     """Read one line.
 
     Raises:
-        BadLineError: it is none of an access log.
+        BadLineError: it is no line of an access log.
     """
     if len(line) > MAX_LINE_BYTES:
         raise BadLineError(f"a line has at most {MAX_LINE_BYTES} bytes, not {len(line)}")
-    found = _LINE.fullmatch(line.decode("utf-8", "replace").rstrip("\r\n"))
-    if found is None:
+    match = _LINE.fullmatch(line.decode("utf-8", "replace").rstrip("\r\n"))
+    if match is None:
         raise BadLineError("this is neither the common nor the combined format")
-    size = found["bytes"]
+    size = match["bytes"]
     return Request(
-        visitor=found["host"][:MAX_VISITOR_CHARS],
-        path=_path(found["request"]),
-        status=int(found["status"]),
+        visitor=match["host"][:MAX_VISITOR_CHARS],
+        path=_path(match["request"]),
+        status=int(match["status"]),
         bytes=0 if size == "-" else int(size),
-        at=_time(found),
+        at=_time(match),
     )
 
 
@@ -115,21 +115,21 @@ def _path(request: str) -> str:
     ['/a', '/two words', '/a', '-']
     """
     target = request.partition(" ")[2]
-    before, _, protocol = target.rpartition(" ")
+    path, _, protocol = target.rpartition(" ")
     if protocol.startswith("HTTP/"):
-        target = before
+        target = path
     return target.partition("?")[0][:MAX_PATH_CHARS] or NO_PATH
 
 
-def _time(found: re.Match[str]) -> int:
+def _time(match: re.Match[str]) -> int:
     """Return the time of a line.
 
     Raises:
-        BadLineError: there is no such time, or it lies before 1970 or far ahead.
+        BadLineError: the time is invalid, or lies before 1970 or far ahead.
     """
     try:
-        month = MONTHS.index(found["month"]) + 1
-        day, zone = f"{found['year']}-{month:02}-{found['day']}", found["zone"]
-        return read_time(f"{day}T{found['time']}{zone}")
+        month = MONTHS.index(match["month"]) + 1
+        day, zone = f"{match['year']}-{month:02}-{match['day']}", match["zone"]
+        return read_time(f"{day}T{match['time']}{zone}")
     except (ValueError, OverflowError) as error:
         raise BadLineError(f"its time is none: {error}") from error

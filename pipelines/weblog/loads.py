@@ -1,7 +1,7 @@
-"""Logs that are given to the pipeline: an upload, or the sample.
+"""Input of the pipeline: uploaded logs, and the sample.
 
-The first log that is given while the pipeline is at rest begins a run; what is given until it is at
-rest again belongs to it. What there was when a run began is kept with it: the rest is the run's.
+The first log added while the pipeline is idle begins a run; logs added until it is idle again
+belong to that run. A run stores the totals at its beginning; the difference is its own.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ from rollforward.runtime import Clients, naive_utc
 MAX_LOGS = 200
 MAX_WAITING_BYTES = 64 * 1024 * 1024
 MAX_LOG_BYTES = 8 * 1024 * 1024
-# A line of a log has some eighty bytes: what has far more lines costs more than it holds.
+# A line has some eighty bytes: a file of far more lines costs more than its content is worth.
 MAX_LINES = 200_000
 MAX_NAME_CHARS = 60
 LOOKED_AT = 20
 LOOKED_AT_BYTES = (LOOKED_AT + 1) * MAX_LINE_BYTES
-# Lines a second of a log that is to be watched; 0: as fast as it goes.
+# Lines a second of a log at a pace for watching; 0: no limit.
 PACES = {"watch": 200, "fast": 0}
 
 
 class BadLogError(ValueError):
-    """This is no access log; nothing was stored."""
+    """The file is no access log; nothing was stored."""
 
 
 class TooManyLogsError(Exception):
-    """So many logs wait to be read that no more are taken; nothing was given."""
+    """Too many logs wait to be read; nothing was added."""
 
 
 def add_sample(clients: Clients, log_id: str, pace: str = "fast") -> bool:
-    """Give the sample to the pipeline; return False if that was done for this id before.
+    """Add the sample to the pipeline; return False if this id was added before.
 
     Raises:
         TooManyLogsError: try again later.
@@ -51,17 +51,17 @@ def add_sample(clients: Clients, log_id: str, pace: str = "fast") -> bool:
 
 
 def add_log(clients: Clients, log_id: str, name: str, content: bytes, pace: str = "fast") -> bool:
-    """Give a log to the pipeline; return False if that was done for this id before.
+    """Add a log to the pipeline; return False if this id was added before.
 
-    It may be repeated: a log is read once for its id.
+    The call is idempotent: a log is read once for its id.
 
     Raises:
-        BadLogError: none of its first lines can be read, or it is too large.
+        BadLogError: its first lines are malformed, or it is too large.
         TooManyLogsError: try again later.
     """
     begin, end = check_log(content)
     seen = observe(clients)
-    if all(each["id"] != log_id for each in seen.logs.logs):
+    if all(log["id"] != log_id for log in seen.logs.logs):
         _check_room([*seen.logs.waiting(seen.position.log), {"bytes": len(content)}])
     put_upload(log_id, content, naive_utc(clients.clock.now()))
     entry = {"id": log_id, "name": name[:MAX_NAME_CHARS], "bytes": len(content)}
@@ -70,7 +70,7 @@ def add_log(clients: Clients, log_id: str, name: str, content: bytes, pace: str 
 
     def add() -> bool:
         row = access_logs()
-        if any(each["id"] == log_id for each in row.logs):
+        if any(log["id"] == log_id for log in row.logs):
             return False
         if not seen.is_moving and row.count == seen.position.log:
             row.run = {
@@ -92,10 +92,10 @@ def add_log(clients: Clients, log_id: str, name: str, content: bytes, pace: str 
 
 
 def _check_room(waiting: Sequence[Mapping[str, Any]]) -> None:
-    """Check that not too many logs wait; those that were read are forgotten when others come.
+    """Check the number and size of waiting logs; read logs are dropped when others arrive.
 
     Raises:
-        TooManyLogsError: they do.
+        TooManyLogsError: a limit is exceeded.
     """
     if len(waiting) > MAX_LOGS:
         raise TooManyLogsError(f"{MAX_LOGS} logs wait to be read")
@@ -104,29 +104,29 @@ def _check_room(waiting: Sequence[Mapping[str, Any]]) -> None:
 
 
 def check_log(content: bytes) -> tuple[int, int]:
-    """Check that a log can be read; return about when it begins and ends, in its own time.
+    """Check a log; return its approximate begin and end, in its own time.
 
     Raises:
-        BadLogError: it cannot; the text says why.
+        BadLogError: it is invalid; the text has the reason.
     """
     if len(content) > MAX_LOG_BYTES:
         raise BadLogError(f"a log has at most {MAX_LOG_BYTES // 1024**2} MiB")
     if max(content.count(b"\n"), content.count(b"\r")) > MAX_LINES:
         raise BadLogError(f"a log has at most {MAX_LINES:,} lines")
     problem = "it is empty"
-    found = list[Request]()
+    requests = list[Request]()
     parts = (content[at : at + MAX_LINE_BYTES] for at in range(0, LOOKED_AT_BYTES, MAX_LINE_BYTES))
     for line in islice(cut_lines(parts), LOOKED_AT):
         try:
-            found.append(read_line(line))
+            requests.append(read_line(line))
         except BadLineError as error:
             problem = str(error)
-    if not found:
+    if not requests:
         raise BadLogError(f"this is no access log: {problem}")
-    found += _readable(content[-LOOKED_AT_BYTES:].rsplit(b"\n", LOOKED_AT + 1)[1:])
-    begin = found[0].at
-    # Lines from further ahead are not read.
-    return begin, max(each.at for each in found if each.at < begin + MAX_SPAN_MS)
+    requests += _readable(content[-LOOKED_AT_BYTES:].rsplit(b"\n", LOOKED_AT + 1)[1:])
+    begin = requests[0].at
+    # The source skips lines that are further ahead.
+    return begin, max(request.at for request in requests if request.at < begin + MAX_SPAN_MS)
 
 
 def _readable(lines: Iterable[bytes]) -> Iterator[Any]:

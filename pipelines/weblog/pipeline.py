@@ -1,13 +1,13 @@
-"""What is computed of an access log: six computations over the stream of its requests.
+"""Graph of an access log: six computations over the stream of its requests, and the board.
 
     requests ─┬─ hits ──────────── top-by-shard ── top-paths ─┐
               ├─ errors-by-shard ─ error-rates ───────────────┼─ board
               └─ sessions ────────────────────────────────────┘
 
 Hits are per path and minute, sessions per visitor until there was no request for 30 minutes, error
-rates over 5 minutes, each minute, and top paths per hour. What is counted for the whole site is
-counted in shards first, side by side, and then put together: no key gets every record. All results
-go to the board, which keeps for a page what it shows, under many keys, too.
+rates over 5 minutes, each minute, and top paths per hour. Totals of the whole site are computed in
+parallel shards first, and then merged, so that no key receives every record. The board stores all
+results for the pages, under many keys, too.
 
 Source: the Zeitgeist pipeline of the MillWheel paper, 2013, for its shape.
 """
@@ -40,25 +40,25 @@ SESSION_GAP = timedelta(minutes=30)
 RATE_SIZE = timedelta(minutes=5)
 TOP_PATHS = 10
 SHARDS = 8
-FIRST_ERROR = 500  # 4xx are the browser's.
+FIRST_ERROR = 500  # A 4xx is an error of the browser.
 SITE = "site"
 
 
 def of_site(value: Any) -> str:
-    """Return the one key of what is put together for the whole site."""
+    """Return the single key of the merged totals."""
     return SITE
 
 
 def shard_of(text: str) -> str:
-    """Return which of the shards a path or a visitor belongs to, always the same."""
+    """Return the shard of a path or a visitor; it is deterministic."""
     return str(zlib.crc32(text.encode()) % SHARDS)
 
 
 @dataclass(frozen=True)
 class Around:
-    """The sliding windows that the results of smaller windows lie in.
+    """Sliding windows over the results of smaller windows.
 
-    As with `Enclosing`, what counts is a result's bounds: its time is in the next window already.
+    As with `Enclosing`, a result's bounds decide, since its time is in the next window already.
     """
 
     size: timedelta
@@ -74,14 +74,14 @@ class Around:
 
 
 def rates(of: Callable[[Any], Sequence[int]]) -> Combine:
-    """Add up requests, and those that the server failed.
+    """Add up requests, and the ones that failed on the server.
 
     Args:
-        of: Returns both for a record's value.
+        of: Returns both numbers for a record's value.
     """
 
-    def merge(first: Sequence[int], second: Sequence[int]) -> list[int]:
-        return [first[0] + second[0], first[1] + second[1]]
+    def merge(left: Sequence[int], right: Sequence[int]) -> list[int]:
+        return [left[0] + right[0], left[1] + right[1]]
 
     return Combine(
         empty=lambda: [0, 0],
@@ -92,10 +92,10 @@ def rates(of: Callable[[Any], Sequence[int]]) -> Combine:
 
 
 def top_of_shards() -> Combine:
-    """Find the largest sums among those of the shards. A path is in one shard, so none is split."""
+    """Merge the top lists of the shards. A path is in one shard, so no sum is split."""
 
-    def merge(first: list[Any], second: list[Any]) -> list[Any]:
-        return heapq.nsmallest(TOP_PATHS, [*first, *second], key=lambda item: (-item[1], item[0]))
+    def merge(left: list[Any], right: list[Any]) -> list[Any]:
+        return heapq.nsmallest(TOP_PATHS, [*left, *right], key=lambda item: (-item[1], item[0]))
 
     return Combine(list, lambda total, record: merge(total, record.value["value"]), merge)
 

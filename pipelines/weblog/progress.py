@@ -1,4 +1,4 @@
-"""How far the pipeline is with the logs of a run, and whether every request is accounted for."""
+"""Progress of a run, and the accounting of each of its requests."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from pipelines.weblog.results import Results, results_of
 from pipelines.weblog.source import Position, position_of
 from rollforward.runtime import Clients
 
-# A watermark that is further behind the last request than this only waits for the log's end.
+# A watermark that lags further behind the last request waits for the log's end.
 MAX_LAG_MS = 3_600_000
 SOURCE = "requests"
 
 
 @dataclass(frozen=True)
 class Counted:
-    """What a computation has done: records it worked on, dropped late, given up, and written."""
+    """Records of a computation: processed, dropped as late, dead, and written."""
 
     records: int = 0
     late: int = 0
@@ -31,9 +31,9 @@ class Counted:
 
 @dataclass(frozen=True)
 class Totals:
-    """What was counted since the pipeline began.
+    """Counts since the pipeline began.
 
-    `in_results` are the requests that the results of hits and visits say they are of.
+    `in_results` are the requests that the results of hits and visits include.
     """
 
     requests: int = 0
@@ -41,35 +41,35 @@ class Totals:
     computations: Mapping[str, Counted] = field(default_factory=dict)
     in_results: Mapping[str, int] = field(default_factory=dict)
 
-    def since(self, before: Totals) -> Totals:
-        """Return what was counted after that."""
+    def since(self, earlier: Totals) -> Totals:
+        """Return the difference to earlier totals."""
         none = Counted()
         return Totals(
-            self.requests - before.requests,
-            self.bad - before.bad,
+            self.requests - earlier.requests,
+            self.bad - earlier.bad,
             {
-                name: _difference(counted, before.computations.get(name, none))
+                name: _difference(counted, earlier.computations.get(name, none))
                 for name, counted in self.computations.items()
             },
-            {name: n - before.in_results.get(name, 0) for name, n in self.in_results.items()},
+            {name: n - earlier.in_results.get(name, 0) for name, n in self.in_results.items()},
         )
 
 
-def _difference(now: Counted, before: Counted) -> Counted:
-    return Counted(*(asdict(now)[name] - each for name, each in asdict(before).items()))
+def _difference(total: Counted, earlier: Counted) -> Counted:
+    return Counted(*(asdict(total)[name] - count for name, count in asdict(earlier).items()))
 
 
 def totals_of(stored: Any) -> Totals:
     """Return totals that were stored as JSON."""
-    computations = {name: Counted(**each) for name, each in stored["computations"].items()}
+    computations = {name: Counted(**counts) for name, counts in stored["computations"].items()}
     return Totals(stored["requests"], stored["bad"], computations, stored["in_results"])
 
 
 @dataclass(frozen=True)
 class Observation:
-    """One look at the pipeline: what there is, in no moment exactly as long as it moves.
+    """One observation of the pipeline: not a consistent snapshot while it is moving.
 
-    `status` is that of the pipeline, `board` the states of the board by key.
+    `status` is the pipeline's status, `board` the states of the board by key.
     """
 
     logs: AccessLogs
@@ -79,17 +79,17 @@ class Observation:
 
     @property
     def is_moving(self) -> bool:
-        """Whether a line waits to be read, a record to be counted, or a window to end."""
+        """Whether lines wait to be read, records to be processed, or windows to end."""
         return self.position.log < self.logs.count or any(
-            each.waiting or each.watermark < self.position.has_read
-            for each in self.status.computations.values()
+            computation.waiting or computation.watermark < self.position.has_read
+            for computation in self.status.computations.values()
         )
 
     @property
     def totals(self) -> Totals:
         counted = {
-            name: Counted(each.records, each.late, each.dead, each.produced)
-            for name, each in self.status.computations.items()
+            name: Counted(status.records, status.late, status.dead, status.produced)
+            for name, status in self.status.computations.items()
         }
         kinds = dict.fromkeys(("hits", "visits"), 0)
         for key, state in self.board.items():
@@ -99,10 +99,10 @@ class Observation:
 
 
 def observe(clients: Clients) -> Observation:
-    """Look at the pipeline: some reads for each interval, however long a log is.
+    """Observe the pipeline: some reads for each interval, however long a log is.
 
-    The logs first, for a later look at the position cannot miss one that was read; the board last,
-    for what was written before is in it then, or waits.
+    The logs are read first, so that the later position misses no log. The board is read last, so
+    that every earlier result is in it, or still waits.
     """
     logs = access_logs()
     status = WEBLOG.status(clients)
@@ -115,11 +115,11 @@ class Part:
     """A computation in a run.
 
     Attributes:
-        counted: Since the run began.
+        counted: Its records since the run began.
         waiting: Records in its inbox (backlog).
-        watermark, lag_ms: In the time of the stream; how far it is behind what was read.
+        watermark, lag_ms: Watermark in the time of the stream; lag behind the source.
         rate: Records a second, since the run began.
-        version, phase: Of its code that runs, and what becomes of it ("running": nothing).
+        version, phase: Its running version, and the phase of that ("running": no change).
     """
 
     name: str
@@ -134,58 +134,58 @@ class Part:
 
 @dataclass(frozen=True)
 class Reader:
-    """A computation that reads the requests, and what became of each of them.
+    """A computation that reads the requests, and the accounting of its records.
 
     Attributes:
-        waiting: What is in its inbox, at rest. While it moves, what came and is not counted: that
-            was read last, so it may be more than was in the inbox a moment before.
-        in_results: The requests that the written results are of; None: the run is so long that they
-            are not all kept.
+        waiting: When idle, the records in its inbox. While it moves, the received records that are
+            not counted yet, which may be more than the inbox had a moment before.
+        in_results: The requests that the written results include; None: the run is too long to
+            keep all results.
     """
 
     name: str
-    came: int
+    received: int
     counted: Counted
     waiting: int
     in_results: int | None
 
     @property
     def missing(self) -> int:
-        """How many requests are in no window, not late, not dead, not in flight."""
+        """Number of requests in no window, not late, not dead, not in flight."""
         counted = self.counted
-        return self.came - counted.records - counted.late - counted.dead - self.waiting
+        return self.received - counted.records - counted.late - counted.dead - self.waiting
 
     @property
     def is_complete(self) -> bool:
-        """Whether at rest all adds up, and what was written says the same."""
+        """Whether all requests are accounted for, and the written results agree."""
         return self.missing == 0 and self.in_results in (None, self.counted.records)
 
 
 @dataclass(frozen=True)
 class Dates:
-    """Leads from the time of the stream back to that of the logs."""
+    """Mapping from the time of the stream back to the time of the logs."""
 
-    known: Sequence[Sequence[int]] = ()
+    starts: Sequence[Sequence[int]] = ()
 
     def of(self, at: int) -> datetime.datetime | None:
-        """Return a time as the log had it, in UTC; None: it is of no log that is known."""
-        found = [(base, first) for base, first in self.known if base - DAY_MS <= at]
-        if not found or not at:  # 0 is the watermark of nothing.
+        """Return a time in the time of its log, in UTC; None: the log is unknown."""
+        earlier = [(base, begin) for base, begin in self.starts if base - DAY_MS <= at]
+        if not earlier or not at:  # 0 is the watermark of nothing.
             return None
-        base, first = found[-1]
-        return datetime.datetime.fromtimestamp((at - base + first) / 1000, datetime.UTC)
+        base, begin = earlier[-1]
+        return datetime.datetime.fromtimestamp((at - base + begin) / 1000, datetime.UTC)
 
 
 @dataclass(frozen=True)
 class Progress:
-    """A run, as it is now, or as it ended.
+    """Progress of the last run.
 
     Attributes:
-        started: None: no log was ever given.
+        started: None: no log was ever added.
         elapsed_s: Until now, or until the last result was written.
-        share: Of the bytes of its logs, what is read.
-        log: The log that is being read, or was read last; None: there is none.
-        begin: Where the times of the run begin, in the time of the stream.
+        share: Share of the bytes of its logs that is read.
+        log: The current log, or the last one; None: there is none.
+        begin: The beginning of the run, in the time of the stream.
     """
 
     started: datetime.datetime | None
@@ -204,16 +204,16 @@ class Progress:
 
     @property
     def worst(self) -> Reader:
-        """The reader to show for all: one that does not add up, if there is any."""
-        return next((each for each in self.readers if not each.is_complete), self.readers[0])
+        """The reader to show: an incomplete one, if there is any."""
+        return next((reader for reader in self.readers if not reader.is_complete), self.readers[0])
 
 
 def progress(clients: Clients) -> Progress:
-    """Return how far the last run is."""
+    """Return the progress of the last run."""
     seen, now_ms = observe(clients), clients.clock.now().timestamp() * 1000
     run = seen.logs.run or {"log": 0, "started_ms": now_ms, "before": None, "begin": 0}
-    before = totals_of(run["before"]) if run["before"] else Totals()
-    totals, position = seen.totals.since(before), seen.position
+    totals_before = totals_of(run["before"]) if run["before"] else Totals()
+    totals, position = seen.totals.since(totals_before), seen.position
     results = results_of(seen.board, run["begin"], run["started_ms"])
     ended_ms = now_ms if seen.is_moving else results.last_ms
     elapsed_s = max(0.0, (ended_ms - run["started_ms"]) / 1000)
@@ -241,8 +241,8 @@ def _moment(ms: float) -> datetime.datetime:
 
 
 def _share(logs: Sequence[Mapping[str, Any]], number: int, offset: int) -> float:
-    total = sum(each["bytes"] for each in logs)
-    return (sum(each["bytes"] for each in logs[:number]) + offset) / total if total else 1.0
+    total = sum(log["bytes"] for log in logs)
+    return (sum(log["bytes"] for log in logs[:number]) + offset) / total if total else 1.0
 
 
 def _parts(seen: Observation, totals: Totals, elapsed_s: float) -> list[Part]:
@@ -282,4 +282,4 @@ def _readers(seen: Observation, totals: Totals, results: Results, span_ms: int) 
     ]
     if not seen.is_moving:
         return readers
-    return [replace(each, waiting=each.waiting + each.missing) for each in readers]
+    return [replace(reader, waiting=reader.waiting + reader.missing) for reader in readers]

@@ -1,4 +1,4 @@
-"""The results of a run, as the board keeps them for a page."""
+"""Results of a run, from the states of the board."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ KINDS = ("tops", "rates", "visits", "hits")
 
 @dataclass(frozen=True)
 class Results:
-    """What was written in a run.
+    """Written results of a run.
 
     Attributes:
         newest: By kind the last results, the newest first.
-        series: By their beginnings, in the time of the stream: requests and errors of windows that
-            have no request in common.
-        seconds: By second since the run began: how many results were written.
-        last_ms: When the last one was, since 1970.
+        series: Requests and errors of windows that do not overlap, by their beginnings in the time
+            of the stream.
+        seconds: Number of written results, by second since the run began.
+        last_ms: Time of the last result, since 1970.
     """
 
     newest: Mapping[str, Sequence[Mapping[str, Any]]]
@@ -33,20 +33,22 @@ def results_of(board: Mapping[str, Any], begin: int, started_ms: float) -> Resul
 
     Args:
         board: The states of the board, by key.
-        begin: Where the times of the run begin, in the time of the stream.
-        started_ms: When the run began, since 1970.
+        begin: The beginning of the run, in the time of the stream.
+        started_ms: The start of the run, since 1970.
     """
     newest: dict[str, list[Mapping[str, Any]]] = {kind: [] for kind in KINDS}
     series, seconds = dict[int, tuple[int, int]](), Counter[int]()
     for key, state in board.items():
-        newest[key.partition(".")[0]] += [each for each in state["last"] if each["start"] >= begin]
+        newest[key.partition(".")[0]] += [
+            result for result in state["last"] if result["start"] >= begin
+        ]
         for start, (requests, errors) in state.get("series", {}).items():
             if int(start) >= begin:
                 series[int(start)] = (requests, errors)
         for second, count in state["seconds"].items():
             if (since := int(second) - int(started_ms // 1000)) >= 0:
                 seconds[since] += count
-    for each in newest.values():
-        each.sort(key=lambda result: (-result["end"], result["key"]))
+    for results in newest.values():
+        results.sort(key=lambda result: (-result["end"], result["key"]))
     last_ms = max((state["at_ms"] for state in board.values()), default=0)
     return Results(newest, dict(sorted(series.items())), seconds, last_ms)

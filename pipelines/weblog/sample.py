@@ -19,7 +19,7 @@ BEGIN = datetime.datetime(2015, 5, 17, 8, 0, tzinfo=datetime.UTC)
 HOURS = 4
 VISITORS = 220
 SLOWEST_S = 55
-OUTAGE = range(140, 148)  # In minutes since the beginning.
+OUTAGE = range(140, 148)  # Minutes since the beginning.
 PAGES = (
     ("/", 30),
     ("/bread", 18),
@@ -31,7 +31,7 @@ PAGES = (
     ("/" + quote("ケーキ") + "/" + quote("抹茶"), 3),
     ("/style.css", 20),
     ("/logo.png", 16),
-    ("/old-menu.html", 2),  # It is gone.
+    ("/old-menu.html", 2),  # A page that was deleted.
 )
 GONE = "/old-menu.html"
 AGENTS = (

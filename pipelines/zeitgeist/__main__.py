@@ -1,10 +1,10 @@
-"""How well spikes and dips are told, beside two plain ways to tell them.
+"""Quality of the spike and dip detection, compared with two baselines.
 
     python -m pipelines.zeitgeist AAPL.csv AMZN.csv labels.json
 
-Files ending in .json are labels, all others are series as the Numenta Anomaly Benchmark has them.
-Without files it is the made-up sample. All series get the same parameters; labels are read when
-all alerts are known.
+Files ending in .json are labels, all others are series in the format of the Numenta Anomaly
+Benchmark. The default is the made-up sample. All series get the same parameters; the scores use
+labels only after all alerts are computed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pipelines.zeitgeist.quality import METHODS, Looks, Score, Windows, alerts_o
 from pipelines.zeitgeist.sample import sample_labels, sample_series
 from pipelines.zeitgeist.series import BadSeriesError, Series, read_labels, read_series
 
-# Of the baselines, beside the ones that are compared: it shows what tuning them would give.
+# Further thresholds of the baselines, to show the effect of tuning them.
 OTHER_TIMES = (2, 4, 6, 8, 12)
 OTHER_SIGMAS = (4, 6, 8, 12, 16)
 
@@ -35,13 +35,13 @@ def main() -> int:
     )
     parser.add_argument("files", nargs="*", type=Path, help="series (.csv) and labels (.json)")
     parser.add_argument("--tuned", action="store_true", help="baselines at other thresholds, too")
-    given = parser.parse_args()
+    args = parser.parse_args()
     try:
-        series, labels = _read(given.files)
+        series, labels = _read(args.files)
     except (BadSeriesError, OSError) as error:
         print(f"this cannot be read: {error}", file=sys.stderr)
         return 1
-    methods = {**METHODS, **(_others() if given.tuned else {})}
+    methods = {**METHODS, **(_others() if args.tuned else {})}
     scores = {name: _scores(method, series, labels) for name, method in methods.items()}
     _print_windows(series, scores["zeitgeist"])
     _print_scores(scores)
@@ -74,33 +74,33 @@ def _others() -> Mapping[str, Callable[[], Looks]]:
 
 
 def _scores(
-    method: Callable[[], Looks], series: Sequence[Series], labels: Mapping[str, Windows]
+    method: Callable[[], Looks], all_series: Sequence[Series], labels: Mapping[str, Windows]
 ) -> Mapping[str, Score]:
     return {
-        each.name: score(alerts_of(method, each), labels.get(each.name, ()), each.weeks)
-        for each in series
+        series.name: score(alerts_of(method, series), labels.get(series.name, ()), series.weeks)
+        for series in all_series
     }
 
 
-def _print_windows(series: Sequence[Series], scores: Mapping[str, Score]) -> None:
-    """Print for each labelled window whether it was found, and after how long."""
+def _print_windows(all_series: Sequence[Series], scores: Mapping[str, Score]) -> None:
+    """Print the delay of the first alert in each labelled window."""
     print("Labelled windows, and the first alert in each")
-    for each in series:
-        for window in scores[each.name].windows:
-            found = "not found"
+    for series in all_series:
+        for window in scores[series.name].windows:
+            outcome = "not found"
             if window.delay_ms is not None:
-                found = f"found after {datetime.timedelta(milliseconds=window.delay_ms)}"
-            print(f"  {each.name:<12} {_time(window.begin)} to {_time(window.end)}  {found}")
+                outcome = f"found after {datetime.timedelta(milliseconds=window.delay_ms)}"
+            print(f"  {series.name:<12} {_time(window.begin)} to {_time(window.end)}  {outcome}")
 
 
 def _print_scores(scores: Mapping[str, Mapping[str, Score]]) -> None:
-    """Print each method: all series together, and false alerts a week of each."""
+    """Print the score of each method over all series, and its false alerts a week."""
     print("\nAll series together, by the same parameters")
     head = ("method", "found", "precision", "recall", "F1", "false", "a week", "worst week")
     print("  {:<28} {:>7} {:>10} {:>7} {:>6} {:>6} {:>7} {:>11}".format(*head))
     for name, by_series in scores.items():
         all_ = together(list(by_series.values()))
-        worst = max(each.false_a_week for each in by_series.values())
+        worst = max(single.false_a_week for single in by_series.values())
         print(
             f"  {name:<28} {f'{all_.hits}/{len(all_.windows)}':>7} {all_.precision:>10.2f} "
             f"{all_.recall:>7.2f} {all_.f1:>6.2f} {len(all_.false):>6} "

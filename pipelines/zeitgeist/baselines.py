@@ -1,7 +1,7 @@
-"""Two plain ways to tell spikes and dips, to compare the detector with.
+"""Baselines: two plain methods to detect spikes and dips, for comparison with the detector.
 
-They get what it gets: one bucket after the other, two days before they may speak, and after an
-alert a day without another one of its kind. Neither looks ahead.
+They run under the same conditions: one bucket after the other, no alert in the first two days, and
+no second alert of its kind within a day. Neither looks ahead.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pipelines.zeitgeist.detector import DIP, MIN_DAYS, REFRACTORY_MS, SPIKE, Ki
 from pipelines.zeitgeist.model import BUCKETS_A_DAY, HOURS_A_WEEK
 from pipelines.zeitgeist.series import BUCKET_MS, DAY_MS, HOUR_MS
 
-# Of the moving average.
+# Window and threshold of the moving average.
 AVERAGE_OF = BUCKETS_A_DAY
 TIMES = 3.0
 # The textbooks' three standard deviations.
@@ -23,24 +23,26 @@ SIGMAS = 3.0
 
 @dataclass
 class Refractory:
-    """Who was told of something is not told of it again within a day."""
+    """Suppresses a second alert of its kind within a day."""
 
     told_at: dict[Kind, int] = field(default_factory=dict)
-    first: int | None = None
+    first_start: int | None = None
 
-    def of(self, start: int, found: list[Kind]) -> list[Kind]:
-        """Return what is told of what was found in a bucket."""
+    def of(self, start: int, detected: list[Kind]) -> list[Kind]:
+        """Return the detected kinds of a bucket that are not suppressed."""
         at = start + BUCKET_MS
-        self.first = start if self.first is None else self.first
-        if start < self.first + MIN_DAYS * DAY_MS:
+        self.first_start = start if self.first_start is None else self.first_start
+        if start < self.first_start + MIN_DAYS * DAY_MS:
             return []
-        told = [kind for kind in found if at >= self.told_at.get(kind, -DAY_MS) + REFRACTORY_MS]
-        self.told_at.update(dict.fromkeys(told, at))
-        return told
+        alerts = [
+            kind for kind in detected if at >= self.told_at.get(kind, -DAY_MS) + REFRACTORY_MS
+        ]
+        self.told_at.update(dict.fromkeys(alerts, at))
+        return alerts
 
 
 class MovingAverage:
-    """Alerts when a count is so many times the mean of the last day, or so many times below it."""
+    """Alerts when a count is `times` times the mean of the last day, or `times` times below it."""
 
     def __init__(self, times: float = TIMES) -> None:
         self._times = times
@@ -48,17 +50,17 @@ class MovingAverage:
         self._refractory = Refractory()
 
     def look(self, start: int, count: float) -> list[Kind]:
-        """Return what this bucket is."""
-        found: list[Kind] = []
+        """Return the kinds of this bucket."""
+        kinds: list[Kind] = []
         if self._last:
             mean = sum(self._last) / len(self._last)
-            found += [SPIKE] * (count > self._times * mean) + [DIP] * (count < mean / self._times)
+            kinds += [SPIKE] * (count > self._times * mean) + [DIP] * (count < mean / self._times)
         self._last.append(count)
-        return self._refractory.of(start, found)
+        return self._refractory.of(start, kinds)
 
 
 class SeasonalMean:
-    """Alerts when a count is so many standard deviations off the mean of its hour of the week."""
+    """Alerts when a count is `sigmas` standard deviations off the mean of its hour of the week."""
 
     def __init__(self, sigmas: float = SIGMAS) -> None:
         self._sigmas = sigmas
@@ -66,15 +68,15 @@ class SeasonalMean:
         self._refractory = Refractory()
 
     def look(self, start: int, count: float) -> list[Kind]:
-        """Return what this bucket is; nothing is known of an hour in the first week."""
+        """Return the kinds of this bucket; none in the first week of an hour."""
         week, hour = divmod(start // HOUR_MS, HOURS_A_WEEK)
         sums = self._sums.setdefault(hour, [0.0, 0.0, 0.0, week])
-        found = self._found(sums, count) if week > sums[3] else []
+        kinds = self._kinds(sums, count) if week > sums[3] else []
         for power in range(3):
             sums[power] += count**power
-        return self._refractory.of(start, found)
+        return self._refractory.of(start, kinds)
 
-    def _found(self, sums: list[float], count: float) -> list[Kind]:
+    def _kinds(self, sums: list[float], count: float) -> list[Kind]:
         mean = sums[1] / sums[0]
         allowed = self._sigmas * math.sqrt(max(0.0, sums[2] / sums[0] - mean**2))
         return [SPIKE] * (count > mean + allowed) + [DIP] * (count < mean - allowed)

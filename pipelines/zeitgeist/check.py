@@ -1,8 +1,8 @@
-"""Whether the pipeline has what a plain run has: the same records, one after the other, in memory.
+"""Comparison of the pipeline with a plain run: the same records, one by one, in memory.
 
-Whatever was killed, split, delayed or replaced meanwhile, each complete bucket must be there once,
-with the same count and the same model; the detector must have taken in as many; and the same must
-have been told, as often.
+In spite of kills, splits, delays and replaced code, the pipeline must have each complete bucket
+once, with the same count and the same model. Its detector must have processed the same number of
+buckets, and raised the same alerts.
 """
 
 from __future__ import annotations
@@ -15,62 +15,62 @@ from pipelines.zeitgeist.detector import DIP, SPIKE, Alert, Detector, Kind
 from pipelines.zeitgeist.model import Expected, Model
 from pipelines.zeitgeist.pipeline import BAND, FEEDS, MAX_ALERTS
 from pipelines.zeitgeist.playbacks import Part, Playback
-from pipelines.zeitgeist.progress import Point, board_of, points_of, taken_of
+from pipelines.zeitgeist.progress import Point, board_of, points_of, processed_of
 from pipelines.zeitgeist.records import records_of
 from pipelines.zeitgeist.series import BUCKET_MS
 from rollforward.runtime import Clients
 
-# Of a query: more would take a page many seconds.
+# Limit of a query: more would take a page many seconds.
 MAX_BUCKETS = 30_000
 
-Told = tuple[Kind, int]  # And the beginning of its bucket.
+KindAt = tuple[Kind, int]  # An alert's kind, and the beginning of its bucket.
 
 
 @dataclass(frozen=True)
 class Results:
-    """What there is of a query.
+    """Results of a query.
 
     Attributes:
-        points: Its complete buckets, each as often as there is one.
-        alerts: The last ones that were told of it.
-        told: How many there were of each kind.
-        taken: How many complete buckets its detector has taken in, and which was the last one.
+        points: Its complete buckets, duplicates included.
+        alerts: Its last alerts.
+        alert_counts: The number of all its alerts, by kind.
+        processed: The number of complete buckets that its detector has processed, and the last one.
     """
 
     points: Sequence[Point]
     alerts: Sequence[Alert]
-    told: Mapping[Kind, int]
-    taken: tuple[int, int | None] = (0, None)
+    alert_counts: Mapping[Kind, int]
+    processed: tuple[int, int | None] = (0, None)
 
 
 @dataclass(frozen=True)
 class Check:
-    """What a query has in the pipeline, beside what it has in a plain run.
+    """Results of a query in the pipeline, compared with a plain run.
 
     Attributes:
-        buckets: How many complete ones a plain run has.
-        wrong: Where the pipeline has something else, or nothing, or one too many.
-        told, plain: The alerts of both.
-        miscounted: What there are more or fewer of than in a plain run.
+        buckets: The number of complete buckets of the plain run.
+        wrong: The beginnings of buckets that differ, are missing, or are duplicates.
+        alerts, plain_alerts: The alerts of both.
+        miscounted: The names of numbers that differ from the plain run.
     """
 
     part: Part
     buckets: int
     wrong: Sequence[int]
-    told: Sequence[Told]
-    plain: Sequence[Told]
+    alerts: Sequence[KindAt]
+    plain_alerts: Sequence[KindAt]
     miscounted: Sequence[str] = ()
 
     @property
     def is_right(self) -> bool:
-        return not self.wrong and self.told == self.plain and not self.miscounted
+        return not self.wrong and self.alerts == self.plain_alerts and not self.miscounted
 
 
 def check(clients: Clients, playback: Playback, part: Part, watermark: int) -> Check:
     """Compare the buckets of a query that were complete at a watermark.
 
     Args:
-        watermark: Of those that keep history and alerts, so that all before it is there.
+        watermark: The lowest one of history and board, so that everything before it is stored.
     """
     return compared(playback, part, watermark, _results(clients, playback, part.query))
 
@@ -78,57 +78,55 @@ def check(clients: Clients, playback: Playback, part: Part, watermark: int) -> C
 def _results(clients: Clients, playback: Playback, query: str) -> Results:
     points = points_of(clients, [query], playback.begin, playback.last)[query]
     board = board_of(clients, playback)
-    told = {SPIKE: board.spikes[query], DIP: board.dips[query]}
-    return Results(points, board.of(query), told, taken_of(clients, query))
+    alert_counts = {SPIKE: board.spikes[query], DIP: board.dips[query]}
+    return Results(points, board.of(query), alert_counts, processed_of(clients, query))
 
 
-def compared(playback: Playback, part: Part, watermark: int, found: Results) -> Check:
-    """Compare what the pipeline has of a query with a plain run.
+def compared(playback: Playback, part: Part, watermark: int, results: Results) -> Check:
+    """Compare the pipeline's results of a query with a plain run.
 
-    What has become complete since the watermark was read is not compared.
+    Buckets that completed after the watermark was read are not compared.
     """
-    taken, last = found.taken
+    processed, last_start = results.processed
     plain = plain_run(playback, part, watermark)
-    # The detector may have gone on since.
-    until = max(watermark, 0 if last is None else last + BUCKET_MS)
+    # The detector may be further by now.
+    until = max(watermark, 0 if last_start is None else last_start + BUCKET_MS)
     counted = plain if until == watermark else plain_run(playback, part, until)
-    later = Counter(each.kind for each in found.alerts if each.start + BUCKET_MS > watermark)
+    too_new = Counter(alert.kind for alert in results.alerts if not _is_over(alert, watermark))
     numbers = {
-        "buckets of the detector": (taken, counted.taken[0]),
-        "spikes": (found.told[SPIKE] - later[SPIKE], plain.told[SPIKE]),
-        "dips": (found.told[DIP] - later[DIP], plain.told[DIP]),
+        "buckets of the detector": (processed, counted.processed[0]),
+        **{
+            f"{kind}s": (results.alert_counts[kind] - too_new[kind], plain.alert_counts[kind])
+            for kind in (SPIKE, DIP)
+        },
     }
     return Check(
         part,
         len(plain.points),
-        _different(plain.points, [each for each in found.points if _is_over(each, watermark)]),
-        _told(each for each in found.alerts if _is_over(each, watermark)),
-        _told(plain.alerts[-MAX_ALERTS:]),
-        [name for name, (here, there) in numbers.items() if here != there],
+        _different(plain.points, [point for point in results.points if _is_over(point, watermark)]),
+        _kinds_at(alert for alert in results.alerts if _is_over(alert, watermark)),
+        _kinds_at(plain.alerts[-MAX_ALERTS:]),
+        [name for name, (number, plain_number) in numbers.items() if number != plain_number],
     )
 
 
-def _is_over(each: Point | Alert, watermark: int) -> bool:
-    return each.start + BUCKET_MS <= watermark
+def _is_over(event: Point | Alert, watermark: int) -> bool:
+    return event.start + BUCKET_MS <= watermark
 
 
-def _different(plain: Sequence[Point], found: Sequence[Point]) -> list[int]:
-    """Return the beginnings of buckets that are not once in both, and the same."""
-    plain_count, found_count = Counter(plain), Counter(found)
-    different = (plain_count - found_count) + (found_count - plain_count)
-    return sorted({each.start for each in different})
+def _different(plain: Sequence[Point], points: Sequence[Point]) -> list[int]:
+    """Return the beginnings of buckets that are not once and equal in both."""
+    plain_counts, counts = Counter(plain), Counter(points)
+    different = (plain_counts - counts) + (counts - plain_counts)
+    return sorted({point.start for point in different})
 
 
-def _told(alerts: Iterable[Alert]) -> list[Told]:
-    return sorted(((each.kind, each.start) for each in alerts), key=_time)
-
-
-def _time(told: Told) -> tuple[int, Kind]:
-    return told[1], told[0]
+def _kinds_at(alerts: Iterable[Alert]) -> list[KindAt]:
+    return sorted(((alert.kind, alert.start) for alert in alerts), key=lambda pair: pair[::-1])
 
 
 def plain_run(playback: Playback, part: Part, watermark: int) -> Results:
-    """Count a query, learn and tell, bucket by bucket."""
+    """Count, learn and detect, bucket by bucket."""
     model, detector = Model(), Detector()
     points, alerts = list[Point](), list[Alert]()
     for start, count in _counts(playback, part, watermark):
@@ -137,8 +135,8 @@ def plain_run(playback: Playback, part: Part, watermark: int) -> Results:
         if expected is not None:
             alerts += detector.complete(start, count, expected)
         model.learn(start, count)
-    told = Counter(each.kind for each in alerts)
-    return Results(points, alerts, told, (detector.taken, detector.last))
+    alert_counts = Counter(alert.kind for alert in alerts)
+    return Results(points, alerts, alert_counts, (detector.taken, detector.last))
 
 
 def _band(expected: Expected | None) -> Iterator[float]:
@@ -147,7 +145,7 @@ def _band(expected: Expected | None) -> Iterator[float]:
 
 
 def _counts(playback: Playback, part: Part, watermark: int) -> Iterator[tuple[int, float]]:
-    """Yield the buckets of a query that are complete; those that were not measured are left out."""
+    """Yield the complete buckets of a query, without unmeasured ones."""
     counts, gaps, alone = defaultdict[int, float](float), dict[int, int](), (part,)
     for feed in FEEDS:
         played = replace(playback, parts=alone)

@@ -1,15 +1,14 @@
-"""Spikes and dips: when counts leave what the model allows, over several buckets.
+"""Detector of spikes and dips: counts that leave the model's range over several buckets.
 
-*Evidence* is how many spreads a bucket lies off the mean, and half of the evidence of the bucket
-before. So one bucket far off is enough, and so are several that are somewhat off, each to the same
-side.
+*Evidence* is the distance of a bucket from the mean, in spreads, plus half of the evidence of the
+previous bucket. So one bucket far off is enough, and so are several somewhat off to the same side.
 
-How much is enough depends on the series: some burst every day. The *bar* is what the highest
-evidence of a day has not exceeded on nine of ten days, of the last four weeks; and never less than
+The threshold depends on the series, since some burst every day. This *bar* is the level that the
+highest evidence of a day stayed below on nine of ten days, over the last four weeks; it is at least
 `MIN_BAR`. So a series of any kind gets about one alert in ten days by chance.
 
-A spike is told at once, in the bucket behind the complete ones: what is still to come of it only
-adds to it. A dip is told of complete buckets only, for what is missing may be on its way.
+A spike is reported at once, in the first incomplete bucket, since further records only add to it.
+A dip is reported for complete buckets only, since missing records may still arrive.
 
 Source: the Zeitgeist pipeline of the MillWheel paper, 2013; the sum that fades is S. Roberts's
 "Control chart tests based on geometric moving averages", 1959; highest values of days are the block
@@ -29,29 +28,29 @@ Kind = Literal["spike", "dip"]
 SPIKE: Kind = "spike"
 DIP: Kind = "dip"
 SIGNS: dict[Kind, int] = {SPIKE: 1, DIP: -1}
-# Of the evidence, from one bucket to the next.
+# Decay of the evidence, from one bucket to the next.
 FADING = 0.5
 # Five standard deviations of the evidence, 1 / sqrt(1 - 0.25) each, if counts vary normally.
 MIN_BAR = 6.0
 BAR_SHARE = 0.9
 BAR_DAYS = 28
-# One day raises the bar by no more than that: once is no habit, here as in the model.
+# Limit of the rise of the bar by one day: one burst is no habit, here as in the model.
 BAR_GROWTH = 1.5
-# Before that there is nothing to compare a day with.
+# Days before the first alert, to have a basis for comparison.
 MIN_DAYS = 2
-# After an alert none of its kind is told for so long: it is the same event.
+# Time after an alert without another one of its kind: it is the same event.
 REFRACTORY_MS = DAY_MS
 
 
 @dataclass(frozen=True)
 class Alert:
-    """Something to tell.
+    """A spike or dip of a series.
 
     Attributes:
         start: The beginning of the bucket that led to it.
-        at: When it was told, by the time of the stream.
-        usual: What the model had expected.
-        version: Of the detector that told it.
+        at: The time of the alert, in the time of the stream.
+        usual: The count that the model expected.
+        version: The version of the detector that raised it.
     """
 
     kind: Kind
@@ -66,22 +65,22 @@ class Alert:
 
 @dataclass
 class Side:
-    """What is known of the evidence to one side: spikes, or dips."""
+    """Evidence to one side: spikes, or dips."""
 
     evidence: float = 0.0
-    highest: float = 0.0  # Of the day.
-    days: list[float] = field(default_factory=list)  # The highest of each day before it.
+    highest: float = 0.0  # Highest evidence of the day.
+    days: list[float] = field(default_factory=list)  # Highest evidence of each earlier day.
     told_at: int | None = None
 
     @property
     def bar(self) -> float | None:
-        """How much evidence is enough; None: too few days were seen."""
+        """The threshold of the evidence; None: too few days were seen."""
         if len(self.days) < MIN_DAYS:
             return None
         return max(MIN_BAR, sorted(self.days)[math.ceil(BAR_SHARE * len(self.days)) - 1])
 
     def with_(self, distance: float, buckets: int) -> float:
-        """Return the evidence with one more bucket, so many behind the last one."""
+        """Return the evidence with one more bucket, `buckets` after the last one."""
         return max(0.0, FADING**buckets * self.evidence + distance)
 
     def take(self, evidence: float) -> None:
@@ -98,38 +97,38 @@ class Side:
         self.highest = 0.0
 
     def bar_of_next_day(self) -> float | None:
-        """Return how much evidence is enough once the day has ended."""
-        after = replace(self)
-        after.end_day()
-        return after.bar
+        """Return the bar after the end of the day."""
+        next_day = replace(self)
+        next_day.end_day()
+        return next_day.bar
 
 
 @dataclass
 class Detector:
-    """What it has to remember of one series, whatever its length: 2 x 28 numbers and a few more."""
+    """State of one series, of constant size: 2 x 28 numbers and a few more."""
 
     sides: dict[Kind, Side] = field(default_factory=lambda: {SPIKE: Side(), DIP: Side()})
     last: int | None = None  # The beginning of the last bucket.
-    taken: int = 0  # Complete buckets: one that is lost or comes twice shows, whatever it does.
+    taken: int = 0  # Number of complete buckets, so that a lost or duplicate one shows.
 
     def partial(self, start: int, at: int, count: float, expected: Expected) -> list[Alert]:
-        """Look at a bucket that is not complete; it can only tell a spike, and nothing is learned.
+        """Check an incomplete bucket for a spike, without learning.
 
-        Only the next one behind those that are complete: what lies between could be the spike, and
-        this one would silence it for a day.
+        It must follow the last complete bucket directly: a bucket between could be the spike, and
+        an alert here would suppress it for a day.
 
         Args:
-            at: The time of the record that came last.
+            at: The time of the last record.
         """
         if self.last is None or start != self.last + BUCKET_MS:
             return []
         side = self.sides[SPIKE]
-        # As when the bucket is complete: then the day before has ended.
+        # The bar of the complete bucket: the previous day has ended then.
         bar = side.bar_of_next_day() if self._begins_day(start) else side.bar
         return self._tell(SPIKE, start, at, count, expected, bar)
 
     def complete(self, start: int, count: float, expected: Expected) -> list[Alert]:
-        """Take a complete bucket in; they come in order."""
+        """Process a complete bucket; the buckets are in order."""
         if self._begins_day(start):
             for side in self.sides.values():
                 side.end_day()
@@ -154,14 +153,14 @@ class Detector:
         return [Alert(kind, start, at, count, expected.count(0), evidence, bar)]
 
     def _evidence(self, kind: Kind, start: int, count: float, expected: Expected) -> float:
-        last = start if self.last is None else self.last
-        buckets = max(1, (start - last) // BUCKET_MS)
+        last_start = start if self.last is None else self.last
+        buckets = max(1, (start - last_start) // BUCKET_MS)
         return self.sides[kind].with_(SIGNS[kind] * expected.distance(count), buckets)
 
     # As a state
 
     def kept(self) -> dict[str, Any]:
-        """Return it as JSON knows it."""
+        """Return the state as JSON."""
         return {
             "last": self.last,
             "taken": self.taken,
@@ -172,17 +171,17 @@ class Detector:
         }
 
     @classmethod
-    def of(cls, kept: dict[str, Any] | None) -> Detector:
-        """Return the detector that was kept; a new one if there is none."""
-        if not kept:
+    def of(cls, stored: dict[str, Any] | None) -> Detector:
+        """Return the detector of a stored state; a new one if there is none."""
+        if not stored:
             return cls()
-        sides = {kind: Side(*kept[kind]) for kind in SIGNS}
-        return cls(sides, kept["last"], kept.get("taken", 0))
+        sides = {kind: Side(*stored[kind]) for kind in SIGNS}
+        return cls(sides, stored["last"], stored.get("taken", 0))
 
     # As a state of version 2
 
     def named(self) -> dict[str, Any]:
-        """Return it as JSON knows it, each number by its name."""
+        """Return the state as JSON, each number by its name."""
         return {
             "last": self.last,
             "taken": self.taken,
@@ -190,9 +189,9 @@ class Detector:
         }
 
     @classmethod
-    def of_named(cls, kept: dict[str, Any] | None) -> Detector:
-        """Return the detector that was kept by names; a new one if there is none."""
-        if not kept:
+    def of_named(cls, stored: dict[str, Any] | None) -> Detector:
+        """Return the detector of a stored state by names; a new one if there is none."""
+        if not stored:
             return cls()
-        sides = {kind: Side(**kept["sides"][kind]) for kind in SIGNS}
-        return cls(sides, kept["last"], kept.get("taken", 0))
+        sides = {kind: Side(**stored["sides"][kind]) for kind in SIGNS}
+        return cls(sides, stored["last"], stored.get("taken", 0))

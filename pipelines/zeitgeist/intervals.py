@@ -1,4 +1,4 @@
-"""How the pipeline is cut into intervals: what is busy is split, and put together again."""
+"""Scaling of the pipeline: split the busiest interval, and merge all splits."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rollforward.streams.model.limits import SLOTS
 
 @dataclass(frozen=True)
 class Split:
-    """A computation that was split: where the new interval begins, and how many there are now."""
+    """Result of a split: the slot where the new interval begins, and the number of intervals."""
 
     computation: str
     slot: int
@@ -22,41 +22,44 @@ class Split:
 
 
 def split_busiest(clients: Clients, playback: Playback) -> Split | None:
-    """Split the interval that has most to do; None: each key has one of its own.
+    """Split the busiest interval; None: each key has an interval of its own.
 
     Raises:
-        StreamError: there are as many as there may be.
+        StreamError: the limit of intervals is reached.
     """
-    found = ZEITGEIST.status(clients).computations
+    computations = ZEITGEIST.status(clients).computations
     busiest = sorted(
-        ((each.busy, each.records_s, each.records, name) for name in found
-         for each in found[name].intervals),
+        (
+            (interval.busy, interval.records_s, interval.records, name)
+            for name, computation in computations.items()
+            for interval in computation.intervals
+        ),
         reverse=True,
-    )  # fmt: skip
+    )
     for name in dict.fromkeys(name for *_, name in busiest):
         slot = ZEITGEIST.split_by_keys(clients, name, _keys(playback, name))
         if slot is not None:
-            return Split(name, slot, len(found[name].intervals) + 1)
+            return Split(name, slot, len(computations[name].intervals) + 1)
     return None
 
 
 def _keys(playback: Playback, computation: str) -> Sequence[str]:
-    """Return the keys that a playback's records have now, or soon."""
+    """Return the current and next keys of a playback's records."""
     queries = [part.query for part in playback.parts]
     if computation != "history":
         return queries
     day = playback.front // DAY_MS
-    return [f"{query}|{each}" for query in queries for each in (day, day + 1)]
+    return [f"{query}|{number}" for query in queries for number in (day, day + 1)]
 
 
 def merge_all(clients: Clients) -> int:
-    """Undo all splits; return how many there were."""
-    first = {SLOTS * number // ZEITGEIST.intervals for number in range(ZEITGEIST.intervals)}
+    """Undo all splits; return their number."""
+    initial_slots = {SLOTS * number // ZEITGEIST.intervals for number in range(ZEITGEIST.intervals)}
     split = [
-        (name, each.first_slot)
-        for name, found in ZEITGEIST.status(clients).computations.items()
-        for each in found.intervals
-        if each.first_slot not in first
+        (name, interval.first_slot)
+        for name, computation in ZEITGEIST.status(clients).computations.items()
+        for interval in computation.intervals
+        if interval.first_slot not in initial_slots
     ]
     for name, slot in split:
         ZEITGEIST.merge(clients, name, slot)

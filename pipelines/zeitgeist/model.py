@@ -1,11 +1,11 @@
-"""What is usual of a series: the mean and the spread of its counts at this hour of the week.
+"""Model of a series: the mean and the spread of its counts at this hour of the week.
 
-It is kept on a scale of logarithms: counts grow and vary by factors, so that a burst in the morning
-and one at night are alike there. What is learned is a mean for the hour of the week. While that has
-seen little, the mean of the hour of the day stands in for it, and for that the mean of all. A level
-follows the series within a day, so that a change that stays is not told each hour for weeks.
+The scale is logarithmic: counts grow and vary by factors, so that a burst in the morning equals one
+at night. The model learns a mean for each hour of the week. An hour with few buckets falls back to
+the mean of the hour of the day, and that one to the mean of all buckets. A level follows the series
+within a day, so that a permanent change does not raise alerts each hour for weeks.
 
-A count far off teaches only as much as one at the border of what was usual: one burst is no habit.
+An outlier teaches only as much as a count at the border of the usual range: one burst is no habit.
 
 Source: the Zeitgeist pipeline of the MillWheel paper, 2013 (bounded counts against a model by
 time); P. Huber, "Robust estimation of a location parameter", 1964, for the border.
@@ -24,38 +24,38 @@ HOURS_A_WEEK = 168
 HOURS_A_DAY = 24
 BUCKETS_A_DAY = DAY_MS // BUCKET_MS
 BUCKETS_AN_HOUR = HOUR_MS // BUCKET_MS
-# Nothing is expected of a series before that: who has not seen a night knows nothing of nights.
+# Buckets before the first prediction: it takes a whole day to include a night.
 MIN_SEEN = BUCKETS_A_DAY
-# A mean is of so many buckets at most: of four weeks, for an hour of the week.
+# Buckets of a mean, at most: four weeks, for an hour of the week.
 MEMORY = 4 * BUCKETS_AN_HOUR
-# So many buckets of its own make a mean as good as the one that stands in for it.
+# Buckets that give a mean the same weight as its fallback.
 PRIOR = BUCKETS_AN_HOUR
-# A spread needs more of them: else the burst of a new hour would widen what is usual for itself.
+# A spread needs more buckets: else the burst of a new hour would widen its own range.
 SPREAD_PRIOR = MEMORY
 LEVEL_MEMORY = BUCKETS_A_DAY
-# What is learned from one count: at most so many spreads.
+# Limit of the distance that one count teaches, in spreads.
 BORDER = 3.0
-# Of the mean deviation: the standard deviation, if they were normal.
+# Factor from the mean deviation to the standard deviation of a normal distribution.
 DEVIATIONS = math.sqrt(math.pi / 2)
-# No series is taken for steadier than that: counts that vary by less than 10 % are odd themselves.
+# Lower limit of a spread: counts that vary by less than 10 % are odd themselves.
 MIN_SPREAD = 0.1
-# That are kept of each number: a state is short then.
+# Decimals of stored numbers, for a short state.
 DIGITS = 6
 
 
 @dataclass(frozen=True)
 class Expected:
-    """What is usual for a bucket; `mean` and `spread` are of log(1 + count)."""
+    """Prediction for a bucket; `mean` and `spread` are of log(1 + count)."""
 
     mean: float
     spread: float
 
     def distance(self, count: float) -> float:
-        """Return how many spreads a count is above the mean; below zero, if it is under it."""
+        """Return the distance of a count from the mean, in spreads; negative below the mean."""
         return (scaled(count) - self.mean) / self.spread
 
     def count(self, distance: float) -> float:
-        """Return the count that lies so many spreads above the mean.
+        """Return the count at this distance above the mean, in spreads.
 
         >>> round(Expected(scaled(10), 0.5).count(0), 6), Expected(0.0, 1.0).count(-3)
         (10.0, 0.0)
@@ -70,7 +70,7 @@ def scaled(count: float) -> float:
 
 @dataclass
 class Cell:
-    """A mean and a mean deviation, and of how many buckets."""
+    """A mean, a mean deviation, and the number of their buckets."""
 
     seen: int = 0
     mean: float = 0.0
@@ -82,46 +82,46 @@ class Cell:
         self.mean = round(self.mean + share * (value - self.mean), DIGITS)
         self.deviation = round(self.deviation + share * (abs(distance) - self.deviation), DIGITS)
 
-    def among(self, rest: tuple[float, float]) -> tuple[float, float]:
-        """Return mean and deviation, mixed with those of a rest by how much was seen."""
-        own, steady = self.seen / (self.seen + PRIOR), self.seen / (self.seen + SPREAD_PRIOR)
+    def among(self, fallback: tuple[float, float]) -> tuple[float, float]:
+        """Return mean and deviation, mixed with a fallback by the number of buckets."""
+        weight, steady = self.seen / (self.seen + PRIOR), self.seen / (self.seen + SPREAD_PRIOR)
         return (
-            rest[0] + own * (self.mean - rest[0]),
-            rest[1] + steady * (self.deviation - rest[1]),
+            fallback[0] + weight * (self.mean - fallback[0]),
+            fallback[1] + steady * (self.deviation - fallback[1]),
         )
 
 
 @dataclass
 class Model:
-    """What was learned of one series: 193 cells, whatever its length."""
+    """Model of one series, of constant size: 193 cells."""
 
     all: Cell = field(default_factory=Cell)
-    hours: dict[int, Cell] = field(default_factory=dict)  # Of the day.
+    hours: dict[int, Cell] = field(default_factory=dict)  # Hours of the day.
     week: dict[int, Cell] = field(default_factory=dict)  # Hours of the week, from Thursday 0:00.
     level: float = 0.0
 
     def expected(self, start: int) -> Expected | None:
-        """Return what is usual for the bucket that begins then; None: too little was seen."""
+        """Return the prediction for the bucket at `start`; None: too few buckets were seen."""
         if self.all.seen < MIN_SEEN:
             return None
         mean, deviation = self._usual(start)
         mean += self.level
-        # A count of rare events varies by its root, even if it has not yet.
-        least = 1 / math.sqrt(1 + max(0.0, math.expm1(mean)))
-        return Expected(mean, max(DEVIATIONS * deviation, least, MIN_SPREAD))
+        # A count of rare events varies by its square root, even if it has not yet.
+        min_spread = 1 / math.sqrt(1 + max(0.0, math.expm1(mean)))
+        return Expected(mean, max(DEVIATIONS * deviation, min_spread, MIN_SPREAD))
 
     def learn(self, start: int, count: float) -> None:
-        """Take a bucket's count in, when it is complete."""
-        value, known = scaled(count), self.expected(start)
-        if known is not None:
-            border = BORDER * known.spread
-            value = known.mean + min(border, max(-border, value - known.mean))
+        """Learn from the count of a complete bucket."""
+        value, expected = scaled(count), self.expected(start)
+        if expected is not None:
+            border = BORDER * expected.spread
+            value = expected.mean + min(border, max(-border, value - expected.mean))
         distance = value - self._usual(start)[0] - self.level if self.all.seen else 0.0
         value -= self.level
         self.all.learn(value, distance, MEMORY * HOURS_A_DAY)
         self.hours.setdefault(_of_day(start), Cell()).learn(value, distance, MEMORY)
         self.week.setdefault(_of_week(start), Cell()).learn(value, distance, MEMORY)
-        if known is not None:
+        if expected is not None:
             self.level = round(self.level + distance / LEVEL_MEMORY, DIGITS)
 
     def _usual(self, start: int) -> tuple[float, float]:
@@ -133,7 +133,7 @@ class Model:
     # As a state
 
     def kept(self) -> dict[str, Any]:
-        """Return it as JSON knows it."""
+        """Return the state as JSON."""
         return {
             "all": _numbers(self.all),
             "hours": {str(hour): _numbers(cell) for hour, cell in self.hours.items()},
@@ -142,19 +142,21 @@ class Model:
         }
 
     @classmethod
-    def of(cls, kept: dict[str, Any] | None) -> Model:
-        """Return the model that was kept; a new one if there is none."""
-        if not kept:
+    def of(cls, stored: dict[str, Any] | None) -> Model:
+        """Return the model of a stored state; a new one if there is none."""
+        if not stored:
             return cls()
-        return cls(Cell(*kept["all"]), _cells(kept["hours"]), _cells(kept["week"]), kept["level"])
+        return cls(
+            Cell(*stored["all"]), _cells(stored["hours"]), _cells(stored["week"]), stored["level"]
+        )
 
 
 def _numbers(cell: Cell) -> Iterable[float]:
     return [cell.seen, cell.mean, cell.deviation]
 
 
-def _cells(kept: dict[str, list[Any]]) -> dict[int, Cell]:
-    return {int(hour): Cell(*numbers) for hour, numbers in kept.items()}
+def _cells(stored: dict[str, list[Any]]) -> dict[int, Cell]:
+    return {int(hour): Cell(*numbers) for hour, numbers in stored.items()}
 
 
 def _of_day(start: int) -> int:

@@ -1,16 +1,16 @@
-"""The pipeline: queries are counted in buckets, compared with a model, and told if they are odd.
+"""The pipeline: it counts queries in buckets, compares them with a model, and raises alerts.
 
     queries ── counter ── model ─┬─ detector ── board
     (feeds)                      └─ history
 
-A record of `queries` says that a query was asked for so often: {"query": text, "n": number}. The
-counter writes what it has so far when that has grown, and the complete count of a bucket when the
-watermark has passed its end. The model adds what is usual, and then learns from complete counts.
-The detector tells spikes at once and dips of complete buckets. So while a feed is held back, the
-watermark stands, no bucket is complete, and there is no dip; in an outage the watermark moves on.
+A record of `queries` has a query and its number of requests: {"query": text, "n": number}. The
+counter emits an early count when it has grown, and the complete count of a bucket when the
+watermark has passed its end. The model adds its prediction, and then learns from complete counts.
+The detector reports spikes at once, and dips of complete buckets. While a feed is held back, the
+watermark does not advance, no bucket completes, and there is no dip; in an outage it advances.
 
-A query that has begun is counted in each bucket, also when it is zero, until a record says that
-nothing was measured: {"query": text, "until": time, or null for ever}.
+A query that has begun is counted in each bucket, even if the count is zero, until a record
+announces a gap in the measurement: {"query": text, "until": time, or null for ever}.
 
 Source: the Zeitgeist pipeline of the MillWheel paper, 2013.
 """
@@ -28,23 +28,23 @@ from pipelines.zeitgeist.series import BUCKET_MS, DAY_MS, MAX_SPAN_MS
 from rollforward.streams import FOREVER, Computation, Context, Pipeline, PushSource, Record, Timer
 from rollforward.streams.model.limits import Limits
 
-# Those that push records, each with its own watermark: the stream's is that of the slowest.
+# The processes that push records; the watermark of the stream is the lowest of theirs.
 FEEDS = ("tokyo", "paris", "austin")
-# A feed that says nothing for so long is given up, and the watermark goes on without it.
+# A feed without a push for this time is idle, and the watermark advances without it.
 GIVEN_UP_AFTER = timedelta(hours=1)
-# By the watermark: a query that nobody has asked for in so long begins anew.
+# In the time of the watermark: the states of a query expire after this time without a request.
 FORGOTTEN_AFTER = timedelta(days=28)
-# What is shown of a series and compared: all days of the longest, and some of what is played next.
+# Shown and compared part of a series: all days of the longest, and some of the next playback.
 SHOWN_FOR = timedelta(milliseconds=MAX_SPAN_MS) + FORGOTTEN_AFTER
-# A count that is not complete is written again when it has grown by so much.
+# Growth of an incomplete count before it is emitted again.
 GROWTH = 1.25
-# One that is not this far above the mean is no spike, whatever came before.
+# Distance above the mean below which an incomplete count cannot be a spike.
 MIN_PARTIAL = 1.0
 MAX_ALERTS = 50
-# How far a feed may be ahead of the slowest one. What lies between are open buckets, of which each
-# query has all in one state: two weeks of them take less than a third of what a state may have.
+# Maximum lead of a feed over the slowest one. It bounds the open buckets, which one state of a
+# query has: two weeks of them take less than a third of the limit of a state.
 MAX_AHEAD = timedelta(days=14)
-# For any computation; some thousand records. Feeds wait then, so the page shows a lag of seconds.
+# Limit of each computation: some thousand records. Feeds wait then, so that the lag is seconds.
 MAX_WAITING_BYTES = 500_000
 
 KeyOf = Callable[[Any], str]
@@ -64,7 +64,7 @@ def by_query_and_day(value: Any) -> str:
 
 
 class Counter(Computation):
-    """Counts of a query by bucket: so far, and complete."""
+    """Counts of a query by bucket, early and complete."""
 
     inputs: Mapping[str, KeyOf] = {"queries": by_query}
     outputs = ("counts",)
@@ -92,7 +92,7 @@ class Counter(Computation):
             ctx.produce("counts", _count(ctx.key, start, so_far, is_complete=False))
 
     def timer(self, ctx: Context, timer: Timer) -> None:
-        """Write the bucket that is complete now, and wait for the end of the next one."""
+        """Emit the bucket that is complete now, and set the timer for the next one."""
         start = timer.at_ms - BUCKET_MS
         del ctx.state["next"]
         until = ctx.state.map("gaps").pop(str(start))
@@ -105,7 +105,7 @@ class Counter(Computation):
             self._wake(ctx, max(start + BUCKET_MS, until))
 
     def _wake(self, ctx: Context, start: int) -> None:
-        """Have the end of a bucket reported, unless that of an earlier one is waited for."""
+        """Set the timer for the end of a bucket, unless an earlier one is set."""
         if start < ctx.state.get("next", FOREVER) and not ctx.is_over:
             ctx.state["next"] = start
             ctx.set_timer("end", start + BUCKET_MS)
@@ -116,7 +116,7 @@ def _count(query: str, start: int, count: float, *, is_complete: bool) -> dict[s
 
 
 class Usual(Computation):
-    """What is usual of each query at each hour of the week; it goes with each count."""
+    """Model of each query; adds its prediction to each count."""
 
     name = "model"
     inputs: Mapping[str, KeyOf] = {"counts": by_query}
@@ -136,7 +136,7 @@ class Usual(Computation):
 
 
 class Watcher(Computation):
-    """Tells what is odd."""
+    """Detector of each query: reports spikes and dips."""
 
     name = "detector"
     reads: Sequence[int] = (2,)
@@ -145,20 +145,20 @@ class Watcher(Computation):
     ttl = FORGOTTEN_AFTER
 
     def record(self, ctx: Context, record: Record) -> None:
-        found = record.value
-        if "mean" not in found:
+        measured = record.value
+        if "mean" not in measured:
             return
-        start, count = found["start"], found["count"]
-        expected = Expected(found["mean"], found["spread"])
+        start, count = measured["start"], measured["count"]
+        expected = Expected(measured["mean"], measured["spread"])
         detector = self.load_detector(ctx)
-        if found["is_complete"]:
+        if measured["is_complete"]:
             alerts = detector.complete(start, count, expected)
         else:
             alerts = detector.partial(start, record.timestamp_ms, count, expected)
         self.keep(ctx, detector)
         for alert in alerts:
-            told = asdict(replace(alert, version=self.version))
-            ctx.produce("alerts", {"query": ctx.key, **told})
+            fields = asdict(replace(alert, version=self.version))
+            ctx.produce("alerts", {"query": ctx.key, **fields})
 
     def load_detector(self, ctx: Context) -> Detector:
         return Detector.of(ctx.state.get("detector"))
@@ -171,7 +171,7 @@ class Watcher(Computation):
 
 
 class NewWatcher(Watcher):
-    """The same by another form of state, to take the place of the first one while all goes on."""
+    """Version 2 of the detector: another form of state, to replace version 1 while it runs."""
 
     name = "detector"
     version = 2
@@ -188,26 +188,26 @@ class NewWatcher(Watcher):
 
 
 class History(Computation):
-    """Each bucket of a day of a query: its time of day, its count, the lowest and highest usual."""
+    """Buckets of a day of a query: time of day, count, and the band of usual counts."""
 
     inputs: Mapping[str, KeyOf] = {"measured": by_query_and_day}
     ttl = SHOWN_FOR
 
     def record(self, ctx: Context, record: Record) -> None:
-        found = record.value
-        if found["is_complete"]:
-            ctx.state.list("buckets").append(_point(found))
+        measured = record.value
+        if measured["is_complete"]:
+            ctx.state.list("buckets").append(_point(measured))
 
 
-def _point(found: Mapping[str, Any]) -> Sequence[float | None]:
-    number = found["start"] % DAY_MS // BUCKET_MS
-    if "mean" not in found:
-        return [number, found["count"]]
-    expected = Expected(found["mean"], found["spread"])
-    return [number, found["count"], *(round(expected.count(x), 2) for x in (-BAND, 0, BAND))]
+def _point(measured: Mapping[str, Any]) -> Sequence[float | None]:
+    number = measured["start"] % DAY_MS // BUCKET_MS
+    if "mean" not in measured:
+        return [number, measured["count"]]
+    expected = Expected(measured["mean"], measured["spread"])
+    return [number, measured["count"], *(round(expected.count(x), 2) for x in (-BAND, 0, BAND))]
 
 
-# How many spreads a chart shows as usual.
+# Half width of the band of usual counts in a chart, in spreads.
 BAND = 3
 
 
@@ -219,8 +219,8 @@ class Board(Computation):
 
     def record(self, ctx: Context, record: Record) -> None:
         ctx.state.counter(record.value["kind"]).add(1)
-        last = ctx.state.list("alerts")
-        last.set([*last.get(), record.value][-MAX_ALERTS:])
+        alerts = ctx.state.list("alerts")
+        alerts.set([*alerts.get(), record.value][-MAX_ALERTS:])
 
 
 ZEITGEIST = Pipeline(
@@ -236,5 +236,5 @@ ZEITGEIST = Pipeline(
 
 
 def alert_of(value: Mapping[str, Any]) -> Alert:
-    """Return an alert as the board keeps it."""
+    """Return an alert from its record in the board."""
     return Alert(**{name: value[name] for name in value if name != "query"})

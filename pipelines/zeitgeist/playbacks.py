@@ -1,10 +1,10 @@
-"""Playbacks: what is given to the pipeline, how fast, and what is done to it meanwhile.
+"""Playbacks: input of the pipeline, its speed, and changes while it runs.
 
-One playback goes on at a time. Its times are those of its series, moved by whole weeks to behind
-all that the pipeline has seen: the watermark never falls, and hours of the week stay as they are.
+One playback runs at a time. The times of its series are shifted by whole weeks to after the
+pipeline's watermark, which never falls; so hours of the week stay the same.
 
-A feed that is held back pushes nothing, and states no watermark. A query that is changed is pushed
-with other counts: ten times as much, or nothing at all, which is what an outage looks like.
+A feed that is held back pushes neither records nor a watermark. A changed query is pushed with
+other counts: ten times as much, or nothing at all, like an outage.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from rollforward.runtime import Clients, naive_utc
 SPEEDS = (1, 60, 600, 3_000, 10_000, 30_000, 100_000)
 SAMPLE_SPEED = 30_000  # Ten days in half a minute; the first spike after twelve seconds.
 MAX_SERIES = 10
-# Of all its series together: they are in memory at once.
+# Limit of all its series together: they are in memory at once.
 MAX_BUCKETS = 250_000
 SAMPLE_BUCKETS = DAYS * DAY_MS // BUCKET_MS
 MAX_UPLOAD_BYTES = 8 * 1024 * 1024
-# What a button changes: for so long, by the time of the stream, and times how much.
+# Changes of the buttons: duration in the time of the stream, and factor.
 RUMOUR = (2 * HOUR_MS, 10.0)
 SILENCE = (3 * HOUR_MS, 0.0)
 MAX_CHANGES = 200
-MAX_RECORDS = 400  # Of one push.
+MAX_RECORDS = 400  # Limit of one push.
 
 
 class PlaybackGoesOnError(Exception):
-    """There is a playback already."""
+    """Another playback is running."""
 
 
 @dataclass(frozen=True)
@@ -47,9 +47,8 @@ class Part:
 
     Attributes:
         query: Its key in the pipeline.
-        first: Where its first bucket begins, in its own time.
-        upload: Its counts: 8 bytes each; below zero: not measured, for so many buckets. None: they
-            are made up.
+        first: The beginning of its first bucket, in its own time.
+        upload: Its counts, 8 bytes each; -n: a gap of n buckets begins. None: they are made up.
     """
 
     query: str
@@ -66,7 +65,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Change:
-    """That a query is asked for more, or less; in the time of the stream."""
+    """A factor on the requests of a query; its times are in the time of the stream."""
 
     query: str
     begin: int
@@ -76,14 +75,14 @@ class Change:
 
 @dataclass(frozen=True)
 class Playback:
-    """A playback, and how far it is; all times but `since_ms` are those of the stream.
+    """A playback and its progress; times are in the time of the stream, `..._ms` are wall times.
 
     Attributes:
-        shift: How much is added to the times of its series.
-        since_ms, since: It has gone on at its speed since this time of day, from this time on.
-        reached: By feed, up to where everything was pushed.
-        step: The number of the task that comes next.
-        started_ms, ended_ms: Of the day; None: it goes on.
+        shift: The offset added to the times of its series.
+        since_ms, since: It has run at its speed since this wall time, from this stream time on.
+        reached: By feed, the end of the pushed records.
+        step: The number of the next task.
+        started_ms, ended_ms: Start and end; None: it is running.
     """
 
     id: str
@@ -104,7 +103,7 @@ class Playback:
 
     @property
     def last(self) -> int:
-        """Up to where feeds go: a bucket behind the end, so that all buckets are complete."""
+        """End of the feeds: a bucket after `end`, so that all buckets complete."""
         return self.end + BUCKET_MS
 
     @property
@@ -113,75 +112,75 @@ class Playback:
 
     @property
     def front(self) -> int:
-        """How far the fastest feed is."""
+        """Position of the fastest feed."""
         return max(self.reached.values())
 
     @property
     def stride(self) -> int:
-        """How much of the stream one step pushes of a feed, at most: a push is short so."""
+        """Maximum time span of one push, which bounds its records."""
         return max(1, MAX_RECORDS // len(self.parts)) * BUCKET_MS
 
     def ahead(self, now_ms: int) -> int:
-        """Return the begin of the first bucket that no step can have pushed a record of by now.
+        """Return the begin of the first bucket of which no step can have pushed a record by now.
 
-        Not even one that is under way, or has died: what it pushed is counted as it was pushed.
+        This includes running and dead steps: their records are counted as they were pushed.
         """
         return -(-min(self.due(now_ms), self.front + self.stride) // BUCKET_MS) * BUCKET_MS
 
     def due(self, now_ms: int) -> int:
-        """Return up to where records are due."""
+        """Return the end of the due records."""
         return min(self.last, self.since + max(0, now_ms - self.since_ms) * self.speed)
 
     def part(self, query: str) -> Part | None:
-        return next((each for each in self.parts if each.query == query), None)
+        return next((part for part in self.parts if part.query == query), None)
 
     def times(self, query: str, at: int) -> float:
-        """Return times how much a query is asked for, by what was changed."""
+        """Return the product of a query's changes at a time."""
         return math.prod(
-            each.times
-            for each in self.changes
-            if each.query == query and each.begin <= at < each.end
+            change.times
+            for change in self.changes
+            if change.query == query and change.begin <= at < change.end
         )
 
     def kept(self) -> dict[str, Any]:
-        """Return it as JSON knows it."""
+        """Return the playback as JSON."""
         return asdict(self)
 
     @classmethod
-    def of(cls, kept: dict[str, Any]) -> Playback:
-        """Return the playback that was kept."""
+    def of(cls, stored: dict[str, Any]) -> Playback:
+        """Return a stored playback."""
         return cls(
             **{
-                **kept,
-                "parts": tuple(Part(**each) for each in kept["parts"]),
-                "changes": tuple(Change(**each) for each in kept["changes"]),
-                "held": tuple(kept["held"]),
+                **stored,
+                "parts": tuple(Part(**fields) for fields in stored["parts"]),
+                "changes": tuple(Change(**fields) for fields in stored["changes"]),
+                "held": tuple(stored["held"]),
             }
         )
 
 
 def current() -> Playback | None:
-    """Return the playback that goes on, or the last one."""
+    """Return the running playback, or the last one."""
     row = playback_key().get()
     return Playback.of(row.playback) if row is not None else None
 
 
-def save(wanted: Playback) -> None:
+def save(playback: Playback) -> None:
     """Store a playback, in a transaction."""
-    ZeitgeistPlayback(key=playback_key(), playback=wanted.kept()).put()
+    ZeitgeistPlayback(key=playback_key(), playback=playback.kept()).put()
 
 
-# What is played
+# Parts
 
 
 def sample_parts(playback_id: str) -> tuple[Part, ...]:
     """Return the made-up queries."""
-    first, buckets = FIRST_DAY * DAY_MS, SAMPLE_BUCKETS
-    return tuple(Part(f"{playback_id[:6]} {q.name}", q.name, first, buckets) for q in QUERIES)
+    begin, buckets = FIRST_DAY * DAY_MS, SAMPLE_BUCKETS
+    return tuple(Part(f"{playback_id[:6]} {q.name}", q.name, begin, buckets) for q in QUERIES)
 
 
 def upload_parts(clients: Clients, playback_id: str, many: Sequence[Series]) -> tuple[Part, ...]:
-    """Store series; return what plays them. Doing it again changes nothing."""
+    """Store series; return the parts that play them. A repeated call changes nothing."""
     parts = []
     for number, series in enumerate(many):
         counts, upload = counts_of(series), f"{playback_id}-{number}"
@@ -200,34 +199,34 @@ def upload_parts(clients: Clients, playback_id: str, many: Sequence[Series]) -> 
 
 
 def counts_of(series: Series) -> array[float]:
-    """Return the count of each bucket; of one that was not measured, minus how many follow.
+    """Return the count of each bucket; in a gap, minus the number of its remaining buckets.
 
     >>> list(counts_of(Series("s", [(0, 7), (3 * BUCKET_MS, 5)])))
     [7.0, -2.0, -1.0, 5.0]
     """
-    first, counts = series.buckets[0][0], array("d")
+    begin, counts = series.buckets[0][0], array("d")
     for start, count in series.buckets:
-        missing = (start - first) // BUCKET_MS - len(counts)
-        counts.extend(-float(left) for left in range(missing, 0, -1))
+        gap = (start - begin) // BUCKET_MS - len(counts)
+        counts.extend(-float(remaining) for remaining in range(gap, 0, -1))
         counts.append(count)
     return counts
 
 
-# Begin
+# Start
 
 
 def new_playback(
     clients: Clients, playback_id: str, title: str, parts: tuple[Part, ...], speed: int
 ) -> Playback:
-    """Return a playback that begins behind all that the feeds have stated."""
+    """Return a playback that begins after the watermarks of all feeds."""
     stated = [ZEITGEIST.push(clients, "queries", [], process=feed).watermark for feed in FEEDS]
-    first = min(part.first for part in parts)
-    weeks = max(0, -(-(max(stated) + DAY_MS - first) // WEEK_MS))
-    begin, end = first + weeks * WEEK_MS, max(part.end for part in parts) + weeks * WEEK_MS
-    now = now_ms(clients)
+    first_start = min(part.first for part in parts)
+    weeks = max(0, -(-(max(stated) + DAY_MS - first_start) // WEEK_MS))
+    begin, end = first_start + weeks * WEEK_MS, max(part.end for part in parts) + weeks * WEEK_MS
+    started_ms = now_ms(clients)
     return Playback(
-        playback_id, title, parts, weeks * WEEK_MS, begin, end, speed, now, begin,
-        dict.fromkeys(FEEDS, begin), started_ms=now,
+        playback_id, title, parts, weeks * WEEK_MS, begin, end, speed, started_ms, begin,
+        dict.fromkeys(FEEDS, begin), started_ms=started_ms,
     )  # fmt: skip
 
 
@@ -235,59 +234,64 @@ def now_ms(clients: Clients) -> int:
     return int(clients.clock.now().timestamp() * 1000)
 
 
-# Meanwhile
+# Changes
 
 
 def change_speed(clients: Clients, playback_id: str, speed: int) -> bool:
-    """Go on at another speed, from where the fastest feed is; return False if it is over."""
+    """Change the speed, from the position of the fastest feed; return False if it is over."""
 
-    def changed(old: Playback) -> Playback:
-        now = now_ms(clients)
-        return replace(old, speed=speed, since_ms=now, since=old.ahead(now))
+    def changed(playback: Playback) -> Playback:
+        changed_ms = now_ms(clients)
+        return replace(playback, speed=speed, since_ms=changed_ms, since=playback.ahead(changed_ms))
 
     return _change(playback_id, changed)
 
 
 def hold(playback_id: str, feed: str, *, is_held: bool) -> bool:
-    """Hold a feed back, or let it go on; return False if the playback is over."""
+    """Hold a feed back, or resume it; return False if the playback is over."""
 
-    def changed(old: Playback) -> Playback:
-        others = tuple(each for each in old.held if each != feed)
-        return replace(old, held=(*others, feed) if is_held else others)
+    def changed(playback: Playback) -> Playback:
+        held = tuple(name for name in playback.held if name != feed)
+        return replace(playback, held=(*held, feed) if is_held else held)
 
     return _change(playback_id, changed)
 
 
-def ask_for(clients: Clients, playback_id: str, query: str, what: tuple[int, float]) -> bool:
-    """Have a query asked for more or less, from the next bucket on; False: that cannot be."""
+def ask_for(clients: Clients, playback_id: str, query: str, change: tuple[int, float]) -> bool:
+    """Change the requests of a query from the next bucket on; return False if that is refused."""
 
-    def changed(old: Playback) -> Playback | None:
-        begin = old.ahead(now_ms(clients))
-        if old.part(query) is None or len(old.changes) >= MAX_CHANGES:
+    def changed(playback: Playback) -> Playback | None:
+        begin = playback.ahead(now_ms(clients))
+        if playback.part(query) is None or len(playback.changes) >= MAX_CHANGES:
             return None
-        return replace(old, changes=(*old.changes, Change(query, begin, begin + what[0], what[1])))
+        return replace(
+            playback,
+            changes=(*playback.changes, Change(query, begin, begin + change[0], change[1])),
+        )
 
     return _change(playback_id, changed)
 
 
 def stop(clients: Clients, playback_id: str) -> bool:
-    """End a playback where its fastest feed is; return False if it is over."""
+    """End a playback at the position of its fastest feed; return False if it is over."""
 
-    def changed(old: Playback) -> Playback:
-        end = min(old.end, old.ahead(now_ms(clients)))
-        return replace(old, end=end, held=(), since=end + BUCKET_MS)
+    def changed(playback: Playback) -> Playback:
+        end = min(playback.end, playback.ahead(now_ms(clients)))
+        return replace(playback, end=end, held=(), since=end + BUCKET_MS)
 
     return _change(playback_id, changed)
 
 
 def _change(playback_id: str, changed: Any) -> bool:
     def body() -> bool:
-        old = current()
-        new = (
-            changed(old) if old is not None and old.id == playback_id and not old.is_over else None
+        playback = current()
+        replacement = (
+            changed(playback)
+            if playback is not None and playback.id == playback_id and not playback.is_over
+            else None
         )
-        if new is not None:
-            save(new)
-        return new is not None
+        if replacement is not None:
+            save(replacement)
+        return replacement is not None
 
     return transact(body)

@@ -1,13 +1,13 @@
 """The player: pushes the records of a playback when they are due, in steps, a task each.
 
-A step reads the playback, pushes for each feed what is due with the watermark that the feed has
-reached, and commits how far it is with the task of the next step. A step that is killed, retried or
-delivered twice pushes records of the same ids, which count once.
+A step reads the playback, pushes the due records of each feed with the feed's watermark, and
+commits the new position with the task of the next step. A step that is killed, retried or delivered
+twice pushes records of the same ids, which count once.
 
-The pipeline sets the pace: a push that it refuses, because too much waits or another feed is far
-behind, is made again later.
+The pipeline sets the pace by backpressure: a push that it refuses is retried later. It refuses one
+if its backlog is too long, or another feed is far behind.
 
-Lost on failure: nothing. What was due meanwhile is pushed later.
+Lost on failure: nothing. Overdue records are pushed later.
 Routes: POST /tasks/zeitgeist/play.
 """
 
@@ -36,7 +36,7 @@ from rollforward.runtime import Clients
 from rollforward.streams.model.errors import BackpressureError
 from rollforward.tasks import task
 
-# A step about each minute of the stream, between these.
+# Limits of the interval of the steps, which is about a minute of the stream.
 MIN_STEP_S = 0.25
 MAX_STEP_S = 5.0
 
@@ -49,30 +49,30 @@ class Step:
     number: int
 
 
-def start(clients: Clients, wanted: Playback) -> bool:
-    """Start a playback; return False if this very one was started before.
+def start(clients: Clients, playback: Playback) -> bool:
+    """Start a playback; return False if it was started before.
 
     Raises:
-        PlaybackGoesOnError: another one goes on.
+        PlaybackGoesOnError: another one is running.
     """
 
     def body() -> bool:
-        old = current()
-        if old is not None and old.id == wanted.id:
+        running = current()
+        if running is not None and running.id == playback.id:
             return False
-        if old is not None and not old.is_over:
-            raise PlaybackGoesOnError(f"{old.title} is being played")
-        save(wanted)
-        outbox.enqueue(clients, play, Step(wanted.id, 0))
+        if running is not None and not running.is_over:
+            raise PlaybackGoesOnError(f"{running.title} is being played")
+        save(playback)
+        outbox.enqueue(clients, play, Step(playback.id, 0))
         return True
 
     return transact(body)
 
 
 def start_sample(clients: Clients, playback_id: str, speed: int) -> bool:
-    """Start the made-up sample; the rest is as of `start`."""
-    old = current()
-    if old is not None and old.id == playback_id:
+    """Start the made-up sample, like `start`."""
+    running = current()
+    if running is not None and running.id == playback_id:
         return False
     parts = sample_parts(playback_id)
     return start(clients, new_playback(clients, playback_id, "the sample", parts, speed))
@@ -80,37 +80,37 @@ def start_sample(clients: Clients, playback_id: str, speed: int) -> bool:
 
 @task("/tasks/zeitgeist/play", queue="streams-ticks")
 def play(clients: Clients, args: Step) -> None:
-    """Push what is due, and enqueue the next step."""
-    now = now_ms(clients)  # Before it looks: so `Playback.ahead` lies behind all that it pushes.
+    """Push the due records, and enqueue the next step."""
+    started_ms = now_ms(
+        clients
+    )  # Before the read, so that `Playback.ahead` is after all records of this step.
     seen = current()
     if seen is None or seen.id != args.playback or seen.step != args.number:
-        return  # It was done before, or the playback has gone.
-    reached, due = dict(seen.reached), seen.due(now)
+        return  # A repeated delivery, or another playback.
+    reached, due = dict(seen.reached), seen.due(started_ms)
     delay_s = min(MAX_STEP_S, max(MIN_STEP_S, MINUTE_MS / 1000 / seen.speed))
     for feed in [feed for feed in FEEDS if feed not in seen.held]:
         try:
             reached[feed] = _push(clients, seen, feed, due)
-        except (
-            BackpressureError
-        ) as error:  # The others go on: it may be one of them that it waits for.
-            delay_s = error.retry_after_s
+        except BackpressureError as error:
+            delay_s = error.retry_after_s  # The other feeds continue: it may wait for one of them.
 
     def body() -> None:
-        old = current()
-        if old is None or old.id != args.playback or old.step != args.number:
+        stored = current()
+        if stored is None or stored.id != args.playback or stored.step != args.number:
             return
-        after = replace(old, reached=reached, step=old.step + 1)
-        if after.is_over:
-            after = replace(after, ended_ms=now)
-        save(after)
-        if not after.is_over:
-            outbox.enqueue(clients, play, Step(args.playback, after.step), delay_s=delay_s)
+        following = replace(stored, reached=reached, step=stored.step + 1)
+        if following.is_over:
+            following = replace(following, ended_ms=started_ms)
+        save(following)
+        if not following.is_over:
+            outbox.enqueue(clients, play, Step(args.playback, following.step), delay_s=delay_s)
 
     transact(body)
 
 
 def _push(clients: Clients, playback: Playback, feed: str, due: int) -> int:
-    """Push what is due of a feed, up to a bound; return up to where all was pushed."""
+    """Push due records of a feed, up to a limit; return the new end of its records."""
     begin = playback.reached[feed]
     end = min(due, begin + playback.stride)
     if end <= begin:

@@ -1,4 +1,4 @@
-"""What can be seen of a playback: how far it is, what was counted, what was told."""
+"""Results of a playback, for pages and checks: its buckets and its alerts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rollforward.runtime import Clients
 
 @dataclass(frozen=True)
 class Point:
-    """A bucket: its count, and what was usual; None while nothing is known of the query."""
+    """A bucket: its count, and the usual band; None: the model has no prediction yet."""
 
     start: int
     count: float
@@ -25,8 +25,8 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Told:
-    """An alert, and the query that it is about."""
+class QueryAlert:
+    """An alert, and its query."""
 
     part: Part
     alert: Alert
@@ -34,99 +34,101 @@ class Told:
 
 @dataclass(frozen=True)
 class Board:
-    """What was told: how many spikes and dips of each query, and the last alerts of all."""
+    """Alerts of a playback: numbers of spikes and dips by query, and the last alerts of all."""
 
     spikes: Mapping[str, int]
     dips: Mapping[str, int]
-    told: Sequence[Told]
+    alerts: Sequence[QueryAlert]
 
     def of(self, query: str) -> list[Alert]:
         """Return the alerts of a query."""
-        return [each.alert for each in self.told if each.part.query == query]
+        return [item.alert for item in self.alerts if item.part.query == query]
 
 
-# Of the days of queries that a process keeps: a look shows up to thirty. Each has up to 288 points.
+# Days of queries in a process's cache: a page shows up to thirty. Each has up to 288 points.
 MAX_KEPT_DAYS = 100
 
 
 def board_of(clients: Clients, playback: Playback, seen: Any = None) -> Board:
-    """Return what was told in a playback, the newest first.
+    """Return the alerts of a playback, the newest first.
 
     Args:
         seen: The pipeline's status, if it was just read.
     """
     queries = [part.query for part in playback.parts]
     states = ZEITGEIST.states_of(clients, "board", queries, snapshot=seen)
-    told = [
-        Told(part, alert_of(value))
+    alerts = [
+        QueryAlert(part, alert_of(value))
         for part in playback.parts
         for value in states.get(part.query, {}).get("alerts", ())
     ]
     return Board(
         {query: states.get(query, {}).get(SPIKE, 0) for query in queries},
         {query: states.get(query, {}).get(DIP, 0) for query in queries},
-        sorted(told, key=lambda each: each.alert.at, reverse=True),
+        sorted(alerts, key=lambda item: item.alert.at, reverse=True),
     )
 
 
-def taken_of(clients: Clients, query: str) -> tuple[int, int | None]:
-    """Return how many complete buckets a query's detector has taken in, and the last of them."""
+def processed_of(clients: Clients, query: str) -> tuple[int, int | None]:
+    """Return the number of complete buckets that a query's detector processed, and the last one."""
     state = ZEITGEIST.state(clients, "detector", query)
-    found = state.get("detector") or state.get("named") or {}  # Of version 1, or 2.
-    return found.get("taken", 0), found.get("last")
+    detector = state.get("detector") or state.get("named") or {}  # Version 1, or 2.
+    return detector.get("taken", 0), detector.get("last")
 
 
 def points_of(
     clients: Clients, queries: Sequence[str], begin: int, end: int, seen: Any = None
 ) -> dict[str, list[Point]]:
-    """Return the complete buckets of some queries from a time on, before another one.
+    """Return the complete buckets of some queries, begin <= start < end.
 
     Args:
-        seen: The pipeline's status, if it was just read: days that do not change any more are kept
-            in memory, and not read again.
+        seen: The pipeline's status, if it was just read: final days then come from memory.
     """
     days = range(begin // DAY_MS, -(-end // DAY_MS))
-    found = _days_of(clients, {f"{query}|{day}": day for query in queries for day in days}, seen)
+    points_by_key = _days_of(
+        clients, {f"{query}|{day}": day for query in queries for day in days}, seen
+    )
     return {
         query: [
-            point for day in days for point in found[f"{query}|{day}"] if begin <= point.start < end
+            point
+            for day in days
+            for point in points_by_key[f"{query}|{day}"]
+            if begin <= point.start < end
         ]
         for query in queries
     }
 
 
-def _days_of(
-    clients: Clients, wanted: Mapping[str, int], seen: Any
-) -> Mapping[str, Sequence[Point]]:
-    """Return the complete buckets of some queries' days, by the keys that the pipeline has."""
-    kept: dict[str, list[Point]] = clients.process_state.get_or_create("zeitgeist days", dict)
+def _days_of(clients: Clients, days: Mapping[str, int], seen: Any) -> Mapping[str, Sequence[Point]]:
+    """Return the complete buckets of some queries' days, by the pipeline's keys."""
+    cached: dict[str, list[Point]] = clients.process_state.get_or_create("zeitgeist days", dict)
     final_before = 0 if seen is None else _final_before(seen)
-    final = [key for key, day in wanted.items() if (day + 1) * DAY_MS < final_before]
-    found = {key: points for key in final if (points := kept.get(key)) is not None}
-    missing = [key for key in wanted if key not in found]
-    states = ZEITGEIST.states_of(clients, "history", missing, snapshot=seen) if missing else {}
-    found |= {key: [*_points(states.get(key, {}), wanted[key])] for key in missing}
-    if len(kept) > MAX_KEPT_DAYS:
-        kept.clear()
-    kept.update((key, found[key]) for key in final)
-    return found
+    final = [key for key, day in days.items() if (day + 1) * DAY_MS < final_before]
+    points_by_key = {key: points for key in final if (points := cached.get(key)) is not None}
+    uncached = [key for key in days if key not in points_by_key]
+    states = ZEITGEIST.states_of(clients, "history", uncached, snapshot=seen) if uncached else {}
+    points_by_key |= {key: [*_points(states.get(key, {}), days[key])] for key in uncached}
+    if len(cached) > MAX_KEPT_DAYS:
+        cached.clear()
+    cached.update((key, points_by_key[key]) for key in final)
+    return points_by_key
 
 
 def _final_before(status: Any) -> int:
-    """Return the time before which all counts are final; 0: something dead may be replayed."""
-    found = status.computations
-    if any(each.dead for each in found.values()):
+    """Return the time before which all counts are final; 0: dead letters may be replayed."""
+    computations = status.computations
+    if any(computation.dead for computation in computations.values()):
         return 0
-    return int(found["history"].watermark)
+    return int(computations["history"].watermark)
 
 
 def _points(history: Mapping[str, Any], day: int) -> Iterator[Point]:
-    for number, *rest in history.get("buckets", ()):
-        yield Point(day * DAY_MS + number * BUCKET_MS, *rest)
+    for number, *usual in history.get("buckets", ()):
+        yield Point(day * DAY_MS + number * BUCKET_MS, *usual)
 
 
 def open_counts(clients: Clients, query: str, seen: Any = None) -> list[Point]:
-    """Return what was counted so far of buckets that are not complete.
+    """Return the early counts of incomplete buckets.
 
     Args:
         seen: The pipeline's status, if it was just read.

@@ -1,11 +1,11 @@
-"""How well spikes and dips are told, on series in which somebody has labelled what is odd.
+"""Quality of the detection: alerts compared with the labelled windows of series.
 
 A labelled window is found if there is an alert in it, from its begin to its end; the first one
-counts, and what follows in the same window is neither right nor wrong. An alert outside of all
+counts, and later ones in the same window are neither right nor wrong. An alert outside of all
 windows is false. Precision is windows found / (windows found + false alerts), recall is windows
 found / windows, F1 their harmonic mean.
 
-Labels are read here, after all alerts are known, and nowhere else.
+Only this module uses labels, after all alerts are computed.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ Windows = Sequence[tuple[int, int]]
 
 
 class Looks(Protocol):
-    """What looks at the buckets of one series, one after the other."""
+    """A detection method for the buckets of one series, one after the other."""
 
     def look(self, start: int, count: float) -> Sequence[Kind]: ...
 
 
 class Zeitgeist:
-    """The model and the detector of one series, as the pipeline runs them."""
+    """Model and detector of one series, in the order of the pipeline."""
 
     def __init__(self) -> None:
         self.model, self.detector = Model(), Detector()
 
     def alerts(self, start: int, count: float) -> list[Alert]:
-        """Take a complete bucket in; return what is told."""
+        """Process a complete bucket; return its alerts."""
         expected = self.model.expected(start)
         alerts = [] if expected is None else self.detector.complete(start, count, expected)
         self.model.learn(start, count)
@@ -54,7 +54,7 @@ METHODS: Mapping[str, Callable[[], Looks]] = {
 
 @dataclass(frozen=True)
 class Found:
-    """A labelled window, and how long after its begin the first alert came; None: none came."""
+    """A labelled window, and the delay of its first alert; None: there was none."""
 
     begin: int
     end: int
@@ -63,20 +63,20 @@ class Found:
 
 @dataclass(frozen=True)
 class Score:
-    """How well alerts fit labels; of one series, or of several together."""
+    """Score of the alerts against the labels, of one series or several."""
 
     windows: Sequence[Found]
-    false: Sequence[int]  # When false alerts were told.
+    false: Sequence[int]  # Times of the false alerts.
     weeks: float
 
     @property
     def hits(self) -> int:
-        return sum(each.delay_ms is not None for each in self.windows)
+        return sum(window.delay_ms is not None for window in self.windows)
 
     @property
     def precision(self) -> float:
-        told = self.hits + len(self.false)
-        return self.hits / told if told else 0.0
+        alerts = self.hits + len(self.false)
+        return self.hits / alerts if alerts else 0.0
 
     @property
     def recall(self) -> float:
@@ -93,25 +93,25 @@ class Score:
 
 
 def alerts_of(method: Callable[[], Looks], series: Series) -> list[int]:
-    """Return when a method tells something of a series: at the ends of buckets."""
+    """Return the times of a method's alerts in a series: the ends of buckets."""
     looks = method()
     return [start + BUCKET_MS for start, count in series.buckets for _ in looks.look(start, count)]
 
 
 def score(alerts: Sequence[int], windows: Windows, weeks: float) -> Score:
     """Compare the alerts of a series with its labelled windows."""
-    found = []
+    outcomes = []
     for begin, end in windows:
-        first = min((at for at in alerts if begin <= at <= end), default=None)
-        found.append(Found(begin, end, None if first is None else first - begin))
+        alert_at = min((at for at in alerts if begin <= at <= end), default=None)
+        outcomes.append(Found(begin, end, None if alert_at is None else alert_at - begin))
     false = [at for at in alerts if not any(begin <= at <= end for begin, end in windows)]
-    return Score(found, false, weeks)
+    return Score(outcomes, false, weeks)
 
 
 def together(scores: Sequence[Score]) -> Score:
-    """Return the score of several series: their windows and false alerts, all counted alike."""
+    """Return the joint score of several series: all windows and false alerts count alike."""
     return Score(
-        [window for each in scores for window in each.windows],
-        [at for each in scores for at in each.false],
-        sum(each.weeks for each in scores),
+        [window for part in scores for window in part.windows],
+        [at for part in scores for at in part.false],
+        sum(part.weeks for part in scores),
     )

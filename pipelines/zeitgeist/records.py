@@ -1,7 +1,7 @@
-"""The records of a playback: what each feed pushes, and when.
+"""Records of a playback, by feed and time.
 
-A made-up query is counted by every feed, each at its own minute of a bucket. A series of a file
-comes by one feed, each count in the last millisecond of its bucket: it is not known before that.
+Every feed counts a made-up query, each at its own minute of a bucket. A series of a file comes by
+one feed, each count in the last millisecond of its bucket, when it is complete.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _MADE_UP = {query.name: query for query in QUERIES}
 
 
 def records_of(playback: Playback, feed: str, begin: int, end: int) -> list[PushedRecord]:
-    """Return what a feed pushes from a time on, before another one, in order of time."""
-    found = [
+    """Return the records of a feed with begin <= time < end, in order of time."""
+    records = [
         PushedRecord(f"{playback.id}:{feed}:{number}:{at}", value, at)
         for number, part in enumerate(playback.parts)
         for value, at in _of_part(playback, part, feed, begin, end)
         if begin <= at < end
     ]
-    return sorted(found, key=lambda each: each.timestamp_ms)
+    return sorted(records, key=lambda record: record.timestamp_ms)
 
 
 def _of_part(
@@ -36,11 +36,11 @@ def _of_part(
 ) -> Iterator[tuple[dict[str, Any], int]]:
     """Yield values with their times; some lie outside, by less than a bucket."""
     shift, stops = playback.shift, min(part.end + playback.shift, playback.end)
-    first = max(0, (begin - shift - part.first) // BUCKET_MS)
-    last = max(first, -(-(min(end, stops) - shift - part.first) // BUCKET_MS))
-    counts = _made_up(part, feed, first, last) if part.upload is None else None
+    first_number = max(0, (begin - shift - part.first) // BUCKET_MS)
+    end_number = max(first_number, -(-(min(end, stops) - shift - part.first) // BUCKET_MS))
+    counts = _made_up(part, feed, first_number, end_number) if part.upload is None else None
     if counts is None:
-        counts = _uploaded(part, first, last) if feed == part.feed else iter(())
+        counts = _uploaded(part, first_number, end_number) if feed == part.feed else iter(())
     late = (FEEDS.index(feed) + 1) * MINUTE_MS if part.upload is None else BUCKET_MS - 1
     for number, count in counts:
         start = part.first + number * BUCKET_MS + shift
@@ -55,29 +55,31 @@ def _of_part(
         yield {"query": part.query, "until": None}, stops
 
 
-def _made_up(part: Part, feed: str, first: int, last: int) -> Iterator[tuple[int, float]]:
+def _made_up(
+    part: Part, feed: str, first_number: int, end_number: int
+) -> Iterator[tuple[int, float]]:
     """Yield the made-up counts of a feed, each with the number of its bucket."""
     query, begin = _MADE_UP[part.name], part.first - FIRST_DAY * DAY_MS
-    for number in range(first, last):
+    for number in range(first_number, end_number):
         yield number, made_up_count(query, feed, begin + number * BUCKET_MS)
 
 
-def _uploaded(part: Part, first: int, last: int) -> Iterator[tuple[int, float]]:
-    """Yield the counts of a file, each with the number of its bucket; of a gap, its begin."""
-    before = max(0, first - 1)
-    counts = _read(part.upload or "", before, min(last, part.buckets))
-    for number, count in enumerate(counts, start=before):
-        if number >= first and (count >= 0 or counts[number - before - 1] >= 0):
+def _uploaded(part: Part, first_number: int, end_number: int) -> Iterator[tuple[int, float]]:
+    """Yield the counts of a file, each with the number of its bucket; one for each gap."""
+    previous = max(0, first_number - 1)
+    counts = _read(part.upload or "", previous, min(end_number, part.buckets))
+    for number, count in enumerate(counts, start=previous):
+        if number >= first_number and (count >= 0 or counts[number - previous - 1] >= 0):
             yield number, count
 
 
-def _read(upload: str, first: int, last: int) -> array[float]:
+def _read(upload: str, first_number: int, end_number: int) -> array[float]:
     counts, content = array("d"), b""
-    wanted = max(0, last - first) * counts.itemsize
-    if wanted:
-        for chunk in read_upload(upload, first * counts.itemsize):
+    size = max(0, end_number - first_number) * counts.itemsize
+    if size:
+        for chunk in read_upload(upload, first_number * counts.itemsize):
             content += chunk
-            if len(content) >= wanted:
+            if len(content) >= size:
                 break
-    counts.frombytes(content[:wanted])
+    counts.frombytes(content[:size])
     return counts

@@ -1,7 +1,7 @@
-"""Made-up queries, the same each time, with spikes and dips that are known.
+"""Made-up queries, the same each time, with known spikes and dips.
 
-Each feed counts what is asked for where it is, so its day has its own hours. Nothing is stored: a
-count follows from the query, the feed and the bucket.
+Each feed counts the requests of its place, in local time. Nothing is stored: a count is a function
+of the query, the feed and the bucket.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from pipelines.zeitgeist.series import BUCKET_MS, DAY_MS, HOUR_MS, Series
 
 SEED = 2013
 DAYS = 10
-# Of the week: 1970 began on a Thursday, the sample begins on a Monday.
+# Days from Thursday, the beginning of 1970, to Monday, the beginning of the sample.
 FIRST_DAY = 4
-# By feed: how many hours before UTC it is there, and its share of all.
+# By feed: its offset from UTC in hours, and its share of all requests.
 PLACES = {"tokyo": (9, 0.4), "paris": (1, 0.35), "austin": (-6, 0.25)}
 NOISE = 0.1
 
 
 @dataclass(frozen=True)
 class Query:
-    """A made-up query: its mean count in a bucket, the hour it is asked for most, its weekend."""
+    """A made-up query: its mean count in a bucket, its peak hour, its swing and its weekend."""
 
     name: str
     mean: float
@@ -44,7 +44,7 @@ QUERIES = (
 
 @dataclass(frozen=True)
 class Event:
-    """Something odd: from when to when, in hours since the beginning, and times how much."""
+    """A known spike or dip: begin and end in hours since the beginning, and its factor."""
 
     query: str
     kind: Kind
@@ -57,7 +57,7 @@ EVENTS = (
     Event("桜 開花", SPIKE, 4 * 24 + 1, 4 * 24 + 5, 6.0),
     Event("bus times", DIP, 7 * 24 + 6, 7 * 24 + 9, 0.1),
     Event("weather", SPIKE, 6 * 24 + 20, 6 * 24 + 22, 5.0),
-    # At night: no more than on any afternoon.
+    # At night, with counts of a usual afternoon.
     Event("bus times", SPIKE, 8 * 24 + 21, 8 * 24 + 23, 3.0),
     Event("cake recipe", SPIKE, 8 * 24 + 10, 8 * 24 + 12, 7.0),
     Event("weather", DIP, 9 * 24 + 3, 9 * 24 + 5, 0.05),
@@ -65,11 +65,11 @@ EVENTS = (
 
 
 def made_up_count(query: Query, feed: str, elapsed_ms: int, times: float = 1.0) -> int:
-    """Return how often a query is asked for at a feed, in the bucket that begins then.
+    """Return the requests of a query at a feed, in one bucket.
 
     Args:
-        elapsed_ms: Since the beginning of the sample, a Monday 0:00 UTC.
-        times: As much as would be asked for otherwise.
+        elapsed_ms: Begin of the bucket, since the beginning of the sample, a Monday 0:00 UTC.
+        times: A further factor.
     """
     bucket = elapsed_ms // BUCKET_MS
     rng = random.Random(f"{SEED} {query.name} {feed} {bucket}")
@@ -83,35 +83,35 @@ def _mean(query: Query, feed: str, elapsed_ms: int) -> float:
     hour = local % DAY_MS / HOUR_MS
     day = math.exp(query.swing * math.cos((hour - query.hour) / 24 * 2 * math.pi))
     week = query.weekend if local // DAY_MS % 7 >= 5 else 1.0
-    event = math.prod(
-        each.times
-        for each in EVENTS
-        if each.query == query.name and each.begin * HOUR_MS <= elapsed_ms < each.end * HOUR_MS
+    factor = math.prod(
+        event.times
+        for event in EVENTS
+        if event.query == query.name and event.begin * HOUR_MS <= elapsed_ms < event.end * HOUR_MS
     )
-    return query.mean * share * day * week * event
+    return query.mean * share * day * week * factor
 
 
 def sample_series() -> Iterator[Series]:
     """Yield the sample as series, one for each query."""
-    first = FIRST_DAY * DAY_MS
+    begin = FIRST_DAY * DAY_MS
     for query in QUERIES:
         yield Series(
             query.name,
             [
-                (first + at, sum(made_up_count(query, feed, at) for feed in PLACES))
+                (begin + at, sum(made_up_count(query, feed, at) for feed in PLACES))
                 for at in range(0, DAYS * DAY_MS, BUCKET_MS)
             ],
         )
 
 
 def sample_labels() -> dict[str, list[tuple[int, int]]]:
-    """Return the known spikes and dips, with an hour behind each, by the name of their series."""
-    first = FIRST_DAY * DAY_MS
+    """Return the known spikes and dips, each an hour longer, by the name of their series."""
+    begin = FIRST_DAY * DAY_MS
     return {
         query.name: [
-            (first + int(each.begin * HOUR_MS), first + int(each.end * HOUR_MS) + HOUR_MS)
-            for each in EVENTS
-            if each.query == query.name
+            (begin + int(event.begin * HOUR_MS), begin + int(event.end * HOUR_MS) + HOUR_MS)
+            for event in EVENTS
+            if event.query == query.name
         ]
         for query in QUERIES
     }

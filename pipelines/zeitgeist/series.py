@@ -1,6 +1,6 @@
-"""Series of counts over time, and the windows in which somebody has labelled something odd.
+"""Files of series of counts, and of labelled windows.
 
-A series is a CSV file of two columns, as the Numenta Anomaly Benchmark has them:
+A series is a CSV file of two columns, in the format of the Numenta Anomaly Benchmark:
 
     timestamp,value
     2015-02-26 21:42:53,104
@@ -30,7 +30,7 @@ MAX_NAME_CHARS = 60
 
 
 class BadSeriesError(ValueError):
-    """This is no series, or these are no labels; the text says why."""
+    """The file is no series, or has no labels; the text has the reason."""
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,8 @@ class Series:
     """Counts by bucket.
 
     Attributes:
-        buckets: The beginning of each, in milliseconds since 1970, and its count; in order of time.
-            A bucket that is not there was not measured.
+        buckets: Begin in milliseconds since 1970, and count, in order of time. A missing bucket
+            was not measured.
     """
 
     name: str
@@ -51,23 +51,23 @@ class Series:
 
     @property
     def gaps(self) -> list[tuple[int, int]]:
-        """Where buckets are missing: the beginning of the first one, and of the next that is there.
+        """The gaps: the beginnings of the first missing bucket, and of the next one present.
 
         >>> Series("s", [(0, 1), (BUCKET_MS, 1), (4 * BUCKET_MS, 1)]).gaps
         [(600000, 1200000)]
         """
         return [
-            (before + BUCKET_MS, after)
-            for (before, _), (after, _) in pairwise(self.buckets)
-            if after > before + BUCKET_MS
+            (previous + BUCKET_MS, following)
+            for (previous, _), (following, _) in pairwise(self.buckets)
+            if following > previous + BUCKET_MS
         ]
 
 
 def read_series(name: str, content: bytes) -> Series:
-    """Read a series; rows may be in any order, and those of one bucket add up.
+    """Read a series; rows may be in any order, and counts of one bucket add up.
 
     Raises:
-        BadSeriesError: it is none.
+        BadSeriesError: the content is no series.
     """
     counts: dict[int, float] = {}
     try:
@@ -109,7 +109,7 @@ def read_labels(content: bytes) -> Mapping[str, Sequence[tuple[int, int]]]:
     """Return the labelled windows by the name of their series.
 
     Raises:
-        BadSeriesError: these are no labels.
+        BadSeriesError: the content has no labels.
     """
     try:
         labels: dict[str, list[tuple[int, int]]] = {

@@ -199,7 +199,9 @@ def test_the_sample_is_counted_on_the_services_once_for_its_form(services: Servi
             found.totals.computations[name], records=requests, late=0, dead=0
         )
     assert found.totals.in_results == {"hits": requests, "visits": requests}
-    assert [(each.came, each.missing, each.in_results) for each in last.readers] == [(1, 0, 1)] * 3
+    assert [(each.received, each.missing, each.in_results) for each in last.readers] == [
+        (1, 0, 1)
+    ] * 3
     assert last.worst.is_complete
     assert [f"{last.dates.of(start):%F %R}" for start in last.results.series] == [
         "2015-05-17 10:05"

@@ -112,7 +112,7 @@ def test_one_record_that_is_lost_or_comes_twice_is_noticed(
 
     found = compared(playback, part, watermark, tampered.results())
     assert tampered.hit
-    assert DIP in [kind for kind, _ in found.plain]
+    assert DIP in [kind for kind, _ in found.plain_alerts]
     assert found.is_right == (times == 1), found
 
 
