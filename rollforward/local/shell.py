@@ -100,7 +100,7 @@ def open_app(target: str) -> dict[str, Any]:
     wiring = getattr(app, "extensions", {}).get("wiring")
     if wiring is None:
         raise UsageError(
-            f"{target} returns an app without clients: let it `return endpoints.serve(app, "
+            f"{target} returns an app without clients: let it `return rf.serve(app, "
             "Registry(...))`."
         )
     module = importlib.import_module(target.partition(":")[0])
