@@ -129,6 +129,6 @@ def test_an_upload_without_javascript(browser: Browser, stack: Stack, tmp_path: 
     press(page, page.get_by_role("link", name="The state of a key"))
     page.get_by_label("Computation", exact=True).select_option("board")
     page.get_by_label("Key a path").fill("tops")
-    press(page, page.get_by_role("button", name="Look"))
+    press(page, page.get_by_role("button", name="Look up"))
     expect(page.locator(".key-states")).to_contain_text("tops")
     context.close()

@@ -112,7 +112,7 @@ def test_it_is_broken_in_each_way_and_has_what_a_plain_run_has(
     expect(page.locator(".notices")).to_contain_text("4 intervals before, 5 now")
     push_button(page, "Detector v1 → v2")
     held = wait_for(stack, lambda now: now.front >= now.reached["tokyo"] + HOUR_MS)
-    expect(page.locator("#graph-title")).to_contain_text("tokyo held back")
+    expect(page.locator("#graph-title")).to_contain_text("tokyo delayed")
     expect(page.locator(".pipeline")).to_contain_text("detector v2", timeout=TIMEOUT_MS)
     assert [alert for alert in told(page) if alert.startswith("dip")] == []
     keep(page, "zeitgeist-held")

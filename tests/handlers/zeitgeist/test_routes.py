@@ -148,7 +148,7 @@ def test_the_sample_is_pushed_by_all_feeds_and_one_is_held_back(
     assert playback is not None
     assert playback.reached["paris"] == playback.begin >= status.sources["queries"].watermark
     assert playback.front == playback.last
-    assert "held back" in browser.get("/zeitgeist/live").text
+    assert "paris delayed" in browser.get("/zeitgeist/live").text
 
     browser.post(f"{where}/release", {"feed": "paris"})
     world.settle(rounds=200)
@@ -328,7 +328,7 @@ def test_a_record_too_many_is_seen_when_it_is_compared(
     assert "✕</span> Different" in page
     assert "The same" not in page
     monkeypatch.setattr(zeitgeist, "MAX_BUCKETS", 11)
-    assert "too many to play again" in browser.get("/zeitgeist?tab=compare").text
+    assert "too many to replay" in browser.get("/zeitgeist?tab=compare").text
 
 
 def test_a_step_that_died_before_its_commit_pushes_the_same_again(
