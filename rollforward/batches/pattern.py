@@ -22,6 +22,7 @@ class Batches(Pattern[TaskBatch]):
 
     name = "batches"
     takes = TaskBatch
+    has_unique_names = True
 
     def expand(self, part: TaskBatch) -> Iterable[object]:
         """A batch brings the queue of ends, and the task that it completes with."""
@@ -32,13 +33,6 @@ class Batches(Pattern[TaskBatch]):
             return []
         shared: list[Task[Any]] = [create, cancel_nested, sweep.remove_rows]
         return [*shared, *(task for part in parts for task in part.tasks)]
-
-    def check(self, parts: Sequence[TaskBatch]) -> None:
-        """Check that no two batches have one name."""
-        names = [part.name for part in parts]
-        for name in names:
-            if names.count(name) > 1:
-                raise TypeError(f"batches must have different names, got {name} twice")
 
     def sweep(
         self, clients: Clients, parts: Sequence[TaskBatch], *, stale_s: float | None = None

@@ -23,6 +23,7 @@ class Counters(Pattern[Counter]):
 
     name = "counters"
     takes = Counter
+    has_unique_names = True
 
     def expand(self, part: Counter) -> Iterable[object]:
         """Return the queue of a counter that is gathered."""
@@ -30,11 +31,6 @@ class Counters(Pattern[Counter]):
 
     def tasks(self, parts: Sequence[Counter]) -> Iterable[Task[Any]]:
         return [EXPIRY.task, *(task for part in parts for task in part.tasks)]
-
-    def check(self, parts: Sequence[Counter]) -> None:
-        names = [part.name for part in parts]
-        if twice := {name for name in names if names.count(name) > 1}:
-            raise TypeError(f"two counters are called {min(twice)}: give one another name")
 
     def sweep(
         self, clients: Clients, parts: Sequence[Counter], *, stale_s: float | None = None

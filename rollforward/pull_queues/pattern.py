@@ -22,11 +22,7 @@ class PullQueues(Pattern[PullQueue]):
 
     name = "pull-queues"
     takes = PullQueue
-
-    def check(self, parts: Sequence[PullQueue]) -> None:
-        names = [queue.name for queue in parts]
-        if len(set(names)) < len(names):
-            raise TypeError("pull queues must have different names")
+    has_unique_names = True
 
     def sweep(
         self, clients: Clients, parts: Sequence[PullQueue], *, stale_s: float | None = None

@@ -24,16 +24,10 @@ class Streams(Pattern[Pipeline]):
 
     name = "streams"
     takes = Pipeline
+    has_unique_names = True
 
     def tasks(self, parts: Sequence[Pipeline]) -> Iterable[Task[Any]]:
         return [task for part in parts for task in _tasks(part)]
-
-    def check(self, parts: Sequence[Pipeline]) -> None:
-        """Check that the names of pipelines are unique."""
-        names = [part.name for part in parts]
-        for name in names:
-            if names.count(name) > 1:
-                raise TypeError(f"two pipelines are called {name}: give one of them another name")
 
     def sweep(
         self, clients: Clients, parts: Sequence[Pipeline], *, stale_s: float | None = None

@@ -6,6 +6,7 @@ package and is added to `PATTERNS` in rollforward/registry.py.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
@@ -58,10 +59,12 @@ class Pattern(Generic[P]):
     Attributes:
         name: In the URL of its sweep, GET /cron/<name>/sweep.
         takes: The class of the parts that an app registers; None: it has none.
+        has_unique_names: Whether each part must have a `name` of its own.
     """
 
     name: str
     takes: type[P] | None = None
+    has_unique_names: bool = False
 
     def expand(self, part: P) -> Iterable[object]:
         """Return the parts of other patterns that a part brings along."""
@@ -77,6 +80,11 @@ class Pattern(Generic[P]):
         Raises:
             TypeError: they may not; the text says which and what to do.
         """
+        names = Counter(getattr(part, "name", "") for part in parts if self.has_unique_names)
+        for name, count in names.items():
+            if count > 1:
+                kind = self.takes.__name__ if self.takes else self.name
+                raise TypeError(f"each {kind} must have a name of its own, got {name!r} twice")
 
     def sweep(
         self, clients: Clients, parts: Sequence[P], *, stale_s: float | None = None

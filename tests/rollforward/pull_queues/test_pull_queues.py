@@ -316,7 +316,7 @@ def test_a_payload_of_the_largest_size_is_kept(here: World) -> None:
 
 
 def test_two_queues_of_one_name_are_refused() -> None:
-    with pytest.raises(TypeError, match="different names"):
+    with pytest.raises(TypeError, match="a name of its own"):
         PullQueues().check([WORK, PullQueue("work")])
     with pytest.raises(ValueError, match="name"):
         PullQueue("Work")
