@@ -110,10 +110,10 @@ def tell(clients: Clients, args: Completed) -> None:
     CALLED[args.idempotency_key] += 1
     if "fails" in args.batch_id and Mended.get_by_id("all") is None:
         raise Reject(f"the callback of {args.batch_id} is rejected")
-    said = {
+    completion = {
         name: getattr(args, name) for name in ("outcome", "members", "done", "failed", "cancelled")
     }
-    Told(id=args.idempotency_key, said=said).put()
+    Told(id=args.idempotency_key, said=completion).put()
 
 
 NOTES = TaskBatch("notes", members=[note, branch], on_complete=tell)
@@ -199,8 +199,8 @@ def _beside(batch: str) -> list[Any]:
 
 def rows_here(kind: type[ndb.Model]) -> list[Any]:
     """Return the rows of a kind, neighbours left out."""
-    others = tuple(f"{batch}:" for batch in NEIGHBOURS)
-    return [row for row in kind.query() if not f"{row.key.id()}:".startswith(others)]
+    prefixes = tuple(f"{batch}:" for batch in NEIGHBOURS)
+    return [row for row in kind.query() if not f"{row.key.id()}:".startswith(prefixes)]
 
 
 def batch_world(services: Services) -> World:

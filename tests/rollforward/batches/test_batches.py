@@ -33,10 +33,10 @@ from tests.rollforward.batches.harness import (
 pytestmark = pytest.mark.fast
 
 
-def run(world: World, batches: TaskBatch, *labels: str, batch_id: str = "b", **how: Any) -> int:
+def run(world: World, batches: TaskBatch, *labels: str, batch_id: str = "b", **options: Any) -> int:
     """Populate a batch and deliver everything."""
     with world.context():
-        added = batches.populate(world.clients, batch_id, notes(*labels), **how)
+        added = batches.populate(world.clients, batch_id, notes(*labels), **options)
     world.settle()
     return added
 
@@ -45,8 +45,8 @@ def test_a_batch_completes_when_its_last_member_has_ended(world: World) -> None:
     """F1, F2: not before it is sealed, and once; the callback gets the counts."""
     assert run(world, NOTES, "a", "b") == 2
     with world.context():
-        before = NOTES.progress("b")
-        assert (before.done, before.waiting, before.is_complete) == (2, 0, False)
+        running = NOTES.progress("b")
+        assert (running.done, running.waiting, running.is_complete) == (2, 0, False)
         assert told(NOTES, "b") == []
         NOTES.seal(world.clients, "b")
         NOTES.seal(world.clients, "b")
@@ -65,7 +65,7 @@ def test_a_batch_of_no_members_completes_when_it_is_sealed(world: World) -> None
     assert run(world, NOTES, seal=True) == 0
 
     with world.context():
-        assert [said["members"] for said in told(NOTES, "b")] == [0]
+        assert [completion["members"] for completion in told(NOTES, "b")] == [0]
     assert callbacks(world) == {"notes:b:1": 1}
 
 
@@ -154,7 +154,7 @@ def test_failed_members_are_run_again(world: World) -> None:
     world.settle()
 
     with world.context():
-        assert [said["outcome"] for said in told(NOTES, "b")] == ["failed", "succeeded"]
+        assert [completion["outcome"] for completion in told(NOTES, "b")] == ["failed", "succeeded"]
         assert outcomes(NOTES, "b") == ["done"] * 3
         assert [member.error for member in NOTES.results("b")] == [""] * 3
         assert NOTES.run_again(world.clients, "b") == 0

@@ -249,7 +249,7 @@ def test_each_generation_is_called_back(world: World, loses: str) -> None:
 
     assert CALLED == {"notes:b:1": 1, "notes:b:2": 1}
     with world.context():
-        assert [said["failed"] for said in told(NOTES, "b")] == [1, 0]
+        assert [completion["failed"] for completion in told(NOTES, "b")] == [1, 0]
         assert is_acknowledged(NOTES, "b")
 
 
@@ -379,11 +379,11 @@ def test_what_an_older_version_runs_again_is_called_once(
 def test_an_acknowledgement_costs_two_round_trips(world: World) -> None:
     """F1: a read and a commit, of one row."""
     complete_empty(world, NOTES, "b")
-    before = world.clients.meter.total()
+    cost_before = world.clients.meter.total()
     with world.context():
         row = state_key("notes:b").get()
         callbacks.call(silent(), world.clients, callbacks.completed(row))
-    cost = world.clients.meter.total() - before
+    cost = world.clients.meter.total() - cost_before
 
     assert (cost.reads, cost.writes, cost.round_trips) == (2, 1, 3)  # One read is the test's own.
 
@@ -391,10 +391,10 @@ def test_an_acknowledgement_costs_two_round_trips(world: World) -> None:
 def declared(
     work: Callable[[Any, Completed], None],
     keep: datetime.timedelta = datetime.timedelta(days=7),
-    **how: Any,
+    **options: Any,
 ) -> TaskBatch:
     """Declare batches with a callback of a test's own."""
-    callback = Task("/tasks/call", tell.queue, Completed, work, **how)
+    callback = Task("/tasks/call", tell.queue, Completed, work, **options)
     return TaskBatch("called", members=[note], on_complete=callback, keep=keep)
 
 

@@ -56,16 +56,16 @@ def test_a_nested_batch_that_is_removed_is_passed_over(
 ) -> None:
     """F7: those behind it are cancelled all the same, by one walk however often it is delivered."""
     monkeypatch.setattr(completion, "MAX_CANCELLED", 2)
-    first, *_ = grow(world, 4)
+    removed_key, *_ = grow(world, 4)
     with world.context():
-        gone = first.get()
-        gone.state = REMOVED
-        gone.put()
+        removed = removed_key.get()
+        removed.state = REMOVED
+        removed.put()
         TREES.cancel(world.clients, "root")
     with world.context():
         for _ in range(3):
             cancel_nested.work(world.clients, CancelNested("trees:root", 1))
-    urls = [each.http_request.url for each in world.live_tasks("default")]
+    urls = [task.http_request.url for task in world.live_tasks("default")]
     # The first page's, the next page's, and that of the child which was cancelled.
     assert sum("cancel-nested" in url for url in urls) == 3
     deliver_all(world, "default")

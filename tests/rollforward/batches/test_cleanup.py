@@ -65,7 +65,7 @@ def test_what_comes_late_brings_nothing_back(world: World) -> None:
         NOTES.populate(world.clients, "b", notes("a", "bad"), seal=True)
     deliver_next(world, "default")
     due = world.engine.due(world.engine.place.queue_name("fan-out"))
-    late = [world.engine.begin_attempt(each.task_name) for each in due]
+    late = [world.engine.begin_attempt(task.task_name) for task in due]
     for attempt in late:
         assert world.answer(attempt) in (200, 204)
         world.end(attempt, 500)  # The queue did not hear it.

@@ -45,12 +45,12 @@ def labels(count: int) -> list[Any]:
 def test_many_members_are_created_in_bulk(world: World) -> None:
     """F4: a task for each, by a walk over pages of a thousand; `make soak` takes 100,000."""
     with world.context():
-        before = world.clients.meter.total()
+        cost_before = world.clients.meter.total()
         assert NOTES.populate(world.clients, "b", labels(MANY), seal=True) == MANY
-        populated = world.clients.meter.total() - before
+        populated = world.clients.meter.total() - cost_before
         assert NOTES.populate(world.clients, "b", labels(MANY), seal=True) == 0
     deliver_all(world, "default")
-    cost = world.clients.meter.total() - before
+    cost = world.clients.meter.total() - cost_before
 
     pages = MANY // 1_000 + (MANY % 1_000 > 0)
     with world.context():
@@ -85,11 +85,11 @@ def test_pages_are_cut_by_members_and_by_bytes(
 def test_a_member_costs_few_writes(world: World) -> None:
     """F6: at most 2.2 entity writes per member, from populate to completion, all included."""
     count = 200
-    before = world.clients.meter.total()
+    cost_before = world.clients.meter.total()
     with world.context():
         NOTES.populate(world.clients, "b", labels(count), seal=True)
     world.settle()
-    cost = world.clients.meter.total() - before
+    cost = world.clients.meter.total() - cost_before
 
     with world.context():
         assert told(NOTES, "b")[0]["done"] == count
@@ -109,8 +109,8 @@ def test_pages_that_nothing_counted_are_not_created(
     with world.context():
         assert rows_of("notes:b")["BatchPage"] == 2
         NOTES.populate(world.clients, "b", labels(1), idempotency_key="other")
-        again = creation.Create("notes:b", "notes:b", 1, wake=1)
-        creation.create.enqueue(world.clients, again)
+        walk = creation.Create("notes:b", "notes:b", 1, wake=1)
+        creation.create.enqueue(world.clients, walk)
     world.settle()
     assert set(RAN) == {"b/0"}
     with world.context():

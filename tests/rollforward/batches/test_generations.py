@@ -34,17 +34,17 @@ def test_a_late_delivery_of_a_cancelled_generation_does_not_run(world: World) ->
     with world.context():
         NOTES.populate(world.clients, "b", notes("a", "b"), seal=True)
     deliver_all(world, "default")
-    late = [each.name for each in world.live_tasks("fan-out")]
+    late = [task.name for task in world.live_tasks("fan-out")]
     with world.context():
         NOTES.cancel(world.clients, "b")
         assert NOTES.run_again(world.clients, "b") == 2
     deliver_all(world, "default")
-    again = [each.name for each in world.live_tasks("fan-out") if each.name not in late]
-    for name in (again[0], *late):
+    created = [task.name for task in world.live_tasks("fan-out") if task.name not in late]
+    for name in (created[0], *late):
         assert world.deliver(name) == 204
     assert RAN.total() == 1
 
-    assert world.deliver(again[1]) == 204
+    assert world.deliver(created[1]) == 204
     assert RAN == {"b/a": 1, "b/b": 1}
 
 

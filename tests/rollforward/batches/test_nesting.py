@@ -42,9 +42,9 @@ def test_a_tree_completes_once_at_each_level(world: World) -> None:
     with world.context():
         states = rows_here(BatchState)
         assert told(TREES, "root")[0]["done"] == WIDTH
-    assert [each.done for each in states] == [WIDTH] * batches
-    assert all(each.outcome == "succeeded" for each in states)
-    assert sum(each.done for each in states) == WIDTH + WIDTH**2 + WIDTH**3
+    assert [batch.done for batch in states] == [WIDTH] * batches
+    assert all(batch.outcome == "succeeded" for batch in states)
+    assert sum(batch.done for batch in states) == WIDTH + WIDTH**2 + WIDTH**3
     assert len(callbacks(world)) == batches
     assert set(callbacks(world).values()) == {1}
 
@@ -59,7 +59,7 @@ def test_three_levels_of_batches_roll_up(world: World) -> None:
         [failed] = TREES.failures("root")
         assert told(TREES, "root")[0]["failed"] == 1
     assert (middle.failed, middle.done) == (2, 0)
-    assert [(each.failed, each.done) for each in below] == [(1, 1)] * 2
+    assert [(batch.failed, batch.done) for batch in below] == [(1, 1)] * 2
     assert failed.error.startswith("failed: of 2 members 2 failed, 0 cancelled (trees:")
     assert set(callbacks(world).values()) == {1}
 
@@ -76,7 +76,10 @@ def test_running_the_root_again_runs_the_failed_leaves_again(world: World) -> No
     world.settle()
 
     with world.context():
-        assert [said["outcome"] for said in told(TREES, "root")] == ["failed", "succeeded"]
+        assert [completion["outcome"] for completion in told(TREES, "root")] == [
+            "failed",
+            "succeeded",
+        ]
         [middle] = TREES.nested("root")
         assert middle.done == 2
     leaves = {name.partition("/")[2]: times for name, times in RAN.items() if "leaf" in name}

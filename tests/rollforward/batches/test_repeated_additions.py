@@ -24,14 +24,14 @@ def _small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(populate, "MAX_PAGE_BYTES", 200)
 
 
-def die_before_the_commit(world: World, work: Any, how: PopulateOptions) -> None:
+def die_before_the_commit(world: World, work: Any, options: PopulateOptions) -> None:
     def dies(*args: Any) -> None:
         raise ZeroDivisionError
 
     with pytest.MonkeyPatch.context() as patch, world.context():
         patch.setattr(populate, "_add", dies)
         with pytest.raises(ZeroDivisionError):
-            populate.populate(world.clients, NOTES.declaration, "notes:b", work, how)
+            populate.populate(world.clients, NOTES.declaration, "notes:b", work, options)
 
 
 @pytest.mark.parametrize("lost", ["abcde", ["x" * 100, "y" * 100, "z" * 100]])
@@ -53,10 +53,10 @@ def test_members_of_a_call_that_is_refused_never_run(world: World) -> None:
     """F4: a call with other members under a key stores none of them."""
     with world.context():
         NOTES.populate(world.clients, "b", notes("a", "b"))
-        before = rows_of("notes:b")
+        rows_before = rows_of("notes:b")
         with pytest.raises(DifferentWorkError):
             NOTES.populate(world.clients, "b", notes(*"abcde"))
-        assert rows_of("notes:b") == before
+        assert rows_of("notes:b") == rows_before
         NOTES.seal(world.clients, "b")
     world.settle()
 
@@ -107,15 +107,15 @@ def test_a_call_that_is_refused_stores_nothing(world: World) -> None:
     """F5: however many pages it has: of a batch that is sealed, complete, or removed."""
     with world.context():
         NOTES.populate(world.clients, "b", notes("a"), seal=True)
-        before = rows_of("notes:b")
+        rows_before = rows_of("notes:b")
         with pytest.raises(ClosedError):
             NOTES.populate(world.clients, "b", notes(*"vwxyz"), idempotency_key="more")
-        assert rows_of("notes:b") == before
+        assert rows_of("notes:b") == rows_before
     world.settle()
     with world.context():
         with pytest.raises(ClosedError):
             NOTES.populate(world.clients, "b", notes(*"vwxyz"), idempotency_key="more")
-        assert rows_of("notes:b") == before
+        assert rows_of("notes:b") == rows_before
     world.clock.sleep(NOTES.declaration.keep.total_seconds() + 1)
     world.sweep()
     world.settle()
@@ -151,16 +151,18 @@ def test_a_call_that_the_next_version_repeats_adds_nothing(world: World) -> None
 
     def work(clients: Any, args: Any) -> None: ...
 
-    old = Task("/tasks/note", "fan-out", Note, work)
-    new = Task("/tasks/note", "imports", NextNote, work)
+    old_task = Task("/tasks/note", "fan-out", Note, work)
+    new_task = Task("/tasks/note", "imports", NextNote, work)
     labels = "abcde"
     with world.context():
-        batches = TaskBatch("notes", members=[old])
-        assert batches.populate(world.clients, "b", [(old, Note(each)) for each in labels]) == 5
-        batches = TaskBatch("notes", members=[new])
-        repeated = [(new, NextNote(label)) for label in labels]
+        batches = TaskBatch("notes", members=[old_task])
+        assert (
+            batches.populate(world.clients, "b", [(old_task, Note(each)) for each in labels]) == 5
+        )
+        batches = TaskBatch("notes", members=[new_task])
+        repeated = [(new_task, NextNote(label)) for label in labels]
         assert batches.populate(world.clients, "b", repeated, seal=True) == 0
         progress = batches.progress("b")
         assert (progress.members, progress.is_sealed) == (5, True)
         with pytest.raises(DifferentWorkError):
-            batches.populate(world.clients, "b", [(new, NextNote("a", "blue")), *repeated[1:]])
+            batches.populate(world.clients, "b", [(new_task, NextNote("a", "blue")), *repeated[1:]])

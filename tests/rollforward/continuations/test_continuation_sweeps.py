@@ -170,23 +170,25 @@ def test_the_longest_ids_walk_to_their_end(world: World, longest: str) -> None:
 
 def test_a_finished_run_that_has_not_told_its_job_tells_it(services: Services) -> None:
     """The process died between the last page and the telling, and its task was lost."""
-    told: list[str] = []
-    job = replace(APPLY, name="told", on_finished=lambda clients, args: told.append(args.run_id))
+    finished: list[str] = []
+    job = replace(
+        APPLY, name="told", on_finished=lambda clients, args: finished.append(args.run_id)
+    )
     world = World(services, [job])
     put_items(world, 2)
     with world.context():
         continuations.start(world.clients, job, Walk("run"), run_id="run")
     world.plan.reset("crash-after", _call_of_end(world))
-    told.clear()
+    finished.clear()
     with world.plan.watched():
         world.deliver(world.engine.due()[0].task_name)
     assert world.plan.fired
     purge(world)
-    assert (state(world, "run"), told) == (FINISHED, [])
+    assert (state(world, "run"), finished) == (FINISHED, [])
 
     sweep_once(world)
 
-    assert told == ["run"]
+    assert finished == ["run"]
     with world.context():
         assert run_key("run").get().totals["done"] == 2
     assert sweep_once(world) == 0
@@ -245,7 +247,9 @@ def test_a_page_whose_wakes_are_lost_is_woken_each_hour(world: World) -> None:
         purge(world)
 
     assert woken[:4] == [1, 2, 3, 6]
-    assert max(later - earlier for earlier, later in itertools.pairwise([*woken, 301])) <= 60
+    assert (
+        max(next_wake - earlier for earlier, next_wake in itertools.pairwise([*woken, 301])) <= 60
+    )
     assert len(woken) <= 12
     assert len(set(names)) == len(names) == len(woken)
 
@@ -298,11 +302,11 @@ def test_a_page_that_is_missing_between_two_is_woken(world: World) -> None:
     for _ in range(3):
         world.deliver(world.engine.due()[-1].task_name)
     with world.context():
-        _, missing, last = pages_of("run")
-        _undo(missing)
-        missing.key.delete()
+        _, lost_page, last_page = pages_of("run")
+        _undo(lost_page)
+        lost_page.key.delete()
     purge(world)
-    assert last.number == 2
+    assert last_page.number == 2
 
     sweep_once(world)
 
@@ -323,9 +327,9 @@ def test_a_sweep_does_not_read_what_is_closed(world: World, chains: int) -> None
     with world.context():
         for _ in range(8):
             sweep.sweep(world.clients, jobs)
-        before = world.clients.meter.total()
+        cost_before = world.clients.meter.total()
         sweep.sweep(world.clients, jobs)
-        spent = world.clients.meter.total() - before
+        spent = world.clients.meter.total() - cost_before
 
     assert spent.reads <= 2 + 2 * chains  # The run, the turns' rows, and a page or two a chain.
     assert spent.writes <= 1

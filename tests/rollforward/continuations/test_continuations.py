@@ -44,10 +44,14 @@ def test_each_item_is_applied_once_and_the_chain_ends(world: World, count: int) 
 
     assert ledger(world, "run") == Counter(names)
     with world.context():
-        now = progress("run")
-    assert (now.state, now.totals.done, now.waiting) == (FINISHED, count, 0)
-    assert now.totals.pages == max(1, -(-count // 2))
-    assert ("".join(now.dots), now.totals.known, now.expected) == ("d" * count, count, count)
+        current = progress("run")
+    assert (current.state, current.totals.done, current.waiting) == (FINISHED, count, 0)
+    assert current.totals.pages == max(1, -(-count // 2))
+    assert ("".join(current.dots), current.totals.known, current.expected) == (
+        "d" * count,
+        count,
+        count,
+    )
 
 
 def test_items_of_others_are_left_alone(world: World) -> None:
@@ -78,12 +82,12 @@ def test_a_run_has_as_many_chains_as_its_items_are_worth(world: World) -> None:
     put_items(world, 60)
 
     with world.context():
-        made = [
+        drafts = [
             runs.new_run(world.clients, APPLY, Walk("r"), run_id="r", expected=expected)
             for expected in (None, 0, 15, 16, 31, 1_000)
         ]
 
-    assert [len(run.spans) for run in made] == [1, 1, 1, 2, 3, 8]
+    assert [len(run.spans) for run in drafts] == [1, 1, 1, 2, 3, 8]
 
 
 def test_a_page_has_at_least_one_item(world: World) -> None:
@@ -132,11 +136,11 @@ def test_starting_twice_starts_once(world: World) -> None:
     """A start is known by its run id."""
     put_items(world, 3)
     with world.context():
-        first = continuations.start(world.clients, APPLY, Walk("run"), run_id="run")
-        again = continuations.start(world.clients, APPLY, Walk("run"), run_id="run")
+        started = continuations.start(world.clients, APPLY, Walk("run"), run_id="run")
+        started_again = continuations.start(world.clients, APPLY, Walk("run"), run_id="run")
     world.settle()
 
-    assert (first, again) == (True, False)
+    assert (started, started_again) == (True, False)
     assert set(ledger(world, "run").values()) == {1}
 
 
@@ -171,14 +175,14 @@ def test_a_retry_sees_the_page_that_was_pinned(world: World) -> None:
     with world.plan.watched():
         world.deliver(world.engine.due()[0].task_name)
     with world.context():
-        before = [page.items for page in pages_of("run")]
+        pinned = [page.items for page in pages_of("run")]
         Item(id="g:00000000a", value=1).put()
 
     world.heal(lambda: progress("run").state == FINISHED)
 
     assert world.plan.fired
     with world.context():
-        assert [page.items for page in pages_of("run")][: len(before)] == before
+        assert [page.items for page in pages_of("run")][: len(pinned)] == pinned
     assert "g:00000000a" not in ledger(world, "run")
 
 
@@ -199,8 +203,8 @@ def test_an_item_that_breaks_its_batch_fails_alone(world: World) -> None:
 
     assert ledger(world, "run") == Counter(names[1:])
     with world.context():
-        now, listed = progress("run"), item_issues("run")
-    assert (now.state, now.totals.done, now.totals.failed) == (FINISHED, 3, 1)
+        current, listed = progress("run"), item_issues("run")
+    assert (current.state, current.totals.done, current.totals.failed) == (FINISHED, 3, 1)
     assert [(m.name, m.outcome) for m in listed] == [(names[0], "failed")]
     assert "poison" in listed[0].reason
 
@@ -264,12 +268,12 @@ def test_a_page_that_cannot_be_is_not_worked_on(world: World, wrong: dict[str, o
     world.clients.tasks.create(Message(task.path, task.queue, json.dumps(body).encode()))
 
     name = world.engine.due()[0].task_name
-    first = world.deliver(name)
+    first_answer = world.deliver(name)
     world.clock.sleep(3600)
-    last = world.deliver(name)
+    last_answer = world.deliver(name)
 
     with world.context():
-        assert (first, last, dead_tasks.count_open()) == (429, 204, 1)
+        assert (first_answer, last_answer, dead_tasks.count_open()) == (429, 204, 1)
 
 
 @pytest.mark.parametrize(
@@ -315,8 +319,8 @@ def test_an_outage_is_not_the_fault_of_what_is_delivered(
     world.settle()
     assert delivered == sorted(names)
     with world.context():
-        now = progress("run")
-    assert (now.state, now.totals.done, now.totals.in_doubt) == (FINISHED, 3, 1)
+        current = progress("run")
+    assert (current.state, current.totals.done, current.totals.in_doubt) == (FINISHED, 3, 1)
 
 
 @pytest.mark.parametrize(("stored", "draft"), [(4, 2), (2, 4), (2, 3)])
@@ -352,5 +356,5 @@ def test_an_item_that_datastore_refuses_fails_alone(services: Services) -> None:
 
     assert ledger(world, "run") == Counter(names[1:])
     with world.context():
-        now = progress("run")
-    assert (now.state, now.totals.done, now.totals.failed) == (FINISHED, 3, 1)
+        current = progress("run")
+    assert (current.state, current.totals.done, current.totals.failed) == (FINISHED, 3, 1)

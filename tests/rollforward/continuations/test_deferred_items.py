@@ -38,8 +38,8 @@ def test_a_deferred_item_comes_again_and_then_fails(world: World) -> None:
     run_to_end(world, job, "run")
 
     with world.context():
-        now = progress("run")
-    assert (now.state, now.totals.failed, len(seen)) == (FINISHED, 1, 3)
+        current = progress("run")
+    assert (current.state, current.totals.failed, len(seen)) == (FINISHED, 1, 3)
 
 
 def test_deferred_items_wait_for_minutes_not_seconds(world: World) -> None:
@@ -57,7 +57,7 @@ def test_deferred_items_wait_for_minutes_not_seconds(world: World) -> None:
 
     run_to_end(world, job, "run")
 
-    waits = [later - earlier for earlier, later in itertools.pairwise(tried)]
+    waits = [next_try - earlier for earlier, next_try in itertools.pairwise(tried)]
     assert waits == pytest.approx([5, 30, 120, 600], abs=2)
     with world.context():
         assert (progress("run").state, dead_tasks.count_open()) == (FINISHED, 0)
@@ -77,7 +77,7 @@ def test_a_job_says_how_long_its_deferred_items_wait(world: World) -> None:
 
     run_to_end(world, job, "run")
 
-    waits = [later - earlier for earlier, later in itertools.pairwise(tried)]
+    waits = [next_try - earlier for earlier, next_try in itertools.pairwise(tried)]
     assert waits == pytest.approx([1, 4, 4, 4], abs=2)
 
 

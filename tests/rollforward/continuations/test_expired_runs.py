@@ -38,19 +38,19 @@ def test_pages_of_a_finished_run_go_after_their_time(world: World) -> None:
     put_items(world, 5)
     run_to_end(world, APPLY, "run")
     with world.context():
-        before = progress("run")
-        now = naive_utc(world.clock.now())
-        ContinuationHeartbeat(id=f"{page_key('run', 0, 0).id()}:a", expires_at=now).put()
+        progress_before = progress("run")
+        now_utc = naive_utc(world.clock.now())
+        ContinuationHeartbeat(id=f"{page_key('run', 0, 0).id()}:a", expires_at=now_utc).put()
     world.clock.sleep(PAGES_KEPT_FOR.total_seconds() - 60)
     world.sweep()
     with world.context():
-        assert progress("run") == before
+        assert progress("run") == progress_before
 
     world.clock.sleep(120)
     world.sweep()
 
     with world.context():
-        assert progress("run") == replace(before, dots=[], pages=[])
+        assert progress("run") == replace(progress_before, dots=[], pages=[])
         for kind in (ContinuationPage, ContinuationHeartbeat):
             assert not kind.query().fetch(keys_only=True)
         with pytest.raises(PagesGoneError):
@@ -81,10 +81,10 @@ def test_a_sweep_deletes_no_more_than_it_may(world: World, monkeypatch: pytest.M
 
     with world.context():
         forgotten = [sweep.delete_expired(world.clients) for _ in range(4)]
-        left = Counter(page.key.id().partition(":")[0] for page in ContinuationPage.query())
+        remaining = Counter(page.key.id().partition(":")[0] for page in ContinuationPage.query())
 
     assert forgotten == [2, 2, 1, 0]
-    assert left == {"young": 5}
+    assert remaining == {"young": 5}
 
 
 def test_pages_are_kept_while_a_retry_reads_them(services: Services) -> None:
@@ -122,12 +122,14 @@ def test_pages_are_kept_while_a_retry_reads_them(services: Services) -> None:
 def test_uploaded_files_go_after_their_time(world: World) -> None:
     """Where no TTL policy deletes them, the sweep does."""
     with world.context():
-        now = naive_utc(world.clock.now())
-        put_upload("old", b"x" * 100_000, now - KEPT_FOR - datetime.timedelta(minutes=1))
-        put_upload("new", b"x" * 100_000, now)
+        now_utc = naive_utc(world.clock.now())
+        put_upload("old", b"x" * 100_000, now_utc - KEPT_FOR - datetime.timedelta(minutes=1))
+        put_upload("new", b"x" * 100_000, now_utc)
 
     world.sweep()
 
     with world.context():
-        left = {key.id().partition(":")[0] for key in UploadChunk.query().fetch(keys_only=True)}
-    assert left == {"new"}
+        remaining = {
+            key.id().partition(":")[0] for key in UploadChunk.query().fetch(keys_only=True)
+        }
+    assert remaining == {"new"}

@@ -67,7 +67,7 @@ def test_a_rate_that_is_none_is_refused(world: World, rate: float) -> None:
         runs.new_run(world.clients, APPLY, Walk("run"), run_id="run", max_rate=rate)
 
 
-def play(world: World, dice: random.Random, told: list[tuple[float, float]]) -> float:
+def play(world: World, dice: random.Random, estimates: list[tuple[float, float]]) -> float:
     """Deliver until the run is over: a fifth of a second each, some struck, some workers killed.
 
     Notes, before each delivery, when it was and how long the run said that it would take. Returns
@@ -89,7 +89,7 @@ def play(world: World, dice: random.Random, told: list[tuple[float, float]]) -> 
         with world.context():
             left_s = progress("run", now=world.clock.now()).left_s
         if left_s is not None:
-            told.append((world.clock.time_s, left_s))
+            estimates.append((world.clock.time_s, left_s))
         world.clock.sleep(0.2)
         chance = dice.random()
         name = dice.choice(due).task_name
@@ -116,10 +116,10 @@ def test_the_time_left_is_never_less_than_a_third_of_what_it_turns_out_to_be(
     """Under errors and killed workers, from the first receipt to the last."""
     put_items(world, 40)
     start(world, "run", 40, None, chains=4)
-    told: list[tuple[float, float]] = []
+    estimates: list[tuple[float, float]] = []
 
-    over_at = play(world, random.Random(seed), told)
+    over_at = play(world, random.Random(seed), estimates)
 
-    assert len(told) > 10
-    for at, left_s in told:
+    assert len(estimates) > 10
+    for at, left_s in estimates:
         assert 3 * left_s >= over_at - at - UNKNOWABLE_S, (at, left_s, over_at)

@@ -86,8 +86,8 @@ def begin(services: Services, job: Job[Walk, Item], items: int, *, tasks: int = 
 def state(world: World) -> tuple[str, int, int]:
     """Return the run's state, what is done, and what is in doubt."""
     with world.context():
-        now = progress("run")
-    return now.state, now.totals.done, now.totals.in_doubt
+        current = progress("run")
+    return current.state, current.totals.done, current.totals.in_doubt
 
 
 @pytest.mark.parametrize("tasks", [1, 2, 3])
@@ -149,9 +149,9 @@ def test_a_page_goes_on_within_ten_seconds_after_its_worker_was_killed(services:
 
     Timeline(world).play(until_s=200)
 
-    first, second, again, _ = [at_s for at_s, _ in slow.begun]
-    assert (slow.begun[1][1], second - first) == (slow.begun[2][1], 25)
-    assert 25 < again - second < 25 + 10
+    first_s, second_s, repeated_s, _ = [at_s for at_s, _ in slow.begun]
+    assert (slow.begun[1][1], second_s - first_s) == (slow.begun[2][1], 25)
+    assert 25 < repeated_s - second_s < 25 + 10
     finished, done, in_doubt = state(world)
     assert (finished, done) == (FINISHED, 3)
     assert in_doubt >= 1
@@ -170,8 +170,8 @@ def test_an_attempt_does_not_keep_its_lease_for_ever(services: Services) -> None
     timeline.at(job.deadline_s - 1, hurry)
     timeline.play(until_s=4000)
 
-    (first, _), (second, _) = slow.begun
-    assert job.deadline_s < second - first < job.deadline_s + 20
+    (first_s, _), (second_s, _) = slow.begun
+    assert job.deadline_s < second_s - first_s < job.deadline_s + 20
     assert state(world)[:2] == (FINISHED, 1)
 
 
@@ -348,7 +348,7 @@ def test_a_lease_of_a_clock_far_ahead_means_nothing(
     slow = Slow(seconds=0)
     world = begin(services, slow.deliver_job(), 2)
     with world.context():
-        now = naive_utc(world.clock.now())
+        now_utc = naive_utc(world.clock.now())
         names = sorted(key.id() for key in Item.query().fetch(keys_only=True))
         ContinuationPage(
             key=page_key("run", 0, 0),
@@ -356,10 +356,10 @@ def test_a_lease_of_a_clock_far_ahead_means_nothing(
             load_from="",
             items=names,
             receipts="..",
-            updated_at=now,
-            progressed_at=now,
+            updated_at=now_utc,
+            progressed_at=now_utc,
             owner="somebody",
-            lease_expires_at=now + datetime.timedelta(seconds=ahead_s),
+            lease_expires_at=now_utc + datetime.timedelta(seconds=ahead_s),
         ).put()
 
     assert world.deliver(world.engine.due()[0].task_name) == 204
@@ -382,14 +382,14 @@ def test_a_lease_is_doubled_up_to_what_an_attempt_may_take(
     takeovers: int, deadline_s: float, lasts_s: float
 ) -> None:
     """A page is taken over by then, however often that was so; no lease is shorter than a job's."""
-    now = datetime.datetime(2030, 5, 1, 12, tzinfo=datetime.UTC)
+    now_utc = datetime.datetime(2030, 5, 1, 12, tzinfo=datetime.UTC)
     clients: Any = SimpleNamespace(
-        clock=SimpleNamespace(now=lambda: now), new_owner=lambda: "an attempt"
+        clock=SimpleNamespace(now=lambda: now_utc), new_owner=lambda: "an attempt"
     )
     job = dataclasses.replace(APPLY, lease_s=6.0, deadline_s=deadline_s)
     page: Any = SimpleNamespace(takeovers=takeovers)
 
     PageLease(clients, job, None).renew(page)
 
-    lasts = page.lease_expires_at - now.replace(tzinfo=None)
+    lasts = page.lease_expires_at - now_utc.replace(tzinfo=None)
     assert lasts.total_seconds() == lasts_s

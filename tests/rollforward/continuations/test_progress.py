@@ -44,17 +44,17 @@ def test_a_run_says_what_its_effects_cost(world: World) -> None:
     put_items(world, 20)
     with world.context():
         continuations.start(world.clients, APPLY, Walk("run"), run_id="run")
-    before = world.clients.meter.total()
+    cost_before = world.clients.meter.total()
     world.settle()
-    spent = world.clients.meter.total() - before
+    spent = world.clients.meter.total() - cost_before
 
     with world.context():
-        told = progress("run").totals.cost
+        reported = progress("run").totals.cost
 
     # The run, a lease and a commit for each of ten pages, and a ledger for each item.
-    assert told.writes == 1 + 2 * 10 + 20
+    assert reported.writes == 1 + 2 * 10 + 20
     # Its end, once, and what follows each page's last commit are on no bill.
-    assert 0.8 < told.reads / spent.reads <= 1
+    assert 0.8 < reported.reads / spent.reads <= 1
 
 
 def test_an_item_in_doubt_is_counted_once(services: Services) -> None:
@@ -121,8 +121,8 @@ def test_a_commit_whose_reply_was_lost_breaks_off_no_attempt(services: Services)
         assert (status, totals.done, totals.in_doubt) == (204, 25, 0), world.plan.fired
         if at < 0:
             calls = world.plan.calls
-            last = max(at for at, call in enumerate(calls) if call == "act")
-            commits = [at for at, call in enumerate(calls[: last + 2]) if call == "Commit"]
+            last_act = max(at for at, call in enumerate(calls) if call == "act")
+            commits = [at for at, call in enumerate(calls[: last_act + 2]) if call == "Commit"]
             assert len(commits) == 4
 
     assert outside == Counter(names * 5)
@@ -136,7 +136,7 @@ def test_reasons_are_kept_as_long_as_a_page_has_room_for_them(world: World) -> N
         "fan-out",
         Walk,
         items_of,
-        apply=lambda clients, args, items: [RefusedItemError(each) for each in reasons],
+        apply=lambda clients, args, items: [RefusedItemError(reason) for reason in reasons],
     )
     world = World(world.services, [job])
     put_items(world, 2)
@@ -169,16 +169,24 @@ def test_progress_tells_how_much_there_is_to_go() -> None:
     totals = RunTotals(
         done=3, skipped=1, failed=1, retrying=2, waiting=3, in_doubt=0, pages=5, cost=Cost()
     )
-    told = RunProgress("run", RUNNING, expected=20, totals=totals, elapsed_s=10.0, dots=[])
+    reported = RunProgress("run", RUNNING, expected=20, totals=totals, elapsed_s=10.0, dots=[])
 
     assert (totals.ended, totals.known) == (5, 10)
-    assert (told.waiting, told.share, told.rate, told.left_s) == (13, 0.25, 0.5, 30.0)
-    assert replace(told, expected=5).share == 0.99
-    assert replace(told, expected=0).share == 0
-    assert (replace(told, elapsed_s=0.0).rate, replace(told, elapsed_s=0.0).left_s) == (0, None)
+    assert (reported.waiting, reported.share, reported.rate, reported.left_s) == (
+        13,
+        0.25,
+        0.5,
+        30.0,
+    )
+    assert replace(reported, expected=5).share == 0.99
+    assert replace(reported, expected=0).share == 0
+    assert (replace(reported, elapsed_s=0.0).rate, replace(reported, elapsed_s=0.0).left_s) == (
+        0,
+        None,
+    )
     for state in (FINISHED, CANCELLED):
-        assert replace(told, state=state).left_s is None
-    assert replace(told, state=FINISHED).share == 1
+        assert replace(reported, state=state).left_s is None
+    assert replace(reported, state=FINISHED).share == 1
 
 
 def test_totals_are_kept_whatever_the_row_of_a_finished_run_says(world: World) -> None:
@@ -188,9 +196,9 @@ def test_totals_are_kept_whatever_the_row_of_a_finished_run_says(world: World) -
 
     with world.context():
         totals = run_of("run").totals
-        for untold, kept in ((None, None), (True, totals), (False, {**totals, "done": 0})):
+        for untold, stored_totals in ((None, None), (True, totals), (False, {**totals, "done": 0})):
             run = run_of("run")
-            run.untold, run.totals = untold, kept
+            run.untold, run.totals = untold, stored_totals
             run.put()
             keep_totals("run")
 
@@ -210,10 +218,10 @@ def test_the_time_of_a_cancelled_run_stands_still(world: World) -> None:
     world.clock.sleep(3600)
 
     with world.context():
-        later = progress("run", now=world.clock.now())
+        progress_later = progress("run", now=world.clock.now())
 
     assert stopped.elapsed_s == pytest.approx(10)
-    assert (later.elapsed_s, later.rate) == (stopped.elapsed_s, stopped.rate)
+    assert (progress_later.elapsed_s, progress_later.rate) == (stopped.elapsed_s, stopped.rate)
 
 
 def test_a_run_that_goes_on_is_never_all_done(world: World) -> None:

@@ -62,14 +62,17 @@ def test_a_run_does_not_end_before_all_its_pages(services: Services) -> None:
         continuations.start(world.clients, job, Walk("run"), run_id="run")
     world.deliver_due()
     with world.context():
-        before = [(page.done, page.closed) for page in pages_of("run")], progress("run").state
+        states_before = (
+            [(page.done, page.closed) for page in pages_of("run")],
+            progress("run").state,
+        )
 
     world.settle()
 
-    assert before == ([(False, False), (True, False), (True, False)], RUNNING)
+    assert states_before == ([(False, False), (True, False), (True, False)], RUNNING)
     with world.context():
-        after, kept = progress("run"), run_of("run").totals
-    assert (after.state, after.totals.done, kept["done"]) == (FINISHED, 6, 6)
+        ended, totals = progress("run"), run_of("run").totals
+    assert (ended.state, ended.totals.done, totals["done"]) == (FINISHED, 6, 6)
 
 
 @pytest.mark.parametrize("chains", [1, 3])

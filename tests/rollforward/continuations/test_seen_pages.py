@@ -51,10 +51,10 @@ MIXED = Job(
 )  # fmt: skip
 
 
-def deliver_some(world: World, chance: random.Random, most: int) -> bool:
+def deliver_some(world: World, chance: random.Random, limit: int) -> bool:
     """Deliver up to so many due tasks, in any order; return whether there were any."""
     due = world.engine.due()
-    for task in chance.sample(due, min(len(due), chance.randint(1, most))):
+    for task in chance.sample(due, min(len(due), chance.randint(1, limit))):
         world.deliver(task.task_name)
     return bool(due)
 
@@ -62,9 +62,9 @@ def deliver_some(world: World, chance: random.Random, most: int) -> bool:
 def asked(world: World, run_id: str) -> Cost:
     """Ask how far a run is; return what that cost."""
     with world.context():
-        before = world.clients.meter.total()
+        cost_before = world.clients.meter.total()
         progress(run_id, now=world.clock.now(), clients=world.clients)
-        return world.clients.meter.total() - before
+        return world.clients.meter.total() - cost_before
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -81,13 +81,13 @@ def test_who_asks_again_is_told_what_is_stored(world: World, seed: int, chains: 
 
     looks = 0
     while True:
-        is_due = deliver_some(world, chance, most=6)
+        is_due = deliver_some(world, chance, limit=6)
         if chance.random() < 0.4 or not is_due:
             looks += 1
-            now = world.clock.now()
+            now_utc = world.clock.now()
             with world.context():
-                told = progress("run", now=now, clients=world.clients)
-                assert told == progress("run", now=now)
+                cached = progress("run", now=now_utc, clients=world.clients)
+                assert cached == progress("run", now=now_utc)
                 issues = item_issues("run", clients=world.clients)
                 assert issues == item_issues("run")
         if not is_due:
@@ -98,8 +98,8 @@ def test_who_asks_again_is_told_what_is_stored(world: World, seed: int, chains: 
     assert looks > 5
     # 70 items: of eleven one each is skipped, refused, and deferred until it has failed.
     ends = Counter(str(ENDS.get(number % 11) and number % 11) for number in range(70))
-    assert told.totals.done == ends["None"]
-    assert told.totals.failed == ends["5"] + ends["7"]
+    assert cached.totals.done == ends["None"]
+    assert cached.totals.failed == ends["5"] + ends["7"]
     assert len(issues) == 70 - ends["None"]
 
 
@@ -114,12 +114,12 @@ def test_to_ask_again_costs_what_changed_and_not_what_there_is(world: World) -> 
             continuations.start(world.clients, APPLY, walk, run_id=run_id, chains=1)
         for _ in range(done):
             world.deliver(world.engine.due()[0].task_name)
-        first = asked(world, run_id)
+        first_cost = asked(world, run_id)
         for _ in range(3):
             world.deliver(world.engine.due()[0].task_name)
         asked(world, run_id)
         costs.append(asked(world, run_id))
-        assert first.reads >= done
+        assert first_cost.reads >= done
 
     assert costs[0] == costs[1]
     # The run, and a look for the two pages behind the last one.
@@ -167,10 +167,10 @@ def test_many_open_pages_are_asked_for_by_one_query(
         for page in pages[:4]:
             page.done, page.receipts = False, ".."
             page.put()
-        first = progress("run", clients=world.clients)
+        first_progress = progress("run", clients=world.clients)
 
-        assert first == progress("run", clients=world.clients) == progress("run")
-        assert [page.done for page in first.pages] == [False] * 4 + [True] * 2
+        assert first_progress == progress("run", clients=world.clients) == progress("run")
+        assert [page.done for page in first_progress.pages] == [False] * 4 + [True] * 2
 
 
 def test_memory_is_bounded_and_the_run_asked_for_last_stays(
@@ -196,8 +196,8 @@ def test_memory_is_bounded_and_the_run_asked_for_last_stays(
         for run_id in "abab":
             row = run_of(run_id)
             memory.remember(row, seen_run(None, row).pages)
-            known, sums = memory.of(row)
-            assert (len(known), sums.pages, memory._weight) == (4, 4, 4 * page.weight)
+            pages, sums = memory.of(row)
+            assert (len(pages), sums.pages, memory._weight) == (4, 4, 4 * page.weight)
             assert progress(run_id, clients=world.clients) == progress(run_id)
 
 

@@ -73,8 +73,8 @@ def ledger(world: World, run_id: str) -> Counter[str]:
 
 def ledger_here(run_id: str) -> Counter[str]:
     """Do the same in the context that is open."""
-    first, beyond = ndb.Key(Ledger, f"{run_id}/"), ndb.Key(Ledger, f"{run_id}0")
-    rows = Ledger.query(Ledger._key > first, Ledger._key < beyond).fetch()
+    lower, upper = ndb.Key(Ledger, f"{run_id}/"), ndb.Key(Ledger, f"{run_id}0")
+    rows = Ledger.query(Ledger._key > lower, Ledger._key < upper).fetch()
     return Counter({row.key.id().removeprefix(f"{run_id}/"): row.count for row in rows})
 
 

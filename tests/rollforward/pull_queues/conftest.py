@@ -1,4 +1,4 @@
-"""What the tests of pull queues share."""
+"""Fixtures of the tests of pull queues."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NEIGHBOURS = (PullQueue("work-2", max_deliveries=1, partitions=4), PullQueue("wo
 
 
 @pytest.fixture
-def here(world: World) -> Iterator[World]:
-    """A world with its context open, where nobody touches the queues beside the one under test."""
+def world(world: World) -> Iterator[World]:
+    """A world with its context open, and rows of other queues, which no test changes."""
     with world.clients.context(), neighbours(world, NEIGHBOURS):
         yield world

@@ -18,17 +18,17 @@ WORK = PullQueue("work", max_deliveries=3, partitions=4)
 ELSEWHERE = "beside"  # A namespace.
 
 
-def add(here: World, *payloads: str, tag: str | None = None) -> None:
+def add(world: World, *payloads: str, tag: str | None = None) -> None:
     for payload in payloads:
-        WORK.add(here.clients, payload, tag=tag)
+        WORK.add(world.clients, payload, tag=tag)
 
 
-def lease(here: World, limit: int = 10, **options: Any) -> list[Lease]:
-    return WORK.lease(here.clients, limit=limit, **options)
+def lease(world: World, limit: int = 10, **options: Any) -> list[Lease]:
+    return WORK.lease(world.clients, limit=limit, **options)
 
 
 def payloads(leases: Sequence[Lease]) -> list[str]:
-    return sorted(each.payload for each in leases)
+    return sorted(lease.payload for lease in leases)
 
 
 def waiting() -> int:
@@ -36,7 +36,7 @@ def waiting() -> int:
 
 
 @contextmanager
-def neighbours(here: World, queues: Sequence[PullQueue]) -> Iterator[None]:
+def neighbours(world: World, queues: Sequence[PullQueue]) -> Iterator[None]:
     """Fill other queues, and one of another namespace; in the end all of them are as they were.
 
     Args:
@@ -44,20 +44,20 @@ def neighbours(here: World, queues: Sequence[PullQueue]) -> Iterator[None]:
     """
     for queue in queues:
         for tag in (None, "a", "b", "t"):
-            queue.add(here.clients, "a", tag=tag)
-    queues[0].lease(here.clients, tag="a", lease_s=1)
-    here.clock.sleep(2)
-    assert queues[0].lease(here.clients, tag="a") == []
-    queues[0].lease(here.clients, tag="b")
+            queue.add(world.clients, "a", tag=tag)
+    queues[0].lease(world.clients, tag="a", lease_s=1)
+    world.clock.sleep(2)
+    assert queues[0].lease(world.clients, tag="a") == []
+    queues[0].lease(world.clients, tag="b")
     assert len(queues[0].dead_letters()) == 1
     rows = PullItem.query().fetch()
     copies = [_copy(row) for row in rows]
     ndb.put_multi(copies)
-    before = _stored(queues)
+    stored_before = _stored(queues)
 
     yield
 
-    assert _stored(queues) == before, "a queue beside the one under test was touched"
+    assert _stored(queues) == stored_before, "a queue beside the one under test was touched"
 
 
 def _copy(row: PullItem) -> PullItem:
@@ -72,8 +72,8 @@ def _copy(row: PullItem) -> PullItem:
 def _stored(queues: Sequence[PullQueue]) -> list[PullItem]:
     elsewhere = PullItem.query(namespace=ELSEWHERE).fetch()
     names = {queue.name for queue in queues}
-    here = [row for row in PullItem.query() if row.key.id().partition("|")[0] in names]
-    return sorted([*here, *elsewhere], key=lambda row: str(row.key))
+    own = [row for row in PullItem.query() if row.key.id().partition("|")[0] in names]
+    return sorted([*own, *elsewhere], key=lambda row: str(row.key))
 
 
 @dataclass
@@ -84,8 +84,8 @@ class Ahead:
     by: datetime.timedelta
 
     def now(self) -> datetime.datetime:
-        now: datetime.datetime = self.clock.now()
-        return now + self.by
+        now_utc: datetime.datetime = self.clock.now()
+        return now_utc + self.by
 
     def sleep(self, seconds: float) -> None:
         self.clock.sleep(seconds)

@@ -12,75 +12,75 @@ from tests.infra.world import World, in_threads
 from tests.rollforward.pull_queues.harness import WORK, add, lease, waiting
 
 
-def test_an_item_that_nobody_can_do_becomes_a_dead_letter(here: World) -> None:
+def test_an_item_that_nobody_can_do_becomes_a_dead_letter(world: World) -> None:
     """After `max_deliveries` leases it is out of the others' way, and can be replayed."""
-    add(here, "poison")
+    add(world, "poison")
     for _ in range(3):
-        assert len(lease(here, lease_s=1)) == 1
-        here.clock.sleep(2)
+        assert len(lease(world, lease_s=1)) == 1
+        world.clock.sleep(2)
 
-    assert lease(here) == []
+    assert lease(world) == []
     [dead] = WORK.dead_letters()
     assert (dead.payload, dead.deliveries) == ("poison", 3)
 
-    assert WORK.replay(here.clients, dead.id)
-    assert not WORK.replay(here.clients, dead.id)
+    assert WORK.replay(world.clients, dead.id)
+    assert not WORK.replay(world.clients, dead.id)
     assert WORK.dead_letters() == []
-    assert lease(here)[0].deliveries == 1
+    assert lease(world)[0].deliveries == 1
 
 
 @pytest.mark.parametrize("used_up", [1, 45])
 @pytest.mark.parametrize("tag", [None, OLDEST])
-def test_what_nobody_can_do_hides_nothing(here: World, used_up: int, tag: Any) -> None:
+def test_what_nobody_can_do_hides_nothing(world: World, used_up: int, tag: Any) -> None:
     """P3: items whose deliveries are used up stand before those that can be leased."""
     one = PullQueue("one", max_deliveries=1, partitions=1)
     for _ in range(used_up):
-        one.add(here.clients, "poison", tag="bad")
-    assert len(one.lease(here.clients, limit=100, lease_s=1)) == used_up
-    here.clock.sleep(2)
+        one.add(world.clients, "poison", tag="bad")
+    assert len(one.lease(world.clients, limit=100, lease_s=1)) == used_up
+    world.clock.sleep(2)
     for number in range(5):
-        one.add(here.clients, f"good {number}")
-    here.clock.sleep(1)
+        one.add(world.clients, f"good {number}")
+    world.clock.sleep(1)
 
-    leases = [one.lease(here.clients, tag=tag) for _ in range(6)]
+    leases = [one.lease(world.clients, tag=tag) for _ in range(6)]
 
-    assert [len(each) for each in leases] == [1, 1, 1, 1, 1, 0]
-    assert len({each.id for some in leases for each in some}) == 5
+    assert [len(leased) for leased in leases] == [1, 1, 1, 1, 1, 0]
+    assert len({leased.id for some in leases for leased in some}) == 5
     assert len(one.dead_letters()) == used_up
 
 
 @pytest.mark.parametrize("is_acked", [False, True])
 def test_a_replay_whose_reply_was_lost_says_that_it_took_effect(
-    here: World, is_acked: bool
+    world: World, is_acked: bool
 ) -> None:
     """Also when a worker was done with the item before the body ran again."""
-    add(here, "a")
+    add(world, "a")
     for _ in range(4):
-        lease(here, lease_s=1)
-        here.clock.sleep(2)
+        lease(world, lease_s=1)
+        world.clock.sleep(2)
     [dead] = WORK.dead_letters()
 
     def work() -> None:
-        with here.clients.context():
-            assert WORK.ack(here.clients, lease(here)) == []
+        with world.clients.context():
+            assert WORK.ack(world.clients, lease(world)) == []
 
-    here.plan.reset("reply-lost", next_call="Commit", more={3: "overlap"})
-    here.plan.on_fire = lambda: in_threads(*[work] * is_acked)
-    with here.plan.watched():
-        assert WORK.replay(here.clients, dead.id)
+    world.plan.reset("reply-lost", next_call="Commit", more={3: "overlap"})
+    world.plan.on_fire = lambda: in_threads(*[work] * is_acked)
+    with world.plan.watched():
+        assert WORK.replay(world.clients, dead.id)
 
-    assert "then overlap" in here.plan.fired
+    assert "then overlap" in world.plan.fired
     assert waiting() == (0 if is_acked else 1)
-    assert not WORK.replay(here.clients, dead.id)
+    assert not WORK.replay(world.clients, dead.id)
 
 
-def test_dead_letters_go_after_a_month(here: World) -> None:
-    add(here, "poison")
+def test_dead_letters_go_after_a_month(world: World) -> None:
+    add(world, "poison")
     for _ in range(4):
-        lease(here, lease_s=1)
-        here.clock.sleep(2)
-    assert PullQueues().sweep(here.clients, [WORK]) == {"dead_letters_deleted": 0}
-    here.clock.sleep(31 * 24 * 3600)
+        lease(world, lease_s=1)
+        world.clock.sleep(2)
+    assert PullQueues().sweep(world.clients, [WORK]) == {"dead_letters_deleted": 0}
+    world.clock.sleep(31 * 24 * 3600)
 
-    assert PullQueues().sweep(here.clients, [WORK]) == {"dead_letters_deleted": 1}
+    assert PullQueues().sweep(world.clients, [WORK]) == {"dead_letters_deleted": 1}
     assert WORK.dead_letters() == []

@@ -25,7 +25,7 @@ from rollforward.pull_queues.entities import PullReceipt
 from rollforward.runtime import Clients
 from tests.infra.faults.injection import UNKNOWN_OUTCOMES
 from tests.infra.runs.soak import IS_SOAK
-from tests.infra.world import World
+from tests.infra.world import Services, World
 
 pytestmark = pytest.mark.parametrize("services", ["datastore"], indirect=True)
 
@@ -101,12 +101,12 @@ class Play:
         self.items: dict[ItemId, Known] = {}
         self.acked: list[ItemId] = []
 
-    def do(self, what: str, who: str, seconds: int, fault: str) -> None:
+    def do(self, action: str, who: str, seconds: int, fault: str) -> None:
         worker = self.workers[who]
         plan = self.world.plan
         plan.reset(fault, next_call="Commit" if fault else "")
         with plan.watched():
-            getattr(self, what)(worker, seconds)
+            getattr(self, action)(worker, seconds)
         plan.reset()
 
     def add(self, worker: Worker, seconds: int) -> None:
@@ -125,31 +125,31 @@ class Play:
         self._added(worker, None, add)
 
     def _added(self, worker: Worker, tag: str | None, add: Callable[[], ItemId]) -> None:
-        now = worker.clock.time
-        self.items[add()] = Known(tag, now)
+        now_utc = worker.clock.time
+        self.items[add()] = Known(tag, now_utc)
 
     def lease(self, worker: Worker, seconds: int) -> None:
-        self._lease(worker, lambda known: True, {})
+        self._lease(worker, lambda item: True, {})
 
     def lease_tag(self, worker: Worker, seconds: int) -> None:
-        self._lease(worker, lambda known: known.tag == "tag", {"tag": "tag"})
+        self._lease(worker, lambda item: item.tag == "tag", {"tag": "tag"})
 
     def _lease(self, worker: Worker, is_asked: Callable[[Known], bool], options: Any) -> None:
-        now = worker.clock.time
+        now_utc = worker.clock.time
         leases = self.queue.lease(worker.clients, limit=40, lease_s=LEASE_S, **options)
         expected = set()
-        for id_, known in self.items.items():
-            if known.is_dead or known.ready > now or not is_asked(known):
+        for id_, item in self.items.items():
+            if item.is_dead or item.ready > now_utc or not is_asked(item):
                 continue
-            if known.deliveries == MAX_DELIVERIES:
-                known.is_dead, known.newest = True, None
+            if item.deliveries == MAX_DELIVERIES:
+                item.is_dead, item.newest = True, None
             else:
-                known.deliveries += 1
+                item.deliveries += 1
                 expected.add(id_)
         assert {each.id: each.deliveries for each in leases} == {
             id_: self.items[id_].deliveries for id_ in expected
         }
-        self._take(worker, leases, now)
+        self._take(worker, leases, now_utc)
 
     def ack(self, worker: Worker, seconds: int) -> None:
         worker.acked, worker.held = list(worker.held.values()), {}
@@ -165,29 +165,29 @@ class Play:
         assert self.queue.ack(worker.clients, worker.acked[::-1]) == worker.lost[::-1]
 
     def renew(self, worker: Worker, seconds: int) -> None:
-        now, held = worker.clock.time, list(worker.held.values())
+        now_utc, held = worker.clock.time, list(worker.held.values())
         lost = self._not_owned(held)
         renewed = self.queue.renew(worker.clients, held, lease_s=LEASE_S)
         assert {each.id for each in renewed} == {each.id for each in held if each not in lost}
-        self._take(worker, renewed, now)
+        self._take(worker, renewed, now_utc)
 
     def release(self, worker: Worker, seconds: int) -> None:
-        now, held = worker.clock.time, list(worker.held.values())
+        now_utc, held = worker.clock.time, list(worker.held.values())
         lost = self._not_owned(held)
         self.queue.release(worker.clients, held)
         if seconds > 0:
             worker.held = {}  # Otherwise it does not know that the release took effect.
         for each in held:
             if each not in lost:
-                self.items[each.id].ready, self.items[each.id].newest = now, None
+                self.items[each.id].ready, self.items[each.id].newest = now_utc, None
 
     def replay(self, worker: Worker, seconds: int) -> None:
-        now = worker.clock.time
-        dead = {id_ for id_, known in self.items.items() if known.is_dead}
+        now_utc = worker.clock.time
+        dead = {id_ for id_, item in self.items.items() if item.is_dead}
         assert {letter.id for letter in self.queue.dead_letters()} == dead
         for id_ in sorted(dead)[:1]:
             assert self.queue.replay(worker.clients, id_)
-            self.items[id_] = Known(self.items[id_].tag, now)
+            self.items[id_] = Known(self.items[id_].tag, now_utc)
 
     def jump(self, worker: Worker, seconds: int) -> None:
         worker.clock.sleep(seconds)
@@ -199,22 +199,28 @@ class Play:
             worker.clock.time = NOON + datetime.timedelta(days=day)
             self.lease(worker, 0)
             self.ack(worker, 0)
-            while any(known.is_dead for known in self.items.values()):
+            while any(item.is_dead for item in self.items.values()):
                 self.replay(worker, 0)
         assert not self.items, "an item is lost"
 
-    def _take(self, worker: Worker, leases: Sequence[Lease], now: datetime.datetime) -> None:
+    def _take(self, worker: Worker, leases: Sequence[Lease], now_utc: datetime.datetime) -> None:
         for each in leases:
             worker.held[each.id] = self.items[each.id].newest = each
-            self.items[each.id].ready = now + datetime.timedelta(seconds=LEASE_S)
+            self.items[each.id].ready = now_utc + datetime.timedelta(seconds=LEASE_S)
 
     def _not_owned(self, leases: Sequence[Lease]) -> list[Lease]:
         """Return the leases that are not the newest of their items."""
         return [
-            each
-            for each in leases
-            if each.id not in self.items or self.items[each.id].newest != each
+            lease
+            for lease in leases
+            if lease.id not in self.items or self.items[lease.id].newest != lease
         ]
+
+
+@pytest.fixture
+def world(services: Services) -> World:
+    """A world without a context: each history opens its own."""
+    return World(services)
 
 
 def play(world: World, plan: Sequence[Step]) -> None:
@@ -265,7 +271,7 @@ def test_planted_bugs_are_found(
         "no fence": ("commit_unchanged", unfenced),
         "no look": ("OUTCOME_UNKNOWN", ()),
     }
-    steps = [(what, who, 3600, *(fault or [""])) for what, who, *fault in plan]
+    steps = [(action, worker, 3600, *(fault or [""])) for action, worker, *fault in plan]
     play(world, steps)
 
     monkeypatch.setattr(leasing, *patches[bug])

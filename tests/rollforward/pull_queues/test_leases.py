@@ -34,112 +34,112 @@ def fail_from(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
 
 
 def test_what_was_leased_before_an_error_is_its_callers(
-    here: World, monkeypatch: pytest.MonkeyPatch
+    world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """P2: it would be hidden until its lease ends; the error comes with the next call."""
     for number in range(20):
-        TWO.add(here.clients, f"item {number}")
+        TWO.add(world.clients, f"item {number}")
     fail_from(monkeypatch, 2)
 
-    leases = TWO.lease(here.clients, limit=20)
+    leases = TWO.lease(world.clients, limit=20)
 
     assert 0 < len(leases) < 20
     with pytest.raises(rpc_errors.PermissionDenied):
-        TWO.lease(here.clients, limit=20)
+        TWO.lease(world.clients, limit=20)
 
 
 def test_an_error_before_anything_was_leased_is_raised(
-    here: World, monkeypatch: pytest.MonkeyPatch
+    world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """P2: an empty answer would say that nothing waits."""
-    add(here, "a")
+    add(world, "a")
     fail_from(monkeypatch, 1)
 
     with pytest.raises(rpc_errors.PermissionDenied):
-        lease(here)
+        lease(world)
 
 
 def test_a_partition_where_another_worker_was_faster_is_tried_once_more(
-    here: World, monkeypatch: pytest.MonkeyPatch
+    world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """P2: what that one did not take is leased by the same call."""
-    ONE.add(here.clients, "a")
+    ONE.add(world.clients, "a")
     commit, answers = leasing._commit, [None]
     monkeypatch.setattr(
         leasing, "_commit", lambda *args: answers.pop() if answers else commit(*args)
     )
 
-    assert payloads(ONE.lease(here.clients)) == ["a"]
+    assert payloads(ONE.lease(world.clients)) == ["a"]
     assert answers == []
 
 
 def test_an_item_that_is_leased_between_query_and_read_is_left_alone(
-    here: World, monkeypatch: pytest.MonkeyPatch
+    world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """P2: the keys that a query found may be another worker's by the time that they are read."""
-    add(here, "a")
+    add(world, "a")
     read = leasing.read_versions
-    others: list[Any] = []
+    rival_leases: list[Any] = []
 
     def overtaken(client: Any, keys: Sequence[Any]) -> Any:
         monkeypatch.setattr(leasing, "read_versions", read)
-        in_threads(_in_context(here, lambda: others.extend(lease(here))))
+        in_threads(_in_context(world, lambda: rival_leases.extend(lease(world))))
         return read(client, keys)
 
     monkeypatch.setattr(leasing, "read_versions", overtaken)
 
-    assert lease(here) == []
-    assert payloads(others) == ["a"]
+    assert lease(world) == []
+    assert payloads(rival_leases) == ["a"]
 
 
-def _in_context(here: World, body: Callable[[], Any]) -> Callable[[], Any]:
+def _in_context(world: World, body: Callable[[], Any]) -> Callable[[], Any]:
     def run() -> None:
-        with here.clients.context():
+        with world.clients.context():
             body()
 
     return run
 
 
 def test_one_call_for_the_oldest_tag_looks_at_so_many_tags_and_no_more(
-    here: World, monkeypatch: pytest.MonkeyPatch
+    world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """P3: each call makes dead letters of what nobody can do, and a later one gets the rest."""
     monkeypatch.setattr(leasing, "MAX_TAGS", 2)
     for number in range(3):
-        ONE.add(here.clients, f"poison {number}", tag=f"tag-{number}")
-        here.clock.sleep(1)
-    assert len(ONE.lease(here.clients, limit=3, lease_s=1)) == 3
-    here.clock.sleep(2)
-    ONE.add(here.clients, "good", tag="tag-9")
-    here.clock.sleep(1)
+        ONE.add(world.clients, f"poison {number}", tag=f"tag-{number}")
+        world.clock.sleep(1)
+    assert len(ONE.lease(world.clients, limit=3, lease_s=1)) == 3
+    world.clock.sleep(2)
+    ONE.add(world.clients, "good", tag="tag-9")
+    world.clock.sleep(1)
 
-    found = [payloads(ONE.lease(here.clients, tag=OLDEST)) for _ in range(2)]
+    leased = [payloads(ONE.lease(world.clients, tag=OLDEST)) for _ in range(2)]
 
-    assert found == [[], ["good"]]
+    assert leased == [[], ["good"]]
     assert len(ONE.dead_letters()) == 3
 
 
 def test_of_leases_in_doubt_of_which_another_worker_took_one_none_is_held(
-    here: World, monkeypatch: pytest.MonkeyPatch
+    world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """P2: the reply is lost, and a clock ahead ends a lease before its worker looks for it.
 
     The other worker's fence would be taken for its own.
     """
     for payload in ("a", "b"):
-        LONE.add(here.clients, payload)
-    ahead = replace(here.clients, clock=Ahead(here.clock, datetime.timedelta(minutes=2)))
-    commit, others = leasing.commit_unchanged, list[Any]()
+        LONE.add(world.clients, payload)
+    ahead = replace(world.clients, clock=Ahead(world.clock, datetime.timedelta(minutes=2)))
+    commit, rival_leases = leasing.commit_unchanged, list[Any]()
 
     def commit_and_lose(client: Any, **changes: Any) -> None:
         monkeypatch.setattr(leasing, "commit_unchanged", commit)
         commit(client, **changes)
-        others.extend(LONE.lease(ahead, limit=1))
+        rival_leases.extend(LONE.lease(ahead, limit=1))
         raise rpc_errors.ServiceUnavailable("made by a test")  # type: ignore[no-untyped-call]
 
     monkeypatch.setattr(leasing, "commit_unchanged", commit_and_lose)
-    mine = LONE.lease(here.clients, limit=2)
+    own = LONE.lease(world.clients, limit=2)
 
-    assert len(others) == 1
-    assert mine == []
-    assert LONE.ack(ahead, others) == []
+    assert len(rival_leases) == 1
+    assert own == []
+    assert LONE.ack(ahead, rival_leases) == []

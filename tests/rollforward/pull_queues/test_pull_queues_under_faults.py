@@ -30,103 +30,103 @@ STEPS = ("La", "Aa", "Lb", "Ab", "T", *(("La", "T") if IS_SOAK else ()))
 class Worker:
     """Leases what it can, and acks what it has; it may die in between."""
 
-    def __init__(self, here: World) -> None:
-        self.here = here
+    def __init__(self, world: World) -> None:
+        self.world = world
         self.held: list[Lease] = []
         self.done: list[Lease] = []
         self.acked: list[str] = []
 
     def lease(self) -> None:
-        self.held = WORK.lease(self.here.clients, limit=5, lease_s=LEASE_S)
+        self.held = WORK.lease(self.world.clients, limit=5, lease_s=LEASE_S)
 
     def ack(self) -> None:
         self.done, self.held = self.held, []
-        lost = WORK.ack(self.here.clients, self.done)
-        self.acked += [each.payload for each in self.done if each not in lost]
+        lost = WORK.ack(self.world.clients, self.done)
+        self.acked += [lease.payload for lease in self.done if lease not in lost]
 
     def ack_again(self) -> None:
         """Ack once more, since the answer was lost on its way."""
-        lost = WORK.ack(self.here.clients, self.done)
-        self.acked = [each.payload for each in self.done if each not in lost]
+        lost = WORK.ack(self.world.clients, self.done)
+        self.acked = [lease.payload for lease in self.done if lease not in lost]
 
     def renew(self) -> None:
-        self.held = WORK.renew(self.here.clients, self.held, lease_s=LEASE_S)
+        self.held = WORK.renew(self.world.clients, self.held, lease_s=LEASE_S)
 
     def release(self) -> None:
-        WORK.release(self.here.clients, self.held)
+        WORK.release(self.world.clients, self.held)
 
 
-def drained(here: World) -> list[str]:
+def drained(world: World) -> list[str]:
     """Let time pass, and do what still waits; return what that was."""
-    here.clock.sleep(LEASE_S + 1)
-    last = Worker(here)
-    last.lease()
-    last.ack()
+    world.clock.sleep(LEASE_S + 1)
+    drainer = Worker(world)
+    drainer.lease()
+    drainer.ack()
     assert items_of("work").fetch(keys_only=True) == []
-    return last.acked
+    return drainer.acked
 
 
-def test_every_order_of_two_workers_steps_acks_each_item_once(here: World) -> None:
+def test_every_order_of_two_workers_steps_acks_each_item_once(world: World) -> None:
     """Exhaustive: a lease and an ack of each, or one dies over it; an expiry; in a soak two."""
     with_a_crash = tuple(step for step in STEPS if step != "Aa")
-    orders = {each for plan in (STEPS, with_a_crash) for each in itertools.permutations(plan)}
+    orders = {order for plan in (STEPS, with_a_crash) for order in itertools.permutations(plan)}
     for steps in sorted(orders):
-        WORK.add(here.clients, "item")
-        workers = {"a": Worker(here), "b": Worker(here)}
+        WORK.add(world.clients, "item")
+        workers = {"a": Worker(world), "b": Worker(world)}
         acked: list[str] = []
         for step in steps:
             if step == "T":
-                here.clock.sleep(LEASE_S + 1)
+                world.clock.sleep(LEASE_S + 1)
             elif step[0] == "L":
                 workers[step[1]].lease()
             else:
                 workers[step[1]].ack()
         for worker in workers.values():
             acked += worker.acked
-        assert acked + drained(here) == ["item"], steps
+        assert acked + drained(world) == ["item"], steps
 
 
-def _calls(here: World, do: Callable[[], None]) -> int:
-    here.plan.reset()
-    with here.plan.watched():
+def _calls(world: World, do: Callable[[], None]) -> int:
+    world.plan.reset()
+    with world.plan.watched():
         do()
-    return len(here.plan.calls)
+    return len(world.plan.calls)
 
 
 @pytest.mark.parametrize("kind", [CRASH_BEFORE, CRASH_AFTER, ERROR])
-def test_a_worker_that_dies_at_any_call_loses_and_doubles_nothing(here: World, kind: str) -> None:
+def test_a_worker_that_dies_at_any_call_loses_and_doubles_nothing(world: World, kind: str) -> None:
     """What it acked is gone, what it held comes back when its lease ends."""
-    for at in range(_calls(here, lambda: _work(here, Worker(here)))):
-        worker = Worker(here)
-        _break(here, kind, at, worker)
-        rest = drained(here)
+    for at in range(_calls(world, lambda: _work(world, Worker(world)))):
+        worker = Worker(world)
+        _break(world, kind, at, worker)
+        drainer = drained(world)
         # A crash after the last commit leaves nobody to say that the item was acked.
-        assert worker.acked + rest in (["item"], []), here.plan.fired
-        assert worker.acked + rest or kind == CRASH_AFTER, here.plan.fired
+        assert worker.acked + drainer in (["item"], []), world.plan.fired
+        assert worker.acked + drainer or kind == CRASH_AFTER, world.plan.fired
 
 
 @pytest.mark.parametrize("code", [code.name for code in UNKNOWN_OUTCOMES])
-def test_a_lost_reply_at_any_call_loses_and_doubles_nothing(here: World, code: str) -> None:
+def test_a_lost_reply_at_any_call_loses_and_doubles_nothing(world: World, code: str) -> None:
     """The worker finds out by itself whether it leased, and whether it acked."""
-    for at in range(_calls(here, lambda: _work(here, Worker(here)))):
-        worker = Worker(here)
-        _break(here, f"{REPLY_LOST}:{code}", at, worker)
-        assert worker.acked + drained(here) == ["item"], here.plan.fired
+    for at in range(_calls(world, lambda: _work(world, Worker(world)))):
+        worker = Worker(world)
+        _break(world, f"{REPLY_LOST}:{code}", at, worker)
+        assert worker.acked + drained(world) == ["item"], world.plan.fired
 
 
-def test_another_worker_at_any_call_gets_the_item_or_does_not(here: World) -> None:
+def test_another_worker_at_any_call_gets_the_item_or_does_not(world: World) -> None:
     """While one call of a worker waits, another leases and acks: one of them has done it."""
-    for at in range(_calls(here, lambda: _work(here, Worker(here)))):
-        one, other = Worker(here), Worker(here)
+    for at in range(_calls(world, lambda: _work(world, Worker(world)))):
+        one, other = Worker(world), Worker(world)
 
         def overtake(other: Worker = other) -> None:
-            here.clock.sleep(LEASE_S + 1)
+            world.clock.sleep(LEASE_S + 1)
             other.lease()
             other.ack()
 
-        here.plan.on_fire = overtake
-        _break(here, OVERLAP, at, one)
-        assert one.acked + other.acked + drained(here) == ["item"], here.plan.fired
+        world.plan.on_fire = overtake
+        _break(world, OVERLAP, at, one)
+        assert one.acked + other.acked + drained(world) == ["item"], world.plan.fired
 
 
 WORKS = {
@@ -140,25 +140,25 @@ WORKS = {
 @pytest.mark.parametrize("fault", ["", ERROR, REPLY_LOST])
 @pytest.mark.parametrize("work", WORKS)
 def test_another_worker_between_a_fault_and_the_next_call_shares_no_ack(
-    here: World, work: str, fault: str
+    world: World, work: str, fault: str
 ) -> None:
     """P2: whichever call is broken, before the next one another worker leases and acks."""
-    for at in range(_calls(here, lambda: _work(here, Worker(here), WORKS[work])) + 1):
-        one, other = Worker(here), Worker(here)
+    for at in range(_calls(world, lambda: _work(world, Worker(world), WORKS[work])) + 1):
+        one, other = Worker(world), Worker(world)
 
         def overtake(other: Worker = other) -> None:
-            here.clock.sleep(LEASE_S + 1)
+            world.clock.sleep(LEASE_S + 1)
             other.lease()
             other.ack()
 
-        here.plan.on_fire = overtake
+        world.plan.on_fire = overtake
         faults = {at: fault, at + 1: OVERLAP} if fault else {at: OVERLAP}
-        _break_all(here, faults, one, WORKS[work])
-        assert sorted(one.acked + other.acked + drained(here)) == ["item"], here.plan.fired
+        _break_all(world, faults, one, WORKS[work])
+        assert sorted(one.acked + other.acked + drained(world)) == ["item"], world.plan.fired
 
 
 def test_without_the_fence_a_late_ack_takes_anothers_item(
-    here: World, monkeypatch: pytest.MonkeyPatch
+    world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The planted bug: an ack that looks at no version is found by the search."""
     sound = leasing.commit_unchanged
@@ -170,31 +170,31 @@ def test_without_the_fence_a_late_ack_takes_anothers_item(
 
     monkeypatch.setattr(leasing, "commit_unchanged", unfenced)
     with pytest.raises(AssertionError):
-        test_every_order_of_two_workers_steps_acks_each_item_once(here)
+        test_every_order_of_two_workers_steps_acks_each_item_once(world)
 
 
-def _work(here: World, worker: Worker, steps: Sequence[str] = ("lease", "ack")) -> None:
-    WORK.add(here.clients, "item", idempotency_key=here.clients.new_id())
+def _work(world: World, worker: Worker, steps: Sequence[str] = ("lease", "ack")) -> None:
+    WORK.add(world.clients, "item", idempotency_key=world.clients.new_id())
     for step in steps:
         getattr(worker, step)()
 
 
-def _break(here: World, kind: str, at: int, worker: Worker) -> None:
+def _break(world: World, kind: str, at: int, worker: Worker) -> None:
     """Add an item, and break a call of what the worker does; it tries once."""
-    _break_all(here, {at: kind}, worker)
+    _break_all(world, {at: kind}, worker)
     if not items_of("work").fetch(keys_only=True) and not worker.acked and kind == CRASH_BEFORE:
-        WORK.add(here.clients, "item")  # It died before it had added anything.
+        WORK.add(world.clients, "item")  # It died before it had added anything.
 
 
 def _break_all(
-    here: World, faults: Mapping[int, str], worker: Worker, steps: Sequence[str] = ("lease", "ack")
+    world: World, faults: Mapping[int, str], worker: Worker, steps: Sequence[str] = ("lease", "ack")
 ) -> None:
-    here.plan.reset(more=faults)
-    with here.plan.watched():
+    world.plan.reset(more=faults)
+    with world.plan.watched():
         try:
-            _work(here, worker, steps)
+            _work(world, worker, steps)
         except Crash:
-            here.bury()
+            world.bury()
         except rpc_errors.GoogleAPIError:
             pass
-    here.plan.at, here.plan.more = None, {}
+    world.plan.at, world.plan.more = None, {}

@@ -34,9 +34,9 @@ def queued(world: World) -> list[Any]:
     """Return the tasks in the queues, as the official client shows them."""
     client = open_cloud_tasks(emulator=world.services.cloud_tasks.grpc_address)
     return [
-        found
+        listed
         for queue in ("default", "imports", "fan-out")
-        for found in client.list_tasks(
+        for listed in client.list_tasks(
             request={
                 "parent": f"projects/{PROJECT}/locations/{LOCATION}/queues/{queue}",
                 "response_view": tasks_v2.Task.View.FULL,

@@ -114,7 +114,7 @@ def test_names_that_exist_are_told_one_by_one(world: World) -> None:
     many = [Remind(f"p{i}") for i in range(150)]
     created = remind.enqueue_many(world.clients, many, names=[(i,) for i in range(150)])
 
-    assert [i for i, new in enumerate(created) if not new] == [0, 57, 100, 149]
+    assert [i for i, is_new in enumerate(created) if not is_new] == [0, 57, 100, 149]
     assert len(queued(world)) == 150
 
 
@@ -123,10 +123,10 @@ def test_doing_it_again_creates_nothing(world: World) -> None:
     """A batch whose names all exist is no error."""
     many, names = [Remind("a"), Remind("b")], [("a",), ("b",)]
 
-    first = remind.enqueue_many(world.clients, many, names=names)
-    again = remind.enqueue_many(world.clients, many, names=names)
+    created = remind.enqueue_many(world.clients, many, names=names)
+    repeated = remind.enqueue_many(world.clients, many, names=names)
 
-    assert (first, again) == ([True, True], [False, False])
+    assert (created, repeated) == ([True, True], [False, False])
     assert len(queued(world)) == 2
 
 

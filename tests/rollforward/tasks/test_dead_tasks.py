@@ -141,12 +141,12 @@ def test_a_task_parked_again_after_its_replay_can_be_replayed_again(
 @pytest.mark.parametrize("services", ["datastore"], indirect=True)
 def test_a_replay_that_was_overtaken_leaves_open_what_was_parked_since(world: World) -> None:
     """Another delivery of it replayed the task, which failed again: that failure stays open."""
-    known = {PATH: Task(PATH, "default", Act, lambda clients, args: None)}
+    tasks = {PATH: Task(PATH, "default", Act, lambda clients, args: None)}
     dead_id = park_one(world)
 
     def create(message: Any) -> bool:
         is_new = world.clients.tasks.create(message)
-        dead_tasks.replay(world.clients, ReplayDeadTask(dead_id), known)
+        dead_tasks.replay(world.clients, ReplayDeadTask(dead_id), tasks)
         dead_letter(
             world.clients, path=PATH, queue="default", task_name="t-x", body=b"{}", reason="again"
         )
@@ -154,7 +154,7 @@ def test_a_replay_that_was_overtaken_leaves_open_what_was_parked_since(world: Wo
 
     slow: Any = replace(world.clients, tasks=SimpleNamespace(create=create))  # type: ignore[arg-type]
     with world.context():
-        dead_tasks.replay(slow, ReplayDeadTask(dead_id), known)
+        dead_tasks.replay(slow, ReplayDeadTask(dead_id), tasks)
 
     dead = row(world, dead_id)
     assert (dead.resolved, dead.replays, dead.count) == (False, 1, 2)

@@ -265,13 +265,13 @@ def test_a_name_is_one_that_cloud_tasks_takes(one: tuple[Any, ...]) -> None:
 @one_emulator
 def test_a_name_that_exists_is_an_answer(world: World) -> None:
     """A second create says False, also after the task has run: names are remembered."""
-    first = remind.enqueue(world.clients, Remind("p1"), name=("p1", 1))
-    again = remind.enqueue(world.clients, Remind("other"), name=("p1", 1))
+    created = remind.enqueue(world.clients, Remind("p1"), name=("p1", 1))
+    repeated = remind.enqueue(world.clients, Remind("other"), name=("p1", 1))
     [due] = world.engine.due()
     world.engine.end_attempt(world.engine.begin_attempt(due.task_name).id, status=204)
-    later = remind.enqueue(world.clients, Remind("p1"), name=("p1", 1))
+    after_its_run = remind.enqueue(world.clients, Remind("p1"), name=("p1", 1))
 
-    assert (first, again, later) == (True, False, False)
+    assert (created, repeated, after_its_run) == (True, False, False)
     assert queued(world) == []
 
 

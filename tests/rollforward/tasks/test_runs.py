@@ -43,9 +43,9 @@ class Batches(Pattern[object]):
         older.sort(key=lambda run: run.started, reverse=True)
         if len(older) <= query.limit:
             return RunList(older)
-        last = older[query.limit - 1].started
-        shown = [run for run in older if run.started >= last]
-        return RunList(shown, last if len(shown) < len(older) else None)
+        oldest = older[query.limit - 1].started
+        shown = [run for run in older if run.started >= oldest]
+        return RunList(shown, oldest if len(shown) < len(older) else None)
 
 
 starts = st.lists(st.integers(min_value=0, max_value=12), max_size=12)

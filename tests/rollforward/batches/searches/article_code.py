@@ -49,11 +49,11 @@ def populate(clients: Any) -> None:
 
 def deliver(clients: Any, message: Message) -> None:
     """Run a deferred method."""
-    what, *rest = json.loads(message.body)
-    if what == "always-complete":  # The method itself changes nothing here.
-        clients.tasks.create_many([_task("complete", *rest)])
-    elif what == "complete":
-        _transact(clients, lambda: _complete(rest[0]), rest)
+    method, *arguments = json.loads(message.body)
+    if method == "always-complete":  # The method itself changes nothing here.
+        clients.tasks.create_many([_task("complete", *arguments)])
+    elif method == "complete":
+        _transact(clients, lambda: _complete(arguments[0]), arguments)
     else:
         check_complete(clients)
 
@@ -89,9 +89,9 @@ def _send(memory: Memory) -> None:
     memory.put(sent)
 
 
-def _transact(clients: Any, body: Callable[[], str], rest: list[str]) -> None:
-    what = Run.current.ask(Call(ROWS, "transaction"), body)
-    clients.tasks.create_many([_task(what, *rest)])
+def _transact(clients: Any, body: Callable[[], str], arguments: list[str]) -> None:
+    outcome = Run.current.ask(Call(ROWS, "transaction"), body)
+    clients.tasks.create_many([_task(outcome, *arguments)])
 
 
 def _task(*parts: str) -> Message:

@@ -117,12 +117,12 @@ class Scenario:
     def check_healed(self, end: End) -> None:
         """Check what is left when all was done again: each generation has completed once."""
         [root], nested = states(end.rows)
-        told = {row.key.id(): row.count for row in of_kind(end.rows, Callbacks)}
-        assert set(told.values()) == {1}
+        calls = {row.key.id(): row.count for row in of_kind(end.rows, Callbacks)}
+        assert set(calls.values()) == {1}
         assert root.state == "completed"
         for state in (root, *nested):
             assert state.state == "completed", state.key
-            assert f"{state.key.id()}:{state.generation}" in told
+            assert f"{state.key.id()}:{state.generation}" in calls
             assert state.members == state.done + state.failed + state.cancelled
         assert root.generation <= self.generations
         assert self.counts(root), root
@@ -143,8 +143,8 @@ class Scenario:
 
 def states(memory: Memory) -> tuple[list[BatchState], list[BatchState]]:
     """Return the roots, and what is nested."""
-    found = of_kind(memory, BatchState)
-    return [s for s in found if not s.parent], [s for s in found if s.parent]
+    rows = of_kind(memory, BatchState)
+    return [s for s in rows if not s.parent], [s for s in rows if s.parent]
 
 
 def populate(batches: TaskBatch, *labels: str, task: Task[Any] = MEMBER) -> Callable[[Any], None]:
@@ -189,8 +189,8 @@ def run_again(clients: Any) -> None:
 
 def in_turn(*acts: Callable[[Any], None]) -> Callable[[Any], None]:
     def act(clients: Any) -> None:
-        for each in acts:
-            each(clients)
+        for step in acts:
+            step(clients)
 
     return act
 

@@ -135,7 +135,7 @@ def transact(body: Callable[[], Any]) -> Any:
     return answer
 
 
-def enqueue(clients: Any, task: Any, args: Any, **how: Any) -> None:
+def enqueue(clients: Any, task: Any, args: Any, **options: Any) -> None:
     """Write down a task in a transaction."""
     task.check_registered(clients)
     if _is_callback(task.path) and CallsBack.get_by_id(DELIVERED) is None:
@@ -174,17 +174,17 @@ def _is_callback(path: str) -> bool:
 
 def relay(clients: Any) -> None:
     """Create the tasks that were committed, then forget them."""
-    found = rows("query", lambda memory: of_kind(memory, Pending))
-    if not found:
+    pending = rows("query", lambda memory: of_kind(memory, Pending))
+    if not pending:
         return
-    is_purged = any(_is_callback(row.path) for row in found) and CallsBack.get_by_id(PURGED)
+    is_purged = any(_is_callback(row.path) for row in pending) and CallsBack.get_by_id(PURGED)
     messages = [
         Message(row.path, "default", row.body.encode(), hashed_name(row.key.id()))
-        for row in found
+        for row in pending
         if not (is_purged and _is_callback(row.path))
     ]
     clients.tasks.create_many(messages)
-    rows("delete", lambda memory: [memory.delete(row.key) for row in found])
+    rows("delete", lambda memory: [memory.delete(row.key) for row in pending])
 
 
 # The queue of ends
@@ -234,14 +234,14 @@ def fold(clients: Any, batch: str) -> None:
 
     def guarded() -> bool:
         keys = rows("query", lambda memory: [row.key for row in waiting()])
-        found = [row for row in versions.read_versions(None, keys) if row is not None]
-        if not found:
+        stored = [row for row in versions.read_versions(None, keys) if row is not None]
+        if not stored:
             return True
-        ends = [ENDS.validate_json(row.end) for row, _ in found]
+        ends = [ENDS.validate_json(row.end) for row, _ in stored]
         puts = end_members.guarded(clients, opened, ends)  # type: ignore[misc]
         if puts is None:
             return False
-        commit_unchanged(None, puts=puts, deletes=[(row.key, version) for row, version in found])
+        commit_unchanged(None, puts=puts, deletes=[(row.key, version) for row, version in stored])
         return True
 
     try:
@@ -263,11 +263,11 @@ class Within:
     prefix: str
     after: str
 
-    def fetch(self, most: int = 10**6, *, keys_only: bool = False) -> list[Any]:
+    def fetch(self, limit: int = 10**6, *, keys_only: bool = False) -> list[Any]:
         def effect(memory: Memory) -> list[Any]:
-            first, beyond = self.after or f"{self.prefix}:", f"{self.prefix};"
-            found = of_kind(memory, self.kind)
-            inside = [row for row in found if first < row.key.id() < beyond][:most]
+            lower, upper = self.after or f"{self.prefix}:", f"{self.prefix};"
+            matching = of_kind(memory, self.kind)
+            inside = [row for row in matching if lower < row.key.id() < upper][:limit]
             return [row.key for row in inside] if keys_only else inside
 
         return rows("query", effect)  # type: ignore[no-any-return]
@@ -280,11 +280,13 @@ class Which:
     name: str
     value: str
 
-    def fetch(self, most: int, *, keys_only: bool = False) -> list[Any]:
+    def fetch(self, limit: int, *, keys_only: bool = False) -> list[Any]:
         def effect(memory: Memory) -> list[Any]:
             states = of_kind(memory, BatchState)
-            found = [state for state in states if getattr(state, self.name) == self.value][:most]
-            return [state.key for state in found] if keys_only else found
+            matching = [state for state in states if getattr(state, self.name) == self.value][
+                :limit
+            ]
+            return [state.key for state in matching] if keys_only else matching
 
         return rows("query", effect)  # type: ignore[no-any-return]
 
@@ -348,7 +350,7 @@ def batches_in_steps() -> Iterator[None]:
         mock.patch("rollforward.batches.callbacks.read_versions", versions.read_versions),
         mock.patch("rollforward.batches.callbacks.commit_unchanged", commit_unchanged),
         mock.patch("rollforward.batches.completion.read_versions", versions.read_versions),
-        mock.patch.object(ndb, "put_multi", lambda some: [each.put() for each in some]),
+        mock.patch.object(ndb, "put_multi", lambda some: [row.put() for row in some]),
         mock.patch("rollforward.batches.completion.batches_in", partial(Which, "parent")),
         mock.patch("rollforward.batches.members.batches_of", partial(Which, "member")),
         mock.patch.object(end_members, "insert", insert),

@@ -79,7 +79,9 @@ def walk(search: Search, scenario: Scenario) -> int:
 
 @pytest.mark.timeout(3600 if IS_EXHAUSTIVE else 240)
 @pytest.mark.parametrize(
-    ("scenario", "fault"), SEARCHED, ids=lambda each: getattr(each, "name", each) or "none"
+    ("scenario", "fault"),
+    SEARCHED,
+    ids=lambda parameter: getattr(parameter, "name", parameter) or "none",
 )
 def test_every_interleaving_completes_a_batch_once(scenario: Scenario, fault: str) -> None:
     """F1, F2, F3, F4, F6, F7: with one fault of a kind at any step, or none."""

@@ -52,14 +52,14 @@ class BatchScenario:
 
     def check_called(self, tag: str, fault: str) -> None:
         """Check that a callback ran again only if it was not acknowledged, and has one task."""
-        most = 2 if fault or self.world.overlaps else 1
+        limit = 2 if fault or self.world.overlaps else 1
         counts = [count for key, count in CALLED.items() if key.split(":")[1] == tag]
-        assert max(counts) <= most, fault
+        assert max(counts) <= limit, fault
         assert set(callbacks(self.world).values()) == {1}, fault
 
     def check(self, tag: str, fault: str) -> None:
-        [said] = told(self.batches, tag)
-        assert said == {
+        [completion] = told(self.batches, tag)
+        assert completion == {
             "outcome": "failed", "members": 3, "done": 2, "failed": 1, "cancelled": 0
         }, fault  # fmt: skip
         assert outcomes(self.batches, tag) == ["done", "failed", "done"], fault
@@ -73,7 +73,7 @@ class EmptyScenario(BatchScenario):
         NOTES.populate(self.world.clients, tag, [], seal=True)
 
     def check(self, tag: str, fault: str) -> None:
-        assert [said["members"] for said in told(NOTES, tag)] == [0], fault
+        assert [completion["members"] for completion in told(NOTES, tag)] == [0], fault
         self.check_called(tag, fault)
 
 
@@ -106,7 +106,7 @@ class AgainScenario(BatchScenario):
         return super().is_done(tag) and len(told(NOTES, tag)) == 2
 
     def check(self, tag: str, fault: str) -> None:
-        assert [said["failed"] for said in told(NOTES, tag)] == [2, 2], fault
+        assert [completion["failed"] for completion in told(NOTES, tag)] == [2, 2], fault
         assert outcomes(NOTES, tag) == ["failed"] * 2, fault
         self.check_called(tag, fault)
 
@@ -122,7 +122,7 @@ class TreeScenario(BatchScenario):
 
     def check(self, tag: str, fault: str) -> None:
         assert told(TREES, tag)[0]["done"] == 2, fault
-        assert [each.done for each in TREES.nested(tag)] == [2], fault
+        assert [nested.done for nested in TREES.nested(tag)] == [2], fault
         self.check_called(tag, fault)
 
 
@@ -137,8 +137,8 @@ SCENARIOS: Sequence[type[BatchScenario]] = (
 
 @pytest.fixture(params=SCENARIOS, ids=lambda kind: kind.__name__)
 def scenario(request: pytest.FixtureRequest, services: Services) -> BatchScenario:
-    found: BatchScenario = request.param(batch_world(services))
-    return found
+    played: BatchScenario = request.param(batch_world(services))
+    return played
 
 
 @pytest.mark.timeout(300)

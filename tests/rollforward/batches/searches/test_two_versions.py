@@ -31,11 +31,11 @@ from tests.rollforward.batches.harness import (
 )
 
 
-def serve_without(world: World, *gone: Task[object]) -> None:
+def serve_without(world: World, *removed: Task[object]) -> None:
     """Let a version of the app serve that does not know some tasks; without any, the new one."""
     known = getattr(world, "all_tasks", None) or dict(world.registry.tasks)
     world.all_tasks = known  # type: ignore[attr-defined]
-    tasks = {path: task for path, task in known.items() if path not in {t.path for t in gone}}
+    tasks = {path: task for path, task in known.items() if path not in {t.path for t in removed}}
     world.registry.tasks = tasks
     object.__setattr__(world.clients, "task_paths", frozenset(tasks))
 

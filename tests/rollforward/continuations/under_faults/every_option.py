@@ -57,10 +57,10 @@ def tell(clients: Clients, args: Walk) -> None:
     """Be the `on_finished` of a job."""
 
     def body() -> None:
-        told = FinishCall.get_by_id(args.run_id) or FinishCall(id=args.run_id)
-        told.count += 1
-        told.states = [*told.states, progress(args.run_id, dots=False).state]
-        told.put()
+        call = FinishCall.get_by_id(args.run_id) or FinishCall(id=args.run_id)
+        call.count += 1
+        call.states = [*call.states, progress(args.run_id, dots=False).state]
+        call.put()
 
     transact(body)
 
@@ -175,14 +175,14 @@ class EveryScenario:
     def _check_run(self, run_id: str, count: int, fault: str) -> None:
         names = self.names[run_id]
         issues = {names[value]: ISSUES[value] for value in range(count) if value in ISSUES}
-        told, totals = FinishCall.get_by_id(run_id), progress(run_id).totals
+        call, totals = FinishCall.get_by_id(run_id), progress(run_id).totals
         good = [name for name in names if name not in issues]
 
         assert (totals.done, totals.known) == (len(good), count), fault
         assert {i.name: (i.outcome, i.reason) for i in item_issues(run_id)} == issues, fault
-        assert set(told.states) == {FINISHED}, fault
-        assert told.count >= 1, fault
-        assert told.count == 1 or fault, "told again for no reason"
+        assert set(call.states) == {FINISHED}, fault
+        assert call.count >= 1, fault
+        assert call.count == 1 or fault, "told again for no reason"
         details = run_details({self.job.name: self.job}, run_id)
         assert len(details.issues) == len(issues), fault
         assert details.run.counts["waiting"] == details.run.counts["retrying"] == 0, fault

@@ -64,17 +64,21 @@ class WalkScenario:
             return False
 
     def check(self, tag: str, fault: str) -> None:
-        now = progress(tag)
-        assert (now.totals.done, now.totals.known, now.totals.failed) == (ITEMS, ITEMS, 0), fault
+        current = progress(tag)
+        assert (current.totals.done, current.totals.known, current.totals.failed) == (
+            ITEMS,
+            ITEMS,
+            0,
+        ), fault
         if self.job.apply is not None:
             applied = ledger_here(tag)
             assert applied == Counter(self.names[tag]), fault
         else:
             delivered = [self.outside[name] for name in self.names[tag]]
             assert min(delivered) >= 1, fault
-            assert sum(delivered) - ITEMS <= now.totals.in_doubt <= self._most_in_doubt(fault), (
-                fault
-            )
+            assert (
+                sum(delivered) - ITEMS <= current.totals.in_doubt <= self._most_in_doubt(fault)
+            ), fault
             if not fault.startswith(("reply-lost", "crash")):
                 assert sum(delivered) == ITEMS, fault
         assert item_issues(tag) == [], fault
@@ -155,10 +159,10 @@ def test_an_attempt_that_outlives_its_lease_stops(services: Services) -> None:
     with world.context():
         continuations.start(world.clients, job, Walk("run"), run_id="run")
 
-    first = world.deliver(world.engine.due()[0].task_name)
+    first_answer = world.deliver(world.engine.due()[0].task_name)
     world.heal(lambda: progress("run").state == FINISHED)
 
-    assert first == 429
+    assert first_answer == 429
     assert Counter(seen) == Counter([seen[0], *names]), "the first item was in doubt, no other"
     with world.context():
         assert progress("run").totals.in_doubt >= 1
@@ -256,8 +260,8 @@ def test_an_outage_is_not_an_items_fault(services: Services, error: Exception) -
     assert status != 204
     assert set(asked) == {4}
     with world.context():
-        now = progress("run").totals
-    assert (now.waiting, now.retrying, now.in_doubt) == (4, 0, 0)
+        current = progress("run").totals
+    assert (current.waiting, current.retrying, current.in_doubt) == (4, 0, 0)
 
 
 @pytest.mark.parametrize(

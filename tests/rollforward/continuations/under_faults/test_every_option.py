@@ -73,11 +73,11 @@ def test_a_job_is_told_wherever_the_last_delivery_of_its_run_breaks(
         with world.context():
             scenario.names[run_id] = []
             scenario._start(run_id, 0)
-        first, last = world.engine.due()
-        world.deliver(first.task_name)
+        first_task, last_task = world.engine.due()
+        world.deliver(first_task.task_name)
         world.plan.reset(kind, at)
         with world.plan.watched():
-            world.deliver(last.task_name)
+            world.deliver(last_task.task_name)
         fired = world.plan.fired
         world.settle(revives=True)
 
@@ -99,18 +99,18 @@ def test_a_chain_that_another_delivery_has_ended_tells_nobody_again(
     with world.context():
         scenario.names["run"] = []
         scenario._start("run", 0)
-    close_one, others = closing._close_one, [lambda: world.answer(world.current)]
+    close_one, deliveries = closing._close_one, [lambda: world.answer(world.current)]
 
     def overtaken(run_id: str, chain: int, number: int) -> Any:
         page = close_one(run_id, chain, number)
-        if chain == 1 and others:
-            in_threads(others.pop())
+        if chain == 1 and deliveries:
+            in_threads(deliveries.pop())
         return page
 
     monkeypatch.setattr(closing, "_close_one", overtaken)
 
     world.settle()
 
-    assert others == []
+    assert deliveries == []
     with world.context():
         assert FinishCall.get_by_id("run").count == 1
