@@ -224,8 +224,8 @@ class StreamTest:
         """Return the timers of a key that have not fired, in order of their times."""
         state = self._state(computation, key)
         timers = [
-            Timer(key, tag, each.at_ms, each.is_processing_time)
-            for tag, each in state.timers.items()
+            Timer(key, tag, stored.at_ms, stored.is_processing_time)
+            for tag, stored in state.timers.items()
         ]
         return sorted(timers, key=lambda timer: (timer.at_ms, timer.tag))
 
@@ -286,8 +286,10 @@ class StreamTest:
     def _apply(self, name: str, effects: Effects) -> None:
         self.late[name] += effects.counts.late + effects.counts.late_between_parts
         self.dead += [(name, failure) for failure in effects.failures]
-        for each in effects.productions:
-            self._deliver(each.stream, each.text, each.timestamp_ms, each.late_at, each.targets)
+        for emitted in effects.productions:
+            self._deliver(
+                emitted.stream, emitted.text, emitted.timestamp_ms, emitted.late_at, emitted.targets
+            )
 
     def _deliver(
         self, stream: str, text: str, at: int, late_at: int, targets: tuple[Target, ...]
@@ -295,13 +297,13 @@ class StreamTest:
         """Write a record to a stream, and put it before those who read that."""
         self._written[stream].append(Output(json.loads(text), at, late_at > 0))
         for target in targets:
-            each = KeyedRecord(target.key, json.loads(text), at, stream, late_at, text=text)
+            record = KeyedRecord(target.key, json.loads(text), at, stream, late_at, text=text)
             if target.error:
-                self.dead.append((target.computation, Failure("", each, target.error)))
+                self.dead.append((target.computation, Failure("", record, target.error)))
             elif isinstance(self._graph.computations[target.computation], Sink):
-                self._sunk[target.computation].append(each)
+                self._sunk[target.computation].append(record)
             else:
-                self._inboxes[target.computation].append(each)
+                self._inboxes[target.computation].append(record)
 
 
 def _anew(each: KeyedRecord) -> KeyedRecord:
