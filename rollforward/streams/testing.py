@@ -63,7 +63,7 @@ class _Times:
         return self.heap[0][0] if self.heap else NEVER
 
     def take(self, until: int, limit: int) -> set[str]:
-        """Take out keys whose time is reached; whoever takes one puts it back."""
+        """Take out keys whose time is reached; the caller puts each one back."""
         taken = set[str]()
         while len(taken) < limit and self.first() <= until:
             key = heappop(self.heap)[1]
@@ -128,7 +128,7 @@ class StreamTest:
         """Let a record in, late if it is behind the watermark of its source.
 
         Raises:
-            UnknownStreamError: the pipeline has no such source.
+            UnknownStreamError: the pipeline does not have this source.
             BadRecordError: this is no record.
         """
         self.push_all(stream, [(value, timestamp_ms)])
@@ -137,7 +137,7 @@ class StreamTest:
         """Let records in, each with its time, that its readers get as one batch.
 
         Raises:
-            UnknownStreamError: the pipeline has no such source.
+            UnknownStreamError: the pipeline does not have this source.
             BadRecordError: one of them is no record; none was let in.
         """
         self.pipeline.source(stream)
@@ -294,7 +294,7 @@ class StreamTest:
     def _deliver(
         self, stream: str, text: str, at: int, late_at: int, targets: tuple[Target, ...]
     ) -> None:
-        """Write a record to a stream, and put it before those who read that."""
+        """Write a record to a stream, and into the inboxes of its readers."""
         self._written[stream].append(Output(json.loads(text), at, late_at > 0))
         for target in targets:
             record = KeyedRecord(target.key, json.loads(text), at, stream, late_at, text=text)
