@@ -21,5 +21,5 @@ def read_time(text: str) -> int:
         time = time.replace(tzinfo=datetime.UTC)
     at = (time - _EPOCH) // datetime.timedelta(milliseconds=1)
     if at < 0 or time.year > MAX_YEAR:
-        raise ValueError(f"it does not lie in the years 1970 to {MAX_YEAR}")
+        raise ValueError(f"time must be in the years 1970 to {MAX_YEAR}, got {time.isoformat()}")
     return at

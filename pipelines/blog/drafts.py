@@ -115,26 +115,28 @@ def _raise_if_any(errors: Mapping[str, str]) -> None:
 def _line_problem(field: str, text: str, limit: int) -> str:
     if problem := _length_problem(field, text, limit):
         return problem
-    return "" if can_be_shown(text) else f"{field} is one line, without control characters"
+    return "" if can_be_shown(text) else f"{field} must be one line, without control characters"
 
 
 def _text_problem(field: str, text: str, limit: int) -> str:
     if problem := _length_problem(field, text, limit):
         return problem
     lines = text.replace("\t", " ").split("\n")
-    return "" if all(map(can_be_shown, lines)) else f"{field} has no control characters in it"
+    return "" if all(map(can_be_shown, lines)) else f"{field} must have no control characters"
 
 
 def _length_problem(field: str, text: str, limit: int) -> str:
     if not text:
-        return f"{field} needs some text"
-    return f"{field} has at most {limit:,} characters" if len(text) > limit else ""
+        return f"{field} must have some text"
+    if len(text) > limit:
+        return f"{field} must have at most {limit:,} characters, got {len(text):,}"
+    return ""
 
 
 def _tags_problem(text: str) -> str:
     tags = tags_of(text) if len(text) <= MAX_TYPED_TAGS_CHARS else ()
     if len(text) > MAX_TYPED_TAGS_CHARS or len(tags) > MAX_TAGS:
-        return f"a post has at most {MAX_TAGS} tags"
+        return f"a post must have at most {MAX_TAGS} tags"
     if not all(map(is_tag, tags)):
-        return f"a tag is a word of at most {MAX_TAG_CHARS} letters, digits or . + -"
+        return f"a tag must be a word of at most {MAX_TAG_CHARS} letters, digits or . + -"
     return ""

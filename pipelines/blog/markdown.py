@@ -44,15 +44,16 @@ def problem_of(markdown: str) -> str:
     """Return why a text may not be published, by the size of its HTML; "" if it may.
 
     >>> problem_of("[a](https://example.com)"), problem_of("[" * 5_000)
-    ('', 'a post has at most 4,000 square brackets')
+    ('', 'a post must have at most 4,000 square brackets, got 5,000')
     """
-    if markdown.count("[") + markdown.count("]") > MAX_BRACKETS:
-        return f"a post has at most {MAX_BRACKETS:,} square brackets"
+    if (brackets := markdown.count("[") + markdown.count("]")) > MAX_BRACKETS:
+        return f"a post must have at most {MAX_BRACKETS:,} square brackets, got {brackets:,}"
     lines = markdown.split("\n")
-    if max(line.count("|") for line in lines) * len(lines) > MAX_CELLS:
-        return f"a table has at most {MAX_CELLS:,} cells: the post's lines times its columns"
-    if len(_render(markdown).encode()) > MAX_HTML_BYTES:
-        return f"a post becomes at most {MAX_HTML_BYTES:,} bytes of HTML: shorten it"
+    if (cells := max(line.count("|") for line in lines) * len(lines)) > MAX_CELLS:
+        limit = f"{MAX_CELLS:,} cells (the post's lines times its columns)"
+        return f"a table must have at most {limit}, got {cells:,}"
+    if (size := len(_render(markdown).encode())) > MAX_HTML_BYTES:
+        return f"a post must render to at most {MAX_HTML_BYTES:,} bytes of HTML, got {size:,}"
     return ""
 
 

@@ -77,8 +77,8 @@ def details_of(name: str, grade: str, points: str) -> StudentDetails:
     numbers = {"grade": _whole(grade, GRADES_TAUGHT), "points": _whole(points, POINTS)}
     errors = {
         "name": _name_problem(name),
-        "grade": "" if numbers["grade"] is not None else _must_be("grade", GRADES_TAUGHT),
-        "points": "" if numbers["points"] is not None else _must_be("points", POINTS),
+        "grade": "" if numbers["grade"] is not None else _must_be("grade", GRADES_TAUGHT, grade),
+        "points": "" if numbers["points"] is not None else _must_be("points", POINTS, points),
     }
     if problems := {field: error for field, error in errors.items() if error}:
         raise BadStudentError(problems)
@@ -87,10 +87,10 @@ def details_of(name: str, grade: str, points: str) -> StudentDetails:
 
 def _name_problem(name: str) -> str:
     if not name:
-        return "the name is missing"
+        return "name must not be empty"
     if len(name) > MAX_NAME_CHARS:
-        return f"the name is longer than {MAX_NAME_CHARS} characters"
-    return "" if can_be_shown(name) else "the name has characters that cannot be shown"
+        return f"name must have at most {MAX_NAME_CHARS} characters, got {len(name):,}"
+    return "" if can_be_shown(name) else "name must have no control characters"
 
 
 def _whole(text: str, allowed: range) -> int | None:
@@ -98,9 +98,8 @@ def _whole(text: str, allowed: range) -> int | None:
     return number if number in allowed else None
 
 
-def _must_be(field: str, allowed: range) -> str:
-    verb = "are" if field == "points" else "is"
-    return f"{field} {verb} a whole number from {allowed[0]} to {allowed[-1]}"
+def _must_be(field: str, allowed: range, text: str) -> str:
+    return f"{field} must be a whole number from {allowed[0]} to {allowed[-1]}, got {text!r:.40}"
 
 
 def columns_of(content: bytes) -> StudentColumns:
@@ -141,7 +140,7 @@ def row_of(line: int, cells: Sequence[str], columns: StudentColumns) -> StudentR
     """Return the student in a row's cells, or the problem with it.
 
     >>> row_of(8, ["Ada", "13", "92"], StudentColumns(",", 0, 1, 2, "0:1")).problem
-    'grade is a whole number from 1 to 12'
+    "grade must be a whole number from 1 to 12, got '13'"
     """
     places = (columns.name_column, columns.grade_column, columns.points_column)
     try:

@@ -96,12 +96,11 @@ def row_of(line: int, cells: Sequence[str], columns: GuestColumns) -> GuestRow:
     name = on_one_line(cell(cells, columns.name_column))
     if not address:
         return GuestRow(line, problem="no mail address")
-    if len(name) > MAX_NAME_CHARS:
-        return GuestRow(line, problem=f"the name is longer than {MAX_NAME_CHARS} characters")
-    if len(address) > MAX_ADDRESS_CHARS:
-        return GuestRow(
-            line, problem=f"the mail address is longer than {MAX_ADDRESS_CHARS} characters"
-        )
+    limits = (("name", name, MAX_NAME_CHARS), ("mail address", address, MAX_ADDRESS_CHARS))
+    for field, text, limit in limits:
+        if len(text) > limit:
+            problem = f"{field} must have at most {limit} characters, got {len(text):,}"
+            return GuestRow(line, problem=problem)
     # With the first address: the library and its tables take a while to load.
     from email_validator import EmailNotValidError, validate_email
 

@@ -121,7 +121,9 @@ def sends_then(import_id: str) -> bool:
 
 def _check_no_import_is_running(party: Party) -> None:
     if len(party.imports) >= MAX_IMPORTS:
-        raise ImportGoingOnError(f"a party takes at most {MAX_IMPORTS} files")
+        raise ImportGoingOnError(
+            f"a party must have at most {MAX_IMPORTS} files, got {len(party.imports) + 1}"
+        )
     if party.imports and is_running(party.imports[-1]):
         raise ImportGoingOnError(party.key.id())
 

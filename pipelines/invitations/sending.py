@@ -233,7 +233,7 @@ def tell_guests(clients: Clients, args: TellArgs) -> Iterator[Callable[[Guest], 
 
         def tell(guest: Guest) -> None:
             if not args.after_import < guest.import_number <= args.to_import:
-                raise SkippedItemError("told by another send, or invited later")
+                raise SkippedItemError("mailed by another send, or invited later")
             try:
                 connection.send(message_for(args, guest, mailer.sender))
             except mail.RefusedError as error:

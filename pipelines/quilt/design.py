@@ -131,9 +131,14 @@ class Design:
 
     def __post_init__(self) -> None:
         if self.pieces not in (1, 4) or not 1 <= self.count <= MAX_SQUARES:
-            raise ValueError(f"a quilt has 1 or 4 pieces and up to {MAX_SQUARES} squares")
-        if self.palette not in PALETTES or self.pattern not in PATTERNS:
-            raise ValueError(f"there is no {self.palette} or no {self.pattern}")
+            raise ValueError(
+                f"a quilt must have 1 or 4 pieces and 1 to {MAX_SQUARES} squares, "
+                f"got {self.pieces} and {self.count}"
+            )
+        if self.palette not in PALETTES:
+            raise ValueError(f"palette must be one of {', '.join(PALETTES)}, got {self.palette!r}")
+        if self.pattern not in PATTERNS:
+            raise ValueError(f"pattern must be one of {', '.join(PATTERNS)}, got {self.pattern!r}")
 
     @property
     def columns(self) -> int:

@@ -122,7 +122,9 @@ def create(name: str) -> bool:
         if name in directory.names:
             return False
         if len(directory.names) >= MAX_SUMS:
-            raise TooManySumsError(f"there may be {MAX_SUMS} sums")
+            raise TooManySumsError(
+                f"the number of sums must be at most {MAX_SUMS}, got {len(directory.names) + 1}"
+            )
         directory.names = sorted([*directory.names, name])
         directory.put()
         return True

@@ -94,10 +94,10 @@ def read_line(line: bytes) -> Request:
         BadLineError: it is no line of an access log.
     """
     if len(line) > MAX_LINE_BYTES:
-        raise BadLineError(f"a line has at most {MAX_LINE_BYTES} bytes, not {len(line)}")
+        raise BadLineError(f"a line must have at most {MAX_LINE_BYTES} bytes, got {len(line)}")
     match = _LINE.fullmatch(line.decode("utf-8", "replace").rstrip("\r\n"))
     if match is None:
-        raise BadLineError("this is neither the common nor the combined format")
+        raise BadLineError("a line must be in the common or the combined format")
     size = match["bytes"]
     return Request(
         visitor=match["host"][:MAX_VISITOR_CHARS],
@@ -132,4 +132,4 @@ def _time(match: re.Match[str]) -> int:
         day, zone = f"{match['year']}-{month:02}-{match['day']}", match["zone"]
         return read_time(f"{day}T{match['time']}{zone}")
     except (ValueError, OverflowError) as error:
-        raise BadLineError(f"its time is none: {error}") from error
+        raise BadLineError(f"invalid timestamp: {error}") from error

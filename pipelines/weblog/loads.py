@@ -110,9 +110,11 @@ def check_log(content: bytes) -> tuple[int, int]:
         BadLogError: it is invalid; the text has the reason.
     """
     if len(content) > MAX_LOG_BYTES:
-        raise BadLogError(f"a log has at most {MAX_LOG_BYTES // 1024**2} MiB")
-    if max(content.count(b"\n"), content.count(b"\r")) > MAX_LINES:
-        raise BadLogError(f"a log has at most {MAX_LINES:,} lines")
+        raise BadLogError(
+            f"a log must have at most {MAX_LOG_BYTES // 1024**2} MiB, got {len(content):,} bytes"
+        )
+    if (lines := max(content.count(b"\n"), content.count(b"\r"))) > MAX_LINES:
+        raise BadLogError(f"a log must have at most {MAX_LINES:,} lines, got {lines:,}")
     problem = "it is empty"
     requests = list[Request]()
     parts = (content[at : at + MAX_LINE_BYTES] for at in range(0, LOOKED_AT_BYTES, MAX_LINE_BYTES))

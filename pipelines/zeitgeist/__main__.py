@@ -62,7 +62,7 @@ def _read(files: Sequence[Path]) -> tuple[list[Series], Mapping[str, Windows]]:
         except BadSeriesError as error:
             raise BadSeriesError(f"{path}: {error}") from error
     if not series:
-        raise BadSeriesError("there is no series among these files")
+        raise BadSeriesError("the files must include a series, got labels only")
     return series, labels
 
 

@@ -54,7 +54,7 @@ def by_query(value: Any) -> str:
     """Return the query of a record."""
     query = value["query"]
     if not isinstance(query, str):
-        raise TypeError("a query is a text")
+        raise TypeError(f"query must be a text, got {query!r:.50}")
     return query
 
 
@@ -84,7 +84,7 @@ class Counter(Computation):
 
     def _count(self, ctx: Context, start: int, n: float) -> None:
         if not (isinstance(n, int | float) and n >= 0):
-            raise ValueError(f"n is a number that is not below zero, not {n!r:.50}")
+            raise ValueError(f"n must be a number from 0 on, got {n!r:.50}")
         counts, written = ctx.state.map("counts"), ctx.state.map("written")
         so_far = counts.add(str(start), n)
         if so_far > GROWTH * written.get(str(start), 0):

@@ -79,10 +79,11 @@ def read_series(name: str, content: bytes) -> Series:
     except BadFileError as error:
         raise BadSeriesError(str(error)) from error
     if not counts:
-        raise BadSeriesError("it has no rows")
+        raise BadSeriesError("a series must have at least one row, got none")
     buckets = sorted(counts.items())
-    if buckets[-1][0] - buckets[0][0] > MAX_SPAN_MS:
-        raise BadSeriesError(f"a series is of at most {MAX_SPAN_MS // DAY_MS} days")
+    if (span_ms := buckets[-1][0] - buckets[0][0]) > MAX_SPAN_MS:
+        limit, days = MAX_SPAN_MS // DAY_MS, -(-span_ms // DAY_MS)
+        raise BadSeriesError(f"a series must span at most {limit} days, got {days}")
     return Series(name[:MAX_NAME_CHARS], buckets)
 
 
@@ -95,13 +96,13 @@ def _read_row(record: CsvRecord) -> tuple[int, float]:
     if record.problem:
         raise BadSeriesError(f"line {line}: {record.problem}")
     if len(cells) != 2:
-        raise BadSeriesError(f"line {line} has {len(cells)} columns: it is timestamp,value")
+        raise BadSeriesError(f"line {line} must have 2 columns (timestamp,value), got {len(cells)}")
     try:
         at, count = read_time(cells[0]), float(cells[1])
     except (ValueError, OverflowError) as error:
-        raise BadSeriesError(f"line {line} is no timestamp,value: {error!s:.200}") from error
+        raise BadSeriesError(f"line {line} must be timestamp,value: {error!s:.200}") from error
     if not (math.isfinite(count) and 0 <= count <= MAX_COUNT):
-        raise BadSeriesError(f"line {line}: a count is from 0 to {MAX_COUNT:.0f}")
+        raise BadSeriesError(f"line {line}: count must be from 0 to {MAX_COUNT:.0f}, got {count:g}")
     return at // BUCKET_MS * BUCKET_MS, int(count) if count.is_integer() else count
 
 
@@ -119,5 +120,5 @@ def read_labels(content: bytes) -> Mapping[str, Sequence[tuple[int, int]]]:
             for name, windows in json.loads(content).items()
         }
     except (ValueError, TypeError, AttributeError) as error:
-        raise BadSeriesError(f"labels are {{name: [[begin, end], ...]}}: {error}") from error
+        raise BadSeriesError(f"labels must be {{name: [[begin, end], ...]}}: {error}") from error
     return labels

@@ -70,7 +70,7 @@ def test_bad_rows_are_listed_by_line_and_the_others_are_in(world: World, browser
 
     text = browser.get("/grades").text
     assert stored(world) == [("Ada", 7, 92), ("佐藤 花子", 8, 88)]
-    assert "<b>line 3:</b> grade is a whole number from 1 to 12" in text
+    assert "<b>line 3:</b> grade must be a whole number from 1 to 12" in text
     assert bars(text) == {7: 1, 8: 1}
 
 

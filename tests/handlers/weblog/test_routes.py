@@ -170,7 +170,7 @@ def test_a_bad_upload_is_refused_and_changes_nothing(
         (b"hello\n", "This is no access log"),
         (b"", "This is no access log: it is empty"),
         (b"\x00\xff" * 50_000, "This is no access log"),
-        (large, "A log has at most 8 MiB"),
+        (large, "A log must have at most 8 MiB"),
     ]:
         form: dict[str, Any] = {"id": FORM}
         if file is not None:

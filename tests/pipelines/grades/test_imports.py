@@ -69,9 +69,9 @@ def test_the_good_rows_of_a_file_are_added_and_the_bad_ones_are_listed(world: Wo
         bad = {int(row.name): row.reason for row in item_issues(LIST)}
         assert "Lovelace, Ada" in {student.name for student in Student.query().fetch()}
     assert sorted(bad) == [4, 5, 6, 7, 8]
-    assert "grade is a whole number from 1 to 12" in bad[4]
-    assert "the name is missing" in bad[5]
-    assert "points are a whole number" in bad[6]
+    assert "grade must be a whole number from 1 to 12" in bad[4]
+    assert "name must not be empty" in bad[5]
+    assert "points must be a whole number" in bad[6]
     assert "quote" in bad[7]
 
 
