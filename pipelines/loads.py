@@ -11,6 +11,7 @@ import datetime
 import math
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from rollforward.runtime import Clients
@@ -41,6 +42,16 @@ class TimedLoad:
         """Return the due time of a step, `after_s` after the start; None: it is due already."""
         at = datetime.datetime.fromtimestamp(self.started_ms / 1000 + after_s, datetime.UTC)
         return at if at > clients.clock.now() else None
+
+
+@dataclass
+class StepWork:
+    """Result of a step: the writer's new position, and measurements."""
+
+    accepted: int
+    repeats: int = 0
+    latencies: Counter[int] = field(default_factory=Counter)
+    error: Exception | None = None
 
 
 def bucket(ms: float) -> int:

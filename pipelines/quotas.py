@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from models.quotas import DemoUsage, usage_key
+from pipelines import times
 from rollforward.datastore import transact
 from rollforward.runtime import Clients
 
@@ -78,7 +79,7 @@ def reserve(clients: Clients, quota: Quota, work: Work) -> bool:
     """
 
     def body() -> bool:
-        now_ms = round(clients.clock.now().timestamp() * 1000)
+        now_ms = times.now_ms(clients)
         row = usage_key(quota.demo).get() or DemoUsage(key=usage_key(quota.demo))
         entries = [entry for fields in row.under_way if (entry := _Entry(*fields)).over_ms > now_ms]
         if any(entry.id == work.id for entry in entries):

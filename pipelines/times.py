@@ -1,8 +1,12 @@
-"""Parser of the times in uploaded files."""
+"""Times: the parser of times in uploaded files, and the current time in milliseconds."""
 
 from __future__ import annotations
 
 import datetime
+
+from rollforward.runtime import Clients
+
+DAY_MS = 86_400_000
 
 # Charts reach some days beyond it; Python must have dates for those.
 MAX_YEAR = 2199
@@ -23,3 +27,8 @@ def read_time(text: str) -> int:
     if at < 0 or time.year > MAX_YEAR:
         raise ValueError(f"time must be in the years 1970 to {MAX_YEAR}, got {time.isoformat()}")
     return at
+
+
+def now_ms(clients: Clients) -> int:
+    """Return the current time in milliseconds since 1970."""
+    return round(clients.clock.now().timestamp() * 1000)

@@ -31,6 +31,7 @@ from pipelines.blog.drafts import Author, Draft
 from pipelines.blog.posts import new_post
 from pipelines.blog.sample_texts import COMMENTS, COMMENTS_JA, NAMES, POSTS, POSTS_JA, TOPICS
 from pipelines.blog.views import BLOG, COMMENT_COUNTS
+from pipelines.times import now_ms
 from rollforward.continuations import ItemError, Job, job, runs
 from rollforward.continuations.entities import RUNNING
 from rollforward.continuations.progress import RunProgress, progress
@@ -98,8 +99,7 @@ def fill(
     Raises:
         BlogNotEmptyError: it has a post already.
     """
-    now_ms = int(clients.clock.now().timestamp() * 1000)
-    args = SampleArgs(blog, posts, comments, now_ms)
+    args = SampleArgs(blog, posts, comments, now_ms(clients))
     jobs: dict[str, tuple[Job[SampleArgs, Any], int, int]] = {
         _posts_run(blog): (add_posts, posts, 1),
         _comments_run(blog): (add_comments, comments, CHAINS),

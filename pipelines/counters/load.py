@@ -20,7 +20,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Annotated
+from typing import Annotated, Any
 
 import pydantic
 from google.cloud import ndb
@@ -30,11 +30,13 @@ from pipelines.counters.counters import KEY, WAYS, apply_switch
 from pipelines.loads import (
     GIVEN_UP_AFTER_S,
     LoadGoesOnError,
+    StepWork,
     TimedLoad,
     bucket,
     percentile,
     together,
 )
+from pipelines.times import now_ms
 from rollforward import outbox
 from rollforward.counters import OutcomeUnknownError
 from rollforward.datastore import transact
@@ -165,14 +167,10 @@ def begin(clients: Clients, load: ClickLoad) -> None:
 
 
 @dataclass
-class _Work:
-    """Result of a step: the writer's new position, and measurements."""
+class _Work(StepWork):
+    """Result of a step: by second of the load, also its clicks and their conflicts."""
 
-    accepted: int
-    repeats: int = 0
-    latencies: Counter[int] = field(default_factory=Counter)
     seconds: dict[int, list[int]] = field(default_factory=dict)
-    error: Exception | None = None
 
     def count(self, second: int, took_ms: float, conflicts: int, *, is_duplicate: bool) -> None:
         self.accepted += 1
@@ -204,7 +202,7 @@ def click(clients: Clients, step: ClickStep) -> None:
     work = _click(clients, step, row.accepted, planned)
     writes = (clients.meter.cost() - cost_before).writes
     is_over = work.error is None and (is_last or work.accepted >= load.clicks_of(step.writer))
-    ended_ms = round(clients.clock.now().timestamp() * 1000) if is_over else None
+    ended_ms = now_ms(clients) if is_over else None
     transact(lambda: _record(step, work, writes, ended_ms))
     if work.error is not None:
         raise Unavailable(str(work.error)) from work.error
@@ -260,11 +258,7 @@ def _record(step: ClickStep, work: _Work, writes: int, ended_ms: int | None) -> 
     row.repeats += work.repeats
     row.writes += writes
     row.latencies = together(row.latencies or {}, work.latencies)
-    seconds = dict(row.seconds or {})
-    for second, (clicks, conflicts) in work.seconds.items():
-        so_far = seconds.get(str(second), [0, 0])
-        seconds[str(second)] = [so_far[0] + clicks, so_far[1] + conflicts]
-    row.seconds = seconds
+    row.seconds = _together(row.seconds or {}, work.seconds)
     row.put()
 
 
@@ -281,6 +275,16 @@ def _next(clients: Clients, step: ClickStep, *, is_slow: bool) -> None:
         name=(load.id, step.way, step.writer, number),
         at=load.step_at(clients, STEP_S * (number + step.writer / load.writers)),
     )
+
+
+def _together(*many: Mapping[Any, Sequence[int]]) -> dict[str, list[int]]:
+    """Add up clicks and conflicts by second; the keys are strings, as in JSON."""
+    total: dict[str, list[int]] = {}
+    for by_second in many:
+        for second, (clicks, conflicts) in by_second.items():
+            sums = total.setdefault(str(second), [0, 0])
+            sums[0], sums[1] = sums[0] + clicks, sums[1] + conflicts
+    return total
 
 
 # Status
@@ -343,13 +347,9 @@ def status(clients: Clients) -> LoadStatus:
 
 
 def _way_status(rows: Sequence[ClickWriter]) -> WayStatus:
-    latencies: dict[str, int] = {}
-    seconds: dict[int, list[int]] = {}
-    for row in rows:
-        latencies = together(latencies, row.latencies or {})
-        for second, totals in (row.seconds or {}).items():
-            so_far = seconds.get(int(second), [0, 0])
-            seconds[int(second)] = [so_far[0] + totals[0], so_far[1] + totals[1]]
+    latencies = together(*(row.latencies or {} for row in rows))
+    by_second = _together(*(row.seconds or {} for row in rows))
+    seconds = {int(second): totals for second, totals in by_second.items()}
     return WayStatus(
         sum(row.accepted for row in rows),
         sum(row.repeats for row in rows),

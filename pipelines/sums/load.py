@@ -17,9 +17,8 @@ from __future__ import annotations
 
 import random
 import time
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Annotated
 
 import pydantic
@@ -28,6 +27,7 @@ from google.cloud import ndb
 from models.sums import LoadWriter, SumLoads, loads_key, writer_key
 from pipelines.loads import (
     LoadGoesOnError,
+    StepWork,
     TimedLoad,
     bucket,
     percentile,
@@ -196,16 +196,6 @@ def begin(clients: Clients, load: Load) -> None:
 # Write
 
 
-@dataclass
-class _Work:
-    """Result of a step: the writer's new position, and measurements."""
-
-    accepted: int
-    repeats: int = 0
-    latencies: Counter[int] = field(default_factory=Counter)
-    error: Exception | None = None
-
-
 @task("/tasks/sums/write", queue="fan-out")
 def write(clients: Clients, step: WriterStep) -> None:
     """Insert a writer's items that are due; create the task of its next step."""
@@ -226,9 +216,9 @@ def write(clients: Clients, step: WriterStep) -> None:
         _next(clients, step)
 
 
-def _insert(clients: Clients, step: WriterStep, begin: int) -> _Work:
+def _insert(clients: Clients, step: WriterStep, begin: int) -> StepWork:
     """Insert the due items, one after the other, until none is due or the step is long."""
-    load, work, began = step.load, _Work(begin), time.perf_counter()
+    load, work, began = step.load, StepWork(begin), time.perf_counter()
     amounts = load.amounts(step.writer, load.items_of(step.writer))
     for number in range(begin, len(amounts)):
         started = time.perf_counter()
@@ -253,7 +243,7 @@ def _insert(clients: Clients, step: WriterStep, begin: int) -> _Work:
     return work
 
 
-def _record(step: WriterStep, work: _Work, stretch: Sequence[int], writes: int) -> None:
+def _record(step: WriterStep, work: StepWork, stretch: Sequence[int], writes: int) -> None:
     """Record a writer's position, in a transaction; recording it again changes nothing."""
     load = step.load
     key = writer_key(load.sum, load.id, step.writer)

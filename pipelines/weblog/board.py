@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any
 
+from pipelines.times import DAY_MS
 from rollforward.streams import Computation, Context, Record
 from rollforward.streams.operators.windows import milliseconds
 
-DAY_MS = 86_400_000
 DAYS_KEPT = 100
 # Per key.
 LAST_KEPT = 24

@@ -12,6 +12,7 @@ from itertools import islice
 from typing import Any
 
 from models.weblog import access_logs
+from pipelines.times import now_ms
 from pipelines.weblog.lines import MAX_LINE_BYTES, BadLineError, Request, read_line
 from pipelines.weblog.pipeline import WEBLOG
 from pipelines.weblog.progress import observe
@@ -66,7 +67,7 @@ def add_log(clients: Clients, log_id: str, name: str, content: bytes, pace: str 
     put_upload(log_id, content, naive_utc(clients.clock.now()))
     entry = {"id": log_id, "name": name[:MAX_NAME_CHARS], "bytes": len(content)}
     entry |= {"pace": PACES[pace], "begin": begin, "end": end}
-    started_ms = round(clients.clock.now().timestamp() * 1000)
+    started_ms = now_ms(clients)
 
     def add() -> bool:
         row = access_logs()

@@ -8,7 +8,8 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from models.weblog import AccessLogs, access_logs
-from pipelines.weblog.board import DAY_MS, DAYS_KEPT
+from pipelines.times import DAY_MS
+from pipelines.weblog.board import DAYS_KEPT
 from pipelines.weblog.pipeline import WEBLOG
 from pipelines.weblog.results import Results, results_of
 from pipelines.weblog.source import Position, position_of

@@ -15,12 +15,12 @@ from datetime import timedelta
 from typing import Any
 
 from models.weblog import log_at
+from pipelines.times import DAY_MS
 from pipelines.weblog.lines import MAX_LINE_BYTES, BadLineError, Request, read_line
 from rollforward.continuations.upload_entities import read_upload
 from rollforward.runtime import Clients
 from rollforward.streams import Pulled, PullSource
 
-DAY_MS = 86_400_000
 # A line further from the first one has a broken clock, and would make all others late.
 MAX_SPAN_MS = 92 * DAY_MS
 # Servers write a line when a response ends, so a slow one comes after later requests.

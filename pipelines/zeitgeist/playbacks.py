@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from models.zeitgeist import ZeitgeistPlayback, playback_key
+from pipelines.times import now_ms
 from pipelines.zeitgeist.pipeline import FEEDS, ZEITGEIST
 from pipelines.zeitgeist.sample import DAYS, FIRST_DAY, QUERIES
 from pipelines.zeitgeist.series import BUCKET_MS, DAY_MS, HOUR_MS, WEEK_MS, Series
@@ -228,10 +229,6 @@ def new_playback(
         playback_id, title, parts, weeks * WEEK_MS, begin, end, speed, started_ms, begin,
         dict.fromkeys(FEEDS, begin), started_ms=started_ms,
     )  # fmt: skip
-
-
-def now_ms(clients: Clients) -> int:
-    return int(clients.clock.now().timestamp() * 1000)
 
 
 # Changes

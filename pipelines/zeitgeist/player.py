@@ -18,13 +18,13 @@ from typing import Annotated
 
 import pydantic
 
+from pipelines.times import now_ms
 from pipelines.zeitgeist.pipeline import FEEDS, ZEITGEIST
 from pipelines.zeitgeist.playbacks import (
     Playback,
     PlaybackGoesOnError,
     current,
     new_playback,
-    now_ms,
     sample_parts,
     save,
 )

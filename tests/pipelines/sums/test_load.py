@@ -8,9 +8,9 @@ import pytest
 from google.cloud import ndb
 
 from models.sums import LoadWriter, sum_key, writer_key
-from pipelines.loads import GIVEN_UP_AFTER_S, LoadGoesOnError
+from pipelines.loads import GIVEN_UP_AFTER_S, LoadGoesOnError, StepWork
 from pipelines.sums import load, reconciliation, sums
-from pipelines.sums.load import WriterStep, _record, _Work
+from pipelines.sums.load import WriterStep, _record
 from pipelines.sums.sums import Add
 from rollforward.datastore.transactions import transact
 from rollforward.fork_join.entities import WorkReceipt
@@ -114,7 +114,7 @@ def test_a_writer_that_comes_after_its_load_was_given_up_still_counts(
         world.deliver(world.engine.due()[0].task_name)
     world.clock.sleep(first.seconds + GIVEN_UP_AFTER_S + 1)
     step = WriterStep(first, 1)
-    late = _Work(accepted=2)
+    late = StepWork(accepted=2)
 
     second = load_of(world, id_=OTHER)
     assert start_load(world, second)

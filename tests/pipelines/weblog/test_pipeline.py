@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from pipelines.weblog.board import DAY_MS, DAYS_KEPT, Board
+from pipelines.times import DAY_MS
+from pipelines.weblog.board import DAYS_KEPT, Board
 from pipelines.weblog.lines import (
     MAX_LINE_BYTES,
     MAX_NAMED,

@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 
+from pipelines.times import DAY_MS
 from pipelines.weblog import source
 from pipelines.weblog.lines import MAX_LINE_BYTES, read_log
 from pipelines.weblog.loads import MAX_LOG_BYTES, PACES, BadLogError, add_log, add_sample, check_log
 from pipelines.weblog.pipeline import WEBLOG
 from pipelines.weblog.progress import Dates, observe, progress
 from pipelines.weblog.sample import sample_log
-from pipelines.weblog.source import DAY_MS, PACED_S, cut_lines, read_logs
+from pipelines.weblog.source import PACED_S, cut_lines, read_logs
 from tests.infra.world import Services
 from tests.rollforward.streams.harness import stream_world
 
