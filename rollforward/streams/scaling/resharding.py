@@ -133,7 +133,7 @@ def _halves(interval: Interval, lo: int, slot: int, layout: int) -> tuple[Interv
 
 
 def _check_known(*intervals: Interval) -> None:
-    if fields := sorted({name for interval in intervals for name in interval.rest}):
+    if fields := sorted({name for interval in intervals for name in interval.later_fields}):
         raise BadLayoutError(f"later code has written {fields}: it has to split or merge this")
 
 

@@ -1,10 +1,9 @@
-"""The ids of pushed records: what was accepted is known again, for a stated time.
+"""Deduplication of pushed records: an interval remembers accepted ids for a horizon of time.
 
-An interval keeps the ids in numbered rows, each of up to 500. A commit writes the last of them; it
-deletes those whose youngest id is older than the horizon, and, when there are more than 200, the
-oldest: that bounds memory and storage, and shortens the horizon of an interval that gets more than
-100,000 records in its time. `known_for_ms` says for how long an id is known as things stand; a
-pipeline's status and a gauge have it.
+It keeps the ids in numbered rows of up to 500. A commit appends to the last row and deletes expired
+rows, whose youngest id is older than the horizon. It also deletes the oldest rows above 200, which
+bounds memory and storage. That shortens the horizon of an interval with more than 100,000 records
+in that time. `known_for_ms` returns the current horizon, shown by a pipeline's status and a gauge.
 """
 
 from __future__ import annotations
@@ -17,15 +16,15 @@ from rollforward.streams.storage.schema import IDS, IdsPart, Interval, Names
 
 MAX_PART = 500
 MAX_PARTS = 200
-# Numbers of parts that an interval may use before it is split or merged, and never again.
+# Numbers of id rows that one interval may use; its successors after a split or merge use others.
 PARTS_PER_LAYOUT = 2**20
 
 
 def known_for_ms(interval: Interval, horizon_ms: int, now_ms: int) -> int:
-    """Return how long ago an id may have come that an interval surely knows.
+    """Return the age up to which an interval certainly remembers an id.
 
-    That is the horizon, or less when the interval has all rows of ids that it may have: then some
-    older ones may have gone before their time.
+    This is the horizon, or less if the interval has reached the maximum of id rows. Older rows may
+    then have been deleted early.
     """
     if len(interval.ids) < MAX_PARTS:
         return horizon_ms
@@ -33,7 +32,7 @@ def known_for_ms(interval: Interval, horizon_ms: int, now_ms: int) -> int:
 
 
 def split_surplus(parts: Sequence[IdsPart]) -> tuple[Sequence[IdsPart], tuple[IdsPart, ...]]:
-    """Return rows of ids, the oldest first, as those for which there is no room and the others."""
+    """Split rows of ids, the oldest first, into the rows above the limit and the others."""
     return parts[:-MAX_PARTS], tuple(parts[-MAX_PARTS:])
 
 
@@ -44,7 +43,7 @@ def key_of(names: Names, computation: str, lo: int, part: IdsPart) -> Key:
 
 @dataclass
 class KnownIds:
-    """The ids that one interval has accepted."""
+    """Ids that one interval has accepted."""
 
     names: Names
     computation: str
@@ -58,18 +57,18 @@ class KnownIds:
         self.parts.clear()
 
     def load(self, interval: Interval, now_ms: int) -> Steps[None]:
-        """Read what was accepted within the horizon, as far as it was not read before."""
+        """Read the ids accepted within the horizon, except those in memory."""
         keys = [self._key(part) for part in self._fresh(interval, now_ms)]
         keys = [key for key in keys if key not in self.parts]
-        found = (yield Read(keys)) if keys else []
-        for key, row in zip(keys, found, strict=True):
+        rows = (yield Read(keys)) if keys else []
+        for key, row in zip(keys, rows, strict=True):
             if row is not None:
                 self.parts[key] = row
                 self.accepted.update(row.body)
 
     def expire(self, interval: Interval, now_ms: int) -> None:
-        """Forget what is older than the horizon; the next commit with ids deletes its rows."""
-        self._forget({self._key(part) for part in self._fresh(interval, now_ms)})
+        """Evict ids older than the horizon; the next commit with ids deletes their rows."""
+        self._keep_only({self._key(part) for part in self._fresh(interval, now_ms)})
 
     def _fresh(self, interval: Interval, now_ms: int) -> list[IdsPart]:
         oldest_s = (now_ms - self.horizon_ms) // 1000
@@ -78,51 +77,52 @@ class KnownIds:
     def change(
         self, interval: Interval, accepted: Sequence[str], now_ms: int, commit: Commit
     ) -> tuple[IdsPart, ...]:
-        """Add what was accepted to a commit, and delete what has served; return the parts then."""
+        """Add accepted ids and deletes of expired rows to a commit; return the resulting parts."""
         if not self.horizon_ms:
-            accepted = ()  # Of records that are pulled: they have ids for weak sinks alone.
+            accepted = ()  # Pulled records have ids only for weak sinks.
         parts, now_s = self._fresh(interval, now_ms), now_ms // 1000
-        last = self._last(interval)
-        # A clock that was put back may count on ids that were forgotten by what it said before.
-        row = self.parts.get(self._key(last)) if last is not None and last in parts else None
-        if last is not None and row is not None:
-            first, accepted = accepted[: MAX_PART - last.size], accepted[MAX_PART - last.size :]
-            if first:
-                ids = (*row.body, *first)
-                commit.puts.append((self._key(last), ids, row.version))
-                parts.remove(last)
-                parts.append(IdsPart(last.number, max(now_s, last.last_s), len(ids)))
-        number = interval.created_in * PARTS_PER_LAYOUT if last is None else last.number
+        open_part = self._open_part(interval)
+        # After a clock was set back, a part may be fresh again although its ids were evicted.
+        row = self.parts.get(self._key(open_part)) if open_part and open_part in parts else None
+        if open_part is not None and row is not None:
+            room = MAX_PART - open_part.size
+            appended, accepted = accepted[:room], accepted[room:]
+            if appended:
+                ids = (*row.body, *appended)
+                commit.puts.append((self._key(open_part), ids, row.version))
+                parts.remove(open_part)
+                parts.append(IdsPart(open_part.number, max(now_s, open_part.last_s), len(ids)))
+        number = interval.created_in * PARTS_PER_LAYOUT if open_part is None else open_part.number
         for start in range(0, len(accepted), MAX_PART):
-            new, number = tuple(accepted[start : start + MAX_PART]), number + 1
-            parts.append(IdsPart(number, now_s, len(new)))
-            commit.inserts.append((self._key(parts[-1]), new))
+            chunk, number = tuple(accepted[start : start + MAX_PART]), number + 1
+            parts.append(IdsPart(number, now_s, len(chunk)))
+            commit.inserts.append((self._key(parts[-1]), chunk))
         _, youngest = split_surplus(parts)
-        kept = {self._key(part) for part in youngest}
+        retained = {self._key(part) for part in youngest}
         for part in interval.ids:
-            if self._key(part) not in kept:
+            if self._key(part) not in retained:
                 commit.deletes.append((self._key(part), None))
         return youngest
 
-    def _last(self, interval: Interval) -> IdsPart | None:
-        """Return the part that can be added to: of this interval, since it is as it is.
+    def _open_part(self, interval: Interval) -> IdsPart | None:
+        """Return the part to append to: the last one created since the last split or merge.
 
-        What was there before it was split or merged may be read by others, too.
+        Other intervals may read the parts from before it, too.
         """
-        own = [part for part in interval.ids if part.lo is None]
-        return own[-1] if own else None
+        parts = [part for part in interval.ids if part.lo is None]
+        return parts[-1] if parts else None
 
     def committed(self, interval: Interval, commit: Commit, versions: Sequence[int]) -> None:
-        """Remember what a commit has written; forget what it has deleted."""
+        """Update the memory after a commit: add written rows, evict deleted ones."""
         written = [*((key, body) for key, body, _ in commit.puts), *commit.inserts]
         for (key, body), version in zip(written, versions, strict=True):
             if key.kind == IDS:
                 self.parts[key] = StoredRow(body, version)
                 self.accepted.update(body)
-        self._forget({self._key(part) for part in interval.ids})
+        self._keep_only({self._key(part) for part in interval.ids})
 
-    def _forget(self, kept: Collection[Key]) -> None:
-        for key in [each for each in self.parts if each not in kept]:
+    def _keep_only(self, retained: Collection[Key]) -> None:
+        for key in [key for key in self.parts if key not in retained]:
             self.accepted.difference_update(self.parts.pop(key).body)
 
     def _key(self, part: IdsPart) -> Key:

@@ -1,4 +1,4 @@
-"""What a worker takes out of its inbox: chunks of letters, in time first, each oldest first."""
+"""Bundles of inbox records: on-time chunks come first, each lane in order of time."""
 
 from __future__ import annotations
 
@@ -18,117 +18,122 @@ _id_of = attrgetter("id")
 
 @dataclass
 class Bundle:
-    """Letters that were taken out of chunks, without those whose ids are known."""
+    """Records chosen from chunks, without duplicates.
+
+    Attributes:
+        ids: Fingerprints of the inputs' ids; empty for an input without one.
+        places: The place of each input: its chunk, and its index there.
+        repeated: The places of skipped duplicates.
+        end: The place after the last record that was looked at.
+    """
 
     chunks: Sequence[tuple[str, StoredRow]]
     inputs: list[KeyedRecord] = field(default_factory=list)
-    ids: list[str] = field(default_factory=list)  # Of the inputs; empty: it has none.
-    places: list[tuple[int, int]] = field(default_factory=list)  # Chunk and letter of an input.
+    ids: list[str] = field(default_factory=list)
+    places: list[tuple[int, int]] = field(default_factory=list)
     repeated: list[tuple[int, int]] = field(default_factory=list)
     end: tuple[int, int] = (0, 0)
-    met: set[str] = field(default_factory=set)
+    chosen_ids: set[str] = field(default_factory=set)
 
     def choose_all(
-        self, chunk: int, letters: Sequence[InboxRecord], limit: int
+        self, chunk: int, records: Sequence[InboxRecord], limit: int
     ) -> Sequence[InboxRecord]:
-        """Choose the first letters of a chunk, which has no ids; `end` says how many."""
-        chosen = letters[: limit - len(self.ids)]
+        """Choose the first records of a chunk without ids."""
+        chosen = records[: limit - len(self.ids)]
         self.ids += repeat("", len(chosen))
         self.places += zip(repeat(chunk), range(len(chosen)), strict=False)
         self.end = chunk, len(chosen)
         return chosen
 
     def choose(
-        self, chunk: int, letters: Sequence[InboxRecord], known: Collection[str], limit: int
+        self, chunk: int, records: Sequence[InboxRecord], accepted: Collection[str], limit: int
     ) -> Iterator[InboxRecord]:
-        """Choose those letters of a chunk that are new, up to so many inputs of the batch.
-
-        `end` says behind which letter that was.
-        """
-        for place, each in enumerate(letters):
-            self.end = chunk, place
+        """Choose the new records of a chunk, until the bundle has `limit` inputs."""
+        for index, record in enumerate(records):
+            self.end = chunk, index
             if len(self.ids) >= limit:
                 return
-            id_ = fingerprint(f"{each.stream} {each.id}") if each.id else ""
-            if id_ and (id_ in known or id_ in self.met):
-                self.repeated.append((chunk, place))
+            id_ = fingerprint(f"{record.stream} {record.id}") if record.id else ""
+            if id_ and (id_ in accepted or id_ in self.chosen_ids):
+                self.repeated.append((chunk, index))
                 continue
-            self.met.add(id_)
+            self.chosen_ids.add(id_)
             self.ids.append(id_)
-            self.places.append((chunk, place))
-            yield each
-        self.end = chunk, len(letters)
+            self.places.append((chunk, index))
+            yield record
+        self.end = chunk, len(records)
 
     def take(self, count: int, commit: Commit) -> tuple[int, list[str]]:
-        """Take the first inputs out of the inbox, by a commit.
+        """Remove the first inputs from the inbox, by a commit.
 
-        A chunk of which only a part was taken is written again without that.
+        A chunk that is only partly consumed is written again without the consumed records.
 
         Returns:
-            How many letters came again before the end of what was taken, and the ids of it.
+            The number of duplicates among the removed records, and the fingerprints of the others.
         """
-        last, letter = self.places[count] if count < len(self.inputs) else self.end
-        for at, (name, found) in enumerate(self.chunks[: last + 1]):
+        end_chunk, end_index = self.places[count] if count < len(self.inputs) else self.end
+        for number, (name, row) in enumerate(self.chunks[: end_chunk + 1]):
             key = Key(CHUNK, name)
-            if at < last or letter == len(found.body):
-                commit.deletes.append((key, found.version))
-            elif letter:
-                commit.puts.append((key, found.body[letter:], found.version))
-        repeated = sum(place < (last, letter) for place in self.repeated)
-        return repeated, [each for each in self.ids[:count] if each]
+            if number < end_chunk or end_index == len(row.body):
+                commit.deletes.append((key, row.version))
+            elif end_index:
+                commit.puts.append((key, row.body[end_index:], row.version))
+        repeated = sum(place < (end_chunk, end_index) for place in self.repeated)
+        return repeated, [id_ for id_ in self.ids[:count] if id_]
 
     def name_of(self, number: int) -> str:
-        """Name an input by its place: the name stays when its chunk loses its first letters."""
-        chunk, letter = self.places[number]
-        name, found = self.chunks[chunk]
-        return f"{name.rpartition(':')[2]}.{len(found.body) - letter}"
+        """Name an input by its distance from its chunk's end, where no records are removed."""
+        chunk, index = self.places[number]
+        name, row = self.chunks[chunk]
+        return f"{name.rpartition(':')[2]}.{len(row.body) - index}"
 
     def is_cut(self, count: int) -> bool:
-        """Return whether the first inputs are not all that was in the chunks."""
-        left = len(self.chunks[self.end[0]][1].body) > self.end[1] if self.chunks else False
-        return left or count < len(self.inputs)
+        """Return whether records remain in the chunks after the first inputs."""
+        has_more = len(self.chunks[self.end[0]][1].body) > self.end[1] if self.chunks else False
+        return has_more or count < len(self.inputs)
 
 
 def gather(
     chunks: Sequence[tuple[str, StoredRow]],
-    known: Collection[str],
+    accepted: Collection[str],
     limit: int,
     *,
     are_decoded: bool = True,
 ) -> Bundle:
-    """Take letters out of chunks, up to a number.
+    """Return a bundle of at most `limit` records from chunks.
 
     Args:
-        are_decoded: Whether the inputs have values; if not, nothing that a letter says can raise.
+        accepted: Fingerprints of the ids that the interval has accepted before.
+        are_decoded: Decode the values. If False, no record's content can raise an error.
     """
-    batch = Bundle(chunks)
-    for number, (name, found) in enumerate(chunks):
-        letters = found.body
+    bundle = Bundle(chunks)
+    for number, (name, row) in enumerate(chunks):
+        records = row.body
         chosen: Sequence[InboxRecord]
-        if any(map(_id_of, letters)):
-            chosen = list(batch.choose(number, letters, known, limit))
+        if any(map(_id_of, records)):
+            chosen = list(bundle.choose(number, records, accepted, limit))
         else:
-            chosen = batch.choose_all(number, letters, limit)
-        batch.inputs += inputs_of(chosen, late_at=late_at(name), are_decoded=are_decoded)
-        if batch.end[1] < len(letters):
+            chosen = bundle.choose_all(number, records, limit)
+        bundle.inputs += inputs_of(chosen, late_at=late_at(name), are_decoded=are_decoded)
+        if bundle.end[1] < len(records):
             break
-    return batch
+    return bundle
 
 
 def inputs_of(
-    letters: Sequence[InboxRecord], *, late_at: int, are_decoded: bool = True
+    records: Sequence[InboxRecord], *, late_at: int, are_decoded: bool = True
 ) -> list[KeyedRecord]:
-    """Return letters as a batch gets them, each with a value of its own."""
-    if not letters:
+    """Return records as inputs of a bundle, each with a value of its own."""
+    if not records:
         return []
-    keys, times, streams, ids, texts = zip(*letters, strict=True)
-    values = json.loads(f"[{','.join(texts)}]") if are_decoded else (None,) * len(letters)
-    late = (late_at,) * len(letters)
+    keys, times, streams, ids, texts = zip(*records, strict=True)
+    values = json.loads(f"[{','.join(texts)}]") if are_decoded else (None,) * len(records)
+    late = (late_at,) * len(records)
     return list(
         build_tuples(KeyedRecord, zip(keys, values, times, streams, late, ids, texts, strict=True))
     )
 
 
 def has_ids(chunks: Sequence[tuple[str, StoredRow]]) -> bool:
-    """Return whether a letter has an id: of one chunk some may, and others not."""
-    return any(any(map(_id_of, found.body)) for _, found in chunks)
+    """Return whether any record has an id: in one chunk, some may have one and others not."""
+    return any(any(map(_id_of, row.body)) for _, row in chunks)

@@ -1,9 +1,9 @@
-"""What has come to inboxes of late, by this process or another of its instance.
+"""In-memory notifications of new inbox chunks, from this process and its sibling workers.
 
-Whoever puts a chunk into an inbox tells the worker that looks into it, with the chunk: so that
-worker wakes at once and need not ask Datastore for it. It is a hint. A worker still looks for
-itself now and then, for what other instances have sent, and before it says that nothing is there;
-and a chunk that was told and is gone fails the commit that would take it out, by its version.
+A sender publishes each chunk, with its content, to the worker that reads the inbox. That worker
+wakes immediately and needs no read of Datastore. Hints may be missing or stale. So a worker still
+scans the inbox periodically, for chunks of other instances, and before it reports an empty inbox.
+A stale chunk fails the commit that deletes it, by its version.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from rollforward.streams.storage.remote_calls import StoredRow
 from rollforward.streams.storage.schema import CHUNK, inbox_of, is_late
 from rollforward.streams.storage.serde import load
 
-# A worker looks for itself once in so long.
+# The period of a worker's scans.
 SCAN_PERIOD_S = 0.05
-MAX_KEPT = 50  # Of one inbox.
+MAX_HINTS = 50  # Of one inbox.
 MAX_INBOXES = 1_000
 
 
 class InboxHint(NamedTuple):
-    """A chunk that was committed: its name, version and body, as text, or as it is decoded."""
+    """A committed chunk: its name, version and body, as text or decoded."""
 
     name: str
     version: int
@@ -41,59 +41,59 @@ class InboxHint(NamedTuple):
 
 @dataclass
 class _Inbox:
-    """What is known of one inbox since its worker's last look."""
+    """Chunks published to one inbox since its worker's last scan."""
 
     arrived: threading.Event = field(default_factory=threading.Event)
     lock: threading.Lock = field(default_factory=threading.Lock)
-    kept: dict[str, InboxHint] = field(default_factory=dict)
-    seen: Collection[str] = ()  # What the last look has found.
-    looked_at: float = -SCAN_PERIOD_S
-    has_more: bool = False  # Something has come that is not kept here.
+    hints: dict[str, InboxHint] = field(default_factory=dict)
+    scanned: Collection[str] = ()  # Names of the chunks of the last scan.
+    scanned_at_s: float = -SCAN_PERIOD_S
+    has_more: bool = False  # A chunk was published that only a scan returns.
 
     def note(self, chunk: InboxHint | None) -> None:
-        """Keep a chunk that has come; None: one that only a look can find."""
+        """Store a published chunk; None: one that only a scan returns."""
         with self.lock:
-            if self._is_look_due():  # Its worker may be in another process now, or gone.
-                self.kept.clear()
+            if self._is_scan_due():  # Its worker may have moved to another process, or stopped.
+                self.hints.clear()
                 self.has_more = True
-            elif chunk is None or is_late(chunk.name) or len(self.kept) >= MAX_KEPT:
+            elif chunk is None or is_late(chunk.name) or len(self.hints) >= MAX_HINTS:
                 self.has_more = True
-            elif chunk.name not in self.seen:
-                self.kept[chunk.name] = chunk
+            elif chunk.name not in self.scanned:
+                self.hints[chunk.name] = chunk
         self.arrived.set()
 
     def take(self, low: str, high: str, limit: int) -> list[InboxHint]:
-        """Return chunks that have come since the last look; none, if it is time for the next."""
+        """Return chunks published since the last scan, or none if the next scan is due."""
         self.arrived.clear()
         with self.lock:
-            if self.has_more or self._is_look_due():
+            if self.has_more or self._is_scan_due():
                 return []
-            names = sorted(name for name in self.kept if low <= name < high)
-            taken = [self.kept.pop(name) for name in names[:limit]]
-            if self.kept:
+            names = sorted(name for name in self.hints if low <= name < high)
+            chunks = [self.hints.pop(name) for name in names[:limit]]
+            if self.hints:
                 self.arrived.set()
-            return taken
+            return chunks
 
     def begin_scan(self) -> None:
-        """Forget what has come: a look that begins now finds it."""
+        """Drop all hints: a scan that begins now returns their chunks."""
         self.arrived.clear()
         with self.lock:
-            self.kept.clear()
-            self.seen, self.has_more, self.looked_at = (), False, time.monotonic()
+            self.hints.clear()
+            self.scanned, self.has_more, self.scanned_at_s = (), False, time.monotonic()
 
     def end_scan(self, names: Collection[str]) -> None:
-        """Note what a look has found, some of which may have been told meanwhile."""
+        """Store the names of scanned chunks, some of which may have been published meanwhile."""
         with self.lock:
-            self.seen = names
+            self.scanned = names
             for name in names:
-                self.kept.pop(name, None)
+                self.hints.pop(name, None)
 
-    def _is_look_due(self) -> bool:
-        return time.monotonic() - self.looked_at > SCAN_PERIOD_S
+    def _is_scan_due(self) -> bool:
+        return time.monotonic() - self.scanned_at_s > SCAN_PERIOD_S
 
 
 class InboxHints:
-    """What has come to the inboxes that somebody in this process looks into."""
+    """Notifications for the inboxes that workers of this process read."""
 
     def __init__(self) -> None:
         self._inboxes: dict[str, _Inbox] = {}
@@ -101,32 +101,32 @@ class InboxHints:
 
     @classmethod
     def of(cls, state: ProcessState) -> InboxHints:
-        """Return those of a process."""
-        found = state.get_or_create("streams arrivals", cls)
-        state.on_shutdown("streams arrivals", found.close)
-        return found
+        """Return the notifications of a process."""
+        hints = state.get_or_create("streams inbox hints", cls)
+        state.on_shutdown("streams inbox hints", hints.close)
+        return hints
 
     def wait(self, inbox: str, seconds: float) -> None:
-        """Wait until something has come to an inbox since it was last looked into, or so long."""
+        """Wait until a chunk is published to an inbox after its last scan, or for a timeout."""
         self._inbox(inbox).arrived.wait(seconds)
 
     def take(self, low: str, high: str, limit: int) -> list[tuple[str, StoredRow]]:
-        """Return chunks of an inbox that are known to have come, in order; none may be known."""
-        taken = self._inbox(_inbox_from(low)).take(low, high, limit)
-        return [(chunk.name, chunk.row()) for chunk in taken]
+        """Return published chunks of an inbox, in order of their names; there may be none."""
+        hints = self._inbox(_inbox_from(low)).take(low, high, limit)
+        return [(chunk.name, chunk.row()) for chunk in hints]
 
     def begin_scan(self, low: str) -> None:
-        """Note that somebody is about to look into an inbox: what comes from now on is new."""
+        """Note that a worker begins to scan an inbox: chunks published from now on are new."""
         if inbox := self._inboxes.get(_inbox_from(low)):
             inbox.begin_scan()
 
     def end_scan(self, low: str, names: Collection[str]) -> None:
-        """Note which chunks somebody has found."""
+        """Note which chunks a scan has returned."""
         if inbox := self._inboxes.get(_inbox_from(low)):
             inbox.end_scan(names)
 
     def publish(self, chunks: Collection[InboxHint]) -> None:
-        """Tell those who look into their inboxes of chunks that were committed."""
+        """Notify the workers of their inboxes of committed chunks."""
         for chunk in chunks:
             if inbox := self._inboxes.get(inbox_of(chunk.name)):
                 inbox.note(chunk)
@@ -134,7 +134,7 @@ class InboxHints:
                 self._bus.broadcast(_message(chunk))
 
     def close(self) -> None:
-        """Hear nothing any more."""
+        """Unsubscribe from the other processes."""
         if self._bus is not None:
             self._bus.close()
 
@@ -148,13 +148,13 @@ class InboxHints:
         inbox = self._inboxes.get(name)
         if inbox is None:
             if len(self._inboxes) >= MAX_INBOXES:
-                self._inboxes.clear()  # Who waits for one of them waits to the end.
+                self._inboxes.clear()  # A worker that waits for one of them waits to its timeout.
             inbox = self._inboxes.setdefault(name, _Inbox())
         return inbox
 
 
 def _message(chunk: InboxHint) -> bytes:
-    """Return a chunk as the other processes hear it: without its text, if that is too long."""
+    """Return the message for other processes, without the chunk's text if that is too long."""
     head = f"{chunk.name}\n{chunk.version}\n".encode()
     return head + chunk.text if len(head) + len(chunk.text) <= MAX_BYTES else head
 

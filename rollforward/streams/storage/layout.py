@@ -1,15 +1,16 @@
-"""The layout of a pipeline: into which intervals the keys of each computation are cut.
+"""The layout of a pipeline: the intervals (shards) of each computation's keys.
 
-Each interval has an inbox, named by its first slot and its birth: the number of the layout that it
-came with. When intervals are split or merged, those that come of it are born anew, with inboxes of
-their own, and the inboxes of those before are *left*. A sender that does not know of it yet may
-still put something there; the owner of the interval that now has the left inbox's first slot
-forwards it. Each sender notes in its row under which layout it last wrote. When all who write for a
-computation have noted the new one, nothing can come any more: the left inbox is shut, and
-forgotten once it is empty.
+An interval has an inbox, named by its first slot and by the layout version that created it. A split
+or merge creates new intervals with new inboxes and *retires* the old inboxes. Senders with an older
+layout may still write to a retired inbox. The worker of the interval that covers its first slot
+forwards such records.
 
-What is forwarded always goes to an inbox that was born later. So whoever looks at the inboxes of a
-computation in order of their births sees it.
+Each sender stores in its row the layout version of its last commit. Once all senders of a
+computation have acknowledged the new version, the retired inbox is sealed. It is forgotten when it
+is empty. (Compare the parent shards of Kinesis, and epoch-based reclamation.)
+
+Records are only forwarded to inboxes of later versions. A reader that visits the inboxes of a
+computation in order of their versions therefore misses none.
 """
 
 from __future__ import annotations
@@ -24,11 +25,12 @@ from rollforward.streams.storage.schema import Head, part_of_row
 
 
 class RetiredInbox(NamedTuple):
-    """An inbox that an interval has left behind.
+    """An inbox whose interval was split or merged.
 
     Attributes:
-        died: The layout with which it was left.
-        is_shut: All who may write to it have noted that layout.
+        created_in: The layout version that created it.
+        retired_in: The layout version that retired it.
+        is_sealed: All of its senders have acknowledged that version.
     """
 
     lo: int
@@ -38,75 +40,74 @@ class RetiredInbox(NamedTuple):
 
 
 class Inbox(NamedTuple):
-    """An inbox: the birth and the first slot that it is named by."""
+    """The name of an inbox: the layout version that created it, and its first slot."""
 
     created_in: int
     lo: int
 
 
 def interval_of(head: Head, computation: str, slot: int) -> int:
-    """Return the first slot of the interval that a slot belongs to."""
+    """Return the first slot of the interval that covers a slot."""
     los = head.intervals[computation]
     return los[bisect_right(los, slot) - 1]
 
 
 def creation_layout(head: Head, computation: str, lo: int) -> int:
-    """Return the layout with which an interval came."""
+    """Return the layout version that created an interval."""
     return head.created_in_by_place.get(f"{computation}:{lo:04x}", 0)
 
 
 def retired_of(head: Head, computation: str) -> list[RetiredInbox]:
-    """Return the inboxes of a computation that intervals have left behind."""
-    return [part_of_row(RetiredInbox, left) for left in head.retired.get(computation, ())]
+    """Return the retired inboxes of a computation."""
+    return [part_of_row(RetiredInbox, fields) for fields in head.retired.get(computation, ())]
 
 
 def retired_within(head: Head, computation: str, lo: int, hi: int) -> list[RetiredInbox]:
-    """Return those that the owner of an interval has to forward."""
-    return [each for each in retired_of(head, computation) if lo <= each.lo < hi]
+    """Return the retired inboxes that the worker of an interval forwards."""
+    return [inbox for inbox in retired_of(head, computation) if lo <= inbox.lo < hi]
 
 
 def inboxes_of(head: Head, computation: str) -> list[Inbox]:
-    """Return all inboxes of a computation, in order of their births."""
+    """Return all inboxes of a computation, in order of their layout versions."""
     live = [
         Inbox(creation_layout(head, computation, lo), lo)
         for lo in head.intervals.get(computation, ())
     ]
-    return sorted(
-        [*live, *(Inbox(each.created_in, each.lo) for each in retired_of(head, computation))]
-    )
+    retired = [Inbox(inbox.created_in, inbox.lo) for inbox in retired_of(head, computation)]
+    return sorted([*live, *retired])
 
 
-def with_layout(head: Head, computation: str, before: list[Inbox], after: list[int]) -> Head:
-    """Return a head with some neighbouring intervals of a computation in the place of others.
+def with_layout(head: Head, computation: str, replaced: list[Inbox], new_los: list[int]) -> Head:
+    """Return a head in which some neighbouring intervals of a computation replace others.
 
     Args:
-        before: Those that there were.
-        after: The first slots of those that there are instead.
+        replaced: The inboxes of the replaced intervals.
+        new_los: The first slots of the new intervals.
     """
     layout = head.layout_version + 1
-    gone = {lo for _, lo in before}
-    los = sorted([*(lo for lo in head.intervals[computation] if lo not in gone), *after])
+    old_los = {lo for _, lo in replaced}
+    los = sorted([*(lo for lo in head.intervals[computation] if lo not in old_los), *new_los])
     created_in_by_place = {
         name: created_in
         for name, created_in in head.created_in_by_place.items()
-        if name not in {f"{computation}:{lo:04x}" for lo in gone}
+        if name not in {f"{computation}:{lo:04x}" for lo in old_los}
     }
-    created_in_by_place |= {f"{computation}:{lo:04x}": layout for lo in after}
-    left = [
+    created_in_by_place |= {f"{computation}:{lo:04x}": layout for lo in new_los}
+    retired = [
         *retired_of(head, computation),
-        *(RetiredInbox(lo, created_in, layout) for created_in, lo in before),
+        *(RetiredInbox(lo, created_in, layout) for created_in, lo in replaced),
     ]
     return head._replace(
         layout_version=layout,
         intervals={**head.intervals, computation: los},
         created_in_by_place=created_in_by_place,
-        retired={**head.retired, computation: left},
+        retired={**head.retired, computation: retired},
     )
 
 
 def by_interval(head: Head, computation: str, keys: Iterable[str]) -> Mapping[int, Sequence[str]]:
-    """Return keys by the first slot of their interval; none before anything has come."""
-    found: dict[int, list[str]] = defaultdict(list)
+    """Return keys by the first slot of their interval; none before the pipeline has run."""
+    by_lo: dict[int, list[str]] = defaultdict(list)
     for key in keys if computation in head.intervals else ():
-        found[interval_of(head, computation, slot_of(key))].append(key)
-    return found
+        by_lo[interval_of(head, computation, slot_of(key))].append(key)
+    return by_lo

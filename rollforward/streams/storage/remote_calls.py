@@ -1,9 +1,9 @@
-"""What the workers of streams ask of the services: remote calls, as values.
+"""Remote calls as values (effects), which the generators of streams yield.
 
-A worker, a tick and a source are generators: they yield a call and are sent its result, or its
-error is raised in them. So one code runs on Datastore and Cloud Tasks (`driver.py`), and in the
-simulator of the tests, which stops it at each call, for ever or for a while, lets others go on,
-and loses replies. A crash is a generator that is not resumed.
+Workers, ticks and sources are generators. They yield a call, and its result is sent to them or its
+error is raised in them. The same code runs on Datastore and Cloud Tasks (`driver.py`) and in the
+simulator of the tests. The simulator suspends generators at each call, interleaves them, and loses
+replies. A crash is a generator that is never resumed.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ Steps = Generator["Call", Any, T]
 
 
 class ChangedError(Exception):
-    """A row is not as the commit expected, or a race was lost; nothing was written."""
+    """A row has an unexpected version, or a race was lost; nothing was written."""
 
 
 class RepeatedError(Exception):
-    """An earlier delivery of the task has let the records in; nothing was written."""
+    """An earlier delivery of the task has ingested the records; nothing was written."""
 
 
 class OutcomeUnknownError(Exception):
-    """The commit may have been applied, or may still be."""
+    """The commit may have been applied, or may still be applied later."""
 
 
 class UnworkableError(Exception):
-    """What was gathered cannot be worked on, however often it is tried; nothing was written."""
+    """A bundle cannot be processed, however often it is retried; nothing was written."""
 
 
 class TooLargeError(UnworkableError):
@@ -37,11 +37,11 @@ class TooLargeError(UnworkableError):
 
 
 class FullError(Exception):
-    """An interval has no room for more slabs, and has to be split; nothing was written."""
+    """An interval has no room for more slabs and must be split; nothing was written."""
 
 
 class SinkFailedError(UnworkableError):
-    """A sink refused what it was to write; nothing was written."""
+    """A sink refused its records; nothing was written."""
 
 
 class Key(NamedTuple):
@@ -52,7 +52,7 @@ class Key(NamedTuple):
 
 
 class StoredRow(NamedTuple):
-    """A row as it was read: its body, and the version that the next write has to name."""
+    """A row as read: its body, and the version that the next write must expect."""
 
     body: Any
     version: int
@@ -60,9 +60,9 @@ class StoredRow(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """Read rows by key; the result is a list of `StoredRow` or None.
+    """Read rows by key; the result: a list of `StoredRow` or None.
 
-    `at`: what `Snapshot` returned.
+    `at`: a moment that `Snapshot` has returned.
     """
 
     keys: Sequence[Key]
@@ -71,10 +71,10 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Read rows; the result is a moment, and the rows as `Read` returns them.
+    """Read rows; the result: a moment (read time), and the rows as `Read` returns them.
 
-    Reads and peeks that name the moment see the same state. A service that has no snapshots
-    returns None for the moment, and later reads see later states.
+    Reads and scans of keys at this moment see the same state. A service without snapshots returns
+    None as the moment, and later reads see later states.
     """
 
     keys: Sequence[Key]
@@ -97,7 +97,7 @@ class Scan:
 
 @dataclass(frozen=True, slots=True)
 class ScanKeys:
-    """Return the first names, in order, from `low` on and before `high`: some, or all there are."""
+    """Return the first `limit` names, in order, from `low` up to but without `high`."""
 
     kind: str
     low: str
@@ -108,18 +108,18 @@ class ScanKeys:
 
 @dataclass(frozen=True, slots=True)
 class ScanKeysMany:
-    """Make several peeks side by side; the result is the names of each.
+    """Scan several ranges of keys concurrently; the result: the names of each range.
 
-    Those that name no moment may see different ones, in any order. All answer, or the call fails.
+    Scans without a moment may see different states, in any order. The call fails if one scan does.
     """
 
     scans: Sequence[ScanKeys]
 
 
 class Delivery(NamedTuple):
-    """What a sink writes in the transaction of a commit.
+    """A sink's writes in the transaction of a commit.
 
-    `sink`: its name and version. `values`: what it has made of records.
+    `sink`: its name and version. `values`: the results of its `make`.
     """
 
     sink: tuple[str, int]
@@ -128,16 +128,16 @@ class Delivery(NamedTuple):
 
 @dataclass(slots=True)
 class Commit:
-    """Write rows: all of it or nothing. The result: the versions of `puts`, then of `inserts`.
+    """Write rows atomically; the result: the versions of `puts`, then of `inserts`.
 
-    Each put and delete names the version that its row has. A delete with None asks for none. With
-    a `delivery` a sink writes in the same transaction; then only the first put, which is that of
-    the interval, is compared: nobody else writes the others.
+    Each put and delete names the version it expects; None in a delete matches any. With a
+    `delivery`, a sink writes in the same transaction. Then only the first put, the interval's row,
+    is compared, because the lease of the interval protects the other rows.
 
     Raises, where it is yielded:
         ChangedError: nothing was written.
-        OutcomeUnknownError: perhaps it was.
-        UnworkableError: nothing was written, and nothing will be.
+        OutcomeUnknownError: the commit may have been applied.
+        UnworkableError: nothing was written, and a retry cannot help.
     """
 
     puts: list[tuple[Key, Any, int]] = field(default_factory=list)
@@ -147,10 +147,10 @@ class Commit:
 
 
 class Wake(NamedTuple):
-    """A task to create: what it runs, under which name, when.
+    """A task to create: its target, its name for deduplication, its delay.
 
     `target`: a computation and the first slot of an interval; ("", 0) for the watermarks; a stream
-    and -1 to pull it. A name that exists already means that the task was created before.
+    and -1 to pull it. If the name exists, the task was created before.
     """
 
     target: tuple[str, int]
@@ -167,10 +167,10 @@ class CreateTasks:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Let some time pass.
+    """Sleep.
 
-    `inbox`: less, if this instance puts something there: what its names begin with, as `inbox_of`
-    returns it. What others put there does not end a pause.
+    `inbox`: an inbox, as `inbox_of` returns it; a chunk that this instance sends there ends the
+    pause. Chunks of other instances do not.
     """
 
     seconds: float
@@ -179,9 +179,9 @@ class Pause:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """Count an attempt at what may kill its process; the result: how many there were with this one.
+    """Count an attempt that may kill its process; the result: the number of attempts so far.
 
-    It is a hint, and counted for an hour: 1 if nobody knows.
+    The count is a hint and expires after an hour; 1 if it is unknown.
     """
 
     subject: tuple[str | int, ...]
@@ -189,10 +189,10 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class CallEffects:
-    """Have weak sinks act on records before these are durable.
+    """Call weak sinks with records that are not yet durable.
 
-    `effects`: a sink, by name and version, and its record, of each. The result: the places of those
-    that were done within `wait_s`; others may still be done, or be under way.
+    `effects`: pairs of a sink, by name and version, and its record. The result: the indices of the
+    effects that completed within `wait_s`. Others may be running, or may still run.
     """
 
     effects: Sequence[tuple[tuple[str, int], Any]]
@@ -201,7 +201,7 @@ class CallEffects:
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
-    """Read records of a pull source; the result is a `Pulled`."""
+    """Read records of a pull source; the result: a `Pulled`."""
 
     stream: str
     position: Any

@@ -1,6 +1,6 @@
-"""The rows of a pipeline: their names, and what stands in them.
+"""Schema of a pipeline's rows: names and fields.
 
-rollforward/streams/entities.py says which kinds there are and how they grow.
+rollforward/streams/entities.py describes the kinds and their growth.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ HEAD, INTERVAL, SLAB, LARGE, CHUNK, IDS, SOURCE, DEAD = (
     "StreamSource",
     "StreamDead",
 )
-OUTBOX = "OutboxTask"  # A row of the outbox, of which nothing matters here but that it is there.
+OUTBOX = "OutboxTask"  # A row of the outbox; here only its existence matters.
 Part = TypeVar("Part", bound=tuple[Any, ...])
 ON_TIME, LATE = 0, 1
 MAX_LEASE_MS = 60_000
 
 
 class Slab(NamedTuple):
-    """What an interval knows of one of its slabs: where it begins, and when it has work to do."""
+    """Summary of a slab in its interval's row: its first slot, and when it is due."""
 
     lo: int
     hold: int = NEVER
@@ -42,19 +42,19 @@ class Slab(NamedTuple):
 
 
 class IdsPart(NamedTuple):
-    """A row of ids: its number, when the last one came (seconds), and how many it has."""
+    """Summary of a row of ids: its number, the arrival of the youngest id, its size."""
 
     number: int
     last_s: int
     size: int
-    lo: int | None = None  # In its name; None: that of its interval.
+    lo: int | None = None  # The slot in its name; None: the interval's first slot.
 
 
 class Load(NamedTuple):
-    """What an interval had to do lately, as its owner has measured it.
+    """Recent load of an interval, as measured by its worker.
 
-    `busy`: the share of the time in which it worked. `hot_key`: the most frequent key, if it has a
-    large share. `split_ms`: when it was cut off, or something off it.
+    `busy`: the share of time spent working. `hot_key`: the most frequent key, if its share is
+    large. `split_ms`: the time of the interval's last split.
     """
 
     at_ms: int = 0
@@ -67,16 +67,14 @@ class Load(NamedTuple):
 
 
 class Interval(NamedTuple):
-    """One range of a computation's keys, and who works on it."""
+    """A range of a computation's keys (a shard), and the lease of its worker."""
 
     hi: int
-    seq: int = 0  # One more whenever a worker takes it.
-    gen: int = 0  # Names the task that wakes it; one more whenever a worker takes it.
-    owner: str = ""  # Of one run of a worker; empty: nobody.
+    seq: int = 0  # Incremented whenever a worker takes the lease.
+    gen: int = 0  # A part of its task's name; incremented whenever a worker takes the lease.
+    owner: str = ""  # The id of one run of a worker; empty: no lease.
     lease_ms: int = 0
-    crash_count: int = (
-        0  # How many workers in a row took it, committed nothing, and were not heard of.
-    )
+    crash_count: int = 0  # Consecutive workers that took the lease and vanished without a commit.
     slabs: tuple[Slab, ...] = ()
     ids: tuple[IdsPart, ...] = ()
     records: int = 0
@@ -86,15 +84,14 @@ class Interval(NamedTuple):
     fired: int = 0
     produced: int = 0
     unkeyed: int = 0
-    created_in: int = 0  # The layout that it came with: names its inbox.
-    layout_version: int = 0  # The latest one that an owner of it has written under.
+    created_in: int = 0  # The layout version that created it: a part of its inbox's name.
+    layout_version: int = 0  # The latest one under which a worker of it has written.
     load: Load = Load()
-    inlined: Mapping[str, int] = {}  # By weak computation, how many records its owner has passed.
-    late_between_parts: int = (
-        0  # Dropped by a part of a fused computation, and written by another one.
-    )
-    crash_suspect: str = ""  # The timer or record over which the last of those deaths were.
-    rest: Mapping[str, Any] = {}  # Fields of later code, by name.
+    inlined: Mapping[str, int] = {}  # By weak computation, the records its worker ran inline.
+    # Written by one part of a fused computation, and dropped by another one.
+    late_between_parts: int = 0
+    crash_suspect: str = ""  # The timer or record that the crashed workers were processing.
+    later_fields: Mapping[str, Any] = {}  # Fields of later code, by name.
 
     @property
     def hold(self) -> int:
@@ -113,66 +110,63 @@ class Interval(NamedTuple):
         return sum(slab.timers for slab in self.slabs)
 
     def is_leased(self, now_ms: int) -> bool:
-        """Return whether a worker has a lease; one that seems too long is that of a wrong clock."""
+        """Return whether a worker has a lease; a lease that is too long is due to a wrong clock."""
         return bool(self.owner) and now_ms < self.lease_ms < now_ms + MAX_LEASE_MS
 
 
 class Head(NamedTuple):
-    """The watermarks of a pipeline, and the intervals that its computations are cut into."""
+    """The control row of a pipeline: watermarks, intervals, topology."""
 
     gen: int = 0
     intervals: Mapping[str, Sequence[int]] = {}
-    inputs: Mapping[str, int] = {}  # Of computations: below it nothing in time is missing.
+    inputs: Mapping[str, int] = {}  # Watermarks by computation: all earlier on-time records came.
     sources: Mapping[str, int] = {}
-    # Of computations that ask for a percentile, or did: that watermark. It stays, for none falls.
+    # By computation that asks for a percentile, or did: a watermark must not fall, so it stays.
     percentile_watermarks: Mapping[str, int] = {}
-    idle_ticks: int = 0  # How many ticks in a row have moved nothing.
+    idle_ticks: int = 0  # Consecutive ticks without any progress.
     waiting: Mapping[str, Sequence[int]] = {}  # By computation: rows, records, bytes in its inbox.
-    layout_version: int = (
-        0  # How often intervals were split or merged; layout.py has what follows of it.
-    )
-    created_in_by_place: Mapping[
-        str, int
-    ] = {}  # "<computation>:<first slot>": the layout that it came with.
-    retired: Mapping[str, Sequence[Sequence[int]]] = {}  # Inboxes that were left behind.
-    paused: Mapping[str, str] = {}  # "<stream>:<process>" that has to wait, and why.
-    paused_at_ms: Mapping[str, int] = {}  # When it had to last.
-    last_heard: Mapping[str, Sequence[int]] = {}  # By stream, when: idleness.py.
-    idle: Mapping[str, int] = {}  # By stream, in ms: for code that does not know the source.
+    layout_version: int = 0  # Incremented by each split or merge: layout.py.
+    # By "<computation>:<first slot>": the layout version that created the interval.
+    created_in_by_place: Mapping[str, int] = {}
+    retired: Mapping[str, Sequence[Sequence[int]]] = {}  # Inboxes of split or merged intervals.
+    paused: Mapping[str, str] = {}  # By "<stream>:<process>" under backpressure: the reason.
+    paused_at_ms: Mapping[str, int] = {}  # The last time it was paused.
+    last_heard: Mapping[str, Sequence[int]] = {}  # By stream: idleness.py.
+    idle: Mapping[str, int] = {}  # By stream, in ms: for code that lacks the source.
     processes: Mapping[str, Sequence[str]] = {}  # By stream: all that have ever had a row.
-    topology: Mapping[str, Sequence[Any]] = {}  # Which computations run: plan.py.
-    history: Sequence[Sequence[Any]] = ()  # The last changes of that.
-    recovered: Mapping[str, int] = {}  # By computation: records found where nobody looks.
-    # "<computation>:<first slot>" that has work and no worker: yielding.py.
+    topology: Mapping[str, Sequence[Any]] = {}  # The running computations: plan.py.
+    history: Sequence[Sequence[Any]] = ()  # The last changes of the topology.
+    recovered: Mapping[str, int] = {}  # By computation: records found below the watermark.
+    # By "<computation>:<first slot>" that has work and no worker: yielding.py.
     unserved: Mapping[str, Sequence[int]] = {}
-    rest: Mapping[str, Any] = {}
+    later_fields: Mapping[str, Any] = {}
 
     def timer_watermark(self, computation: str) -> int:
-        """Return the watermark that the hooks and the timers of a computation follow."""
+        """Return the watermark for the hooks and the timers of a computation."""
         return max(self.inputs.get(computation, 0), self.percentile_watermarks.get(computation, 0))
 
 
 class SourceRow(NamedTuple):
-    """How far one process of a source has come."""
+    """Progress of one process of a source."""
 
     watermark: int = 0
     latest: int = 0
     seen_ms: int = 0
-    is_idle: bool = False  # It was silent for too long, and the watermark no more waits for it.
-    last: tuple[str, ...] = ()  # The last commits, to know one again when its reply was lost.
+    is_idle: bool = False  # The watermark no longer waits for it.
+    last: tuple[str, ...] = ()  # Ids of the last commits, to recognize one whose reply was lost.
     seq: int = 0
     records: int = 0
     late: int = 0
     dead: int = 0
     position: Any = None
-    layout_version: int = 0  # The latest one that it has written under.
-    delays: tuple[int, ...] = ()  # How many records came how late; percentiles.py has the buckets.
-    inlined: Mapping[str, int] = {}  # By weak computation or sink, how many records it has passed.
-    rest: Mapping[str, Any] = {}
+    layout_version: int = 0  # The latest one under which it has written.
+    delays: tuple[int, ...] = ()  # Records by their delay; exchange/delays.py has the buckets.
+    inlined: Mapping[str, int] = {}  # By weak computation or sink, the records it ran inline.
+    later_fields: Mapping[str, Any] = {}
 
 
 class InboxRecord(NamedTuple):
-    """A record in an inbox: its value as text."""
+    """A record in an inbox, with its value as text."""
 
     key: str
     timestamp_ms: int
@@ -182,45 +176,47 @@ class InboxRecord(NamedTuple):
 
 
 class DeadRow(NamedTuple):
-    """A record or a timer that failed for good."""
+    """A dead letter: a record or a timer that failed permanently."""
 
     computation: str
     key: str
     error: str
     since_ms: int
     record: InboxRecord | None = None
-    tag: str = ""  # Of a timer, which stands at `at`.
+    tag: str = ""  # The tag of a timer, whose time is `timestamp_ms`.
     timestamp_ms: int = 0
     is_processing_time: bool = False
     hold: int = 0
-    rest: Mapping[str, Any] = {}
+    later_fields: Mapping[str, Any] = {}
 
 
 class SlabBody(NamedTuple):
-    """Keys with their states; those of `large` have theirs in rows of their own."""
+    """Keys with their states; the states of `large` keys are in their own rows."""
 
     keys: Mapping[str, KeyState]
     large: frozenset[str] = frozenset()
 
 
 def part_of_row(kind: type[Part], items: Sequence[Any]) -> Part:
-    """Return a part of a row, whose fields stand in it by their places.
+    """Return a part of a row that is stored as a list of its fields.
 
     Raises:
-        MissingCodeError: later code has written it, with more of them.
+        MissingCodeError: later code has written it, with more fields.
     """
     if len(items) > len(kind._fields):  # type: ignore[attr-defined]
         raise later_code(f"a {kind.__name__}")
     return kind(*items)
 
 
-def later_code(what: str) -> MissingCodeError:
-    """Return what says that this code must not write a row, because it would drop something."""
-    return MissingCodeError(f"later code has written {what}: it is left to instances that have it")
+def later_code(subject: str) -> MissingCodeError:
+    """Return the error for a row that this code must not write, because it would lose fields."""
+    return MissingCodeError(
+        f"later code has written {subject}: only instances with that code can process it"
+    )
 
 
 def fingerprint(id_: str) -> str:
-    """Return 96 bits of an id, as text; also of one that has half a character in it."""
+    """Return 96 bits of an id, as text; the id may contain unpaired surrogates."""
     return hashlib.blake2b(id_.encode(errors="surrogatepass"), digest_size=12).hexdigest()
 
 
@@ -252,42 +248,42 @@ class Names:
     def chunk(
         self, computation: str, lo: int, lane: int, at: int, id_: str, created_in: int = 0
     ) -> Key:
-        """Name a chunk: in an inbox those in time come first, the oldest of them before all.
+        """Return the key of a chunk: on-time chunks sort before late ones, each lane by time.
 
         Args:
-            id_: Ends in how many letters and bytes it has: ".<letters>.<bytes>".
+            id_: An id that ends in the chunk's size: ".<records>.<bytes>".
         """
         return Key(CHUNK, f"{self.inbox(computation, lo, created_in)}{lane}:{at:015d}:{id_}")
 
     def inbox(self, computation: str, lo: int, created_in: int = 0) -> str:
-        """Return what the names of an interval's chunks begin with."""
-        birth = f".{created_in}" if created_in else ""
-        return f"{self.pipeline}:{computation}:{lo:04x}{birth}:"
+        """Return the prefix of the names of an interval's chunks."""
+        version = f".{created_in}" if created_in else ""
+        return f"{self.pipeline}:{computation}:{lo:04x}{version}:"
 
     def inboxes(self, computation: str) -> tuple[str, str]:
-        """Return between what the chunks of all inboxes of a computation stand."""
+        """Return the range of names of all chunks of a computation."""
         return f"{self.pipeline}:{computation}:", f"{self.pipeline}:{computation};"
 
     def inbox_range(
         self, computation: str, lo: int, watermark: int, created_in: int = 0
     ) -> tuple[str, str]:
-        """Return where the names of an inbox begin and end: below the watermark is nothing."""
+        """Return the range of names of an inbox; no chunks are below the watermark."""
         inbox = self.inbox(computation, lo, created_in)
         return first_name(inbox, watermark), past_names(inbox)
 
 
 def first_name(inbox: str, watermark: int) -> str:
-    """Return where the names of an inbox begin that somebody looks at."""
+    """Return the lower end of a scan of an inbox."""
     return f"{inbox}{ON_TIME}:{min(watermark, FOREVER - 1):015d}"
 
 
 def past_names(inbox: str) -> str:
-    """Return where the names of an inbox end."""
+    """Return the upper end of a scan of an inbox."""
     return f"{inbox}{LATE + 1}"
 
 
 def time_of(name: str) -> int:
-    """Return the time at which a chunk holds the watermark back."""
+    """Return the time at which a chunk holds the watermark."""
     return int(name.rsplit(":", 2)[1])
 
 
@@ -301,20 +297,20 @@ def inbox_of(name: str) -> str:
 
 
 def is_late(name: str) -> bool:
-    """Return whether the chunk of a name is of the lane for late ones."""
+    """Return whether a chunk is in the lane for late records."""
     return name.rsplit(":", 3)[1] == str(LATE)
 
 
 def late_at(name: str) -> int:
-    """Return the watermark by which the records of a chunk came late; 0: they are in time."""
+    """Return the watermark behind which the records of a chunk arrived; 0: they are on time."""
     return time_of(name) if is_late(name) else 0
 
 
 def chunk_size(name: str) -> tuple[int, int]:
-    """Return how many letters and bytes a chunk had when it was sent.
+    """Return how many records and bytes a chunk had when it was sent.
 
     >>> chunk_size("p:c:0000:0:000000000001000:a7.0.12.840")
     (12, 840)
     """
-    _, letters, size = name.rsplit(".", 2)
-    return int(letters), int(size)
+    _, records, size = name.rsplit(".", 2)
+    return int(records), int(size)

@@ -1,9 +1,9 @@
-"""The bodies of rows, as JSON and back.
+"""Serialization of the bodies of rows, as JSON and back.
 
-Versions of the app that serve side by side write the same rows. A field that only later code knows
-is in `rest` for code that does not, and is written back as it was. What stands in a row by its
-place (a slab, a timer, a column of a chunk) cannot be kept so: code that meets more than it knows
-leaves the row to other instances (`MissingCodeError`), and writes nothing.
+During a rolling deployment, different versions of the app write the same rows. Fields of later code
+are preserved in `later_fields` and written back unchanged. Positional items (a slab, a timer, a
+column of a chunk) cannot be preserved this way. If a row has more of them than this code knows, it
+raises `MissingCodeError`, writes nothing, and leaves the row to other instances.
 """
 
 from __future__ import annotations
@@ -62,16 +62,16 @@ def dump(kind: str, body: Any) -> bytes:
         body = _columns(body)
     elif kind in (HEAD, INTERVAL, SOURCE, DEAD):
         fields = body._asdict()
-        body = {**fields.pop("rest"), **fields}
+        body = {**fields.pop("later_fields"), **fields}
     return _encode(body).encode()
 
 
 def check_sizes(rows: Iterable[tuple[Key, bytes]], deletes: int = 0) -> None:
-    """Check that the service takes rows, and all of them in one commit with so many deletes.
+    """Check that the service accepts rows, and all of them in one commit with some deletes.
 
     Raises:
         FullError: the row of an interval is too large.
-        TooLargeError: another one is, or all of them are.
+        TooLargeError: another row is too large, or the commit is.
     """
     total, count = 0, deletes
     for key, body in rows:
@@ -95,7 +95,7 @@ def load(kind: str, text: bytes) -> Any:
 
 
 def _line(key: str, state: KeyState) -> str:
-    """Return a key with a small state as it stands in a slab, as JSON."""
+    """Return the JSON of a key with a small state in its slab."""
     stored = state.stored
     if stored is None or stored[0] != key:
         stored = state.stored = key, _encoded(key, state, is_large=False)
@@ -103,12 +103,12 @@ def _line(key: str, state: KeyState) -> str:
 
 
 def _encoded(key: str, state: KeyState, *, is_large: bool) -> str:
-    """Return a key as it stands in a slab, as JSON; what it does not have takes no place."""
+    """Return the JSON of a key in its slab; trailing defaults are omitted."""
     if is_large or state.expires != NEVER or state.version != 1:
         timers = [[tag, *timer] for tag, timer in state.timers.items()]
         expires = None if state.expires == NEVER else state.expires
-        more = [is_large, state.version] if state.version != 1 else [True] * is_large
-        return _encode([key, state.text, timers, expires, *more])
+        flags = [is_large, state.version] if state.version != 1 else [True] * is_large
+        return _encode([key, state.text, timers, expires, *flags])
     line = f"[{quoted(key)}"
     if state.text or state.timers:
         line += f",{quoted(state.text)}"
@@ -121,10 +121,10 @@ def _encoded(key: str, state: KeyState, *, is_large: bool) -> str:
     return f"{line}]"
 
 
-def _columns(letters: Sequence[InboxRecord]) -> dict[str, Any]:
-    """Return letters by column, which takes less time and place; of equal fields there is one."""
+def _columns(records: Sequence[InboxRecord]) -> dict[str, Any]:
+    """Return records by column, for speed and size; a column of equal values is stored once."""
     columns: dict[str, Any] = dict(
-        zip(InboxRecord._fields, zip(*letters, strict=True), strict=False)
+        zip(InboxRecord._fields, zip(*records, strict=True), strict=False)
     )
     for name in ("stream", "id"):
         if len(set(columns.get(name, ()))) == 1:
@@ -132,14 +132,15 @@ def _columns(letters: Sequence[InboxRecord]) -> dict[str, Any]:
     return columns
 
 
-def _letters(body: Any) -> tuple[InboxRecord, ...]:
-    if isinstance(body, list):  # As they were written before they stood in columns.
-        return tuple(InboxRecord(*each) for each in body)
+def _records(body: Any) -> tuple[InboxRecord, ...]:
+    if isinstance(body, list):  # The form before columns.
+        return tuple(InboxRecord(*fields) for fields in body)
     if not _COLUMNS.issuperset(body):
         raise later_code("a chunk")
     columns = [body.get(name, ()) for name in InboxRecord._fields]
-    same = [[each] * len(columns[0]) if isinstance(each, str) else each for each in columns]
-    return tuple(build_tuples(InboxRecord, zip(*same, strict=True)))
+    count = len(columns[0])
+    full = [[column] * count if isinstance(column, str) else column for column in columns]
+    return tuple(build_tuples(InboxRecord, zip(*full, strict=True)))
 
 
 def _bool(value: bool) -> str:
@@ -148,13 +149,13 @@ def _bool(value: bool) -> str:
 
 def _slab(items: list[Any]) -> SlabBody:
     keys, large = {}, set()
-    for key, *more in items:
-        stored: list[Any] = [*more, *("", [], None, False, 1)[len(more) :]]
+    for key, *fields in items:
+        padded: list[Any] = [*fields, *("", [], None, False, 1)[len(fields) :]]
         try:
-            text, timers, expires, is_large, version = stored
+            text, timers, expires, is_large, version = padded
             set_timers = {
-                tag: SetTimer(at, bool(processing_due), hold, bool(late))
-                for tag, at, processing_due, hold, late in timers
+                tag: SetTimer(at, bool(is_processing_time), hold, bool(late))
+                for tag, at, is_processing_time, hold, late in timers
             }
         except ValueError as error:
             raise later_code("a slab") from error
@@ -166,8 +167,8 @@ def _slab(items: list[Any]) -> SlabBody:
 
 
 def _interval(body: dict[str, Any]) -> Interval:
-    slabs = tuple(part_of_row(Slab, each) for each in body.pop("slabs"))
-    ids = tuple(part_of_row(IdsPart, each) for each in body.pop("ids"))
+    slabs = tuple(part_of_row(Slab, fields) for fields in body.pop("slabs"))
+    ids = tuple(part_of_row(IdsPart, fields) for fields in body.pop("ids"))
     load = part_of_row(Load, body.pop("load", ()))
     return Interval(**_fields(Interval, body), slabs=slabs, ids=ids, load=load)
 
@@ -185,11 +186,11 @@ def _dead(body: dict[str, Any]) -> DeadRow:
 
 
 def _fields(kind: Any, body: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of a row; those that only later code knows are its `rest`."""
-    known = {name: value for name, value in body.items() if name in kind._fields}
-    if len(known) < len(body):
-        known["rest"] = {name: value for name, value in body.items() if name not in known}
-    return known
+    """Return the fields of a row; unknown ones become its `later_fields`."""
+    fields = {name: value for name, value in body.items() if name in kind._fields}
+    if len(fields) < len(body):
+        fields["later_fields"] = {name: body[name] for name in body if name not in fields}
+    return fields
 
 
 _LOADERS: dict[str, Callable[[Any], Any]] = {
@@ -197,7 +198,7 @@ _LOADERS: dict[str, Callable[[Any], Any]] = {
     INTERVAL: _interval,
     SLAB: _slab,
     LARGE: lambda body: body,
-    CHUNK: _letters,
+    CHUNK: _records,
     IDS: tuple,
     SOURCE: _source,
     DEAD: _dead,

@@ -1,12 +1,12 @@
-"""What a worker keeps in memory of the rows of states: bounded in bytes, and evicted by next use.
+"""Cache of an interval's state rows: bounded in bytes, evicted by next use.
 
-It is valid as long as nobody else has committed with the interval, and for no longer: the owner of
-an interval knows that by its version, also when it comes back to it (`CachedInterval`). So no row
-is ever asked whether it has changed.
+It is valid until another worker commits with the interval. The version of the interval's row shows
+that, even when a worker returns to the interval (`CachedInterval`). So no cached row is ever
+revalidated.
 
-A row with a timer is used when that is due, if not sooner. So the rows whose timers are furthest
-away go first, those without a timer before all, and among them those that were not used for
-longest. A cache that asks for the last use only would drop what a window's end needs next.
+A row with a timer is needed at the latest when that is due. So rows without timers are evicted
+first, then rows with the latest timers; the least recently used row breaks ties. Plain LRU would
+evict rows that the end of a window needs next.
 
 Source: T. Akidau and others, "MillWheel", 2013, 8.4.
 """
@@ -21,12 +21,12 @@ from rollforward.streams.storage.remote_calls import Key, StoredRow
 from rollforward.streams.storage.schema import SlabBody
 
 ROW_BYTES, TIMER_BYTES = 200, 50
-# Evicted down to this part of what is allowed, so that it is not done for each row.
-KEPT = 0.75
+# Eviction goes down to this share of the limit, so that it does not run for each row.
+TARGET_SHARE = 0.75
 
 
 class RowCache(dict[Key, StoredRow]):
-    """Rows of states that were read or written, with their sizes."""
+    """Rows of states, with their sizes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -35,18 +35,18 @@ class RowCache(dict[Key, StoredRow]):
         self._used: dict[Key, int] = {}
         self._round = 0
 
-    def __setitem__(self, key: Key, found: StoredRow) -> None:
-        super().__setitem__(key, found)
-        size = ROW_BYTES + size_of(found.body)
+    def __setitem__(self, key: Key, row: StoredRow) -> None:
+        super().__setitem__(key, row)
+        size = ROW_BYTES + size_of(row.body)
         self.bytes += size - self._sizes.get(key, 0)
         self._sizes[key] = size
 
     def size(self, key: Key) -> int:
-        """Return the size of a row that is known."""
+        """Return the size of a cached row."""
         return self._sizes[key]
 
     def drop(self, key: Key) -> None:
-        """Forget a row, if it is known."""
+        """Evict a row, if it is cached."""
         self.pop(key, None)
         self.bytes -= self._sizes.pop(key, 0)
         self._used.pop(key, None)
@@ -63,21 +63,21 @@ class RowCache(dict[Key, StoredRow]):
         self._used.update(dict.fromkeys(keys, self._round))
 
     def evict(self, max_bytes: int, next_use: Callable[[Key], int]) -> None:
-        """Forget rows, if all of them are too large.
+        """Evict rows, if all of them together are too large.
 
         Args:
-            next_use: Returns the time at which a row has something to do.
+            next_use: Returns the time at which a row is due.
         """
         if self.bytes <= max_bytes:
             return
         for key in sorted(self, key=lambda key: (-next_use(key), self._used.get(key, 0))):
-            if self.bytes <= KEPT * max_bytes:
+            if self.bytes <= TARGET_SHARE * max_bytes:
                 return
             self.drop(key)
 
 
 def size_of(body: Any) -> int:
-    """Return about how many bytes a row has, as text."""
+    """Estimate the size of a row as text, in bytes."""
     if not isinstance(body, SlabBody):
         return len(body)
     texts, timers, *_ = zip(NOTHING, *body.keys.values(), strict=True)

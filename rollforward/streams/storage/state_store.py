@@ -1,14 +1,14 @@
-"""The states of an interval's keys, in slabs: many small keys share a row.
+"""Keyed state store of an interval. Small keys share a row, called a slab (RocksDB: a block).
 
-A slab holds the keys of a range of slots. One that grows over 32 KB is cut until no part has more,
-unless all of its keys have one slot; a state over 4 KB stands in a row of its own, and its key's
-timers stay in the slab. In a slab that is over 300 KB all the same, each state that is written gets
-a row of its own. What a slab has to do, and when, its interval knows: so a worker that takes
-an interval reads only what it needs. An interval with thousands of slabs has larger ones, so that
-its own row does not grow as fast as its states do.
+A slab holds the keys of a range of slots. Above 32 KB it is cut into smaller slabs, unless all of
+its keys share one slot. A state over 4 KB has its own row, while its key's timers stay in the slab.
+If a slab exceeds 300 KB nevertheless, each state that is written gets its own row.
 
-What was read stays in memory as long as nobody else has written: every write names the version
-that it expects.
+The interval's row lists the slabs and when they are due, so a worker reads only the slabs it needs.
+An interval with thousands of slabs has larger ones, so that its own row grows slower than its
+states.
+
+Rows stay cached until another worker writes: every write names the version that it expects.
 """
 
 from __future__ import annotations
@@ -36,31 +36,31 @@ from rollforward.streams.storage.state_cache import RowCache, size_of
 
 MAX_SLAB_BYTES = 32_000
 MAX_SMALL_BYTES = 4_000
-# A slab that has more has keys of one slot alone, and cannot be cut.
+# A larger slab has keys of one slot alone, and cannot be cut.
 MAX_SLOT_BYTES = 300_000
-# Of one interval, whose row has room for about 16,000.
+# Slabs of one interval, whose row has room for about 16,000.
 MANY_SLABS, MOST_SLABS = 2_000, 12_000
 LARGE_AT_ONCE = 50
 EMPTY = SlabBody({})
-BEHIND_ALL = NEVER + 1  # To compare with slabs of the same slot.
+BEHIND_ALL = NEVER + 1  # Sorts behind every slab of the same slot.
 
 
 @dataclass
 class StateStore:
-    """The slabs of one interval that were read."""
+    """Cached slabs of one interval."""
 
     names: Names
     computation: str
     rows: RowCache = field(default_factory=RowCache)
-    _keys: dict[int, Key] = field(default_factory=dict)  # Of slabs.
-    _slabs: tuple[Slab, ...] = ()  # Those of an interval, of which these are the first slots.
-    _los: list[int] = field(default_factory=list)
+    _keys: dict[int, Key] = field(default_factory=dict)  # Keys of slabs.
+    _slabs: tuple[Slab, ...] = ()
+    _los: list[int] = field(default_factory=list)  # The first slots of these slabs.
 
     def clear(self) -> None:
         self.rows.clear()
 
     def evict(self, interval: Interval, max_bytes: int) -> None:
-        """Forget rows, those of the latest next use first, if all of them are too large."""
+        """Evict the rows with the latest next use, if all rows together are too large."""
         if self.rows.bytes <= max_bytes:
             return
         due = {slab.lo: min(slab.due, slab.processing_due) for slab in interval.slabs}
@@ -80,14 +80,14 @@ class StateStore:
         *,
         max_bytes: float = math.inf,
     ) -> Steps[None]:
-        """Read the slabs of some keys, and further ones, as far as they were not read before.
+        """Read the slabs of some keys, and further ones, unless they are cached.
 
         Args:
             slabs: The first slots of slabs.
-            max_bytes: Of large states: about so many are read.
+            max_bytes: The approximate limit of large states to read.
 
         Raises:
-            TooLargeError: there are more.
+            TooLargeError: the large states exceed it.
         """
         by_slab = self._by_slab(interval, keys)
         yield from self._read(map(self._key, sorted({*slabs, *by_slab})))
@@ -98,26 +98,26 @@ class StateStore:
             for key in names
             if key in are_large
         ]
-        read_bytes, before = 0, self.rows.bytes
-        for first in range(0, len(large), LARGE_AT_ONCE):
+        read_bytes, cached_bytes = 0, self.rows.bytes
+        for start in range(0, len(large), LARGE_AT_ONCE):
             if read_bytes > max_bytes:
                 raise TooLargeError(f"states must have at most {max_bytes} bytes together")
-            yield from self._read(large[first : first + LARGE_AT_ONCE])
-            read_bytes = self.rows.bytes - before
+            yield from self._read(large[start : start + LARGE_AT_ONCE])
+            read_bytes = self.rows.bytes - cached_bytes
 
     def states(self, interval: Interval, keys: Iterable[str]) -> dict[str, KeyState]:
-        """Return keys whose slabs were read."""
-        found: dict[str, KeyState] = {}
+        """Return the states of keys whose slabs were loaded."""
+        states: dict[str, KeyState] = {}
         for lo, names in self._by_slab(interval, keys).items():
             body = self._slab(lo)
             if body.large:
-                found |= {key: self.state(interval, key) for key in names}
+                states |= {key: self.state(interval, key) for key in names}
             else:
-                found |= {key: body.keys.get(key, NOTHING) for key in names}
-        return found
+                states |= {key: body.keys.get(key, NOTHING) for key in names}
+        return states
 
     def state(self, interval: Interval, key: str) -> KeyState:
-        """Return a key whose slab was read."""
+        """Return the state of a key whose slab was loaded."""
         body = self._slab(self.slab_of(interval, key))
         state = body.keys.get(key, NOTHING)
         if body.large and key in body.large and not self.is_torn(interval, key):
@@ -125,24 +125,25 @@ class StateStore:
         return state
 
     def is_torn(self, interval: Interval, key: str) -> bool:
-        """Return whether a key's slab says that it is large, and its row had gone when it was read.
+        """Return whether a key is large by its slab, but its own row was missing when it was read.
 
-        Its interval has written in between: an owner's commit fails then, a reader reads again.
+        The worker of the interval has committed in between. A worker's commit then fails, and a
+        reader reads again.
         """
         is_large = key in self._slab(self.slab_of(interval, key)).large
         return is_large and not self.rows[self.names.large(self.computation, key)].version
 
     def drop_large(self, keys: Iterable[str]) -> None:
-        """Forget the large states of some keys."""
+        """Evict the large states of some keys."""
         for key in keys:
             self.rows.drop(self.names.large(self.computation, key))
 
     def keys(self, lo: int) -> list[str]:
-        """Return the keys of a slab that was read."""
+        """Return the keys of a slab that was loaded."""
         return list(self._slab(lo).keys)
 
     def due(self, slabs: Iterable[int], watermark: int, now_ms: int) -> list[str]:
-        """Return the keys of some slabs that have something to do."""
+        """Return the keys of some slabs that are due."""
         return [
             key
             for lo in slabs
@@ -153,24 +154,24 @@ class StateStore:
     def change(
         self, interval: Interval, keys: Mapping[str, KeyState], commit: Commit
     ) -> tuple[Slab, ...]:
-        """Add to a commit what some keys have become; return the slabs as they are then."""
+        """Add the new states of some keys to a commit; return the resulting slabs."""
         slabs = {slab.lo: slab for slab in interval.slabs}
         for lo, names in self._by_slab(interval, keys).items():
-            was = self._slab(lo)
+            old = self._slab(lo)
             changed = {
-                key: keys[key] for key in names if self._has_changed(interval, was, key, keys[key])
+                key: keys[key] for key in names if self._has_changed(interval, old, key, keys[key])
             }
             if not changed:
                 continue
             is_full = self.rows.size(self._key(lo)) > MAX_SLOT_BYTES
-            body = self._changed(was, changed, commit, 0 if is_full else MAX_SMALL_BYTES)
-            for part_lo, part in _cut(lo, body, most_bytes(len(interval.slabs))):
+            body = self._changed(old, changed, commit, 0 if is_full else MAX_SMALL_BYTES)
+            for part_lo, part in _cut(lo, body, max_slab_bytes(len(interval.slabs))):
                 self._write(self._key(part_lo), part, commit)
                 slabs[part_lo] = summary(part_lo, part)
         return tuple(slabs[lo] for lo in sorted(slabs))
 
     def committed(self, commit: Commit, versions: list[int]) -> None:
-        """Remember what a commit has written."""
+        """Update the cache after a commit."""
         written = [*((key, body) for key, body, _ in commit.puts), *commit.inserts]
         for (key, body), version in zip(written, versions, strict=True):
             if key.kind in (SLAB, LARGE):
@@ -186,10 +187,10 @@ class StateStore:
     def _by_slab(self, interval: Interval, keys: Iterable[str]) -> Mapping[int, Sequence[str]]:
         """Return keys by the first slot of their slab."""
         los = self._los_of(interval)
-        found: dict[int, list[str]] = defaultdict(list)
+        by_lo: dict[int, list[str]] = defaultdict(list)
         for key in keys:
-            found[los[bisect_right(los, slot_of(key)) - 1]].append(key)
-        return found
+            by_lo[los[bisect_right(los, slot_of(key)) - 1]].append(key)
+        return by_lo
 
     def _los_of(self, interval: Interval) -> Sequence[int]:
         """Return the first slots of an interval's slabs."""
@@ -198,16 +199,16 @@ class StateStore:
         return self._los
 
     def _read(self, keys: Iterable[Key]) -> Steps[None]:
-        wanted = list(keys)
-        self.rows.touch(wanted)
-        missing = [key for key in wanted if key not in self.rows]
-        if missing:
-            found = yield Read(missing)
-            for key, row in zip(missing, found, strict=True):
+        keys = list(keys)
+        self.rows.touch(keys)
+        uncached = [key for key in keys if key not in self.rows]
+        if uncached:
+            rows = yield Read(uncached)
+            for key, row in zip(uncached, rows, strict=True):
                 self.rows[key] = row or StoredRow(EMPTY, 0)
 
     def _key(self, lo: int) -> Key:
-        """Return the key of a slab; made once, for each of its keys asks for it."""
+        """Return the key of a slab; built once, because it is needed for each key in the slab."""
         key = self._keys.get(lo)
         if key is None:
             key = self._keys[lo] = self.names.slab(self.computation, lo)
@@ -217,19 +218,22 @@ class StateStore:
         body: SlabBody = self.rows[self._key(lo)].body
         return body
 
-    def _has_changed(self, interval: Interval, was: SlabBody, key: str, state: KeyState) -> bool:
-        """Return whether a key is another one than its slab has; large ones were put together."""
-        if state is was.keys.get(key, NOTHING):
+    def _has_changed(self, interval: Interval, slab: SlabBody, key: str, state: KeyState) -> bool:
+        """Return whether a state differs from the stored one.
+
+        The state of a large key was assembled from two rows, so it is compared by value.
+        """
+        if state is slab.keys.get(key, NOTHING):
             return False
-        return key not in was.large or state != self.state(interval, key)
+        return key not in slab.large or state != self.state(interval, key)
 
     def _changed(
-        self, body: SlabBody, changed: Mapping[str, KeyState], commit: Commit, most_small: int
+        self, body: SlabBody, changed: Mapping[str, KeyState], commit: Commit, max_small: int
     ) -> SlabBody:
-        """Return a slab with some keys changed; add the rows of large ones to a commit."""
+        """Return a slab with some keys changed; add the rows of large states to a commit."""
         keys, large = dict(body.keys), set(body.large)
         for key, state in changed.items():
-            if len(state.text) > most_small:
+            if len(state.text) > max_small:
                 name = self.names.large(self.computation, key)
                 if key not in large or self.rows[name].body != state.text:
                     self._write(name, state.text, commit)
@@ -254,31 +258,31 @@ class StateStore:
             commit.puts.append((key, body, row.version))
 
 
-def most_bytes(slabs: int) -> int:
-    """Return how large a slab may be in an interval that has so many."""
+def max_slab_bytes(slabs: int) -> int:
+    """Return the maximum size of a slab in an interval with this number of slabs."""
     return MAX_SLAB_BYTES * min(8, 1 + slabs // MANY_SLABS)
 
 
 def is_crowded(slabs: int) -> bool:
-    """Return whether an interval with so many slabs should be two."""
+    """Return whether an interval with this number of slabs should be split."""
     return slabs > MOST_SLABS
 
 
 def _cut(lo: int, body: SlabBody, max_bytes: int) -> Iterable[tuple[int, SlabBody]]:
     """Return a slab, or the parts that it is cut into, each with its first slot."""
     slots = {key: slot_of(key) for key in body.keys} if size_of(body) > max_bytes else {}
-    different = sorted(set(slots.values()))
-    if len(different) < 2:
+    distinct = sorted(set(slots.values()))
+    if len(distinct) < 2:
         yield lo, body
         return
-    middle = max(different[1], sorted(slots.values())[len(slots) // 2])
+    middle = max(distinct[1], sorted(slots.values())[len(slots) // 2])
     for part_lo, low, high in ((lo, 0, middle), (middle, middle, SLOTS)):
         keys = {key: state for key, state in body.keys.items() if low <= slots[key] < high}
         yield from _cut(part_lo, SlabBody(keys, body.large & frozenset(keys)), max_bytes)
 
 
 def summary(lo: int, body: SlabBody) -> Slab:
-    """Return what an interval has to know of a slab."""
+    """Return the summary of a slab for its interval's row."""
     states = [NOTHING, *body.keys.values()]
     holds, dues, processing_dues = zip(*[state.times for state in states], strict=True)
     timers = sum([len(state.timers) for state in states])

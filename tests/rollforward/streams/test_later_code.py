@@ -65,7 +65,7 @@ def test_fields_of_later_code_are_written_back(kind: str, row: Any) -> None:
     decoded = load(kind, json.dumps(stored).encode())
 
     assert json.loads(dump(kind, decoded)) == stored
-    assert load(kind, dump(kind, row)).rest == {}
+    assert load(kind, dump(kind, row)).later_fields == {}
 
 
 def test_fields_of_later_code_outlast_pushes_ticks_and_workers() -> None:
@@ -74,7 +74,7 @@ def test_fields_of_later_code_outlast_pushes_ticks_and_workers() -> None:
     desk.push(Came("1", "a", 1))
     rows = desk.simulation.store.rows
     for key in [key for key in rows if key.kind in (HEAD, INTERVAL, SOURCE)]:
-        rows[key] = StoredRow(rows[key].body._replace(rest=LATER), rows[key].version)
+        rows[key] = StoredRow(rows[key].body._replace(later_fields=LATER), rows[key].version)
     for machine in desk.simulation.machines:
         machine.caches.clear()
 
@@ -82,7 +82,7 @@ def test_fields_of_later_code_outlast_pushes_ticks_and_workers() -> None:
     desk.run()
 
     assert desk.state("old", "a")["n"] == 2
-    kinds = [key.kind for key, row in rows.items() if getattr(row.body, "rest", {}) == LATER]
+    kinds = [key.kind for key, row in rows.items() if getattr(row.body, "later_fields", {}) == LATER]
     assert sorted(kinds) == [HEAD, INTERVAL, SOURCE]
     with pytest.raises(BadLayoutError, match="later"):
         desk.do(split(desk.environment, "old", 2**15))

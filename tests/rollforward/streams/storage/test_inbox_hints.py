@@ -11,7 +11,7 @@ import pytest
 from rollforward.runtime.process.process_state import ProcessState
 from rollforward.runtime.process.worker_bus import FOLDER, MAX_BYTES
 from rollforward.streams.storage import inbox_hints
-from rollforward.streams.storage.inbox_hints import MAX_KEPT, InboxHint, InboxHints
+from rollforward.streams.storage.inbox_hints import MAX_HINTS, InboxHint, InboxHints
 from rollforward.streams.storage.schema import CHUNK, LATE, ON_TIME, InboxRecord, Names
 from rollforward.streams.storage.serde import dump
 from tests.infra.stack import until
@@ -81,7 +81,7 @@ def test_who_cannot_be_told_all_looks(why: str, monkeypatch: pytest.MonkeyPatch)
     if why == "late":
         here.publish([chunk(2, lane=LATE)])
     if why == "many":
-        here.publish([chunk(n) for n in range(2, MAX_KEPT + 2)])
+        here.publish([chunk(n) for n in range(2, MAX_HINTS + 2)])
     assert known(here) == []
 
 
@@ -93,7 +93,7 @@ def test_nothing_is_kept_of_an_inbox_that_nobody_looks_into_any_more(
     here.publish([chunk(1)])
     monkeypatch.setattr(inbox_hints, "SCAN_PERIOD_S", -1)
     here.publish([chunk(2)])
-    assert here._inboxes[INBOX].kept == {}
+    assert here._inboxes[INBOX].hints == {}
 
 
 def test_another_process_is_told_with_the_chunk(instance: None) -> None:

@@ -171,8 +171,8 @@ def test_a_key_with_more_timers_than_a_row_can_hold_refuses_further_ones(
 
 def test_an_interval_of_many_slabs_has_larger_ones() -> None:
     """G8: its own row has room for what gigabytes of states need."""
-    assert state_store.most_bytes(1) == state_store.MAX_SLAB_BYTES
-    assert state_store.most_bytes(10_000) > 5 * state_store.MAX_SLAB_BYTES
+    assert state_store.max_slab_bytes(1) == state_store.MAX_SLAB_BYTES
+    assert state_store.max_slab_bytes(10_000) > 5 * state_store.MAX_SLAB_BYTES
     at = 1_767_225_600_000
     interval = Interval(2**16, slabs=tuple(Slab(lo, at, at, at, 9) for lo in range(12_000)))
     assert len(dump(INTERVAL, interval)) < MAX_ROW_BYTES
