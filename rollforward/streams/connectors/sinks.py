@@ -1,4 +1,4 @@
-"""Sinks that are there to be used: a task, a fork-join queue, a view, an effect outside.
+"""Ready-made sinks: a task, a fork-join queue, a view, an external effect.
 
     Pipeline(
         "weblog",
@@ -11,11 +11,11 @@
         ],
     )
 
-A task is enqueued, an item inserted and a source of views saved once for each record, whatever
-fails: by the commit that takes the record out of the stream. An effect outside of Datastore happens
-AT LEAST ONCE: it may be repeated, with the same `record.id`, by which the other side can tell.
+A task is enqueued, an item inserted or a source of views saved exactly once for each record, by the
+commit that takes the record out of the stream. An effect outside of Datastore happens AT LEAST
+ONCE. Repetitions have the same `record.id`, which the other side can use to detect them.
 
-Records come to a sink in no order. `StreamTest.sink_output` returns what a sink makes of them.
+Records arrive at a sink in no particular order. `StreamTest.sink_output` returns its results.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ I = TypeVar("I")  # noqa: E741  An item.
 class TaskSink(Sink, Generic[A]):
     """Enqueues a task for each record, once.
 
-    Cloud Tasks delivers a task at least once: what the task does is exact if it guards itself, as
-    every task does; `record.id` among its arguments is a name for what it has done.
+    Cloud Tasks delivers a task at least once, so the task must be idempotent. `record.id`, passed
+    in its arguments, can serve as its idempotency key.
     """
 
-    max_records = 400  # Each is a row of the outbox, of fewer than 500 writes.
+    max_records = 400  # Each is a row of the outbox; a commit has at most 500 writes.
 
     def __init__(
         self,
@@ -61,8 +61,8 @@ class TaskSink(Sink, Generic[A]):
         """Declare a sink.
 
         Args:
-            task: A part of the app's registry.
-            args: Makes the task's arguments of a record.
+            task: A task that is in the app's registry.
+            args: Returns the task's arguments for a record.
         """
         super().__init__(stream, name=name, key=key)
         self.task = task
@@ -94,9 +94,9 @@ class ForkJoinSink(Sink, Generic[I]):
         """Declare a sink.
 
         Args:
-            queue: A part of the app's registry.
-            key: Returns what the queue batches by, of a record's value.
-            item: Makes an item of a record.
+            queue: A queue that is in the app's registry.
+            key: Returns the key by which the queue batches, for a record's value.
+            item: Returns the item for a record.
         """
         super().__init__(stream, name=name, key=key)
         self.queue = queue
@@ -118,10 +118,11 @@ class ForkJoinSink(Sink, Generic[I]):
 
 
 class ViewSink(Sink):
-    """Saves a source of materialized views for each record; its rows follow.
+    """Saves a source of materialized views for each record; the views' rows are updated from it.
 
-    Records come in no order. Where several become one source, because a window speaks early or late
-    or because the source has the latest of many, say with `replaces` which one stays.
+    Records arrive in no particular order. If several records save the same source, pass `replaces=`
+    to choose which one stays. Examples are early and late panes of a window, or the latest value of
+    a key.
     """
 
     max_records = 25  # A save writes two entities, and a row of the outbox for each view's row.
@@ -139,10 +140,10 @@ class ViewSink(Sink):
         """Declare a sink.
 
         Args:
-            views: A part of the app's registry.
-            source: Makes an entity, with an id that follows from the record.
-            replaces: Whether a new entity (the second argument) takes the place of the one that is
-                stored (the first). None: always.
+            views: A view group that is in the app's registry.
+            source: Returns the entity for a record, with an id derived from the record.
+            replaces: Whether a new entity (second argument) replaces the stored one (first
+                argument). None: always.
         """
         super().__init__(stream, name=name, key=key)
         self.views = views
@@ -153,36 +154,35 @@ class ViewSink(Sink):
         """Return the source, checked."""
         source = self.source(record)
         if source.key is None or not source.key.id():
-            raise BadRecordError("the source of a view that a sink saves has an id")
+            raise BadRecordError("the source of a view must have an id when a sink saves it")
         return source
 
     def write(self, clients: Clients, values: Sequence[Any]) -> None:
         stored = ndb.get_multi({source.key for source in values}) if self.replaces else []
-        latest = {each.key: each for each in stored if each is not None}
-        new = {}
+        latest = {entity.key: entity for entity in stored if entity is not None}
+        to_save = {}
         for source in values:
-            before = latest.get(source.key)
-            if before is None or self.replaces is None or self.replaces(before, source):
-                latest[source.key] = new[source.key] = source
-        if new:
-            self.views.save_in_transaction(clients, *new.values())
+            current = latest.get(source.key)
+            if current is None or self.replaces is None or self.replaces(current, source):
+                latest[source.key] = to_save[source.key] = source
+        if to_save:
+            self.views.save_in_transaction(clients, *to_save.values())
 
 
 class EffectSink(Sink):
-    """Has something done outside of Datastore for each record: AT LEAST ONCE, not once.
+    """Calls an external effect for each record: AT LEAST ONCE, not exactly once.
 
-    The effect is called by a task with one record. It is called again when it raises, or when it is
-    not known whether it ended: then with the same `record.id`. Give that to the other side (a
-    payment's idempotency key, a message's id), or do only what may be repeated. One that fails
-    `max_attempts` times is a dead task.
+    A task calls the effect with one record. It calls again if the effect raised, or if its outcome
+    is unknown, with the same `record.id`. Pass that to the other side (a payment's idempotency key,
+    a message's id), or make the effect idempotent. After `max_attempts` failures it is a dead task.
 
-    A weak one is called by the source itself, before the record is durable: at once, and without a
-    task. It may then be called for a record whose push failed. What it does not do within a second
-    becomes durable, and it is called by a task.
+    The source calls a weak sink itself, immediately and without a task, before the record is
+    durable. So it may be called for a record whose push failed. An effect that does not complete
+    within a second becomes durable, and a task calls it.
     """
 
     max_records = TaskSink.max_records
-    idempotent = True  # That is what at least once asks for.
+    idempotent = True  # Delivery at least once requires it.
 
     def __init__(
         self,
@@ -198,10 +198,10 @@ class EffectSink(Sink):
         """Declare a sink.
 
         Args:
-            effect: Takes the clients and a record, whose `id` is the same in each attempt.
+            effect: A function of the clients and a record, whose `id` is the same in each attempt.
             queue: The Cloud Tasks queue of its tasks.
-            weak: Call it before the record is durable. Only of a stream that is a source, or that
-                weak computations alone write.
+            weak: Call it before the record is durable. Allowed for source streams, and for streams
+                that only weak computations write.
         """
         super().__init__(stream, name=name, key=key)
         self.weak = weak

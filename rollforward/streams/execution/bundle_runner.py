@@ -1,12 +1,11 @@
-"""One batch of a computation, as a pure function: no service, no clock, no memory.
+"""Runner of one bundle of a computation: a pure function without services, clocks or memory.
 
-Timers that are due fire first, per key in order of their times: the watermark proves that nothing
-in time is missing before them. Then come the records, one after the other.
+Due timers fire first, per key in order of their times; the watermark guarantees that all earlier
+on-time records were processed. The records follow, one after the other.
 
-A hook that raises stops the batch, which is run again from its start, now with a copy of each key's
-state before each hook, and with a value that each attempt decodes for itself. So a hook that raises
-again undoes its own changes only. After `max_attempts` its record or timer is a failure, and the
-others go on.
+If a hook raises, the bundle restarts in careful mode. Each hook then gets a copy of its key's
+state, and each attempt decodes the record's value again, so a hook that raises undoes only its own
+changes. After `max_attempts` its record or timer becomes a failure, and the bundle continues.
 """
 
 from __future__ import annotations
@@ -50,21 +49,21 @@ from rollforward.streams.model.records import (
 )
 from rollforward.streams.model.state import State
 
-# Of one batch, so that its commit stays below 10 MiB.
+# Limits of a bundle, so that its commit stays below 10 MiB.
 MAX_FIRED = 1_000
 MAX_PRODUCTIONS = 2_000
 MAX_PRODUCED_BYTES = 1_000_000
-# Of one hook: with what was produced before it stays below what a commit takes.
+# The limit of one hook; with the earlier productions it stays below the limit of a commit.
 MAX_HOOK_BYTES = 1_000_000
 MAX_ERROR_CHARS = 500
 
 Route = Callable[[str, Any], tuple[Target, ...]]
-What = KeyedRecord | tuple[str, SetTimer]
+HookInput = KeyedRecord | tuple[str, SetTimer]
 Hook = Callable[[Context, Any], None]
 
 
 def nowhere(stream: str, value: Any) -> tuple[Target, ...]:
-    """Route what nobody reads."""
+    """Route records of a stream without readers."""
     return ()
 
 
@@ -85,15 +84,15 @@ def run_bundle(
     max_fired: int = MAX_FIRED,
     is_careful: bool = False,
 ) -> Effects:
-    """Fire what is due, then work on records; return what that leads to.
+    """Fire due timers, then process records; return the effects.
 
     Args:
-        keys: The keys of the inputs and those that are due; one that is missing is new.
-        due: Keys that may have timers that are due, or that may be forgotten.
-        route: Says who reads a production.
-        is_over: Whether no further hook is to be begun: there is no more time.
-        max_fired: How many timers fire at most.
-        is_careful: Whether each hook is one that can be undone, as after another one has raised.
+        keys: The states of the inputs' keys and of due keys; a missing key is new.
+        due: Keys that may have due timers, or may be expired.
+        route: Returns the destinations of an emitted record.
+        is_over: Whether the time is up, so that no further hook starts.
+        max_fired: The maximum number of timers that fire.
+        is_careful: Start in careful mode.
     """
     limits = is_over, max_fired
     if not is_careful:
@@ -109,7 +108,7 @@ class _HookError(Exception):
 
 
 class _HookBackend:
-    """The hands behind the context of each hook of one batch."""
+    """Backend of the context that all hooks of a bundle share."""
 
     def __init__(
         self,
@@ -121,7 +120,7 @@ class _HookBackend:
         limits: tuple[Callable[[], bool], int],
     ) -> None:
         self.computation = computation
-        self.before = keys
+        self.stored = keys
         self.watermark = watermark
         self.now_ms = now_ms
         self.route = route
@@ -139,32 +138,32 @@ class _HookBackend:
         self._hook_bytes, self._hook_outputs = 0, dict[str, int]()
 
     def enter(self, key: str, at: int, late_at: int, firing: SetTimer | None) -> None:
-        """Stand at a key, for one hook."""
+        """Select the key of the next hook."""
         self.key, self.timestamp_ms, self.late_at, self.firing = key, at, late_at, firing
         self._has_dropped, self._hook_bytes = False, 0
         self._hook_outputs.clear()
         work = self.works.get(key)
         if work is None:
-            state = self.before.get(key, NOTHING)
+            state = self.stored.get(key, NOTHING)
             work = self.works[key] = Work(state, self.computation)
             if self.ttl is None:
-                work.expires = NEVER  # An earlier version may have had one.
+                work.expires = NEVER  # An earlier version may have had a `ttl`.
         self._work = work
 
     def step(self, at: int, late_at: int) -> None:
-        """Go on, in the same hook, with a record that it has led to (fused.py)."""
+        """Continue, in the same hook, with a record that a fused part has written (fused.py)."""
         self.timestamp_ms, self.late_at, self.firing = at, late_at, None
         if self.ttl is not None:
             self._keep_until(at + self.ttl)
 
     @property
     def timers(self) -> Mapping[str, SetTimer]:
-        """Return the timers of the key that have not fired."""
+        """Return the pending timers of the key."""
         timers: Mapping[str, SetTimer] = self._work.timers
         return timers
 
     def drop_inside(self) -> None:
-        """Count a record that the hook has led to as late."""
+        """Count a record between fused parts as late."""
         self.effects.counts.late_between_parts += 1
 
     def state(self) -> State:
@@ -181,14 +180,14 @@ class _HookBackend:
         if self.firing is not None or at_ms < self.timestamp_ms:
             self._check_order(at_ms, is_processing_time)
         hold = self.timestamp_ms if is_processing_time else at_ms
-        is_late, before = self.late_at > 0, self._work.timers.get(tag)
-        if before == (at_ms, is_processing_time, hold, is_late):
+        is_late, replaced = self.late_at > 0, self._work.timers.get(tag)
+        if replaced == (at_ms, is_processing_time, hold, is_late):
             return
-        if is_late and before is not None and not before.is_late:
-            # The one before held the watermark back, so nothing that follows it is late.
+        if is_late and replaced is not None and not replaced.is_late:
+            # The replaced timer held the watermark, so nothing at or after its hold is late.
             if is_processing_time:
-                hold = max(hold, before.hold)
-            is_late = hold < before.hold
+                hold = max(hold, replaced.hold)
+            is_late = hold < replaced.hold
         self._work.timers[tag] = SetTimer(at_ms, is_processing_time, hold, is_late)
 
     def _check_order(self, at_ms: int, is_processing_time: bool) -> None:
@@ -203,7 +202,7 @@ class _HookBackend:
             )
         if not is_processing_time and at_ms < self.timestamp_ms:
             raise TooEarlyError(
-                f"a timer at {at_ms} is earlier than its input, at {self.timestamp_ms}"
+                f"a timer must not be before its input, at {self.timestamp_ms}, got {at_ms}"
             )
 
     def cancel_timer(self, tag: str) -> bool:
@@ -218,33 +217,34 @@ class _HookBackend:
         check_output(timestamp_ms, self.timestamp_ms)
         targets, text = self.route(stream, value), value_text(value)
         id_ = self._output_id(stream) if computation.weak else ""
-        size = len(text) * (len(targets) or 1)  # In a commit: each reader gets its own.
+        size = len(text) * (len(targets) or 1)  # A commit has one copy for each reader.
         self.count_bytes(size)
         self._keep(EmittedRecord(stream, text, timestamp_ms, self.late_at, targets, id_), size)
 
     def count_bytes(self, size: int) -> None:
-        """Count what a hook writes.
+        """Count the bytes that a hook writes.
 
         Raises:
-            BadRecordError: it is too much for one hook.
+            BadRecordError: they exceed the limit of one hook.
         """
         self._hook_bytes += size
         if self._hook_bytes > MAX_HOOK_BYTES:
             raise BadRecordError(
-                f"one call may write {MAX_HOOK_BYTES} bytes at most, to all readers together"
+                f"one call must write at most {MAX_HOOK_BYTES} bytes, summed over all readers, "
+                f"got {self._hook_bytes}"
             )
 
     def _output_id(self, stream: str) -> str:
-        """Return the id of an output: that of its input and its place, if a repetition needs it.
+        """Return the id of an output, derived from its input's id and its place; empty: none.
 
-        Its place in its stream: so another version may write further streams, and what is pushed
-        again there has the same id.
+        Places count per stream, so ids stay the same on a repetition even if another version
+        writes additional streams.
         """
-        each = self._input
-        if each is None or not each.id:
+        record = self._input
+        if record is None or not record.id:
             return ""
         place = self._hook_outputs[stream] = self._hook_outputs.get(stream, 0) + 1
-        return derived_id(each.stream, each.id, self.computation.name, place)
+        return derived_id(record.stream, record.id, self.computation.name, place)
 
     def _keep(self, production: EmittedRecord, size: int) -> None:
         effects = self.effects
@@ -255,29 +255,29 @@ class _HookBackend:
     def drop_late(self) -> None:
         _check_strong(self.computation, "count of what it drops")
         if self.firing is not None:
-            raise BadRecordError("a timer cannot be dropped as late: only a record can")
+            raise BadRecordError("drop_late() must be called for a record, not for a timer")
         self._has_dropped = True
 
     @property
     def text(self) -> str:
-        """Return the record at work, as it was stored."""
+        """Return the current record's value as it was stored."""
         return "" if self._input is None else self._input.text
 
     def produce_late(self, stream: str, text: str, at: int) -> None:
-        """Hand a record that was dropped to the stream for late ones, as it was stored."""
+        """Write a dropped record, as it was stored, to the stream for late records."""
         late_at = self.late_at or max(self.watermark, 1)
         late = EmittedRecord(stream, text, at, late_at, self.route(stream, decoded(text)))
         self._keep(late, len(late.text) * (len(late.targets) or 1))
 
     def _keep_until(self, at: int) -> None:
-        """Have the key kept until the watermark has reached a time, or longer."""
+        """Extend the key's expiry to a time."""
         work = self._work
         if work.expires == NEVER or work.expires < at:
             work.expires = at
 
 
 class _BundleRunner(_HookBackend):
-    """One batch."""
+    """The run of one bundle."""
 
     def run(self, inputs: Sequence[KeyedRecord], due: Iterable[str]) -> Effects:
         try:
@@ -288,10 +288,10 @@ class _BundleRunner(_HookBackend):
             self.context.close()
         return self.effects
 
-    def call(self, what: What, hook: Hook, told: Record | Timer) -> bool:
-        """Call a hook; return whether it ended well."""
+    def call(self, source: HookInput, hook: Hook, argument: Record | Timer) -> bool:
+        """Call a hook; return whether it succeeded."""
         try:
-            hook(self.context, told)
+            hook(self.context, argument)
         except MemoryError:
             raise
         except Exception as error:
@@ -301,37 +301,37 @@ class _BundleRunner(_HookBackend):
     # Records
 
     def _take_all(self, inputs: Sequence[KeyedRecord]) -> None:
-        for each in inputs:
+        for record in inputs:
             if self._is_full() or self.is_over():
                 break
-            self._take(each)
+            self._take(record)
             self.effects.consumed += 1
 
-    def _take(self, each: KeyedRecord) -> None:
-        key, value, at, stream, late_at, *_ = each
+    def _take(self, record: KeyedRecord) -> None:
+        key, value, at, stream, late_at, *_ = record
         if stream == DEAD_TIMERS:
             tag, fires_at, is_processing_time = value
             self._fire_one(key, tag, SetTimer(fires_at, is_processing_time, at, True))
             return
         if late_at and self.computation.late == "drop":
-            self._drop(each)
+            self._drop(record)
             return
-        self._input = each
+        self._input = record
         self.enter(key, at, late_at, None)
-        if not self.call(each, self.computation.record, Record(key, value, at, stream)):
+        if not self.call(record, self.computation.record, Record(key, value, at, stream)):
             return
         if self._has_dropped:
-            self._drop(each)
+            self._drop(record)
         else:
             self.effects.counts.records += 1
         if self.ttl is not None:
             self._keep_until(at + self.ttl)
 
-    def _drop(self, each: KeyedRecord) -> None:
-        """Count a record as late, and hand it to the stream for late ones."""
+    def _drop(self, record: KeyedRecord) -> None:
+        """Count a record as late, and write it to the stream for late records."""
         self.effects.counts.late += 1
         if self.computation.late_stream is not None:
-            self.produce_late(self.computation.late_stream, each.text, each.timestamp_ms)
+            self.produce_late(self.computation.late_stream, record.text, record.timestamp_ms)
 
     def _is_full(self) -> bool:
         return len(self.effects.productions) >= MAX_PRODUCTIONS or self.bytes >= MAX_PRODUCED_BYTES
@@ -339,13 +339,13 @@ class _BundleRunner(_HookBackend):
     # Timers
 
     def _fire_all(self, due: Iterable[str]) -> bool:
-        """Fire what is due; return whether that was all."""
+        """Fire all due timers; return False if a limit stopped it."""
         return all(self._fire(key) for key in due)
 
     def _fire(self, key: str) -> bool:
-        """Fire the timers of a key that are due, each in its turn; return whether those were all.
+        """Fire the due timers of a key in order; return False if a limit stopped it.
 
-        Those of the watermark come before those of the clock.
+        Event-time timers come before processing-time timers.
         """
         self.enter(key, 0, False, None)
         work = self._work
@@ -366,10 +366,10 @@ class _BundleRunner(_HookBackend):
         return True
 
     def _forget(self, work: Work) -> None:
-        """Forget a key whose time is over.
+        """Delete an expired key.
 
-        When no records come any more, that is behind its last timer of the clock: nothing else
-        can bring that forward, and whoever waits for the computation to leave waits for it.
+        Once the inputs have ended, it stays until its last processing-time timer has fired. The
+        detaching of the computation waits for that timer, too.
         """
         if self.watermark >= FOREVER and work.timers:
             work.expires = NEVER
@@ -382,9 +382,9 @@ class _BundleRunner(_HookBackend):
 
     def _fire_one(self, key: str, tag: str, timer: SetTimer) -> None:
         self.enter(key, timer.hold, max(self.watermark, 1) if timer.is_late else 0, timer)
-        told = Timer(key, tag, timer.at_ms, timer.is_processing_time)
+        argument = Timer(key, tag, timer.at_ms, timer.is_processing_time)
         self.effects.fired.append((key, timer))
-        if self.call((tag, timer), self.computation.timer, told):
+        if self.call((tag, timer), self.computation.timer, argument):
             self.effects.counts.timers += 1
 
     def _freeze_all(self) -> None:
@@ -396,40 +396,42 @@ class _BundleRunner(_HookBackend):
 
 
 class _CarefulRunner(_BundleRunner):
-    """A batch in which each hook can be undone by itself."""
+    """A run in careful mode: each hook can be undone individually."""
 
-    def call(self, what: What, hook: Hook, told: Record | Timer) -> bool:
+    def call(self, source: HookInput, hook: Hook, argument: Record | Timer) -> bool:
         effects, key, at = self.effects, self.key, self.timestamp_ms
-        before, late_at, firing = self._work.freeze(), self.late_at, self.firing
+        snapshot, late_at, firing = self._work.freeze(), self.late_at, self.firing
         produced, size, counts = len(effects.productions), self.bytes, replace(effects.counts)
         for _ in range(self.computation.max_attempts):
             try:
-                hook(self.context, _fresh_value(what, told))
+                hook(self.context, _fresh_value(source, argument))
                 self._work.freeze()
             except MemoryError:
                 raise
             except Exception as error:
-                said = f"{type(error).__name__}: {error}"
-                self._work.put(before)
+                message = f"{type(error).__name__}: {error}"
+                self._work.put(snapshot)
                 del effects.productions[produced:]
                 self.bytes, effects.counts = size, replace(counts)
                 self.enter(key, at, late_at, firing)
             else:
                 return True
-        effects.failures.append(Failure(key, what, storable(said, MAX_ERROR_CHARS)))
+        effects.failures.append(Failure(key, source, storable(message, MAX_ERROR_CHARS)))
         effects.counts.dead += 1
         return False
 
 
-def _fresh_value(what: What, told: Record | Timer) -> Record | Timer:
-    """Return what a hook is given, as if no hook had had it before."""
-    return told._replace(value=decoded(what.text)) if isinstance(what, KeyedRecord) else told  # type: ignore[union-attr]
+def _fresh_value(source: HookInput, argument: Record | Timer) -> Record | Timer:
+    """Return the argument of a hook with a newly decoded value, as no hook has changed it."""
+    if isinstance(source, KeyedRecord):
+        return argument._replace(value=decoded(source.text))  # type: ignore[union-attr]
+    return argument
 
 
-def _check_strong(computation: Computation, what: str) -> None:
-    """Check that a computation may have what has to be durable."""
+def _check_strong(computation: Computation, feature: str) -> None:
+    """Check that a computation may use a feature that must be durable."""
     if computation.weak:
-        raise WeakError(f"{computation.name} is weak: it has no {what}")
+        raise WeakError(f"{computation.name} is weak: it has no {feature}")
 
 
 def _milliseconds(span: timedelta | None) -> int | None:

@@ -1,4 +1,4 @@
-"""A key in the course of a batch: as it came, and what hooks have made of it so far."""
+"""Working copy of a key during a bundle: its original state, and the hooks' changes so far."""
 
 from __future__ import annotations
 
@@ -10,16 +10,25 @@ from rollforward.streams.model.state import State, check_size, check_timers
 
 
 class Work:
-    """A key in the course of a batch."""
+    """The working copy of a key."""
 
-    __slots__ = ("before", "computation", "expires", "items", "state", "text", "timers", "version")
+    __slots__ = (
+        "computation",
+        "expires",
+        "items",
+        "original",
+        "state",
+        "text",
+        "timers",
+        "version",
+    )  # fmt: skip
 
-    def __init__(self, before: KeyState, computation: Computation) -> None:
-        self.before, self.computation = before, computation
-        self.put(before)
+    def __init__(self, original: KeyState, computation: Computation) -> None:
+        self.original, self.computation = original, computation
+        self.put(original)
 
     def put(self, state: KeyState) -> None:
-        """Have the key as it was at some time, in the place of what hooks have left."""
+        """Replace the working copy by a state, discarding later changes."""
         self.text, timers, self.expires, self.version = state
         self.timers = dict(timers)
         self.items: dict[str, Any] | None = None  # Decoded when a hook asks for it.
@@ -32,10 +41,10 @@ class Work:
         return self.state
 
     def freeze(self) -> KeyState:
-        """Return the key as it is now.
+        """Return the current state of the key.
 
         Raises:
-            Exception: its state cannot be written.
+            Exception: the state cannot be written.
         """
         if self.items is not None:
             self.text = self.computation.codec.dump(self.items) if self.items else ""
@@ -44,5 +53,5 @@ class Work:
         if not self.text and not self.timers:
             return NOTHING
         check_timers(self.timers)
-        now = KeyState(self.text, dict(self.timers), self.expires, self.version)
-        return self.before if now == self.before else now  # What follows from it is known then.
+        state = KeyState(self.text, dict(self.timers), self.expires, self.version)
+        return self.original if state == self.original else state  # It caches derived values.

@@ -1,16 +1,15 @@
-"""What becomes of a record or a timer that nobody can work on: it is a dead letter.
+"""Quarantine: a record or timer that no worker can process becomes a dead letter (poison pill).
 
-A hook that raises is undone and tried again (bundle_runner.py). This is about everything else.
+A hook that raises is undone and retried (bundle_runner.py). Two other cases are handled here:
 
-A batch that cannot be worked on, because something raises outside of the hooks, or because nobody
-can write what it leads to, is gathered again with a quarter of its records, down to one. That one
-is a dead letter, with the text that it came with, so nothing of it has to be understood.
-
-A process that dies, or that takes longer than its lease, raises nothing. But whoever takes the
-interval after it finds that it committed nothing. After two such deaths in a row timers and records
-are worked on one by one, and the interval names the one that is begun. With the fifth death that
-one is a dead letter. When another comes to stand before it, deaths count from the second again. A
-worker whose memory is used up counts as one that died: others may have used it.
+- A bundle fails outside of the hooks, or its effects cannot be written. It is retried with a
+  quarter of its records, down to a single one. That record becomes a dead letter, with its stored
+  text, so its value need not be decoded.
+- A worker crashes, or exceeds its lease, which raises nothing. The next worker of the interval sees
+  that there was no commit. After two such crashes in a row it processes timers and records one by
+  one, and stores the current one as the suspect. With the fifth crash the suspect becomes a dead
+  letter. If another item comes to be first, crashes count from the second one again. Running out of
+  memory counts as a crash, because other work of the process may have caused it.
 """
 
 from __future__ import annotations
@@ -30,10 +29,10 @@ WORKERS_DIED = f"{MAX_CRASHES} workers died, or took too long"
 
 @contextmanager
 def blame_records() -> Iterator[None]:
-    """Have the records at work answer for what is raised: no remote call is made in here.
+    """Attribute errors of a block to the records it processes; it must make no remote call.
 
     Raises:
-        UnworkableError: something was raised.
+        UnworkableError: the block raised.
     """
     try:
         yield
@@ -51,20 +50,20 @@ def quarantine(
     now_ms: int,
     error: str = WORKERS_DIED,
 ) -> Effects | None:
-    """Return what it leads to that the first timer, or else the first record, is given up.
+    """Return the effects of a dead letter for the first due timer, or else the first record.
 
     Args:
-        due: Keys that have something to do.
-        state: Of the first of them.
+        due: Due keys.
+        state: The state of the first of them.
 
     Returns:
-        None: nothing is there that could be at fault.
+        None: there is neither a timer nor a record.
     """
     tag = first_due(state, watermark, now_ms)
     if tag is not None:
-        left = dict(state.timers)
-        failure = Failure(due[0], (tag, left.pop(tag)), storable(error, MAX_ERROR_CHARS))
-        keys = {due[0]: state._replace(timers=left)}
+        timers = dict(state.timers)
+        failure = Failure(due[0], (tag, timers.pop(tag)), storable(error, MAX_ERROR_CHARS))
+        keys = {due[0]: state._replace(timers=timers)}
         return Effects(keys, failures=[failure], counts=Counts(dead=1))
     if inputs and not due:
         failure = Failure(inputs[0].key, inputs[0], storable(error, MAX_ERROR_CHARS))
@@ -73,7 +72,7 @@ def quarantine(
 
 
 def first_due(state: KeyState, watermark: int, now_ms: int) -> str | None:
-    """Return the tag of the timer of a key that fires first, if one is due."""
+    """Return the tag of the due timer of a key that fires first; None: no timer is due."""
     due = [
         (timer.is_processing_time, timer.at_ms, tag)
         for tag, timer in state.timers.items()

@@ -1,4 +1,4 @@
-"""A pipeline: computations, the streams between them, and what comes in and goes out."""
+"""Declaration of a pipeline: computations, streams, sources and sinks."""
 
 from __future__ import annotations
 
@@ -32,43 +32,45 @@ class Declaration:
         """Declare a pipeline.
 
         Args:
-            name: Stands in keys and routes: never change it while the pipeline runs.
+            name: A part of stored names and routes: never change it while the pipeline runs.
             computations: Classes, or instances of classes that take arguments.
-            sources: Of streams that no computation writes. One that is not named here is a
-                `PushSource`.
-            sinks: Of streams whose records leave the pipeline (`connectors.sinks`).
+            sources: The sources of streams that no computation writes; by default a `PushSource`
+                each.
+            sinks: The exits of streams whose records leave the pipeline (`connectors.sinks`).
             standby: Computations, sinks and other versions of them that do not run until they are
                 attached (`Pipeline.attach`, `Pipeline.replace`).
-            intervals: Into how many ranges of keys each computation is cut, 1 to 64. One worker at
-                a time works on a range.
-            limits: How much may wait before the sources have to.
+            intervals: The number of key ranges (shards) of each computation, 1 to 64. One worker at
+                a time processes a range.
+            limits: The backlog that triggers backpressure.
 
         Raises:
-            TypeError: there can be no such pipeline; the text says why.
+            TypeError: the pipeline is invalid; the message says why.
         """
-        made = [*map(as_computation, computations), *sinks]
-        waiting = list(map(as_computation, standby))
+        active = [*map(as_computation, computations), *sinks]
+        inactive = list(map(as_computation, standby))
         self.name = name
-        self.versions = {(each.name, each.version): each for each in [*made, *waiting]}
-        self.sinks = tuple(each for each in self.versions.values() if isinstance(each, Sink))
+        self.versions = {(code.name, code.version): code for code in [*active, *inactive]}
+        self.sinks = tuple(code for code in self.versions.values() if isinstance(code, Sink))
         self.intervals = intervals
         self.limits = limits or Limits()
-        self.graph = Graph(made)
+        self.graph = Graph(active)
         self.computations: Mapping[str, Computation] = self.graph.computations
-        self._check(made, waiting)
-        given = {source.stream: source for source in sources}
+        self._check(active, inactive)
+        declared = {source.stream: source for source in sources}
         self.sources: Mapping[str, Source] = {
-            stream: given.get(stream) or PushSource(stream) for stream in self.graph.source_streams
+            stream: declared.get(stream) or PushSource(stream)
+            for stream in self.graph.source_streams
         }
-        later = Graph([*made, *waiting]).source_streams
+        possible = Graph([*active, *inactive]).source_streams
         self.known_sources = {
-            **{stream: given.get(stream) or PushSource(stream) for stream in later},
+            **{stream: declared.get(stream) or PushSource(stream) for stream in possible},
             **self.sources,
         }
-        for stream in given:
+        for stream in declared:
             if stream not in self.known_sources:
                 raise TypeError(
-                    f"{name}: the source {stream!r} is read by no computation, or is written by one"
+                    f"{name}: the source {stream!r} must be read by a computation, and written by "
+                    "none"
                 )
 
     def computation(self, name: str) -> Computation:
@@ -82,19 +84,19 @@ class Declaration:
         return self.computations[name]
 
     def intervals_of(self, computation: Computation) -> int:
-        """Return into how many ranges of keys a computation is cut."""
+        """Return the number of key ranges of a computation."""
         is_whole = isinstance(computation, Sink) and not computation.is_spread
         return 1 if is_whole else self.intervals
 
     def source(self, stream: str) -> Source:
-        """Return the source of a stream, which may be read by a computation on standby only.
+        """Return the source of a stream, even if only computations on standby read it.
 
         Raises:
             UnknownStreamError: there is none.
         """
         if stream not in self.known_sources:
-            known = ", ".join(self.known_sources)
-            raise UnknownStreamError(f"{self.name} has no source {stream!r}, it has {known}")
+            sources = ", ".join(self.known_sources)
+            raise UnknownStreamError(f"{self.name} has no source {stream!r}, it has {sources}")
         return self.known_sources[stream]
 
     def has(self, computation: str) -> bool:
@@ -102,7 +104,7 @@ class Declaration:
         return computation in self.computations
 
     def any_version(self, computation: str) -> Computation:
-        """Return a computation, whether it runs or not.
+        """Return the latest version of a computation, whether it runs or not.
 
         Raises:
             UnknownStreamError: this code has none of this name.
@@ -113,7 +115,7 @@ class Declaration:
         return self.versions[computation, versions[-1]]
 
     def versions_of(self, computation: str) -> list[int]:
-        """Return the versions of a computation that this code has; empty: it does not know it."""
+        """Return the versions of a computation in this code, in order; empty: it is unknown."""
         return sorted(version for name, version in self.versions if name == computation)
 
     def check_process(self, stream: str, process: str) -> None:
@@ -123,18 +125,18 @@ class Declaration:
             UnknownStreamError: it has none of this name.
         """
         if process not in self.source(stream).processes:
-            raise UnknownStreamError(f"{stream} has no process {process!r}: name all it has")
+            raise UnknownStreamError(f"{stream} has no process {process!r}: add it to `processes`")
 
     @cached_property
     def percentiles(self) -> Sequence[float]:
         """Return the percentiles below 100 that computations ask for."""
-        asked = {each.percentile for each in self.computations.values()}
-        return sorted(asked - {100})
+        percentiles = {computation.percentile for computation in self.computations.values()}
+        return sorted(percentiles - {100})
 
     def dedup_ms(self, computation: str) -> int:
-        """Return for how long a computation remembers the ids of what is pushed to it."""
-        found = (self.graph.senders, self.reaching)
-        senders = frozenset[str]().union(*(each.get(computation, ()) for each in found))
+        """Return for how long a computation remembers the ids of pushed records."""
+        maps = (self.graph.senders, self.reaching)
+        senders = frozenset[str]().union(*(by_name.get(computation, ()) for by_name in maps))
         sources = {**self.known_sources, **self.sources}.values()
         pushed = [source for source in sources if isinstance(source, PushSource)]
         spans = [source.dedup for source in pushed if source.stream in senders]
@@ -142,98 +144,101 @@ class Declaration:
 
     @cached_property
     def weak_sink_streams(self) -> frozenset[str]:
-        """Return the source streams whose records weak sinks get before they are durable."""
+        """Return the source streams whose records reach weak sinks before they are durable."""
         weak = [sink.name for sink in self.sinks if sink.weak]
-        found = frozenset[str]().union(*(self.reaching[name] for name in weak))
-        return found & {*self.known_sources}
+        streams = frozenset[str]().union(*(self.reaching[name] for name in weak))
+        return streams & {*self.known_sources}
 
     @cached_property
     def reaching(self) -> Mapping[str, frozenset[str]]:
-        """Return by computation the streams whose records it gets, also through weak ones.
+        """Return by computation the streams whose records reach it, directly or via weak ones.
 
-        Of all that this code has, also on standby: how records are named, and for how long they are
-        known, does not follow from what happens to be attached while they come.
+        This covers all code, including standby. Ids of records, and the time for which they are
+        remembered, must not depend on the computations that are attached at the moment.
         """
-        found: dict[str, frozenset[str]] = defaultdict(frozenset)
-        for (name, _), each in self.versions.items():
-            found[name] |= {*each.inputs}
-        weak = [each for each in self.versions.values() if each.weak]
-        for _ in weak:  # As many steps as there may be, one behind the other.
-            for name, streams in found.items():
-                passing = [each for each in weak if {*each.written} & streams]
-                found[name] = streams.union(*(each.inputs for each in passing))
-        return {**found}
+        streams_of: dict[str, frozenset[str]] = defaultdict(frozenset)
+        for (name, _), code in self.versions.items():
+            streams_of[name] |= {*code.inputs}
+        weak = [code for code in self.versions.values() if code.weak]
+        for _ in weak:  # The longest possible chain of weak computations.
+            for name, streams in streams_of.items():
+                writers = [code for code in weak if {*code.written} & streams]
+                streams_of[name] = streams.union(*(code.inputs for code in writers))
+        return {**streams_of}
 
     def disorder_ms(self, stream: str) -> int:
         """Return how far the watermark of a source lags behind its latest record."""
         return self.source(stream).disorder // timedelta(milliseconds=1)
 
     def advance_ms(self, stream: str) -> int | None:
-        """Return how far the watermark of a source that is silent is behind the clock."""
+        """Return how far the watermark of an idle source stays behind the clock."""
         distance = self.sources[stream].advance_when_idle
         return None if distance is None else distance // timedelta(milliseconds=1)
 
     def idle_ms(self, stream: str) -> int:
-        """Return after which silence a process of a source is waited for no more."""
+        """Return the time without a push after which a process of a source is idle."""
         source = self.sources[stream]
         return source.idle // timedelta(milliseconds=1)
 
-    def _check(self, made: Sequence[Computation], waiting: Sequence[Computation]) -> None:
+    def _check(self, active: Sequence[Computation], inactive: Sequence[Computation]) -> None:
         if not re.fullmatch(r"[a-z][a-z0-9-]{0,60}", self.name):
-            raise TypeError(f"a pipeline's name is of a-z, 0-9 and -, not {self.name!r}")
-        if not made or len(self.computations) < len(made):
-            raise TypeError(f"{self.name}: it has computations, each with a name of its own")
+            raise TypeError(f"a pipeline's name must consist of a-z, 0-9 and -, got {self.name!r}")
+        if not active or len(self.computations) < len(active):
+            raise TypeError(f"{self.name}: must have computations with different names")
         if not 1 <= self.intervals <= MAX_INTERVALS:
-            raise TypeError(f"{self.name}: 1 to {MAX_INTERVALS} intervals, not {self.intervals}")
-        if len(self.versions) < len(made) + len(waiting):
-            raise TypeError(f"{self.name}: two computations of one name have different versions")
-        for each in [*made, *waiting]:
-            each.check()
-            others = [self.versions[each.name, other] for other in self.versions_of(each.name)]
-            if any(isinstance(other, Sink) != isinstance(each, Sink) for other in others):
-                raise TypeError(f"{self.name}: {each.name} is a sink in one version only")
-        for each in [*made, *waiting]:
-            self._check_inner(each)
+            raise TypeError(
+                f"{self.name}: `intervals` must be 1 to {MAX_INTERVALS}, got {self.intervals}"
+            )
+        if len(self.versions) < len(active) + len(inactive):
+            raise TypeError(f"{self.name}: computations of one name must have different versions")
+        for code in [*active, *inactive]:
+            code.check()
+            versions = [self.versions[code.name, other] for other in self.versions_of(code.name)]
+            if any(isinstance(other, Sink) != isinstance(code, Sink) for other in versions):
+                raise TypeError(f"{self.name}: {code.name} must be a sink in all versions, or none")
+        for code in [*active, *inactive]:
+            self._check_inner(code)
         for sink in self.sinks:
             if sink.pipeline:
-                raise TypeError(f"the sink {sink.name} is a part of {sink.pipeline} already")
+                raise TypeError(f"the sink {sink.name} already belongs to {sink.pipeline}")
             sink.pipeline = self.name
         _ = self.graph.order
         self.check_weak()
 
     def _check_inner(self, fused: Computation) -> None:
-        """Check that what the parts of a fused computation write for each other stays with them."""
-        for each in self.versions.values():
-            if each.name == fused.name:
+        """Check that the inner streams of a fused computation are private to it."""
+        for code in self.versions.values():
+            if code.name == fused.name:
                 continue
             for stream in fused.inner:
-                if stream in each.written or stream in each.inner:
+                if stream in code.written or stream in code.inner:
                     raise TypeError(
-                        f"{self.name}: {each.name} writes {stream!r}, of which {fused.name} gets "
-                        "only what its own parts write: give one of the streams another name"
+                        f"{self.name}: {code.name} writes {stream!r}, which is an inner stream of "
+                        f"{fused.name}: rename one of the two streams"
                     )
-                if stream in each.inputs and stream not in fused.outputs:
+                if stream in code.inputs and stream not in fused.outputs:
                     raise TypeError(
-                        f"{self.name}: {each.name} reads {stream!r}, which stays inside "
-                        f"{fused.name}: name it in the `outputs` of that one"
+                        f"{self.name}: {code.name} reads {stream!r}, which is an inner stream of "
+                        f"{fused.name}: add it to the `outputs` of {fused.name}"
                     )
 
     def check_weak(self) -> None:
-        """Check that no weak sink gets what follows from a state, which may not be committed.
+        """Check that weak sinks get no output derived from a state that may not be committed.
 
         Raises:
             TypeError: one does.
         """
         graph = self.graph
-        for sink in [each for each in self.computations.values() if isinstance(each, Sink)]:
-            before = graph.senders[sink.name] & {*self.computations}
-            if sink.weak and (strong := sorted(before - graph.weak)):
+        for sink in self.computations.values():
+            if not isinstance(sink, Sink) or not sink.weak:
+                continue
+            if strong := sorted(graph.senders[sink.name] & {*self.computations} - graph.weak):
                 raise TypeError(
-                    f"the sink {sink.name} is weak, and gets what {strong[0]} writes: that has "
-                    "to be durable before it leaves, for it follows from a state. Leave `weak` out"
+                    f"the sink {sink.name} is weak, but reads the output of {strong[0]}, which "
+                    "depends on a state and must be durable before it leaves. Leave `weak` out"
                 )
 
 
 def as_computation(computation: Computation | type[Computation]) -> Computation:
-    """Return a computation, made of its class if that was given."""
+    """Return a computation; a class is instantiated."""
     return computation() if isinstance(computation, type) else computation

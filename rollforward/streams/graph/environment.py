@@ -1,4 +1,4 @@
-"""What the generators of a pipeline are handed: the declaration, a clock, randomness, names."""
+"""Environment of a pipeline's generators: declaration, clock, randomness, names, configuration."""
 
 from __future__ import annotations
 
@@ -19,29 +19,30 @@ from rollforward.streams.storage.schema import Head, Interval, Names
 
 @dataclass(frozen=True)
 class StreamConfig:
-    """How long things take, and how much is done at once.
+    """Durations and sizes of a pipeline's work.
 
     Attributes:
-        lease_ms: For how long a worker that says nothing keeps its interval.
-        run_ms: After so long a worker hands its interval on to the next task.
-        give_way_ms: After so long a worker that has taken all that waited hands its interval on,
-            while others wait for a worker; an idle one leaves at once.
-        waits_ms: So long an interval has to wait for a worker before one gives way.
-        hooks_ms: After so long in one batch no further record is begun.
-        linger: Pauses, in seconds, after which an idle worker looks again before it leaves.
-        gather_s: Who had all that waited in a batch begins the next one so long after that, not
-            sooner: where records keep coming, commits of more of them are cheaper for each. Twice
-            as long after a batch of a hundred and more. 0: at once.
-        watermark_ms: How old a watermark may be that a worker goes by.
-        ring_ms: Who commits again and again wakes its readers once in so long.
-        tick_s: Between two looks at the watermarks, while anything moves.
-        max_records, max_chunks: Of one batch.
-        max_small_chunks: Of one batch, while they do not fill it.
-        pass_ms, max_passed: For how long, and how many records at most, one commit passes through
-            weak computations; the others go into their inboxes.
-        hand_ms: So long a source waits for weak sinks before what they have not done is committed.
-        cache_bytes: Of states that a worker keeps of its interval; and of those that a process
-            keeps of all intervals that it has worked on.
+        lease_ms: The lease of a worker, unless it renews it.
+        run_ms: The time after which a worker yields its interval to the next task.
+        give_way_ms: The time after which a worker with an empty inbox yields its interval while
+            other intervals wait for a worker. An idle worker yields immediately.
+        waits_ms: The time that an interval waits for a worker before others yield to it.
+        hooks_ms: The time limit of a bundle; after it no further hook starts.
+        linger: Pauses, in seconds, after which an idle worker checks its inbox before it leaves.
+        gather_s: The minimum time between bundles if the last one drained the inbox. Commits of
+            more records are cheaper per record. Doubled after a bundle of a hundred or more
+            records. 0: no pause.
+        watermark_ms: The maximum age of a worker's cached watermark.
+        wakeup_ms: The period in which repeated commits wake their readers at most once.
+        tick_s: The period of watermark ticks while anything moves.
+        max_records, max_chunks: The limits of a bundle.
+        max_small_chunks: The limit of a bundle's chunks while they hold fewer than `max_records`.
+        inline_ms, max_inlined: The limits of time and records for running weak computations inline
+            in one commit. Other records go into the inboxes of these computations.
+        effect_ms: The time for which a source waits for weak sinks. Effects that are not complete
+            by then are committed as records.
+        cache_bytes: The limit of cached states per interval of a worker, and per process for all
+            intervals that it has processed.
     """
 
     lease_ms: int = 15_000
@@ -65,12 +66,14 @@ class StreamConfig:
 
 @dataclass(frozen=True)
 class Environment:
-    """Where a pipeline runs.
+    """The pipeline and the capabilities of the process that runs it.
 
-    `caches` are what its process knows of rows since it read or wrote them: hints, of which each
-    is proved by the version that the next commit names. `later` runs steps beside those that ask
-    for it, and nobody waits for them; None: there is nobody who could. `sign` makes an id that of
-    an owner in this process; others may know that it `is_dead`, and do not wait for its lease.
+    Attributes:
+        caches: Rows that the process has read or written. They are hints: the next commit verifies
+            each by its version.
+        run_in_background: Starts steps concurrently, without waiting for them. None: unsupported.
+        sign: Turns an id into the id of a lease owner in this process.
+        is_dead: Whether the process of an owner is known to be dead, so that its lease is void.
     """
 
     pipeline: Declaration
@@ -85,21 +88,22 @@ class Environment:
     is_dead: Callable[[str], bool] = lambda owner: False
 
     def is_worked_on(self, interval: Interval, now_ms: int) -> bool:
-        """Return whether a worker has the lease of an interval, and is not known to be dead."""
+        """Return whether a worker that may be alive has the lease of an interval."""
         return interval.is_leased(now_ms) and not self.is_dead(interval.owner)
 
     def at(self, head: Head) -> ActivePipeline:
-        """Return the pipeline as the topology of a head has it.
+        """Return the pipeline by the topology of a head.
 
-        The plan before any head was read is kept beside the newest one: each worker begins with it.
+        Two plans are cached: the newest one, and the plan for an empty head, with which each worker
+        begins.
         """
         declared, topology = self.pipeline, head.topology
         slot = "plan" if topology else "first plan"
         plan: ActivePipeline
-        known, of, plan = self.caches.get(slot, (None, None, None))
-        if known is declared and of is topology:
+        cached_declared, cached_topology, plan = self.caches.get(slot, (None, None, None))
+        if cached_declared is declared and cached_topology is topology:
             return plan
-        if known is not declared or of != topology:
+        if cached_declared is not declared or cached_topology != topology:
             plan = ActivePipeline(
                 declared, running_computations(head) or initial_computations(declared)
             )

@@ -14,7 +14,7 @@ from rollforward.streams.model.records import check_key
 
 
 class Graph:
-    """Which computation reads what, and in which order work moves through them.
+    """Computations, their readers and writers, and their topological order.
 
     Attributes:
         written: By computation the streams that it may write.
@@ -23,95 +23,92 @@ class Graph:
     def __init__(
         self,
         computations: Sequence[Computation],
-        also: Mapping[str, Sequence[str]] | None = None,
+        previous_outputs: Mapping[str, Sequence[str]] | None = None,
         leaving: Collection[str] = (),
     ) -> None:
-        """Put computations together.
+        """Connect computations by their streams.
 
         Args:
-            also: By computation what it may write besides: its version of before may still run.
-            leaving: Computations that get nothing any more.
+            previous_outputs: By computation the outputs of a previous version that may still run.
+            leaving: Computations that receive no more records.
         """
-        self.computations = {each.name: each for each in computations}
+        self.computations = {code.name: code for code in computations}
         self._leaving = leaving
         self.written: dict[str, set[str]] = defaultdict(set)
-        for each in computations:
-            self.written[each.name].update(each.written, (also or {}).get(each.name, ()))
-        written = {stream for each in computations for stream in self.written[each.name]}
-        read = {stream for each in computations for stream in each.inputs}
+        for code in computations:
+            previous = (previous_outputs or {}).get(code.name, ())
+            self.written[code.name].update(code.written, previous)
+        written = {stream for streams in self.written.values() for stream in streams}
+        read = {stream for code in computations for stream in code.inputs}
         self.source_streams = sorted(read - written)
         self.streams = sorted(read | written)
 
     @cached_property
     def readers(self) -> Mapping[str, Sequence[tuple[str, Any]]]:
-        """Return by stream who reads it, each with its key extractor."""
-        found: dict[str, list[tuple[str, Any]]] = {stream: [] for stream in self.streams}
-        for each in self.computations.values():
-            for stream, key_of in each.inputs.items():
-                if each.name not in self._leaving:
-                    found[stream].append((each.name, key_of))
-        return found
+        """Return by stream its readers, each with its key function."""
+        readers: dict[str, list[tuple[str, Any]]] = {stream: [] for stream in self.streams}
+        for name, code in self.computations.items():
+            for stream, key_of in code.inputs.items():
+                if name not in self._leaving:
+                    readers[stream].append((name, key_of))
+        return readers
 
     @cached_property
     def upstream(self) -> Mapping[str, Sequence[str]]:
-        """Return by computation those that write what it reads."""
+        """Return by computation the writers of its inputs."""
         return {
-            name: [
-                other.name
-                for other in self.computations.values()
-                if self.written[other.name] & set(each.inputs)
-            ]
-            for name, each in self.computations.items()
+            name: [writer for writer in self.computations if self.written[writer] & {*code.inputs}]
+            for name, code in self.computations.items()
         }
 
     @cached_property
     def weak(self) -> frozenset[str]:
-        """Return the computations, and sinks, that those who write for them may run themselves."""
-        return frozenset(name for name, each in self.computations.items() if each.weak)
+        """Return the weak computations and sinks, which their writers may run inline."""
+        return frozenset(name for name, code in self.computations.items() if code.weak)
 
     @cached_property
     def senders(self) -> Mapping[str, frozenset[str]]:
-        """Return by computation the others, and the source streams, that put records in its inbox.
+        """Return by computation the computations and source streams that write to its inbox.
 
-        Those who write for a weak computation put its results into the inboxes of its readers.
+        The writer of a weak computation sends the results of that one to its readers' inboxes.
         """
-        found: dict[str, frozenset[str]] = {}
+        senders: dict[str, frozenset[str]] = {}
         for name in self.order:
             direct = {*self.upstream[name], *(self._sources_read_by(name))}
-            through = [found[each] for each in self.upstream[name] if each in self.weak]
-            found[name] = frozenset(direct).union(*through)
-        return found
+            indirect = [senders[writer] for writer in self.upstream[name] if writer in self.weak]
+            senders[name] = frozenset(direct).union(*indirect)
+        return senders
 
     def _sources_read_by(self, name: str) -> set[str]:
         return {*self.computations[name].inputs} & {*self.source_streams}
 
     @cached_property
     def sources_of(self) -> Mapping[str, Sequence[str]]:
-        """Return by computation the source streams that what it reads follows from."""
-        found: dict[str, Sequence[str]] = {}
+        """Return by computation the source streams that it depends on, directly or not."""
+        sources: dict[str, Sequence[str]] = {}
         for name in self.order:
-            streams = self._sources_read_by(name)
-            found[name] = sorted(streams.union(*(found[each] for each in self.upstream[name])))
-        return found
+            upstream = [sources[writer] for writer in self.upstream[name]]
+            sources[name] = sorted(self._sources_read_by(name).union(*upstream))
+        return sources
 
     @cached_property
     def order(self) -> Sequence[str]:
-        """Return the computations, each behind those that write for it.
+        """Return the computations in topological order.
 
         Raises:
-            TypeError: some write for each other.
+            TypeError: the graph has a cycle.
         """
-        left, ordered = dict(self.upstream), list[str]()
-        while left:
-            ready = [name for name, before in left.items() if not set(before) & set(left)]
+        pending, ordered = dict(self.upstream), list[str]()
+        while pending:
+            ready = [name for name, writers in pending.items() if not set(writers) & set(pending)]
             if not ready:
-                raise TypeError(f"{', '.join(sorted(left))} write for each other, in a circle")
+                raise TypeError(f"{', '.join(sorted(pending))} must not form a cycle of streams")
             ordered += ready
-            left = {name: before for name, before in left.items() if name not in ready}
+            pending = {name: pending[name] for name in pending if name not in ready}
         return ordered
 
     def route(self, stream: str, value: Any) -> tuple[Target, ...]:
-        """Return who gets a record of a stream, each under its key."""
+        """Return the destinations of a record of a stream."""
         readers = self.readers.get(stream, ())
         if len(readers) == 1:
             [(name, key_of)] = readers
@@ -120,15 +117,15 @@ class Graph:
 
 
 def _target(name: str, key_of: Any, value: Any) -> Target:
-    """Return where a record goes for one reader; a value without a key has an error there."""
+    """Return a record's destination at one reader; it has an error if the value has no key."""
     try:
         key = key_of(value)
-        return _known(name, key) if type(key) is str else Target(name, check_key(key))
+        return _cached_target(name, key) if type(key) is str else Target(name, check_key(key))
     except Exception as error:
         return Target(name, "", storable(f"no key: {type(error).__name__}: {error}", 500))
 
 
 @lru_cache(maxsize=20_000)
-def _known(name: str, key: str) -> Target:
-    """Return where a key's records go for one reader: keys come again and again."""
+def _cached_target(name: str, key: str) -> Target:
+    """Return the destination of a key's records at one reader, cached because keys recur."""
     return Target(name, check_key(key))

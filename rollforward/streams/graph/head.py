@@ -1,4 +1,4 @@
-"""The head of a pipeline: its first rows, and reads of it."""
+"""The head of a pipeline (its control row): creation of the first rows, and reads."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from rollforward.streams.storage.remote_calls import (
 from rollforward.streams.storage.retry import MAX_ATTEMPTS
 from rollforward.streams.storage.schema import Head, Interval, Slab, SourceRow
 
-# Of one interval, which are never used again by another of its name.
+# Generations of one interval; an interval of the same name in a later layout uses others.
 GENERATIONS = 2**32
 
 
 def read_head(environment: Environment) -> Steps[StoredRow]:
-    """Read the head of a pipeline; make what rows are missing when it first runs.
+    """Read the head of a pipeline; create its rows on the first run.
 
     Raises:
-        ChangedError: again and again others were faster, or it is not known what became of that.
+        ChangedError: every attempt lost a race, or its outcome is unknown.
     """
     pipeline, names = environment.pipeline, environment.names
     for _ in range(MAX_ATTEMPTS):
@@ -38,38 +38,41 @@ def read_head(environment: Environment) -> Steps[StoredRow]:
         if is_complete(environment, head):
             return head  # type: ignore[no-any-return]
         body = head.body if head is not None else Head()
-        new = [each for each in pipeline.computations.values() if each.name not in body.intervals]
-        after, inserts = with_intervals(environment, body, new)
+        absent = [
+            code for code in pipeline.computations.values() if code.name not in body.intervals
+        ]
+        body, inserts = with_intervals(environment, body, absent)
         commit = Commit(inserts=inserts)
-        after = after._replace(topology=initial_computations(pipeline))
+        body = body._replace(topology=initial_computations(pipeline))
         if head is None:
-            after, rows = with_sources(environment, after, pipeline.sources)
-            commit.inserts += [(names.head, after), *rows]
+            body, rows = with_sources(environment, body, pipeline.sources)
+            commit.inserts += [(names.head, body), *rows]
         else:
-            commit.puts.append((names.head, after, head.version))
+            commit.puts.append((names.head, body, head.version))
         with contextlib.suppress(ChangedError, OutcomeUnknownError):
             yield commit
     raise ChangedError
 
 
 def is_complete(environment: Environment, head: StoredRow | None) -> bool:
-    """Return whether a pipeline has all rows that it begins with."""
+    """Return whether a pipeline has all of its first rows."""
     return head is not None and bool(head.body.topology)
 
 
 def with_intervals(
     environment: Environment, head: Head, computations: Iterable[Computation], created_in: int = 0
 ) -> tuple[Head, list[tuple[Key, Any]]]:
-    """Return a head with the intervals of new computations, and the rows of those.
+    """Return a head with the intervals of new computations, and the rows of these intervals.
 
     Args:
-        born: The layout that they come with. It sets them apart from others of the same name that
-            were here before: by their inboxes, generations and rows of ids.
+        created_in: The layout version that creates them. It separates their inboxes, generations
+            and rows of ids from those of an earlier computation of the same name.
     """
     intervals, created_in_by_place = dict(head.intervals), dict(head.created_in_by_place)
     rows: list[tuple[Key, Any]] = []
-    for each in computations:
-        los = intervals[each.name] = first_slots(environment.pipeline.intervals_of(each))
+    for computation in computations:
+        name, count = computation.name, environment.pipeline.intervals_of(computation)
+        los = intervals[name] = first_slots(count)
         for lo, hi in zip(los, [*los[1:], SLOTS], strict=True):
             row = Interval(
                 hi,
@@ -78,31 +81,33 @@ def with_intervals(
                 created_in=created_in,
                 layout_version=created_in,
             )
-            rows.append((environment.names.interval(each.name, lo), row))
+            rows.append((environment.names.interval(name, lo), row))
             if created_in:
-                created_in_by_place[f"{each.name}:{lo:04x}"] = created_in
+                created_in_by_place[f"{name}:{lo:04x}"] = created_in
     return head._replace(intervals=intervals, created_in_by_place=created_in_by_place), rows
 
 
 def with_sources(
-    environment: Environment, head: Head, streams: Iterable[str], known: Container[Any] = ()
+    environment: Environment, head: Head, streams: Iterable[str], existing: Container[Any] = ()
 ) -> tuple[Head, list[tuple[Key, Any]]]:
-    """Return a head that knows all processes of sources, and their rows: all are expected.
+    """Return a head with all processes of sources, and the rows of new ones.
+
+    The watermark waits for all of them.
 
     Args:
-        known: The streams and processes that have a row.
+        existing: The (stream, process) pairs that have a row.
     """
     rows: list[tuple[Key, Any]] = []
     for stream in streams:
         for process in environment.pipeline.source(stream).processes:
             head = with_process(head, stream, process)
-            if (stream, process) not in known:
+            if (stream, process) not in existing:
                 row = SourceRow(seen_ms=environment.now_ms(), layout_version=head.layout_version)
                 rows.append((environment.names.source(stream, process), row))
     return head, rows
 
 
 def look_at_head(environment: Environment) -> Steps[Head]:
-    """Return the head of a pipeline, which may never have run: whoever looks changes nothing."""
-    [found] = yield Read([environment.names.head])
-    return Head() if found is None else found.body
+    """Return the head of a pipeline, which may never have run; this creates no rows."""
+    [row] = yield Read([environment.names.head])
+    return Head() if row is None else row.body

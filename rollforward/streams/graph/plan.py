@@ -1,11 +1,12 @@
-"""The topology of a pipeline: which computations run, in which version. It is stored in the head.
+"""The topology of a pipeline, stored in the head: the running computations and their versions.
 
-Code says what may run; the head says what does. So what runs does not follow from which version of
-an app happens to take a task, and all versions that serve side by side know who sends to whom.
+Code declares the computations that may run; the head stores the ones that do. So the topology does
+not depend on the app version that happens to receive a task. During a rolling deployment, all
+versions agree on senders and readers.
 
-A change of the topology is a layout of its own, as a split is (layout.py): each sender goes by one
-layout in each of its commits, and notes it in its row. Once all have noted the one of a change,
-nobody goes by an older topology, and never will again.
+A change of the topology creates a layout version, like a split (layout.py). A sender uses one
+layout per commit and stores its version in its row. Once all senders have acknowledged the version
+of a change, none of them uses an older topology again.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from rollforward.streams.model.sink import Sink
 from rollforward.streams.model.sources import PushSource
 from rollforward.streams.storage.schema import Head, part_of_row
 
-# What becomes of a computation; RUNNING: nothing, it runs.
+# Phases of a computation.
 RUNNING, ATTACHING, REPLACING, DRAINING, DISCARDING, CLEANING = (
     "running",
     "attaching",
@@ -42,14 +43,14 @@ class RunningComputation(NamedTuple):
     Attributes:
         inputs: The streams that it reads.
         written: The streams that it may write.
-        since: The layout with which it came into its phase.
-        previous_version: The version that it replaces; its streams may still be written
-            (`previous_outputs`).
-        kept: The versions whose states may be stored.
-        weak: Whether those who write for it run it.
-        records, timers, keys: How many were discarded so far, of one that leaves.
-        sink: Whether records leave the pipeline there: their ids follow from their places.
-        percentile: How much of what is expected its timers wait for.
+        since: The layout version in which its phase began.
+        previous_version: The version that it replaces.
+        previous_outputs: The streams of that version, which may still be written.
+        stored_versions: The versions whose states may be stored.
+        records, timers, keys: The numbers of discarded items, while it leaves.
+        weak: Whether its writers run it inline.
+        sink: Whether it is a sink: ids of its records are derived from their places.
+        percentile: The share of the expected records that its timers wait for.
     """
 
     version: int
@@ -73,13 +74,13 @@ class RunningComputation(NamedTuple):
 
 
 class Change(NamedTuple):
-    """A change of a topology that is done.
+    """A completed change of a topology.
 
     Attributes:
         action: "attached", "replaced" or "detached".
         previous_version: The version that was replaced; 0: none.
-        at_ms: When it was done.
-        records, timers, keys: How many were discarded with it.
+        at_ms: The time of completion.
+        records, timers, keys: The numbers of discarded items.
     """
 
     computation: str
@@ -95,7 +96,7 @@ class Change(NamedTuple):
 def running_computation(
     computation: Computation, phase: str = RUNNING, since: int = 0
 ) -> RunningComputation:
-    """Return a computation as it stands in a topology."""
+    """Return a computation as an entry of a topology."""
     inputs, written = tuple(computation.inputs), computation.written
     version = computation.version
     return RunningComputation(
@@ -106,18 +107,18 @@ def running_computation(
 
 def running_computations(head: Head) -> dict[str, RunningComputation]:
     """Return the topology of a head, by computation."""
-    return {name: part_of_row(RunningComputation, part) for name, part in head.topology.items()}
+    return {name: part_of_row(RunningComputation, fields) for name, fields in head.topology.items()}
 
 
 def initial_computations(pipeline: Declaration) -> dict[str, RunningComputation]:
-    """Return the topology that a pipeline begins with."""
-    return {name: running_computation(each) for name, each in pipeline.computations.items()}
+    """Return the first topology of a pipeline."""
+    return {name: running_computation(code) for name, code in pipeline.computations.items()}
 
 
 def processes_of(
     pipeline: Declaration, stored: Mapping[str, Sequence[str]]
 ) -> list[tuple[str, str]]:
-    """Return all processes of sources, by stream: those of this code, and those that are stored."""
+    """Return all (stream, process) pairs of sources, from this code and from storage."""
     streams = {**dict.fromkeys(pipeline.known_sources, ()), **stored}
     return [
         (stream, process)
@@ -132,70 +133,69 @@ def _declared(pipeline: Declaration, stream: str) -> Sequence[str]:
 
 
 def idle_of(plan: ActivePipeline, head: Head, stream: str) -> int:
-    """Return after which silence a process of a source is left out, also of one of other code."""
+    """Return the idle timeout of a source's processes, even if only other code has the source."""
     if stream not in plan.known_sources and stream in head.idle:
         return head.idle[stream]
     return plan.idle_ms(stream)
 
 
 def with_idle(plan: ActivePipeline, head: Head) -> Head:
-    """Return a head that has, for other code, what this code knows of sources."""
-    known = {each: plan.idle_ms(each) for each in plan.sources if each in plan.known_sources}
-    return head._replace(idle={**head.idle, **known})
+    """Return a head with the idle timeouts of this code's sources, for code that lacks them."""
+    streams = [stream for stream in plan.sources if stream in plan.known_sources]
+    return head._replace(idle={**head.idle, **{stream: plan.idle_ms(stream) for stream in streams}})
 
 
 def with_process(head: Head, stream: str, process: str) -> Head:
-    """Return a head that knows of a process of a source."""
-    known = head.processes.get(stream, ())
-    if process in known:
+    """Return a head with a process of a source."""
+    processes = head.processes.get(stream, ())
+    if process in processes:
         return head
-    return head._replace(processes={**head.processes, stream: [*known, process]})
+    return head._replace(processes={**head.processes, stream: [*processes, process]})
 
 
 def has_pending_change(head: Head) -> bool:
-    """Return whether a change is not done yet."""
-    return any(part.phase != RUNNING for part in running_computations(head).values())
+    """Return whether a change of the topology is in progress."""
+    return any(running.phase != RUNNING for running in running_computations(head).values())
 
 
 def history_of(head: Head) -> list[Change]:
     """Return the last changes, the latest first."""
-    return [part_of_row(Change, each) for each in reversed(head.history)]
+    return [part_of_row(Change, fields) for fields in reversed(head.history)]
 
 
 def with_change(head: Head, change: Change) -> Head:
-    """Return a head that remembers a change."""
+    """Return a head with a change in its history."""
     return head._replace(history=(*head.history[1 - MAX_HISTORY :], change))
 
 
 class MissingVersion(Computation):
-    """A computation that runs and that this code does not have.
+    """Placeholder of a running computation whose code is missing from this version of the app.
 
-    Who sends to whom is known, and which watermarks are asked for: ticks of any code move them.
+    Its streams and its percentile are known, so ticks of any code can advance the watermarks.
     """
 
-    def __init__(self, name: str, part: RunningComputation) -> None:
-        self.name, self.version = name, part.version
-        self.inputs = dict.fromkeys(part.inputs, str)
-        self.outputs = tuple(part.written)
-        self.weak, self.percentile = part.weak, part.percentile
+    def __init__(self, name: str, running: RunningComputation) -> None:
+        self.name, self.version = name, running.version
+        self.inputs = dict.fromkeys(running.inputs, str)
+        self.outputs = tuple(running.written)
+        self.weak, self.percentile = running.weak, running.percentile
 
 
 class ActivePipeline(Declaration):
-    """A pipeline as the topology of a head has it."""
+    """A pipeline by the topology of a head."""
 
-    def __init__(self, declared: Declaration, parts: Mapping[str, RunningComputation]) -> None:
-        """Put together what runs, with what leaves and what is replaced while that goes on."""
+    def __init__(self, declared: Declaration, topology: Mapping[str, RunningComputation]) -> None:
+        """Combine running computations with leaving ones, and with versions being replaced."""
         self.name = declared.name
         self.sinks, self.limits = declared.sinks, declared.limits
         self.intervals, self.versions = declared.intervals, declared.versions
         self.known_sources = declared.known_sources
-        self.running = {name: part for name, part in parts.items() if part.phase != CLEANING}
-        running = [_code(declared, name, part) for name, part in self.running.items()]
+        self.running = {name: entry for name, entry in topology.items() if entry.phase != CLEANING}
         self.graph: ActiveGraph = ActiveGraph(
             declared.name,
-            running,
-            {name: part.previous_outputs for name, part in self.running.items()},
-            {name for name, part in self.running.items() if part.is_leaving},
+            [_code(declared, name, entry) for name, entry in self.running.items()],
+            {name: entry.previous_outputs for name, entry in self.running.items()},
+            {name for name, entry in self.running.items() if entry.is_leaving},
         )
         self.computations = self.graph.computations
         self.sources = {
@@ -204,37 +204,39 @@ class ActivePipeline(Declaration):
         }
 
     def accepts_input(self, computation: str) -> bool:
-        """Return whether a computation runs, and gets what is sent."""
+        """Return whether a computation runs and receives records."""
         return computation in self.running and not self.running[computation].is_leaving
 
     def is_active(self, computation: str) -> bool:
-        """Return whether a computation has something to do, if only until it has left."""
-        part = self.running.get(computation)
-        return part is not None and part.phase != DISCARDING
+        """Return whether a computation may have work, even if only until it has left."""
+        entry = self.running.get(computation)
+        return entry is not None and entry.phase != DISCARDING
 
     def is_sink(self, computation: str) -> bool:
-        """Return whether records leave the pipeline there, in whatever code has it."""
-        part = self.running.get(computation)
-        return part is not None and (part.sink or isinstance(self.computations[computation], Sink))
+        """Return whether a computation is a sink, in this code or in other code."""
+        entry = self.running.get(computation)
+        if entry is None:
+            return False
+        return entry.sink or isinstance(self.computations[computation], Sink)
 
     def runnable(self, computation: str) -> Computation:
         """Return a computation that this code can run.
 
         Raises:
             UnknownStreamError: it does not run.
-            MissingCodeError: other instances have it.
+            MissingCodeError: only other instances have its code.
         """
-        found = self.computation(computation)
-        if isinstance(found, MissingVersion):
-            raise _missing(self.name, found)
-        return found
+        code = self.computation(computation)
+        if isinstance(code, MissingVersion):
+            raise _missing(self.name, code)
+        return code
 
     def runnable_sender(self, computation: str) -> Computation:
-        """Return a computation that this code can run, and whose records it can send.
+        """Return a computation that this code can run, and whose outputs it can route.
 
         Raises:
             UnknownStreamError: it does not run.
-            MissingCodeError: other instances have it, or one that reads what it writes.
+            MissingCodeError: only other instances have its code, or a reader's.
         """
         for stream in self.graph.written[computation]:
             self.graph.check_readers(stream)
@@ -242,66 +244,66 @@ class ActivePipeline(Declaration):
 
 
 class ActiveGraph(Graph):
-    """A graph, of which this code may not know all."""
+    """A graph of running computations; the code of some may be missing here."""
 
     def __init__(
         self,
         pipeline: str,
         computations: Sequence[Computation],
-        also: Mapping[str, Sequence[str]],
+        previous_outputs: Mapping[str, Sequence[str]],
         leaving: Collection[str],
     ) -> None:
-        super().__init__(computations, also, leaving)
+        super().__init__(computations, previous_outputs, leaving)
         self._pipeline = pipeline
 
     def route(self, stream: str, value: Any) -> tuple[Target, ...]:
-        """Return who gets a record of a stream, each under its key.
+        """Return the destinations of a record of a stream.
 
         Raises:
-            MissingCodeError: one of them is not in this code, which cannot tell the key.
+            MissingCodeError: the code of a reader is missing, and with it its key function.
         """
-        if self._unknown:
+        if self._missing_readers:
             self.check_readers(stream)
         return super().route(stream, value)
 
     @cached_property
-    def _unknown(self) -> Mapping[str, MissingVersion]:
-        """Return by stream a reader of it that this code does not have."""
+    def _missing_readers(self) -> Mapping[str, MissingVersion]:
+        """Return by stream a reader whose code is missing."""
         return {
-            stream: found
+            stream: reader
             for stream, readers in self.readers.items()
             for name, _ in readers
-            if isinstance(found := self.computations[name], MissingVersion)
+            if isinstance(reader := self.computations[name], MissingVersion)
         }
 
     def check_readers(self, stream: str) -> None:
-        """Check that this code knows who reads a stream.
+        """Check that this code has all readers of a stream.
 
         Raises:
             MissingCodeError: it does not.
         """
-        if stream in self._unknown:
-            raise _missing(self._pipeline, self._unknown[stream])
+        if stream in self._missing_readers:
+            raise _missing(self._pipeline, self._missing_readers[stream])
 
 
-def _code(declared: Declaration, name: str, part: RunningComputation) -> Computation:
-    found = declared.versions.get((name, part.version))
-    return found if found is not None and is_same(found, part) else MissingVersion(name, part)
+def _code(declared: Declaration, name: str, running: RunningComputation) -> Computation:
+    code = declared.versions.get((name, running.version))
+    return code if code is not None and is_same(code, running) else MissingVersion(name, running)
 
 
-def is_same(computation: Computation, part: RunningComputation) -> bool:
-    """Return whether code reads and writes the streams that are stored of its version."""
+def is_same(computation: Computation, running: RunningComputation) -> bool:
+    """Return whether a computation's code matches its stored version and streams."""
     code = running_computation(computation)
     return (code.version, code.weak, {*code.inputs}, {*code.written}) == (
-        part.version,
-        part.weak,
-        {*part.inputs},
-        {*part.written},
+        running.version,
+        running.weak,
+        {*running.inputs},
+        {*running.written},
     )
 
 
 def _missing(pipeline: str, computation: MissingVersion) -> MissingCodeError:
     return MissingCodeError(
-        f"{pipeline}: version {computation.version} of {computation.name} runs, and this code has "
-        "none that reads and writes these streams: it is left to other instances of the app"
+        f"{pipeline}: version {computation.version} of {computation.name} runs, but this code has "
+        "no such version with the same streams: only other instances of the app can process it"
     )

@@ -1,11 +1,11 @@
-"""What windows make of their records, record by record.
+"""Aggregates of windows, computed incrementally.
 
-    count()                                     # How many there are.
-    total(lambda order: order["yen"])           # The sum of something.
-    top(3, of=lambda hit: hit["path"])          # The three most frequent.
+    count()                                     # The number of records.
+    total(lambda order: order["yen"])           # A sum.
+    top(3, of=lambda hit: hit["path"])          # The three most frequent names.
 
-A window keeps a total of its records and not the records; two sessions that become one merge their
-totals.
+A window stores an accumulator (its total), not the records. If two sessions are merged, so are
+their totals.
 
 Source: CombineFn of Apache Beam.
 """
@@ -36,13 +36,13 @@ def _one(value: Any) -> float:
 
 @dataclass(frozen=True)
 class Combine:
-    """How a window's records become its result.
+    """An aggregate function: accumulator, merge and result.
 
     Attributes:
-        empty: Makes the total of no records: anything that JSON knows.
-        add: Returns a total with one more record; it may change the total it is given.
-        merge: Returns the total of two windows that have become one, the earlier one first.
-        result: Returns the result of a total, as JSON, and leaves the total as it is.
+        empty: Returns the total of no records: any JSON value.
+        add: Returns a total with one more record; it may modify its argument.
+        merge: Returns the total of two merged windows; the first argument is the earlier one.
+        result: Returns the result for a total, as JSON, without modifying the total.
     """
 
     empty: Callable[[], Any]
@@ -61,21 +61,21 @@ def total(of: Callable[[Any], float]) -> Combine:
     return Combine(
         empty=lambda: 0,
         add=lambda total, record: total + of(record.value),
-        merge=lambda first, second: first + second,
+        merge=operator.add,
     )
 
 
 def collect(limit: int = MAX_COLLECTED) -> Combine:
-    """List the values of records, as they came; with more than `limit` a record is refused."""
+    """List the values of records, in order of arrival; records above `limit` are refused."""
 
     def add(values: list[Any], record: Record) -> list[Any]:
         return merge(values, [record.value])
 
-    def merge(first: list[Any], second: list[Any]) -> list[Any]:
-        if len(first) + len(second) > limit:
-            raise BadRecordError(f"a window collects at most {limit} values")
-        first.extend(second)
-        return first
+    def merge(values: list[Any], others: list[Any]) -> list[Any]:
+        if len(values) + len(others) > limit:
+            raise BadRecordError(f"a window must collect at most {limit} values")
+        values.extend(others)
+        return values
 
     return Combine(list, add, merge)
 
@@ -92,27 +92,27 @@ def top(
     Equal sums are in order of their names.
 
     Args:
-        of: Returns the name that a value counts for.
-        amount: Returns how much it counts; by default 1.
-        names: How many a window has at most; a record with a further one is refused.
+        of: Returns the name for a value.
+        amount: Returns the amount for a value; default: 1.
+        names: The maximum number of names of a window; records with further names are refused.
     """
 
-    def add_to(sums: dict[str, float], name: str, more: float) -> None:
+    def add_to(sums: dict[str, float], name: str, increment: float) -> None:
         if name not in sums and len(sums) >= names:
-            raise BadRecordError(f"a window has at most {names} names")
-        sums[name] = sums.get(name, 0) + more
+            raise BadRecordError(f"a window must have at most {names} names")
+        sums[name] = sums.get(name, 0) + increment
 
     def add(sums: dict[str, float], record: Record) -> dict[str, float]:
         add_to(sums, of(record.value), amount(record.value))
         return sums
 
-    def merge(first: dict[str, float], second: dict[str, float]) -> dict[str, float]:
-        for name, more in second.items():
-            add_to(first, name, more)
-        return first
+    def merge(sums: dict[str, float], others: dict[str, float]) -> dict[str, float]:
+        for name, increment in others.items():
+            add_to(sums, name, increment)
+        return sums
 
     def largest(sums: dict[str, float]) -> list[list[Any]]:
-        found = heapq.nsmallest(k, sums.items(), key=lambda item: (-item[1], item[0]))
-        return [list(item) for item in found]
+        items = heapq.nsmallest(k, sums.items(), key=lambda item: (-item[1], item[0]))
+        return [list(item) for item in items]
 
     return Combine(dict, add, merge, largest)

@@ -1,4 +1,4 @@
-"""Deduplicate: one record of each key passes within a span of time."""
+"""Deduplication by key: forwards one record of each key within a span of event time."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from rollforward.streams.operators.windows import milliseconds
 
 
 class Deduplicate(Computation):
-    """Passes a record on unless one of its key was passed on within a span of time.
+    """Forwards a record unless another one of its key was forwarded within a span of time.
 
-    The first that comes is passed on, also if another one has an earlier time. A record that lies a
-    whole span behind the watermark counts as late: what was passed on then may be forgotten.
+    The first record to arrive is forwarded, even if another one has an earlier time. A record that
+    is a whole span behind the watermark counts as late, because the forwarded times near it may
+    have been deleted.
     """
 
     def __init__(
@@ -30,10 +31,11 @@ class Deduplicate(Computation):
         """Declare a computation.
 
         Args:
-            inputs: The streams that it reads, each with what must not be repeated.
-            output: The stream of the records that pass.
-            within: Records of one key that lie this far apart, or further, are no repetition.
-            late_stream: Gets the records that come too late.
+            inputs: The streams to read, each with its key function.
+            output: The stream of the forwarded records.
+            within: The span of time. Records of a key that are at least this far apart are not
+                duplicates.
+            late_stream: The stream for late records.
 
         Raises:
             TypeError: the span is too short.
@@ -42,12 +44,12 @@ class Deduplicate(Computation):
         self.inputs = dict(inputs)
         self.outputs = (output,)
         self.within = milliseconds(within)
-        # What was passed on at t matters to records before t + within, and those that are taken may
-        # lie up to `within` behind the watermark.
+        # A record forwarded at t matters to records before t + within, and accepted records may be
+        # up to `within` behind the watermark.
         self.ttl = 2 * within
         self.late_stream = late_stream
         if self.within < 1:
-            raise TypeError(f"{name}: `within` is at least a millisecond, not {within}")
+            raise TypeError(f"{name}: `within` must be at least a millisecond, got {within}")
 
     def record(self, ctx: Context, record: Record) -> None:
         if record.timestamp_ms + self.within <= ctx.watermark:

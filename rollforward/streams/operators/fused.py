@@ -1,24 +1,24 @@
-"""Fused computations: some that have the same keys run as one.
+"""Fused computations (operator chaining): computations with the same keys run as one.
 
     COUNTS = Fused("counts", Parse, Clean, Windowed("hits", Tumbling(MINUTE), ...))
 
-What a part writes for another one is worked on at once, in the hook that it comes from, so it needs
-no inbox, no commit and no task of its own. There is one worker for all parts, one checkpoint, one
-watermark to be read, and one state of a key, which has that of each part under its name.
+A record that one part writes for another is processed immediately, in the same hook call. So it
+needs no inbox, no commit and no task. All parts share a worker, a checkpoint and a watermark. The
+state of a key contains the state of each part under the part's name.
 
-The parts are computations like any others, and get what they would get by themselves:
+Parts are ordinary computations and see the same data as without fusion:
 
-- Records come to a part in the order in which they were written, as JSON has made them.
-- A part that gets what others write sees a watermark which waits for their timers of its key. So
-  what came in time is not late at a later part either.
+- Records reach a part in the order in which they were written, decoded from JSON.
+- The watermark of a part waits for the timers that upstream parts have for the same key. So on-time
+  records are not late at a downstream part.
 
-These things differ:
+The differences:
 
-- All parts have the same keys: a hook that writes a record with another one for its reader fails.
-- A hook that fails undoes what all parts have done with the record that came in, or with the timer
-  that fired. That is the dead letter.
-- Only a part that writes for no other one can have timers of the clock: they would hold back those
-  that come behind it.
+- All parts must have the same keys: a hook fails if it writes a record with another key for a part.
+- A failing hook undoes the effects of all parts for the incoming record or the fired timer, which
+  becomes the dead letter.
+- Only a part without readers among the parts can have processing-time timers. Others would hold
+  back the parts downstream.
 
 Sources: "fusion" of C. Chambers and others, "FlumeJava", 2010; operator chaining of Apache Flink.
 """
@@ -47,22 +47,22 @@ from rollforward.streams.model.records import (
 from rollforward.streams.model.sink import Sink
 from rollforward.streams.model.state import JSON, JsonCodec, State
 
-_BETWEEN = ":"  # The name of a part and a tag; in no name.
-# A record on its way to a part; what gives it its key, unless it has that already; is it late? And
-# its value as it was written, because a part may change the value.
+_BETWEEN = ":"  # Separates a part's name and a tag; no name contains it.
+# A record for a part: the part, its key function unless the key is checked, the record, `late_at`,
+# and the value as text, because a part may change the value.
 _Waiting = tuple[Computation, KeyOf | None, Record, int, str]
 
 
 class _PartsCodec(JsonCodec):
-    """The states of parts as JSON; of those that keep nothing, nothing."""
+    """Serializer of the parts' states as JSON, without empty ones."""
 
     def dump(self, items: dict[str, Any]) -> str:
-        kept = {name: part for name, part in items.items() if part}
-        return super().dump(kept) if kept else ""
+        states = {name: state for name, state in items.items() if state}
+        return super().dump(states) if states else ""
 
 
 class Fused(Computation):
-    """Computations with the same keys, as one."""
+    """Computations with the same keys, run as one."""
 
     codec = _PartsCodec()
 
@@ -78,37 +78,37 @@ class Fused(Computation):
         """Declare a computation.
 
         Args:
-            parts: At least two. Streams that none of them writes come from outside.
-            outputs: The streams that leave; by default those that no part reads.
-            version: Of all parts: one more when one of them is replaced. A part's `upgrade` gets
-                versions of these.
+            parts: At least two. They read the streams that none of them writes from outside.
+            outputs: The streams that leave; default: the streams that no part reads.
+            version: The version of all parts. Increment it to replace one of them. A part's
+                `upgrade` gets this version.
             reads: The earlier versions whose states all parts can read.
-            forgets: Parts of earlier versions, whose states and timers are forgotten. States and
-                timers of others are refused: those of a computation that was not fused are.
+            forgets: Parts of earlier versions whose states and timers are deleted. States and
+                timers of other names are refused, including those of an unfused computation.
 
         Raises:
-            TypeError: these cannot run as one; the text says why.
+            TypeError: the computations cannot be fused; the message says why.
         """
-        known = list(map(as_computation, parts))
+        codes = list(map(as_computation, parts))
         self.name = name
         self.version, self.reads, self.forgets = version, reads, frozenset(forgets)
-        self.parts = {part.name: part for part in known}
-        self.max_attempts = max((part.max_attempts for part in known), default=1)
-        self.ttl = max((part.ttl for part in known if part.ttl is not None), default=None)
-        if len(known) < 2 or len(self.parts) < len(known):
-            raise TypeError(f"{name}: at least two parts are fused, each with a name of its own")
-        graph = Graph(known)
-        before: dict[str, frozenset[str]] = {}
+        self.parts = {part.name: part for part in codes}
+        self.max_attempts = max((part.max_attempts for part in codes), default=1)
+        self.ttl = max((part.ttl for part in codes if part.ttl is not None), default=None)
+        if len(codes) < 2 or len(self.parts) < len(codes):
+            raise TypeError(f"{name}: must have at least two parts, with different names")
+        graph = Graph(codes)
+        ancestors: dict[str, frozenset[str]] = {}
         for part in graph.order:
-            upstream = graph.upstream[part]
-            before[part] = frozenset(upstream).union(*(before[each] for each in upstream))
-        self.before: Mapping[str, frozenset[str]] = before
+            writers = graph.upstream[part]
+            ancestors[part] = frozenset(writers).union(*(ancestors[writer] for writer in writers))
+        self.ancestors: Mapping[str, frozenset[str]] = ancestors
         self.readers = {
             stream: [(self.parts[part], key_of) for part, key_of in readers]
             for stream, readers in graph.readers.items()
         }
         self.inputs = {stream: self.readers[stream][0][1] for stream in graph.source_streams}
-        written = [stream for part in known for stream in part.written]
+        written = [stream for part in codes for stream in part.written]
         self.inner = tuple(stream for stream in written if self.readers[stream])
         unread = [stream for stream in written if stream not in self.inner]
         self.outputs = tuple(dict.fromkeys(unread if outputs is None else outputs))
@@ -125,10 +125,10 @@ class Fused(Computation):
         cast(_Fusion, ctx).steps.fire(timer)
 
     def upgrade(self, state: dict[str, Any], version: int) -> dict[str, Any]:
-        kept = {name: items for name, items in state.items() if name not in self.forgets}
-        for name, items in kept.items():
+        states = {name: items for name, items in state.items() if name not in self.forgets}
+        for name, items in states.items():
             self._check_part(name, is_one=isinstance(items, dict))
-        return {name: self.parts[name].upgrade(items, version) for name, items in kept.items()}
+        return {name: self.parts[name].upgrade(items, version) for name, items in states.items()}
 
     def check_tag(self, tag: str) -> None:
         name = tag.partition(_BETWEEN)[0]
@@ -136,44 +136,44 @@ class Fused(Computation):
             self._check_part(name)
 
     def _check_part(self, name: str, *, is_one: bool = True) -> None:
-        """Check that a state or a timer is that of a part.
+        """Check that a state or a timer belongs to a part.
 
         Raises:
-            BadRecordError: it is not; it would be lost.
+            BadRecordError: it does not, so it would be lost.
         """
         if name not in self.parts or not is_one:
             raise BadRecordError(
                 f"{name} is no part of {self.name}: name it in `forgets` if an earlier version had "
-                "it; parts do not go on with what ran without them"
+                "it; states of an unfused computation cannot be continued"
             )
 
     def check(self) -> None:
         super().check()
         for part in self.parts.values():
             part.check()
-            if why := _unfit(part):
-                raise TypeError(f"{self.name}: {part.name} cannot be fused: {why}")
+            if reason := _misfit(part):
+                raise TypeError(f"{self.name}: {part.name} cannot be fused: {reason}")
         if len({part.ttl is None for part in self.parts.values()}) > 1:
             raise TypeError(
-                f"{self.name}: all of its parts have a `ttl`, or none: a key is forgotten as one"
+                f"{self.name}: all parts must have a `ttl`, or none, because keys expire as a whole"
             )
 
 
-def _unfit(part: Computation) -> str:
-    """Return why a computation cannot be a part; empty: it can."""
+def _misfit(part: Computation) -> str:
+    """Return the reason why a computation cannot be a part; empty: it can."""
     reasons = {
-        "it is a sink, which reads its output": isinstance(part, Sink),
+        "it is a sink, which has no readers": isinstance(part, Sink),
         "it is fused itself: name its parts": isinstance(part, Fused),
-        "leave `weak` out: there is nothing to wait for": part.weak,
-        "it has a `percentile`, and the others wait for all records": part.percentile < 100,
-        "it has a `codec`, and the state is one of all parts": part.codec is not JSON,
-        "it has a `version`: give it to the fused computation": part.version != 1 or part.reads,
+        "leave `weak` out: parts run without a commit between them": part.weak,
+        "it has a `percentile`, but the others wait for all records": part.percentile < 100,
+        "it has a `codec`, but all parts share one state": part.codec is not JSON,
+        "it has a `version`: set it on the fused computation": part.version != 1 or part.reads,
     }
-    return next((why for why, is_so in reasons.items() if is_so), "")
+    return next((reason for reason, applies in reasons.items() if applies), "")
 
 
 class _BundleBackend(ContextBackend, Protocol):
-    """What stands behind a computation, in a batch (bundle_runner.py)."""
+    """Backend of a fused computation during a bundle (bundle_runner.py)."""
 
     firing: SetTimer | None
 
@@ -193,7 +193,7 @@ class _BundleBackend(ContextBackend, Protocol):
 
 
 class _Fusion(Context):
-    """What a fused computation gets."""
+    """Context of a fused computation."""
 
     __slots__ = ("steps",)
 
@@ -207,7 +207,7 @@ class _Fusion(Context):
 
 
 class _Steps:
-    """The hands behind the part at work, in the course of one hook of a fused computation."""
+    """Backend of the current part's context, during one hook of a fused computation."""
 
     __slots__ = (
         "_backend",
@@ -229,35 +229,35 @@ class _Steps:
         self._waiting: deque[_Waiting] = deque()
         self._part: Computation = fused
         self._has_dropped = False
-        # Whose timer fires, and where it holds back what comes behind it; None: a record has come.
+        # The part whose timer fires, and the time it holds downstream; None: a record arrived.
         self._fired: tuple[str, int] | None = None
         self.key, self.now_ms, self.timestamp_ms, self.late_at = "", 0, 0, 0
 
     def close(self) -> None:
-        """Let go of what stands behind this, and of what this stands behind."""
+        """Release the backend and the context, which breaks reference cycles."""
         self._context.close()
         del self._backend
 
     # One hook
 
     def work_on(self, record: Record) -> None:
-        """Have the parts work on a record from outside, and on what it leads to."""
+        """Run the parts on a record from outside, and on the records derived from it."""
         self._begin(None)
-        [(first, _), *others] = self._fused.readers[record.stream]
+        [(reader, _), *other_readers] = self._fused.readers[record.stream]
         text = self._backend.text
-        self._waiting.append((first, None, record, self.late_at, text))
-        for part, key_of in others:
-            again = record._replace(value=decoded(text))
-            self._waiting.append((part, key_of, again, self.late_at, text))
-        self._work_on_all(is_alone=not others)
+        self._waiting.append((reader, None, record, self.late_at, text))
+        for part, key_of in other_readers:
+            copy = record._replace(value=decoded(text))
+            self._waiting.append((part, key_of, copy, self.late_at, text))
+        self._work_on_all(is_alone=not other_readers)
 
     def fire(self, timer: Timer) -> None:
-        """Have a part act on its timer, and the others work on what that leads to."""
+        """Run a part on its timer, and the others on the records derived from it."""
         self._fused.check_tag(timer.tag)
         name, _, tag = timer.tag.partition(_BETWEEN)
         part, set_timer = self._fused.parts.get(name), self._backend.firing
         if part is None or set_timer is None:
-            return  # It is a part of an earlier version, and forgotten.
+            return  # The part of an earlier version, in `forgets`.
         self._begin((name, NEVER if set_timer.is_late else set_timer.hold))
         self._part = part
         part.timer(self._context, Timer(self.key, tag, timer.at_ms, timer.is_processing_time))
@@ -272,13 +272,13 @@ class _Steps:
             backend.late_at,
         )
         self._fired = fired
-        self._waiting.clear()  # A hook that raised has left something.
+        self._waiting.clear()  # A hook that raised may have left records.
 
     def _work_on_all(self, *, is_alone: bool) -> None:
-        """Have the parts work on what waits.
+        """Run the parts on the pending records.
 
         Args:
-            is_alone: The first record is the one that came in, and no other part gets it.
+            is_alone: The first record came from outside, and only one part reads it.
         """
         waiting, step = self._waiting, self._backend.step
         while waiting:
@@ -287,8 +287,8 @@ class _Steps:
             step(record.timestamp_ms, late_at)
             if key_of is not None and (key := key_of(record.value)) != self.key:
                 raise BadRecordError(
-                    f"{part.name} has the key {key!r:.100} for a record of {self.key!r:.100}: "
-                    "computations that are fused have the same keys"
+                    f"the key at {part.name} must be {self.key!r:.100}, like in all fused "
+                    f"computations, got {key!r:.100}"
                 )
             self._has_dropped = late_at > 0 and part.late == "drop"
             if not self._has_dropped:
@@ -298,7 +298,7 @@ class _Steps:
             is_alone = False
 
     def _drop(self, text: str, at: int, *, is_alone: bool) -> None:
-        """Count a record as late, and hand it to its part's stream for late ones."""
+        """Count a record as late, and write it to its part's stream for late records."""
         if is_alone:
             self._backend.drop_late()
         else:
@@ -309,22 +309,22 @@ class _Steps:
             if stream in self._fused.outputs:
                 self._backend.produce_late(stream, text, at)
 
-    # What a part sees and does
+    # The context of a part
 
     @property
     def watermark(self) -> int:
-        """The time before which all in time has come to the part at work.
+        """The event time before which all on-time records have reached the current part.
 
-        While timers fire, those of other parts may still write for it.
+        While timers fire, timers of upstream parts may still write for it.
         """
-        watermark, before = self._backend.watermark, self._fused.before[self._part.name]
-        if self._fired is None or not before:
-            return watermark  # No record comes before a timer that is due.
-        by, hold = self._fired
-        if by in before:
+        watermark, ancestors = self._backend.watermark, self._fused.ancestors[self._part.name]
+        if self._fired is None or not ancestors:
+            return watermark  # Records are processed after all due timers.
+        firing_part, hold = self._fired
+        if firing_part in ancestors:
             watermark = min(watermark, hold)
         for tag, timer in self._backend.timers.items():
-            if not timer.is_late and tag.partition(_BETWEEN)[0] in before:
+            if not timer.is_late and tag.partition(_BETWEEN)[0] in ancestors:
                 watermark = min(watermark, timer.hold)
         return watermark
 
@@ -332,10 +332,11 @@ class _Steps:
         return self._backend.state().part(self._part.name)
 
     def set_timer(self, tag: str, at_ms: int, is_processing_time: bool) -> None:
-        if is_processing_time and any(self._fused.readers[each] for each in self._part.written):
+        readers = self._fused.readers
+        if is_processing_time and any(readers[stream] for stream in self._part.written):
             raise BadRecordError(
-                f"{self._part.name} cannot have timers of the clock: they would hold back those "
-                "that it is fused with, and that read what it writes"
+                f"{self._part.name} cannot have processing-time timers: they would hold back the "
+                "fused computations that read its output"
             )
         self._backend.set_timer(
             f"{self._part.name}{_BETWEEN}{check_tag(tag)}", at_ms, is_processing_time
@@ -360,11 +361,11 @@ class _Steps:
 
     def drop_late(self) -> None:
         if self._backend.firing is not None:
-            self._backend.drop_late()  # It refuses that for a timer.
+            self._backend.drop_late()  # It raises for a timer.
         self._has_dropped = True
 
     def _send(self, stream: str, text: str, at: int, *, late_at: int) -> None:
-        """Have those parts work on a record that read it, each on one of its own."""
+        """Queue a record for the parts that read it, with a separate copy for each."""
         for part, key_of in self._fused.readers[stream]:
             record = Record(self.key, decoded(text), at, stream)
             self._waiting.append((part, key_of, record, late_at, text))

@@ -1,10 +1,11 @@
-"""Windows of hot keys, in two computations: combined by parts of a key first, then by key.
+"""Hot-key fan-out: windows of frequent keys are aggregated by parts of a key first, then by key.
 
-    PARTS, HITS = two_phase("hits", Tumbling(MINUTE), inputs=..., output="hits-per-minute")
+    PARTS, HITS = fan_out("hits", Tumbling(MINUTE), inputs=..., output="hits-per-minute")
     WEBLOG = Pipeline("weblog", PARTS, HITS)
 
-One worker at a time works on a key. Here a key's records are spread over parts, which different
-workers combine; the second computation gets one total of each part and window, and merges those.
+A key is processed by one worker at a time. The fan-out spreads a key's records over parts, which
+different workers aggregate. A second computation gets one total of each part and window, and merges
+them.
 
 Source: the combiner lifting of Apache Beam (`withHotKeyFanout`).
 """
@@ -24,7 +25,7 @@ from rollforward.streams.operators.windows import Enclosing, Windowed, Windows
 MAX_PARTS = 1_000
 
 
-def two_phase(
+def fan_out(
     name: str,
     windows: Windows,
     *,
@@ -34,45 +35,45 @@ def two_phase(
     parts: int = 16,
     late_stream: str | None = None,
 ) -> tuple[Windowed, Windowed]:
-    """Return two computations with the results of one `Windowed`; both belong into the pipeline.
+    """Return two computations with the results of one `Windowed`; add both to the pipeline.
 
-    A result comes one millisecond later than that of one computation. There are no early results,
-    and none again for late records.
+    A result is written one millisecond later than by a single computation. There are no early or
+    late panes.
 
     Args:
         windows: `Tumbling` or `Sliding`.
-        combine: What a window makes of its records; it does not matter in which order.
-        parts: Over how many parts the records of a key are spread, by a hash of their values.
+        combine: The aggregate; it must not depend on the order of records.
+        parts: The number of parts over which a key's records are spread, by a hash of their values.
 
     Raises:
-        TypeError: the parts of these windows cannot be put together.
+        TypeError: windows of this kind cannot be aggregated by parts.
     """
     if windows.merges or isinstance(windows, Enclosing):
-        raise TypeError(f"{name}: a window that depends on its records has no parts")
+        raise TypeError(f"{name}: `windows` must not depend on their records")
     if not 2 <= parts <= MAX_PARTS:
-        raise TypeError(f"{name}: 2 to {MAX_PARTS} parts, not {parts}")
-    whole, stream = combine or count(), f"{name}-parts"
-    first = Windowed(
+        raise TypeError(f"{name}: `parts` must be 2 to {MAX_PARTS}, got {parts}")
+    aggregate, stream = combine or count(), f"{name}-parts"
+    by_part = Windowed(
         stream,
         windows,
-        inputs={each: _key_of_part(key_of, parts) for each, key_of in inputs.items()},
+        inputs={source: _key_of_part(key_of, parts) for source, key_of in inputs.items()},
         output=stream,
-        combine=Combine(whole.empty, whole.add, whole.merge),
+        combine=Combine(aggregate.empty, aggregate.add, aggregate.merge),
         late_stream=late_stream,
     )
-    return first, _Whole(name, stream, output, whole)
+    return by_part, _MergedParts(name, stream, output, aggregate)
 
 
-class _Whole(Windowed):
-    """Puts the parts of each window together."""
+class _MergedParts(Windowed):
+    """Merges the parts of each window."""
 
-    def __init__(self, name: str, stream: str, output: str, whole: Combine) -> None:
+    def __init__(self, name: str, stream: str, output: str, aggregate: Combine) -> None:
         def add(total: Any, record: Record) -> Any:
-            so_far = {"records": 0, "total": whole.empty()} if total is None else total
+            so_far = {"records": 0, "total": aggregate.empty()} if total is None else total
             value = record.value
             return {
                 "records": so_far["records"] + value["records"],
-                "total": whole.merge(so_far["total"], value["value"]),
+                "total": aggregate.merge(so_far["total"], value["value"]),
             }
 
         super().__init__(
@@ -80,15 +81,17 @@ class _Whole(Windowed):
             Enclosing(),
             inputs={stream: lambda part: part["key"].partition(":")[2]},
             output=output,
-            combine=Combine(lambda: None, add, _never, lambda total: whole.result(total["total"])),
+            combine=Combine(
+                lambda: None, add, _never, lambda total: aggregate.result(total["total"])
+            ),
         )
 
     def write(self, ctx: Context, window: Mapping[str, Any], pane: str, at: int) -> None:
         super().write(ctx, {**window, "records": window["total"]["records"]}, pane, at)
 
 
-def _never(first: Any, second: Any) -> Any:
-    raise TypeError("these windows do not merge")
+def _never(total: Any, other: Any) -> Any:
+    raise TypeError("enclosing windows must not be merged")
 
 
 def _key_of_part(key_of: KeyOf, parts: int) -> KeyOf:

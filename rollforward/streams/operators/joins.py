@@ -1,4 +1,4 @@
-"""Joins: records of two streams that belong together, by key and time.
+"""Joins: pairs of records of two streams, by key and event time.
 
     PAID = IntervalJoin(
         "paid",
@@ -8,18 +8,19 @@
         upper=timedelta(hours=1),
     )
 
-The first of the two streams is the left one, the second the right one, and each record of a result
-says when it was: {"key": ..., "left": ..., "left_at": ..., "right": ..., "right_at": ...}.
+The first of the two streams is the left one, the second the right one. A result contains both
+records and their times: {"key": ..., "left": ..., "left_at": ..., "right": ..., "right_at": ...}.
 
 - `WindowJoin`: every left record with every right one of the same window.
 - `IntervalJoin`: every left record at t with every right one from t + `lower` to t + `upper`.
-- `AsOfJoin`: each left record with the last right one that is not after it.
+- `AsOfJoin`: each left record with the last right one at or before its time.
 
 Source: Kafka Streams and Apache Flink (window and interval join); kdb+ (as-of join).
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
@@ -35,10 +36,10 @@ _NOTHING = (None, None)  # The time and the value of a side that has no record.
 
 
 class WindowJoin(Windowed):
-    """Every left record of a window with every right one, when the window ends.
+    """Joins every left record of a window with every right one, at the window's end.
 
-    A result has the bounds of the window, too. A window's pairs are written by one call, so they
-    have at most 1 MB together.
+    A result also contains the bounds of the window. One hook call writes all pairs of a window, so
+    they are limited to 1 MB together.
     """
 
     def __init__(
@@ -55,22 +56,22 @@ class WindowJoin(Windowed):
 
         Args:
             windows: `Tumbling`, `Sliding` or `Session` (of both streams together).
-            inputs: The left stream and the right one, each with its key.
+            inputs: The left stream and the right one, each with its key function.
             output: The stream of the results.
-            outer: A record without a partner is written, too, with None on the other side.
-            late_stream: Gets the records that came too late for every window.
+            outer: Also write records without a partner, with None on the other side.
+            late_stream: The stream for records that were too late for every window.
 
         Raises:
-            TypeError: these are not two streams.
+            TypeError: `inputs` are not two streams.
         """
-        left, _ = _two(name, inputs)
+        left_stream, _ = _two(name, inputs)
         self.outer = outer
         super().__init__(
             name,
             windows,
             inputs=inputs,
             output=output,
-            combine=_sides(left),
+            combine=_sides(left_stream),
             late_stream=late_stream,
         )
 
@@ -80,17 +81,16 @@ class WindowJoin(Windowed):
         lefts, rights = window["total"]
         if self.outer:
             lefts, rights = lefts or [_NOTHING], rights or [_NOTHING]
-        for left in lefts:
-            for right in rights:
-                ctx.produce(self.output, {**_pair(ctx.key, left, right), **bounds}, at)
+        for pair in itertools.product(lefts, rights):
+            ctx.produce(self.output, {**_pair(ctx.key, *pair), **bounds}, at)
 
 
 class IntervalJoin(Computation):
-    """Every left record at t with every right one from t + `lower` to t + `upper`, both included.
+    """Joins every left record at t with every right one from t + `lower` to t + `upper`, inclusive.
 
-    A pair is written when its second record comes, with the later one's time. A record is taken as
-    long as it lies at most `lateness` behind the watermark; then it meets every partner that was
-    taken.
+    A pair is written when its second record arrives, with the later of the two times. A record is
+    accepted while it is at most `lateness` behind the watermark. It is then joined with every
+    accepted partner.
     """
 
     def __init__(
@@ -107,15 +107,15 @@ class IntervalJoin(Computation):
         """Declare a computation.
 
         Args:
-            inputs: The left stream and the right one, each with its key.
+            inputs: The left stream and the right one, each with its key function.
             output: The stream of the results.
-            lower: Where the interval begins; below zero: before the left record.
-            upper: Where it ends.
-            lateness: How far behind the watermark a record may be.
-            late_stream: Gets the records that are further behind.
+            lower: The start of the interval; negative: before the left record.
+            upper: The end of the interval.
+            lateness: The allowed lateness: how far behind the watermark a record may be.
+            late_stream: The stream for records that are further behind.
 
         Raises:
-            TypeError: these are not two streams, or this is no interval.
+            TypeError: `inputs` are not two streams, or the interval is invalid.
         """
         self.left, _ = _two(name, inputs)
         self.name = name
@@ -125,28 +125,27 @@ class IntervalJoin(Computation):
         self.lateness = milliseconds(lateness)
         self.late_stream = late_stream
         if self.lower > self.upper or self.lateness < 0:
-            raise TypeError(f"{name}: `lower` is at most `upper`, `lateness` not below zero")
+            raise TypeError(
+                f"{name}: `lower` must be at most `upper`, and `lateness` must not be negative"
+            )
 
     def record(self, ctx: Context, record: Record) -> None:
         if record.timestamp_ms + self.lateness < ctx.watermark:
             ctx.drop_late()
             return
         if record.stream == self.left:
-            mine, others, low, high = _LEFT, _RIGHT, self.lower, self.upper
+            side, other_side, low, high = _LEFT, _RIGHT, self.lower, self.upper
         else:
-            mine, others, low, high = _RIGHT, _LEFT, -self.upper, -self.lower
-        me = record.timestamp_ms, record.value
-        for other in ctx.state.buffer(others).between(
-            record.timestamp_ms + low, record.timestamp_ms + high + 1
-        ):
-            left, right = (me, other) if mine == _LEFT else (other, me)
-            ctx.produce(
-                self.outputs[0], _pair(ctx.key, left, right), max(record.timestamp_ms, other[0])
-            )
-        self._keep(ctx, mine, record)
+            side, other_side, low, high = _RIGHT, _LEFT, -self.upper, -self.lower
+        at = record.timestamp_ms
+        entry = at, record.value
+        for partner in ctx.state.buffer(other_side).between(at + low, at + high + 1):
+            pair = (entry, partner) if side == _LEFT else (partner, entry)
+            ctx.produce(self.outputs[0], _pair(ctx.key, *pair), max(at, partner[0]))
+        self._keep(ctx, side, record)
 
     def timer(self, ctx: Context, timer: Timer) -> None:
-        """Forget what no record can meet any more."""
+        """Delete records that can have no further partner."""
         ctx.state.value("forget").clear()
         for side in (_LEFT, _RIGHT):
             span, buffer = self._span(side), ctx.state.buffer(side)
@@ -155,18 +154,18 @@ class IntervalJoin(Computation):
                 self._forget_at(ctx, at + span)
 
     def _keep(self, ctx: Context, side: str, record: Record) -> None:
-        """Keep a record for those that it may meet."""
+        """Store a record for partners that may still arrive."""
         end = record.timestamp_ms + self._span(side)
         if end > ctx.watermark:
             ctx.state.buffer(side).add(record.timestamp_ms, record.value)
             self._forget_at(ctx, max(end, record.timestamp_ms))
 
     def _span(self, side: str) -> int:
-        """Return how far behind a record the watermark is when no further one can meet it."""
+        """Return the distance of the watermark after a record at which no partner can arrive."""
         return (self.upper if side == _LEFT else -self.lower) + self.lateness + 1
 
     def _forget_at(self, ctx: Context, at: int) -> None:
-        """Set the timer, if it is not set for an earlier time."""
+        """Set the timer, unless it is set for an earlier time."""
         cell = ctx.state.value("forget", NEVER)
         if at < cell.get():
             cell.set(at)
@@ -174,12 +173,12 @@ class IntervalJoin(Computation):
 
 
 class AsOfJoin(Computation):
-    """Each left record with the last right one that is not later than it.
+    """Joins each left record with the last right one at or before its time.
 
-    A left record waits until the watermark has passed it; its result comes one millisecond after
-    its own time. A left record that is late is dropped; a late right one is kept as long as it can
-    be the last one of left records to come. The last right record of a key is kept for ever,
-    unless there is a `max_age`.
+    A left record waits until the watermark has passed it. Its result has its time plus one
+    millisecond. Late left records are dropped. A late right record is stored as long as future left
+    records may join it. The last right record of a key is stored forever, unless there is a
+    `max_age`.
     """
 
     def __init__(
@@ -195,14 +194,14 @@ class AsOfJoin(Computation):
         """Declare a computation.
 
         Args:
-            inputs: The left stream and the right one, each with its key.
+            inputs: The left stream and the right one, each with its key function.
             output: The stream of the results.
-            max_age: How much earlier than the left record the right one may be at most.
-            outer: A left record without a right one is written, too, with None in its place.
-            late_stream: Gets the records that came too late.
+            max_age: The maximum age of the right record at the time of the left one.
+            outer: Also write left records without a partner, with None on the right side.
+            late_stream: The stream for late records.
 
         Raises:
-            TypeError: these are not two streams, or the age is below zero.
+            TypeError: `inputs` are not two streams, or the age is negative.
         """
         self.left, _ = _two(name, inputs)
         self.name = name
@@ -213,7 +212,7 @@ class AsOfJoin(Computation):
         self.outer = outer
         self.late_stream = late_stream
         if self.max_age < 0:
-            raise TypeError(f"{name}: `max_age` is not below zero")
+            raise TypeError(f"{name}: `max_age` must not be negative, got {max_age}")
 
     def record(self, ctx: Context, record: Record) -> None:
         if record.stream != self.left:
@@ -227,57 +226,57 @@ class AsOfJoin(Computation):
     def timer(self, ctx: Context, timer: Timer) -> None:
         """Join the left records of one time."""
         at, waiting, rights = timer.at_ms - 1, ctx.state.buffer(_LEFT), ctx.state.buffer(_RIGHT)
-        last = rights.latest(at)
-        if last is not None and at - last[0] > self.max_age:
-            last = None
-        for left in waiting.between(at, at + 1):
-            if last is not None or self.outer:
-                ctx.produce(self.outputs[0], _pair(ctx.key, left, last or _NOTHING))
+        partner = rights.latest(at)
+        if partner is not None and at - partner[0] > self.max_age:
+            partner = None
+        for entry in waiting.between(at, at + 1):
+            if partner is not None or self.outer:
+                ctx.produce(self.outputs[0], _pair(ctx.key, entry, partner or _NOTHING))
         waiting.drop_before(at + 1)
-        if last is not None:
-            rights.drop_before(last[0])
+        if partner is not None:
+            rights.drop_before(partner[0])
 
     def _keep(self, ctx: Context, record: Record) -> None:
-        """Keep a right record, unless there is a later one for all left records to come."""
-        # All left records that wait, or come in time, are at the watermark or behind it.
+        """Store a right record, unless a later one precedes all left records to come."""
+        # All pending left records, and all on-time ones to come, are at or after the watermark.
         rights = ctx.state.buffer(_RIGHT)
-        last = rights.latest(ctx.watermark)
-        if last is not None and record.timestamp_ms < last[0]:
+        current = rights.latest(ctx.watermark)
+        if current is not None and record.timestamp_ms < current[0]:
             ctx.drop_late()
             return
         rights.add(record.timestamp_ms, record.value)
-        last = rights.latest(ctx.watermark)
-        if last is not None:
-            rights.drop_before(last[0])
+        current = rights.latest(ctx.watermark)
+        if current is not None:
+            rights.drop_before(current[0])
 
 
 def _two(name: str, inputs: Mapping[str, KeyOf]) -> tuple[str, str]:
     """Return the names of the left and of the right stream.
 
     Raises:
-        TypeError: these are not two.
+        TypeError: `inputs` are not two streams.
     """
     if len(inputs) != 2:
-        raise TypeError(f"{name} joins two streams, not {len(inputs)}")
-    left, right = inputs
-    return left, right
+        raise TypeError(f"{name}: `inputs` must be two streams, got {len(inputs)}")
+    left_stream, right_stream = inputs
+    return left_stream, right_stream
 
 
-def _sides(left: str) -> Combine:
+def _sides(left_stream: str) -> Combine:
     """Collect the records of the left stream and of the right one, each with its time."""
 
     def add(sides: Any, record: Record) -> Any:
-        sides[0 if record.stream == left else 1].append([record.timestamp_ms, record.value])
+        sides[0 if record.stream == left_stream else 1].append([record.timestamp_ms, record.value])
         return sides
 
-    def merge(first: Any, second: Any) -> Any:
-        return [first[0] + second[0], first[1] + second[1]]
+    def merge(sides: Any, others: Any) -> Any:
+        return [sides[0] + others[0], sides[1] + others[1]]
 
     return Combine(lambda: [[], []], add, merge)
 
 
-def _pair(key: str, left: Sequence[Any], right: Sequence[Any]) -> dict[str, Any]:
-    (left_at, left_value), (right_at, right_value) = left, right
+def _pair(key: str, left_entry: Sequence[Any], right_entry: Sequence[Any]) -> dict[str, Any]:
+    (left_at, left_value), (right_at, right_value) = left_entry, right_entry
     return {
         "key": key,
         "left": left_value,

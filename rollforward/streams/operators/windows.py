@@ -1,4 +1,4 @@
-"""Windows: results over stretches of time, or over numbers of records, of each key.
+"""Windows: aggregates of each key over spans of event time, or over numbers of records.
 
     HITS = Windowed(
         "hits-per-minute",
@@ -7,14 +7,14 @@
         output="hits",
     )
 
-A result says which window it is of:
+A result contains the bounds of its window:
 
     {"key": "/", "start": 0, "end": 60000, "pane": "on-time", "records": 2, "value": 2}
 
-It is written when the watermark has reached the window's end, with that time. `early` and
-`lateness` add results before and after that one, each with everything the window has had until
-then: "early", "on-time" and "late" in `pane`. A record that is in no open window any more counts as
-late, and goes to the `late_stream`.
+It is written, with the time of the window's end, when the watermark reaches that end (the default
+trigger). `early` and `lateness` (allowed lateness) add results before and after it. These panes
+accumulate: each covers all records of the window so far, and `pane` is "early", "on-time" or
+"late". A record without an open window counts as late and goes to the `late_stream`.
 
 Sources: T. Akidau and others, "The Dataflow Model", 2015 (windows, panes, lateness); sessions merge
 as in Apache Flink.
@@ -35,14 +35,14 @@ from rollforward.streams.model.records import Record, Timer
 from rollforward.streams.model.state import MapCell
 from rollforward.streams.operators.aggregates import Combine, count
 
-# In how many windows one record may be.
+# The maximum number of windows of one record.
 MAX_OVERLAP = 100
 _WINDOWS = "windows"
 _END, _EARLY = "end:", "early:"
 
 
 class Bounds(NamedTuple):
-    """A window: from `start`, before `end`; its result is due when the watermark is at `due`."""
+    """A window, from `start` up to but without `end`; its result is due at the watermark `due`."""
 
     start: int
     end: int
@@ -50,11 +50,11 @@ class Bounds(NamedTuple):
 
 
 class Windows(Protocol):
-    """Which windows a record is in."""
+    """Window assigner: the windows of a record."""
 
     @property
     def merges(self) -> bool:
-        """Whether windows of one key that overlap become one."""
+        """Whether overlapping windows of a key are merged."""
         ...
 
     def assign(self, record: Record) -> Sequence[Bounds]: ...
@@ -62,7 +62,7 @@ class Windows(Protocol):
 
 @dataclass(frozen=True)
 class Tumbling:
-    """Windows of one size, one after the other, from 1970 on in UTC."""
+    """Consecutive windows of one size, aligned to 1970 in UTC."""
 
     size: timedelta
     merges = False
@@ -82,7 +82,7 @@ class Tumbling:
 
 @dataclass(frozen=True)
 class Sliding:
-    """Windows of one size, of which one begins `every` so often: a record is in several."""
+    """Overlapping windows of one size, one beginning at each multiple of `every`."""
 
     size: timedelta
     every: timedelta
@@ -91,23 +91,23 @@ class Sliding:
     def __post_init__(self) -> None:
         _check_span("every", self.every)
         if not self.every <= self.size <= self.every * MAX_OVERLAP:
-            raise TypeError(f"`size` is 1 to {MAX_OVERLAP} times `every`")
+            raise TypeError(f"`size` must be 1 to {MAX_OVERLAP} times `every`, got {self.size}")
 
     def assign(self, record: Record) -> Sequence[Bounds]:
         size, every = milliseconds(self.size), milliseconds(self.every)
-        last = record.timestamp_ms // every * every
+        latest_start = record.timestamp_ms // every * every
         return [
             Bounds(start, start + size, start + size)
-            for start in range(last, record.timestamp_ms - size, -every)
+            for start in range(latest_start, record.timestamp_ms - size, -every)
         ]
 
 
 @dataclass(frozen=True)
 class Session:
-    """A window from a key's first record until it has had none for a `gap`.
+    """A window from a key's first record until a `gap` without records.
 
-    A record between two sessions may make them one. The result of a session replaces those that
-    were written before within its bounds.
+    A record between two sessions may merge them. The result of a session replaces earlier results
+    within its bounds.
     """
 
     gap: timedelta
@@ -123,13 +123,14 @@ class Session:
 
 @dataclass(frozen=True)
 class Enclosing:
-    """For results of other windows: the tumbling windows of a larger size that these lie in.
+    """Windows over the results of other windows: the tumbling windows that contain those.
 
-    The result of a window has the time of its end, which is in the next window already; so it is
-    counted by its bounds. Only results "on-time" can be counted: others repeat what they replace.
+    A result has the time of its window's end, which already belongs to the next window. So it is
+    assigned by its bounds instead. Only "on-time" results are allowed, because other panes repeat
+    the records of those they replace.
 
     Attributes:
-        size: A multiple of theirs; None: the same windows.
+        size: A multiple of the inner windows' size; None: the same windows.
     """
 
     size: timedelta | None = None
@@ -143,14 +144,14 @@ class Enclosing:
         """Return the window around a result.
 
         Raises:
-            BadRecordError: this is no result that can be counted.
+            BadRecordError: the result is not an "on-time" pane.
         """
-        start, end, pane = (record.value[each] for each in ("start", "end", "pane"))
+        start, end, pane = (record.value[field] for field in ("start", "end", "pane"))
         if pane != "on-time":
-            raise BadRecordError(f"the result of {start} to {end} is {pane}: it cannot be added up")
-        delay = (
-            record.timestamp_ms - end + 1
-        )  # So much later than a window's end its last result is here.
+            raise BadRecordError(
+                f'the pane of the result of {start} to {end} must be "on-time", got {pane!r}'
+            )
+        delay = record.timestamp_ms - end + 1  # From a window's end to the arrival of its results.
         if self.size is not None:
             size = milliseconds(self.size)
             start = start // size * size
@@ -161,7 +162,7 @@ class Enclosing:
 
 
 class Windowed(Computation):
-    """A result for each window of each key."""
+    """Aggregate of each window of each key."""
 
     def __init__(
         self,
@@ -179,17 +180,17 @@ class Windowed(Computation):
 
         Args:
             windows: `Tumbling`, `Sliding`, `Session` or `Enclosing`.
-            inputs: The streams that it reads, each with its key.
+            inputs: The streams to read, each with its key function.
             output: The stream of the results.
-            combine: What a window makes of its records; by default it counts them.
-            lateness: For how long after its end (by the watermark) a window still takes late
-                records. For each of them it writes a result again, at once.
-            early: A window that has changed also writes what it has so far whenever the watermark
-                passes a multiple of this, before its end.
-            late_stream: Gets the records that came too late for every window.
+            combine: The aggregate; default: `count()`.
+            lateness: The allowed lateness. For so long after its end (in event time) a window still
+                accepts late records, and immediately writes a "late" pane for each.
+            early: The period of early panes: a changed window writes one whenever the watermark
+                passes a multiple of it before the window's end.
+            late_stream: The stream for records that were too late for every window.
 
         Raises:
-            TypeError: a span of time is not what it can be.
+            TypeError: a span of time is invalid.
         """
         self.name = name
         self.windows = windows
@@ -201,18 +202,20 @@ class Windowed(Computation):
         self.early = None if early is None else milliseconds(early)
         self.late_stream = late_stream
         if self.lateness < 0 or (self.early is not None and self.early < 1):
-            raise TypeError(f"{name}: `lateness` is not below zero, and `early` is above it")
+            raise TypeError(
+                f"{name}: `lateness` must not be negative, and `early` must be positive"
+            )
 
     def record(self, ctx: Context, record: Record) -> None:
-        kept, is_counted = ctx.state.map(_WINDOWS), False
+        cells, is_counted = ctx.state.map(_WINDOWS), False
         for bounds in self.windows.assign(record):
-            is_counted |= self._add(ctx, kept, record, bounds)
+            is_counted |= self._add(ctx, cells, record, bounds)
         if not is_counted:
             ctx.drop_late()
 
     def timer(self, ctx: Context, timer: Timer) -> None:
-        kept, tag = ctx.state.map(_WINDOWS), timer.tag.partition(":")[2]
-        window = kept.get(tag)
+        cells, tag = ctx.state.map(_WINDOWS), timer.tag.partition(":")[2]
+        window = cells.get(tag)
         if window is None:
             return
         if timer.tag.startswith(_EARLY):
@@ -225,7 +228,7 @@ class Windowed(Computation):
             if self.lateness:
                 ctx.set_timer(timer.tag, timer.at_ms + self.lateness)
                 return
-        kept.pop(tag)
+        cells.pop(tag)
 
     def write(self, ctx: Context, window: Mapping[str, Any], pane: str, at: int) -> None:
         """Write the result of a window."""
@@ -234,16 +237,16 @@ class Windowed(Computation):
         result = {**bounds, "pane": pane, "records": window["records"], "value": value}
         ctx.produce(self.output, result, at)
 
-    def _add(self, ctx: Context, kept: MapCell, record: Record, bounds: Bounds) -> bool:
-        """Add a record to a window; return False if that is closed."""
-        touched, watermark = self._touched(kept, bounds), ctx.watermark
+    def _add(self, ctx: Context, cells: MapCell, record: Record, bounds: Bounds) -> bool:
+        """Add a record to a window; return False if the window is closed."""
+        touched, watermark = self._touched(cells, bounds), ctx.watermark
         due = bounds.due
         for _, window in touched:
             if window["due"] > due:
                 due = window["due"]
         if due + self.lateness <= watermark:
             return False
-        tag, window = self._joined(ctx, kept, touched, bounds)
+        tag, window = self._joined(ctx, cells, touched, bounds)
         window["records"] += 1
         window["total"] = self.combine.add(window["total"], record)
         if due <= watermark:
@@ -255,54 +258,54 @@ class Windowed(Computation):
                 self._set_early(ctx, tag, window, self.early)
         return True
 
-    def _touched(self, kept: MapCell, bounds: Bounds) -> list[tuple[str, dict[str, Any]]]:
-        """Return the windows that are there and to which a new one belongs, the earliest first."""
+    def _touched(self, cells: MapCell, bounds: Bounds) -> list[tuple[str, dict[str, Any]]]:
+        """Return the stored windows that a new one joins, the earliest first."""
         if not self.windows.merges:
             tag = str(bounds.start)
-            window = kept.get(tag)
+            window = cells.get(tag)
             return [] if window is None else [(tag, window)]
-        found = [
+        overlapping = [
             (tag, window)
-            for tag, window in kept.items()
+            for tag, window in cells.items()
             if window["start"] < bounds.end and bounds.start < window["end"]
         ]
-        return sorted(found, key=lambda item: int(item[1]["start"]))
+        return sorted(overlapping, key=lambda item: int(item[1]["start"]))
 
     def _joined(
         self,
         ctx: Context,
-        kept: MapCell,
+        cells: MapCell,
         touched: Sequence[tuple[str, dict[str, Any]]],
         bounds: Bounds,
     ) -> tuple[str, dict[str, Any]]:
-        """Make one window of a new one and those that it touches; return it, as kept, with its tag.
+        """Merge a new window with those that it touches; return the stored result with its tag.
 
-        It keeps the tag, and so the timer, of the last one: that of a window with records in time
-        stays in time, also if a late record joins it to others.
+        It keeps the tag, and therefore the timer, of the last window. If that has on-time records,
+        its timer stays on time, even if a late record merges it with others.
         """
         start, end, due = bounds
         if not touched:
             empty = {"records": 0, "total": self.combine.empty()}
             tag, window = str(start), {"start": start, "end": end, "due": due, **empty}
-            kept.set(tag, window)
+            cells.set(tag, window)
             return tag, window
         if not self.windows.merges:
             tag, window = touched[0]
             window["due"] = max(due, window["due"])
             return tag, window
-        (_, first), (tag, last) = touched[0], touched[-1]
-        window, total = dict(last), first["total"]
-        for _, each in touched[1:]:
-            total = self.combine.merge(total, each["total"])
+        (_, earliest), (tag, latest) = touched[0], touched[-1]
+        merged, total = dict(latest), earliest["total"]
+        for _, window in touched[1:]:
+            total = self.combine.merge(total, window["total"])
         for other, _ in touched[:-1]:
-            kept.pop(other)
+            cells.pop(other)
             ctx.cancel_timer(_END + other)
             ctx.cancel_timer(_EARLY + other)
-        window["total"], window["start"] = total, min(start, first["start"])
-        window["records"] = sum(each["records"] for _, each in touched)
-        window["end"], window["due"] = max(end, last["end"]), max(due, last["due"])
-        kept.set(tag, window)
-        return tag, window
+        merged["total"], merged["start"] = total, min(start, earliest["start"])
+        merged["records"] = sum(window["records"] for _, window in touched)
+        merged["end"], merged["due"] = max(end, latest["end"]), max(due, latest["due"])
+        cells.set(tag, merged)
+        return tag, merged
 
     def _set_early(self, ctx: Context, tag: str, window: dict[str, Any], early: int) -> None:
         at = (max(ctx.timestamp_ms, ctx.watermark) // early + 1) * early
@@ -312,10 +315,10 @@ class Windowed(Computation):
 
 
 class CountWindows(Computation):
-    """A result for each so many records of a key, in the order in which they come.
+    """Aggregate of each `size` consecutive records of a key, in order of arrival.
 
-    The bounds of a window are the times of its earliest and, with 1 ms on top, its latest record.
-    One that is not full waits, and is not written when the stream ends.
+    The bounds of a window are the times of its earliest record and, plus 1 ms, its latest one. An
+    incomplete window is not written when the stream ends.
     """
 
     def __init__(
@@ -331,14 +334,14 @@ class CountWindows(Computation):
         """Declare a computation.
 
         Args:
-            size: How many records a window has, at least 1.
-            inputs: The streams that it reads, each with its key.
+            size: The number of records of a window, at least 1.
+            inputs: The streams to read, each with its key function.
             output: The stream of the results.
-            combine: What a window makes of its records; by default it counts them.
-            ttl: After which silence a window that is not full is forgotten.
+            combine: The aggregate; default: `count()`.
+            ttl: The time without records after which an incomplete window is deleted.
 
         Raises:
-            TypeError: there is no window of this size.
+            TypeError: the size is invalid.
         """
         self.name = name
         self.size = size
@@ -347,7 +350,7 @@ class CountWindows(Computation):
         self.combine = combine or count()
         self.ttl = ttl
         if size < 1:
-            raise TypeError(f"{name}: a window has at least 1 record, not {size}")
+            raise TypeError(f"{name}: `size` must be at least 1, got {size}")
 
     def record(self, ctx: Context, record: Record) -> None:
         cell = ctx.state.value("window")
@@ -369,10 +372,10 @@ class CountWindows(Computation):
 
 @functools.lru_cache(maxsize=1_000)
 def milliseconds(span: timedelta) -> int:
-    """Return a span of time as streams count it."""
+    """Return a span of time in whole milliseconds."""
     return span // timedelta(milliseconds=1)
 
 
 def _check_span(name: str, span: timedelta) -> None:
     if milliseconds(span) < 1:
-        raise TypeError(f"`{name}` is at least a millisecond, not {span}")
+        raise TypeError(f"`{name}` must be at least a millisecond, got {span}")

@@ -174,7 +174,11 @@ class Sees(Computation):
 
 @pytest.mark.parametrize(
     ("many", "seen", "error"),
-    [(0, 12, None), (150_000, 150_002, None), (200_000, 2, "one call may write 1000000 bytes")],
+    [
+        (0, 12, None),
+        (150_000, 150_002, None),
+        (200_000, 2, "one call must write at most 1000000 bytes"),
+    ],
 )
 def test_one_hook_writes_as_much_as_a_commit_takes_or_is_a_dead_letter(
     many: int, seen: int, error: str | None

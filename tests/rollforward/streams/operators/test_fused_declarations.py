@@ -149,15 +149,15 @@ class Most(Tally):
 @pytest.mark.parametrize(
     ("parts", "why"),
     [
-        ([Spread], "at least two parts are fused"),
-        ([Spread, Spread], "each with a name of its own"),
-        ([COUNT, Sent], "in a circle"),
+        ([Spread], "at least two parts"),
+        ([Spread, Spread], "with different names"),
+        ([COUNT, Sent], "must not form a cycle"),
         ([Weak, Watch], "weak cannot be fused: leave `weak` out"),
         ([Most, Watch], "it has a `percentile`"),
         ([Shouts, Watch], "it has a `codec`"),
         ([Second, Watch], "it has a `version`"),
         ([Fused("inner", Tally, Watch), Watch], "it is fused itself"),
-        ([Remembers, Watch], "all of its parts have a `ttl`, or none"),
+        ([Remembers, Watch], "all parts must have a `ttl`, or none"),
     ],
 )
 def test_what_cannot_be_fused_is_refused(parts: Sequence[Any], why: str) -> None:
@@ -172,9 +172,9 @@ def test_a_stream_that_no_part_writes_cannot_leave() -> None:
 
 def test_what_stays_inside_has_no_readers_and_no_writers_outside() -> None:
     fused = Fused("fused", Spread, Watch)
-    with pytest.raises(TypeError, match="count reads 'mid', which stays inside fused"):
+    with pytest.raises(TypeError, match="count reads 'mid', which is an inner stream"):
         Pipeline("p", fused, COUNT, Follow)
-    with pytest.raises(TypeError, match="writes writes 'mid', of which fused gets only"):
+    with pytest.raises(TypeError, match="writes writes 'mid', which is an inner stream"):
         Pipeline("p", fused, Writes)
 
 

@@ -255,7 +255,7 @@ def test_a_result_that_repeats_others_is_not_added_up() -> None:
     test.advance_watermark(2 * SECOND)
     test.close()
     assert [value for *_, value in results(test)] == [1]
-    assert "cannot be added up" in test.dead[0][1].error
+    assert 'must be "on-time"' in test.dead[0][1].error
 
 
 def test_a_window_of_results_waits_for_the_latest_of_them() -> None:

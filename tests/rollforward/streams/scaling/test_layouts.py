@@ -16,7 +16,7 @@ from rollforward.streams.model.errors import BadLayoutError
 from rollforward.streams.model.limits import Limits
 from rollforward.streams.model.slots import SLOTS, slot_of
 from rollforward.streams.operators.aggregates import top
-from rollforward.streams.operators.hot_keys import two_phase
+from rollforward.streams.operators.hot_keys import fan_out
 from rollforward.streams.operators.windows import Session, Tumbling, Windowed
 from rollforward.streams.scaling import load_meter
 from rollforward.streams.scaling.autosplit import split_if_full
@@ -253,7 +253,7 @@ def test_windows_in_two_phases_have_the_results_of_one() -> None:
 
     minute = Tumbling(timedelta(minutes=1))
     one = Windowed("one", minute, inputs={"requests": path}, output="hits", combine=of())
-    two = two_phase("two", minute, inputs={"requests": path}, output="hits", combine=of(), parts=4)
+    two = fan_out("two", minute, inputs={"requests": path}, output="hits", combine=of(), parts=4)
     outputs = []
     for pipeline in (Pipeline("one", one), Pipeline("two", *two)):
         test = StreamTest(pipeline)
@@ -267,7 +267,7 @@ def test_windows_in_two_phases_have_the_results_of_one() -> None:
     assert outputs[0] == outputs[1]
     assert len(outputs[0]) == 4
     with pytest.raises(TypeError):
-        two_phase("none", Session(timedelta(1)), inputs={"requests": path}, output="hits")
+        fan_out("none", Session(timedelta(1)), inputs={"requests": path}, output="hits")
 
 
 def test_a_merge_keeps_as_many_ids_as_one_interval_may_have(
