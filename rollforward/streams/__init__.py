@@ -11,34 +11,35 @@
 
 Ready-made computations are in `operators`: `windows` (tumbling, sliding, session and count
 windows) with their `aggregates`, `joins` (window, interval, as-of), `deduplicate`, `hot_keys`, and
-`fused`, which runs computations with the same keys as one. Readers of pull sources and sinks are in
-`connectors`. `model.limits` has the limits of backlogs, and `model.errors` the refusals.
+`fused` (operator chaining). Readers of pull sources and sinks are in `connectors`. `model.limits`
+configures backpressure, and `model.errors` lists the errors.
 
-The rooms stand on each other, from the top to the bottom:
+A record changes its type on its way from a source through a computation to a sink:
 
-    inspection   states, status and dead letters, read at any time
-    topology     computations attached, replaced and detached while a pipeline runs
-    watermarks   one cut through all rows, and the watermarks that follow
-    workers      the lease of an interval, and one bundle after the other
-    scaling      intervals split and merged by their load
+    Type            Made by                     Lives in
+    PushedRecord    the app                     the arguments of `Pipeline.push`
+    IncomingRecord  `exchange.ingest`           a source's commit: checked, the value as text
+    InboxRecord     `exchange`                  a chunk in the inbox of an interval
+    KeyedRecord     `storage.inbox`             a bundle: the value decoded
+    Record          `execution.bundle_runner`   the call of a hook
+    EmittedRecord   `Context.produce`           the effects of a bundle, until they are committed
+    PendingEffect   `exchange.inline`           a call of a weak sink, before the commit
+    SinkRecord      `workers.sink_worker`       the call of a sink
+
+The rooms in layers, from top to bottom; a room imports only rooms below it:
+
+    inspection   reads of states, status and dead letters, at any time
+    topology     attaching, replacing and detaching computations while a pipeline runs
+    watermarks   a consistent cut through all rows, and the watermarks it yields
+    workers      the lease of an interval, and its bundles
+    scaling      splits and merges of intervals by their load
     exchange     records on their way from sources and workers into inboxes
-    execution    hooks over one bundle of records
+    execution    the run of one bundle of records
     connectors   readers of pull sources, and sinks
     operators    ready-made computations
-    graph        running computations and versions, and the readers of each stream
-    storage      rows, their texts and caches, and remote calls as values
-    model        the parts that a user writes, without any service
-
-A record has another type at each stage of its way:
-
-    PushedRecord    an app pushes it                    pipeline
-    IncomingRecord  checked, before its first commit    exchange.ingest
-    InboxRecord     stored in an inbox                  storage.schema
-    KeyedRecord     decoded, in a bundle                model.bundle
-    Record          in a hook                           model.records
-    EmittedRecord   written by a hook                   model.bundle
-    PendingEffect   for a weak sink, before the commit  exchange.inline
-    SinkRecord      in a sink                           model.sink
+    graph        the running computations, their versions, and the streams between them
+    storage      rows, their JSON and caches, and remote calls as values
+    model        the vocabulary of a pipeline's author, without services
 
 Source: T. Akidau and others, "MillWheel: Fault-Tolerant Stream Processing at Internet Scale", 2013.
 """

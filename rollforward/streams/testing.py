@@ -1,16 +1,17 @@
-"""A pipeline in a test: time and watermark are the test's, and no service runs.
+"""A pipeline in a test, without services: the test controls the clock and the watermark.
 
     test = StreamTest(PIPELINE)
     test.push("requests", {"path": "/"}, timestamp_ms=1_000)
     test.advance_watermark(60_000)
     assert test.read("hits") == [Output({"path": "/", "hits": 1}, timestamp_ms=61_000)]
 
-Each call does all work that it leads to before it returns. A weak computation works on its records
-twice, and has to write the same: so one that is not idempotent is noticed. `push_all` lets records
-in that make one batch. With `repeats` each batch is worked on twice, as in a pipeline when a hook
-beside them raises: a hook that keeps something outside of `ctx` is noticed by what it keeps twice.
-What the workers promise under faults is not tested so: a test of a pipeline is about what its hooks
-do.
+Each call returns after all resulting work is done. `push_all` pushes records that form one bundle.
+
+A weak computation processes its records twice and must write the same each time, which detects code
+that is not idempotent. With `repeats` each bundle runs twice, as in a pipeline when another hook of
+it raises. A hook that stores something outside of `ctx` then stores it twice.
+
+The workers' guarantees under faults are not covered: a `StreamTest` tests hooks.
 
 Source: TopologyTestDriver of Kafka Streams.
 """
@@ -36,7 +37,7 @@ from rollforward.streams.model.sink import Sink, SinkRecord
 
 @dataclass(frozen=True)
 class Output:
-    """A record that was written to a stream."""
+    """A record of a stream, as `StreamTest.read` returns it."""
 
     value: Any
     timestamp_ms: int
@@ -45,7 +46,7 @@ class Output:
 
 @dataclass
 class _Times:
-    """When each key of a computation is due: a time that is not the key's any more is skipped."""
+    """Queue of keys by their times; outdated heap entries are skipped."""
 
     of: dict[str, int] = field(default_factory=dict)
     heap: list[tuple[int, str]] = field(default_factory=list)
@@ -63,17 +64,17 @@ class _Times:
         return self.heap[0][0] if self.heap else NEVER
 
     def take(self, until: int, limit: int) -> set[str]:
-        """Take out keys whose time is reached; the caller puts each one back."""
-        taken = set[str]()
-        while len(taken) < limit and self.first() <= until:
+        """Remove up to `limit` keys whose time has come; the caller must put them back."""
+        keys = set[str]()
+        while len(keys) < limit and self.first() <= until:
             key = heappop(self.heap)[1]
             del self.of[key]
-            taken.add(key)
-        return taken
+            keys.add(key)
+        return keys
 
 
 class _Keys:
-    """The keys of a computation, found by what they wait for: none is looked at in vain."""
+    """Keys of a computation, indexed by their holds and due times."""
 
     def __init__(self) -> None:
         self.states: dict[str, KeyState] = {}
@@ -89,28 +90,28 @@ class _Keys:
             self.dues.put(key, NEVER if state.is_empty else state.times.due)
             self.processing_dues.put(key, state.times.processing_due)
 
-    def take_due(self, watermark: int, now: int) -> list[str]:
-        """Take out some keys that have something to do; `put` puts them back."""
+    def take_due(self, watermark: int, now_ms: int) -> list[str]:
+        """Remove some due keys; `put` puts them back."""
         due = self.dues.take(watermark, MAX_FIRED)
-        return sorted(due | self.processing_dues.take(now, MAX_FIRED - len(due)))
+        return sorted(due | self.processing_dues.take(now_ms, MAX_FIRED - len(due)))
 
-    def has_due(self, watermark: int, now: int) -> bool:
-        return self.dues.first() <= watermark or self.processing_dues.first() <= now
+    def has_due(self, watermark: int, now_ms: int) -> bool:
+        return self.dues.first() <= watermark or self.processing_dues.first() <= now_ms
 
 
 class StreamTest:
     """A pipeline that runs in a test."""
 
-    def __init__(self, pipeline: Declaration, *, now: int = 0, repeats: bool = False) -> None:
-        """Begin with nothing: all watermarks at 0.
+    def __init__(self, pipeline: Declaration, *, now_ms: int = 0, repeats: bool = False) -> None:
+        """Start an empty pipeline with all watermarks at 0.
 
         Args:
-            now: The time of day.
-            repeats: Each batch is worked on twice. Only the second time counts.
+            now_ms: The processing time.
+            repeats: Run each bundle twice. Only the effects of the second run count.
         """
         self.pipeline = pipeline
         self._repeats = repeats
-        self.now = now
+        self.now_ms = now_ms
         self.dead: list[tuple[str, Failure]] = []
         self.late: Counter[str] = Counter()
         self._graph = pipeline.graph
@@ -122,23 +123,23 @@ class StreamTest:
         self._sources = dict.fromkeys(pipeline.sources, 0)
         self._watermarks = dict.fromkeys(pipeline.computations, 0)
 
-    # What comes in
+    # Inputs
 
     def push(self, stream: str, value: Any, timestamp_ms: int) -> None:
-        """Let a record in, late if it is behind the watermark of its source.
+        """Push a record; it is late if it is behind the watermark of its source.
 
         Raises:
-            UnknownStreamError: the pipeline does not have this source.
-            BadRecordError: this is no record.
+            UnknownStreamError: the pipeline lacks this source.
+            BadRecordError: the record is invalid.
         """
         self.push_all(stream, [(value, timestamp_ms)])
 
     def push_all(self, stream: str, records: Iterable[tuple[Any, int]]) -> None:
-        """Let records in, each with its time, that its readers get as one batch.
+        """Push records, each with its time, which readers get as one bundle.
 
         Raises:
-            UnknownStreamError: the pipeline does not have this source.
-            BadRecordError: one of them is no record; none was let in.
+            UnknownStreamError: the pipeline lacks this source.
+            BadRecordError: a record is invalid; none was pushed.
         """
         self.pipeline.source(stream)
         texts = [(value, value_text(value), check_time(at)) for value, at in records]
@@ -148,125 +149,127 @@ class StreamTest:
         self._run()
 
     def advance_watermark(self, timestamp_ms: int, stream: str | None = None) -> None:
-        """Say that no record before a time is still to come, from one source or from all.
+        """Advance the watermark of one source, or of all sources.
 
         Raises:
-            ValueError: the watermark is ahead of that already.
+            ValueError: the watermark is already ahead of that.
         """
         streams = list(self._sources) if stream is None else [self.pipeline.source(stream).stream]
         for name in streams:
             if timestamp_ms < self._sources[name]:
-                raise ValueError(f"{name} is at {self._sources[name]}: a watermark never falls")
+                raise ValueError(
+                    f"the watermark of {name} must not fall below {self._sources[name]}, "
+                    f"got {timestamp_ms}"
+                )
         self._sources.update(dict.fromkeys(streams, min(timestamp_ms, FOREVER)))
         self._run()
 
     def close(self, stream: str | None = None) -> None:
-        """End a source, or all of them: every timer fires."""
+        """End one source or all sources; without open sources, every timer fires."""
         self.advance_watermark(FOREVER, stream)
 
     def advance_clock(self, milliseconds: int) -> None:
-        """Let time pass."""
-        self.now += milliseconds
+        """Advance the processing time."""
+        self.now_ms += milliseconds
         self._run()
 
     def replace(self, computation: str, version: int) -> None:
-        """Have another version of a computation go on, with the states and timers that there are.
+        """Replace a computation by another version, which takes over its states and timers.
 
         Raises:
-            UnknownStreamError: the pipeline has no such version.
+            UnknownStreamError: the pipeline lacks this version.
         """
         if (computation, version) not in self.pipeline.versions:
             raise UnknownStreamError(f"there is no version {version} of {computation}")
-        new = self.pipeline.versions[computation, version]
-        before = self._graph.computations
-        self._graph = Graph([*(before | {computation: new}).values()])
+        replacement = {computation: self.pipeline.versions[computation, version]}
+        self._graph = Graph([*(self._graph.computations | replacement).values()])
 
-    # What comes of it
+    # Results
 
     def read(self, stream: str) -> list[Output]:
-        """Return what was written to a stream since it was last read.
+        """Return the records written to a stream since the last call.
 
         Raises:
-            UnknownStreamError: there is no such stream.
+            UnknownStreamError: the stream is unknown.
         """
         if stream not in self._graph.streams:
             raise UnknownStreamError(f"{self.pipeline.name} has no stream {stream!r}")
         written = self._written[stream]
-        first, self._read[stream] = self._read[stream], len(written)
-        return written[first:]
+        start, self._read[stream] = self._read[stream], len(written)
+        return written[start:]
 
     def sink_output(self, sink: str) -> list[Any]:
-        """Return what a sink makes of the records that it got since it was last asked.
+        """Return the results of a sink's `make` for the records since the last call.
 
         Raises:
-            UnknownStreamError: there is no such sink.
-            Exception: what the sink raises; in a pipeline that would be a dead letter.
+            UnknownStreamError: the sink is unknown.
+            Exception: an error of `make`, which would be a dead letter in a pipeline.
         """
         computation = self.pipeline.computation(sink)
         if not isinstance(computation, Sink):
             raise UnknownStreamError(f"{sink} is no sink")
         inputs, self._sunk[sink] = self._sunk[sink], []
         return [
-            computation.make(SinkRecord(f"{sink}.{n}", *each[:4], each.late_at > 0))
-            for n, each in enumerate(inputs)
+            computation.make(SinkRecord(f"{sink}.{n}", *record[:4], record.late_at > 0))
+            for n, record in enumerate(inputs)
         ]
 
     def state(self, computation: str, key: str) -> dict[str, Any]:
-        """Return a copy of the state of a key; empty: it has none."""
+        """Return a copy of the state of a key; empty if it has none."""
         state, code = self._state(computation, key), self._graph.computations[computation]
         return code.load(state.text, state.version) if state.text else {}
 
     def keys(self, computation: str) -> list[str]:
-        """Return the keys of which something is kept."""
+        """Return the keys with a state or a timer."""
         return sorted(self._keys[self.pipeline.computation(computation).name].states)
 
     def timers(self, computation: str, key: str) -> list[Timer]:
-        """Return the timers of a key that have not fired, in order of their times."""
+        """Return the pending timers of a key, in order of their times."""
         state = self._state(computation, key)
         timers = [
-            Timer(key, tag, stored.at_ms, stored.is_processing_time)
-            for tag, stored in state.timers.items()
+            Timer(key, tag, timer.at_ms, timer.is_processing_time)
+            for tag, timer in state.timers.items()
         ]
         return sorted(timers, key=lambda timer: (timer.at_ms, timer.tag))
 
     def watermark(self, computation: str) -> int:
-        """Return the watermark that a computation sees."""
+        """Return the watermark of a computation."""
         return self._watermarks[self.pipeline.computation(computation).name]
 
-    # The work
+    # Execution
 
     def _state(self, computation: str, key: str) -> KeyState:
         return self._keys[self.pipeline.computation(computation).name].states.get(key, NOTHING)
 
     def _run(self) -> None:
-        """Work until nothing is left to do."""
+        """Run computations until there is no more work."""
         while self._advance() or sum(self._work(name) for name in self._graph.order):
             pass
 
     def _advance(self) -> bool:
-        """Move the watermarks of all computations; return whether one has moved."""
-        before, out = dict(self._watermarks), dict[str, int]()
+        """Advance the watermarks of all computations; return whether one has moved."""
+        previous, output = dict(self._watermarks), dict[str, int]()
         for name in self._graph.order:
             streams = self._graph.computations[name].inputs
-            sources = [self._sources[each] for each in streams if each in self._sources]
-            pending = [each.timestamp_ms for each in self._inboxes[name] if not each.late_at]
-            first = min([*sources, *(out[each] for each in self._graph.upstream[name]), *pending])
-            self._watermarks[name] = max(before[name], first)
-            out[name] = min(self._watermarks[name], self._keys[name].holds.first())
-        return self._watermarks != before
+            bounds = [self._sources[stream] for stream in streams if stream in self._sources]
+            bounds += [output[writer] for writer in self._graph.upstream[name]]
+            bounds += [record.timestamp_ms for record in self._inboxes[name] if not record.late_at]
+            self._watermarks[name] = max(previous[name], min(bounds))
+            output[name] = min(self._watermarks[name], self._keys[name].holds.first())
+        return self._watermarks != previous
 
     def _work(self, name: str) -> bool:
-        """Run one batch of a computation; return whether there was anything to do."""
+        """Run one bundle of a computation; return whether there was work."""
         keys, inbox, watermark = self._keys[name], self._inboxes[name], self._watermarks[name]
-        due = keys.take_due(watermark, self.now)
+        due = keys.take_due(watermark, self.now_ms)
         if not inbox and not due:
             return False
-        waiting = [] if keys.has_due(watermark, self.now) else list(inbox)
+        inputs = [] if keys.has_due(watermark, self.now_ms) else list(inbox)
 
         def run(*, is_careful: bool = False) -> Effects:
             return run_bundle(
-                self._graph.computations[name], keys.states, [_anew(each) for each in waiting],
-                watermark=watermark, now_ms=self.now, due=due, route=self._graph.route,
+                self._graph.computations[name], keys.states, [*map(_with_fresh_value, inputs)],
+                watermark=watermark, now_ms=self.now_ms, due=due, route=self._graph.route,
                 is_careful=is_careful,
             )  # fmt: skip
 
@@ -275,7 +278,7 @@ class StreamTest:
             effects = run(is_careful=True)
         if name in self._graph.weak and run().productions != effects.productions:
             raise NotIdempotentError(
-                f"{name} is weak, and writes something else when it gets its records again"
+                f"{name} is weak, but writes different records when it gets the same inputs again"
             )
         for _ in range(effects.consumed):
             inbox.popleft()
@@ -286,15 +289,13 @@ class StreamTest:
     def _apply(self, name: str, effects: Effects) -> None:
         self.late[name] += effects.counts.late + effects.counts.late_between_parts
         self.dead += [(name, failure) for failure in effects.failures]
-        for emitted in effects.productions:
-            self._deliver(
-                emitted.stream, emitted.text, emitted.timestamp_ms, emitted.late_at, emitted.targets
-            )
+        for stream, text, at, late_at, targets, _ in effects.productions:
+            self._deliver(stream, text, at, late_at, targets)
 
     def _deliver(
         self, stream: str, text: str, at: int, late_at: int, targets: tuple[Target, ...]
     ) -> None:
-        """Write a record to a stream, and into the inboxes of its readers."""
+        """Write a record to a stream and to the inboxes of its readers."""
         self._written[stream].append(Output(json.loads(text), at, late_at > 0))
         for target in targets:
             record = KeyedRecord(target.key, json.loads(text), at, stream, late_at, text=text)
@@ -306,6 +307,6 @@ class StreamTest:
                 self._inboxes[target.computation].append(record)
 
 
-def _anew(each: KeyedRecord) -> KeyedRecord:
-    """Return a record with a value that no hook has had."""
-    return each._replace(value=json.loads(each.text))
+def _with_fresh_value(record: KeyedRecord) -> KeyedRecord:
+    """Return a record with a newly decoded value, as no hook has changed it."""
+    return record._replace(value=json.loads(record.text))

@@ -255,7 +255,7 @@ def test_a_test_without_services_sees_what_a_sink_makes() -> None:
 def test_a_sink_belongs_to_one_pipeline_and_brings_its_tasks() -> None:
     sink = TaskSink("visits", note_outlet, lambda r: Note(r.id, ""))
     Pipeline("first-of-two", sinks=[sink])
-    with pytest.raises(TypeError, match="first-of-two already"):
+    with pytest.raises(TypeError, match="already belongs to first-of-two"):
         Pipeline("second-of-two", sinks=[sink])
     paths = Registry(OUTLETS).tasks
     assert "/tasks/streams/outlets/calls" in paths
