@@ -82,7 +82,9 @@ def test_fields_of_later_code_outlast_pushes_ticks_and_workers() -> None:
     desk.run()
 
     assert desk.state("old", "a")["n"] == 2
-    kinds = [key.kind for key, row in rows.items() if getattr(row.body, "later_fields", {}) == LATER]
+    kinds = [
+        key.kind for key, row in rows.items() if getattr(row.body, "later_fields", {}) == LATER
+    ]
     assert sorted(kinds) == [HEAD, INTERVAL, SOURCE]
     with pytest.raises(BadLayoutError, match="later"):
         desk.do(split(desk.environment, "old", 2**15))

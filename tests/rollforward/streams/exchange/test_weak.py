@@ -135,7 +135,7 @@ def test_a_sink_that_writes_or_follows_from_a_state_cannot_be_weak() -> None:
 
     with pytest.raises(TypeError, match="cannot be weak"):
         Pipeline("weak", Pass, sinks=[Writing("passed")])
-    with pytest.raises(TypeError, match="gets what seen writes"):
+    with pytest.raises(TypeError, match="reads the output of seen"):
         Pipeline("weak", Pass, Seen, sinks=[EffectSink("seen", nothing, weak=True)])
     Pipeline("weak", Pass, Seen, sinks=[EffectSink("passed", nothing, weak=True)])
 
