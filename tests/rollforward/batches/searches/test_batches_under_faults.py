@@ -194,7 +194,7 @@ def _acknowledges_by_one_commit(monkeypatch: pytest.MonkeyPatch) -> None:
 def _adds_again(monkeypatch: pytest.MonkeyPatch) -> None:
     sound = populate.addition_name
     names = iter(range(10**6))
-    monkeypatch.setattr(populate, "_addition_name", lambda key: sound(f"{key}{next(names)}"))
+    monkeypatch.setattr(populate, "addition_name", lambda key: sound(f"{key}{next(names)}"))
 
 
 def _forgets_generations(monkeypatch: pytest.MonkeyPatch) -> None:
