@@ -7,12 +7,13 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from rollforward.batches import callbacks, completion, populate, reading
-from rollforward.batches.creation import RunMember
+from rollforward.batches import callbacks, completion, reading
+from rollforward.batches.adding import populate
+from rollforward.batches.adding.creation import RunMember
+from rollforward.batches.adding.populate import Members, PopulateOptions
 from rollforward.batches.declaration import BatchDeclaration, Completed
 from rollforward.batches.members import fail, run
 from rollforward.batches.policy import Policy
-from rollforward.batches.populate import Members, PopulateOptions
 from rollforward.batches.reading import BatchProgress, MemberResult
 from rollforward.datastore.transactions import transact
 from rollforward.runtime.clients import Clients

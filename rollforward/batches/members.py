@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from rollforward.batches import policy
+from rollforward.batches.adding.creation import RunMember
+from rollforward.batches.adding.populate import Members, PopulateOptions, populate, renew
 from rollforward.batches.completion import (
     MAX_ERROR_CHARS,
     MAX_RESULT_BYTES,
@@ -21,11 +23,9 @@ from rollforward.batches.completion import (
     cancel_child,
     end_members,
 )
-from rollforward.batches.creation import RunMember
 from rollforward.batches.declaration import BatchDeclaration, MemberRef
 from rollforward.batches.entities import BatchState, batches_of, state_key
 from rollforward.batches.errors import BatchError, NestedError
-from rollforward.batches.populate import Members, PopulateOptions, populate, renew
 from rollforward.batches.running_cache import accepts_members
 from rollforward.fork_join import OutcomeUnknownError
 from rollforward.runtime.clients import Clients

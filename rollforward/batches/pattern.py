@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rollforward.batches import sweep
+from rollforward.batches.adding.creation import create
 from rollforward.batches.batch import TaskBatch
 from rollforward.batches.completion import cancel_nested, end_members
-from rollforward.batches.creation import create
 from rollforward.runtime.clients import Clients
 from rollforward.tasks.declaration import Task
 from rollforward.tasks.pattern import Gauge, Pattern

@@ -28,8 +28,9 @@ from google.cloud import ndb
 
 from rollforward import outbox
 from rollforward.batches import callbacks
+from rollforward.batches.adding.creation import Create, create
+from rollforward.batches.adding.populate import is_needed
 from rollforward.batches.completion import conclude, touch
-from rollforward.batches.creation import Create, create
 from rollforward.batches.entities import (
     COMPLETED,
     REMOVED,
@@ -43,7 +44,6 @@ from rollforward.batches.entities import (
     state_key,
     work_within,
 )
-from rollforward.batches.populate import is_needed
 from rollforward.datastore.transactions import transact
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import naive_utc

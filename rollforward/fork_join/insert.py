@@ -19,13 +19,13 @@ from google.cloud import ndb
 from rollforward.datastore.batched import batched
 from rollforward.datastore.expiry import expiry
 from rollforward.datastore.versions import insert_all
+from rollforward.fork_join.batching.epochs import Admission
 from rollforward.fork_join.entities import (
     PackId,
     WorkPack,
     WorkReceipt,
     pack_key,
 )
-from rollforward.fork_join.epochs import Admission
 from rollforward.fork_join.items import Accepted, Insertion
 from rollforward.fork_join.joiners import Joiners
 from rollforward.runtime.clients import Clients

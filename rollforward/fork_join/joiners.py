@@ -24,10 +24,10 @@ from typing import Annotated
 import pydantic
 
 from rollforward import outbox
+from rollforward.fork_join.batching.epochs import Admission, Epochs, gone_at
+from rollforward.fork_join.batching.settings import QueueSettings
 from rollforward.fork_join.entities import PackId
-from rollforward.fork_join.epochs import Admission, Epochs, gone_at
 from rollforward.fork_join.items import MAX_KEY_BYTES
-from rollforward.fork_join.settings import QueueSettings
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import naive_utc
 from rollforward.runtime.messages import Message

@@ -8,11 +8,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, get_args, get_type_hints
 
-from rollforward.fork_join import epochs
 from rollforward.fork_join import sweep as sweeps
-from rollforward.fork_join.adaptive import BatchPolicy, BatchStats
+from rollforward.fork_join.batching import epochs
+from rollforward.fork_join.batching.adaptive import BatchPolicy, BatchStats
+from rollforward.fork_join.batching.epochs import OpenEpoch, Slot
+from rollforward.fork_join.batching.settings import MAX_BATCH_SIZE, RECEIPTS_FOR, QueueSettings
 from rollforward.fork_join.entities import EpochId, PackId, packs_of_epoch
-from rollforward.fork_join.epochs import OpenEpoch, Slot
 from rollforward.fork_join.fold import Batch, Folding, FoldResult, Guarded, fold_epoch
 from rollforward.fork_join.insert import (
     MAX_GROUP_BYTES,
@@ -28,7 +29,6 @@ from rollforward.fork_join.items import (
 )
 from rollforward.fork_join.joiners import Join, Joiners
 from rollforward.fork_join.parked import Replay, unpark
-from rollforward.fork_join.settings import MAX_BATCH_SIZE, RECEIPTS_FOR, QueueSettings
 from rollforward.fork_join.status import Depth, ItemStatus, depth_of, status_of
 from rollforward.fork_join.sweep import STALE_S, Drain, SweepResult
 from rollforward.fork_join.transactional import current_inserts

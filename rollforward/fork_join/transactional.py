@@ -12,8 +12,8 @@ import hashlib
 from collections.abc import Sequence
 
 from rollforward.datastore.transactions import Transaction, current_transaction
+from rollforward.fork_join.batching.epochs import Admission
 from rollforward.fork_join.entities import PackId, WorkPack, pack_key
-from rollforward.fork_join.epochs import Admission
 from rollforward.fork_join.insert import MAX_GROUP_BYTES
 from rollforward.fork_join.items import Insertion
 from rollforward.fork_join.joiners import Joiners

@@ -12,7 +12,7 @@ import pytest
 
 from models.sums import sum_key
 from pipelines.sums import load, sums
-from rollforward.fork_join.adaptive import BatchPolicy
+from rollforward.fork_join.batching.adaptive import BatchPolicy
 from tests.handlers.conftest import Browser, app_with, on_cloud_run
 from tests.handlers.hostile import XSS, tags
 from tests.handlers.looking import look_only

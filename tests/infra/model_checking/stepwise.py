@@ -416,7 +416,7 @@ def stepwise() -> Iterator[None]:
         mock.patch("rollforward.fork_join.fold.read_versions", _read_versions),
         mock.patch("rollforward.fork_join.fold.commit_unchanged", commit_unchanged),
         mock.patch("rollforward.datastore.versions.read_versions", _read_versions),
-        mock.patch("rollforward.fork_join.epochs.pauses", pauses),
+        mock.patch("rollforward.fork_join.batching.epochs.pauses", pauses),
         mock.patch("rollforward.runtime.advisory_lock.pauses", pauses),
     ):
         yield

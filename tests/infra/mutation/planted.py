@@ -82,7 +82,7 @@ PACKAGES = {
         DEEP,
     ),
     "fork_join": Package(
-        ["rollforward/fork_join/*.py"],
+        ["rollforward/fork_join/**/*.py"],
         _in(
             f"{TESTS}/fork_join",
             *("fork_join", "inserts", "receipts", "outcomes", "parking"),
@@ -103,7 +103,7 @@ PACKAGES = {
     "query_cache": Package(
         ["rollforward/query_cache/*.py"], [f"{TESTS}/query_cache/test_*.py"], DEEP
     ),
-    "batches": Package(["rollforward/batches/*.py"], [f"{TESTS}/batches/**/test_*.py"], DEEP),
+    "batches": Package(["rollforward/batches/**/*.py"], [f"{TESTS}/batches/**/test_*.py"], DEEP),
     "pull_queues": Package(
         ["rollforward/pull_queues/*.py"],
         [f"{TESTS}/pull_queues/test_*.py", "tests/rollforward/flask/api/test_pull_queues.py"],

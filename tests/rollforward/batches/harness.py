@@ -12,6 +12,7 @@ from typing import Any
 from google.cloud import ndb
 
 from rollforward.batches import Completed, Policy, TaskBatch, current_member
+from rollforward.batches.adding.populate import addition_name
 from rollforward.batches.entities import (
     BatchPage,
     BatchResults,
@@ -23,7 +24,6 @@ from rollforward.batches.entities import (
     state_key,
     work_key,
 )
-from rollforward.batches.populate import addition_name
 from rollforward.fork_join.entities import WorkPack
 from rollforward.outbox.entities import OutboxTask
 from rollforward.runtime import Clients

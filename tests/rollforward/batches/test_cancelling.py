@@ -9,8 +9,8 @@ from google.api_core.exceptions import ServiceUnavailable
 from google.cloud import ndb
 
 from rollforward.batches import ClosedError, completion, members
+from rollforward.batches.adding.creation import RunMember
 from rollforward.batches.completion import STALE_S, CancelNested, cancel_nested
-from rollforward.batches.creation import RunMember
 from rollforward.batches.declaration import MemberRef
 from rollforward.batches.entities import REMOVED, RUNNING, BatchState, pages_within
 from rollforward.batches.errors import NestedError

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rollforward.batches import creation, populate
+from rollforward.batches.adding import creation, populate
 from rollforward.batches.completion import STALE_S
 from rollforward.batches.entities import BatchPage, BatchWork, state_key
 from rollforward.batches.errors import BadWorkError

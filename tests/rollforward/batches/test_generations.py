@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rollforward.batches import populate
+from rollforward.batches.adding import populate
 from rollforward.batches.completion import End, end_members
 from rollforward.batches.entities import pages_within
 from tests.infra.world import World

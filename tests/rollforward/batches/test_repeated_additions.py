@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from rollforward.batches import ClosedError, TaskBatch, UnknownBatchError, populate
+from rollforward.batches import ClosedError, TaskBatch, UnknownBatchError
+from rollforward.batches.adding import populate
+from rollforward.batches.adding.populate import PopulateOptions
 from rollforward.batches.declaration import MemberRef
 from rollforward.batches.errors import BadWorkError, DifferentWorkError
-from rollforward.batches.populate import PopulateOptions
 from rollforward.tasks import Task
 from tests.infra.world import World
 from tests.rollforward.batches.harness import NOTES, RAN, Note, notes, outcomes, rows_of, told

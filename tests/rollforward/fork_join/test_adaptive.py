@@ -10,7 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rollforward.fork_join import fork_join
-from rollforward.fork_join.adaptive import BatchPolicy, BatchStats, Limits, first, next_policy
+from rollforward.fork_join.batching.adaptive import (
+    BatchPolicy,
+    BatchStats,
+    Limits,
+    first,
+    next_policy,
+)
 from tests.infra.world import Services, World
 from tests.rollforward.fork_join.tally_queue import Mark, batches, tallied, tally
 

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 from google.cloud import ndb
 
-from rollforward.fork_join.entities import PackId, WorkPack, pack_key
-from rollforward.fork_join.epochs import (
+from rollforward.fork_join.batching.epochs import (
     CLOSED,
     WAIT_FOR_WRITERS_S,
     Epochs,
@@ -24,6 +23,7 @@ from rollforward.fork_join.epochs import (
     close,
     look,
 )
+from rollforward.fork_join.entities import PackId, WorkPack, pack_key
 from rollforward.runtime.cache import NoCache
 from rollforward.runtime.process.process_state import ProcessState
 from tests.infra.clocks import ahead

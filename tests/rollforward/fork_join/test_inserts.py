@@ -10,7 +10,7 @@ from google.api_core import exceptions as rpc_errors
 
 from rollforward.fork_join import BadItemError, ForkJoin, OutcomeUnknownError
 from rollforward.fork_join import insert as fork_join_insert
-from rollforward.fork_join.epochs import Slot, look
+from rollforward.fork_join.batching.epochs import Slot, look
 from rollforward.fork_join.insert import MAX_GROUP_BYTES, MAX_GROUP_ITEMS, MAX_GROUP_KEYS, groups
 from rollforward.fork_join.items import Insertion
 from rollforward.runtime.cache import NoCache

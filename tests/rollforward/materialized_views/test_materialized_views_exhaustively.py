@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 from google.cloud import ndb
 
+from rollforward.fork_join.batching.epochs import Epochs
 from rollforward.fork_join.entities import PackId, WorkPack
-from rollforward.fork_join.epochs import Epochs
 from rollforward.fork_join.fold import _fold_here
 from rollforward.materialized_views import Apply, ViewGroup
 from rollforward.materialized_views.entities import RowMarker, SourceMarker, ViewRow

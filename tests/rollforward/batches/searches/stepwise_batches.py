@@ -21,9 +21,9 @@ from google.cloud import ndb
 from pydantic import TypeAdapter
 
 from rollforward.batches import ClosedError, Completed, callbacks, sweep
+from rollforward.batches.adding.creation import create
 from rollforward.batches.callbacks import completed
 from rollforward.batches.completion import End, cancel_nested, end_members
-from rollforward.batches.creation import create
 from rollforward.batches.entities import BatchState
 from rollforward.datastore import transactions, versions
 from rollforward.datastore.transactions import Transaction, current_transaction
@@ -341,7 +341,7 @@ def batches_in_steps() -> Iterator[None]:
         stepwise(),
         mock.patch("rollforward.batches.entities._within", Within),
         mock.patch("rollforward.outbox.enqueue", enqueue),
-        mock.patch("rollforward.batches.populate.transact", transact),
+        mock.patch("rollforward.batches.adding.populate.transact", transact),
         mock.patch("rollforward.batches.batch.transact", transact),
         mock.patch("rollforward.batches.completion.transact", transact),
         mock.patch("rollforward.batches.callbacks.transact", transact),

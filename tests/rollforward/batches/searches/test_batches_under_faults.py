@@ -12,7 +12,7 @@ import pytest
 
 from rollforward.batches import callbacks as callback_tasks
 from rollforward.batches import entities as rows
-from rollforward.batches import populate
+from rollforward.batches.adding import populate
 from rollforward.batches.entities import BatchPage
 from rollforward.datastore.transactions import transact
 from rollforward.tasks import Task

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rollforward.batches import populate
+from rollforward.batches.adding import populate
 from rollforward.datastore.transactions import transact
 from tests.infra.faults.injection import REPLY_LOST
 from tests.infra.world import World

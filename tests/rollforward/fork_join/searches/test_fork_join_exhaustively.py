@@ -23,9 +23,10 @@ from unittest import mock
 import pytest
 from google.cloud import ndb
 
-from rollforward.fork_join import Batch, ForkJoin, epochs, fork_join
+from rollforward.fork_join import Batch, ForkJoin, fork_join
 from rollforward.fork_join import fold as fork_join_fold
 from rollforward.fork_join import queue as fork_join_queue
+from rollforward.fork_join.batching import epochs
 from rollforward.fork_join.entities import PackId, pack_key
 from rollforward.runtime import Clients, NoCache
 from rollforward.runtime.messages import Message

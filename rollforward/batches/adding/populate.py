@@ -24,8 +24,9 @@ from google.cloud import ndb
 
 from rollforward import outbox
 from rollforward.batches import policy
+from rollforward.batches.adding.creation import Create, create
+from rollforward.batches.adding.transaction_rows import TransactionRows
 from rollforward.batches.completion import conclude, end_parent, state_of, touch
-from rollforward.batches.creation import Create, create
 from rollforward.batches.declaration import BatchDeclaration, MemberRef
 from rollforward.batches.entities import (
     COMPLETED,
@@ -47,7 +48,6 @@ from rollforward.batches.errors import (
     NestedError,
     UnknownBatchError,
 )
-from rollforward.batches.transaction_rows import TransactionRows
 from rollforward.datastore.transactions import current_transaction, transact
 from rollforward.datastore.versions import insert_all
 from rollforward.runtime.clients import Clients

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 
-from rollforward.fork_join import adaptive
-from rollforward.fork_join.adaptive import BatchPolicy, BatchStats, Limits
-from rollforward.fork_join.epochs import Shape, Slot
+from rollforward.fork_join.batching import adaptive
+from rollforward.fork_join.batching.adaptive import BatchPolicy, BatchStats, Limits
+from rollforward.fork_join.batching.epochs import Shape, Slot
 from rollforward.runtime.clients import Clients
 
 MAX_BATCH_SIZE = 500

@@ -1,0 +1,1 @@
+"""Adding members: pages are stored and counted, then their tasks are created."""

@@ -1,0 +1,1 @@
+"""Batching: which batch is open, and which shape the next ones have."""
