@@ -91,7 +91,7 @@ class Api:
         except ValueError as error:
             return _problem(400, str(error))
         if not isinstance(after_s, int | float) or not 0 <= after_s <= MAX_KILL_AFTER_S:
-            return _problem(400, f"after_s is a number from 0 to {MAX_KILL_AFTER_S}")
+            return _problem(400, f"after_s must be a number from 0 to {MAX_KILL_AFTER_S}")
         if after_s:
             asyncio.get_running_loop().call_later(after_s, self.platform.kill_worker)
             return web.json_response({"pid": None}, status=202)
@@ -104,7 +104,7 @@ class Api:
         """Answer a page of messages."""
         text, before_id = request.query.get("text", ""), request.query.get("before", "")
         if before_id and (not before_id.isdecimal() or len(before_id) > 18):
-            return _problem(400, "before is the id of a message")
+            return _problem(400, "before must be the id of a message")
         store = self.platform.mail.store
         mails = store.list(
             text=text, before_id=int(before_id) if before_id else None, limit=_PAGE_MAILS
@@ -119,7 +119,7 @@ class Api:
         try:
             since, until = float(query.get("since", "0")), float(query.get("until", "1e12"))
         except ValueError:
-            return _problem(400, "since and until are seconds since 1970")
+            return _problem(400, "since and until must be seconds since 1970")
         repeats = self.platform.mail.store.repeats(query.get("text", ""), since=since, until=until)
         return web.json_response({"repeats": repeats})
 
@@ -169,7 +169,7 @@ class Api:
         try:
             fields = await _fields(request, {"name", "paused"})
             if not isinstance(fields.get("paused"), bool):
-                return _problem(400, "paused is true or false")
+                return _problem(400, "paused must be true or false")
             self.platform.cron.pause(str(fields.get("name", "")), fields["paused"])
         except UnknownJobError as error:
             return _problem(404, str(error))
@@ -222,7 +222,7 @@ def _limit(text: str) -> int:
     """
     limit = whole(text)
     if not 1 <= limit <= _MAX_RECORDS:
-        raise web.HTTPBadRequest(text=f"limit is a number from 1 to {_MAX_RECORDS}")
+        raise web.HTTPBadRequest(text=f"limit must be a number from 1 to {_MAX_RECORDS}")
     return limit
 
 
@@ -247,10 +247,10 @@ def _checked_faults(fields: dict[str, Any]) -> dict[str, Any]:
     for name in ("temporary_rate", "latency_ms"):
         value = fields.get(name, 0)
         if not isinstance(value, int | float) or isinstance(value, bool):
-            raise ValueError(f"{name} is a number")  # noqa: TRY004 - the caller's input
+            raise ValueError(f"{name} must be a number")  # noqa: TRY004 - the caller's input
     refused = fields.get("refused", [])
     if not isinstance(refused, list) or not all(isinstance(item, str) for item in refused):
-        raise ValueError("refused is a list of addresses")
+        raise ValueError("refused must be a list of addresses")
     if "refused" in fields:
         checked["refused"] = tuple(refused)
     return checked

@@ -20,7 +20,9 @@ FAULTS = {
     "lose_response": FaultWords("Lost responses", "The handler runs, and its response is lost"),
     "duplicate": FaultWords("Duplicates", "A task that succeeded is delivered once more"),
     "overlap": FaultWords("Overlaps", "A task is delivered twice, at the same time"),
-    "delay": FaultWords("Delays", "A delivery is held back by some seconds"),
-    "reorder": FaultWords("Reordering", "Any task that is due may come next, not the oldest"),
+    "delay": FaultWords("Delays", "A delivery is delayed by some seconds"),
+    "reorder": FaultWords(
+        "Reordering", "Due tasks are delivered in random order, not oldest first"
+    ),
     "kill_worker": FaultWords("Worker kills", "The worker is killed some seconds into a delivery"),
 }

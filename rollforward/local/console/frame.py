@@ -21,31 +21,31 @@ PATIENCE_S = 2.0
 NOTICES = {
     "paused": "Paused. Nothing is dispatched until it is resumed.",
     "resumed": "Resumed.",
-    "purged": "Purged: all waiting tasks are gone.",
-    "ran": "Dispatched now, whatever the queue's rate and load.",
+    "purged": "Purged: all tasks of the queue were deleted.",
+    "ran": "Dispatched now, past the queue's rate and limits.",
     "retried": "Due again at once.",
     "deleted": "Deleted.",
     "replayed": "Replay enqueued: the app runs the task again.",
-    "swept": "Swept: what had waited for 15 seconds is being created.",
+    "swept": "Swept: tasks that were pending for 15 seconds are being created.",
     "not-swept": "The sweep failed: see its last result on the page Cron.",
-    "cleared": "All mail is gone.",
+    "cleared": "All mail was deleted.",
     "fault-on": "The fault is on.",
     "fault-off": "The fault is off.",
-    "mail-faults": "The mail server behaves as set.",
+    "mail-faults": "The mail server's faults are set.",
     "killed": "One worker was killed. gunicorn starts another.",
     "no-worker": "The app has no worker now: nothing was killed.",
     "cron-ok": "The job ran well.",
     "cron-failed": "The job ran and failed: see its last result.",
-    "cancel": "Cancelled: what was done stays, and it can be resumed.",
+    "cancel": "Cancelled: finished items stay finished, and the run can be resumed.",
     "resume": "Resumed.",
-    "retry": "Its failed items are worked on again, in this run.",
+    "retry": "This run retries the failed items.",
 }
 # The same of an action on many tasks; the address holds the number, too.
 NOTICES_OF_MANY = {
-    "all-run": "{} dispatched now, whatever the rate and load of their queues.",
+    "all-run": "{} dispatched now, past the rates and limits of their queues.",
     "all-retry": "{} due again at once.",
     "all-delete": "{} deleted.",
-    "all-replay": "{} on the way: the app runs what it had given up again.",
+    "all-replay": "{} enqueued: the app runs the dead tasks again.",
 }
 
 # No control characters: a browser leaves out a tab, and the next slash is another site's.

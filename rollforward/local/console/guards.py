@@ -77,7 +77,7 @@ class Guards:
             log.exception(
                 "a request of the console failed: %s %.200r", request.method, request.path
             )
-            response = web.Response(status=500, text="This did not work: the log says why.\n")
+            response = web.Response(status=500, text="Internal error: see the log.\n")
         response.headers.update(_SECURITY_HEADERS)
         response.headers.setdefault("Cache-Control", "no-store")
         return response

@@ -36,8 +36,8 @@ MENU = [
 ]
 _TIME = re.compile(rb"(<time [^>]*>)[^<]*</time>")
 _MESSAGES = {
-    404: "There is no such page in the console.",
-    405: "This address takes forms only: go back to the page with the button.",
+    404: "The console has no such page.",
+    405: "This address accepts only forms: go back to the page with the button.",
     413: "This form is too large.",
 }
 
@@ -64,7 +64,7 @@ class Screen:
     def error_page(self, request: web.Request, status: int, message: str) -> web.Response:
         """Return a page that says why not."""
         title = HTTPStatus(status).phrase
-        message = message or _MESSAGES.get(status, "This did not work.")
+        message = message or _MESSAGES.get(status, "The request failed.")
         shown = {"notice": "", "code": status, "title": title, "message": message}
         page = self.render(request, "error.html", **shown)
         page.set_status(status)

@@ -68,7 +68,7 @@ def test_why_it_failed_is_found_from_the_run(busy: Stack, page: Page) -> None:
     row = page.get_by_role("row").filter(has_text="Failed")
     expect(row.first).to_contain_text("nothing")
     page.locator("section[aria-labelledby=its-tasks] th a").first.click()
-    page.get_by_role("link", name="Its lines").click()
+    page.get_by_role("link", name="Its log lines").click()
 
     expect(page).to_have_url(re.compile("/logs[?]task="))
     expect(page.locator(".log")).to_contain_text("/tasks/continuations/import-guests: 20")

@@ -94,7 +94,7 @@ def test_without_scripts_all_of_it_works(browser: Any, stack: Stack) -> None:
     page = context.new_page()
     publish(page, stack, "Plain")
     say(page, "One")
-    press(page, page.get_by_role("link", name="Look for comments that were written since"))
+    press(page, page.get_by_role("link", name="Check for new comments"))
     expect(page.get_by_role("heading", name="No new comments")).to_be_visible()
     press(page, page.get_by_role("link", name="All comments"))
     expect(page.locator(".comment-text")).to_have_text("One")

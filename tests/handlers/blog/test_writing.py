@@ -341,7 +341,7 @@ def test_a_name_begins_another_session(world: World, browser: Browser) -> None:
         browser.post("/blog/1/comments", {"id": OTHER, "text": "x"}, token=old_token).status_code
         == 403
     )
-    assert "You write as <b>Ada</b>" in browser.get("/blog/1").text
+    assert "You are writing as <b>Ada</b>" in browser.get("/blog/1").text
     browser.post("/blog/sign-out")
     assert "Your name" in browser.get("/blog/1").text
 

@@ -174,8 +174,8 @@ def test_the_limit_is_simulated_on_a_laptop_until_it_is_switched_off(
     browser.get("/counters/live")
 
     assert (was_on, is_on, limit.is_on) == (True, False, True)
-    assert 'aria-checked="true" title="One write a second' in first
-    assert 'aria-checked="false" title="One write a second' in off
+    assert 'aria-checked="true" title="Limits each row' in first
+    assert 'aria-checked="false" title="Limits each row' in off
 
 
 def test_a_deployed_app_has_no_such_switch(browser: Browser, world: World) -> None:

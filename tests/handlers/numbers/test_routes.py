@@ -54,7 +54,7 @@ def test_before_the_first_run_the_page_says_what_the_talk_says(browser: Browser)
     """All rows, no number of ours, and what to press."""
     page = browser.get("/numbers").text
 
-    assert "Nothing has been measured here yet" in page
+    assert "No measurements yet" in page
     assert all(probe.title in page for probe in PROBES)
     assert "10 ms, a disk seek: at most 100 a second (2008)" in page
     assert "<circle cx" not in page.partition("<tbody>")[2].partition("</tbody>")[0]

@@ -98,7 +98,7 @@ def test_the_spinner_waits_for_the_completion_task(
     text = browser.get(quilt).text
     assert all(picture(text)["squares"])
     assert "data-spinner" in text
-    assert "All painted, its completion is to come" in text
+    assert "All painted, completion pending" in text
 
 
 def test_a_form_that_is_sent_twice_makes_one_quilt(
@@ -207,7 +207,7 @@ def test_a_quilt_whose_tasks_were_lost_is_not_given_up(world: World, browser: Br
     world.settle()
 
     assert "Being painted" in waits
-    assert "waits for a sweep" in late
+    assert "waiting for a sweep" in late
     assert "given up" not in late
     done = browser.get(f"/quilt/{FORM}").text
     assert "Finished" in done

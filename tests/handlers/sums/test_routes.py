@@ -248,7 +248,7 @@ def test_what_the_queue_decides_is_explained(
 
     page = browser.get(f"{visitors}?tab=decided").text
 
-    assert "What the queue decided" in page
+    assert "The batch policy" in page
     for message in ("Open for 400 ms", "At most 100 items", "2 shards", "gathers about 40"):
         assert message in page
 

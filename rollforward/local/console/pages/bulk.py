@@ -55,7 +55,7 @@ class BulkActions(Section):
         chosen = TaskFilter(str(fields.get("queue", "")), state, str(fields.get("q", "")).strip())
         sequence = whole(str(fields.get("before", "")))
         if not sequence:
-            raise web.HTTPBadRequest(text="Which tasks are meant? Go back to the list.")
+            raise web.HTTPBadRequest(text="The form names no tasks. Go back to the list.")
         verb = request.match_info["verb"]
         tasks, _ = self._eligible(replace(chosen, before=sequence), verb)
         verbs: dict[str, Callable[[str], Any]] = {

@@ -100,7 +100,7 @@ class Data(Section):
         except GoogleAPIError as error:
             return self.error(request, 502, f"Datastore does not answer: {error}")
         if shown is None:
-            raise web.HTTPNotFound(text="There is no such entity, or it is gone.")
+            raise web.HTTPNotFound(text="There is no such entity, or it was deleted.")
         return self.page(request, "entity.html", shown=shown, namespace=namespace)
 
 
@@ -115,7 +115,7 @@ def _entity_url(kind: str, typed: str, namespace: str) -> str:
         web.HTTPBadRequest: it is too long for a name.
     """
     if len(typed.encode(errors="replace")) > MAX_NAME_BYTES:
-        raise web.HTTPBadRequest(text="A key's name has at most 1500 bytes.")
+        raise web.HTTPBadRequest(text="A key's name must have at most 1500 bytes.")
     part = int(typed) if typed.isdecimal() and len(typed) < 19 else typed
     query = {"ns": namespace, "path": json.dumps([kind, part], ensure_ascii=False)}
     return "/data/entity?" + urlencode({name: value for name, value in query.items() if value})

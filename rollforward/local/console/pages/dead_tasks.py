@@ -78,7 +78,7 @@ class DeadTasks(Section):
         try:
             until = float(str(fields.get("until", "")))
         except ValueError:
-            raise web.HTTPBadRequest(text="Which tasks are meant? Go back to the list.") from None
+            raise web.HTTPBadRequest(text="The form names no tasks. Go back to the list.") from None
         rows = await self._unresolved(_text(str(fields.get("q", ""))))
         ids = [dead.id for dead in rows if dead.at <= until]
         count = enqueue_replays(self.engine, ids, self.platform.app_url, self._account)

@@ -61,7 +61,7 @@ class Overview(Section):
         ]
         warnings += work.attention(self.engine, rows)
         if dead:
-            text = f"{counted(len(dead), 'dead task')} to be decided on"
+            text = f"{counted(len(dead), 'dead task')} to replay or discard"
             warnings.append(Attention("✕", "failed", text, "/dead"))
         if late:
             since = words.age(time.time() - late[0].created)

@@ -63,7 +63,7 @@ class RunPages(Section):
         except RunsUnavailableError as error:
             return self.error(request, 502, str(error))
         if details is None:
-            raise web.HTTPNotFound(text="The app knows no such run.")
+            raise web.HTTPNotFound(text="The app has no such run.")
         tasks, attempts = await asyncio.to_thread(self.engine.history.holding, run_id, _TASKS)
         now_s = time.time()
         return self.page(

@@ -82,14 +82,14 @@ class Tasks(Section):
         """Return why tasks of a queue begin late, "" if nothing is known of it."""
         row = next((row for row in work.queue_rows(self.engine) if row["id"] == queue_id), None)
         if row is None:
-            return "its queue is gone"
+            return "its queue was deleted"
         if row["state"] != "running":
             return f"its queue is {row['state']}"
         if row["speed_factor"] < 1:
             return f"its queue is slowed to {row['speed_factor']:.0%} by 429 or 503 responses"
         if row["running"] >= row["max_concurrent"]:
-            return "its queue runs as many tasks as it may"
-        return "others are ahead of it, at the rate of its queue" if row["waiting"] > 1 else ""
+            return "its queue runs as many tasks as allowed"
+        return "older tasks use up the rate of its queue" if row["waiting"] > 1 else ""
 
 
 def filter_of(request: web.Request) -> TaskFilter:

@@ -189,18 +189,18 @@ def path_of(text: str) -> list[str | int]:
         path = None
     is_path = isinstance(path, list) and path and len(path) % 2 == 0
     if not is_path or not all(_is_part(i, part) for i, part in enumerate(path)):
-        raise BadKeyError("A key is a list of kinds and ids or names, in valid Unicode.")
+        raise BadKeyError("A key must be a list of kinds and ids or names, in valid Unicode.")
     return [*path]
 
 
 def _searched_value(asked: Query) -> Any:
     if asked.property == "__key__":
-        raise BadValueError("An entity is found by its id or name in the field for it.")
+        raise BadValueError("To find an entity by key, use the field for its id or name.")
     value = value_of(asked.value)
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
-        raise BadValueError("An integer has at most 64 bits. In quotes, digits are a text.")
+        raise BadValueError("An integer must fit in 64 bits. Put digits in quotes for a string.")
     if isinstance(value, str) and not _is_unicode(value):
-        raise BadValueError("A text is valid Unicode: this one has half of a surrogate pair.")
+        raise BadValueError("A string must be valid Unicode: this one has an unpaired surrogate.")
     return value
 
 
@@ -311,7 +311,7 @@ def _cursor(text: str) -> bytes | None:
     try:
         base64.urlsafe_b64decode(text[:MAX_CURSOR_CHARS])
     except ValueError:
-        raise BadKeyError("This is no place in a list.") from None
+        raise BadKeyError("This is not a valid cursor.") from None
     return text.encode()
 
 

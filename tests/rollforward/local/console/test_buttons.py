@@ -114,7 +114,7 @@ def test_mail_faults_are_listed_with_the_others_and_switched_off(browser, platfo
     browser.post("/faults/mail/remove", {"rule": "temporary_rate"})
     browser.post("/faults/mail/remove", {"rule": "__class__"})
 
-    on = page.partition("Switched on")[2].partition("</section>")[0]
+    on = page.partition("Active faults")[2].partition("</section>")[0]
     for part in ("25 % of messages", "7 ms for each message", "ada@example.com (550)"):
         assert part in on
     faults = platform.mail.faults

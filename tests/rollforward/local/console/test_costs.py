@@ -63,7 +63,7 @@ def test_a_page_is_bounded(browser, report):
 
     page = browser.get("/costs").text
     assert len(rows_of(page)) == MAX_ROWS
-    assert "7 more cost less" in page
+    assert "7 more are cheaper" in page
     assert "GET /6<" not in page
 
 
@@ -76,7 +76,7 @@ def test_the_page_says_which_prices_are_not_verified(browser):
     """Each has its source; no bill was ever seen."""
     page = browser.get("/costs").text
     assert page.count("not verified") == 1
-    assert "written down on 2026-11-24" in page
+    assert "as of 2026-11-24" in page
     assert "https://cloud.google.com/tasks/pricing" in page
 
 

@@ -165,9 +165,9 @@ def test_a_bad_address_is_no_server_error(browser, stored, path):
 @pytest.mark.parametrize(
     ("path", "reason"),
     [
-        ("/data/kind/Book?property=__key__&value=x", "by its id or name"),
-        ("/data/kind/Book?property=cents&value=" + "9" * 20, "at most 64 bits"),
-        ("/data/kind/Book?property=cents&value=-9223372036854775809", "at most 64 bits"),
+        ("/data/kind/Book?property=__key__&value=x", "for its id or name"),
+        ("/data/kind/Book?property=cents&value=" + "9" * 20, "fit in 64 bits"),
+        ("/data/kind/Book?property=cents&value=-9223372036854775809", "fit in 64 bits"),
         ("/data/kind/Book?property=title&value=" + quote(r'"\ud800"'), "valid Unicode"),
         ("/data/entity?path=" + quote(r'["Book","\ud800"]'), "valid Unicode"),
         ("/data/entity?path=" + quote(r'["\ud800",1]'), "valid Unicode"),

@@ -87,7 +87,7 @@ def test_an_empty_outbox_says_so(browser, stored):
     page = browser.get("/outbox").text
 
     assert "<dd>0</dd>" in page
-    assert "Nothing waits" in page
+    assert "Nothing is pending" in page
     assert "in the outbox" not in browser.get("/").text
 
 

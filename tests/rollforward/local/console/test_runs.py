@@ -109,7 +109,7 @@ def test_a_run_shows_its_items_its_issues_and_its_tasks(browser, app, engine):
 
     page = browser.get("/runs/batches/one%2F%E4%BA%8C").text
 
-    for part in ("no colour", "藍", "row 7", "1 put off", "4 of 10 have ended"):
+    for part in ("no colour", "藍", "row 7", "1 deferred", "4 of 10 have ended"):
         assert part in page, part
     assert EVIL not in page
     assert page.count('class="dot is-') == 4

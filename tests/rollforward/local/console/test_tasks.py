@@ -187,7 +187,7 @@ def test_a_text_is_looked_for_further_by_the_link_to_older_tasks(browser, engine
     page = browser.get("/tasks?q=suzuki").text
     older = re.search(r'href="([^"]+)" rel="next"', page)[1].replace("&amp;", "&")
 
-    assert "looked for in 4 tasks" in page
+    assert "searched for in 4 tasks" in page
     assert "Only the newest" in browser.get("/tasks/all/delete/confirm?q=suzuki").text
     assert path_of(name) in browser.get(older).text
 
