@@ -73,7 +73,7 @@ def test_a_verification_says_what_it_waits_for(
             world.deliver(due.task_name)
 
     text = browser.get("/grades/live").text
-    assert "looks again at 2: a change is on its way" in text
+    assert "rechecks 2 with pending changes" in text
     world.settle()
     assert "Drift 0" in browser.get("/grades/live").text
 
