@@ -1,4 +1,4 @@
-"""What pull sources read: each line, entity and row once."""
+"""Readers of pull sources: each line, entity and row is read once."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ def test_a_file_that_grows_gives_a_line_when_it_is_whole(tmp_path: Path) -> None
     path = tmp_path / "log"
     path.write_bytes(b"one\ntw")
     read = lines(file(path), numbered, grows=True)
-    first = read(NOBODY, None, 10)
+    partial = read(NOBODY, None, 10)
     path.write_bytes(b"one\ntwo\n")
-    second = read(NOBODY, first.position, 10)
-    assert [first.records, second.records] == [[("one", 3)], [("two", 3)]]
-    assert not second.is_over
+    complete = read(NOBODY, partial.position, 10)
+    assert [partial.records, complete.records] == [[("one", 3)], [("two", 3)]]
+    assert not complete.is_over
 
 
 def test_a_line_without_end_is_refused() -> None:
@@ -67,7 +67,7 @@ class PulledOrder(ndb.Model):
 
 
 class Seen(Computation):
-    """What came in, in the order of its coming."""
+    """Lists the records of each stream in order of arrival."""
 
     inputs: ClassVar = {stream: lambda value: "all" for stream in ("log", "orders", "keys", "rows")}
 
@@ -99,14 +99,14 @@ def test_entities_rows_and_uploads_are_read_once(
     monkeypatch.setattr("rollforward.streams.exchange.pulling.MAX_PULLED", 2)
     world = World(services, streams=[PULLS], builds=[ViewMaintenance(VISITS)])
     world.clients.process_state.get_or_create("streams config", lambda: PACE)
-    now = naive_utc(world.clock.now())
+    start = naive_utc(world.clock.now())
     with world.context():
         for n, path in enumerate(("/a", "/b", "/a")):
             VISITS.save(world.clients, OutletVisit(id=f"v{n}", path=path, size=1))
-        put_upload("pulled-log", b"1\n2\n3\n", now)
+        put_upload("pulled-log", b"1\n2\n3\n", start)
         for n, age_s in enumerate((60, 50, 50, 50, 40)):
-            PulledOrder(id=f"o{n}", created=now - timedelta(seconds=age_s)).put()
-        PulledOrder(id="new", created=now).put()
+            PulledOrder(id=f"o{n}", created=start - timedelta(seconds=age_s)).put()
+        PulledOrder(id="new", created=start).put()
     world.settle()
     world.doubles = True
     assert pulled(world) == {
@@ -126,6 +126,6 @@ def pulled(world: World) -> dict[str, list[Any]]:
     world.settle(patience_s=10)
     with world.context():
         return {
-            stream: sorted(each, key=str) if stream != "orders" else each
-            for stream, each in PULLS.state(world.clients, "seen", "all").items()
+            stream: sorted(values, key=str) if stream != "orders" else values
+            for stream, values in PULLS.state(world.clients, "seen", "all").items()
         }

@@ -77,8 +77,8 @@ class Leaving:
         once = Counter(LABELS)
         assert (notes(), marks(), calls()) == (once, once, once), fault
         assert rows(self.world.clients) == {"/": (3, 30)}, fault
-        found = OUTLETS.status(self.world.clients).computations
-        assert {each.records for each in found.values()} == {3}, fault
+        computations = OUTLETS.status(self.world.clients).computations
+        assert {status.records for status in computations.values()} == {3}, fault
 
 
 @one_emulator
@@ -102,9 +102,8 @@ def test_each_record_leaves_once_when_the_reply_to_a_sinks_transaction_is_lost(
         if call == "Commit" and inside:
             commits.append(at)
         inside = (inside or call == "BeginTransaction") and call != "Commit"
-    first, last = commits[0], commits[len(commits) // 2]
     fired = ""
-    for fault in ((first, REPLY_LOST), (last, CRASH_AFTER)):
+    for fault in ((commits[0], REPLY_LOST), (commits[len(commits) // 2], CRASH_AFTER)):
         explorer.play(fault)
         fired += world.plan.fired
     assert "(Commit)" in fired
@@ -142,13 +141,13 @@ def test_what_a_sink_cannot_write_is_a_dead_letter_and_its_neighbours_go_on(worl
     world.settle()
     with world.context():
         assert is_drained()
-        found = {letter.computation: letter for letter in OUTLETS.dead_letters(clients)}
-        assert set(found) == {"marks", "rows"}
-        assert found["rows"].value["label"] == "b"
+        dead = {letter.computation: letter for letter in OUTLETS.dead_letters(clients)}
+        assert set(dead) == {"marks", "rows"}
+        assert dead["rows"].value["label"] == "b"
         assert notes() == calls() == Counter("abc")
         assert marks() == Counter("ac")
         assert rows(clients) == {"/": (2, 20)}
-        assert OUTLETS.replay(clients, found["rows"].id)
+        assert OUTLETS.replay(clients, dead["rows"].id)
     world.settle()
     with world.context():
         assert [letter.computation for letter in OUTLETS.dead_letters(clients)].count("rows") == 1
@@ -179,11 +178,11 @@ def test_the_result_that_replaces_the_others_stays_in_one_transaction_too(
         "visits",
         VISITS,
         lambda record: None,  # type: ignore[arg-type, return-value]
-        replaces=lambda old, new: new.size >= old.size,
+        replaces=lambda stored, arriving: arriving.size >= stored.size,
     )
     with world.context():
-        made = [OutletVisit(id="a", path="/", size=size) for size in sizes]
-        transact(lambda: sink.write(world.clients, made))
+        sources = [OutletVisit(id="a", path="/", size=size) for size in sizes]
+        transact(lambda: sink.write(world.clients, sources))
     world.settle()
 
     with world.context():
@@ -191,7 +190,7 @@ def test_the_result_that_replaces_the_others_stays_in_one_transaction_too(
 
 
 class SunkLine(ndb.Model):
-    """What a sink of its own writes."""
+    """The entity of a custom sink."""
 
     text = ndb.TextProperty()
 
@@ -215,9 +214,9 @@ LINES = Pipeline("lines", sinks=[Lines("lines")])
 
 @one_emulator
 def test_a_sink_of_ones_own_writes_its_entities_with_the_transaction(services: Services) -> None:
-    """G9: what fails together is tried apart, and what fails alone is dead.
+    """G9: records that fail together are retried apart; a record that fails alone is dead.
 
-    Also when the service refuses it with what it says to those who have lost a race.
+    This also holds if the service refuses it with the error of a lost race.
     """
     world = stream_world(services, LINES)
     texts = [*(f"l{n}" for n in range(9)), "bad", "lost", "last"]
@@ -243,8 +242,8 @@ def test_a_test_without_services_sees_what_a_sink_makes() -> None:
         "made", sinks=[TaskSink("visits", note_outlet, lambda r: Note(r.id, r.value["label"]))]
     )
     test = StreamTest(pipeline)
-    for each in visits("a", "b"):
-        test.push("visits", each.value, each.timestamp_ms)
+    for visit in visits("a", "b"):
+        test.push("visits", visit.value, visit.timestamp_ms)
     assert [note.label for note in test.sink_output("visits-sink")] == ["a", "b"]
     test.push("visits", {"no": "label"}, 1)
     with pytest.raises(KeyError):

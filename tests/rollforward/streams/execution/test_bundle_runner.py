@@ -1,4 +1,4 @@
-"""What a batch is made of, and what it leaves: letters, values of its own, and what has changed."""
+"""Bundles: their records and values, the rows they change, and the memory they leave."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.rollforward.streams.simulator.driver import Came, Desk, is_batch
 from tests.rollforward.streams.simulator.store import answered
 
 TIMES = st.integers(0, 10**15)
-LETTERS = st.lists(
+RECORDS = st.lists(
     st.builds(
         InboxRecord,
         st.text(min_size=1, max_size=5),
@@ -41,69 +41,69 @@ LETTERS = st.lists(
 ).map(tuple)
 
 
-# Letters
+# Inbox records
 
 
-@given(LETTERS)
-def test_a_chunk_is_read_as_it_was_written(letters: tuple[InboxRecord, ...]) -> None:
-    """Also one that was written before letters stood in columns."""
-    for written in (dump(CHUNK, letters), json.dumps(letters).encode()):
-        found = load(CHUNK, written)
-        assert found == letters
-        assert all(type(each) is InboxRecord for each in found)
+@given(RECORDS)
+def test_a_chunk_is_read_as_it_was_written(records: tuple[InboxRecord, ...]) -> None:
+    """Also a chunk in the form before columns."""
+    for written in (dump(CHUNK, records), json.dumps(records).encode()):
+        loaded = load(CHUNK, written)
+        assert loaded == records
+        assert all(type(record) is InboxRecord for record in loaded)
 
 
 @given(
-    st.lists(st.tuples(st.booleans(), LETTERS), max_size=4),
+    st.lists(st.tuples(st.booleans(), RECORDS), max_size=4),
     st.sets(st.sampled_from(("in a", "in b", "out c"))),
     st.integers(1, 20),
 )
 def test_a_batch_has_what_is_new_up_to_a_number(
-    written: list[tuple[bool, tuple[InboxRecord, ...]]], met: set[str], limit: int
+    written: list[tuple[bool, tuple[InboxRecord, ...]]], ids: set[str], limit: int
 ) -> None:
-    """And takes out of its inbox what it was, and no more."""
+    """It also removes exactly these records from the inbox."""
     chunks = [
         (f"p:c:0000:{int(is_late)}:{n + 1:015d}:id.{n}.1.1", StoredRow(body, n))
         for n, (is_late, body) in enumerate(written)
         if body
     ]
-    known = {fingerprint(each) for each in met}
+    accepted = {fingerprint(id_) for id_ in ids}
 
-    batch, expected = gather(chunks, known, limit), one_by_one(chunks, known, limit)
+    bundle, expected = gather(chunks, accepted, limit), one_by_one(chunks, accepted, limit)
 
-    assert batch.inputs == expected.inputs
-    assert [type(each) for each in batch.inputs] == [KeyedRecord] * len(batch.inputs)
-    for count in range(len(batch.inputs) + 1):
-        mine, theirs = Commit(), Commit()
-        assert batch.take(count, mine) == expected.take(count, theirs)
-        assert mine == theirs
-        assert batch.is_cut(count) == expected.is_cut(count)
+    assert bundle.inputs == expected.inputs
+    assert [type(record) for record in bundle.inputs] == [KeyedRecord] * len(bundle.inputs)
+    for count in range(len(bundle.inputs) + 1):
+        commit, expected_commit = Commit(), Commit()
+        assert bundle.take(count, commit) == expected.take(count, expected_commit)
+        assert commit == expected_commit
+        assert bundle.is_cut(count) == expected.is_cut(count)
 
 
 def one_by_one(
-    chunks: Sequence[tuple[str, StoredRow]], known: Collection[str], limit: int
+    chunks: Sequence[tuple[str, StoredRow]], accepted: Collection[str], limit: int
 ) -> Bundle:
-    """Gather letters one by one."""
-    batch, met = Bundle(chunks), set[str]()
-    for number, (name, found) in enumerate(chunks):
-        for place, letter in enumerate(found.body):
-            if len(batch.inputs) >= limit:
-                batch.end = number, place
-                return batch
-            id_ = fingerprint(f"{letter.stream} {letter.id}") if letter.id else ""
-            if id_ and (id_ in known or id_ in met):
-                batch.repeated.append((number, place))
+    """Gather records one by one."""
+    bundle, chosen_ids = Bundle(chunks), set[str]()
+    for number, (name, row) in enumerate(chunks):
+        for place, record in enumerate(row.body):
+            if len(bundle.inputs) >= limit:
+                bundle.end = number, place
+                return bundle
+            id_ = fingerprint(f"{record.stream} {record.id}") if record.id else ""
+            if id_ and (id_ in accepted or id_ in chosen_ids):
+                bundle.repeated.append((number, place))
                 continue
-            met.add(id_)
+            chosen_ids.add(id_)
             _, _, _, lane, at, _ = name.split(":")
-            late_at, value = int(lane == str(LATE)) * int(at), json.loads(letter.text)
-            batch.inputs.append(
-                KeyedRecord(*letter[:1], value, *letter[1:3], late_at, letter.id, letter.text)
+            late_at, value = int(lane == str(LATE)) * int(at), json.loads(record.text)
+            bundle.inputs.append(
+                KeyedRecord(*record[:1], value, *record[1:3], late_at, record.id, record.text)
             )
-            batch.ids.append(id_)
-            batch.places.append((number, place))
-        batch.end = number, len(found.body)
-    return batch
+            bundle.ids.append(id_)
+            bundle.places.append((number, place))
+        bundle.end = number, len(row.body)
+    return bundle
 
 
 # Hooks
@@ -158,18 +158,18 @@ def test_a_hook_that_ends_well_in_the_end_has_counted_once(failures: int) -> Non
             if len(calls) <= failures:
                 raise ValueError
 
-    before = {"k": KeyState('{"seen":4}')}
+    stored = {"k": KeyState('{"seen":4}')}
     inputs = inputs_of([InboxRecord("k", 1, "in", "", "{}")], late_at=0)
 
-    effects = run_bundle(Flaky(), before, inputs, watermark=0, now_ms=0)
+    effects = run_bundle(Flaky(), stored, inputs, watermark=0, now_ms=0)
 
     assert (effects.counts.records, effects.counts.produced, effects.counts.dead) == (1, 1, 0)
     assert effects.keys == {"k": KeyState('{"seen":5}')}
-    assert [each.text for each in effects.productions] == ['{"seen":5}']
+    assert [production.text for production in effects.productions] == ['{"seen":5}']
 
 
 def test_what_failed_attempts_have_written_leaves_no_less_room() -> None:
-    """A hook that writes much and fails takes nothing of a batch from the records behind it."""
+    """A hook that writes much and fails leaves the limits of its bundle to later records."""
 
     class Wordy(Computation):
         inputs: ClassVar = {"in": key_of}
@@ -189,8 +189,8 @@ def test_what_failed_attempts_have_written_leaves_no_less_room() -> None:
 
 
 def test_a_batch_fires_one_timer_however_late_it_begins() -> None:
-    """One that has no time left, each time, comes to the end of its timers all the same."""
-    left = KeyState("", {str(at): SetTimer(at, False, at, False) for at in (1, 2)})
+    """A worker that never has time left still fires all timers in the end."""
+    state = KeyState("", {str(at): SetTimer(at, False, at, False) for at in (1, 2)})
     fired = []
 
     class Alarm(Spoiling):
@@ -199,12 +199,12 @@ def test_a_batch_fires_one_timer_however_late_it_begins() -> None:
 
     for at in (1, 2):
         effects = run_bundle(
-            Alarm(), {"k": left}, watermark=3, now_ms=0, due=["k"], is_over=lambda: True
+            Alarm(), {"k": state}, watermark=3, now_ms=0, due=["k"], is_over=lambda: True
         )
         assert fired[at - 1 :] == [at]
-        left = effects.keys["k"]
+        state = effects.keys["k"]
 
-    assert left.is_empty
+    assert state.is_empty
 
 
 @pytest.mark.parametrize("key", [["a"], {}, 7, True, None, "", "x" * 501])
@@ -237,13 +237,13 @@ class Listing(Computation):
 
 
 def test_a_slab_in_which_nothing_has_changed_is_not_written() -> None:
-    """What is looked at stays as it is, in memory and in its row."""
+    """A state that a hook only reads stays unchanged, in memory and in its row."""
     desk = Desk(Pipeline("p", Looking, Listing, sources=[PushSource("in")], intervals=1))
     slab = desk.environment.names.slab("looking", 0)
     versions = []
 
-    for n, more in enumerate(({}, {"set": 1}, {}, {"set": 1}, {"set": 2})):
-        desk.push(Came(f"{n}", "a", n), **more)
+    for n, fields in enumerate(({}, {"set": 1}, {}, {"set": 1}, {"set": 2})):
+        desk.push(Came(f"{n}", "a", n), **fields)
         desk.run()
         row = desk.simulation.store.rows.get(slab)
         versions.append(row and row.version)
@@ -269,14 +269,14 @@ def test_an_interval_knows_what_each_slab_has_to_do_and_its_worker_how_large_it_
     timers = [timer for state in states for timer in state.timers.values()]
     assert summary(7, body) == Slab(
         7,
-        min([NEVER, *(each.hold for each in timers if not each.is_late)]),
+        min([NEVER, *(timer.hold for timer in timers if not timer.is_late)]),
         min(
             [
-                *(each.expires for each in states),
-                *(e.at_ms for e in timers if not e.is_processing_time),
+                *(state.expires for state in states),
+                *(timer.at_ms for timer in timers if not timer.is_processing_time),
             ]
         ),
-        min([NEVER, *(each.at_ms for each in timers if each.is_processing_time)]),
+        min([NEVER, *(timer.at_ms for timer in timers if timer.is_processing_time)]),
         len(timers),
     )
     texts = sum(len(key) + len(state.text) for key, state in keys.items())
@@ -287,14 +287,14 @@ def test_an_interval_knows_what_each_slab_has_to_do_and_its_worker_how_large_it_
 
 
 class Fragile(Computation):
-    """Notes who stands behind its context; fails for some."""
+    """Notes the backend of its context; fails for poison."""
 
     inputs: ClassVar = {"in": str}
     seen: ClassVar[list[weakref.ref[Any]]] = []
 
     def record(self, ctx: Context, record: Record) -> None:
-        hands: Any = ctx._backend
-        self.seen.append(weakref.ref(getattr(hands, "_backend", hands)))
+        backend: Any = ctx._backend
+        self.seen.append(weakref.ref(getattr(backend, "_backend", backend)))
         if record.value == "poison":
             raise ValueError
 
@@ -315,6 +315,6 @@ def test_a_batch_leaves_nothing_for_the_garbage_collector(computation: Computati
             inputs = inputs_of([InboxRecord("k", 1, "in", "", json.dumps(value))], late_at=0)
             run_bundle(computation, {}, inputs, watermark=0, now_ms=0)
         assert len(Fragile.seen) == 5  # Poison is tried once, and then carefully.
-        assert all(each() is None for each in Fragile.seen)
+        assert all(reference() is None for reference in Fragile.seen)
     finally:
         gc.enable()

@@ -1,4 +1,4 @@
-"""What one batch has in memory, and what it writes: bounded in bytes, whatever states there are."""
+"""Sizes of bundles: memory and writes are bounded in bytes, for states of any size."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ def test_a_batch_reads_no_more_of_large_states_than_there_is_room_for(
     monkeypatch.setattr(worker, "MAX_LOADED_BYTES", 300_000)
     desk = desk_of(Hoards)
     keys = [f"k{n}" for n in range(400)]
-    for again in range(2):
-        desk.push(*(Came(f"{again} {key}", key, 1) for key in keys), watermark=1)
+    for attempt in range(2):
+        desk.push(*(Came(f"{attempt} {key}", key, 1) for key in keys), watermark=1)
         for machine in desk.simulation.machines:
             machine.caches.clear()
         counts = reads_between_commits(desk, LARGE)
@@ -80,37 +80,37 @@ class Touches(Computation):
     inputs: ClassVar = {"in": key_of}
 
     def record(self, ctx: Context, record: Record) -> None:
-        what = record.value["what"]
-        if what == "write":
+        action = record.value["action"]
+        if action == "write":
             ctx.state["hoard"] = "x" * 5_000 + record.value["id"]
-        elif what == "time":
+        elif action == "time":
             ctx.set_timer("end", 10_000)
         else:
             ctx.state.get("hoard")
 
 
 @pytest.mark.parametrize(
-    ("what", "kinds"),
+    ("action", "kinds"),
     [("write", {SLAB, LARGE}), ("time", {SLAB}), ("read", set())],
-    ids=lambda each: each if isinstance(each, str) else "",
+    ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_a_large_state_is_written_when_it_has_changed(what: str, kinds: set[str]) -> None:
-    """G8: not whenever its key has a record; also by a worker that has read it anew."""
+def test_a_large_state_is_written_when_it_has_changed(action: str, kinds: set[str]) -> None:
+    """G8: not whenever its key has a record; also by a worker without a cache."""
     desk = desk_of(Touches)
-    desk.push(Came("1", "a", 1), what="write", id="1", watermark=1)
+    desk.push(Came("1", "a", 1), action="write", id="1", watermark=1)
     desk.run()
     for machine in desk.simulation.machines:
         machine.caches.clear()
     done = commits(desk)
 
     for n in (2, 3):
-        desk.push(Came(str(n), "a", 1), what=what, id=str(n), watermark=1)
+        desk.push(Came(str(n), "a", 1), action=action, id=str(n), watermark=1)
         desk.run()
 
     written = [key.kind for commit in done for key, *_ in (*commit.puts, *commit.inserts)]
     assert {*written} & {SLAB, LARGE} == kinds
-    assert desk.state("touches", "a")["hoard"].endswith("3" if what == "write" else "1")
-    assert desk.interval("touches").timers == (what == "time")
+    assert desk.state("touches", "a")["hoard"].endswith("3" if action == "write" else "1")
+    assert desk.interval("touches").timers == (action == "time")
 
 
 def test_timers_of_many_slabs_fire_some_slabs_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,10 +183,10 @@ class Sees(Computation):
 def test_one_hook_writes_as_much_as_a_commit_takes_or_is_a_dead_letter(
     many: int, seen: int, error: str | None
 ) -> None:
-    """G7, G8: with quotes that are doubled twice; its neighbours go on either way."""
+    """G7, G8: with quotes that are escaped twice; its neighbours continue in each case."""
     desk = desk_of(Floods, Sees)
-    for key, each in (("a", 1), ("b", many), ("c", 1)):
-        desk.push(Came(key, key, 1), many=each, watermark=1)
+    for key, size in (("a", 1), ("b", many), ("c", 1)):
+        desk.push(Came(key, key, 1), many=size, watermark=1)
     desk.run()
 
     rows = desk.simulation.store.rows

@@ -1,7 +1,7 @@
-"""Records that nobody can work on: each is a dead letter, and its neighbours go on.
+"""Unworkable records: each becomes a dead letter, and its neighbours continue.
 
-What a hook raises is elsewhere (test_computations.py, test_values.py). Here something raises that
-is no hook, or the service takes no such row.
+For errors of hooks see test_computations.py and test_values.py. Here code outside of hooks raises,
+or the service refuses a row.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def key_of(value: Any) -> Any:
 
 
 class Handing(Computation):
-    """Counts what comes, and hands it on."""
+    """Counts and forwards its records."""
 
     inputs: ClassVar = {"in": key_of, "log": key_of}
     outputs = ("out",)
@@ -81,8 +81,8 @@ class Reading(Computation):
         ctx.state.counter("seen").add(1)
 
 
-def desk_of(*computations: Any, **more: Any) -> Desk:
-    sources = more.pop("sources", [PushSource("in")])
+def desk_of(*computations: Any, **options: Any) -> Desk:
+    sources = options.pop("sources", [PushSource("in")])
     return Desk(Pipeline("p", *computations, sources=sources, intervals=1))
 
 
@@ -95,35 +95,35 @@ def is_bad(text: str) -> bool:
     return '"bad"' in text
 
 
-# What raises outside of hooks, or is refused: each has one record fail for good.
+# Errors outside of hooks, and refusals: each makes one record fail permanently.
 
 
 def undecoded(desk: Desk, patch: pytest.MonkeyPatch) -> None:
-    """A letter cannot be decoded."""
+    """A record cannot be decoded."""
     real = inbox.inputs_of
 
-    def inputs_of(letters: Any, *, late_at: int, are_decoded: bool = True) -> Any:
-        if are_decoded and any(is_bad(each.text) for each in letters):
+    def inputs_of(records: Any, *, late_at: int, are_decoded: bool = True) -> Any:
+        if are_decoded and any(is_bad(record.text) for record in records):
             raise RecursionError("maximum recursion depth exceeded")
-        return real(letters, late_at=late_at, are_decoded=are_decoded)
+        return real(records, late_at=late_at, are_decoded=are_decoded)
 
     patch.setattr(inbox, "inputs_of", inputs_of)
 
 
 def untaken(desk: Desk, patch: pytest.MonkeyPatch) -> None:
-    """Something beside the hooks raises."""
+    """The runner raises outside of hooks."""
     real: Callable[..., None] = _BundleRunner._take
 
-    def take(self: Any, each: Any) -> None:
-        if is_bad(each.text):
+    def take(self: Any, record: Any) -> None:
+        if is_bad(record.text):
             raise KeyError("bad")
-        real(self, each)
+        real(self, record)
 
     patch.setattr(_BundleRunner, "_take", take)
 
 
 def unsent(desk: Desk, patch: pytest.MonkeyPatch) -> None:
-    """What it leads to cannot be sent."""
+    """An output cannot be sent."""
     real = Outgoing.send
 
     def send(self: Any, target: Any, letter: Any, *, late_at: int) -> None:
@@ -135,24 +135,24 @@ def unsent(desk: Desk, patch: pytest.MonkeyPatch) -> None:
 
 
 def refused(desk: Desk, patch: pytest.MonkeyPatch) -> None:
-    """The service does not take what it leads to."""
+    """The service refuses the row of an output."""
 
     def takes(commit: Commit) -> bool:
         chunks = [
             body for key, body in commit.inserts if key.kind == CHUNK and ":reading:" in key.name
         ]
-        return not any(is_bad(letter.text) for letters in chunks for letter in letters)
+        return not any(is_bad(record.text) for records in chunks for record in records)
 
     desk.simulation.store.takes = takes
 
 
 FAILURES = [
-    *((Handing, each) for each in (undecoded, untaken, unsent, refused)),
-    *((Waiting, each) for each in (unsent, refused)),
+    *((Handing, fails) for fails in (undecoded, untaken, unsent, refused)),
+    *((Waiting, fails) for fails in (unsent, refused)),
 ]
 
 
-@pytest.mark.parametrize(("kind", "fails"), FAILURES, ids=lambda each: each.__name__)
+@pytest.mark.parametrize(("kind", "fails"), FAILURES, ids=lambda value: value.__name__)
 def test_what_nobody_can_work_on_is_a_dead_letter_and_the_others_go_on(
     kind: Any, fails: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -224,7 +224,7 @@ def test_a_sink_goes_on_behind_a_record_that_cannot_be_decoded(
 
 
 def test_a_worker_without_memory_is_held_to_have_died() -> None:
-    """Who used it up is not known: no record is given up at once."""
+    """The cause is unknown, so no record is quarantined immediately."""
 
     class Greedy(Computation):
         inputs: ClassVar = {"in": key_of}
@@ -277,7 +277,7 @@ def test_what_a_hook_writes_under_half_a_character_is_a_dead_letter_of_its_reade
     desk.push(Came("r2", "a", 2), to="x")
     desk.run()
 
-    assert [each.computation for each in dead(desk)] == ["reading"]
+    assert [letter.computation for letter in dead(desk)] == ["reading"]
     assert (desk.state("handing", "a"), desk.state("reading", "x")) == ({"seen": 2}, {"seen": 1})
 
 
@@ -326,8 +326,8 @@ def test_what_a_reader_finds_that_is_no_record_is_a_dead_letter_and_it_reads_on(
     rows = [*(({"k": "a"}, n) for n in range(10)), bad, *(({"k": "b"}, n) for n in range(20, 30))]
 
     def read(clients: Any, position: Any, limit: int) -> Pulled:
-        first = position or 0
-        return Pulled(rows[first : first + 5], min(first + 5, len(rows)))
+        start = position or 0
+        return Pulled(rows[start : start + 5], min(start + 5, len(rows)))
 
     desk = desk_of(Handing, Reading, sources=[PullSource("log", read), PushSource("in")])
     desk.do(pull(desk.environment, "log"))

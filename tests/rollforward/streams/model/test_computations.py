@@ -81,7 +81,7 @@ def test_a_timer_holds_back_what_follows_and_not_its_own_computation() -> None:
 
 
 def test_a_late_record_is_dropped_and_counted_when_its_window_is_closed() -> None:
-    """One that is late, but not too late, still counts, and what comes of it is late."""
+    """A record that is late, but not too late, still counts, and its results are late."""
     test = StreamTest(WEBLOG)
     hit(test, 1_000)
     test.advance_watermark(30_000)
@@ -118,9 +118,9 @@ class Recorded(Computation):
         ctx.produce("out", [timer.tag, timer.at_ms])
 
 
-def told(do: Sequence[Any], at: int = 1_000, **more: Any) -> StreamTest:
+def told(do: Sequence[Any], at: int = 1_000, **fields: Any) -> StreamTest:
     test = StreamTest(Pipeline("p", Recorded))
-    test.push("orders", {"do": do, **more}, timestamp_ms=at)
+    test.push("orders", {"do": do, **fields}, timestamp_ms=at)
     return test
 
 
@@ -207,7 +207,7 @@ def test_an_output_or_a_state_that_is_not_json_or_too_large_is_refused(bad: Any)
 
 
 def test_a_poison_record_takes_no_neighbour_with_it() -> None:
-    """Its attempts are bounded, others of its key go on in order."""
+    """Its attempts are bounded; other records of its key continue in order."""
     calls = []
 
     class Poisoned(Recorded):

@@ -27,7 +27,7 @@ SOURCE = PushSource("in", disorder=timedelta(0))
 
 
 class Tally(Computation):
-    """Counts the records of a key, with a timer that stands far ahead."""
+    """Counts the records of a key, with a timer far ahead."""
 
     inputs: ClassVar = {"in": lambda value: value["k"]}
     ttl = timedelta(seconds=10)
@@ -59,7 +59,7 @@ def test_a_key_that_is_in_use_is_kept_when_its_time_to_live_is_taken_away() -> N
     test.advance_watermark(11_001)
 
     assert test.state("tally", "a") == {"n": 2}
-    assert [each.tag for each in test.timers("tally", "a")] == ["later"]
+    assert [timer.tag for timer in test.timers("tally", "a")] == ["later"]
 
 
 def test_what_lies_still_is_kept_and_nobody_spins_when_a_time_to_live_is_taken_away() -> None:

@@ -1,4 +1,4 @@
-"""Values that hooks change: whatever goes on without the hook has the value as it came."""
+"""Values that hooks change: retries, dead letters and late streams start from the stored value."""
 
 from __future__ import annotations
 
@@ -57,12 +57,12 @@ class Other(Computation):
 def test_a_poison_record_leaves_what_its_neighbours_hooks_have_changed_as_it_came(
     computation: Any,
 ) -> None:
-    """G7: whatever shares its batch, an order counts as it does alone."""
+    """G7: an order counts the same alone and in a bundle with others."""
     orders = [({"shop": "a", "user": f"u{n}", "price": 1}, n) for n in range(3)]
     states, dead = [], []
-    for more in ([], [POISON]):
+    for neighbours in ([], [POISON]):
         test = StreamTest(Pipeline("p", computation))
-        test.push_all("orders", [*orders, *more])
+        test.push_all("orders", [*orders, *neighbours])
         [name] = test.pipeline.computations
         states.append(test.state(name, "a"))
         dead.append([failure.error for _, failure in test.dead])
@@ -152,8 +152,8 @@ def desk_of(*computations: Any) -> Desk:
     return Desk(Pipeline("p", *computations, sources=[PushSource("orders")], intervals=1))
 
 
-def push(desk: Desk, id_: str, **more: Any) -> None:
-    desk.push(Came(id_, "a", 1), stream="orders", shop="a", **more)
+def push(desk: Desk, id_: str, **fields: Any) -> None:
+    desk.push(Came(id_, "a", 1), stream="orders", shop="a", **fields)
 
 
 def dead(desk: Desk) -> list[Any]:
@@ -165,7 +165,7 @@ def dead(desk: Desk) -> list[Any]:
     ("kind", "worker"), [(Parses(), Worker), (Refusing("orders", name="parses"), SinkWorker)]
 )
 def test_a_dead_letter_has_the_record_as_it_came(kind: Any, worker: type[Worker]) -> None:
-    """Whatever its hook had made of it, its interval goes on."""
+    """The changes of its hook are undone, and its interval continues."""
     desk = desk_of(kind)
     desk.simulation.worker = worker
     push(desk, "1", poison=1)

@@ -1,4 +1,4 @@
-"""Computations that run as one: they do what they do by themselves."""
+"""Fused computations have the same effects as unfused ones."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Spread(Computation):
 
 
 class Follow(Computation):
-    """Keeps what it gets of two streams, and tells of it."""
+    """Stores and forwards the records of two streams."""
 
     inputs: ClassVar = {"mid": key_of, "windows": lambda window: window["key"]}
     outputs = ("told",)
@@ -72,7 +72,7 @@ STEPS = st.lists(st.one_of(SENT, st.integers(0, 2 * SECOND)), max_size=12)
 
 
 def played(pipeline: Pipeline, steps: Sequence[Any], *, in_time: bool) -> StreamTest:
-    """Push records, and move the watermark by so much."""
+    """Push records; a number advances the watermark by that."""
     test, watermark = StreamTest(pipeline), 0
     for step in steps:
         if isinstance(step, int):
@@ -86,23 +86,24 @@ def played(pipeline: Pipeline, steps: Sequence[Any], *, in_time: bool) -> Stream
 
 
 def told(test: StreamTest) -> dict[tuple[str, str], list[Any]]:
-    """Return what was told, by key and stream, in its order."""
-    found: dict[tuple[str, str], list[Any]] = {}
-    for each in test.read("told"):
-        place = each.value["k"], each.value["stream"]
-        found.setdefault(place, []).append((each.value["value"], each.timestamp_ms, each.late))
-    return found
+    """Return the records of `told` by key and stream, in their order."""
+    by_place: dict[tuple[str, str], list[Any]] = {}
+    for output in test.read("told"):
+        place = output.value["k"], output.value["stream"]
+        result = output.value["value"], output.timestamp_ms, output.late
+        by_place.setdefault(place, []).append(result)
+    return by_place
 
 
 @given(STEPS)
 def test_what_is_in_time_leads_to_the_same_as_with_computations_apart(steps: list[Any]) -> None:
-    """G16: also the states, and the order of what a stream brings for a key."""
+    """G16: also the states, and the order of a stream's records for a key."""
     fused, apart = played(FUSED, steps, in_time=True), played(APART, steps, in_time=True)
 
     assert told(fused) == told(apart)
     for key in KEYS:
         parts = {name: apart.state(name, key) for name in ("spread", "count", "follow")}
-        assert fused.state("fused", key) == {name: kept for name, kept in parts.items() if kept}
+        assert fused.state("fused", key) == {name: part for name, part in parts.items() if part}
         assert "bad" not in parts["follow"]
     assert fused.late.total() == apart.late.total() == 0
     assert not fused.dead
@@ -114,9 +115,9 @@ def test_each_late_record_counts_once_or_is_dropped_once(steps: list[Any]) -> No
     test = played(FUSED, steps, in_time=False)
 
     written = told(test)
-    mids = sum(len(each) for (_, stream), each in written.items() if stream == "mid")
-    windows = [each for (_, stream), each in written.items() if stream == "windows"]
-    counted = [value for each in windows for value, _, _ in each]
+    mids = sum(len(outputs) for (_, stream), outputs in written.items() if stream == "mid")
+    windows = [outputs for (_, stream), outputs in written.items() if stream == "windows"]
+    counted = [value for outputs in windows for value, _, _ in outputs]
     assert mids == sum(value["records"] for value in counted) + test.late["fused"]
     starts = Counter((value["key"], value["start"]) for value in counted if value["pane"] != "late")
     assert max(starts.values(), default=1) == 1
@@ -127,7 +128,7 @@ def test_each_late_record_counts_once_or_is_dropped_once(steps: list[Any]) -> No
 
 
 class Watch(Computation):
-    """Writes what it sees of the time."""
+    """Writes its times and flags."""
 
     inputs: ClassVar = {"mid": key_of}
     outputs = ("seen",)
@@ -142,13 +143,13 @@ def test_a_later_part_sees_a_watermark_that_waits_for_timers_of_those_before_it(
     test.advance_watermark(200)
     test.close()
 
-    assert [each.value for each in test.read("seen")] == [
+    assert [output.value for output in test.read("seen")] == [
         [100, 0, False, False], [400, 400, False, False], [1_300, 1_300, False, False],
     ]  # fmt: skip
 
 
 def test_a_late_timer_does_not_move_a_later_parts_watermark_back() -> None:
-    """What a late one leads to sees the watermark that others have come to, and no earlier one."""
+    """Records of a late timer see the current watermark, and no earlier one."""
     fused = Fused("fused", Spread, Watch)
     waiting = '{"spread":{"waiting":{"1":{"k":"a"},"2":{"k":"a"}}}}'
     timers = {
@@ -158,7 +159,7 @@ def test_a_late_timer_does_not_move_a_later_parts_watermark_back() -> None:
     state = KeyState(waiting, timers)
     effects = run_bundle(fused, {"a": state}, watermark=900, now_ms=0, due=["a"])
 
-    assert [each.text for each in effects.productions] == [
+    assert [production.text for production in effects.productions] == [
         "[100,500,true,false]", "[500,500,false,false]",
     ]  # fmt: skip
 
@@ -238,14 +239,14 @@ def test_a_hook_that_fails_undoes_what_all_parts_have_done_and_takes_no_neighbou
     for value in (*inputs, inputs[0]):
         test.push("in", value, timestamp_ms=1)
 
-    assert [each.value for each in test.read("out")] == [inputs[0]] * 2
+    assert [output.value for output in test.read("out")] == [inputs[0]] * 2
     assert test.state("fused", "a") == {"spread": {"seen": 2}, "fails": {"seen": 2}}
     [(name, failure)] = test.dead
     assert (name, failure.input[1], failure.error) == ("fused", inputs[1], "ValueError: poison")
 
 
 def test_a_timer_whose_record_fails_is_the_dead_letter() -> None:
-    """G7: and what it has taken out of its state is there for when it is replayed."""
+    """G7: the items that it removed from its state are still there when it is replayed."""
     test = StreamTest(Pipeline("p", Fused("fused", Spread, Fails)))
     test.push("in", {"k": "a", "waits": [300], "poison": 1}, timestamp_ms=1)
     test.close()
@@ -262,8 +263,8 @@ class OtherKey(Fails):
 
 def test_a_record_with_another_key_fails() -> None:
     test = StreamTest(Pipeline("p", Fused("fused", Spread, OtherKey)))
-    for more in ({}, {"other": "b"}):
-        test.push("in", {"k": "a", "waits": [0], **more}, timestamp_ms=1)
+    for fields in ({}, {"other": "b"}):
+        test.push("in", {"k": "a", "waits": [0], **fields}, timestamp_ms=1)
 
     assert len(test.read("out")) == 1
     [(_, failure)] = test.dead
@@ -289,7 +290,7 @@ def test_what_parts_write_for_each_other_in_one_hook_is_bounded() -> None:
 
 
 class Clock(Computation):
-    """Tells of what it got, a second later by the clock."""
+    """Forwards its records a second later in processing time."""
 
     inputs: ClassVar = {"mid": key_of}
     outputs = ("told",)
@@ -338,7 +339,7 @@ def test_a_timer_is_cancelled_by_its_part() -> None:
 
 
 class Drops(Computation):
-    """Drops what is late."""
+    """Drops late records."""
 
     inputs: ClassVar = {"in": key_of}
     outputs = ("mid",)
@@ -350,7 +351,7 @@ class Drops(Computation):
 
 
 class DropsLater(Drops):
-    """Drops what is late, behind another one."""
+    """Drops late records downstream of another part."""
 
     inputs: ClassVar = {"mid": key_of}
     outputs = ("out",)
@@ -358,7 +359,7 @@ class DropsLater(Drops):
 
 
 class Late(Computation):
-    """Counts what was late for another one."""
+    """Counts the dropped records of another part."""
 
     inputs: ClassVar = {"later": key_of}
 
@@ -367,7 +368,7 @@ class Late(Computation):
 
 
 def late_of(*parts: type[Computation]) -> tuple[StreamTest, Any]:
-    """Have one record in time and one late; return the batch of a late one, too."""
+    """Push an on-time record and a late one; also return the counts of a late bundle."""
     fused = Fused("fused", *parts)
     test = StreamTest(Pipeline("p", fused))
     test.push("in", {"k": "a", "waits": [0]}, timestamp_ms=10)
@@ -381,16 +382,16 @@ def test_a_late_record_that_its_part_drops_counts_as_late() -> None:
     test, counts = late_of(Drops, Fails)
 
     assert (counts.records, counts.late, counts.late_between_parts) == (0, 1, 0)
-    assert [each.late for each in test.read("too-late")] == [True]
+    assert [output.late for output in test.read("too-late")] == [True]
     assert len(test.read("out")) == 1
 
 
 def test_one_that_is_dropped_by_a_later_part_counts_as_worked_on_and_as_late_inside() -> None:
-    """G7: so what came in is still the sum of what was worked on, late, and dead."""
+    """G7: so the inputs are still the sum of processed, late and dead records."""
     test, counts = late_of(Spread, DropsLater)
 
     assert (counts.records, counts.late, counts.late_between_parts) == (1, 0, 1)
-    assert [each.late for each in test.read("later")] == [True]
+    assert [output.late for output in test.read("later")] == [True]
     assert test.late["fused"] == 1
 
 

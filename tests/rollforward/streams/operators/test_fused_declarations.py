@@ -1,4 +1,4 @@
-"""What can be fused and what cannot, and versions of what is."""
+"""Declarations of fused computations: allowed parts, refused parts, versions."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ class LaterTally(Tally):
 
 
 def test_another_version_goes_on_with_the_states_of_its_parts() -> None:
-    later = Fused("fused", LaterTally, Follow, version=2, reads=[1])
-    early = Fused("fused", Tally, Follow, Watch)
-    test = StreamTest(Pipeline("p", early, standby=[later]))
+    second = Fused("fused", LaterTally, Follow, version=2, reads=[1])
+    initial = Fused("fused", Tally, Follow, Watch)
+    test = StreamTest(Pipeline("p", initial, standby=[second]))
     test.push("in", {"k": "a"}, timestamp_ms=1)
     test.replace("fused", 2)
     test.push("in", {"k": "a"}, timestamp_ms=2)
@@ -56,8 +56,8 @@ def test_another_version_goes_on_with_the_states_of_its_parts() -> None:
 
 
 def test_what_a_part_that_is_not_there_any_more_has_left_is_forgotten_if_that_is_said() -> None:
-    later = Fused("fused", Tally, Watch, version=2, reads=[1], forgets=["spread"])
-    test = StreamTest(Pipeline("p", Fused("fused", Spread, Watch), standby=[later]))
+    second = Fused("fused", Tally, Watch, version=2, reads=[1], forgets=["spread"])
+    test = StreamTest(Pipeline("p", Fused("fused", Spread, Watch), standby=[second]))
     test.push("in", {"k": "a", "waits": [300]}, timestamp_ms=1)
     test.replace("fused", 2)
     test.close()
@@ -68,8 +68,8 @@ def test_what_a_part_that_is_not_there_any_more_has_left_is_forgotten_if_that_is
 
 def test_a_timer_of_no_part_is_a_dead_letter() -> None:
     """G16: nothing that was set is dropped in silence."""
-    later = Fused("fused", Tally, Watch, version=2, reads=[1])
-    test = StreamTest(Pipeline("p", Fused("fused", Spread, Watch), standby=[later]))
+    second = Fused("fused", Tally, Watch, version=2, reads=[1])
+    test = StreamTest(Pipeline("p", Fused("fused", Spread, Watch), standby=[second]))
     test.push("in", {"k": "a", "waits": [300]}, timestamp_ms=1)
     test.replace("fused", 2)
     test.close()
@@ -79,7 +79,7 @@ def test_a_timer_of_no_part_is_a_dead_letter() -> None:
 
 
 class Alone(Tally):
-    """What is to be fused runs apart, and has timers, or a state as well."""
+    """The unfused version of the computation, with timers, and optionally a state."""
 
     name = "fused"
     has_state = True
@@ -100,19 +100,19 @@ class AloneWithTimers(Alone):
 
 
 @pytest.mark.parametrize(
-    ("alone", "why"), [(Alone, "count is no part"), (AloneWithTimers, "end is no part")]
+    ("alone", "message"), [(Alone, "count is no part"), (AloneWithTimers, "end is no part")]
 )
 def test_parts_do_not_take_the_place_of_what_was_not_fused(
-    alone: type[Computation], why: str
+    alone: type[Computation], message: str
 ) -> None:
     """G16: its states and timers would be lost; the trial finds them, and nothing is changed."""
-    later = Fused("fused", Tally, Last, outputs=["mid"], version=2, reads=[1])
+    second = Fused("fused", Tally, Last, outputs=["mid"], version=2, reads=[1])
     sources = [PushSource("in", disorder=timedelta(0))]
-    desk = Desk(Pipeline("p", alone, standby=[later], sources=sources, intervals=1))
+    desk = Desk(Pipeline("p", alone, standby=[second], sources=sources, intervals=1))
     desk.push(Came("1", "a", 1_000), watermark=2_000)
     desk.run()
 
-    with pytest.raises(UnreadableStateError, match=why):
+    with pytest.raises(UnreadableStateError, match=message):
         desk.do(replace(desk.environment, "fused", 2))
 
     assert running_computations(desk.head)["fused"].version == 1
@@ -147,7 +147,7 @@ class Most(Tally):
 
 
 @pytest.mark.parametrize(
-    ("parts", "why"),
+    ("parts", "message"),
     [
         ([Spread], "at least two parts"),
         ([Spread, Spread], "with different names"),
@@ -160,8 +160,8 @@ class Most(Tally):
         ([Remembers, Watch], "all parts must have a `ttl`, or none"),
     ],
 )
-def test_what_cannot_be_fused_is_refused(parts: Sequence[Any], why: str) -> None:
-    with pytest.raises(TypeError, match=why):
+def test_what_cannot_be_fused_is_refused(parts: Sequence[Any], message: str) -> None:
+    with pytest.raises(TypeError, match=message):
         Pipeline("p", Fused("fused", *parts))
 
 

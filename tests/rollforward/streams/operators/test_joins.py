@@ -44,7 +44,7 @@ def push(test: StreamTest, side: str, at: int, name: str = "k") -> None:
 
 
 def pairs(test: StreamTest) -> list[tuple[int | None, int | None]]:
-    """Return the times of what was joined since last."""
+    """Return the times of the pairs written since the last call."""
     values = [output.value for output in test.read("out")]
     return [(value["left_at"], value["right_at"]) for value in values]
 
@@ -203,17 +203,14 @@ def test_an_interval_join_is_that_of_a_script(
     lower, upper = span
     test = interval_join(lower, upper, lateness)
     pushed = run(test, events)
-    taken = [(side, at) for side, at, watermark in pushed if at + lateness >= watermark]
-    expected = [
-        (left, right)
-        for _, left in (each for each in taken if each[0] == "left")
-        for _, right in (each for each in taken if each[0] == "right")
-        if left + lower <= right <= left + upper
-    ]
+    accepted = [(side, at) for side, at, watermark in pushed if at + lateness >= watermark]
+    lefts = [at for side, at in accepted if side == "left"]
+    rights = [at for side, at in accepted if side == "right"]
+    expected = [(a, b) for a in lefts for b in rights if a + lower <= b <= a + upper]
 
     test.close()
     assert sorted(pairs(test)) == sorted(expected)
-    assert test.late["j"] == len(pushed) - len(taken)
+    assert test.late["j"] == len(pushed) - len(accepted)
     assert test.keys("j") == []
 
 
@@ -228,18 +225,17 @@ def test_an_as_of_join_is_that_of_a_script(events: Sequence[Event], max_age: int
     expected = []
     for side, at, watermark in pushed:
         if side == "left" and at >= watermark:
-            in_time = [right for other, right, then in pushed if other == "right" and then <= at]
-            before = [right for right in in_time if right <= at]
-            last = max(before, default=None)
-            is_old = last is not None and max_age is not None and at - last > max_age
-            expected.append((at, None if is_old else last))
+            on_time = [right for other, right, mark in pushed if other == "right" and mark <= at]
+            partner = max((right for right in on_time if right <= at), default=None)
+            is_old = partner is not None and max_age is not None and at - partner > max_age
+            expected.append((at, None if is_old else partner))
     assert sorted(pairs(test), key=str) == sorted(expected, key=str)
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(EVENTS, st.sampled_from([1, 5]))
 def test_deduplication_is_that_of_a_script(events: Sequence[Event], within: int) -> None:
-    """Of the records of a key, in the order in which they come; late ones are behind the span."""
+    """The script reads a key's records in order of arrival; late ones are behind the span."""
     test = started(Deduplicate("d", inputs=BOTH, output="out", within=within * MS))
     pushed = run(test, events)
 
@@ -257,7 +253,7 @@ def test_deduplication_is_that_of_a_script(events: Sequence[Event], within: int)
 
 
 def test_a_late_repetition_is_known_as_long_as_it_is_taken() -> None:
-    """What was passed on is remembered for twice the span: records may be late by one."""
+    """Forwarded times are remembered for twice the span, because records may be late by one."""
     test = started(Deduplicate("d", inputs=BOTH, output="out", within=5 * MS))
     push(test, "left", 1)
     test.advance_watermark(6)

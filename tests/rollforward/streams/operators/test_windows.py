@@ -35,12 +35,12 @@ def windowed(windows: Windows, **options: Any) -> StreamTest:
 
 
 def push(test: StreamTest, *seconds: float, key: str = "k", n: int = 1) -> None:
-    for each in seconds:
-        test.push("in", {"key": key, "n": n}, timestamp_ms=round(each * SECOND))
+    for second in seconds:
+        test.push("in", {"key": key, "n": n}, timestamp_ms=round(second * SECOND))
 
 
 def results(test: StreamTest) -> list[tuple[str, float, float, Any]]:
-    """Return what was written since last: pane, start and end in seconds, value."""
+    """Return the results since the last call: pane, start and end in seconds, value."""
     written = test.read("out")
     return [
         (value["pane"], value["start"] / SECOND, value["end"] / SECOND, value["value"])
@@ -151,13 +151,13 @@ def test_a_session_ends_after_a_gap_and_not_before() -> None:
     push(test, 1, 10.999, 30, 40)
     test.close()
 
-    found = [(start, end, len(values)) for _, start, end, values in results(test)]
-    assert found == [(1, 20.999, 2), (30, 40, 1), (40, 50, 1)]
+    windows = [(start, end, len(values)) for _, start, end, values in results(test)]
+    assert windows == [(1, 20.999, 2), (30, 40, 1), (40, 50, 1)]
     assert test.keys("w") == []
 
 
 def test_a_record_between_two_sessions_makes_them_one() -> None:
-    """Their records stand in the order of the sessions; one timer is left."""
+    """Their records are in the order of the sessions; one timer remains."""
     test = windowed(Session(SECONDS_10), combine=collect())
     for n, at in enumerate((20, 3, 12)):
         push(test, at, n=n)
@@ -170,7 +170,7 @@ def test_a_record_between_two_sessions_makes_them_one() -> None:
 
 
 def test_a_late_record_widens_a_session_that_is_open_and_the_session_stays_in_time() -> None:
-    """Its own gap has passed, that of the session has not."""
+    """Its own gap has passed, the session's has not."""
     test = windowed(Session(timedelta(seconds=5)))
     push(test, 12)
     test.advance_watermark(16 * SECOND)
@@ -310,24 +310,24 @@ EVENTS = st.lists(
 
 
 def run(test: StreamTest, events: Iterable[Event]) -> tuple[list[tuple[str, int, int]], int]:
-    """Run a pipeline; return what was written (key, seconds, watermark then) and its watermark."""
-    watermark, taken = 0, []
+    """Run a pipeline; return the pushed (key, second, watermark) tuples and the last watermark."""
+    watermark, pushed = 0, []
     for key, second in events:
         if key == "watermark":
             watermark = max(watermark, second)
             test.advance_watermark(watermark * SECOND)
         else:
             push(test, second, key=key)
-            taken.append((key, second, watermark))
+            pushed.append((key, second, watermark))
     test.close()
-    return taken, watermark
+    return pushed, watermark
 
 
-def sliding_counts(taken: Sequence[tuple[str, int, int]], size: int, every: int) -> Any:
-    """Count by a plain script what is in an open window, and what is in none."""
+def sliding_counts(pushed: Sequence[tuple[str, int, int]], size: int, every: int) -> Any:
+    """Count the records of each open window, and the late ones, by a plain script."""
     counts: dict[tuple[str, int], int] = defaultdict(int)
     late = 0
-    for key, second, watermark in taken:
+    for key, second, watermark in pushed:
         starts = [start for start in range(-size, 61) if start % every == 0]
         around = [start for start in starts if start <= second < start + size]
         still = [start for start in around if start + size > watermark]
@@ -344,8 +344,8 @@ def test_sliding_windows_count_as_a_script_does(
 ) -> None:
     size, every = shape
     test = windowed(Sliding(timedelta(seconds=size), timedelta(seconds=every)))
-    taken, _ = run(test, events)
-    counts, late = sliding_counts(taken, size, every)
+    pushed, _ = run(test, events)
+    counts, late = sliding_counts(pushed, size, every)
 
     values = [output.value for output in test.read("out")]
     assert {(v["key"], v["start"] // SECOND): v["value"] for v in values} == counts
@@ -356,14 +356,14 @@ def test_sliding_windows_count_as_a_script_does(
 
 def sessions(seconds: Iterable[int], gap: int) -> list[tuple[int, int, int]]:
     """Return start, end and number of records of each session, by a plain script."""
-    found: list[tuple[int, int, int]] = []
+    merged: list[tuple[int, int, int]] = []
     for second in sorted(seconds):
-        if found and second < found[-1][1]:
-            start, _, records = found.pop()
-            found.append((start, second + gap, records + 1))
+        if merged and second < merged[-1][1]:
+            start, _, records = merged.pop()
+            merged.append((start, second + gap, records + 1))
         else:
-            found.append((second, second + gap, 1))
-    return found
+            merged.append((second, second + gap, 1))
+    return merged
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)
@@ -371,15 +371,15 @@ def sessions(seconds: Iterable[int], gap: int) -> list[tuple[int, int, int]]:
 def test_sessions_are_those_of_a_script_that_sorts_first(events: Sequence[Event]) -> None:
     """With all the lateness there can be, the last result of each session is the true one."""
     test = windowed(Session(timedelta(seconds=7)), lateness=timedelta(seconds=100))
-    taken, watermark = run(test, events)
+    pushed, watermark = run(test, events)
 
-    last: dict[str, list[tuple[int, int, int]]] = defaultdict(list)
+    final: dict[str, list[tuple[int, int, int]]] = defaultdict(list)
     for value in (output.value for output in test.read("out")):
-        start, end = value["start"] // SECOND, value["end"] // SECOND
-        within = [each for each in last[value["key"]] if not (start <= each[0] and each[1] <= end)]
-        last[value["key"]] = [*within, (start, end, value["records"])]
+        key, start, end = value["key"], value["start"] // SECOND, value["end"] // SECOND
+        others = [(a, b, n) for a, b, n in final[key] if not (start <= a and b <= end)]
+        final[key] = [*others, (start, end, value["records"])]
     for key in ("a", "b"):
-        assert sorted(last[key]) == sessions([at for k, at, _ in taken if k == key], 7)
+        assert sorted(final[key]) == sessions([at for k, at, _ in pushed if k == key], 7)
     assert test.late["w"] == 0
     assert test.watermark("w") == FOREVER
     assert watermark <= 60
@@ -389,8 +389,8 @@ def test_sessions_are_those_of_a_script_that_sorts_first(events: Sequence[Event]
 @given(EVENTS)
 def test_every_record_is_in_one_session_or_late(events: Sequence[Event]) -> None:
     test = windowed(Session(timedelta(seconds=7)), combine=count())
-    taken, _ = run(test, events)
+    pushed, _ = run(test, events)
 
     in_sessions = sum(output.value["records"] for output in test.read("out"))
-    assert in_sessions + test.late["w"] == len(taken)
+    assert in_sessions + test.late["w"] == len(pushed)
     assert test.keys("w") == []

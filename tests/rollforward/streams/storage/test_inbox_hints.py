@@ -1,4 +1,4 @@
-"""What has come to an inbox is told to who looks into it, once, as far as is known."""
+"""Notifications of an inbox: each published chunk reaches its worker once."""
 
 from __future__ import annotations
 
@@ -41,78 +41,78 @@ def chunk(number: int, *, lane: int = ON_TIME, body: object = BODY) -> InboxHint
     return InboxHint(name, number, dump(CHUNK, body), body)
 
 
-def look(here: InboxHints, *found: InboxHint) -> None:
-    here.take(LOW, HIGH, 1)  # From now on somebody looks into it.
-    here.begin_scan(LOW)
-    here.end_scan(LOW, {each.name for each in found})
+def look(hints: InboxHints, *chunks: InboxHint) -> None:
+    hints.take(LOW, HIGH, 1)  # This registers the reader.
+    hints.begin_scan(LOW)
+    hints.end_scan(LOW, {chunk.name for chunk in chunks})
 
 
-def known(here: InboxHints, limit: int = 10) -> list[tuple[str, int]]:
-    return [(name, found.version) for name, found in here.take(LOW, HIGH, limit)]
+def known(hints: InboxHints, limit: int = 10) -> list[tuple[str, int]]:
+    return [(name, row.version) for name, row in hints.take(LOW, HIGH, limit)]
 
 
 def test_what_has_come_is_taken_once_and_in_order() -> None:
-    here = InboxHints()
-    look(here)
-    here.publish([chunk(2), chunk(1), chunk(3)])
-    assert known(here, 2) == [(chunk(1).name, 1), (chunk(2).name, 2)]
-    assert known(here) == [(chunk(3).name, 3)]
-    assert known(here) == []
+    hints = InboxHints()
+    look(hints)
+    hints.publish([chunk(2), chunk(1), chunk(3)])
+    assert known(hints, 2) == [(chunk(1).name, 1), (chunk(2).name, 2)]
+    assert known(hints) == [(chunk(3).name, 3)]
+    assert known(hints) == []
 
 
 def test_what_a_look_has_found_is_not_told_again() -> None:
-    """Also if it is told behind the look."""
-    here = InboxHints()
-    look(here)
-    here.publish([chunk(1)])
-    look(here, chunk(1), chunk(2))
-    here.publish([chunk(2), chunk(3)])
-    assert known(here) == [(chunk(3).name, 3)]
+    """Also if it is published after the scan."""
+    hints = InboxHints()
+    look(hints)
+    hints.publish([chunk(1)])
+    look(hints, chunk(1), chunk(2))
+    hints.publish([chunk(2), chunk(3)])
+    assert known(hints) == [(chunk(3).name, 3)]
 
 
-@pytest.mark.parametrize("why", ["late", "many", "nobody looks", "time"])
-def test_who_cannot_be_told_all_looks(why: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    here = InboxHints()
-    if why != "nobody looks":
-        look(here)
-    if why == "time":
+@pytest.mark.parametrize("reason", ["late", "many", "nobody looks", "time"])
+def test_who_cannot_be_told_all_looks(reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    hints = InboxHints()
+    if reason != "nobody looks":
+        look(hints)
+    if reason == "time":
         monkeypatch.setattr(inbox_hints, "SCAN_PERIOD_S", -1)
-    here.publish([chunk(1)])
-    if why == "late":
-        here.publish([chunk(2, lane=LATE)])
-    if why == "many":
-        here.publish([chunk(n) for n in range(2, MAX_HINTS + 2)])
-    assert known(here) == []
+    hints.publish([chunk(1)])
+    if reason == "late":
+        hints.publish([chunk(2, lane=LATE)])
+    if reason == "many":
+        hints.publish([chunk(n) for n in range(2, MAX_HINTS + 2)])
+    assert known(hints) == []
 
 
 def test_nothing_is_kept_of_an_inbox_that_nobody_looks_into_any_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    here = InboxHints()
-    look(here)
-    here.publish([chunk(1)])
+    hints = InboxHints()
+    look(hints)
+    hints.publish([chunk(1)])
     monkeypatch.setattr(inbox_hints, "SCAN_PERIOD_S", -1)
-    here.publish([chunk(2)])
-    assert here._inboxes[INBOX].hints == {}
+    hints.publish([chunk(2)])
+    assert hints._inboxes[INBOX].hints == {}
 
 
 def test_another_process_is_told_with_the_chunk(instance: None) -> None:
-    """Who waits for half a minute wakes; a chunk that is too long is found by a look."""
+    """A worker that waits for half a minute wakes; a chunk that is too long needs a scan."""
     reader, sender = ProcessState(), ProcessState()
-    there, here = InboxHints.of(reader), InboxHints.of(sender)
-    look(there)
-    waiting = threading.Thread(target=there.wait, args=[INBOX, WAITED_FOR_S], daemon=True)
+    receiving, sending = InboxHints.of(reader), InboxHints.of(sender)
+    look(receiving)
+    waiting = threading.Thread(target=receiving.wait, args=[INBOX, WAITED_FOR_S], daemon=True)
     waiting.start()
-    here.publish([chunk(1)])
+    sending.publish([chunk(1)])
     waiting.join(WAITED_FOR_S / 2)
     assert not waiting.is_alive()
-    [(name, found)] = there.take(LOW, HIGH, 10)
-    assert (name, found.version, found.body) == (chunk(1).name, 1, BODY)
+    [(name, row)] = receiving.take(LOW, HIGH, 10)
+    assert (name, row.version, row.body) == (chunk(1).name, 1, BODY)
 
     long = InboxRecord("k", 1, "in", "", "1" * MAX_BYTES)
-    here.publish([chunk(2), chunk(3, body=(long,))])
-    until(lambda: there._inboxes[INBOX].has_more, WAITED_FOR_S, every_s=0.01)
-    assert known(there) == []
+    sending.publish([chunk(2), chunk(3, body=(long,))])
+    until(lambda: receiving._inboxes[INBOX].has_more, WAITED_FOR_S, every_s=0.01)
+    assert known(receiving) == []
     reader.shutdown()
-    here.publish([chunk(4)])  # Nobody is there.
+    sending.publish([chunk(4)])  # The receiver is gone.
     sender.shutdown()

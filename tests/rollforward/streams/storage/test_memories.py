@@ -1,4 +1,4 @@
-"""What a process remembers of rows that others have written since."""
+"""Cached rows of a process that other processes have overwritten."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ PULLED = Pipeline("pulled", Counted, sources=[PullSource("lines", read)], interv
 
 @pytest.mark.parametrize("chances", [NO_FAULTS, Chances(purge=0)], ids=["calm", "faults"])
 def test_processes_that_pull_in_turn_come_to_the_end(chances: Chances) -> None:
-    """G1: each hands on after each commit, and remembers a row that the other has written since.
+    """G1: each yields after each commit, and has cached a row that the other one overwrites.
 
     No queue is purged: a source without `poll` then waits for another call of `pull`.
     """
@@ -45,7 +45,7 @@ def test_processes_that_pull_in_turn_come_to_the_end(chances: Chances) -> None:
         simulation.run()
 
         rows = simulation.store.rows
-        [slab] = [found.body for key, found in rows.items() if key.kind == SLAB]
+        [slab] = [row.body for key, row in rows.items() if key.kind == SLAB]
         seen = {key: Counted.codec.load(state.text)["seen"] for key, state in slab.keys.items()}
         assert seen == {"k0": 4, "k1": 4, "k2": 4}, seed
         assert rows[environment.names.head].body.inputs == {"counted": FOREVER}, seed
@@ -65,5 +65,5 @@ def test_a_read_that_comes_over_what_is_no_record_goes_on() -> None:
     simulation.wakes.append((simulation.now_ms, pull_wake(environment, "lines", 0)))
     simulation.run()
 
-    [slab] = [found.body for key, found in simulation.store.rows.items() if key.kind == SLAB]
+    [slab] = [row.body for key, row in simulation.store.rows.items() if key.kind == SLAB]
     assert Counted.codec.load(slab.keys["k"].text) == {"seen": LINES // 2}

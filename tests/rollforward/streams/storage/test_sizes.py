@@ -1,4 +1,4 @@
-"""Rows and commits that would be too large: all is cut smaller, and what is alone is a dead letter.
+"""Rows and commits that are too large: they are cut, and a single record becomes a dead letter.
 
 The simulator's store refuses a row, or a commit, that the services would refuse.
 """
@@ -68,15 +68,15 @@ class Last(Computation):
 
 
 def readers(count: int) -> list[Computation]:
-    made: list[Computation] = []
+    computations: list[Computation] = []
     for n in range(count):
-        made.append(Last())
-        made[-1].name = f"last-{n}"
-    return made
+        computations.append(Last())
+        computations[-1].name = f"last-{n}"
+    return computations
 
 
-def desk_of(*computations: Any, **more: Any) -> Desk:
-    sources = more.pop("sources", [PushSource("in")])
+def desk_of(*computations: Any, **options: Any) -> Desk:
+    sources = options.pop("sources", [PushSource("in")])
     return Desk(Pipeline("p", *computations, sources=sources, intervals=1))
 
 
@@ -86,15 +86,15 @@ def largest(desk: Desk, kind: str) -> int:
 
 
 def commits(desk: Desk) -> list[Commit]:
-    """Note all commits from here on."""
-    found, judge = list[Commit](), desk.simulation.store.on_commit
+    """Return a list to which all further commits are added."""
+    noted, judge = list[Commit](), desk.simulation.store.on_commit
 
-    def note(commit: Commit, before: Any) -> None:
-        found.append(commit)
-        judge(commit, before)
+    def note(commit: Commit, replaced: Any) -> None:
+        noted.append(commit)
+        judge(commit, replaced)
 
     desk.simulation.store.on_commit = note
-    return found
+    return noted
 
 
 # What an interval writes
@@ -109,7 +109,7 @@ def test_a_slab_is_cut_until_all_of_its_parts_are_small() -> None:
     done = commits(desk)
     desk.run()
 
-    assert max(len(each.inserts) for each in done) > 30  # By one commit.
+    assert max(len(commit.inserts) for commit in done) > 30  # By one commit.
     rows = desk.simulation.store.rows
     slabs = [row.body for key, row in rows.items() if key.kind == SLAB]
     for body in slabs:
@@ -136,8 +136,8 @@ def test_a_slab_of_one_slot_has_its_states_in_rows_of_their_own_once_it_is_large
     monkeypatch.setattr(state_store, "slot_of", lambda key: 0)
     desk, keys = desk_of(Last), [f"k{n}" for n in range(400)]
 
-    for first in range(0, len(keys), 50):
-        part = keys[first : first + 50]
+    for start in range(0, len(keys), 50):
+        part = keys[start : start + 50]
         desk.push(*[Came(f"r-{key}", key, 1_000) for key in part], text="x" * 3_500)
         desk.run()
     desk.push(*[Came(f"again-{key}", key, 2_000) for key in keys], text="short")
@@ -151,7 +151,7 @@ def test_a_slab_of_one_slot_has_its_states_in_rows_of_their_own_once_it_is_large
 def test_a_key_with_more_timers_than_a_row_can_hold_refuses_further_ones(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """G8, G7: that record is a dead letter; other keys, and timers that stand, go on."""
+    """G8, G7: that record is a dead letter; other keys and existing timers continue."""
     monkeypatch.setattr(state, "MAX_TIMERS_BYTES", 50_000)
     desk = desk_of(Reminders)
     for n in range(12):
@@ -161,12 +161,12 @@ def test_a_key_with_more_timers_than_a_row_can_hold_refuses_further_ones(
 
     assert 0 < len(desk.rows(DEAD)) < 12
     assert largest(desk, SLAB) < 100_000
-    left = 13 - len(desk.rows(DEAD))
-    assert desk.interval("reminders").timers == 100 * left
+    alive = 13 - len(desk.rows(DEAD))
+    assert desk.interval("reminders").timers == 100 * alive
 
     desk.push(watermark=10_000)
     desk.run()
-    assert desk.interval("reminders").fired == 100 * left
+    assert desk.interval("reminders").fired == 100 * alive
 
 
 def test_an_interval_of_many_slabs_has_larger_ones() -> None:
@@ -261,7 +261,7 @@ def test_a_push_whose_reply_is_lost_is_known_behind_others() -> None:
 
 
 def test_a_push_that_one_commit_cannot_hold_is_let_in_by_several() -> None:
-    """G8, G3: records in time stay so, in whatever order they stand in it."""
+    """G8, G3: on-time records stay on time, in any order within the push."""
     desk = desk_of(*readers(2))
     done = commits(desk)
     times = [5_000 if n % 2 else 90_000 for n in range(480)]
@@ -293,9 +293,9 @@ def test_a_record_that_no_commit_can_hold_is_refused() -> None:
 def pulled_desk(count: int, rows: list[Any], limits: list[int]) -> Desk:
     def read(clients: Any, position: Any, limit: int) -> Pulled:
         limits.append(limit)
-        first = position or 0
-        end = min(first + limit, len(rows))
-        return Pulled(rows[first:end], end, 0)
+        start = position or 0
+        end = min(start + limit, len(rows))
+        return Pulled(rows[start:end], end, 0)
 
     return desk_of(*readers(count), sources=[PullSource("log", read), PushSource("in")])
 
@@ -313,7 +313,7 @@ def test_a_pull_that_one_commit_cannot_hold_reads_less_and_remembers_that() -> N
 
 
 def test_a_record_that_is_pulled_and_that_no_commit_can_hold_is_a_dead_letter() -> None:
-    """G7: one for each of its readers; the source goes on behind it."""
+    """G7: one for each of its readers; the source continues after it."""
     large = {"k": "a", "text": '"' * (MAX_VALUE_BYTES // 2 - 100)}
     rows: list[Any] = [({"k": "a"}, n) for n in range(5)]
     desk = pulled_desk(10, [*rows, (large, 5), *rows], [])
@@ -322,8 +322,8 @@ def test_a_record_that_is_pulled_and_that_no_commit_can_hold_is_a_dead_letter() 
 
     assert [desk.state(f"last-{n}", "a")["seen"] for n in range(10)] == [10] * 10
     letters = [row.body for key, row in desk.simulation.store.rows.items() if key.kind == DEAD]
-    assert sorted(each.computation for each in letters) == sorted(f"last-{n}" for n in range(10))
-    assert all("cannot be ingested: a commit must have" in each.error for each in letters)
+    assert sorted(dead.computation for dead in letters) == sorted(f"last-{n}" for n in range(10))
+    assert all("cannot be ingested: a commit must have" in dead.error for dead in letters)
 
 
 # What is checked
@@ -356,5 +356,5 @@ def test_many_new_keys_and_long_ids_are_let_in_and_worked_on_by_the_services(
     world.settle()
     with world.context():
         status = pipeline.status(world.clients)
-        assert {each.records for each in status.computations.values()} == {500}
+        assert {part.records for part in status.computations.values()} == {500}
         assert pipeline.dead_letters(world.clients) == []

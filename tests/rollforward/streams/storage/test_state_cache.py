@@ -1,4 +1,4 @@
-"""What a worker keeps of states: bounded, evicted by next use, used again when it comes back."""
+"""Cache of states: bounded, evicted by next use, reused when a worker returns to an interval."""
 
 from __future__ import annotations
 
