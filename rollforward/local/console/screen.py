@@ -15,6 +15,7 @@ from rollforward.local.console.guards import Guards
 from rollforward.local.console.platform import Context, Platform
 from rollforward.local.console.reading.datastore_reader import DatastoreReader
 from rollforward.local.console.reading.dead_tasks import DeadTasks
+from rollforward.local.console.reading.declared_kinds import LIBRARY
 from rollforward.local.console.reading.entities import Entities
 from rollforward.local.console.reading.outbox import Outbox
 from rollforward.local.console.reading.work import Samples
@@ -51,7 +52,7 @@ class Screen:
         self.samples = Samples(platform.tasks.engine)
         settings = platform.settings
         self._reader = DatastoreReader(settings.project, settings.datastore_database)
-        self.entities = Entities(self._reader)
+        self.entities = Entities(self._reader, [LIBRARY, Path.cwd()])
         self.dead_tasks = DeadTasks(self._reader)
         self.outbox = Outbox(self._reader)
         self._guards = guards

@@ -5,16 +5,19 @@ Keys travel in addresses as the JSON list of their path: ["Party", "a1", "Guest"
 
 import base64
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
+from google.api_core.exceptions import InvalidArgument
 from google.cloud import datastore
 
 from rollforward.local.console.reading.datastore_reader import CALL_OPTIONS, DatastoreReader
+from rollforward.local.console.reading.declared_kinds import declared_kinds
 from rollforward.local.console.words import Body, body
 
 PAGE_ENTITIES = 25
@@ -109,24 +112,37 @@ class Query:
 class Entities:
     """Reads entities. Each method raises a GoogleAPIError if Datastore does not answer."""
 
-    def __init__(self, reader: DatastoreReader) -> None:
-        """Read through this connection."""
+    def __init__(self, reader: DatastoreReader, folders: Sequence[Path] = ()) -> None:
+        """Read through this connection; folders hold sources that declare kinds."""
         self._reader = reader
+        self._folders = folders
 
     def namespaces(self, address: str) -> list[str]:
-        """Return the namespaces that hold something; "" is the default one."""
+        """Return the namespaces that hold something; "" is the default one.
+
+        The Firestore emulator refuses to list them: then only the default one is known.
+        """
         query = self._reader.client(address).query(kind="__namespace__")
         query.keys_only()
-        rows = query.fetch(limit=MAX_KINDS, **CALL_OPTIONS)
+        try:
+            rows = list(query.fetch(limit=MAX_KINDS, **CALL_OPTIONS))
+        except InvalidArgument:
+            rows = []
         names = {row.key.name or "" for row in rows}
         return sorted(names | {""})
 
     def kinds(self, address: str, namespace: str = "", *, counts: bool = False) -> list[Kind]:
-        """Return the kinds of a namespace by one query; with their counts by one more for each."""
+        """Return the kinds of a namespace by one query; with their counts by one more for each.
+
+        Where the emulator cannot list kinds, each kind that the sources declare takes a query.
+        """
         client = self._reader.client(address)
         query = client.query(kind="__kind__", namespace=namespace or None)
         query.keys_only()
-        names = [row.key.name for row in query.fetch(limit=MAX_KINDS, **CALL_OPTIONS)]
+        try:
+            names = [row.key.name for row in query.fetch(limit=MAX_KINDS, **CALL_OPTIONS)]
+        except InvalidArgument:
+            names = self._declared(client, namespace)
         shown = sorted(name for name in names if not name.startswith("__"))
         if not counts:
             return [Kind(name) for name in shown]
@@ -139,6 +155,22 @@ class Entities:
 
         with ThreadPoolExecutor(COUNTED_AT_ONCE, "count") as pool:
             return [*pool.map(counted, shown)]
+
+    def _declared(self, client: datastore.Client, namespace: str) -> list[str]:
+        """Return the declared kinds of which something is stored."""
+
+        def is_stored(name: str) -> bool:
+            query = client.query(kind=name, namespace=namespace or None)
+            query.keys_only()
+            return len(list(query.fetch(limit=1, **CALL_OPTIONS))) > 0
+
+        kinds = declared_kinds(self._folders)
+        with ThreadPoolExecutor(COUNTED_AT_ONCE, "kinds") as pool:
+            return [
+                name
+                for name, is_kept in zip(kinds, pool.map(is_stored, kinds), strict=True)
+                if is_kept
+            ]
 
     def page(self, address: str, asked: Query) -> Page:
         """Return a page of entities, by key.

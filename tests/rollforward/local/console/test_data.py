@@ -52,6 +52,26 @@ def stored(platform, store):
 pytestmark = pytest.mark.services
 
 
+def test_where_kinds_cannot_be_listed_those_are_shown_that_the_sources_declare(tmp_path):
+    """The Firestore emulator, which `make run` starts, refuses both questions of the page."""
+    (tmp_path / "models.py").write_text(
+        "from google.cloud import ndb\n"
+        "class Base(ndb.Model): pass\nclass Book(Base): pass\nclass Gone(ndb.Model): pass\n"
+    )
+    (tmp_path / "broken.py").write_text("import ndb\ndef")
+    with standalone.datastore_emulator("firestore") as address:
+        client = datastore_client(address)
+        client.put_multi([datastore.Entity(client.key("Book", n)) for n in range(1, 4)])
+        client.put(datastore.Entity(client.key("Undeclared", 1)))
+        entities = Entities(DatastoreReader("demo-local"), [tmp_path])
+
+        assert [(kind.name, kind.count) for kind in entities.kinds(address)] == [("Book", None)]
+        (books,) = entities.kinds(address, counts=True)
+        assert (books.name, books.count) == ("Book", 3)
+        assert entities.namespaces(address) == [""]
+        client.close()
+
+
 def test_kinds_are_listed_by_one_question_and_counted_by_one_each(store, monkeypatch):
     """The emulator sorts the whole kind for each reply of 300 keys: a large kind took seconds."""
     client, reader = datastore_client(store), DatastoreReader("demo-local")
