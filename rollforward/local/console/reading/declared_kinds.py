@@ -16,7 +16,7 @@ SKIPPED = {"tests", "node_modules", "__pycache__", "local"}
 
 def declared_kinds(folders: Sequence[Path]) -> list[str]:
     """Return the names of the classes that extend `ndb.Model`, or one of their file that does."""
-    return sorted({kind for path in _sources(folders) for kind in _kinds_of(path)})
+    return sorted({kind for path in {*_sources(folders)} for kind in _kinds_of(path)})
 
 
 def _sources(folders: Sequence[Path]) -> Iterator[Path]:

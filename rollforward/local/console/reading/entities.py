@@ -139,38 +139,26 @@ class Entities:
         client = self._reader.client(address)
         query = client.query(kind="__kind__", namespace=namespace or None)
         query.keys_only()
+        is_listed = True
         try:
             names = [row.key.name for row in query.fetch(limit=MAX_KINDS, **CALL_OPTIONS)]
         except InvalidArgument:
-            names = self._declared(client, namespace)
+            names, is_listed = declared_kinds(self._folders), False
         shown = sorted(name for name in names if not name.startswith("__"))
-        if not counts:
+        if is_listed and not counts:
             return [Kind(name) for name in shown]
+        limit = MAX_COUNTED + 1 if counts else 1
 
-        def counted(name: str) -> Kind:
+        def counted(name: str) -> int:
             counting = client.query(kind=name, namespace=namespace or None)
             counting.keys_only()
-            rows = counting.fetch(limit=MAX_COUNTED + 1, **CALL_OPTIONS)
-            return Kind(name, sum(1 for _ in rows))
+            return sum(1 for _ in counting.fetch(limit=limit, **CALL_OPTIONS))
 
         with ThreadPoolExecutor(COUNTED_AT_ONCE, "count") as pool:
-            return [*pool.map(counted, shown)]
-
-    def _declared(self, client: datastore.Client, namespace: str) -> list[str]:
-        """Return the declared kinds of which something is stored."""
-
-        def is_stored(name: str) -> bool:
-            query = client.query(kind=name, namespace=namespace or None)
-            query.keys_only()
-            return len(list(query.fetch(limit=1, **CALL_OPTIONS))) > 0
-
-        kinds = declared_kinds(self._folders)
-        with ThreadPoolExecutor(COUNTED_AT_ONCE, "kinds") as pool:
-            return [
-                name
-                for name, is_kept in zip(kinds, pool.map(is_stored, kinds), strict=True)
-                if is_kept
-            ]
+            pairs = [*zip(shown, pool.map(counted, shown), strict=True)]
+        return [
+            Kind(name, count if counts else None) for name, count in pairs if is_listed or count
+        ]
 
     def page(self, address: str, asked: Query) -> Page:
         """Return a page of entities, by key.
