@@ -9,7 +9,6 @@ from __future__ import annotations
 import ast
 import dataclasses
 import functools
-import hashlib
 import importlib
 import inspect
 import re
@@ -24,21 +23,10 @@ import yaml
 import main
 from handlers.settings import DemoSettings
 from pipelines.registry import APP
+from tests.infra.documents import LOCAL_ENVIRONMENT, ROOT
 
-ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "docs/reference"
 WARNING = "<!-- Written by `make reference` from the code: change it there. -->"
-# Settings of an app that is built and never called.
-ENVIRONMENT = {
-    "GOOGLE_CLOUD_PROJECT": "demo-reference",
-    "DATASTORE_EMULATOR_HOST": "127.0.0.1:1",
-    "CLOUD_TASKS_EMULATOR_HOST": "127.0.0.1:1",
-    "TASKS_URL": "http://127.0.0.1:1",
-    "TASKS_SERVICE_ACCOUNT": "tasks@demo-reference.iam.gserviceaccount.com",
-    "SMTP_HOST": "127.0.0.1:1",
-    "SECRET_KEY": hashlib.sha384(b"the key of these pages").hexdigest(),
-}
-
 Row = Sequence[str]
 
 
@@ -210,7 +198,7 @@ def _gauges_of(tree: ast.Module, module: types.ModuleType) -> Iterator[tuple[str
 
 
 def _routes() -> list[Row]:
-    settings = DemoSettings.from_environment(ENVIRONMENT)
+    settings = DemoSettings.from_environment(LOCAL_ENVIRONMENT)
     app = main.create_app(settings, main.open_clients(settings))
     rows = []
     for rule in app.url_map.iter_rules():
