@@ -15,8 +15,6 @@ RUN pip install --no-cache-dir --disable-pip-version-check --require-hashes --on
     -r requirements.txt
 
 COPY main.py ./
-COPY gunicorn.conf.py ./
-COPY serving.py ./
 COPY handlers handlers
 COPY models models
 COPY pipelines pipelines
@@ -33,6 +31,6 @@ USER 10001
 # Exec form, so that SIGTERM reaches gunicorn: it lets running requests finish. Cloud Run kills
 # after 10 seconds. 32 threads: keep --concurrency of the service at 32 or below. No timeout:
 # Cloud Run has its own. Why threads and the rest: app.yaml.
-CMD ["gunicorn", "main:serve()", "--workers", "1", "--threads", "32", \
-     "--timeout", "0", "--graceful-timeout", "8", "--forwarded-allow-ips", "*", \
-     "--no-control-socket"]
+CMD ["gunicorn", "main:serve()", "--config", "python:rollforward.gunicorn.config", \
+     "--workers", "1", "--threads", "32", "--timeout", "0", "--graceful-timeout", "8", \
+     "--forwarded-allow-ips", "*", "--no-control-socket"]

@@ -1,6 +1,6 @@
 """Start-up: what importing `main` takes, and what passes until a fresh process has answered.
 
-Each start is a process of its own, with the hooks of gunicorn.conf.py, and its figure the processor
+Each start is a process of its own, with gunicorn's hooks, and its figure the processor
 time that it took, which other work on the machine moves less than the clock; `raw` has the seconds
 as well. Of many starts the quickest counts. The first request goes to a page with a form, in the
 process itself: import, clients, app, and the answer, with Datastore's emulator behind it.
@@ -29,8 +29,9 @@ STARTS = 15
 # A path that no cache of bytecode has an excuse for: the first start of each is thrown away.
 PAGES = {"live": "/health/live", "page": "/sums"}
 PROGRAM = """
-import json, queue, resource, runpy, sys, time, types
-hooks = runpy.run_path("gunicorn.conf.py")
+import json, os, queue, resource, runpy, sys, time, types
+before = "gunicorn.conf.py"  # Where earlier versions have them.
+hooks = runpy.run_path(before if os.path.exists(before) else "rollforward/gunicorn/config.py")
 
 def hook(name, *arguments):
     if name in hooks:  # An earlier version had none.
@@ -46,11 +47,10 @@ base = spent()
 hook("post_fork", types.SimpleNamespace(SIG_QUEUE=queue.SimpleQueue()), None)
 import main
 after = {"import": spent()}
-import os
 from handlers.settings import DemoSettings
 settings = DemoSettings.from_environment(os.environ)
 client = main.create_app(settings, main.open_clients(settings)).test_client()
-hook("post_worker_init", None)
+hook("post_worker_init", types.SimpleNamespace(wsgi=client.application))
 for name, path in json.loads(sys.argv[1]).items():
     assert client.get(path, base_url="http://127.0.0.1").status_code == 200, path
     after[name] = spent()

@@ -12,11 +12,9 @@ import cProfile
 import heapq
 import pstats
 import random
-import runpy
 import time
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -26,6 +24,7 @@ from benchmarks.streams import app
 from benchmarks.streams.app import fused, stages
 from benchmarks.streams.workload import truth
 from rollforward.datastore import bodies
+from rollforward.gunicorn.config import spare_the_collector
 from rollforward.runtime import SystemClock
 from rollforward.runtime.process.process_state import ProcessState
 from rollforward.runtime.process.processes import NoProcesses
@@ -40,7 +39,6 @@ from rollforward.streams.storage.schema import HEAD, Names
 from rollforward.streams.workers.worker import Worker
 
 RECORDS, ROUNDS = app.RECORDS, 3
-SERVED = Path(__file__).parent.parent / "gunicorn.conf.py"
 
 
 class Rows:
@@ -186,7 +184,7 @@ def main() -> None:
     parser.add_argument("--profile", action="store_true", help="say where the time goes")
     is_profile = parser.parse_args().profile
     truth(RECORDS)  # All rounds share it, and the records.
-    runpy.run_path(str(SERVED))["post_worker_init"](None)
+    spare_the_collector()
     for number, shape in enumerate(SHAPES):
         runs = [measured(shape, f"cost-{number}-{n}", None) for n in range(ROUNDS)]
         took_s, store = min(runs, key=lambda run: run[0])

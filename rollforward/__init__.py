@@ -27,6 +27,7 @@ imported on first use, so `import rollforward` alone loads neither Datastore nor
     streams             computations over keyed records, with state, timers and watermarks
     registry            all parts of an app, in one list
     flask               endpoints that an app mounts: tasks, cron, health, metrics, runs
+    gunicorn            how gunicorn serves an app: its configuration and its worker
     local               the local platform; no deployed module imports it
     cloud_profile       latencies and limits of the services, for the local platform
 

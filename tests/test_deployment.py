@@ -43,7 +43,7 @@ def test_what_an_own_app_takes_along_is_enough(tmp_path: Path) -> None:
 
     environment = {**os.environ, "FROM": str(ROOT), "TO": str(tmp_path), "PYTHONPATH": ""}
     subprocess.run(["bash", "-ec", commands], env=environment, check=True)
-    code = "import shop, serving, models, handlers, rollforward as r; print(r.__file__)"
+    code = "import shop, models, handlers, rollforward as r; print(r.__file__)"
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True
     )
@@ -108,6 +108,7 @@ def test_gunicorn_knows_its_arguments(where: str) -> None:
     parsed = Config().parser().parse_args(gunicorn_arguments()[where])
 
     assert parsed.args == ["main:serve()"]
+    assert parsed.config == "python:rollforward.gunicorn.config"
     assert (parsed.worker_class, parsed.workers, parsed.threads) == (None, 1, 32)
     assert (parsed.timeout, parsed.forwarded_allow_ips) == (0, "*")
     assert parsed.control_socket_disable is True
@@ -122,8 +123,6 @@ def test_the_app_needs_nothing_that_is_left_at_home() -> None:
     ).stdout.split()
     ours = {name for name in imported if (ROOT / name).is_dir() and name != "docs"} | {
         "main.py",
-        "gunicorn.conf.py",  # gunicorn reads it where it starts, and the worker that it names.
-        "serving.py",
         "requirements.txt",
         "static",
         "templates",

@@ -99,7 +99,8 @@ def _api() -> Iterator[str]:
 
 def _packages() -> list[str]:
     found = sorted((ROOT / "rollforward").glob("*/__init__.py"))
-    return [f"rollforward.{path.parent.name}" for path in found if path.parent.name != "local"]
+    names = [path.parent.name for path in found if path.parent.name not in ("gunicorn", "local")]
+    return [f"rollforward.{name}" for name in names]
 
 
 def _api_row(name: str, value: Any) -> Row:

@@ -23,7 +23,7 @@ LOCAL_ONLY = (
 GOOGLE_CERTS_URL = "https://www.googleapis.com/oauth2/v1/certs"
 GOOGLE_ISSUERS = ("https://accounts.google.com", "accounts.google.com")
 MIN_SECRET = 32
-# Threads of a worker by default (gunicorn.conf.py sets them): as many as app.yaml starts.
+# Threads of a worker by default (rollforward/gunicorn/config.py sets them), as in app.yaml.
 THREADS = 32
 # Words of examples. A random key has one by chance once in a hundred thousand.
 WEAK_SECRETS = (

@@ -1,4 +1,4 @@
-"""What gunicorn does besides its arguments; it reads this file where it starts."""
+"""Configuration of gunicorn: the worker, the hooks around its life, and arguments it refuses."""
 
 from __future__ import annotations
 
@@ -6,14 +6,22 @@ import gc
 import os
 import shutil
 import signal
+import sys
 import tempfile
 from typing import Any
 
-worker_class = "serving.PatientWorker"
+worker_class = "rollforward.gunicorn.worker.PatientWorker"
 
 # By default SCRIPT_NAME and PATH_INFO. No front end of ours sends them, so a caller would.
 forwarder_headers = ""
 
+READ_BY_THE_MASTER = {
+    "rollforward",
+    "rollforward.gunicorn",
+    "rollforward.gunicorn.config",
+    "rollforward.gunicorn.worker",
+    "rollforward.lazy_imports",
+}
 _ENDS = signal.SIGTERM, signal.SIGINT, signal.SIGQUIT
 
 
@@ -37,16 +45,27 @@ def on_exit(server: Any) -> None:
 
 
 def _hear_the_end(server: Any) -> None:
-    """End if the master has said so since the fork, and until the worker hears for itself.
+    """End if the master has asked for it since the fork, and let signals end the process.
 
-    A worker begins with the master's own handlers, which put a signal into a line that nobody reads
-    here: gunicorn would wait for it as long as for requests under way, and kill it then.
+    A worker begins with the master's handlers. They put a signal into a queue that no worker
+    reads, so gunicorn would wait for its grace period, and then kill the worker.
     """
-    for each in _ENDS:
-        signal.signal(each, signal.SIG_DFL)
+    for end in _ENDS:
+        signal.signal(end, signal.SIG_DFL)
     while not server.SIG_QUEUE.empty():
         if server.SIG_QUEUE.get_nowait() in _ENDS:
             raise SystemExit(0)
+
+
+def _forget_the_door() -> None:
+    """Let a worker import the library's door as it is now: the master did so for this module.
+
+    If the master has read more of the library (`--preload`), all of it stays as it was.
+    """
+    names = {name for name in sys.modules if name.partition(".")[0] == "rollforward"}
+    if names <= READ_BY_THE_MASTER:
+        for name in names:
+            del sys.modules[name]
 
 
 def worker_exit(server: Any, worker: Any) -> None:
@@ -58,16 +77,22 @@ def worker_exit(server: Any, worker: Any) -> None:
 
 
 def post_fork(server: Any, worker: Any) -> None:
-    """Have a fresh worker hear that it is to end, and load the app without garbage collection."""
+    """Prepare a fresh worker: it hears that it is to end, and loads the app without collection."""
     _hear_the_end(server)
+    _forget_the_door()
     gc.disable()  # Next to nothing is garbage, and its walks took a seventh of the start.
 
 
 def post_worker_init(worker: Any) -> None:
-    """Have the garbage collector pass over what the app was loaded with: that stays anyway.
+    """Finish the start of a worker that has loaded its app."""
+    spare_the_collector()
 
-    A worker of streams makes so many small objects that it walked all of it again and again. And
-    next to none of them need it: so it looks after 20,000 more of them, not after 700.
+
+def spare_the_collector() -> None:
+    """Let the garbage collector pass over the objects of the app's start: they stay anyway.
+
+    A worker of streams makes many small objects, so the collector walked all of them again and
+    again. Almost none is garbage, so it now looks after 20,000 new objects instead of 700.
     """
     gc.freeze()
     gc.set_threshold(20_000)

@@ -19,8 +19,8 @@ A thousand callers at once (`worker_connections`) still keep others out for ten 
 end that buffers requests, as App Engine and most load balancers do, keeps slow callers away
 altogether.
 
-gunicorn.conf.py names this worker. This module imports nothing of the app, because gunicorn's
-master reads it once and never again.
+`rollforward.gunicorn.config` names this worker. This module imports nothing of the app, because
+gunicorn's master reads it once and never again.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""gunicorn with the file of this project, on a stand-in or on the app itself, for tests to call."""
+"""gunicorn with the library's configuration, on a stand-in or on the app, for tests to call."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from rollforward.local.system.ports import free_port
 from tests.infra.stack import ROOT, until
 
 THREADS = 4
+CONFIG = "--config", "python:rollforward.gunicorn.config"  # The last one of several counts.
 # What a call may take that nobody holds up; far less than a held thread is held.
 PATIENCE_S = 6
 STANDIN = """
@@ -91,10 +92,18 @@ def everything(line: socket.socket) -> bytes:
 
 @contextlib.contextmanager
 def gunicorn(folder: Path, target: str, *arguments: str, **environment: str) -> Iterator[Server]:
-    """Run gunicorn with the file of this project; yield it when it answers."""
+    """Run gunicorn with the library's configuration; yield it when it answers."""
     (folder / "standin.py").write_text(STANDIN)
     server = Server(free_port(), folder / "log")
-    command = [sys.executable, "-m", "gunicorn", target, "--bind", f"127.0.0.1:{server.port}"]
+    command = [
+        sys.executable,
+        "-m",
+        "gunicorn",
+        target,
+        *CONFIG,
+        "--bind",
+        f"127.0.0.1:{server.port}",
+    ]
     command += ["--threads", str(THREADS), "--pythonpath", str(folder), "--no-control-socket"]
     with server.log.open("wb") as log:
         process = subprocess.Popen(

@@ -10,7 +10,10 @@ from tests.process.servers import gunicorn
 
 # The first worker hears it while it still has the master's handlers, the second one a bit later.
 CONFIGURATION = """
-exec(open("gunicorn.conf.py").read())
+import os
+import signal
+from rollforward.gunicorn.config import *
+from rollforward.gunicorn.config import post_fork
 hear = post_fork
 
 

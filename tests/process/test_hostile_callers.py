@@ -16,15 +16,15 @@ import pytest
 from rollforward.local.system.ports import free_port
 from tests.infra.documents import LOCAL_ENVIRONMENT
 from tests.infra.stack import ROOT, until
-from tests.process.servers import THREADS, Server, everything, gunicorn
+from tests.process.servers import CONFIG, THREADS, Server, everything, gunicorn
 
 pytestmark = pytest.mark.process
 
 CALLERS = 3 * THREADS
 HURRIED = """
-import serving
-serving.ARRIVES_WITHIN_S = serving.ANSWER_TAKEN_WITHIN_S = serving.HANGS_UP_WITHIN_S = 0.3
-exec(open("gunicorn.conf.py").read())
+from rollforward.gunicorn import worker
+from rollforward.gunicorn.config import *
+worker.ARRIVES_WITHIN_S = worker.ANSWER_TAKEN_WITHIN_S = worker.HANGS_UP_WITHIN_S = 0.3
 """
 
 CHUNKED = b"POST /echo HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n"
@@ -34,10 +34,10 @@ MULTIPART = b"Content-Type: multipart/form-data; boundary=b\r\n"
 
 
 CROWDED = """
-import serving
-serving.MAX_LONG_BYTES = 1_000_000
-serving.MAX_IN_LINE = 1
-exec(open("gunicorn.conf.py").read())
+from rollforward.gunicorn import worker
+from rollforward.gunicorn.config import *
+worker.MAX_LONG_BYTES = 1_000_000
+worker.MAX_IN_LINE = 1
 """
 
 
@@ -310,7 +310,15 @@ def test_a_caller_cannot_say_where_the_app_is_mounted(app: Server, name: bytes) 
 def test_arguments_that_let_callers_forge_headers_stop_gunicorn(argument: str) -> None:
     """S3: whoever can set them in GUNICORN_CMD_ARGS by mistake is told, and nothing is served."""
     ended = subprocess.run(
-        [sys.executable, "-m", "gunicorn", "main:serve()", "--bind", f"127.0.0.1:{free_port()}"],
+        [
+            sys.executable,
+            "-m",
+            "gunicorn",
+            "main:serve()",
+            *CONFIG,
+            "--bind",
+            f"127.0.0.1:{free_port()}",
+        ],
         cwd=ROOT,
         env={**os.environ, **LOCAL_ENVIRONMENT, "GUNICORN_CMD_ARGS": argument},
         capture_output=True,

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 from itsdangerous import URLSafeSerializer
 
-import serving
+from rollforward.gunicorn import worker as patient
 from tests.infra.documents import LOCAL_ENVIRONMENT
 from tests.process.servers import PATIENCE_S, THREADS, Server, gunicorn
 
@@ -52,7 +52,7 @@ def _listen(server: Server, stack: contextlib.ExitStack, token: str) -> int:
 
 def test_a_worker_that_is_told_to_end_while_it_starts_ends() -> None:
     """It has no app yet; what its signal handler raised would be taken for an error of the app."""
-    worker = serving.PatientWorker.__new__(serving.PatientWorker)
+    worker = patient.PatientWorker.__new__(patient.PatientWorker)
     worker.alive, worker.method_queue = True, SimpleNamespace(defer=lambda call: None)
 
     worker.handle_exit(signal.SIGTERM, None)

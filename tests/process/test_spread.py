@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-import serving
+from rollforward.gunicorn import worker as patient
 from tests.infra.stack import until
 from tests.process.servers import PATIENCE_S, Server, gunicorn
 
@@ -47,12 +47,12 @@ def worker_of_new_caller(kept: contextlib.ExitStack, server: Server) -> bytes:
 
 def test_a_worker_knows_whether_another_one_has_fewer(monkeypatch: pytest.MonkeyPatch) -> None:
     """By what each has said lately: one that ended, however many it had, keeps nobody waiting."""
-    loads = serving.Loads()
+    loads = patient.Loads()
     loads.tell(1, 5)
     loads.tell(2, 3)
 
     assert [loads.has_fewer(connections) for connections in (3, 4, 5)] == [False, True, True]
-    monkeypatch.setattr(serving, "HEARD_WITHIN_S", 0.0)
+    monkeypatch.setattr(patient, "HEARD_WITHIN_S", 0.0)
     assert not loads.has_fewer(5)
 
 
@@ -61,10 +61,10 @@ def test_the_worker_that_has_more_waits_before_it_takes_a_connection(
 ) -> None:
     """The other one takes it meanwhile."""
     waited: list[float] = []
-    worker = object.__new__(serving.PatientWorker)
-    worker.loads, worker.nr_conns = serving.Loads(), 1
+    worker = object.__new__(patient.PatientWorker)
+    worker.loads, worker.nr_conns = patient.Loads(), 1
     worker.loads.tell(2, 1)
-    monkeypatch.setattr(serving.time, "sleep", waited.append)
+    monkeypatch.setattr(patient.time, "sleep", waited.append)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.setblocking(False)
         worker.accept(listener)
@@ -72,4 +72,4 @@ def test_the_worker_that_has_more_waits_before_it_takes_a_connection(
         worker.loads.tell(2, 0)
         worker.accept(listener)
 
-    assert waited == [serving.YIELDS_FOR_S]
+    assert waited == [patient.YIELDS_FOR_S]

@@ -41,7 +41,7 @@ _LOOK_S = 0.05
 _MAX_DEATHS = 6
 # What a worker may take to end its requests: as long as a page of mails on a slow relay.
 GRACE_S = 30
-# This repository: its gunicorn.conf.py and the worker that it names serve any target.
+# The folder that this library was imported from: the app imports the same one.
 _REPOSITORY = Path(__file__).resolve().parents[3]
 # "ValueError: ...", "google.api_core.exceptions.Aborted: ..." as a traceback ends.
 _ERROR_LINE = re.compile(r"[A-Za-z_.]*(?:Error|Exception|Warning|Exit): ")
@@ -238,7 +238,7 @@ class AppServer:
             "gunicorn",
             f"rollforward.local.app.wsgi:load({self.target!r})",
         ]
-        command += ["--config", str(_REPOSITORY / "gunicorn.conf.py"), "--bind", self.address]
+        command += ["--config", "python:rollforward.gunicorn.config", "--bind", self.address]
         command += ["--workers", str(self.processes), "--threads", str(self.threads)]
         command += ["--graceful-timeout", str(self.grace_s), "--timeout", "120"]
         command += ["--no-control-socket"]

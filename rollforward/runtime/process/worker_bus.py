@@ -1,8 +1,9 @@
 """Messages between the worker processes of an instance: always hints, lost without harm.
 
-The processes of one gunicorn share a folder of sockets, which its master makes (gunicorn.conf.py)
-and names in the environment. Without the folder, as in a program of one process, messages go
-nowhere. Processes of other instances receive nothing, so a receiver must also poll now and then.
+The processes of one gunicorn share a folder of sockets, which its master makes and names in the
+environment (rollforward/gunicorn/config.py). Without the folder, as in a program of one process,
+messages go nowhere. Processes of other instances receive nothing, so a receiver must also poll now
+and then.
 """
 
 from __future__ import annotations

@@ -109,6 +109,17 @@ PACKAGES = {
         [f"{TESTS}/pull_queues/test_*.py", "tests/rollforward/flask/api/test_pull_queues.py"],
         (*DEEP, "test_jumping_clocks"),
     ),
+    "gunicorn": Package(
+        ["rollforward/gunicorn/*.py"],
+        [
+            f"{TESTS}/gunicorn",
+            *_in(
+                "tests/process",
+                *("early_ends", "hostile_callers", "open_streams", "spread"),
+                start="test_",
+            ),
+        ],
+    ),
     "endpoints": Package(
         ["rollforward/flask/**/*.py"],
         [
