@@ -2,12 +2,18 @@
 
     import rollforward as rf
 
-    @rf.task
-    def greet(clients: rf.Clients, name: str) -> None:
-        print("Hello", name)
+    app = Flask(__name__)
 
-    def serve() -> Flask:
-        return rf.serve(Flask(__name__), rf.Registry(greet))
+    @rf.task
+    def greet(name: str) -> None:
+        print(f"Hello, {name}!")
+
+    @app.get("/")
+    def show() -> str:
+        greet.enqueue("world")
+        return "Look at the terminal."
+
+    serve = rf.serve(app, greet)
 
 This front door offers one way into each pattern, and `rf.<package>` the rest. Each name is
 imported on first use, so `import rollforward` alone loads neither Datastore nor Flask.

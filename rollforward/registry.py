@@ -1,6 +1,8 @@
 """Registry of an app's parts: unregistered ones are neither delivered nor swept.
 
-    APP = Registry(ship, RAISE_PRICES, SALES, count_visits)
+    serve = rf.serve(app, ship, RAISE_PRICES, SALES, count_visits)
+
+An app in several modules makes it itself, `APP = Registry(ship, ...)`, and serves that.
 
 Tasks, jobs, groups of views, fork-join queues, batches and pipelines of streams, in any order. From
 them the registry derives the tasks that can be delivered, the sweeps, the gauges of /metrics, and
@@ -11,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
+from inspect import isfunction
 from typing import Any
 
 from rollforward.batches.pattern import Batches
@@ -169,10 +172,9 @@ class Registry:
                     for other in pattern.expand(part):
                         self._add(other)
                 return
-        raise TypeError(
-            f"{part!r:.100} cannot be registered: a registry takes "
-            f"{', '.join(p.takes.__name__ for p in self.patterns.values() if p.takes)}"
-        )
+        kinds = ", ".join(p.takes.__name__ for p in self.patterns.values() if p.takes)
+        hint = ". To make a function a task, write @rf.task above it" if isfunction(part) else ""
+        raise TypeError(f"{part!r:.100} cannot be registered: a registry takes {kinds}{hint}")
 
     def _tasks(self) -> Iterator[Task[Any]]:
         for name, pattern in self.patterns.items():

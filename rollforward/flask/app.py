@@ -1,11 +1,8 @@
-"""Setup of an app: open the clients, mount the endpoints, recover work left by other workers.
+"""Setup of an app: declare it, open the clients, mount the endpoints, recover abandoned work.
 
-    def serve() -> Flask:
-        app = Flask(__name__)
-        app.register_blueprint(pages)
-        return rf.serve(app, rf.Registry(ship, RAISE_PRICES))
+    serve = rf.serve(app, ship, RAISE_PRICES)
 
-Nothing is opened at import: gunicorn calls `serve` in each worker, after the fork.
+Nothing is opened at import: each worker opens the app when it starts (opening.py).
 """
 
 from __future__ import annotations
@@ -14,7 +11,7 @@ import atexit
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from flask import Flask
@@ -25,6 +22,7 @@ from rollforward.flask.api import pull_queues, streams
 from rollforward.flask.context import Wiring
 from rollforward.flask.endpoints import cron, delivery_log, health, metrics, runs, tasks
 from rollforward.flask.guards import fields, security
+from rollforward.flask.opening import KEY, Opening, in_context
 from rollforward.flask.settings import Settings
 from rollforward.outbox import BackgroundRelay
 from rollforward.registry import Registry
@@ -45,23 +43,34 @@ MAX_FORM_BYTES = 512 * 1024
 QUEUES_CHECKED_AFTER_S = 5.0
 
 
-def serve(
-    app: Flask, registry: Registry, *, services: Mapping[type, object] | None = None
-) -> Flask:
+def serve(app: Flask, *parts: object, services: Mapping[type, object] | None = None) -> Flask:
     """Make a Flask app work as the environment describes it, and return it.
 
+    It opens nothing yet, so a module may call this when it is imported. The clients are opened, and
+    the endpoints are mounted, when a worker starts (`open_app`), or by the first request.
+
     Args:
-        registry: All tasks, jobs, views and queues of the app.
+        parts: All tasks, jobs, views and queues of the app, or one Registry of them.
         services: The app's own, by type: `clients.service(Mailer)` returns them in a task.
 
     Raises:
-        BadSettingsError: the environment does not describe a whole configuration.
-        UnknownQueueError: on a laptop, a task goes to a queue that queue.yaml does not have.
+        TypeError: there is no Flask app, no pattern takes a part, or two parts exclude each other.
     """
-    settings = Settings.from_environment(os.environ)
-    clients = open_clients(settings, services or {}, registry)
-    mount(app, settings, clients, registry)
-    start(settings, clients, registry)
+    if not isinstance(app, Flask):
+        raise TypeError(
+            f"rf.serve takes the Flask app first, and then its tasks, got {app!r:.100}: write "
+            "serve = rf.serve(app, greet)"
+        )
+    registry = parts[0] if len(parts) == 1 and isinstance(parts[0], Registry) else Registry(*parts)
+
+    def open_wiring() -> Wiring:
+        settings = Settings.from_environment(os.environ)
+        clients = open_clients(settings, services or {}, registry)
+        mount(app, settings, clients, registry)
+        start(settings, clients, registry)
+        return app.extensions["wiring"]  # type: ignore[no-any-return]
+
+    Opening(app, registry, open_wiring)
     return app
 
 
@@ -172,7 +181,8 @@ def configure(
         costs.register(app, costs.open_report(settings.reports_folder, clients.meter))
     security.register(app, settings)
     errors.register(app, error_page)
-    app.wsgi_app = _in_context(clients, app.wsgi_app)  # type: ignore[method-assign]
+    if KEY not in app.extensions:  # Otherwise its opening does this.
+        app.wsgi_app = in_context(clients, app.wsgi_app)  # type: ignore[method-assign]
 
 
 def start(settings: Settings, clients: Clients, registry: Registry) -> None:
@@ -205,14 +215,3 @@ def _check_queues(clients: Clients, registry: Registry) -> None:
         log.warning("the queues could not be listed, and are not checked: %s", error)
         return
     registry.check_queues(existing)
-
-
-def _in_context(clients: Clients, wsgi_app: Any) -> Callable[..., Iterable[bytes]]:
-    """Run each request in an ndb context of its own."""
-
-    def with_context(environ: Mapping[str, Any], start_response: Any) -> Iterable[bytes]:
-        with clients.context():
-            response: Iterable[bytes] = wsgi_app(environ, start_response)
-            return response
-
-    return with_context

@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from flask import Blueprint, Flask, current_app, request
+from flask import Blueprint, Flask, current_app, has_app_context, request
 
 from rollforward.flask.oidc import TokenVerifier
 from rollforward.flask.settings import Settings
 from rollforward.registry import Registry
 from rollforward.runtime import Clients
+from rollforward.runtime.current import current_clients
 
 MACHINE_PREFIXES = ("/tasks/", "/cron/", "/control/")
 MACHINE_PATHS = ("/metrics",)
@@ -36,14 +37,22 @@ class Wiring:
         object.__setattr__(self, "verifier", verifier)
 
 
+def _is_open() -> bool:
+    return "wiring" in current_app.extensions
+
+
 def wiring() -> Wiring:
     """Return the wiring of the current app."""
     return current_app.extensions["wiring"]  # type: ignore[no-any-return]
 
 
 def clients() -> Clients:
-    """Return the clients to hand to a pipeline."""
-    return wiring().clients
+    """Return the clients of the current request, task or shell.
+
+    Raises:
+        NoClientsError: none of them runs in this thread.
+    """
+    return wiring().clients if has_app_context() and _is_open() else current_clients()
 
 
 def settings() -> Settings:

@@ -9,6 +9,7 @@ from rollforward.local.cloudtasks.emulator import Emulator
 from rollforward.local.console.server import Console
 from rollforward.local.cron.cron import Cron
 from rollforward.local.saves.autosave import clock_time
+from rollforward.local.target import Target
 from rollforward.local.watch import Watch
 
 RUNNING, STOPPED, EXTERNAL, OFF = "running", "stopped", "external", "off"
@@ -36,6 +37,7 @@ class ServiceTable:
     console: Console
     cron: Cron
     watch: Watch
+    target: Target
     is_kept: bool
     profile: Profile | None = None
 
@@ -43,7 +45,7 @@ class ServiceTable:
         """Return the state of every service, as of now."""
         mail, tasks = self.backing.mail.address, self.tasks
         tasks_note = tasks.queue_yaml_problem or f"gRPC only, {self._kept()}"
-        cron_note = self.cron.note or "from cron.yaml"
+        cron_note = self.cron.note or self.target.cron_words
         return [
             self._app_row(),
             ServiceState("Console", RUNNING, self.console.address, self.console.url, ""),
@@ -51,13 +53,8 @@ class ServiceTable:
             self._judged("Cloud Tasks", _up(tasks.is_listening), tasks.grpc_address, tasks_note),
             self._cache_row(),
             self._judged("Mail", RUNNING, mail, "kept here, delivered to nobody"),
-            ServiceState("Cron", self._cron_state(), "", "", cron_note),
+            ServiceState("Cron", _up(not self.cron.note), "", "", cron_note),
         ]
-
-    def _cron_state(self) -> str:
-        if self.cron.is_missing:  # An app need not have one.
-            return OFF
-        return _up(not self.cron.note)
 
     def _app_row(self) -> ServiceState:
         app = self.app

@@ -100,8 +100,8 @@ def open_app(target: str) -> dict[str, Any]:
     wiring = getattr(app, "extensions", {}).get("wiring")
     if wiring is None:
         raise UsageError(
-            f"{target} returns an app without clients: let it `return rf.serve(app, "
-            "Registry(...))`."
+            f"{target} is an app without clients: write `serve = rf.serve(app, greet)`, with the "
+            "tasks that it has."
         )
     module = importlib.import_module(target.partition(":")[0])
     public = {name: value for name, value in vars(module).items() if not name.startswith("_")}

@@ -91,6 +91,7 @@ class Stack:
             self.console,
             self.cron,
             self.watch,
+            target,
             is_kept=chosen.dev_dir is not None,
             profile=chosen.profile,
         )
@@ -187,7 +188,7 @@ class Stack:
         emulator_settings = EmulatorSettings(
             port=chosen.tasks_port,
             store_path=chosen.dev_dir / "tasks.sqlite" if chosen.dev_dir else None,
-            queue_yaml=self.target.queue_yaml,
+            queue_yaml=self.target.queues_file,
             watching=not chosen.reload,  # Else the keeper watches it.
             app_url=f"http://{ports.LOOPBACK}:{chosen.app_port}",
             project=chosen.project,
@@ -250,13 +251,13 @@ class Stack:
 
     def _load_cron(self) -> bool:
         """Apply cron.yaml; the app need not be loaded again."""
-        if problem := self.cron.try_load(self.target.cron_yaml):
+        if problem := self.cron.try_load(self.target.cron_file):
             self.terminal.say("cron", f"cron.yaml not loaded: {problem}")
         return False
 
     def _load_queues(self) -> bool:
         """Apply queue.yaml; the app is loaded again, as it checks its queues when it starts."""
-        return self.tasks.reload_queues(self.target.queue_yaml)
+        return self.tasks.reload_queues(self.target.queues_file)
 
     def _mint(self, audience: str) -> str:
         token: str = self.tasks.engine.tokens.oidc_token(self.settings.service_account, audience)

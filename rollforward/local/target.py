@@ -14,6 +14,9 @@ from pathlib import Path
 from rollforward.local.errors import UsageError
 
 DEFAULT = "main:serve"
+# What an app without such files gets: the queues `default` and `outbox`, and the sweep.
+DEFAULT_QUEUES = Path(__file__).with_name("default_queue.yaml")
+DEFAULT_CRON = Path(__file__).with_name("default_cron.yaml")
 
 
 @dataclass(frozen=True)
@@ -23,7 +26,7 @@ class Target:
     Attributes:
         text: As given, `module:callable`.
         folder: The folder of its module.
-        queue_yaml: Declares the queues.
+        queue_yaml: Declares the queues; it need not be there.
         cron_yaml: Declares the cron jobs; it need not be there.
     """
 
@@ -31,6 +34,22 @@ class Target:
     folder: Path
     queue_yaml: Path
     cron_yaml: Path
+
+    @property
+    def queues_file(self) -> Path:
+        """The file that declares the queues now: the app's, or the default one."""
+        return self.queue_yaml if self.queue_yaml.is_file() else DEFAULT_QUEUES
+
+    @property
+    def cron_file(self) -> Path:
+        """The file that declares the cron jobs now: the app's, or the default one."""
+        return self.cron_yaml if self.cron_yaml.is_file() else DEFAULT_CRON
+
+    @property
+    def cron_words(self) -> str:
+        """Where the cron jobs come from, for people."""
+        is_own = self.cron_file == self.cron_yaml
+        return "from cron.yaml" if is_own else "the sweep alone: there is no cron.yaml"
 
 
 def find(text: str, root: Path, *, queues: Path | None, cron: Path | None) -> Target:
@@ -58,8 +77,8 @@ def find(text: str, root: Path, *, queues: Path | None, cron: Path | None) -> Ta
     return Target(
         f"{module}:{name}",
         folder,
-        _queue_yaml(queues, package, root),
-        _cron_yaml(cron, package, root),
+        _file("queue.yaml", "--queues", queues, package, root),
+        _file("cron.yaml", "--cron", cron, package, root),
     )
 
 
@@ -118,26 +137,11 @@ def _names(tree: ast.Module) -> Iterator[str]:
             todo += ast.iter_child_nodes(node)
 
 
-def _queue_yaml(asked: Path | None, package: Path, root: Path) -> Path:
-    path = _file("queue.yaml", asked, package, root)
-    if path.is_file():
-        return path
-    if asked is not None:
-        raise UsageError(f"There is no {path}. Name the queue.yaml: --queues path/queue.yaml.")
-    raise UsageError(
-        f"There is no queue.yaml in {root}. Write one that declares the queues, or name it: "
-        "--queues path/queue.yaml."
-    )
-
-
-def _cron_yaml(asked: Path | None, package: Path, root: Path) -> Path:
-    path = _file("cron.yaml", asked, package, root)
-    if asked is not None and not path.is_file():
-        raise UsageError(f"There is no {path}. Name the cron.yaml: --cron path/cron.yaml.")
+def _file(name: str, option: str, asked: Path | None, package: Path, root: Path) -> Path:
+    if asked is None:
+        paths = (package / name, root / name)
+        return next((path for path in paths if path.is_file()), root / name)
+    path = (root / asked).resolve()
+    if not path.is_file():
+        raise UsageError(f"There is no {path}. Name the {name}: {option} path/{name}.")
     return path
-
-
-def _file(name: str, asked: Path | None, package: Path, root: Path) -> Path:
-    if asked is not None:
-        return (root / asked).resolve()
-    return next((path for path in (package / name, root / name) if path.is_file()), root / name)

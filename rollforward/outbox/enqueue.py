@@ -7,7 +7,7 @@ import hashlib
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from typing import Any, TypeVar, overload
 
 from rollforward.datastore.transactions import Transaction, current_transaction
 from rollforward.outbox.entities import OutboxTask, RowId, outbox_key
@@ -15,30 +15,56 @@ from rollforward.outbox.relay import row_of
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import naive_utc
 from rollforward.runtime.messages import Message
-from rollforward.tasks.declaration import Task
+from rollforward.tasks.declaration import Task, with_clients
 
 A = TypeVar("A")
 
 _HOOK = "outbox"
 
 
+@overload
 def enqueue(
     clients: Clients,
     task: Task[A],
     args: A,
+    /,
     *,
     name: Sequence[str | int] | None = None,
     delay_s: float = 0,
     at: datetime.datetime | None = None,
+) -> None: ...
+
+
+@overload
+def enqueue(
+    task: Task[A],
+    args: A,
+    /,
+    *,
+    name: Sequence[str | int] | None = None,
+    delay_s: float = 0,
+    at: datetime.datetime | None = None,
+) -> None: ...
+
+
+def enqueue(
+    *args: Any,
+    name: Sequence[str | int] | None = None,
+    delay_s: float = 0,
+    at: datetime.datetime | None = None,
 ) -> None:
-    """Enqueue a task in the transaction that this code runs in; arguments as of Task.enqueue.
+    """Enqueue a task in the transaction that this code runs in: `enqueue(ship, ship.bind("A1"))`.
+
+    Args:
+        clients: As of `Task.enqueue`, like all the others.
 
     Raises:
         NoTransactionError: this is not the body of `transact`.
-        BadArgumentsError, TooLargeError, UnknownTaskError: nothing was enqueued.
+        BadArgumentsError, TooLargeError, UnknownTaskError, NoClientsError: nothing was enqueued.
     """
+    clients, (task, task_args) = with_clients(args)
     task.check_registered(clients)
-    message = task.message(args, name=name, at=task.due(clients, delay_s, at))
+    message = task.message(task_args, name=name, at=task.due(clients, delay_s, at))
     _outgoing(clients).put(lambda row: message, is_unacked=False)
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
@@ -14,7 +15,7 @@ from google.cloud.ndb import _retry
 
 from rollforward.datastore.contexts import explain_missing_context
 from rollforward.datastore.unknown_properties import keep_unknown_properties
-from rollforward.runtime import topics
+from rollforward.runtime import current, topics
 from rollforward.runtime.cache import Cache
 from rollforward.runtime.channel.rpc import BlockingTransactions, DeadlineInterceptor, Meter
 from rollforward.runtime.clock import Clock, SystemClock
@@ -76,13 +77,16 @@ class Clients:
             raise LookupError(f"Clients were opened without a {kind.__name__}: add it to services")
         return cast(S, self.services[kind])
 
-    def context(self) -> Any:
-        """Open ndb's context for this thread; its own cache is off.
+    @contextmanager
+    def context(self) -> Iterator[Any]:
+        """Open ndb's context for this thread, and make these its current clients.
 
-        With it on, a get would return this request's unsaved changes, and rows as old as the
-        request.
+        ndb's own cache is off: with it on, a get would return this request's unsaved changes, and
+        rows as old as the request.
         """
-        return self.datastore.context(cache_policy=False, global_cache=None, legacy_data=False)
+        context = self.datastore.context(cache_policy=False, global_cache=None, legacy_data=False)
+        with current.use_clients(self), context as opened:
+            yield opened
 
     def new_id(self) -> str:
         """Return a random id of 128 bits, in hex."""

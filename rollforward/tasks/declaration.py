@@ -21,6 +21,7 @@ from typing import (
 )
 
 from rollforward.runtime.clients import Clients
+from rollforward.runtime.current import current_clients
 from rollforward.runtime.messages import Message
 from rollforward.tasks.arguments import ArgumentsCodec
 from rollforward.tasks.errors import BadArgumentsError, TooLargeError, UnknownTaskError
@@ -62,8 +63,8 @@ class Task(Generic[A]):
 
         def __call__(self, *args: object, **options: object) -> NoReturn:
             raise TypeError(
-                f"{self.function} is a task, which its queue calls: to have it run, use "
-                ".enqueue(clients, args), or outbox.enqueue(clients, task, args) in a transaction"
+                f"{self.function} is a task, which its queue calls: to have it run, write "
+                ".enqueue(...) with its arguments, or rf.enqueue(task, args) in a transaction"
             )
 
     @property
@@ -92,15 +93,31 @@ class Task(Generic[A]):
 
     @overload
     def enqueue(
+        self,
+        args: A,
+        /,
+        *,
+        name: Sequence[str | int] | None = None,
+        delay_s: float = 0,
+        at: datetime.datetime | None = None,
+        max_attempts: int | None = None,
+    ) -> bool: ...
+
+    @overload
+    def enqueue(
         self: Task[Parameters[P]], clients: Clients, /, *args: P.args, **options: P.kwargs
     ) -> bool: ...
 
-    def enqueue(self, clients: Clients, /, *args: Any, **options: Any) -> bool:
+    @overload
+    def enqueue(self: Task[Parameters[P]], /, *args: P.args, **options: P.kwargs) -> bool: ...
+
+    def enqueue(self, /, *args: Any, **options: Any) -> bool:
         """Create one task: of a dataclass of arguments, of a bound call, or of a call's arguments.
 
-        The first two take options: `greet.enqueue(clients, greet.bind("Ada"), delay_s=60)`.
+        The first two take options: `greet.enqueue(greet.bind("Ada"), delay_s=60)`.
 
         Args:
+            clients: What creates it; default those of the request or task that runs now.
             name: Parts of a unique name; a second task of this name is not created.
             delay_s: Seconds from now, up to 30 days; or give `at`, an aware time.
             max_attempts: Deliveries after which Cloud Tasks drops the task.
@@ -109,9 +126,10 @@ class Task(Generic[A]):
             True if this call created it, False if the name exists already.
 
         Raises:
-            BadArgumentsError, TooLargeError, UnknownTaskError, UnknownQueueError: nothing was
-                enqueued, and the text says what to do.
+            BadArgumentsError, TooLargeError, UnknownTaskError, UnknownQueueError, NoClientsError:
+                nothing was enqueued, and the text says what to do.
         """
+        clients, args = with_clients(args)
         is_bound = len(args) == 1 and isinstance(args[0], self.args)
         if issubclass(self.args, Parameters) and not is_bound:
             args, options = (bound(self.args, self.path, args, options),), {}
@@ -143,15 +161,36 @@ class Task(Generic[A]):
             raise TypeError(f"{self.path} takes one {self.args.__name__}, which needs no bind()")
         return bound(self.args, self.path, args, options)
 
+    @overload
     def enqueue_many(
         self,
         clients: Clients,
         many: Sequence[A],
+        /,
         *,
+        names: Sequence[Sequence[str | int]] | None = None,
+        delay_s: float = 0,
+    ) -> list[bool]: ...
+
+    @overload
+    def enqueue_many(
+        self,
+        many: Sequence[A],
+        /,
+        *,
+        names: Sequence[Sequence[str | int]] | None = None,
+        delay_s: float = 0,
+    ) -> list[bool]: ...
+
+    def enqueue_many(
+        self,
+        /,
+        *args: Any,
         names: Sequence[Sequence[str | int]] | None = None,
         delay_s: float = 0,
     ) -> list[bool]:
         """Create a task for each of many arguments, 100 per call; results as of `enqueue`."""
+        clients, (many,) = with_clients(args)
         self.check_registered(clients)
         due = self.due(clients, delay_s, None)
         unnamed = [None] * len(many)
@@ -227,16 +266,33 @@ class Task(Generic[A]):
             )
 
 
+def with_clients(args: tuple[Any, ...]) -> tuple[Clients, tuple[Any, ...]]:
+    """Return the clients of a call, and its other arguments: the first one, or the current ones.
+
+    Raises:
+        NoClientsError: none were passed, and neither a request nor a task runs here.
+    """
+    if args and isinstance(args[0], Clients):
+        return args[0], args[1:]
+    return current_clients(), args
+
+
 class _Declare(Protocol):
     """The decorator that `task(...)` returns."""
 
     @overload
     def __call__(self, function: Callable[[Clients, D], object], /) -> Task[D]: ...
 
-    @overload
-    def __call__(
+    @overload  # `Clients` is a dataclass itself, and no argument.
+    def __call__(  # type: ignore[overload-overlap]
         self, function: Callable[Concatenate[Clients, P], object], /
     ) -> Task[Parameters[P]]: ...
+
+    @overload
+    def __call__(self, function: Callable[[D], object], /) -> Task[D]: ...
+
+    @overload
+    def __call__(self, function: Callable[P, object], /) -> Task[Parameters[P]]: ...
 
 
 @overload
@@ -244,7 +300,17 @@ def task(function: Callable[[Clients, D], object], /) -> Task[D]: ...
 
 
 @overload
-def task(function: Callable[Concatenate[Clients, P], object], /) -> Task[Parameters[P]]: ...
+def task(  # type: ignore[overload-overlap]  # As above.
+    function: Callable[Concatenate[Clients, P], object], /
+) -> Task[Parameters[P]]: ...
+
+
+@overload
+def task(function: Callable[[D], object], /) -> Task[D]: ...
+
+
+@overload
+def task(function: Callable[P, object], /) -> Task[Parameters[P]]: ...
 
 
 @overload
@@ -256,8 +322,8 @@ def task(
 def task(path: Any = None, *, queue: str = "default", max_attempts: int = 50) -> Any:
     """Declare the function below as a task: `@task`, or `@task(queue=...)`.
 
-    Its first parameter gets the clients. The others are the task's arguments, or the second is a
-    dataclass of them.
+    Its parameters are the task's arguments, or one dataclass of them. A first parameter of the type
+    `Clients` gets the clients.
 
     Args:
         path: URL path of its deliveries; default /tasks/ and the function's name, with dashes.

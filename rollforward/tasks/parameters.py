@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Generic, ParamSpec, get_type_hints
@@ -13,11 +14,15 @@ from rollforward.tasks.errors import BadArgumentsError
 P = ParamSpec("P")
 TaskFunction = Callable[[Clients, Any], object]
 
-_FORM = """declare a task in one of these forms, the second with a dataclass of its arguments:
+_FORM = """declare a task in one of these forms, the last with a dataclass of its arguments:
+    @task(queue="default")
+    def ship(order: str, is_express: bool = False) -> None: ...
     @task(queue="default")
     def ship(clients: Clients, order: str, is_express: bool = False) -> None: ...
     @task(queue="default")
     def ship(clients: Clients, args: Ship) -> None: ..."""
+# A first parameter without a type gets the clients if it is called so.
+_CLIENTS_NAMES = frozenset({"clients", "_clients", "_"})
 
 
 class Parameters(Generic[P]):
@@ -57,21 +62,39 @@ def form_of(function: Callable[..., object]) -> tuple[type[Any], TaskFunction]:
     if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
         raise TypeError(f"{name} must be a plain function: called, it would not run; {_FORM}")
     declared = list(inspect.signature(function).parameters.values())
-    hints, parameters = _hints(name, function), declared[1:]
-    if not declared or hints.get(declared[0].name, Any) not in (Any, Clients):
-        raise TypeError(f"{name} must accept the clients first; {_FORM}")
+    hints = _hints(name, function)
+    takes_clients = bool(declared) and _takes_clients(declared[0], hints)
+    parameters = declared[1:] if takes_clients else declared
+    work = function if takes_clients else _without_clients(function)
     if len(parameters) == 1 and parameters[0].kind is inspect.Parameter.POSITIONAL_OR_KEYWORD:
         args = hints.get(parameters[0].name)
         if isinstance(args, type) and dataclasses.is_dataclass(args):
-            return args, function
+            return args, work
     kind = _parameters_type(name, function, parameters, hints)
-    return kind, _unpacking(kind, function)
+    return kind, _unpacking(kind, work)
+
+
+def _takes_clients(parameter: inspect.Parameter, hints: Mapping[str, Any]) -> bool:
+    """Return whether a function's first parameter is for the clients."""
+    if parameter.name not in hints:
+        return parameter.name in _CLIENTS_NAMES
+    return hints[parameter.name] is Clients
+
+
+def _without_clients(function: Callable[..., object]) -> Callable[..., object]:
+    """Return the function with a first parameter for the clients, which it is not passed."""
+
+    @functools.wraps(function)
+    def work(clients: Clients, /, *args: Any, **options: Any) -> object:
+        return function(*args, **options)
+
+    return work
 
 
 def _hints(name: str, function: Callable[..., object]) -> dict[str, Any]:
     try:
-        # Only the arguments are looked up: Clients is known to type checkers alone.
-        return get_type_hints(function, localns={"Clients": Any})
+        # A module may import Clients for type checkers alone.
+        return get_type_hints(function, localns={"Clients": Clients})
     except NameError as error:
         raise TypeError(
             f"{name}: {error.name} must be defined in its module, above the task; {_FORM}"
@@ -106,6 +129,8 @@ def _problem(parameter: inspect.Parameter, hints: Mapping[str, Any]) -> str:
         return "must be one argument, not any number of them"
     if parameter.name not in hints:
         return "must have a type, by which deliveries are checked"
+    if hints[parameter.name] is Clients:
+        return "must be the first parameter, since it gets the clients"
     if has_default and parameter.default.__class__.__hash__ is None:
         return "must have an immutable default, such as None or a tuple"
     return ""

@@ -75,7 +75,7 @@ def _write(text: str) -> None:
 
 
 def app_of(target: str) -> WsgiApp:
-    """Return the target's app.
+    """Return the target's app, opened.
 
     Raises:
         WrongTargetError: the target is not what it must be.
@@ -92,6 +92,9 @@ def app_of(target: str) -> WsgiApp:
         served = served()
     if not callable(served):
         raise WrongTargetError(f"{target} returned {served!r}: it must return the Flask app.")
+    opening = getattr(served, "extensions", {}).get("rollforward")
+    if opening is not None:  # Of rf.serve.
+        opening.open()
     app: WsgiApp = served
     return app
 

@@ -107,7 +107,6 @@ class Cron:
     now: Callable[[], datetime] = _utc_now
     jobs: dict[str, Job] = field(default_factory=dict)
     note: str = ""  # Why there are no jobs, or not those of the file as it is now.
-    is_missing: bool = False  # There is no file: nothing is scheduled, and nothing has failed.
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
     _loop_task: "asyncio.Task[None] | None" = None
     _running: "set[asyncio.Task[Run]]" = field(default_factory=set)
@@ -129,17 +128,13 @@ class Cron:
         self._changed.set()
 
     def try_load(self, path: Path) -> str:
-        """Read cron.yaml if it is there; return what is wrong with it, "" for nothing."""
-        problem = ""
+        """Read cron.yaml; return the problem with it, "" for none."""
+        self.note = ""
         try:
-            self.note, self.is_missing = "", not path.exists()
-            if self.is_missing:
-                self.note = f"there is no {path.name}"
-            else:
-                self.load(path)
+            self.load(path)
         except PlatformError as error:
-            self.note = problem = str(error)
-        return problem
+            self.note = str(error)
+        return self.note
 
     async def open(self) -> None:
         """Become able to run jobs, by tick() or by hand."""

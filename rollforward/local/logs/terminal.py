@@ -1,8 +1,8 @@
 """The terminal's one stream: lines of all services, prefixed, the quiet ones left out.
 
 A line is shown if it is a warning or worse; lines that follow without a level of their
-own (a traceback) go with it. All of them are in .dev/logs/, and the newest on the console's page
-Logs.
+own (a traceback) go with it. What the app prints has no level, and is shown. All lines are in
+.dev/logs/, and the newest on the console's page Logs.
 """
 
 import contextlib
@@ -32,16 +32,24 @@ _PLAIN = logging.Formatter("%(message)s")  # With its traceback; the level has a
 class LevelFilter:
     """Decides line by line what of one service is worth showing."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, shows_prints: bool = False) -> None:
+        """Filter the lines of one service.
+
+        Args:
+            shows_prints: Whether to show lines without a level that follow no warning.
+        """
         self._loud = False
+        self._shows_prints = shows_prints
 
     def shows(self, line: str) -> bool:
-        """Return whether this line is a warning or belongs to one."""
+        """Return whether to show this line: it is a warning, belongs to one, or was printed."""
         level = level_of(line)
         if level is not None:
             self._loud = level in _LOUD and not line.startswith(_TOLD_ELSEWHERE)
         elif line.startswith("Traceback (most recent call last)"):
             self._loud = True
+        elif self._shows_prints:
+            return True
         return self._loud
 
 
@@ -84,7 +92,7 @@ class Terminal:
 
     def sink(self, service: str) -> Callable[[str], None]:
         """Return what to call with each line of a service."""
-        levels = LevelFilter()
+        levels = LevelFilter(shows_prints=service == "app")
 
         def on_line(line: str) -> None:
             self.tail.add(service, line)

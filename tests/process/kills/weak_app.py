@@ -132,5 +132,5 @@ def serve() -> Flask:
     app = Flask(__name__)
     app.add_url_rule("/push/<int:first>/<int:end>", view_func=push)
     served = endpoints.serve(app, Registry(PIPELINE))
-    served.extensions["wiring"].clients.process_state.get_or_create("streams config", lambda: PACE)
+    endpoints.open_app(served).clients.process_state.get_or_create("streams config", lambda: PACE)
     return served

@@ -315,6 +315,46 @@ def serve():
 """
 
 
+HELLO = """
+from flask import Flask
+import rollforward as rf
+
+app = Flask(__name__)
+
+@rf.task
+def greet(name: str) -> None:
+    print(f"Hello, {name}!", flush=True)
+
+@app.get("/")
+def show() -> str:
+    greet.enqueue("world")
+    return "Look at the terminal."
+
+serve = rf.serve(app, greet)
+"""
+
+
+def test_an_app_of_one_file_is_served_and_prints_on_the_terminal(start, app_folder):
+    """Without queue.yaml and cron.yaml it has the usual queues and the sweep."""
+    (app_folder / "hello.py").write_text(HELLO)
+    (app_folder / "queue.yaml").unlink()
+    process, addresses = start("--memory", "--target", "hello:serve")
+
+    assert ask(host(addresses["app"]), "GET", "/").text == "Look at the terminal."
+    queues = ask(host(addresses["console"]), "GET", "/api/v1/queues").json()["queues"]
+    jobs = ask(host(addresses["console"]), "GET", "/api/v1/cron").json()["jobs"]
+    eventually(
+        lambda: "Hello, world!" in ask(host(addresses["console"]), "GET", "/api/v1/logs").text,
+        "the greeting",
+    )
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+
+    assert [queue["id"] for queue in queues] == ["default", "outbox"]
+    assert [job["url"] for job in jobs] == ["/cron/sweep"]
+    assert "app        Hello, world!" in errors
+
+
 def test_a_package_brings_its_own_queues(start, app_folder):
     """`--target` alone is enough: queue.yaml and cron.yaml beside the module are taken."""
     package = app_folder / "examples" / "shop"
@@ -373,17 +413,6 @@ def test_a_start_that_is_refused_leaves_no_process(app_folder, arguments, said):
     assert printed == ""
     assert "Traceback" not in errors
     wait_gone([everybody])
-
-
-def test_a_missing_queue_yaml_is_named(refused, app_folder):
-    """Without queues no task can be created: the sentence says what to write or name."""
-    (app_folder / "queue.yaml").unlink()
-
-    code, errors = refused("--memory")
-
-    assert code == 2
-    assert f"There is no queue.yaml in {app_folder}. Write one" in errors
-    assert "--queues path/queue.yaml" in errors
 
 
 def test_a_wrong_queue_yaml_is_one_clear_message(refused, app_folder):

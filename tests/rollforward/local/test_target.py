@@ -3,6 +3,7 @@
 import sys
 
 import pytest
+import yaml
 
 from rollforward.local import target
 from rollforward.local.errors import UsageError
@@ -46,6 +47,19 @@ def test_each_file_beside_a_packages_module_goes_before_that_of_the_folder(root)
     assert plain.queue_yaml == root / "queue.yaml"
     assert (own.folder, own.queue_yaml) == (shop, shop / "queue.yaml")
     assert own.cron_yaml == root / "cron.yaml"
+
+
+def test_an_app_without_files_has_two_queues_and_the_sweep(root):
+    """A first app is one file; a queue.yaml that is written later counts from then on."""
+    (root / "queue.yaml").unlink()
+    found = find(root, "main:serve")
+
+    queues = [queue["name"] for queue in yaml.safe_load(found.queues_file.read_text())["queue"]]
+    jobs = [job["url"] for job in yaml.safe_load(found.cron_file.read_text())["cron"]]
+    assert (queues, jobs) == (["default", "outbox"], ["/cron/sweep"])
+    for path in (found.queue_yaml, found.cron_yaml):
+        path.touch()
+    assert (found.queues_file, found.cron_file) == (root / "queue.yaml", root / "cron.yaml")
 
 
 def test_files_that_are_named_are_taken(root):

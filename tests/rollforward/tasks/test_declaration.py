@@ -72,7 +72,7 @@ def test_work_that_is_no_function_has_a_name_too(work: Any) -> None:
 
 def test_a_task_is_not_called() -> None:
     """Called like a function it would run in the request, once: the error says what to do."""
-    with pytest.raises(TypeError, match=r"reminders\.remind is a task.*\.enqueue\(clients, args\)"):
+    with pytest.raises(TypeError, match=r"reminders\.remind is a task.*\.enqueue\(\.\.\.\)"):
         remind(None, Remind("p1"))  # type: ignore[operator]
 
 
@@ -80,11 +80,7 @@ def without_annotations(clients, args):  # type: ignore[no-untyped-def]
     pass
 
 
-def without_clients() -> None:
-    pass
-
-
-def with_arguments_first(args: Remind) -> None:
+def with_arguments_first(args: Remind, clients: Clients) -> None:
     pass
 
 
@@ -118,7 +114,6 @@ def of_a_generator(clients: Clients, args: Remind) -> Iterator[None]:
 
 NO_TASKS: list[Any] = [
     without_annotations,
-    without_clients,
     with_arguments_first,
     with_one_that_has_no_type,
     with_a_star,

@@ -44,6 +44,18 @@ def test_warnings_and_what_belongs_to_them_are_shown(lines, shown):
     assert sum(loud.shows(line) for line in lines) == shown
 
 
+def test_what_the_app_prints_is_shown_and_its_chatter_is_not():
+    """Who writes print() looks for it in the terminal."""
+    stream = io.StringIO()
+    sink = Terminal(stream).sink("app")
+
+    for line in ("INFO flask: a request", "Hello, world! [task default/1]", *TRACEBACK):
+        sink(line)
+
+    assert stream.getvalue().splitlines()[0] == "app        Hello, world! [task default/1]"
+    assert len(stream.getvalue().splitlines()) == 1 + len(TRACEBACK)
+
+
 def test_lines_carry_the_name_of_their_service():
     """One stream, many services: each line says whose it is."""
     stream = io.StringIO()

@@ -1,0 +1,76 @@
+"""Opening of an app: its clients are opened when a worker starts, and not when it is imported.
+
+`serve` declares; `open_app` opens. gunicorn's configuration (rollforward/gunicorn) and the local
+platform call it in each worker, after the fork, since gRPC does not survive one. Under another
+server the first request opens the app.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from flask import Flask
+
+from rollforward.flask.context import Wiring
+from rollforward.registry import Registry
+from rollforward.runtime import Clients
+
+KEY = "rollforward"
+
+
+class Opening:
+    """A Flask app that is declared, and opened once in each process."""
+
+    def __init__(self, app: Flask, registry: Registry, open_wiring: Callable[[], Wiring]) -> None:
+        """Declare an app.
+
+        Args:
+            open_wiring: Opens the clients, and mounts the endpoints on them.
+        """
+        self.registry = registry
+        self._open_wiring = open_wiring
+        self._lock = threading.Lock()
+        self._wiring: Wiring | None = None
+        self._wsgi_app = app.wsgi_app
+        app.wsgi_app = self._open_and_answer  # type: ignore[method-assign]
+        app.extensions[KEY] = self
+
+    def open(self) -> Wiring:
+        """Open the app, unless that has happened, and return its wiring.
+
+        Raises:
+            BadSettingsError: the environment does not describe a whole configuration.
+            UnknownQueueError: on a laptop, a task goes to a queue that does not exist.
+        """
+        if self._wiring is None:
+            with self._lock:
+                if self._wiring is None:
+                    self._wiring = self._open_wiring()
+        return self._wiring
+
+    def _open_and_answer(self, environ: Mapping[str, Any], start_response: Any) -> Iterable[bytes]:
+        wiring = self.open()
+        return in_context(wiring.clients, self._wsgi_app)(environ, start_response)
+
+
+def open_app(app: Flask) -> Wiring:
+    """Open what `serve` declared: clients, endpoints, recovery; once in each process.
+
+    Raises:
+        BadSettingsError, UnknownQueueError: as of `Opening.open`.
+    """
+    opening: Opening = app.extensions[KEY]
+    return opening.open()
+
+
+def in_context(clients: Clients, wsgi_app: Any) -> Callable[..., Iterable[bytes]]:
+    """Run each request in an ndb context of its own."""
+
+    def with_context(environ: Mapping[str, Any], start_response: Any) -> Iterable[bytes]:
+        with clients.context():
+            response: Iterable[bytes] = wsgi_app(environ, start_response)
+            return response
+
+    return with_context

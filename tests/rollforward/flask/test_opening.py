@@ -1,0 +1,147 @@
+"""Declaring an app opens nothing; a worker's start or the first request does, once."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import pytest
+from flask import Flask
+from werkzeug.middleware.proxy_fix import ProxyFix
+
+import rollforward as rf
+from rollforward.flask import BadSettingsError, open_app
+from tests.infra.documents import LOCAL_ENVIRONMENT
+
+pytestmark = pytest.mark.fast
+
+
+@rf.task
+def greet(name: str) -> None:
+    """Do nothing."""
+
+
+@pytest.fixture
+def local(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The settings of a laptop; nobody listens there."""
+    for name, value in LOCAL_ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.fixture
+def nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in LOCAL_ENVIRONMENT:
+        monkeypatch.delenv(name, raising=False)
+
+
+def declared(*parts: object) -> Flask:
+    app = Flask(__name__)
+    app.add_url_rule("/", view_func=lambda: str(sorted(rf.registry.Registry(*parts).tasks)))
+    return rf.serve(app, *parts)
+
+
+@pytest.mark.usefixtures("nowhere")
+def test_an_import_opens_nothing_and_needs_no_settings() -> None:
+    """A test or a script imports the module of an app as any other."""
+    app = declared(greet)
+
+    assert "wiring" not in app.extensions
+    assert "/tasks/greet" in app.extensions["rollforward"].registry.tasks
+
+
+@pytest.mark.usefixtures("local")
+def test_the_first_request_opens_an_app_that_no_server_has_opened() -> None:
+    """With its endpoints, guards and settings; routes may be added until then."""
+    app = declared(greet)
+    app.add_url_rule("/late", "late", view_func=lambda: rf.clients().new_id())
+    client = app.test_client()
+
+    assert client.get("/late").status_code == 200
+    assert client.post("/tasks/greet", json={"name": "you"}).status_code == 403
+    assert client.get("/health/live").status_code == 200
+    assert client.get("/").headers["X-Content-Type-Options"] == "nosniff"
+
+
+@pytest.mark.usefixtures("local")
+def test_many_first_requests_open_it_once() -> None:
+    """Two sets of clients would each recover and report."""
+    app = declared(greet)
+    wirings = []
+    start = threading.Barrier(4)
+
+    def open_it() -> None:
+        start.wait()
+        wirings.append(open_app(app))
+
+    threads = [threading.Thread(target=open_it) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert len(wirings) == 4
+    assert len({id(wiring) for wiring in wirings}) == 1
+
+
+def test_an_app_that_cannot_be_opened_can_be_opened_later(
+    nowhere: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each attempt says what is missing, as the first one does."""
+    app = declared(greet)
+    for _ in range(2):
+        with pytest.raises(BadSettingsError):
+            open_app(app)
+    for name, value in LOCAL_ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)
+
+    assert app.test_client().get("/health/live").status_code == 200
+
+
+@pytest.mark.usefixtures("local")
+def test_middleware_around_the_app_stays_around_it() -> None:
+    """Whether it is put there before `serve` or after."""
+    order = []
+
+    class Noting:
+        def __init__(self, name: str, app: Any) -> None:
+            self.name, self.app = name, app
+
+        def __call__(self, environ: Mapping[str, Any], start_response: Any) -> Iterable[bytes]:
+            order.append(self.name)
+            answer: Iterable[bytes] = self.app(environ, start_response)
+            return answer
+
+    app = Flask(__name__)
+    app.wsgi_app = Noting("before", app.wsgi_app)  # type: ignore[method-assign]
+    rf.serve(app, greet)
+    app.wsgi_app = Noting("after", ProxyFix(app.wsgi_app))  # type: ignore[method-assign]
+    for _ in range(2):
+        app.test_client().get("/health/live")
+
+    assert order == ["after", "before"] * 2
+
+
+def test_parts_or_a_registry_of_them_are_the_same() -> None:
+    """A larger app has its registry in a module of its own."""
+    apart, together = declared(greet), Flask(__name__)
+    rf.serve(together, rf.Registry(greet))
+
+    registries = [app.extensions["rollforward"].registry for app in (apart, together)]
+    assert registries[0].tasks.keys() == registries[1].tasks.keys()
+
+
+@pytest.mark.parametrize("arguments", [(greet, Flask(__name__)), (Flask, greet), ("hello", greet)])
+def test_a_first_argument_that_is_no_app_is_refused_with_what_to_write(arguments: Any) -> None:
+    """The commonest mistake is the other order."""
+    with pytest.raises(TypeError, match=r"serve = rf\.serve\(app, greet\)"):
+        rf.serve(*arguments)
+
+
+def test_a_function_that_is_no_task_is_refused_with_its_name() -> None:
+    """The decorator was forgotten."""
+
+    def forgotten(name: str) -> None: ...
+
+    with pytest.raises(TypeError, match=r"forgotten.*@rf\.task"):
+        declared(forgotten)
