@@ -11,7 +11,7 @@ from rollforward.flask.oidc import TokenVerifier
 from rollforward.flask.settings import Settings
 from rollforward.registry import Registry
 from rollforward.runtime import Clients
-from rollforward.runtime.current import current_clients
+from rollforward.runtime.process.current import current_clients
 
 MACHINE_PREFIXES = ("/tasks/", "/cron/", "/control/")
 MACHINE_PATHS = ("/metrics",)

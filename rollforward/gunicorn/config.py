@@ -85,7 +85,15 @@ def post_fork(server: Any, worker: Any) -> None:
 
 def post_worker_init(worker: Any) -> None:
     """Finish the start of a worker that has loaded its app."""
+    open_app(worker)
     spare_the_collector()
+
+
+def open_app(worker: Any) -> None:
+    """Open an app that `rf.serve` has declared; a failure ends the worker, and is logged."""
+    opening = getattr(getattr(worker, "wsgi", None), "extensions", {}).get("rollforward")
+    if opening is not None:  # Any app may be served, and main.py opens its own.
+        opening.open()
 
 
 def spare_the_collector() -> None:

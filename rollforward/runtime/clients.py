@@ -15,12 +15,13 @@ from google.cloud.ndb import _retry
 
 from rollforward.datastore.contexts import explain_missing_context
 from rollforward.datastore.unknown_properties import keep_unknown_properties
-from rollforward.runtime import current, topics
+from rollforward.runtime import topics
 from rollforward.runtime.cache import Cache
 from rollforward.runtime.channel.rpc import BlockingTransactions, DeadlineInterceptor, Meter
 from rollforward.runtime.clock import Clock, SystemClock
 from rollforward.runtime.lazy import Lazy
 from rollforward.runtime.messages import TaskQueue
+from rollforward.runtime.process.current import use_clients
 from rollforward.runtime.process.heartbeats import Heart, ThreadedHeart
 from rollforward.runtime.process.open_transactions import OpenTransactions
 from rollforward.runtime.process.process_state import ProcessState
@@ -85,7 +86,7 @@ class Clients:
         rows as old as the request.
         """
         context = self.datastore.context(cache_policy=False, global_cache=None, legacy_data=False)
-        with current.use_clients(self), context as opened:
+        with use_clients(self), context as opened:
             yield opened
 
     def new_id(self) -> str:

@@ -21,8 +21,8 @@ from typing import (
 )
 
 from rollforward.runtime.clients import Clients
-from rollforward.runtime.current import current_clients
 from rollforward.runtime.messages import Message
+from rollforward.runtime.process.current import current_clients
 from rollforward.tasks.arguments import ArgumentsCodec
 from rollforward.tasks.errors import BadArgumentsError, TooLargeError, UnknownTaskError
 from rollforward.tasks.parameters import Parameters, bound, form_of

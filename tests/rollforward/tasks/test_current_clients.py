@@ -14,7 +14,7 @@ import rollforward as rf
 from rollforward import outbox
 from rollforward.datastore.transactions import transact
 from rollforward.runtime import Clients
-from rollforward.runtime.current import NoClientsError, current_clients
+from rollforward.runtime.process.current import NoClientsError, current_clients
 from rollforward.tasks import task
 from tests.infra.world import Services, World
 
