@@ -23,9 +23,9 @@ from hypothesis import settings as hypothesis_settings
 from rollforward.local.cloudtasks.emulator import running
 from rollforward.local.services import class_training
 from rollforward.local.services import standalone as backing
+from rollforward.testing.injection import Crash
 from tests.infra import fast_keys
 from tests.infra.faults.fault_coverage import MET
-from tests.infra.faults.injection import Crash
 from tests.infra.runs import distribution, sampling, soak, summary
 from tests.infra.runs.distribution import Distribution
 from tests.infra.shared_routes import SharedRule

@@ -47,7 +47,7 @@ from rollforward.runtime.process.heartbeats import NoHeart
 from rollforward.runtime.process.process_state import ProcessState
 from rollforward.streams import Pipeline
 from rollforward.tasks import CloudTaskQueue, Task, UrlTarget
-from tests.infra.faults.injection import (
+from rollforward.testing.injection import (
     Crash,
     FaultPlan,
     FaultyCache,
@@ -55,7 +55,7 @@ from tests.infra.faults.injection import (
     FaultyWire,
     WaitingStub,
 )
-from tests.infra.faults.short_answers import DrawnAnswers
+from rollforward.testing.short_answers import DrawnAnswers
 
 PROJECT = "demo-tests"
 LOCATION = "us-central1"

@@ -11,7 +11,7 @@ from rollforward.datastore import queries
 from rollforward.fork_join import ForkJoin
 from rollforward.pull_queues import OLDEST, PullQueue
 from rollforward.pull_queues.entities import items_of
-from tests.infra.faults.short_answers import shortened
+from rollforward.testing.short_answers import shortened
 from tests.infra.world import Services, World
 from tests.rollforward.fork_join.tally_queue import (
     GUARDED,

@@ -25,8 +25,7 @@ from rollforward.fork_join import OutcomeUnknownError
 from rollforward.runtime import Clients
 from rollforward.tasks.dead_task_entities import DeadTask
 from rollforward.tasks.declaration import task
-from tests.infra.faults.explorer import ALL, IS_EXHAUSTIVE, Explorer
-from tests.infra.faults.injection import (
+from rollforward.testing.injection import (
     CRASH_AFTER,
     CRASH_BEFORE,
     ERROR,
@@ -34,6 +33,7 @@ from tests.infra.faults.injection import (
     OVERLAP,
     REPLY_LOST,
 )
+from tests.infra.faults.explorer import ALL, IS_EXHAUSTIVE, Explorer
 from tests.infra.world import Services, World
 from tests.pipelines.invitations.scenarios import ImportScenario, SendScenario
 from tests.pipelines.sums.loading import LoadScenario

@@ -23,8 +23,7 @@ from typing import Protocol
 
 from google.api_core import exceptions as rpc_errors
 
-from tests.infra.faults.fault_coverage import MET
-from tests.infra.faults.injection import (
+from rollforward.testing.injection import (
     ERROR,
     FAILURES,
     KINDS,
@@ -33,7 +32,8 @@ from tests.infra.faults.injection import (
     UNKNOWN_OUTCOMES,
     Crash,
 )
-from tests.infra.faults.leftovers import left_behind
+from rollforward.testing.leftovers import left_behind
+from tests.infra.faults.fault_coverage import MET
 from tests.infra.runs.sampling import IS_SAMPLED, SEED
 from tests.infra.runs.soak import BUDGET, IS_SOAK
 from tests.infra.world import SWEPT_EVERY_S, NotHealedError, World, in_threads

@@ -20,7 +20,7 @@ from pipelines.blog.posts import DEMO, UnknownPostError
 from pipelines.blog.views import BUILDS, CommentsByPost, MostDiscussed, most_discussed
 from rollforward.paging import order_key
 from rollforward.runtime import naive_utc
-from tests.infra.faults.injection import REPLY_LOST
+from rollforward.testing.injection import REPLY_LOST
 from tests.infra.world import World, in_threads
 from tests.pipelines.blog.bloggers import ADA, BOB, TOKENS, counted, said, threads, written
 

@@ -12,8 +12,8 @@ from pipelines.blog.comments import comment_of_post
 from pipelines.blog.drafts import BadDraftError, Draft, draft_of
 from pipelines.blog.posts import DEMO, UnknownPostError
 from rollforward.datastore.transactions import transact
-from tests.infra.faults.injection import REPLY_LOST
-from tests.infra.faults.short_answers import whole
+from rollforward.testing.injection import REPLY_LOST
+from rollforward.testing.short_answers import whole
 from tests.infra.world import World, in_threads
 from tests.pipelines.blog.bloggers import (
     ADA,

@@ -7,8 +7,8 @@ import pytest
 from models.blog import Comment, Post, comments_of, index_key, post_id, post_key
 from pipelines.blog import comments, posts
 from pipelines.blog.views import comment_counts
+from rollforward.testing.injection import KINDS, REPLY_LOST
 from tests.infra.faults.explorer import Explorer
-from tests.infra.faults.injection import KINDS, REPLY_LOST
 from tests.infra.world import World
 from tests.pipelines.blog.bloggers import ADA, BOB, DRAFT, TOKENS, form
 

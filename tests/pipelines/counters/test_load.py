@@ -11,8 +11,8 @@ from models.counters import ClickWriter, loads_key
 from pipelines.counters import counters, load
 from pipelines.counters.load import ClickLoad, ClickStep
 from pipelines.loads import GIVEN_UP_AFTER_S, LoadGoesOnError
+from rollforward.testing.injection import CRASH_AFTER, REPLY_LOST
 from tests.infra.faults.explorer import Explorer
-from tests.infra.faults.injection import CRASH_AFTER, REPLY_LOST
 from tests.infra.world import World
 
 LOAD, OTHER, THIRD = "a" * 32, "b" * 32, "c" * 32

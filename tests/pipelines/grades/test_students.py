@@ -15,8 +15,8 @@ from pipelines.grades.views import GRADES, ClassSizes
 from rollforward.materialized_views import ConsistencyToken
 from rollforward.outbox.entities import OutboxTask
 from rollforward.runtime import Cost
-from tests.infra.faults.injection import REPLY_LOST
-from tests.infra.faults.short_answers import whole
+from rollforward.testing.injection import REPLY_LOST
+from rollforward.testing.short_answers import whole
 from tests.infra.world import World
 from tests.pipelines.grades.schools import ADA, BOB, LIST, bars, joined, settled
 

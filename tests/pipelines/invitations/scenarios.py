@@ -12,7 +12,7 @@ from pipelines.invitations import imports, parties, sending
 from rollforward.continuations.entities import FINISHED, ContinuationRun, run_key
 from rollforward.continuations.progress import RunTotals, progress
 from rollforward.runtime import Cost, naive_utc
-from tests.infra.faults.injection import REPLY_LOST
+from rollforward.testing.injection import REPLY_LOST
 from tests.infra.world import World
 from tests.pipelines.invitations.host import DETAILS
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from rollforward.testing.injection import KINDS
 from tests.infra.faults.explorer import Explorer
-from tests.infra.faults.injection import KINDS
 from tests.infra.world import World
 from tests.pipelines.invitations.scenarios import ImportScenario, SendScenario
 

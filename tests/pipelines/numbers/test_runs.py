@@ -14,7 +14,7 @@ from pipelines.numbers.probes import BY_NAME, PROBES, Probe
 from pipelines.numbers.results import Finding, findings, percentile
 from pipelines.numbers.runs import GIVEN_UP_AFTER_S, MAX_RUNS, RunGoesOnError
 from rollforward.runtime import NoCache, naive_utc
-from tests.infra.faults.injection import CRASH_AFTER, Crash
+from rollforward.testing.injection import CRASH_AFTER, Crash
 from tests.infra.world import World
 
 RUN, OTHER = "a" * 32, "b" * 32

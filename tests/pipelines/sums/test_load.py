@@ -14,8 +14,8 @@ from pipelines.sums.load import WriterStep, _record
 from pipelines.sums.sums import Add
 from rollforward.datastore.transactions import transact
 from rollforward.fork_join.entities import WorkReceipt
+from rollforward.testing.injection import CRASH_AFTER, REPLY_LOST
 from tests.infra.faults.explorer import Explorer
-from tests.infra.faults.injection import CRASH_AFTER, REPLY_LOST
 from tests.infra.world import World
 from tests.pipelines.sums.loading import LOAD, OTHER, LoadScenario, both_sides, load_of, start_load
 

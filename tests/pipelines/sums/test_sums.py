@@ -7,7 +7,7 @@ import pytest
 from models.sums import SumAddition
 from pipelines.sums import reconciliation, sums
 from pipelines.sums.sums import Count
-from tests.infra.faults.injection import REPLY_LOST
+from rollforward.testing.injection import REPLY_LOST
 from tests.infra.world import World, in_threads
 from tests.pipelines.sums.loading import LOAD, both_sides
 

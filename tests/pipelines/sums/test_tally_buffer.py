@@ -15,7 +15,7 @@ from pipelines.sums.sums import Count
 from pipelines.sums.tally_buffer import TallyDelta, tally_buffer, write
 from rollforward.datastore.transactions import transact
 from rollforward.fork_join import DifferentItemError
-from tests.infra.faults.injection import REPLY_LOST
+from rollforward.testing.injection import REPLY_LOST
 from tests.infra.stack import until
 from tests.infra.world import World
 from tests.pipelines.sums.loading import both_sides

@@ -11,7 +11,7 @@ import pytest
 from rollforward.continuations import runs
 from rollforward.continuations.entities import FINISHED, pages_of
 from rollforward.continuations.progress import progress, run_of
-from tests.infra.faults.injection import CRASH_BEFORE
+from rollforward.testing.injection import CRASH_BEFORE
 from tests.infra.world import World
 from tests.rollforward.continuations.walk_jobs import APPLY, Walk, ledger, put_items, run_to_end
 

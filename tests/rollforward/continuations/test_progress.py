@@ -23,7 +23,7 @@ from rollforward.continuations.progress import (
 )
 from rollforward.runtime import Clients
 from rollforward.runtime.channel.rpc import Cost
-from tests.infra.faults.injection import ERROR, REPLY_LOST
+from rollforward.testing.injection import ERROR, REPLY_LOST
 from tests.infra.world import Services, World
 from tests.rollforward.continuations.walk_jobs import (
     APPLY,

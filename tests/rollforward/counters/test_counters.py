@@ -25,7 +25,7 @@ from rollforward.counters.resize import Resizer
 from rollforward.counters.shard_maps import ShardMaps
 from rollforward.datastore.transactions import pending_writes
 from rollforward.tasks.errors import UnknownTaskError
-from tests.infra.faults.injection import ERROR, REPLY_LOST
+from rollforward.testing.injection import ERROR, REPLY_LOST
 from tests.infra.stack import until
 from tests.infra.world import World, in_threads
 from tests.rollforward.counters.counts import (

@@ -14,7 +14,7 @@ from rollforward.datastore.partitions import PARTITIONS
 from rollforward.datastore.transactions import NoTransactionError, transact
 from rollforward.fork_join.accumulator import BufferFullError
 from rollforward.fork_join.pattern import EXPIRY
-from tests.infra.faults.injection import ERROR, REPLY_LOST
+from rollforward.testing.injection import ERROR, REPLY_LOST
 from tests.infra.world import Services, World, in_threads
 from tests.rollforward.counters.counts import (
     HITS,

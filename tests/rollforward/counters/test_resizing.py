@@ -20,7 +20,7 @@ from rollforward.counters.entities import config_key
 from rollforward.counters.resize import Resizer
 from rollforward.counters.shard_maps import ShardMaps
 from rollforward.runtime import Clients
-from tests.infra.faults.injection import REPLY_LOST
+from rollforward.testing.injection import REPLY_LOST
 from tests.infra.world import World, in_threads
 from tests.rollforward.counters.counts import (
     HITS,

@@ -12,7 +12,7 @@ from rollforward.datastore import bodies, lookup
 from rollforward.datastore.bodies import Name
 from rollforward.datastore.transactions import NoTransactionError, transact
 from rollforward.streams.entities import StreamSlab
-from tests.infra.faults.short_answers import whole
+from rollforward.testing.short_answers import whole
 from tests.infra.world import World
 
 pytestmark = pytest.mark.fast

@@ -18,7 +18,7 @@ from rollforward.datastore.stub import key_of
 from rollforward.datastore.transactions import NoTransactionError, transact
 from rollforward.datastore.versions import look_up_versions, read_versions
 from rollforward.runtime.clients import open_datastore
-from tests.infra.faults.short_answers import shortened, whole
+from rollforward.testing.short_answers import shortened, whole
 from tests.infra.world import World
 from tests.rollforward.datastore.counters import Tally
 

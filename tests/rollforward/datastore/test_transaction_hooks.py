@@ -12,7 +12,7 @@ from rollforward.datastore.transactions import (
     current_transaction,
     transact,
 )
-from tests.infra.faults.injection import ERROR, REPLY_LOST
+from rollforward.testing.injection import ERROR, REPLY_LOST
 from tests.infra.world import World, in_threads
 from tests.rollforward.datastore.counters import (
     break_call,

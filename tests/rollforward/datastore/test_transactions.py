@@ -9,7 +9,7 @@ from google.cloud.datastore_v1.types import RollbackRequest
 from google.cloud.ndb.context import get_context
 
 from rollforward.datastore.transactions import MAX_ATTEMPTS, transact
-from tests.infra.faults.injection import ERROR, REPLY_LOST
+from rollforward.testing.injection import ERROR, REPLY_LOST
 from tests.infra.world import PROJECT, World, in_threads
 from tests.rollforward.datastore.counters import (
     Tally,

@@ -7,7 +7,7 @@ from google.api_core import exceptions as rpc_errors
 
 from rollforward.datastore.transactions import OUTCOME_UNKNOWN
 from rollforward.datastore.versions import CHANGED, insert_all, put_unchanged
-from tests.infra.faults.injection import REPLY_LOST
+from rollforward.testing.injection import REPLY_LOST
 from tests.infra.world import World
 from tests.rollforward.datastore.counters import Tally, break_call, counted
 

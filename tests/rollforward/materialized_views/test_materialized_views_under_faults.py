@@ -14,8 +14,8 @@ from rollforward.materialized_views import Apply
 from rollforward.materialized_views.rows import RowEntry
 from rollforward.materialized_views.updating import apply, fold
 from rollforward.outbox.entities import OutboxTask
+from rollforward.testing.injection import FLUSH, KINDS, OVERLAP
 from tests.infra.faults.explorer import Explorer
-from tests.infra.faults.injection import FLUSH, KINDS, OVERLAP
 from tests.infra.world import Services, World
 from tests.rollforward.materialized_views.student_views import (
     SCHOOL,

@@ -16,7 +16,7 @@ from rollforward.datastore.transactions import transact
 from rollforward.outbox import background
 from rollforward.outbox.background import LINGER_S, MAX_DOUBTFUL_ATTEMPTS, BackgroundRelay, by_timer
 from rollforward.runtime import Clients
-from tests.infra.faults.injection import ERROR, REPLY_LOST, UNKNOWN_OUTCOMES
+from rollforward.testing.injection import ERROR, REPLY_LOST, UNKNOWN_OUTCOMES
 from tests.infra.world import World, in_threads
 from tests.rollforward.outbox.gates import Gate, ManualTimer, finish
 from tests.rollforward.outbox.order_tasks import Order, Settle, Step, place, settle, step, waiting

@@ -16,7 +16,7 @@ from rollforward.local.cloudtasks.protocol import messages
 from rollforward.outbox.entities import OutboxTask
 from rollforward.tasks.declaration import MAX_BODY_BYTES, hashed_name
 from rollforward.tasks.errors import BadArgumentsError, TooLargeError
-from tests.infra.faults.injection import ERROR, REPLY_LOST
+from rollforward.testing.injection import ERROR, REPLY_LOST
 from tests.infra.runs.sampling import one_emulator
 from tests.infra.world import World
 from tests.rollforward.datastore.counters import break_call, no_pause

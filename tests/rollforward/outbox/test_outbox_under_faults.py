@@ -21,8 +21,8 @@ from rollforward.outbox.relay import RelayResult, row_id
 from rollforward.outbox.sweep import SweepResult, sweep
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.messages import Message
+from rollforward.testing.injection import ERROR, FLUSH, KINDS, OVERLAP, REPLY_LOST
 from tests.infra.faults.explorer import ALL, IS_EXHAUSTIVE, Explorer
-from tests.infra.faults.injection import ERROR, FLUSH, KINDS, OVERLAP, REPLY_LOST
 from tests.infra.world import Services, World, in_threads
 from tests.rollforward.outbox.order_tasks import (
     STEPS,

@@ -15,7 +15,7 @@ from rollforward.datastore.transactions import transact
 from rollforward.outbox.entities import OutboxTask
 from rollforward.outbox.sweep import sweep
 from rollforward.tasks.dead_tasks import ReplayDeadTask, replay_task
-from tests.infra.faults.injection import KINDS, Crash
+from rollforward.testing.injection import KINDS, Crash
 from tests.infra.runs.sampling import one_emulator
 from tests.infra.world import World
 from tests.rollforward.outbox.order_tasks import Order, Settle, Step, ran, settle, step, waiting

@@ -10,7 +10,7 @@ import pytest
 from rollforward import outbox
 from rollforward.datastore.transactions import transact
 from rollforward.outbox.relay import relay
-from tests.infra.faults.injection import ERROR, REPLY_LOST
+from rollforward.testing.injection import ERROR, REPLY_LOST
 from tests.infra.world import World
 from tests.rollforward.datastore.counters import break_call
 from tests.rollforward.outbox.order_tasks import (

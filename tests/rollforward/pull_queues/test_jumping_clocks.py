@@ -23,7 +23,7 @@ from rollforward.datastore.transactions import transact
 from rollforward.pull_queues import ItemId, Lease, PullQueue, leasing
 from rollforward.pull_queues.entities import PullReceipt
 from rollforward.runtime import Clients
-from tests.infra.faults.injection import UNKNOWN_OUTCOMES
+from rollforward.testing.injection import UNKNOWN_OUTCOMES
 from tests.infra.runs.soak import IS_SOAK
 from tests.infra.world import Services, World
 

@@ -10,7 +10,7 @@ from google.api_core import exceptions as rpc_errors
 
 from rollforward.pull_queues import Lease, PullQueue, leasing
 from rollforward.pull_queues.entities import items_of
-from tests.infra.faults.injection import (
+from rollforward.testing.injection import (
     CRASH_AFTER,
     CRASH_BEFORE,
     ERROR,

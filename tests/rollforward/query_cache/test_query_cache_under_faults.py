@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rollforward.query_cache.envelope import MAX_BYTES, Envelope, pack, unpack
-from tests.infra.faults.injection import CRASH_AFTER, CRASH_BEFORE, ERROR, FLUSH, REPLY_LOST, Crash
+from rollforward.testing.injection import CRASH_AFTER, CRASH_BEFORE, ERROR, FLUSH, REPLY_LOST, Crash
 from tests.infra.runs import soak
 from tests.infra.world import World
 from tests.rollforward.query_cache.headlines import (

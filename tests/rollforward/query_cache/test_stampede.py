@@ -10,7 +10,7 @@ import pytest
 
 from rollforward.query_cache.call import is_due
 from rollforward.runtime import Clients, NoCache
-from tests.infra.clocks import ahead
+from rollforward.testing.clocks import ahead
 from tests.infra.world import World, in_threads
 from tests.rollforward.query_cache.headlines import (
     STALE_S,

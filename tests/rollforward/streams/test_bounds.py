@@ -25,7 +25,7 @@ from rollforward.streams import (
 from rollforward.streams.gauges import HELP
 from rollforward.streams.operators.windows import Session, Windowed
 from rollforward.streams.storage import dedup
-from tests.infra.faults.injection import Crash
+from rollforward.testing.injection import Crash
 from tests.infra.world import Services, World
 from tests.rollforward.streams.harness import PACE, WEBLOG, hits, is_drained, stream_world
 

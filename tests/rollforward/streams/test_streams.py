@@ -32,7 +32,7 @@ from rollforward.streams.entities import (
 )
 from rollforward.streams.model.errors import BadRecordError, UnknownStreamError
 from rollforward.streams.stream_tasks import QUEUE, TICKS_QUEUE
-from tests.infra.faults.injection import Crash
+from rollforward.testing.injection import Crash
 from tests.infra.world import Services, World
 from tests.rollforward.streams.harness import (
     PACE,

@@ -14,7 +14,7 @@ from google.cloud import tasks_v2
 from rollforward.runtime import Clients, open_cloud_tasks
 from rollforward.tasks.cloud_tasks import AppEngineTarget, CloudTaskQueue
 from rollforward.tasks.errors import BadArgumentsError
-from tests.infra.faults.injection import ERROR, REPLY_LOST
+from rollforward.testing.injection import ERROR, REPLY_LOST
 from tests.infra.world import ACCOUNT, BASE_URL, LOCATION, PROJECT, World
 from tests.rollforward.tasks.reminders import Remind, message, one_emulator, queued, remind
 

@@ -16,8 +16,8 @@ from rollforward.runtime import Clients
 from rollforward.tasks import Task, dead_tasks, hashed_name
 from rollforward.tasks.dead_task_entities import DeadTask
 from rollforward.tasks.dead_tasks import ReplayDeadTask, dead_letter, replay_task
+from rollforward.testing.injection import KINDS
 from tests.infra.faults.explorer import Explorer
-from tests.infra.faults.injection import KINDS
 from tests.infra.world import Services, World
 
 pytestmark = pytest.mark.fast

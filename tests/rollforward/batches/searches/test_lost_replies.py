@@ -9,7 +9,7 @@ import pytest
 
 from rollforward.batches.adding import populate
 from rollforward.datastore.transactions import transact
-from tests.infra.faults.injection import REPLY_LOST
+from rollforward.testing.injection import REPLY_LOST
 from tests.infra.world import World
 from tests.rollforward.batches.harness import NOTES, notes
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from rollforward.continuations.pages import closing
+from rollforward.testing.injection import CRASH_BEFORE, ERROR, FLUSH, KINDS, OVERLAP
+from rollforward.testing.leftovers import left_behind
 from tests.infra.faults.explorer import NO_SWEEPS, Explorer
-from tests.infra.faults.injection import CRASH_BEFORE, ERROR, FLUSH, KINDS, OVERLAP
-from tests.infra.faults.leftovers import left_behind
 from tests.infra.world import Services, World, in_threads
 from tests.rollforward.continuations.under_faults.every_option import (
     EveryScenario,

@@ -13,8 +13,8 @@ from rollforward.flask.endpoints.metrics import CONTENT_TYPE
 from rollforward.outbox.relay import rate_key
 from rollforward.runtime import Clients
 from rollforward.tasks import dead_tasks
+from rollforward.testing.injection import ERROR
 from tests.handlers.conftest import app_with, on_app_engine
-from tests.infra.faults.injection import ERROR
 from tests.infra.world import World
 from tests.rollforward.outbox.order_tasks import Step, dying, step
 

@@ -18,7 +18,7 @@ from rollforward.materialized_views.entities import ViewRow, row_key
 from rollforward.materialized_views.maintenance.rebuild import NOT_BUILT, BuildStatus, sweep_all
 from rollforward.materialized_views.maintenance.walks import BACKFILL, Walk
 from rollforward.materialized_views.reader import ViewReader
-from tests.infra.faults.injection import CRASH_AFTER, Crash
+from rollforward.testing.injection import CRASH_AFTER, Crash
 from tests.infra.world import SWEPT_EVERY_S, Services, World
 from tests.rollforward.materialized_views.harness import (
     NOON,

@@ -8,8 +8,8 @@ import pytest
 
 from rollforward.continuations.entities import FINISHED
 from rollforward.materialized_views import ConsistencyToken
+from rollforward.testing.injection import KINDS
 from tests.infra.faults.explorer import IS_EXHAUSTIVE, Explorer
-from tests.infra.faults.injection import KINDS
 from tests.infra.world import Services
 from tests.rollforward.materialized_views.harness import ThreadedWorld
 from tests.rollforward.materialized_views.student_views import (

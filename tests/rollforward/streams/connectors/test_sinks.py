@@ -21,8 +21,8 @@ from rollforward.streams.entities import StreamChunk, StreamInterval
 from rollforward.streams.model.sink import Sink
 from rollforward.streams.workers.sink_worker import SinkWorker
 from rollforward.streams.workers.worker import RunResult
+from rollforward.testing.injection import CRASH_AFTER, KINDS, OVERLAP, REPLY_LOST
 from tests.infra.faults.explorer import Explorer
-from tests.infra.faults.injection import CRASH_AFTER, KINDS, OVERLAP, REPLY_LOST
 from tests.infra.world import Services, World
 from tests.rollforward.streams.harness import is_drained, resumed, stream_world
 from tests.rollforward.streams.scenarios.sink_pipeline import (

@@ -26,8 +26,8 @@ from rollforward.streams.storage.remote_calls import (
     StoredRow,
 )
 from rollforward.streams.storage.schema import OUTBOX
+from rollforward.testing.injection import KINDS, OVERLAP
 from tests.infra.faults.explorer import Explorer
-from tests.infra.faults.injection import KINDS, OVERLAP
 from tests.infra.runs.soak import BUDGET, IS_SOAK
 from tests.infra.world import Services, World
 from tests.rollforward.streams.harness import (

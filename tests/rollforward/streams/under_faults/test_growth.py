@@ -8,8 +8,8 @@ from google.api_core import exceptions as rpc_errors
 from rollforward.streams import PushedRecord
 from rollforward.streams.model.errors import BadLayoutError
 from rollforward.tasks import Retry, Unavailable
+from rollforward.testing.injection import KINDS
 from tests.infra.faults.explorer import Explorer
-from tests.infra.faults.injection import KINDS
 from tests.infra.world import World
 from tests.rollforward.streams.harness import WEBLOG
 from tests.rollforward.streams.under_faults.test_streams import WebLog

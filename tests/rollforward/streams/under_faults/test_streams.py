@@ -25,8 +25,8 @@ from rollforward.streams.operators.fused import Fused
 from rollforward.streams.storage.remote_calls import Commit
 from rollforward.streams.storage.schema import DeadRow, InboxRecord
 from rollforward.tasks import Retry, Unavailable
+from rollforward.testing.injection import KINDS, OVERLAP
 from tests.infra.faults.explorer import Explorer
-from tests.infra.faults.injection import KINDS, OVERLAP
 from tests.infra.world import Services, World
 from tests.rollforward.streams.harness import (
     REQUESTS,

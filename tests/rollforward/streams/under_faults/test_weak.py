@@ -11,8 +11,8 @@ from rollforward.outbox import entities as outbox
 from rollforward.streams import entities as streams
 from rollforward.streams.model.errors import BackpressureError
 from rollforward.tasks import Retry, Unavailable
+from rollforward.testing.injection import KINDS
 from tests.infra.faults.explorer import Explorer
-from tests.infra.faults.injection import KINDS
 from tests.infra.world import Services, World
 from tests.rollforward.streams.harness import dead, delete_rows, stream_world
 from tests.rollforward.streams.scenarios.weak_sources import (
