@@ -11,7 +11,6 @@ import functools
 import gc
 import os
 import threading
-import time
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,16 +19,16 @@ import pytest
 from flask import Flask
 from hypothesis import settings as hypothesis_settings
 
-from rollforward.local.cloudtasks.emulator import running
 from rollforward.local.services import class_training
 from rollforward.local.services import standalone as backing
 from rollforward.testing.injection import Crash
+from rollforward.testing.services import JAVA_OPTIONS, running_cloud_tasks
 from tests.infra import fast_keys
 from tests.infra.faults.fault_coverage import MET
 from tests.infra.runs import distribution, sampling, soak, summary
 from tests.infra.runs.distribution import Distribution
 from tests.infra.shared_routes import SharedRule
-from tests.infra.world import BASE_URL, LOCATION, PROJECT, Services, World, empty, wipe
+from tests.infra.world import Services, World
 
 # The same examples each time: a red run means a change. Explore with another profile.
 hypothesis_settings.register_profile("steady", derandomize=True, deadline=None)
@@ -38,9 +37,7 @@ hypothesis_settings.load_profile("steady")
 Flask.url_rule_class = SharedRule
 fast_keys.make_fast()
 
-# An emulator of the tests lives for minutes: too short for Java's optimizing compiler to save the
-# time that it takes, which was half of all that the emulators took.
-os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+os.environ.setdefault("JAVA_TOOL_OPTIONS", JAVA_OPTIONS)
 
 ROOT = Path(__file__).parent.parent
 EMULATORS = ("datastore", "firestore")
@@ -172,20 +169,8 @@ def mail_relay() -> Iterator[Any]:
 
 @pytest.fixture(scope="session")
 def cloud_tasks() -> Iterator[Any]:
-    """Cloud Tasks that delivers nothing by itself: the test decides who is next.
-
-    Its clock stands still until the next reset, near the true time, so that its tokens are good.
-    """
-    now = [time.time()]
-    with running(
-        queue_yaml=ROOT / "queue.yaml",
-        dispatching=False,
-        app_url=BASE_URL,
-        project=PROJECT,
-        location=LOCATION,
-        clock=lambda: now[0],
-    ) as emulator:
-        emulator.engine.reset_listeners.append(lambda: now.__setitem__(0, time.time()))
+    """Cloud Tasks that delivers nothing on its own: the test decides which task is next."""
+    with running_cloud_tasks(ROOT / "queue.yaml") as emulator:
         yield emulator
 
 
@@ -201,10 +186,15 @@ def services(
     kind = request.param
     mail_relay.clear()
     mail_relay.set_faults()
-    cloud_tasks.engine.reset()
-    empty(memcached_address)  # The clock was put back: turns that were taken lie far ahead.
-    wipe(datastore_address(kind))
-    services = Services(datastore_address(kind), kind, memcached_address, mail_relay, cloud_tasks)
+    services = Services(
+        datastore=datastore_address(kind),
+        datastore_kind=kind,
+        memcached=memcached_address,
+        mail=mail_relay,
+        cloud_tasks=cloud_tasks,
+        database=os.environ.get("TEST_DATABASE") or None,
+    )
+    services.wipe()
     yield services
     for close in services.closers:
         close()

@@ -1,20 +1,20 @@
-"""Faults at remote calls: the narrow seam through which tests break the world.
+"""Faults at remote calls: the seam through which a test breaks an app's services.
 
-Every remote call of the code under test (Datastore and Cloud Tasks over gRPC, the mail relay,
-memcached) asks a `FaultPlan` first. The plan counts the calls and may, at one of them:
+Every remote call of the code under test asks a `FaultPlan` first: Datastore and Cloud Tasks over
+gRPC, memcached, and the app's own services. The plan counts the calls and may, at one of them:
 
     error         fail before the effect
     reply-lost    take effect, then fail
     crash-before  the process dies before the effect
     crash-after   the process dies after the effect
-    flush         empty memcached, then go on
+    flush         empty memcached, then continue
     overlap       deliver the same task again, to its end, while this call waits
 
 An error and a lost reply may name their gRPC code ("reply-lost:DEADLINE_EXCEEDED"); without one
 it is UNAVAILABLE. A plan may break several calls of one play.
 
 A crash is a BaseException that unwinds the call; from then on the dead process may not
-reach anything, so its `finally` blocks have no more effect than those of a killed process.
+reach anything, so its `finally` blocks have no effect, as in a killed process.
 """
 
 from __future__ import annotations
@@ -23,16 +23,15 @@ import contextlib
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from email.message import EmailMessage
 from typing import Any
 
 import grpc
 
-from pipelines.invitations.mail import Connection, Mailer
 from rollforward.runtime import Cache
 from rollforward.runtime.channel.failed_call import FailedCall
 from rollforward.runtime.channel.rpc import _BlockingCall as BlockingCall
 from rollforward.tasks import Unavailable
+from rollforward.testing.calls import APP, CACHE, RemoteCall, describe
 
 # What a service may answer although the call took effect, or will.
 UNKNOWN_OUTCOMES = (
@@ -72,6 +71,15 @@ def code_of(kind: str) -> grpc.StatusCode:
 
 
 @dataclass
+class NextFault:
+    """A fault at the next calls of a service, or of a name, whichever come."""
+
+    target: str
+    kind: str
+    times: int
+
+
+@dataclass
 class FaultPlan:
     """Counts the remote calls of the thread under test, and breaks one of them, or more."""
 
@@ -82,8 +90,11 @@ class FaultPlan:
     )  # Further faults: at which call, of which kind.
     next_call: str = ""  # Break the first call of this name that comes, whichever it is.
     on_fire: Callable[[], None] = lambda: None
+    pending: list[NextFault] = field(default_factory=list)
     calls: list[str] = field(default_factory=list)
+    remote_calls: list[RemoteCall] = field(default_factory=list)  # The same, described.
     fired: str = ""
+    fired_at: int | None = None  # The last call that was broken.
     is_watching: bool = False
     dead_threads: set[int] = field(default_factory=set)
 
@@ -95,42 +106,64 @@ class FaultPlan:
         more: Mapping[int, str] = {},
         next_call: str = "",
     ) -> None:
-        """Count from zero, and break what is asked for."""
+        """Count from zero, and break the given calls."""
         self.kind, self.at, self.more, self.next_call = kind, at, dict(more), next_call
-        self.calls, self.fired = [], ""
+        self.calls, self.remote_calls, self.pending = [], [], []
+        self.fired, self.fired_at = "", None
+
+    def break_next(self, target: str, kind: str, times: int = 1) -> None:
+        """Break the next calls of a service ("datastore") or of a name ("Commit")."""
+        self.pending.append(NextFault(target, kind, times))
 
     def around(
-        self, name: str, effect: Callable[[], Any], error: Callable[[grpc.StatusCode], Exception]
+        self,
+        name: str,
+        effect: Callable[[], Any],
+        error: Callable[[grpc.StatusCode], Exception],
+        described: Callable[[], RemoteCall] | None = None,
     ) -> Any:
         """Do one remote call, or break it."""
         self.check_alive()
-        if not self.is_watching:
+        if not (self.is_watching or self.pending):
             return effect()
+        call = described() if described is not None else RemoteCall(name, APP)
         index = len(self.calls)
         self.calls.append(name)
-        if name == self.next_call:
-            self.at, self.next_call = index, ""
-        kind = self.kind if index == self.at else self.more.get(index)
+        self.remote_calls.append(call)
+        kind = self._fault_at(index, call)
         if kind is None:
             return effect()
         fired = f"{kind} at call {index} ({name})"
         self.fired = f"{self.fired}, then {fired}" if self.fired else fired
+        self.fired_at = index
         return self._break(kind, effect, error)
+
+    def _fault_at(self, index: int, call: RemoteCall) -> str | None:
+        if call.name == self.next_call:
+            self.at, self.next_call = index, ""
+        if index == self.at:
+            return self.kind
+        for fault in self.pending:
+            if fault.target in (call.name, call.service):
+                fault.times -= 1
+                self.pending = [other for other in self.pending if other.times > 0]
+                return fault.kind
+        return self.more.get(index)
 
     def _break(
         self, kind: str, effect: Callable[[], Any], error: Callable[[grpc.StatusCode], Exception]
     ) -> Any:
-        what = kind.partition(":")[0]
-        if what == ERROR:
+        fault = kind.partition(":")[0]
+        if fault == ERROR:
             raise error(code_of(kind))
-        if what == CRASH_BEFORE:
+        if fault == CRASH_BEFORE:
             self.die()
-        if what in (FLUSH, OVERLAP):
+        if fault in (FLUSH, OVERLAP):
             with self.unwatched():
                 self.on_fire()
             return effect()
         effect()
-        if what == REPLY_LOST:
+        if fault == REPLY_LOST:
             raise error(code_of(kind))
         self.die()
         return None
@@ -152,11 +185,12 @@ class FaultPlan:
     @contextlib.contextmanager
     def unwatched(self) -> Iterator[None]:
         """Leave the calls of this block alone."""
-        before, self.is_watching = self.is_watching, False
+        was_watching, self.is_watching = self.is_watching, False
+        pending, self.pending = self.pending, []
         try:
             yield
         finally:
-            self.is_watching = before
+            self.is_watching, self.pending = was_watching, pending
 
     def die(self) -> None:
         """Let the process of this thread die: it reaches nothing any more."""
@@ -164,7 +198,7 @@ class FaultPlan:
         raise Crash
 
 
-class FaultyWire(grpc.UnaryUnaryClientInterceptor):
+class FaultyWire(grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc]
     """Puts a plan around the calls of a gRPC channel, and remembers open transactions."""
 
     def __init__(self, plan: FaultPlan, ask: Callable[[Any, Any, Any], Any]) -> None:
@@ -181,7 +215,7 @@ class FaultyWire(grpc.UnaryUnaryClientInterceptor):
             self._follow(name, request, call)
             return call
 
-        return self.plan.around(name, effect, CallFailed)
+        return self.plan.around(name, effect, CallFailed, lambda: describe(details, request))
 
     def _follow(self, name: str, request: Any, call: Any) -> None:
         if name == "BeginTransaction":
@@ -201,38 +235,11 @@ class WaitingStub:
     stub: Any
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self.stub, name)
-        return BlockingCall(found, lambda request: True) if name in _CALLS else found
+        method = getattr(self.stub, name)
+        return BlockingCall(method, lambda request: True) if name in _CALLS else method
 
 
 _CALLS = ("allocate_ids", "begin_transaction", "commit", "lookup", "rollback", "run_query")
-
-
-@dataclass(frozen=True)
-class FaultyMailer:
-    """A mail relay behind a plan."""
-
-    mailer: Mailer
-    plan: FaultPlan
-
-    @property
-    def sender(self) -> str:
-        return self.mailer.sender
-
-    @contextlib.contextmanager
-    def connect(self) -> Iterator[Connection]:
-        self.plan.check_alive()
-        with self.mailer.connect() as line:
-            yield _FaultyLine(line, self.plan)
-
-
-@dataclass(frozen=True)
-class _FaultyLine:
-    line: Connection
-    plan: FaultPlan
-
-    def send(self, mail: EmailMessage) -> None:
-        self.plan.around("send", lambda: self.line.send(mail), lambda code: Unavailable(code.name))
 
 
 @dataclass(frozen=True)
@@ -243,22 +250,29 @@ class FaultyCache:
     plan: FaultPlan
 
     def get(self, key: str) -> bytes | None:
-        return self._around("get", lambda: self.cache.get(key), None)
+        value: bytes | None = self._around("get", key, lambda: self.cache.get(key), None)
+        return value
 
     def set(self, key: str, value: bytes, ttl_s: int) -> bool:
-        return self._around("set", lambda: self.cache.set(key, value, ttl_s), False)
+        return bool(self._around("set", key, lambda: self.cache.set(key, value, ttl_s), False))
 
     def add(self, key: str, value: bytes, ttl_s: int) -> bool:
-        return self._around("add", lambda: self.cache.add(key, value, ttl_s), False)
+        return bool(self._around("add", key, lambda: self.cache.add(key, value, ttl_s), False))
 
     def delete(self, key: str) -> bool:
-        return self._around("delete", lambda: self.cache.delete(key), False)
+        return bool(self._around("delete", key, lambda: self.cache.delete(key), False))
 
     def incr(self, key: str, delta: int, ttl_s: int) -> int | None:
-        return self._around("count", lambda: self.cache.incr(key, delta, ttl_s), None)
+        count: int | None = self._around(
+            "count", key, lambda: self.cache.incr(key, delta, ttl_s), None
+        )
+        return count
 
     def incr_existing(self, key: str, delta: int) -> int | None:
-        return self._around("change", lambda: self.cache.incr_existing(key, delta), None)
+        count: int | None = self._around(
+            "change", key, lambda: self.cache.incr_existing(key, delta), None
+        )
+        return count
 
     def ping(self) -> bool:
         return self.cache.ping()
@@ -266,12 +280,43 @@ class FaultyCache:
     def close(self) -> None:
         self.cache.close()
 
-    def _around(self, name: str, effect: Callable[[], Any], miss: Any) -> Any:
+    def _around(self, name: str, key: str, effect: Callable[[], Any], miss: Any) -> Any:
         try:
-            return self.plan.around(f"cache.{name}", effect, lambda code: _Miss())
+            return self.plan.around(
+                f"cache.{name}",
+                effect,
+                lambda code: _Miss(),
+                lambda: RemoteCall.here(f"cache.{name}", CACHE, key),
+            )
         except _Miss:
             return miss
 
 
 class _Miss(Exception):
     pass
+
+
+class FaultyService:
+    """A service of the app behind a plan: each call of a method is a remote call.
+
+    An error and a lost reply raise `Unavailable`, as a client of a payment provider should.
+    """
+
+    def __init__(self, name: str, service: Any, plan: FaultPlan) -> None:
+        self._name, self._service, self._plan = name, service, plan
+
+    def __getattr__(self, attribute: str) -> Any:
+        value = getattr(self._service, attribute)
+        if attribute.startswith("_") or not callable(value):
+            return value
+        name = f"{self._name}.{attribute}"
+
+        def call(*args: Any, **options: Any) -> Any:
+            return self._plan.around(
+                name,
+                lambda: value(*args, **options),
+                lambda code: Unavailable(code.name),
+                lambda: RemoteCall.here(name, APP),
+            )
+
+        return call

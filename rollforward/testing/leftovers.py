@@ -19,17 +19,17 @@ from rollforward.tasks.dead_task_entities import open_dead_tasks
 
 
 def left_behind(leaves: Collection[str] = ()) -> list[str]:
-    """Return what is there and should not be, in the context that is open.
+    """Return the rows that should be gone, read in the open context.
 
-    Each of these rows stands for something to be done still, or to be looked at by somebody.
+    Each of these rows is unfinished work, or waits for an operator.
 
     Args:
         leaves: Parts of names: a row whose name has one of them is there on purpose.
     """
     kinds = (OutboxTask, OutboxLease, WorkPack, TaskAttempts)
     queries = [*(kind.query() for kind in kinds), open_dead_tasks()]
-    asked = [query.fetch_async(keys_only=True) for query in queries]
-    rows = [str(key) for found in asked for key in found.get_result()]
+    futures = [query.fetch_async(keys_only=True) for query in queries]
+    rows = [str(key) for future in futures for key in future.get_result()]
     return [name for name in (*rows, *_odd_runs()) if not any(leaf in name for leaf in leaves)]
 
 
@@ -37,11 +37,11 @@ def _odd_runs() -> Iterator[str]:
     for run in ContinuationRun.query().fetch():
         if run.state == FINISHED:
             pages = pages_of(run.key.id()).fetch()
-            yield from (f"run {run.key.id()}: {what}" for what in _oddities(run, pages))
+            yield from (f"run {run.key.id()}: {problem}" for problem in _oddities(run, pages))
 
 
 def _oddities(run: ContinuationRun, pages: list[ContinuationPage]) -> Iterator[str]:
-    """Return what is odd about a run that has finished: on its row, its pages, and their sum."""
+    """Return the contradictions of a finished run: on its row, its pages, and their sum."""
     if run.untold or run.totals is None:
         yield "its job was not told"
     elif run.totals != asdict(RunTotals.of(pages, len(run.spans))):
@@ -49,7 +49,7 @@ def _oddities(run: ContinuationRun, pages: list[ContinuationPage]) -> Iterator[s
     if sorted(run.chains_ended) != list(range(len(run.spans))):
         yield f"of {len(run.spans)} chains {run.chains_ended} have ended"
     for page in pages:
-        yield from (f"page {page.key.id()} {what}" for what in _of_page(page))
+        yield from (f"page {page.key.id()} {problem}" for problem in _of_page(page))
     item_issues(run.key.id())
 
 

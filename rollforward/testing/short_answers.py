@@ -1,19 +1,19 @@
 """Answers of Datastore that are cut short, as its contract allows and its emulators hardly do.
 
 A query may be answered with some of its results, or with none, and NOT_FINISHED; a lookup may leave
-keys for the next one ("deferred"), in any order. Who takes such an answer for the whole loses rows
-without a word.
+keys for the next one ("deferred"), in any order. Code that takes a part for the whole loses rows
+silently.
 
-Every world cuts some of its answers, always the same: those to a third of the shapes that queries
-have, and to a third of all sets of keys (`DrawnAnswers`). `make soak` draws them by its SEED. No
-answer has more than 300 results. `shortened` cuts all answers for a while, and `whole` none.
+`DrawnAnswers` cuts some answers, always the same: those to a third of the shapes that queries have,
+and to a third of all sets of keys, drawn by a seed. None of its answers has more than 300 results.
+`shortened` cuts all answers for a while, and `whole` none.
 """
 
 from __future__ import annotations
 
 import random
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -26,16 +26,11 @@ from google.cloud.datastore_v1.types import (
     RunQueryResponse,
 )
 
-from tests.infra.runs import soak
-
 # Before the cursors that are given out: one that says nothing else stands for the beginning.
 _MARK = b"short:"
 NOT_FINISHED = QueryResultBatch.MoreResultsType.NOT_FINISHED
 MAX_RESULTS = 300  # Of one answer, as the Datastore emulator cuts them.
 CUT_OF = 3
-# The Datastore emulator cannot go on from a cursor among the values of a repeated property.
-REPEATED = ["Post", "places"]
-SEED = soak.SEED if soak.IS_SOAK else ""
 
 
 class Wire(Protocol):
@@ -122,12 +117,17 @@ class ShortAnswers:
 class DrawnAnswers(ShortAnswers):
     """Cuts the first answer to some questions, and each above 300 results.
 
-    Which, their shape says: a play that is played again makes the same calls. A lookup outside of a
-    transaction is cut where its parts are of one moment: who asks again for such an answer would
-    ask for ever.
+    The shape of a question decides, so a repeated play makes the same calls. A lookup outside of a
+    transaction is cut only where its parts are of one moment; ndb would repeat others for ever.
+
+    Attributes:
+        uncut: Shapes (the kind, then the order) of queries by a repeated property: the Datastore
+            emulator cannot continue from a cursor among its values.
     """
 
     has_snapshots: bool = True
+    seed: str = ""
+    uncut: Collection[Sequence[str]] = ()
 
     def _look_up(self, continuation: Any, details: Any, request: Any) -> Any:
         if not (self.has_snapshots or request.read_options.transaction):
@@ -136,13 +136,13 @@ class DrawnAnswers(ShortAnswers):
 
     def _results(self, query: Any, limit: int, *, is_first: bool) -> int:
         shape = [query.kind[0].name if query.kind else "", *(o.property.name for o in query.order)]
-        drawn = _drawn(*shape, *(p.property.name for p in query.projection))
-        if drawn % CUT_OF or not is_first or shape == REPEATED:
+        drawn = _drawn(self.seed, *shape, *(p.property.name for p in query.projection))
+        if drawn % CUT_OF or not is_first or tuple(shape) in self.uncut:
             return min(limit, MAX_RESULTS)
         return (0, 1, limit // 2)[drawn // CUT_OF % 3]
 
     def _found(self, keys: list[Any]) -> int:
-        drawn = _drawn(*sorted({key.path[-1].kind for key in keys}), str(len(keys)))
+        drawn = _drawn(self.seed, *sorted({key.path[-1].kind for key in keys}), str(len(keys)))
         if drawn % CUT_OF:
             return len(keys)
         keys.reverse()
@@ -151,7 +151,7 @@ class DrawnAnswers(ShortAnswers):
 
 def _drawn(*shape: str) -> int:
     """Return a number for a shape, the same each time."""
-    return zlib.crc32("|".join([SEED, *shape]).encode())
+    return zlib.crc32("|".join(shape).encode())
 
 
 def _plain(kind: Any, request: Any) -> Any:
@@ -176,8 +176,8 @@ def whole(world: Wired) -> Iterator[None]:
 
 @contextmanager
 def _asking(world: Wired, ask: Callable[..., Any]) -> Iterator[None]:
-    before, world.wire.ask = world.wire.ask, ask
+    usual, world.wire.ask = world.wire.ask, ask
     try:
         yield
     finally:
-        world.wire.ask = before
+        world.wire.ask = usual

@@ -48,8 +48,9 @@ from rollforward.streams.entities import (
 from rollforward.tasks import AppEngineTarget, Task
 from rollforward.tasks.attempt_entities import TaskAttempts
 from rollforward.tasks.dead_task_entities import DeadTask
+from rollforward.testing.services import ACCOUNT, BASE_URL
 from tests.handlers.invitations.party import ID, PAGE, invite
-from tests.infra.world import ACCOUNT, BASE_URL, World
+from tests.infra.world import World
 
 KINDS = (
     *(Party, Guest, GuestImport, ContinuationRun, ContinuationPage, UploadChunk, DeadTask),

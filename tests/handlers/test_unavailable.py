@@ -13,9 +13,11 @@ from rollforward.flask.endpoints import health
 from rollforward.flask.guards.security import CONTENT_SECURITY_POLICY
 from rollforward.runtime import NoCache, open_cloud_tasks, open_datastore
 from rollforward.tasks import CloudTaskQueue
+from rollforward.testing.services import LOCATION, PROJECT
+from rollforward.testing.world import in_threads
 from tests.handlers.conftest import Browser
 from tests.handlers.invitations.party import PAGE
-from tests.infra.world import LOCATION, PROJECT, World, in_threads
+from tests.infra.world import World
 
 SERVICES = ("datastore", "tasks", "memcached")
 

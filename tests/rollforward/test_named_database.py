@@ -19,7 +19,8 @@ from rollforward import continuations
 from rollforward.datastore.transactions import transact
 from rollforward.datastore.versions import insert_all
 from rollforward.runtime import open_datastore
-from tests.infra.world import PROJECT, Services, World
+from rollforward.testing.services import PROJECT
+from tests.infra.world import Services, World
 from tests.rollforward.continuations.walk_jobs import APPLY, Walk, ledger, put_items
 from tests.rollforward.fork_join.tally_queue import QUEUES, TALLIES, Mark, tallied
 from tests.rollforward.materialized_views.student_views import BUILDS, SCHOOL, Pupil, differences

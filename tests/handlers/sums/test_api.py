@@ -21,8 +21,9 @@ from pipelines.sums import sums
 from rollforward.fork_join import queue
 from rollforward.fork_join.entities import WorkOutcome
 from rollforward.fork_join.queue import ItemStatus, OutcomeUnknownError
+from rollforward.testing.world import in_threads
 from tests.handlers.conftest import Browser, app_with
-from tests.infra.world import World, in_threads
+from tests.infra.world import World
 
 pytestmark = pytest.mark.parametrize("services", ["datastore"], indirect=True)
 

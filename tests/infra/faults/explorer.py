@@ -1,4 +1,4 @@
-"""Runs a scenario, counts its remote calls, then breaks each of them in turn, or two at a time.
+"""Samples of faults: a scenario's remote calls are broken one by one, or two at a time.
 
 `make test` breaks a sample of the calls, spread over the whole scenario, and other calls for
 another kind of fault; beyond that each test breaks what no test before it has broken in this way,
@@ -6,37 +6,27 @@ so that each remote call (a commit, a mail, a look into memcached) meets each ki
 end it says which did not. Errors and lost replies take their gRPC codes in turn, so each pipeline
 meets each code. `make soak` breaks each call with each code, and all pairs of calls.
 
-After every run the world is healed (time passes, and only then the sweep runs) and the scenario
-checks its totals: exact, each time. How many sweeps the healing may take is bounded. Wakes, links
-and relays that are lost would be hidden otherwise: the sweep makes up for all of them.
+The plays are those that apps have, too (`rollforward/testing/explorer.py`).
 """
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import os
 import random
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Protocol
+from collections.abc import Sequence
 
-from google.api_core import exceptions as rpc_errors
-
+from rollforward.testing.explorer import Player
 from rollforward.testing.injection import (
     ERROR,
     FAILURES,
     KINDS,
-    OVERLAP,
     REPLY_LOST,
     UNKNOWN_OUTCOMES,
-    Crash,
 )
-from rollforward.testing.leftovers import left_behind
 from tests.infra.faults.fault_coverage import MET
 from tests.infra.runs.sampling import IS_SAMPLED, SEED
 from tests.infra.runs.soak import BUDGET, IS_SOAK
-from tests.infra.world import SWEPT_EVERY_S, NotHealedError, World, in_threads
 
 # `make soak`: each call with each code, and all pairs of calls. All of that takes hours.
 IS_EXHAUSTIVE = IS_SOAK
@@ -46,39 +36,13 @@ PAIRS = 1  # Pairs of faults in `make test`, of each scenario.
 # slower.
 PLAYS = {"datastore": 1 if IS_SAMPLED else 2, "firestore": 1}
 ALL = 10**6
-# How many sweeps may pass until all is right, by kind of fault. What is missing takes none: a
-# worker that starts in the place of a dead one looks for what that left. But the world's outbox
-# relays as a script does, only once: what Cloud Tasks did not answer for is left to the sweep.
-MAX_SWEEPS = {ERROR: 1, REPLY_LOST: 1}
-NO_SWEEPS: Mapping[str, int] = {}
 
 # What this process has played without faults, by test.
 _known_calls: dict[str, list[str]] = {}
 
 
-class Scenario(Protocol):
-    """Something to do, and what must be true in the end. `tag` sets its runs apart.
-
-    One that leaves rows on purpose has `leaves`, parts of their names (`leftovers.py`).
-    """
-
-    def begin(self, tag: str) -> None:
-        """Do what a user does; called again when it failed, as a user would try again."""
-        ...
-
-    def is_done(self, tag: str) -> bool: ...
-
-    def check(self, tag: str, fault: str) -> None: ...
-
-
-@dataclass
-class Explorer:
-    """Plays one scenario in one world."""
-
-    world: World
-    scenario: Scenario
-    most_sweeps: Mapping[str, int] = field(default_factory=MAX_SWEEPS.copy)
-    plays: int = 0
+class Explorer(Player):
+    """Plays one scenario in one world, with a sample of all faults."""
 
     def explore(
         self, kinds: Sequence[str] = KINDS, at_most: int = 0, *, named: str = ""
@@ -132,28 +96,6 @@ class Explorer:
             ]
         )
 
-    def play(self, *faults: tuple[int, str]) -> list[str]:
-        """Play once, with some faults or without; return the remote calls that were made."""
-        world, plan = self.world, self.world.plan
-        world.engine.reset()
-        self.plays += 1
-        tag = f"p{self.plays}"
-        plan.reset(more=dict(faults))
-        kinds = [kind.partition(":")[0] for _, kind in faults]
-        plan.on_fire = self._overlap if OVERLAP in kinds else world.flush
-        with plan.watched():
-            if not self._begin(tag):
-                with plan.unwatched():
-                    assert self._begin(tag), f"trying again does not help: {plan.fired}"
-            world.settle(patience_s=SWEPT_EVERY_S, revives=True)
-        calls = list(plan.calls)
-        sweeps = world.heal(lambda: self.scenario.is_done(tag))
-        with world.context():
-            self.scenario.check(tag, plan.fired)
-        self._judge(sweeps, kinds)
-        self._look_around()
-        return calls
-
     def _calls(self, faults: Sequence[str]) -> list[str]:
         """Return the remote calls of a play without faults.
 
@@ -200,41 +142,6 @@ class Explorer:
             return [(at, kind)]
         some = codes if IS_EXHAUSTIVE else [codes[at % len(codes)]]
         return [(at, f"{kind}:{code.name}") for code in some]
-
-    def _judge(self, sweeps: int, kinds: Sequence[str]) -> None:
-        """Check how many sweeps were needed: no more than its faults may take."""
-        most = sum(self.most_sweeps.get(kind, 0) for kind in kinds)
-        assert sweeps <= most, f"{sweeps} sweeps instead of {most}: {self.world.plan.fired}"
-
-    def _look_around(self) -> None:
-        """Check that nothing is left that has served, after one sweep more at most."""
-        leaves: Collection[str] = getattr(self.scenario, "leaves", ())
-        left: list[str] = []
-
-        def is_clean() -> bool:
-            left[:] = left_behind(leaves)
-            return not left
-
-        with contextlib.suppress(NotHealedError):
-            self.world.heal(is_clean, rounds=2)
-        assert not left, f"{self.world.plan.fired}: it leaves {left}"
-
-    def _begin(self, tag: str) -> bool:
-        try:
-            with self.world.clients.context():
-                self.scenario.begin(tag)
-        except Crash:
-            self.world.bury()
-            return False
-        except rpc_errors.GoogleAPIError:
-            return False
-        return True
-
-    def _overlap(self) -> None:
-        """Deliver the task under way once more, to its end, on another thread."""
-        attempt = self.world.current
-        if attempt is not None:
-            in_threads(lambda: self.world.answer(attempt))
 
 
 def _chosen(calls: Sequence[str], most: int, kind: str, *, is_bounded: bool) -> list[int]:

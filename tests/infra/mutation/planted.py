@@ -127,6 +127,7 @@ PACKAGES = {
             *_in("tests/handlers", "errors", "fields", "origins", start="test_"),
         ],
     ),
+    "testing": Package(["rollforward/testing/*.py"], [f"{TESTS}/testing"], DEEP),
     "engine": Package(["rollforward/local/cloudtasks/engine/*.py"], EMULATOR_TESTS),
     "emulator": Package(
         [

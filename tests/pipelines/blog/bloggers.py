@@ -10,7 +10,8 @@ from pipelines.blog.drafts import Author, Draft
 from pipelines.blog.posts import DEMO
 from pipelines.blog.views import comment_counts
 from rollforward.paging import PageTokens
-from tests.infra.world import SECRET, World
+from rollforward.testing.services import SECRET
+from tests.infra.world import World
 
 ADA, BOB = Author("a" * 16, "Ada"), Author("b" * 16, "Bob")
 TOKENS = PageTokens([SECRET])

@@ -21,7 +21,8 @@ from pipelines.blog.views import BUILDS, CommentsByPost, MostDiscussed, most_dis
 from rollforward.paging import order_key
 from rollforward.runtime import naive_utc
 from rollforward.testing.injection import REPLY_LOST
-from tests.infra.world import World, in_threads
+from rollforward.testing.world import in_threads
+from tests.infra.world import World
 from tests.pipelines.blog.bloggers import ADA, BOB, TOKENS, counted, said, threads, written
 
 pytestmark = pytest.mark.fast

@@ -14,7 +14,8 @@ from pipelines.blog.posts import DEMO, UnknownPostError
 from rollforward.datastore.transactions import transact
 from rollforward.testing.injection import REPLY_LOST
 from rollforward.testing.short_answers import whole
-from tests.infra.world import World, in_threads
+from rollforward.testing.world import in_threads
+from tests.infra.world import World
 from tests.pipelines.blog.bloggers import (
     ADA,
     BOB,

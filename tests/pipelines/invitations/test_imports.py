@@ -17,7 +17,8 @@ from rollforward.continuations.entities import FINISHED
 from rollforward.continuations.progress import progress
 from rollforward.continuations.upload_entities import UploadChunk, put_upload
 from rollforward.tasks.errors import Unavailable
-from tests.infra.world import World, in_threads
+from rollforward.testing.world import in_threads
+from tests.infra.world import World
 from tests.pipelines.invitations.host import (
     DETAILS,
     Host,

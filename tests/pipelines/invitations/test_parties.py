@@ -69,8 +69,8 @@ def lose_reply(world: World) -> list[str]:
     seen: list[str] = []
     fired: list[str] = []
 
-    def lose(name, effect, error):  # type: ignore[no-untyped-def]
-        reply = around(name, effect, error)
+    def lose(name, effect, error, *described):  # type: ignore[no-untyped-def]
+        reply = around(name, effect, error, *described)
         seen.append(name)
         if name == "Commit" and "BeginTransaction" in seen and not fired:
             fired.append(name)

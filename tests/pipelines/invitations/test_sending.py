@@ -17,7 +17,7 @@ from rollforward.continuations.entities import FINISHED
 from rollforward.outbox.entities import OutboxTask
 from rollforward.runtime import Clients
 from rollforward.tasks.errors import Unavailable
-from tests.infra.world import in_threads
+from rollforward.testing.world import in_threads
 from tests.pipelines.invitations.host import (
     DETAILS,
     Host,

@@ -8,7 +8,8 @@ from models.sums import SumAddition
 from pipelines.sums import reconciliation, sums
 from pipelines.sums.sums import Count
 from rollforward.testing.injection import REPLY_LOST
-from tests.infra.world import World, in_threads
+from rollforward.testing.world import in_threads
+from tests.infra.world import World
 from tests.pipelines.sums.loading import LOAD, both_sides
 
 

@@ -15,8 +15,8 @@ from google.cloud.datastore_v1.types import CommitRequest
 from rollforward.runtime import open_datastore
 from rollforward.runtime.process.open_transactions import OpenTransactions
 from rollforward.runtime.process.processes import LockedFiles, ProcessFile
+from rollforward.testing.services import PROJECT
 from tests.infra.stack import ROOT
-from tests.infra.world import PROJECT
 
 HOLDER = """
 import sys

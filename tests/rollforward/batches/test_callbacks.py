@@ -18,7 +18,8 @@ from rollforward.runtime.clock import naive_utc
 from rollforward.tasks import Reject, Task
 from rollforward.tasks.dead_task_entities import DeadTask
 from rollforward.tasks.dead_tasks import ReplayDeadTask
-from tests.infra.world import Services, World, in_threads
+from rollforward.testing.world import in_threads
+from tests.infra.world import Services, World
 from tests.rollforward.batches.harness import (
     BEST,
     CALLED,

@@ -25,8 +25,9 @@ from rollforward.continuations.jobs import Job
 from rollforward.continuations.pages.attempt import page_task
 from rollforward.continuations.progress import progress
 from rollforward.tasks.dead_task_entities import open_dead_tasks
+from rollforward.testing.services import LOCATION, PROJECT
 from tests.infra.runs.sampling import one_emulator
-from tests.infra.world import LOCATION, PROJECT, Services, World
+from tests.infra.world import Services, World
 from tests.rollforward.continuations.walk_jobs import (
     APPLY,
     Item,

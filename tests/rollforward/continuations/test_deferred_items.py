@@ -16,7 +16,8 @@ from rollforward.continuations.listing import run_details
 from rollforward.continuations.progress import item_issues, progress
 from rollforward.runtime.clients import Clients
 from rollforward.tasks import dead_tasks
-from tests.infra.world import QueueClock, Services, World
+from rollforward.testing.opening import QueueClock
+from tests.infra.world import Services, World
 from tests.rollforward.continuations.walk_jobs import Item, Walk, items_of, put_items, run_to_end
 
 pytestmark = pytest.mark.fast

@@ -14,7 +14,8 @@ from rollforward.continuations.errors import NotEndedError
 from rollforward.continuations.jobs import DeferredItemError, ItemError, Job
 from rollforward.continuations.progress import progress, run_of
 from rollforward.runtime.clients import Clients
-from tests.infra.world import Services, World, in_threads
+from rollforward.testing.world import in_threads
+from tests.infra.world import Services, World
 from tests.rollforward.continuations.walk_jobs import (
     APPLY,
     Item,

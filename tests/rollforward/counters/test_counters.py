@@ -26,8 +26,9 @@ from rollforward.counters.shard_maps import ShardMaps
 from rollforward.datastore.transactions import pending_writes
 from rollforward.tasks.errors import UnknownTaskError
 from rollforward.testing.injection import ERROR, REPLY_LOST
+from rollforward.testing.world import in_threads
 from tests.infra.stack import until
-from tests.infra.world import World, in_threads
+from tests.infra.world import World
 from tests.rollforward.counters.counts import (
     LIKES,
     ONE_ROUND_TRIP,

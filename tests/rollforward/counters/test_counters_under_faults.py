@@ -15,8 +15,9 @@ from rollforward.counters.entities import CounterShard, config_key, shard_key
 from rollforward.datastore.versions import commit_unchanged
 from rollforward.runtime import Clients
 from rollforward.testing.injection import CRASH_AFTER, ERROR, FLUSH, KINDS, OVERLAP, REPLY_LOST
+from rollforward.testing.world import in_threads
 from tests.infra.faults.explorer import Explorer
-from tests.infra.world import World, in_threads
+from tests.infra.world import World
 from tests.rollforward.counters.counts import LIKES, PLAYED_WAYS, another_process, counter_world
 from tests.rollforward.fork_join.searches.test_fork_join_under_faults import InTurn
 

@@ -15,7 +15,8 @@ from rollforward.datastore.transactions import NoTransactionError, transact
 from rollforward.fork_join.accumulator import BufferFullError
 from rollforward.fork_join.pattern import EXPIRY
 from rollforward.testing.injection import ERROR, REPLY_LOST
-from tests.infra.world import Services, World, in_threads
+from rollforward.testing.world import in_threads
+from tests.infra.world import Services, World
 from tests.rollforward.counters.counts import (
     HITS,
     LIKES,

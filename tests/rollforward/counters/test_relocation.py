@@ -13,7 +13,8 @@ from rollforward.counters.resize import Resizer
 from rollforward.counters.shard_maps import ShardMaps
 from rollforward.datastore import lookup
 from rollforward.testing.injection import REPLY_LOST
-from tests.infra.world import World, in_threads
+from rollforward.testing.world import in_threads
+from tests.infra.world import World
 from tests.rollforward.counters.counts import (
     BESIDE,
     HITS,

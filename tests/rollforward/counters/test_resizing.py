@@ -21,7 +21,8 @@ from rollforward.counters.resize import Resizer
 from rollforward.counters.shard_maps import ShardMaps
 from rollforward.runtime import Clients
 from rollforward.testing.injection import REPLY_LOST
-from tests.infra.world import World, in_threads
+from rollforward.testing.world import in_threads
+from tests.infra.world import World
 from tests.rollforward.counters.counts import (
     HITS,
     LIKES,

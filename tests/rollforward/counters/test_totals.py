@@ -15,7 +15,8 @@ from rollforward.counters.totals import ShardReader, _cache_key, cache_total, ca
 from rollforward.datastore import lookup
 from rollforward.testing.clocks import ahead
 from rollforward.testing.short_answers import whole
-from tests.infra.world import World, in_threads
+from rollforward.testing.world import in_threads
+from tests.infra.world import World
 from tests.rollforward.counters.counts import (
     LIKES,
     VOTES,

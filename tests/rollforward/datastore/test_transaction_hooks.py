@@ -13,7 +13,8 @@ from rollforward.datastore.transactions import (
     transact,
 )
 from rollforward.testing.injection import ERROR, REPLY_LOST
-from tests.infra.world import World, in_threads
+from rollforward.testing.world import in_threads
+from tests.infra.world import World
 from tests.rollforward.datastore.counters import (
     break_call,
     count_up,

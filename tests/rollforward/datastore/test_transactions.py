@@ -10,7 +10,9 @@ from google.cloud.ndb.context import get_context
 
 from rollforward.datastore.transactions import MAX_ATTEMPTS, transact
 from rollforward.testing.injection import ERROR, REPLY_LOST
-from tests.infra.world import PROJECT, World, in_threads
+from rollforward.testing.services import PROJECT
+from rollforward.testing.world import in_threads
+from tests.infra.world import World
 from tests.rollforward.datastore.counters import (
     Tally,
     break_call,

@@ -14,7 +14,8 @@ from google.api_core import exceptions as rpc_errors
 from rollforward.fork_join import Accumulator, BadItemError, fork_join
 from rollforward.fork_join import insert as fork_join_insert
 from rollforward.fork_join.accumulator import BufferFullError
-from tests.infra.world import Services, World, in_threads
+from rollforward.testing.world import in_threads
+from tests.infra.world import Services, World
 from tests.rollforward.fork_join.searches.failing_commits import fail_first
 from tests.rollforward.fork_join.tally_queue import Mark, packs, tallied, tally
 

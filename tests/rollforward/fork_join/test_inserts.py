@@ -14,7 +14,8 @@ from rollforward.fork_join.batching.epochs import Slot, look
 from rollforward.fork_join.insert import MAX_GROUP_BYTES, MAX_GROUP_ITEMS, MAX_GROUP_KEYS, groups
 from rollforward.fork_join.items import Insertion
 from rollforward.runtime.cache import NoCache
-from tests.infra.world import World, in_threads
+from rollforward.testing.world import in_threads
+from tests.infra.world import World
 from tests.rollforward.fork_join.searches.failing_commits import fail_first, lost_replies
 from tests.rollforward.fork_join.tally_queue import TALLIES, Mark, packs, put, tallied, tally, tasks
 

@@ -18,7 +18,8 @@ from rollforward.fork_join.entities import WorkReceipt, receipt_key
 from rollforward.fork_join.pattern import EXPIRY
 from rollforward.tasks import expiry as tasks_expiry
 from rollforward.tasks.expiry import DeleteExpired
-from tests.infra.world import Services, World, in_threads
+from rollforward.testing.world import in_threads
+from tests.infra.world import Services, World
 from tests.rollforward.fork_join.tally_queue import TALLIES, Mark, put, tallied, tally
 
 

@@ -19,7 +19,8 @@ from rollforward.outbox.sweep import sweep
 from rollforward.runtime import Clients, naive_utc, open_cloud_tasks
 from rollforward.tasks.cloud_tasks import CloudTaskQueue
 from rollforward.tasks.dead_task_entities import DeadTask
-from tests.infra.world import LOCATION, PROJECT, World
+from rollforward.testing.services import LOCATION, PROJECT
+from tests.infra.world import World
 from tests.rollforward.datastore.counters import break_call, no_pause
 from tests.rollforward.outbox.order_tasks import Order, Settle, Step, settle, step
 

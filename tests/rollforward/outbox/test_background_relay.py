@@ -17,7 +17,8 @@ from rollforward.outbox import background
 from rollforward.outbox.background import LINGER_S, MAX_DOUBTFUL_ATTEMPTS, BackgroundRelay, by_timer
 from rollforward.runtime import Clients
 from rollforward.testing.injection import ERROR, REPLY_LOST, UNKNOWN_OUTCOMES
-from tests.infra.world import World, in_threads
+from rollforward.testing.world import in_threads
+from tests.infra.world import World
 from tests.rollforward.outbox.gates import Gate, ManualTimer, finish
 from tests.rollforward.outbox.order_tasks import Order, Settle, Step, place, settle, step, waiting
 from tests.rollforward.outbox.rows import enqueue, give_up, sent, steps_sent
@@ -256,10 +257,10 @@ def test_a_look_that_fails_is_made_again(
     away = threading.Event()
     sound = world.plan.around
 
-    def around(name: str, effect: Any, error: Any) -> Any:
+    def around(name: str, effect: Any, error: Any, *described: Any) -> Any:
         if name == "Lookup" and away.is_set():
             raise error(grpc.StatusCode.UNAVAILABLE)
-        return sound(name, effect, error)
+        return sound(name, effect, error, *described)
 
     world.plan.around = around  # type: ignore[method-assign]
     away.set()

@@ -22,8 +22,9 @@ from rollforward.outbox.sweep import SweepResult, sweep
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.messages import Message
 from rollforward.testing.injection import ERROR, FLUSH, KINDS, OVERLAP, REPLY_LOST
+from rollforward.testing.world import in_threads
 from tests.infra.faults.explorer import ALL, IS_EXHAUSTIVE, Explorer
-from tests.infra.world import Services, World, in_threads
+from tests.infra.world import Services, World
 from tests.rollforward.outbox.order_tasks import (
     STEPS,
     TASKS,

@@ -8,7 +8,8 @@ import pytest
 
 from rollforward.pull_queues import OLDEST, PullQueue
 from rollforward.pull_queues.pattern import PullQueues
-from tests.infra.world import World, in_threads
+from rollforward.testing.world import in_threads
+from tests.infra.world import World
 from tests.rollforward.pull_queues.harness import WORK, add, lease, waiting
 
 

@@ -11,7 +11,8 @@ import pytest
 from google.api_core import exceptions as rpc_errors
 
 from rollforward.pull_queues import OLDEST, PullQueue, leasing
-from tests.infra.world import World, in_threads
+from rollforward.testing.world import in_threads
+from tests.infra.world import World
 from tests.rollforward.pull_queues.harness import Ahead, add, lease, payloads
 
 ONE = PullQueue("one", max_deliveries=1, partitions=1)

@@ -18,7 +18,8 @@ from rollforward.pull_queues import (
 )
 from rollforward.pull_queues import add as adding
 from rollforward.pull_queues.pattern import PullQueues
-from tests.infra.world import World, in_threads
+from rollforward.testing.world import in_threads
+from tests.infra.world import World
 from tests.rollforward.pull_queues.harness import WORK, add, lease, payloads, waiting
 
 

@@ -12,8 +12,8 @@ import pytest
 from rollforward.query_cache import CachedQuery, get_or_compute
 from rollforward.query_cache.single_flight import Flight
 from rollforward.runtime import Clients, NoCache
+from rollforward.testing.world import in_threads
 from tests.infra.stack import until
-from tests.infra.world import in_threads
 from tests.rollforward.query_cache.timed import Time, TimedCache, TimedClock, process
 
 TTL_S = 20

@@ -13,8 +13,8 @@ from rollforward.query_cache.entry import CacheEntry
 from rollforward.query_cache.lease import RENEWALS
 from rollforward.query_cache.single_flight import Flight
 from rollforward.runtime import Clients, NoCache
+from rollforward.testing.world import in_threads
 from tests.infra.stack import until
-from tests.infra.world import in_threads
 from tests.rollforward.query_cache.timed import Time, TimedCache, TimedHeart, process
 
 PATIENCE_S = 60.0

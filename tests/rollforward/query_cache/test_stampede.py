@@ -11,7 +11,8 @@ import pytest
 from rollforward.query_cache.call import is_due
 from rollforward.runtime import Clients, NoCache
 from rollforward.testing.clocks import ahead
-from tests.infra.world import World, in_threads
+from rollforward.testing.world import in_threads
+from tests.infra.world import World
 from tests.rollforward.query_cache.headlines import (
     STALE_S,
     TTL_S,

@@ -22,7 +22,7 @@ from google.cloud.datastore_v1.types import (
 from google.cloud.tasks_v2 import ListQueuesResponse, Queue
 
 from rollforward.runtime import open_cloud_tasks, open_datastore
-from tests.infra.world import PROJECT
+from rollforward.testing.services import PROJECT
 
 pytestmark = pytest.mark.fast
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rollforward.runtime.group_commit import GroupCommit
-from tests.infra.world import in_threads
+from rollforward.testing.world import in_threads
 
 TIMEOUT_S = 30
 

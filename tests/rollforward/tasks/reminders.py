@@ -12,7 +12,8 @@ from google.cloud import tasks_v2
 from rollforward.runtime import Clients, open_cloud_tasks
 from rollforward.runtime.messages import Message
 from rollforward.tasks.declaration import hashed_name, task
-from tests.infra.world import LOCATION, PROJECT, World
+from rollforward.testing.services import LOCATION, PROJECT
+from tests.infra.world import World
 
 one_emulator = pytest.mark.parametrize("services", ["datastore"], indirect=True)
 

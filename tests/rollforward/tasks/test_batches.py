@@ -15,7 +15,7 @@ from rollforward.datastore.transactions import TRANSIENT
 from rollforward.runtime.messages import Message
 from rollforward.tasks.cloud_tasks import CloudTaskQueue, UrlTarget
 from rollforward.tasks.errors import NotAttemptedError, NotConfirmedError, Unavailable
-from tests.infra.world import ACCOUNT, BASE_URL, LOCATION, PROJECT
+from rollforward.testing.services import ACCOUNT, BASE_URL, LOCATION, PROJECT
 from tests.rollforward.tasks.reminders import message
 
 pytestmark = pytest.mark.fast

@@ -15,7 +15,8 @@ from rollforward.runtime import Clients, open_cloud_tasks
 from rollforward.tasks.cloud_tasks import AppEngineTarget, CloudTaskQueue
 from rollforward.tasks.errors import BadArgumentsError
 from rollforward.testing.injection import ERROR, REPLY_LOST
-from tests.infra.world import ACCOUNT, BASE_URL, LOCATION, PROJECT, World
+from rollforward.testing.services import ACCOUNT, BASE_URL, LOCATION, PROJECT
+from tests.infra.world import World
 from tests.rollforward.tasks.reminders import Remind, message, one_emulator, queued, remind
 
 pytestmark = pytest.mark.fast

@@ -16,9 +16,11 @@ from rollforward.batches.adding import populate
 from rollforward.batches.entities import BatchPage
 from rollforward.datastore.transactions import transact
 from rollforward.tasks import Task
+from rollforward.testing.explorer import NO_SWEEPS
 from rollforward.testing.injection import CRASH_AFTER, ERROR, FLUSH, KINDS, OVERLAP
-from tests.infra.faults.explorer import ALL, NO_SWEEPS, Explorer
-from tests.infra.world import Services, World, in_threads
+from rollforward.testing.world import in_threads
+from tests.infra.faults.explorer import ALL, Explorer
+from tests.infra.world import Services, World
 from tests.rollforward.batches.harness import (
     CALLED,
     NOTES,

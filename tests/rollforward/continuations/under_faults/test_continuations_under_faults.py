@@ -20,9 +20,11 @@ from rollforward.continuations.pages.lease import PageLease
 from rollforward.continuations.progress import item_issues, progress
 from rollforward.runtime import Clients
 from rollforward.tasks.errors import Retry, Unavailable
+from rollforward.testing.explorer import NO_SWEEPS
 from rollforward.testing.injection import FLUSH, KINDS, OVERLAP
-from tests.infra.faults.explorer import ALL, IS_EXHAUSTIVE, NO_SWEEPS, Explorer
-from tests.infra.world import Services, World, in_threads
+from rollforward.testing.world import in_threads
+from tests.infra.faults.explorer import ALL, IS_EXHAUSTIVE, Explorer
+from tests.infra.world import Services, World
 from tests.rollforward.continuations.walk_jobs import (
     APPLY,
     Item,

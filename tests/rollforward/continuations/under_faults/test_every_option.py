@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 
 from rollforward.continuations.pages import closing
+from rollforward.testing.explorer import NO_SWEEPS
 from rollforward.testing.injection import CRASH_BEFORE, ERROR, FLUSH, KINDS, OVERLAP
 from rollforward.testing.leftovers import left_behind
-from tests.infra.faults.explorer import NO_SWEEPS, Explorer
-from tests.infra.world import Services, World, in_threads
+from rollforward.testing.world import in_threads
+from tests.infra.faults.explorer import Explorer
+from tests.infra.world import Services, World
 from tests.rollforward.continuations.under_faults.every_option import (
     EveryScenario,
     FinishCall,

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from rollforward.pull_queues import PullQueue
+from rollforward.testing.services import ACCOUNT, BASE_URL
 from tests.handlers.conftest import app_with
-from tests.infra.world import ACCOUNT, BASE_URL, Services, World
+from tests.infra.world import Services, World
 from tests.rollforward.flask.acts import one_emulator
 
 WORK, OTHER = PullQueue("work", max_deliveries=1), PullQueue("other")

@@ -8,7 +8,8 @@ import pytest
 
 import main
 from rollforward.registry import Registry
-from tests.infra.world import ACCOUNT, BASE_URL, Services, World
+from rollforward.testing.services import ACCOUNT, BASE_URL
+from tests.infra.world import Services, World
 from tests.rollforward.flask.acts import one_emulator
 from tests.rollforward.streams.harness import stream_world, windows
 

@@ -181,7 +181,9 @@ def test_a_store_that_is_away_keeps_no_task_from_being_tried(
 
 
 def away(world: World) -> None:
-    def broken(name: str, effect: Any, error: Callable[[grpc.StatusCode], Exception]) -> Any:
+    def broken(
+        name: str, effect: Any, error: Callable[[grpc.StatusCode], Exception], *described: Any
+    ) -> Any:
         raise error(grpc.StatusCode.UNAVAILABLE)
 
     world.plan.around = broken  # type: ignore[method-assign]

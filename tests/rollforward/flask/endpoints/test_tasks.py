@@ -243,10 +243,12 @@ def test_a_task_that_cannot_be_dead_lettered_comes_again(
     work.raises = Reject("no use")
     original = world.plan.around
 
-    def broken(name: str, effect: Any, error: Callable[[grpc.StatusCode], Exception]) -> Any:
+    def broken(
+        name: str, effect: Any, error: Callable[[grpc.StatusCode], Exception], *described: Any
+    ) -> Any:
         if name == call:
             raise error(grpc.StatusCode.UNAVAILABLE)
-        return original(name, effect, error)
+        return original(name, effect, error, *described)
 
     world.plan.around = broken  # type: ignore[method-assign]
 

@@ -16,8 +16,9 @@ from cryptography.hazmat.primitives.asymmetric import padding
 from flask import Flask
 
 from rollforward.flask.guards.fields import MAX_HEADER_CHARS
+from rollforward.testing.services import ACCOUNT, BASE_URL
 from tests.handlers.conftest import Queue, app_with, on_app_engine, on_cloud_run
-from tests.infra.world import ACCOUNT, BASE_URL, World
+from tests.infra.world import World
 
 pytestmark = [pytest.mark.parametrize("services", ["datastore"], indirect=True), pytest.mark.fast]
 

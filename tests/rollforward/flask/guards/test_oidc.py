@@ -15,8 +15,9 @@ import pytest
 from rollforward.flask import oidc
 from rollforward.flask.oidc import BadTokenError, CertsUnavailableError, TokenVerifier
 from rollforward.local.cloudtasks.delivery.tokens import TokenIssuer, new_key
+from rollforward.testing.services import ACCOUNT, BASE_URL
 from tests.handlers.conftest import Queue, app_with
-from tests.infra.world import ACCOUNT, BASE_URL, World
+from tests.infra.world import World
 
 ISSUER = "https://accounts.google.com"
 

@@ -23,8 +23,9 @@ from rollforward.runtime.clients import Clients
 from rollforward.runtime.messages import Message
 from rollforward.tasks.dead_task_entities import open_dead_tasks
 from rollforward.tasks.errors import Reject
+from rollforward.testing.explorer import NO_SWEEPS
 from rollforward.testing.injection import CRASH_AFTER, ERROR, FLUSH, KINDS, OVERLAP, REPLY_LOST
-from tests.infra.faults.explorer import ALL, IS_EXHAUSTIVE, NO_SWEEPS, Explorer
+from tests.infra.faults.explorer import ALL, IS_EXHAUSTIVE, Explorer
 from tests.infra.world import Services, World
 from tests.rollforward.fork_join.tally_queue import (
     AT_ONCE,

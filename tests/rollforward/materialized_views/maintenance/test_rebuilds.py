@@ -19,7 +19,8 @@ from rollforward.materialized_views.maintenance.rebuild import NOT_BUILT, BuildS
 from rollforward.materialized_views.maintenance.walks import BACKFILL, Walk
 from rollforward.materialized_views.reader import ViewReader
 from rollforward.testing.injection import CRASH_AFTER, Crash
-from tests.infra.world import SWEPT_EVERY_S, Services, World
+from rollforward.testing.world import SWEPT_EVERY_S
+from tests.infra.world import Services, World
 from tests.rollforward.materialized_views.harness import (
     NOON,
     Number,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rollforward.runtime.process.process_state import ProcessState
-from tests.infra.world import in_threads
+from rollforward.testing.world import in_threads
 
 pytestmark = pytest.mark.fast
 

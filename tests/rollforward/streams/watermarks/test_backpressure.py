@@ -15,7 +15,8 @@ from rollforward.streams.model.errors import BackpressureError
 from rollforward.streams.model.limits import Limits
 from rollforward.streams.storage.schema import Head, SourceRow
 from rollforward.streams.watermarks.backpressure import Backlog, paused_sources
-from tests.infra.world import ACCOUNT, BASE_URL, Services, World
+from rollforward.testing.services import ACCOUNT, BASE_URL
+from tests.infra.world import Services, World
 from tests.rollforward.streams.harness import WEBLOG, hits, stream_world, windows
 
 one_emulator = pytest.mark.parametrize("services", ["firestore"], indirect=True)
