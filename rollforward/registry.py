@@ -160,8 +160,10 @@ class Registry:
         for task in self.tasks.values():
             if task.queue not in queues:
                 raise UnknownQueueError(
-                    f"{task.path} goes to the queue {task.queue!r}, which does not exist: add it "
-                    f"to queue.yaml. It has {', '.join(sorted(queues)) or 'no queue'}"
+                    f"{task.path} goes to the queue {task.queue!r}, which does not exist: add "
+                    f"`- name: {task.queue}` with its `rate: 100/s` to queue.yaml, or let "
+                    "`rollforward deploy --check --write` write that file. The queues are "
+                    f"{', '.join(sorted(queues)) or 'none'}"
                 )
 
     def _add(self, part: object) -> None:

@@ -1,9 +1,14 @@
-"""Errors become responses: what went wrong and what to do, never a stack."""
+"""Errors become responses: what went wrong and what to do, never a stack.
+
+On a laptop, an app without an error page of its own names the exception and its line.
+"""
 
 from __future__ import annotations
 
 import logging
+import traceback
 from collections.abc import Callable
+from pathlib import Path
 
 from flask import Flask, Response
 from flask.typing import ResponseReturnValue
@@ -12,9 +17,11 @@ from werkzeug.exceptions import HTTPException, MethodNotAllowed, TooManyRequests
 
 from rollforward.datastore.transactions import TRANSIENT
 from rollforward.flask.api.problems import problem
-from rollforward.flask.context import is_api_path, is_machine_path
+from rollforward.flask.context import is_api_path, is_machine_path, settings
 from rollforward.fork_join import OutcomeUnknownError
 from rollforward.tasks import Unavailable
+
+_LIBRARY = str(Path(__file__).resolve().parents[1])
 
 log = logging.getLogger(__name__)
 
@@ -60,6 +67,8 @@ def register(app: Flask, page: ErrorPage = plain_page) -> None:
 
     def unknown(error: Exception) -> ResponseReturnValue:
         log.error("a request failed", exc_info=error)
+        if page is plain_page and settings().is_local:  # It answers local names alone.
+            return shown(500, _for_its_developer(error))
         return shown(500, "Something went wrong on our side. It was written to the log.")
 
     app.register_error_handler(HTTPException, http_error)
@@ -68,3 +77,15 @@ def register(app: Flask, page: ErrorPage = plain_page) -> None:
     for kind in (OutcomeUnknownError, Unavailable, *TRANSIENT):
         app.register_error_handler(kind, conflict if kind is rpc_errors.Aborted else unavailable)
     app.register_error_handler(Exception, unknown)
+
+
+def _for_its_developer(error: Exception) -> str:
+    """Return the exception in a line, and where the app's own code raised it."""
+    summary = f"{type(error).__name__}: {error}"
+    own = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if "site-packages" not in frame.filename and not frame.filename.startswith(_LIBRARY)
+    ]
+    place = f"\n{own[-1].filename}, line {own[-1].lineno}: {own[-1].line}" if own else ""
+    return f"{summary}{place}\nThe terminal has the traceback. A deployed app shows neither."

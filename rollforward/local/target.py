@@ -14,7 +14,7 @@ from pathlib import Path
 from rollforward.local.errors import UsageError
 
 DEFAULT = "main:serve"
-# What an app without such files gets: the queues `default` and `outbox`, and the sweep.
+# For an app without such files: the queues `default` and `outbox`, and the sweep.
 DEFAULT_QUEUES = Path(__file__).with_name("default_queue.yaml")
 DEFAULT_CRON = Path(__file__).with_name("default_cron.yaml")
 
@@ -47,7 +47,7 @@ class Target:
 
     @property
     def cron_words(self) -> str:
-        """Where the cron jobs come from, for people."""
+        """The source of the cron jobs, for people."""
         is_own = self.cron_file == self.cron_yaml
         return "from cron.yaml" if is_own else "the sweep alone: there is no cron.yaml"
 

@@ -41,7 +41,7 @@ class ArgumentsCodec(Generic[A]):
         try:
             body = self._adapter.dump_json(args, warnings=False)
         except pydantic_core.PydanticSerializationError as error:
-            raise BadArgumentsError(f"{self._owner}: {error}") from error
+            raise BadArgumentsError(f"{self._owner}: {error}") from None
         self.read(body)
         return body
 
@@ -59,7 +59,7 @@ class ArgumentsCodec(Generic[A]):
             args: A = self._adapter.validate_json(body, strict=True)
         except pydantic.ValidationError as error:
             complaints = "; ".join(map(_complaint, error.errors(include_url=False)))
-            raise BadArgumentsError(f"{self._owner}: {complaints}") from error
+            raise BadArgumentsError(f"{self._owner}: {complaints}") from None
         return args
 
 

@@ -256,7 +256,7 @@ class Task(Generic[A]):
         if clients.task_paths is not None and self.path not in clients.task_paths:
             raise UnknownTaskError(
                 f"{self.path} is in no registry, so no delivery would find it: add what declares "
-                f"it ({self.function}) to the app's Registry(...)"
+                f"it ({self.function}) to rf.serve(app, ...), or to the app's Registry(...)"
             )
 
     def _check_size(self, body: bytes) -> None:

@@ -100,7 +100,9 @@ def test_a_task_whose_queue_does_not_exist_is_named() -> None:
     """The error says what to do; it is no dead task an hour later."""
     registry = Registry(Task("/tasks/lost", "nosuch", Nothing, print))
 
-    with pytest.raises(UnknownQueueError, match=r"/tasks/lost goes to the queue 'nosuch'.*add it"):
+    with pytest.raises(
+        UnknownQueueError, match=r"/tasks/lost goes to the queue 'nosuch'.*add `- name: nosuch`"
+    ):
         registry.check_queues({"default", "outbox", "fork-join"})
     Registry().check_queues({"default", "outbox", "fork-join"})
 

@@ -29,7 +29,7 @@ LOADED = "INFO the app is loaded"
 """What a worker writes there that could load it."""
 
 _SHOWN_LINES, _SHOWN_STEPS = 8, 3
-_MAX_LINE = 200
+_MAX_LINE = 300
 _STDLIB = sysconfig.get_path("stdlib")
 _REPOSITORY = Path(__file__).resolve().parents[3]
 _FOR_STRANGERS = "<!doctype html><title>Error</title><p>The app cannot be loaded.</p>\n"
@@ -112,7 +112,14 @@ def describe(error: BaseException) -> tuple[str, list[str]]:
     if error.__cause__ is not None:
         details.append(f"because of {traceback.format_exception_only(error.__cause__)[-1].strip()}")
     lines += details[: max(1, _SHOWN_LINES - len(lines))]
-    return f"{_place(error, steps)}: {summary}"[:_MAX_LINE], [line[:_MAX_LINE] for line in lines]
+    summary = f"{_place(error, steps)}{_without_our_module(summary)}"
+    return summary[:_MAX_LINE], [line[:_MAX_LINE] for line in lines]
+
+
+def _without_our_module(summary: str) -> str:
+    """Return the summary of one of the library's errors by its class, as of others by theirs."""
+    name, colon, text = summary.partition(": ")
+    return f"{name.rpartition('.')[2]}{colon}{text}" if name.startswith("rollforward.") else summary
 
 
 def _own_steps(error: BaseException) -> list[traceback.FrameSummary]:
@@ -128,10 +135,13 @@ def _lines_of(step: traceback.FrameSummary) -> list[str]:
 
 
 def _place(error: BaseException, steps: list[traceback.FrameSummary]) -> str:
-    """Return where it happened: the last line of the app's own on the way."""
+    """Return where it happened, with a colon: the last line of the app's own on the way.
+
+    A declaration that is found wrong when the app is opened has no such line: its text names it.
+    """
     if isinstance(error, SyntaxError) and error.filename:
-        return f"{_short(error.filename)}, line {error.lineno}"
-    return f"{_short(steps[-1].filename)}, line {steps[-1].lineno}" if steps else "outside the app"
+        return f"{_short(error.filename)}, line {error.lineno}: "
+    return f"{_short(steps[-1].filename)}, line {steps[-1].lineno}: " if steps else ""
 
 
 def _is_own(filename: str) -> bool:

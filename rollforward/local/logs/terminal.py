@@ -1,7 +1,7 @@
 """The terminal's one stream: lines of all services, prefixed, the quiet ones left out.
 
 A line is shown if it is a warning or worse; lines that follow without a level of their
-own (a traceback) go with it. What the app prints has no level, and is shown. All lines are in
+own (a traceback) go with it. Prints of the app have no level, and are shown. All lines are in
 .dev/logs/, and the newest on the console's page Logs.
 """
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import pytest
@@ -20,6 +21,11 @@ pytestmark = pytest.mark.fast
 @rf.task
 def greet(name: str) -> None:
     """Do nothing."""
+
+
+@rf.task
+def wave(name: str) -> None:
+    """Do nothing; no app has it."""
 
 
 @pytest.fixture
@@ -61,6 +67,33 @@ def test_the_first_request_opens_an_app_that_no_server_has_opened() -> None:
     assert client.post("/tasks/greet", json={"name": "you"}).status_code == 403
     assert client.get("/health/live").status_code == 200
     assert client.get("/").headers["X-Content-Type-Options"] == "nosniff"
+
+
+MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
+    "called": (lambda: greet("you"), r"greet is a task.* write \.enqueue\(\.\.\.\)"),
+    "wrong type": (lambda: greet.enqueue(5), "name: Input should be a valid string, not int"),  # type: ignore[arg-type]
+    "too many": (lambda: greet.enqueue("a", "b"), "/tasks/greet: too many positional arguments"),  # type: ignore[call-arg]
+    "not registered": (lambda: wave.enqueue("you"), r"wave.* to rf\.serve\(app, \.\.\.\)"),
+    "no transaction": (lambda: rf.enqueue(greet, greet.bind("you")), "NoTransactionError"),
+    "own": (lambda: 1 // 0, "ZeroDivisionError: .*by zero"),
+}
+
+
+@pytest.mark.usefixtures("local")
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_on_a_laptop_the_page_names_the_mistake_and_its_line(mistake: str) -> None:
+    """A beginner sees it where it was made; a name that another site gave this machine does not."""
+    make, said = MISTAKES[mistake]
+    app = Flask(__name__)
+    app.add_url_rule("/", view_func=lambda: str(make()))
+    client = rf.serve(app, greet).test_client()
+    shown = client.get("/", base_url="http://127.0.0.1:8080")
+    elsewhere = client.get("/", base_url="http://rebound.example")
+
+    assert (shown.status_code, elsewhere.status_code) == (500, 400)
+    assert re.search(said, shown.text, re.DOTALL)
+    assert re.search(r"test_opening\.py, line \d+: ", shown.text)
+    assert not re.search(said, elsewhere.text, re.DOTALL)
 
 
 @pytest.mark.usefixtures("local")
