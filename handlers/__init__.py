@@ -25,6 +25,7 @@ from handlers import (
 from handlers.settings import DemoSettings
 from handlers.shared import faults, formatting
 from rollforward import flask as endpoints
+from rollforward.console import Console, local
 from rollforward.flask import live
 from rollforward.flask.api import pull_queues, streams
 from rollforward.flask.endpoints import cron, health, metrics, runs, tasks
@@ -47,6 +48,7 @@ def mount(app: Flask, settings: DemoSettings, clients: Clients, registry: Regist
         demo.register(app)
     app.register_blueprint(faults.bp)
     live.watch(app, "stages", "/break-it/")
+    Console(access=local).register(app)  # /rollforward/: operators; deployed, nobody yet.
     formatting.register(app)
 
 

@@ -31,8 +31,10 @@ imported on first use, so `import rollforward` alone loads neither Datastore nor
     materialized_views  rows that follow their sources, in any order of updates
     query_cache         results that everyone shares, kept in memcached for a stated time
     streams             computations over keyed records, with state, timers and watermarks
+    operations          dead tasks replayed in bulk, waiting tasks, the audit trail
     registry            all parts of an app, in one list
     flask               endpoints that an app mounts: tasks, cron, health, metrics, runs
+    console             pages and JSON of the app's operators
     gunicorn            how gunicorn serves an app: its configuration and its worker
     local               the local platform; no deployed module imports it
     testing             a test kit for apps: services, a clock, faults at each remote call
@@ -53,12 +55,14 @@ from rollforward import lazy_imports
 if TYPE_CHECKING:  # For mypy and editors: `_HOMES` says the same to Python.
     from rollforward import (  # noqa: I001  `as` exports a package to mypy.
         batches as batches,
+        console as console,
         continuations as continuations,
         counters as counters,
         datastore as datastore,
         flask as flask,
         fork_join as fork_join,
         materialized_views as materialized_views,
+        operations as operations,
         outbox as outbox,
         paging as paging,
         pull_queues as pull_queues,
@@ -69,10 +73,11 @@ if TYPE_CHECKING:  # For mypy and editors: `_HOMES` says the same to Python.
         tasks as tasks,
     )
     from rollforward.batches import TaskBatch
+    from rollforward.console import Console
     from rollforward.continuations import EntitySource, ItemError, job
     from rollforward.counters import Counter
     from rollforward.datastore import transact
-    from rollforward.flask import clients, mount, serve
+    from rollforward.flask import clients, serve
     from rollforward.fork_join import ForkJoin
     from rollforward.materialized_views import View, ViewGroup
     from rollforward.outbox import enqueue
@@ -86,6 +91,7 @@ if TYPE_CHECKING:  # For mypy and editors: `_HOMES` says the same to Python.
 __all__ = [
     "Clients",
     "Computation",
+    "Console",
     "Counter",
     "EntitySource",
     "ForkJoin",
@@ -100,7 +106,6 @@ __all__ = [
     "clients",
     "enqueue",
     "job",
-    "mount",
     "serve",
     "task",
     "transact",
@@ -109,6 +114,7 @@ __all__ = [
 _HOMES = {
     "Clients": "runtime",
     "Computation": "streams",
+    "Console": "console",
     "Counter": "counters",
     "EntitySource": "continuations",
     "ForkJoin": "fork_join",
@@ -123,12 +129,11 @@ _HOMES = {
     "clients": "flask",
     "enqueue": "outbox",
     "job": "continuations",
-    "mount": "flask",
     "serve": "flask",
     "task": "tasks",
     "transact": "datastore",
 }
-_PACKAGES = frozenset(_HOMES.values()) | {"paging"}
+_PACKAGES = frozenset(_HOMES.values()) | {"operations", "paging"}
 
 lazy_imports.install()  # Before the first of the packages imports ndb.
 

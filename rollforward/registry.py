@@ -22,6 +22,7 @@ from rollforward.continuations.pattern import Continuations
 from rollforward.counters.pattern import Counters
 from rollforward.fork_join.pattern import ForkJoins
 from rollforward.materialized_views.pattern import MaterializedViews
+from rollforward.operations.pattern import Operations
 from rollforward.outbox.pattern import Outbox
 from rollforward.pull_queues.pattern import PullQueues
 from rollforward.runtime import Clients
@@ -44,6 +45,7 @@ PATTERNS: tuple[Pattern[Any], ...] = (
     MaterializedViews(),
     Batches(),
     Streams(),
+    Operations(),
 )
 
 
@@ -61,6 +63,9 @@ class Registry:
         self._parts: dict[str, list[Any]] = {name: [] for name in self.patterns}
         for part in parts:
             self._add(part)
+        for pattern in patterns:
+            for part in pattern.brings():
+                self._add(part)
         for name, pattern in self.patterns.items():
             pattern.check(self._parts[name])
         declared: dict[str, Task[Any]] = {}

@@ -77,6 +77,7 @@ def queries_of(module: Any) -> Iterator[Any]:
             now = datetime.datetime(2030, 5, 1)  # noqa: DTZ001
             samples: dict[str, Any] = {"datetime.datetime": now, "int": 1, "str": "x"}
             samples["Any"] = ndb.Key("ViewRow", "x")
+            samples["Mapping[str, str]"] = {"queue": "mail"}
             needed = [each.annotation for each in parameters if each.default is each.empty]
             yield function(*[samples[annotation] for annotation in needed])
 

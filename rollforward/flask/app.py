@@ -12,7 +12,7 @@ import logging
 import os
 import threading
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from flask import Flask
 from google.api_core import exceptions as rpc_errors
@@ -43,7 +43,20 @@ MAX_FORM_BYTES = 512 * 1024
 QUEUES_CHECKED_AFTER_S = 5.0
 
 
-def serve(app: Flask, *parts: object, services: Mapping[type, object] | None = None) -> Flask:
+class Mounted(Protocol):
+    """A part that mounts itself, like `rollforward.console.Console`."""
+
+    def register(self, app: Flask) -> None:
+        """Mount its routes."""
+        ...
+
+
+def serve(
+    app: Flask,
+    *parts: object,
+    services: Mapping[type, object] | None = None,
+    console: Mounted | None = None,
+) -> Flask:
     """Make a Flask app work as the environment describes it, and return it.
 
     It opens nothing yet, so a module may call this when it is imported. The clients are opened, and
@@ -52,6 +65,8 @@ def serve(app: Flask, *parts: object, services: Mapping[type, object] | None = N
     Args:
         parts: All tasks, jobs, views and queues of the app, or one Registry of them.
         services: The app's own, by type: `clients.service(Mailer)` returns them in a task.
+        console: `rf.Console(access=...)` for the app's operators; None: one on the local platform,
+            and none where the app is deployed.
 
     Raises:
         TypeError: there is no Flask app, no pattern takes a part, or two parts exclude each other.
@@ -66,7 +81,7 @@ def serve(app: Flask, *parts: object, services: Mapping[type, object] | None = N
     def open_wiring() -> Wiring:
         settings = Settings.from_environment(os.environ)
         clients = open_clients(settings, services or {}, registry)
-        mount(app, settings, clients, registry)
+        mount(app, settings, clients, registry, console=console)
         start(settings, clients, registry)
         return app.extensions["wiring"]  # type: ignore[no-any-return]
 
@@ -136,17 +151,29 @@ def mount(
     *,
     error_page: errors.ErrorPage = errors.plain_page,
     api_prefix: str | None = None,
+    console: Mounted | None = None,
 ) -> None:
     """Configure an app, and mount tasks, cron, health, metrics, runs, live updates and APIs.
 
     Args:
         error_page, api_prefix: As of `configure`.
+        console: As of `serve`.
     """
     configure(app, settings, clients, registry, error_page=error_page, api_prefix=api_prefix)
     for endpoints in (tasks, cron, metrics, runs):
         app.register_blueprint(endpoints.bp)
     for services in (health, live, pull_queues, streams):
         services.register(app)
+    if console is None and settings.is_local:
+        console = _local_console()
+    if console is not None:
+        console.register(app)
+
+
+def _local_console() -> Mounted:
+    from rollforward.console import Console, local  # A deployed app need not load it.
+
+    return Console(access=local)
 
 
 def configure(

@@ -17,6 +17,8 @@ MACHINE_PREFIXES = ("/tasks/", "/cron/", "/control/")
 MACHINE_PATHS = ("/metrics",)
 # An app may have routes of its own under the same prefixes.
 API_BLUEPRINTS = ("rollforward_pull_queues", "rollforward_streams")
+# The console's; rollforward/console mounts them, if the app asks for one.
+CONSOLE, CONSOLE_API = "rollforward_console", "rollforward_console_api"
 MACHINE_BLUEPRINTS = (
     *("rollforward_tasks", "rollforward_cron", "rollforward_metrics", "rollforward_runs"),
 )
@@ -87,5 +89,7 @@ def is_api_path() -> bool:
     """Return whether a program is asking: it gets JSON, in errors too."""
     if request.blueprint in API_BLUEPRINTS:
         return True
+    if request.blueprint == CONSOLE_API:  # For others there is no such API.
+        return current_app.extensions[CONSOLE].caller() is not None
     prefix = wiring().api_prefix
     return prefix is not None and request.path.startswith(prefix)

@@ -33,8 +33,9 @@ class CertsUnavailableError(Exception):
 class TokenVerifier:
     """Verifies tokens against their signer's published certificates, fetched once an hour."""
 
-    def __init__(self, certs_url: str, issuers: Sequence[str]) -> None:
+    def __init__(self, certs_url: str, issuers: Sequence[str], *, algorithm: str = "RS256") -> None:
         self._certs_url = certs_url
+        self._algorithm = algorithm
         self._issuers = tuple(issuers)
         self._certs: Mapping[str, str] = {}
         self._fetched_at = self._tried_at = -CERTS_TTL_S
@@ -49,31 +50,40 @@ class TokenVerifier:
             BadTokenError: refuse the caller.
             CertsUnavailableError: the caller is to retry.
         """
-        claims = self._claims(token, audience)
-        if claims.get("iss") not in self._issuers:
-            raise BadTokenError("issuer")
+        claims = self.claims(token, [audience])
         if not account or claims.get("email") != account:
             raise BadTokenError("account")
         if claims.get("email_verified") is not True:
             raise BadTokenError("account not verified")
+
+    def claims(self, token: str, audiences: Sequence[str]) -> Mapping[str, Any]:
+        """Return the claims of a token, after checking signature, audience, issuer and times.
+
+        Raises:
+            BadTokenError, CertsUnavailableError: as of `verify`.
+        """
+        claims = self._claims(token, audiences)
+        if claims.get("iss") not in self._issuers:
+            raise BadTokenError("issuer")
         times = [claims.get(name, 0) for name in ("iat", "exp", "nbf")]
         if not all(_is_time(claimed) for claimed in times):
             raise BadTokenError("a time that is none")
         if times[-1] > time.time() + CLOCK_SKEW_S:
             raise BadTokenError("not valid yet")
+        return claims
 
-    def _claims(self, token: str, audience: str) -> Mapping[str, Any]:
+    def _claims(self, token: str, audiences: Sequence[str]) -> Mapping[str, Any]:
         from google.auth import jwt  # With the first token: it loads a library of cryptography.
 
-        if not audience:
+        if not audiences or not all(audiences):
             raise BadTokenError("no audience to compare with")
         try:
             header = jwt.decode_header(token)
             certs = self._certs_for(str(header.get("kid")))
-            if header.get("alg") != "RS256":
+            if header.get("alg") != self._algorithm:
                 raise BadTokenError("algorithm")
             return jwt.decode(  # type: ignore[no-any-return]
-                token, certs=certs, audience=audience, clock_skew_in_seconds=CLOCK_SKEW_S
+                token, certs=certs, audience=[*audiences], clock_skew_in_seconds=CLOCK_SKEW_S
             )
         except CertsUnavailableError:
             raise

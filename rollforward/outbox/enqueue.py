@@ -68,6 +68,15 @@ def enqueue(
     _outgoing(clients).put(lambda row: message, is_unacked=False)
 
 
+def enqueue_message(clients: Clients, message: Message) -> None:
+    """Enqueue a message as it is, in the transaction that this code runs in.
+
+    Raises:
+        NoTransactionError: this is not the body of `transact`.
+    """
+    _outgoing(clients).put(lambda row: message, is_unacked=False)
+
+
 def enqueue_with_ack(
     clients: Clients,
     task: Task[A],

@@ -208,6 +208,7 @@ def _dead_letter(clients: Clients, row: OutboxTask, error: Exception) -> None:
         task_name=row.name or hashed_name("outbox", row.key.id()),
         body=(row.body or "").encode(),
         reason=f"Cloud Tasks refuses it. {type(error).__name__}: {error}",
+        error=type(error).__name__,
     )
     if not row_id(row.key).is_unacked:
         row.key.delete()

@@ -2,7 +2,8 @@
 
 TaskAttempts
     Key: hash of the queue and the task's name, as of a dead task.
-    Queries: expires <= a time, by expires: expired rows. Single-property index.
+    Queries: expires <= a time, by expires: expired rows; by expires descending: those that failed
+    last, for operators. Single-property index.
     Growth: a row for each task that has failed by its own fault, or begins its fourth delivery. It
     goes when the task is done or dead, and otherwise two days after its last change.
 """
@@ -24,6 +25,9 @@ class TaskAttempts(ndb.Model):
     first = ndb.DateTimeProperty(indexed=False, required=True)
     retry_at = ndb.DateTimeProperty(indexed=False)  # Not tried before; None: whenever it comes.
     expires = ndb.DateTimeProperty(required=True)
+    path = ndb.TextProperty()  # With the queue and the error: for operators.
+    queue = ndb.TextProperty()
+    error = ndb.TextProperty()
     counted_by = ndb.TextProperty()  # The last call that was counted: the idempotency guard.
 
 
@@ -35,3 +39,8 @@ def attempts_key(attempts_id: str) -> Any:
 def expired_attempts(now_utc: datetime.datetime) -> Any:
     """Return the query for the rows that are not needed any more."""
     return TaskAttempts.query(TaskAttempts.expires <= now_utc).order(TaskAttempts.expires)
+
+
+def newest_attempts() -> Any:
+    """Return the query for the attempts, those changed last first."""
+    return TaskAttempts.query().order(-TaskAttempts.expires)

@@ -31,6 +31,7 @@ from google.cloud import ndb
 from rollforward.datastore.transactions import transact
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import CLOCK_SKEW_S, naive_utc
+from rollforward.runtime.texts import storable
 from rollforward.tasks.attempt_entities import TaskAttempts, attempts_key, expired_attempts
 from rollforward.tasks.declaration import hashed_name
 
@@ -43,6 +44,8 @@ DEPLOY_S = 3600.0
 # Longer than the pause between any two deliveries of a task.
 EXPIRES_S = 2 * 24 * 3600.0
 MAX_DELETED = 500
+MAX_ERROR_CHARS = 500
+MAX_PATH_CHARS = 500
 LOST_RACE = "429"
 # A task's own failures are as far apart as its queue wants it, up to this one.
 BACKOFF_FROM = 8
@@ -138,8 +141,12 @@ def end_later(clients: Clients, delivery: TaskDelivery) -> None:
         _quietly(lambda: transact(note))
 
 
-def fail(clients: Clients, delivery: TaskDelivery) -> int:
-    """Count a failure of a task; return how many there are now."""
+def fail(clients: Clients, delivery: TaskDelivery, error: str = "") -> int:
+    """Count a failure of a task; return how many there are now.
+
+    Args:
+        error: What the task raised, for operators.
+    """
     call_id = clients.new_id()
 
     def count() -> int:
@@ -147,6 +154,7 @@ def fail(clients: Clients, delivery: TaskDelivery) -> int:
         if row.counted_by == call_id:
             return _failures(row, delivery)  # Counted before; the commit's reply was lost.
         row.failures += 1
+        row.error = storable(error, MAX_ERROR_CHARS)
         row.counted_by = call_id
         _back_off(clients, row, _failures(row, delivery))
         return _end(row, delivery)
@@ -232,6 +240,7 @@ def _row(clients: Clients, delivery: TaskDelivery) -> TaskAttempts:
     tomorrow = now_utc + datetime.timedelta(seconds=CLOCK_SKEW_S)
     if row is None or row.expires <= now_utc or row.first > tomorrow:
         row = TaskAttempts(key=key, first=now_utc)
+    row.path, row.queue = delivery.path[:MAX_PATH_CHARS], delivery.queue
     row.expires = now_utc + datetime.timedelta(seconds=EXPIRES_S)
     return row
 

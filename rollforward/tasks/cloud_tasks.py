@@ -9,6 +9,7 @@ import datetime
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from google.api_core import exceptions as rpc_errors
 from google.protobuf import timestamp_pb2
@@ -56,6 +57,37 @@ class UrlTarget:
     base_url: str
     service_account: str
     audience: str
+
+
+@dataclass(frozen=True)
+class QueueState:
+    """A queue: running, paused or disabled, and its limits; `max_attempts` -1: none."""
+
+    name: str
+    state: str
+    max_per_s: float
+    max_concurrent: int
+    max_attempts: int
+
+
+@dataclass(frozen=True)
+class WaitingTask:
+    """A task that the service keeps; `last_error` is the status of its last attempt."""
+
+    name: str
+    path: str
+    due: datetime.datetime
+    created: datetime.datetime
+    deliveries: int
+    last_error: str
+
+
+@dataclass(frozen=True)
+class WaitingPage:
+    """Tasks of a queue, and the cursor of the next page; "": there is none."""
+
+    tasks: Sequence[WaitingTask]
+    next_cursor: str
 
 
 class CloudTaskQueue:
@@ -126,6 +158,43 @@ class CloudTaskQueue:
             request={"parent": parent}, timeout=PING_TIMEOUT_S, retry=None
         )
         return [queue.name.rpartition("/")[2] for queue in listed]
+
+    def queue_states(self) -> list[QueueState]:
+        """Return the queues with their states and limits.
+
+        Raises:
+            google.api_core.exceptions.GoogleAPICallError: they could not be listed.
+        """
+        parent = f"projects/{self._project}/locations/{self._location}"
+        listed = self._client.list_queues(
+            request={"parent": parent}, timeout=CALL_TIMEOUT_S, retry=None
+        )
+        return [
+            QueueState(
+                name=queue.name.rpartition("/")[2],
+                state=queue.state.name.lower(),
+                max_per_s=queue.rate_limits.max_dispatches_per_second,
+                max_concurrent=queue.rate_limits.max_concurrent_dispatches,
+                max_attempts=queue.retry_config.max_attempts,
+            )
+            for queue in listed
+        ]
+
+    def waiting(self, queue: str, *, limit: int, cursor: str = "") -> WaitingPage:
+        """Return tasks of a queue, by name, without their bodies.
+
+        Raises:
+            google.api_core.exceptions.GoogleAPICallError: they could not be listed. The right
+                to list tasks is not among those that the app needs otherwise.
+        """
+        request = {
+            "parent": self._queue_path(queue),
+            "page_size": limit,
+            "page_token": cursor,
+        }
+        pager = self._client.list_tasks(request=request, timeout=CALL_TIMEOUT_S, retry=None)
+        page = next(iter(pager.pages))
+        return WaitingPage([_waiting_task(listed) for listed in page.tasks], page.next_page_token)
 
     def ping(self) -> bool:
         parent = f"projects/{self._project}/locations/{self._location}"
@@ -200,6 +269,23 @@ class CloudTaskQueue:
 
     def _queue_path(self, queue: str) -> str:
         return f"projects/{self._project}/locations/{self._location}/queues/{queue}"
+
+
+def _waiting_task(listed: tasks_v2.Task) -> WaitingTask:
+    url = urlsplit(listed.http_request.url or listed.app_engine_http_request.relative_uri)
+    status = listed.last_attempt.response_status
+    return WaitingTask(
+        name=listed.name.rpartition("/")[2],
+        path=url.path,
+        due=_utc(listed.schedule_time),
+        created=_utc(listed.create_time),
+        deliveries=listed.dispatch_count,
+        last_error=status.message if listed.dispatch_count else "",
+    )
+
+
+def _utc(at: Any) -> datetime.datetime:
+    return datetime.datetime.fromtimestamp(at.timestamp(), datetime.UTC)
 
 
 @dataclass(frozen=True)

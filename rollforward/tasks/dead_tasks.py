@@ -9,6 +9,7 @@ Route: POST /tasks/dead/replay {"dead_task_id": "..."}.
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -18,19 +19,32 @@ from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import naive_utc
 from rollforward.runtime.messages import Message
 from rollforward.runtime.texts import storable
-from rollforward.tasks.dead_task_entities import DeadTask, open_dead_tasks
+from rollforward.tasks.dead_task_entities import DeadTask, error_class, open_dead_tasks
 from rollforward.tasks.declaration import MAX_BODY_BYTES, Task, hashed_name
 from rollforward.tasks.errors import Reject
 
 MAX_REASON_CHARS = 8_000
+MAX_ERROR_CHARS = 100
 MAX_LISTED = 1_000
 MAX_NAME_BYTES = 1_500  # Of a key in Datastore.
 
 
 def dead_letter(
-    clients: Clients, *, path: str, queue: str, task_name: str, body: bytes, reason: str
+    clients: Clients,
+    *,
+    path: str,
+    queue: str,
+    task_name: str,
+    body: bytes,
+    reason: str,
+    error: str = "",
+    deliveries: int = 0,
 ) -> str:
-    """Keep a task that can never work as a dead task; return its id."""
+    """Keep a task that can never work as a dead task; return its id.
+
+    Args:
+        error: The class of its last error; "": the reason begins with it.
+    """
     call_id = clients.new_id()
     dead_id = hashed_name(queue, task_name) if task_name else call_id
     now_utc = naive_utc(clients.clock.now())
@@ -40,9 +54,9 @@ def dead_letter(
         if dead.counted_by == call_id:
             return  # Counted before; the commit's reply was lost.
         dead.counted_by = call_id
-        _fill(dead, path, queue, task_name, body, reason)
         dead.count += 1
-        dead.updated = now_utc
+        dead.updated, dead.deliveries = now_utc, deliveries
+        _fill(dead, path, queue, task_name, body, reason, error)
         dead.put()
 
     transact(keep)
@@ -59,15 +73,18 @@ def dead_letter_in_transaction(
     """
     now_utc = naive_utc(clients.clock.now())
     dead = DeadTask(id=dead_id, created=now_utc, updated=now_utc, count=1, counted_by=dead_id)
-    _fill(dead, path, queue, dead_id, body, reason)
+    _fill(dead, path, queue, dead_id, body, reason, "")
     dead.put()
 
 
-def _fill(dead: DeadTask, path: str, queue: str, task_name: str, body: bytes, reason: str) -> None:
+def _fill(
+    dead: DeadTask, path: str, queue: str, task_name: str, body: bytes, reason: str, error: str
+) -> None:
     dead.path, dead.queue, dead.task_name = path, queue, task_name
     dead.body = body[:MAX_BODY_BYTES].decode(errors="replace")
     dead.reason = storable(reason, MAX_REASON_CHARS)
-    dead.resolved = False
+    dead.error = storable(error or error_class(reason), MAX_ERROR_CHARS)
+    dead.list_open()
 
 
 @dataclass(frozen=True)
@@ -93,16 +110,21 @@ def replay(clients: Clients, args: ReplayDeadTask, tasks: Mapping[str, Task[Any]
         return
     if dead.path not in tasks:
         raise Reject(f"no task is declared for {dead.path}")
-    name = hashed_name("replay", args.dead_task_id, dead.replays)
-    clients.tasks.create(Message(dead.path, dead.queue, dead.body.encode(), name))
-    transact(lambda: _resolve(args.dead_task_id, dead.replays))
+    clients.tasks.create(Message(dead.path, dead.queue, dead.body.encode(), replay_name(dead)))
+    now_utc = naive_utc(clients.clock.now())
+    transact(lambda: _resolve(args.dead_task_id, dead.replays, now_utc))
 
 
-def _resolve(dead_id: str, replays: int) -> None:
+def replay_name(dead: DeadTask) -> str:
+    """Return the name of the task that replays a dead task: one for each of its replays."""
+    return hashed_name("replay", dead.key.id(), dead.replays)
+
+
+def _resolve(dead_id: str, replays: int, now_utc: datetime.datetime) -> None:
     dead = DeadTask.get_by_id(dead_id)
     if dead is not None and dead.replays == replays:
         dead.replays += 1
-        dead.resolved = True
+        dead.resolve(now_utc)
         dead.put()
 
 

@@ -70,6 +70,10 @@ class Pattern(Generic[P]):
         """Return the parts of other patterns that a part brings along."""
         return ()
 
+    def brings(self) -> Iterable[object]:
+        """Return the parts of other patterns that the pattern brings into every app."""
+        return ()
+
     def tasks(self, parts: Sequence[P]) -> Iterable[Task[Any]]:
         """Return the tasks that have to be delivered for some parts."""
         return ()

@@ -38,6 +38,7 @@ SWEEPS = (
     "/cron/counters/sweep",
     "/cron/batches/sweep",
     "/cron/streams/sweep",
+    "/cron/operations/sweep",
 )
 # The shape of the posts' query by their places, a repeated property.
 UNCUT = [("Post", "places")]

@@ -121,9 +121,10 @@ def _failed(
     task: Task[Any], args: Any, delivery: TaskDelivery, error: Exception, lines: DeliveryLines
 ) -> ResponseReturnValue:
     stack = "".join(traceback.format_exception(error))
-    failures = attempts.fail(clients(), delivery)
+    failures = attempts.fail(clients(), delivery, _said(error))
     if failures >= task.max_attempts:
-        return _give_up(task, args, delivery, f"gave up after {failures} failures. {stack}")
+        reason = f"gave up after {failures} failures. {stack}"
+        return _give_up(task, args, delivery, reason, type(error).__name__)
     return _response(500, _said(error), stack=stack, log=lines)
 
 
@@ -161,11 +162,11 @@ def _wait_for_a_version(
 
 
 def _give_up(
-    task: Task[Any], args: Any, delivery: TaskDelivery, reason: str
+    task: Task[Any], args: Any, delivery: TaskDelivery, reason: str, error_class: str = ""
 ) -> ResponseReturnValue:
     """Keep a task as a dead task, unless its declaration handles that."""
     if task.on_give_up is None:
-        return _dead_letter(delivery, reason)
+        return _dead_letter(delivery, reason, error_class)
     try:
         task.on_give_up(clients(), args, reason)
     except (*MUST_WAIT, *UNAVAILABLE_ERRORS) as error:
@@ -176,7 +177,7 @@ def _give_up(
     return "", 204
 
 
-def _dead_letter(delivery: TaskDelivery, reason: str) -> ResponseReturnValue:
+def _dead_letter(delivery: TaskDelivery, reason: str, error_class: str = "") -> ResponseReturnValue:
     log.error("dead-lettered %r: %s", delivery.path[:100], reason)
     dead_tasks.dead_letter(
         clients(),
@@ -185,6 +186,8 @@ def _dead_letter(delivery: TaskDelivery, reason: str) -> ResponseReturnValue:
         task_name=delivery.task_name,
         body=delivery.body,
         reason=reason,
+        error=error_class,
+        deliveries=delivery.number + 1,
     )
     attempts.discard(delivery)
     return "", 204

@@ -127,6 +127,10 @@ PACKAGES = {
             *_in("tests/handlers", "errors", "fields", "origins", start="test_"),
         ],
     ),
+    "operations": Package(
+        ["rollforward/operations/*.py", "rollforward/console/**/*.py"],
+        [f"{TESTS}/console"],
+    ),
     "testing": Package(["rollforward/testing/*.py"], [f"{TESTS}/testing"], DEEP),
     "engine": Package(["rollforward/local/cloudtasks/engine/*.py"], EMULATOR_TESTS),
     "emulator": Package(

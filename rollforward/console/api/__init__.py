@@ -1,0 +1,25 @@
+"""The JSON API of the console, below `<prefix>/api/v1`.
+
+    GET  /dead-tasks?pattern=&queue=&error=&since=&until=&cursor=&limit=
+                                    {"dead_tasks": [...], "next_cursor": "..." or null}
+    GET  /dead-tasks/<id>           a dead task with its body and reason
+    POST /dead-tasks/<id>:<verb>    replay, delete: {"id": ..., "result": "replayed" or "deleted"}
+    POST /dead-tasks:<verb>         replay, delete: {"ids": [...]} or {"filter": {...}}, each of
+                                    pattern, queue, error, since, until; 202 {"run": {"pattern",
+                                    "id"}}. `{"filter": {}}` takes all
+    GET  /runs?state=&name=&before=&limit=    {"runs": [...], "next_before": ... or null}
+    GET  /runs/<pattern>/<id>                 a run with its items
+    POST /runs/<pattern>/<id>:<verb>          cancel, resume, retry: {"id": ...}
+    GET  /tasks?queue=&cursor=&limit=         waiting tasks of a queue, as Cloud Tasks lists them
+    GET  /outbox?limit=                       the oldest rows of the outbox
+    GET  /queues                              {"queues": [...]} with their state and limits
+    GET  /audit?before=&limit=                {"entries": [...], "next_before": ... or null}
+
+Times are ISO 8601 in UTC. Errors are problem details (RFC 9457). A verb follows a colon, as in
+Google's APIs (AIP-136). A change takes `Content-Type: application/json` and no cookies; one with an
+`Idempotency-Key` happens once.
+"""
+
+from rollforward.console.api.routes import ROUTES, Routes
+
+__all__ = ["ROUTES", "Routes"]

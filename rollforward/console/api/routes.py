@@ -1,0 +1,228 @@
+"""Routes of the JSON API; the package's docstring lists them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import wraps
+from typing import Annotated, Any
+
+import pydantic
+from flask import request
+from flask.typing import ResponseReturnValue
+from google.api_core import exceptions as rpc_errors
+
+from rollforward.console.api import changes
+from rollforward.console.api.changes import NO_DEAD_TASK, NO_RUN, ChangeRefusedError
+from rollforward.console.api.queries import (
+    MAX_FACET_CHARS,
+    BadQueryError,
+    filter_of,
+    limit_of,
+    run_query,
+    time_of,
+)
+from rollforward.console.api.rows import audit_row, dead_task_row, json_response, utc
+from rollforward.flask.api.json_requests import idempotency_key, json_body, typed_body
+from rollforward.flask.api.problems import problem
+from rollforward.flask.context import clients, registry
+from rollforward.flask.guards.fields import limits
+from rollforward.operations import (
+    BadCursorError,
+    UnknownDeadTaskError,
+    list_audit,
+    list_dead_tasks,
+)
+from rollforward.operations.bulk import MAX_SELECTED
+from rollforward.operations.replays import get_dead_task
+from rollforward.operations.waiting import (
+    CannotListError,
+    list_waiting,
+    oldest_rows,
+    queue_states,
+)
+from rollforward.tasks.runs import UnknownRunError
+
+View = Callable[..., ResponseReturnValue]
+Routes = Sequence[tuple[str, str, View]]
+MAX_BODY_BYTES = 200_000
+MAX_CURSOR_CHARS = 1_100
+_STRICT: pydantic.ConfigDict = {"extra": "forbid"}
+_Facet = Annotated[str, pydantic.Field(max_length=MAX_FACET_CHARS)]
+_Time = Annotated[str, pydantic.Field(max_length=50)]
+
+
+@dataclass(frozen=True)
+class FilterFields:
+    """A choice of dead tasks; what is left out takes any."""
+
+    __pydantic_config__ = _STRICT
+    pattern: _Facet = ""
+    queue: _Facet = ""
+    error: _Facet = ""
+    since: _Time = ""
+    until: _Time = ""
+
+
+@dataclass(frozen=True)
+class BulkChange:
+    """Dead tasks to change: ids, or all that a filter takes."""
+
+    __pydantic_config__ = _STRICT
+    ids: Annotated[
+        list[Annotated[str, pydantic.Field(min_length=1, max_length=1_000)]],
+        pydantic.Field(max_length=MAX_SELECTED),
+    ] = field(default_factory=list)
+    filter: FilterFields | None = None
+
+
+def _answering(view: View) -> View:
+    """Return a view whose refusals are problem details."""
+
+    @wraps(view)
+    def answer(**places: str) -> ResponseReturnValue:
+        try:
+            return view(**places)
+        except (BadQueryError, BadCursorError) as error:
+            return problem(400, str(error))
+        except ChangeRefusedError as refused:
+            return problem(refused.status, refused.reason)
+        except CannotListError as error:
+            return problem(501, str(error))
+        except rpc_errors.PermissionDenied as error:
+            return problem(403, f"The app's account may not: {error.message}")
+
+    return answer
+
+
+@_answering
+@limits(cursor=MAX_CURSOR_CHARS)
+def dead_tasks() -> ResponseReturnValue:
+    """List open dead tasks, the newest first."""
+    args = request.args
+    names = ("pattern", "queue", "error", "since", "until")
+    chosen = filter_of(*(args.get(name, "") for name in names))
+    page = list_dead_tasks(
+        chosen, cursor=args.get("cursor", ""), limit=limit_of(args.get("limit", ""))
+    )
+    rows = [dead_task_row(dead) for dead in page.dead_tasks]
+    return json_response({"dead_tasks": rows, "next_cursor": page.next_cursor or None})
+
+
+@_answering
+def dead_task(dead_id: str) -> ResponseReturnValue:
+    """Return a dead task, with its body and the whole reason."""
+    try:
+        return json_response(dead_task_row(get_dead_task(dead_id), is_whole=True))
+    except UnknownDeadTaskError:
+        return problem(404, NO_DEAD_TASK)
+
+
+@_answering
+def change_dead_task(target: str) -> ResponseReturnValue:
+    """Replay or delete a dead task."""
+    _check_empty_body()
+    dead_id, _, verb = target.rpartition(":")
+    return json_response({"id": dead_id, "result": changes.change_dead_task(dead_id, verb)})
+
+
+@_answering
+def change_dead_tasks(verb: str) -> ResponseReturnValue:
+    """Start a run that replays or deletes dead tasks."""
+    asked = typed_body(BulkChange, MAX_BODY_BYTES)
+    if (asked.filter is None) == (not asked.ids):
+        return problem(400, 'Send either "ids" or "filter".')
+    chosen = None if asked.filter is None else filter_of(**asdict(asked.filter))
+    run_id = changes.change_dead_tasks(verb, chosen, asked.ids, idempotency_key())
+    return json_response({"run": {"pattern": "continuations", "id": run_id}}, 202)
+
+
+@_answering
+def runs() -> ResponseReturnValue:
+    """List runs, the newest first."""
+    args = request.args
+    query = run_query(*(args.get(name, "") for name in ("state", "name", "before", "limit")))
+    listed = registry().runs(clients(), query)
+    return json_response(
+        {"runs": [asdict(run) for run in listed.runs], "next_before": listed.next_before}
+    )
+
+
+@_answering
+def run(pattern: str, run_id: str) -> ResponseReturnValue:
+    """Return a run, with its items."""
+    if len(run_id.encode()) > changes.MAX_ID_BYTES:
+        return problem(404, NO_RUN)
+    try:
+        return json_response(asdict(registry().run(clients(), pattern, run_id)))
+    except UnknownRunError:
+        return problem(404, NO_RUN)
+
+
+@_answering
+def control_run(pattern: str, target: str) -> ResponseReturnValue:
+    """Cancel, resume or retry a run."""
+    _check_empty_body()
+    run_id, _, verb = target.rpartition(":")
+    return json_response({"id": changes.control_run(pattern, run_id, verb)})
+
+
+@_answering
+@limits(cursor=MAX_CURSOR_CHARS)
+def tasks() -> ResponseReturnValue:
+    """List waiting tasks of a queue, as Cloud Tasks has them."""
+    args = request.args
+    page = list_waiting(
+        clients(),
+        args.get("queue", "default"),
+        cursor=args.get("cursor", ""),
+        limit=limit_of(args.get("limit", "")),
+    )
+    rows = [asdict(task) for task in page.tasks]
+    return json_response({"tasks": rows, "next_cursor": page.next_cursor or None})
+
+
+@_answering
+def outbox() -> ResponseReturnValue:
+    """List the oldest rows of the outbox."""
+    rows = oldest_rows(limit_of(request.args.get("limit", "")))
+    return json_response({"rows": [asdict(row) for row in rows]})
+
+
+@_answering
+def queues() -> ResponseReturnValue:
+    """List the queues, with their states and limits."""
+    return json_response({"queues": [asdict(queue) for queue in queue_states(clients())]})
+
+
+@_answering
+def audit() -> ResponseReturnValue:
+    """List the audit trail, the newest entry first."""
+    args = request.args
+    until = time_of(args.get("before", ""), "before")
+    entries, next_before = list_audit(until=until, limit=limit_of(args.get("limit", "")))
+    return json_response(
+        {"entries": [audit_row(entry) for entry in entries], "next_before": utc(next_before)}
+    )
+
+
+def _check_empty_body() -> None:
+    """End a change without arguments with 400 or 415 unless it is JSON, and says nothing."""
+    body: Any = json_body(MAX_BODY_BYTES)
+    if body != {}:
+        raise BadQueryError("Send {} as the body: this takes no arguments.")
+
+
+ROUTES: Routes = (
+    ("/dead-tasks", "GET", dead_tasks),
+    ("/dead-tasks/<path:dead_id>", "GET", dead_task),
+    ("/dead-tasks/<path:target>", "POST", change_dead_task),
+    ("/dead-tasks:<verb>", "POST", change_dead_tasks),
+    ("/runs", "GET", runs),
+    ("/runs/<pattern>/<path:run_id>", "GET", run),
+    ("/runs/<pattern>/<path:target>", "POST", control_run),
+    ("/tasks", "GET", tasks),
+    ("/outbox", "GET", outbox),
+    ("/queues", "GET", queues),
+    ("/audit", "GET", audit),
+)

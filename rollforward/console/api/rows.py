@@ -1,0 +1,59 @@
+"""Rows as JSON has them: times as ISO 8601, bodies as text."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from typing import Any
+
+from flask import Response
+
+from rollforward.operations import AuditEntry
+from rollforward.tasks.dead_task_entities import DeadTask
+
+REASON_CHARS = 300
+
+
+def json_response(value: dict[str, Any], status: int = 200) -> Response:
+    """Return JSON with times as ISO 8601; Flask would write them as in HTTP headers."""
+    text = json.dumps(value, default=datetime.datetime.isoformat)
+    return Response(text, status, content_type="application/json")
+
+
+def dead_task_row(dead: DeadTask, *, is_whole: bool = False) -> dict[str, Any]:
+    """Return a dead task; in a list with the beginning of its reason, and without its body."""
+    reason = dead.reason if is_whole else dead.reason[:REASON_CHARS]
+    row = {
+        "id": dead.key.id(),
+        "path": dead.path,
+        "pattern": dead.pattern,
+        "queue": dead.queue,
+        "task_name": dead.task_name,
+        "error": dead.error or "",
+        "reason": reason,
+        "deliveries": dead.deliveries,
+        "count": dead.count,
+        "replays": dead.replays,
+        "created": utc(dead.created),
+        "updated": utc(dead.updated),
+        "resolved": dead.resolved,
+    }
+    return row | ({"body": dead.body} if is_whole else {})
+
+
+def audit_row(entry: AuditEntry) -> dict[str, Any]:
+    """Return an entry of the audit trail."""
+    return {
+        "at": utc(entry.at),
+        "who": entry.operator,
+        "role": entry.role,
+        "action": entry.action,
+        "target": entry.target,
+        "result": entry.result,
+        "ended": utc(entry.ended),
+    }
+
+
+def utc(at: datetime.datetime | None) -> datetime.datetime | None:
+    """Return a stored time with its zone."""
+    return None if at is None else at.replace(tzinfo=datetime.UTC)

@@ -1,0 +1,93 @@
+"""The console as an app mounts it: where it is, and who may enter."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from flask import Blueprint, Flask, abort, request
+from flask.typing import ResponseReturnValue
+from werkzeug.routing import BaseConverter
+
+from rollforward.console import api
+from rollforward.console.access import Access, Caller, Role, caller_of
+from rollforward.flask.context import CONSOLE, CONSOLE_API, is_api_path
+from rollforward.flask.guards.security import SAFE_METHODS
+
+_PREFIX = re.compile(r"(/[a-z0-9_-]+)+")
+_ANY_METHOD = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
+
+
+@dataclass(frozen=True)
+class Console:
+    """Pages and API of an app's operators.
+
+    Args:
+        access: Gives the role of a caller from the request, or a `Caller` with a name for the audit
+            trail; None: the caller gets 404 on every route.
+        prefix: Beginning of its URLs.
+
+    Raises:
+        ValueError: the prefix is none.
+    """
+
+    access: Access
+    prefix: str = "/rollforward"
+
+    def __post_init__(self) -> None:
+        if not _PREFIX.fullmatch(self.prefix):
+            raise ValueError(f"prefix must be like '/rollforward', got {self.prefix!r}")
+
+    def register(self, app: Flask) -> None:
+        """Mount the pages and the API."""
+        app.extensions[CONSOLE] = self
+        app.url_map.converters["rollforward_rest"] = _Rest
+        for bp in (self._blueprint(CONSOLE_API, "/api/v1", api.ROUTES),):
+            app.register_blueprint(bp)
+
+    def caller(self) -> Caller | None:
+        """Return who sends the current request; None: one without a role."""
+        return caller_of(self.access)
+
+    def _blueprint(self, name: str, path: str, routes: api.Routes) -> Blueprint:
+        bp = Blueprint(name, __name__, url_prefix=self.prefix + path)
+        for rule, method, view in routes:
+            bp.add_url_rule(
+                rule, view.__name__, view, methods=[method], provide_automatic_options=False
+            )
+        # Takes what no route takes: a method of another route, and addresses that the router would
+        # answer by a redirect. Either would tell a stranger that there is something.
+        bp.add_url_rule(
+            "/<rollforward_rest:rest>",
+            "nothing",
+            _nothing,
+            methods=_ANY_METHOD,
+            strict_slashes=False,
+            provide_automatic_options=False,
+        )
+        bp.before_request(self._let_in)
+        return bp
+
+    def _let_in(self) -> None:
+        """End a request whose caller has no role, or none that may change anything."""
+        caller = self.caller()
+        if caller is None:
+            abort(404)
+        if request.method in SAFE_METHODS:
+            return
+        if caller.role is not Role.OPERATE:
+            abort(403, "Your role may look, and change nothing.")
+        if is_api_path() and "Cookie" in request.headers:
+            abort(403, "Changes by the API are taken without cookies: send a bearer token.")
+
+
+class _Rest(BaseConverter):
+    """Whatever is behind the prefix, slashes and nothing included."""
+
+    regex = ".*?"
+    part_isolating = False
+    weight = 1_000
+
+
+def _nothing(**places: str) -> ResponseReturnValue:
+    abort(404)

@@ -1,0 +1,80 @@
+"""Audit trail: who changed what, when, and with which result."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from google.cloud import ndb
+
+from rollforward.datastore.transactions import transact
+from rollforward.operations.entities import DONE, AuditEntry, newest_entries
+from rollforward.runtime.clients import Clients
+from rollforward.runtime.clock import naive_utc
+from rollforward.runtime.texts import storable
+
+MAX_CHARS = 1_000
+
+
+@dataclass
+class Outcome:
+    """The result of a change, as its entry will have it."""
+
+    result: str = DONE
+
+
+@contextlib.contextmanager
+def recorded(
+    clients: Clients, *, operator: str, role: str, action: str, target: str
+) -> Iterator[Outcome]:
+    """Write an entry before the change below, and its result after it.
+
+    Raises:
+        google.api_core.exceptions.GoogleAPICallError: there is no entry, and nothing was changed.
+    """
+    entry = AuditEntry(
+        id=clients.new_id(),
+        at=naive_utc(clients.clock.now()),
+        operator=storable(operator, MAX_CHARS),
+        role=role,
+        action=action,
+        target=storable(target, MAX_CHARS),
+    )
+    transact(lambda: _put(entry))
+    outcome = Outcome()
+    try:
+        yield outcome
+    except Exception as error:
+        outcome.result = f"{type(error).__name__}: {error}"
+        raise
+    finally:
+        entry.result = storable(outcome.result, MAX_CHARS)
+        entry.ended = naive_utc(clients.clock.now())
+        transact(lambda: _put(entry))
+
+
+def _put(entry: AuditEntry) -> None:
+    entry.put()
+
+
+def list_audit(
+    *, until: datetime.datetime | None = None, limit: int
+) -> tuple[Sequence[AuditEntry], datetime.datetime | None]:
+    """Return entries, the newest first, and where the next ones begin; None: there are no more.
+
+    Entries of the very same time are not torn apart: a page may be longer than its limit by them.
+    """
+    entries = newest_entries(naive_utc(until) if until else None).fetch(limit + 1)
+    if len(entries) <= limit:
+        return entries, None
+    oldest = entries[limit - 1].at
+    same = AuditEntry.query(AuditEntry.at == oldest).order(AuditEntry._key).fetch(limit)
+    newer = [entry for entry in entries if entry.at > oldest]
+    return [*newer, *same], oldest.replace(tzinfo=datetime.UTC)
+
+
+def delete_expired_entries(keys: Sequence[ndb.Key]) -> None:
+    """Delete entries that are kept no more; nothing writes them again."""
+    ndb.delete_multi(keys)

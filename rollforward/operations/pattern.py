@@ -1,0 +1,36 @@
+"""Operations as a pattern of the registry: no parts of an app, and in every app."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Never
+
+from rollforward.datastore.expiry import delete_due
+from rollforward.operations.audit import delete_expired_entries
+from rollforward.operations.bulk import delete_listed, replay_listed
+from rollforward.operations.entities import expired_entries
+from rollforward.runtime.clients import Clients
+from rollforward.runtime.clock import naive_utc
+from rollforward.tasks.dead_task_entities import expired_dead_tasks
+from rollforward.tasks.pattern import Pattern
+
+MAX_DELETED = 250
+
+
+class Operations(Pattern[Never]):
+    """Dead tasks in bulk, and the audit trail."""
+
+    name = "operations"
+
+    def brings(self) -> Iterable[object]:
+        """Return the jobs that replay and delete dead tasks."""
+        return (replay_listed, delete_listed)
+
+    def delete_expired(self, clients: Clients) -> int:
+        now_utc = naive_utc(clients.clock.now())
+        entries = expired_entries(now_utc).fetch(MAX_DELETED, keys_only=True)
+        delete_expired_entries(entries)
+        dead = expired_dead_tasks(now_utc).fetch(MAX_DELETED, keys_only=True)
+        return len(entries) + delete_due(
+            dead, lambda row: row.expires is not None and row.expires <= now_utc
+        )

@@ -1,0 +1,87 @@
+"""A dead task replayed or deleted: once, in one commit."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from rollforward.datastore.transactions import transact
+from rollforward.outbox.enqueue import enqueue_message
+from rollforward.runtime.clients import Clients
+from rollforward.runtime.clock import naive_utc
+from rollforward.runtime.messages import Message
+from rollforward.tasks.dead_task_entities import DeadTask
+from rollforward.tasks.dead_tasks import MAX_NAME_BYTES, replay_name
+
+
+class UnknownDeadTaskError(LookupError):
+    """There is no dead task of this id."""
+
+
+class DeadTaskRefusedError(Exception):
+    """A dead task that cannot be replayed; the text says why."""
+
+
+def get_dead_task(dead_id: str) -> DeadTask:
+    """Return a dead task.
+
+    Raises:
+        UnknownDeadTaskError: there is none.
+    """
+    dead: DeadTask | None = None
+    if 0 < len(dead_id.encode()) <= MAX_NAME_BYTES:
+        dead = DeadTask.get_by_id(dead_id)
+    if dead is None:
+        raise UnknownDeadTaskError(dead_id)
+    return dead
+
+
+def replay_dead_task(
+    clients: Clients, dead_id: str, *, known_paths: Collection[str] | None = None
+) -> None:
+    """Enqueue the task of a dead task again; one that was replayed stays as it is.
+
+    Args:
+        known_paths: Paths of the tasks that the app delivers; None: as the clients know them.
+
+    Raises:
+        UnknownDeadTaskError: there is none.
+        DeadTaskRefusedError: no task is declared for its path.
+    """
+    paths = clients.task_paths if known_paths is None else known_paths
+
+    def replay() -> None:
+        dead = get_dead_task(dead_id)
+        if not dead.resolved:
+            replay_in_transaction(clients, dead, paths)
+
+    transact(replay)
+
+
+def replay_in_transaction(
+    clients: Clients, dead: DeadTask, known_paths: Collection[str] | None = None
+) -> None:
+    """Enqueue the task of an open dead task, and take it from the lists.
+
+    Raises:
+        DeadTaskRefusedError: no task is declared for its path.
+    """
+    if known_paths is not None and dead.path not in known_paths:
+        raise DeadTaskRefusedError(f"no task is declared for {dead.path}")
+    message = Message(dead.path, dead.queue, dead.body.encode(), replay_name(dead))
+    enqueue_message(clients, message)
+    dead.replays += 1
+    dead.resolve(naive_utc(clients.clock.now()))
+    dead.put()
+
+
+def delete_dead_task(dead_id: str) -> None:
+    """Delete a dead task: what it was to do is not done.
+
+    Raises:
+        UnknownDeadTaskError: there is none.
+    """
+
+    def delete() -> None:
+        get_dead_task(dead_id).key.delete()
+
+    transact(delete)

@@ -1,0 +1,138 @@
+"""Access: nobody learns that there is a console, and READ changes nothing on any route."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from flask import Flask, Request
+
+from rollforward import flask as endpoints
+from rollforward.console import Console, Role, local
+from rollforward.operations.entities import AuditEntry
+from rollforward.registry import Registry
+from rollforward.tasks.dead_task_entities import DeadTask
+from tests.infra.world import Services, World
+from tests.rollforward.console.conftest import API, Desk
+
+METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
+# A router would redirect to the address without, or with, a slash.
+NEAR = (API, f"{API}/", f"{API}//runs", f"{API}/runs/", f"{API}//")
+CHANGES = ("POST", "PUT", "PATCH", "DELETE")
+
+
+def addresses(app: Flask, dead_id: str) -> Iterator[str]:
+    """Yield an address for each route of the console."""
+    values = {
+        "dead_id": dead_id,
+        "verb": "replay",
+        "pattern": "continuations",
+        "run_id": "run",
+        "rest": "anything",
+    }
+    for rule in app.url_map.iter_rules():
+        if rule.rule.startswith("/rollforward"):
+            for target in (f"{dead_id}:replay", f"{dead_id}:delete"):
+                yield rule.build({**values, "target": target})[1]  # type: ignore[index]
+
+
+def stored(desk: Desk) -> list[Any]:
+    with desk.world.context():
+        rows = [*DeadTask.query().fetch(), *AuditEntry.query().fetch()]
+        return sorted(str(row.to_dict()) for row in rows)
+
+
+def test_a_caller_without_a_role_gets_what_an_unknown_address_gets(desk: Desk) -> None:
+    """By every method on every route: the same status, body and headers."""
+    dead_id = desk.give_up("x")
+
+    for method in METHODS:
+        unknown = desk.ask("/nothing/here", method=method, role=None)
+        for path in {*addresses(desk.app, dead_id), *NEAR}:
+            answer = desk.ask(path, method=method, role=None)
+            assert (path, answer.status_code, answer.data) == (
+                path,
+                unknown.status_code,
+                unknown.data,
+            )
+            assert dict(answer.headers) == dict(unknown.headers), path
+
+
+def test_a_reader_changes_nothing_by_any_method_on_any_route(desk: Desk) -> None:
+    """Nor leaves an entry in the audit trail."""
+    dead_id = desk.give_up("x")
+    before = stored(desk)
+    paths = sorted({*addresses(desk.app, dead_id)})
+
+    for path in paths:
+        for method in CHANGES:
+            for options in ({"json": {}}, {"json": {"filter": {}}}, {"data": {"x": "y"}}):
+                answer = desk.ask(path, method=method, role="read", **options)
+                assert answer.status_code in (403, 404, 405, 415), (method, path)
+        desk.ask(path, role="read")
+
+    desk.world.settle()
+    assert stored(desk) == before
+    assert desk.done == {}
+    assert len(paths) > 12
+
+
+def test_a_reader_reads(desk: Desk) -> None:
+    """All lists."""
+    desk.give_up("x")
+
+    for path in ("/dead-tasks", "/runs", "/audit", "/queues", "/outbox", "/tasks"):
+        assert desk.ask(API + path, role="read").status_code == 200, path
+
+
+def test_a_change_by_the_api_takes_no_cookies_and_json_only(desk: Desk) -> None:
+    """A page of another site can send neither."""
+    dead_id = desk.give_up("x")
+    path = f"{API}/dead-tasks/{dead_id}:replay"
+
+    with_cookie = desk.ask(path, method="POST", json={}, headers={"Cookie": "session=x"})
+    as_form = desk.ask(path, method="POST", data={"x": "y"})
+    elsewhere = desk.ask(path, method="POST", json={}, headers={"Sec-Fetch-Site": "cross-site"})
+
+    assert (with_cookie.status_code, as_form.status_code, elsewhere.status_code) == (403, 415, 403)
+    assert json.loads(with_cookie.data)["status"] == 403
+    desk.world.settle()
+    assert desk.done == {}
+
+
+def test_a_hook_that_raises_lets_nobody_in(services: Services) -> None:
+    """Its bug is a 500, and no console."""
+
+    def access(request: Request) -> Role:
+        raise ZeroDivisionError
+
+    app = app_with(services, Console(access=access))
+
+    assert app.test_client().get(f"{API}/dead-tasks").status_code == 500
+
+
+def test_the_local_hook_lets_in_on_a_laptop_only(services: Services) -> None:
+    """Deployed there is no console until the app mounts one."""
+    app = app_with(services, Console(access=local))
+    asked = app.test_client().get(f"{API}/dead-tasks")
+
+    app.extensions["wiring"].settings.__dict__["platform"] = "cloudrun"
+
+    assert asked.status_code == 200
+    assert app.test_client().get(f"{API}/dead-tasks").status_code == 404
+
+
+@pytest.mark.parametrize("prefix", ["", "/", "rollforward", "/a b", "/x/", "/<x>"])
+def test_a_prefix_that_is_none_is_refused(prefix: str) -> None:
+    """The error says how one looks."""
+    with pytest.raises(ValueError, match="prefix must be like '/rollforward'"):
+        Console(access=local, prefix=prefix)
+
+
+def app_with(services: Services, console: Console) -> Flask:
+    world = World(services)
+    app = Flask("shop")
+    endpoints.mount(app, world.settings, world.clients, Registry(), console=console)
+    return app
