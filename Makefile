@@ -13,11 +13,12 @@ PYTHON := $(VENV)/bin/python
 INSTALLED := $(VENV)/.installed
 MUTANTS := $(VENV)/mutants/.installed
 RIVALS := $(VENV)/rivals/.installed
+DIAGRAMS := docs/theme/node_modules/.package-lock.json
 COMPILE := uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
   --no-annotate --no-header
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run shell seed test soak mutants check audit audit-code audit-pins doctor pictures reference bench endurance clean fmt lint types lock
+.PHONY: help setup run shell seed test soak mutants check audit audit-code audit-pins doctor pictures reference docs bench endurance clean fmt lint types lock
 
 help: ## List the targets
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' \
@@ -70,6 +71,9 @@ pictures: $(INSTALLED) ## Take the README's pictures anew; ARGS="--all FOLDER" t
 reference: $(INSTALLED) ## Write the reference pages in docs/ from the code
 	$(PYTHON) -m docs.reference.generate
 
+docs: $(INSTALLED) $(DIAGRAMS) ## Build the documentation site in site/, strictly; VERSION=0.1 adds that release
+	$(PYTHON) -m docs.theme.build $(if $(VERSION),--version $(VERSION)) $(ARGS)
+
 bench: $(INSTALLED) $(if $(LIKE),,$(if $(filter batches% streams%,$(or $(NAMES),batches)),$(RIVALS))) ## Measure; NAMES="a b" picks some, LIKE=cloud is as slow as the cloud, ITEMS=100000 grows so far, DOCS=1 writes the table in docs/
 	$(PYTHON) -m benchmarks $(if $(LIKE),--like $(LIKE)) $(if $(ITEMS),--items $(ITEMS)) $(if $(DOCS),--docs) $(NAMES)
 
@@ -111,6 +115,11 @@ $(INSTALLED): requirements-dev.txt
 	@$(PYTHON) -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.txt
 	-@$(PYTHON) -m rollforward.local.services.class_training
 	@touch $@
+
+# Optional: without npm or a network the diagrams of `make docs` are text.
+$(DIAGRAMS): docs/theme/package-lock.json
+	-@npm ci --silent --no-audit --no-fund --ignore-scripts --prefix docs/theme || \
+	  echo "npm did not bring mermaid: diagrams are shown as text."
 
 $(MUTANTS): requirements-mutants.txt $(INSTALLED)
 	$(PYTHON) -m venv $(VENV)/mutants

@@ -9,7 +9,11 @@ from pathlib import Path
 from types import ModuleType
 
 ROOT = Path(__file__).parents[2]
-DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+DOCUMENTS = sorted(
+    path
+    for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
+    if "node_modules" not in path.parts
+)
 PACKAGES = ("handlers", "pipelines", "models", "rollforward")
 LOCAL_ENVIRONMENT = {
     "GOOGLE_CLOUD_PROJECT": "demo-docs",

@@ -1,0 +1,187 @@
+"""The documentation site: it is built strictly, for each version, and asks no other host."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from docs.theme import links, navigation
+from docs.theme.build import entries, ordered
+from tests.infra.documents import DOCUMENTS, ROOT, named
+
+DOCS = ROOT / "docs"
+PAGES = [path for path in DOCUMENTS if path.is_relative_to(DOCS)]
+
+
+def build(*arguments: str, folder: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "docs.theme.build", *arguments]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site with two versions, built as `make docs` builds it."""
+    folder = tmp_path_factory.mktemp("site")
+    for version in ("0.1", "dev"):
+        built = build("--version", version, "--site", str(folder))
+        assert built.returncode == 0, built.stderr
+    return folder
+
+
+class Addresses(HTMLParser):
+    """The addresses that a browser asks when it shows a page, and those of its links."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.asked: list[str] = []
+        self.linked: list[str] = []
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        values = dict(attrs)
+        address = values.get("src") or values.get("href") or ""
+        if tag == "a":
+            self.linked.append(address)
+        elif tag in ("img", "link", "script") and values.get("rel") != "canonical":
+            self.asked.append(address)
+
+
+def test_every_document_has_a_page(site: Path) -> None:
+    """Those outside docs/, too, which the site takes in."""
+    for page in PAGES:
+        folder = page.parent if page.stem == "README" else page.with_suffix("")
+        assert (site / "dev" / folder.relative_to(DOCS) / "index.html").exists(), named(page)
+    for uri in links.OUTSIDE:
+        assert (site / "dev" / uri.removesuffix(".md") / "index.html").exists()
+
+
+def test_every_source_that_a_page_links_is_on_the_site(site: Path) -> None:
+    """A reader of the site follows a link into the code as a reader of the repository does."""
+    html = (site / "dev/howto/declare-a-view/index.html").read_text(encoding="utf-8")
+    source = site / "dev/source/docs/examples/sum_up_sales.py/index.html"
+
+    assert "../../source/docs/examples/sum_up_sales.py/" in Addresses(html).linked
+    assert 'id="L-12"' in source.read_text(encoding="utf-8")
+
+
+def test_no_page_asks_another_host(site: Path) -> None:
+    """No font, script or picture: the site works without a network, and tells nobody."""
+    pages = sorted((site / "dev").rglob("*.html"))
+    asked = {
+        address
+        for page in pages
+        for address in Addresses(page.read_text(encoding="utf-8")).asked
+        if re.match(r"(?:https?:)?//", address)
+    }
+
+    assert len(pages) > len(PAGES)
+    assert asked == set()
+
+
+def test_each_version_is_in_the_menu_and_the_newest_opens_first(site: Path) -> None:
+    """A release stands before the working tree."""
+    listed = json.loads((site / "versions.json").read_text(encoding="utf-8"))
+    page = (site / "0.1/index.html").read_text(encoding="utf-8")
+
+    assert [entry["version"] for entry in listed] == ["0.1", "dev"]
+    assert "url=0.1/" in (site / "index.html").read_text(encoding="utf-8")
+    assert '"provider": "mike"' in page
+
+
+def test_versions_are_ordered_as_numbers() -> None:
+    """0.10 comes after 0.9, and the newest has the alias that old pages point to."""
+    versions = ordered(["dev", "0.9", "0.10", "0.9.1"])
+
+    assert versions == ["0.10", "0.9.1", "0.9", "dev"]
+    assert [entry["aliases"] for entry in entries(versions)] == [["latest"], [], [], []]
+
+
+def test_a_version_that_is_no_number_is_refused(tmp_path: Path) -> None:
+    """It would be a folder that no list can order."""
+    refused = build("--version", "../x", "--site", str(tmp_path / "site"))
+
+    assert refused.returncode == 2
+    assert "the version must be a number" in refused.stderr
+    assert not (tmp_path / "site").exists()
+
+
+def test_a_broken_link_a_missing_anchor_and_a_lost_page_stop_the_build(tmp_path: Path) -> None:
+    """Each is named."""
+    lost = "howto/lost.md"
+    for path in ROOT.iterdir():
+        if path.name not in ("docs", "site", ".git"):
+            (tmp_path / path.name).symlink_to(path)
+    shutil.copytree(DOCS, tmp_path / "docs", ignore=shutil.ignore_patterns("node_modules"))
+    with (tmp_path / "docs/tutorial.md").open("a", encoding="utf-8") as tutorial:
+        tutorial.write("\n[a](nowhere.md) [b](operations.md#nowhere) [c](../nowhere.py)\n")
+    (tmp_path / "docs" / lost).write_text("# Lost\n", encoding="utf-8")
+
+    built = build("--site", str(tmp_path / "site"), folder=tmp_path)
+
+    assert built.returncode != 0
+    for complaint in (
+        "'nowhere.md'",
+        "'#nowhere'",
+        "'../nowhere.py'",
+        f"{lost} is in no",
+    ):
+        assert complaint in built.stderr
+
+
+def test_the_navigation_follows_the_links_of_the_indexes() -> None:
+    """A section is a tab; a folder's own index brings its pages, by its headings."""
+    warnings: list[str] = []
+    lost = "lost.md"
+    texts = {
+        "README.md": "# D\n[s](start.md)\n\n## How-tos\n[all](howto/README.md) [a](howto/a.md)\n"
+        "\n## Reference\n[api](api.md), [b](howto/b.md), `[no](start.md)`\n",
+        "start.md": "# A long heading\n",
+        "howto/README.md": "# How-tos\n[b](b.md)\n\n## More\n[a](a.md) [front](../README.md)\n",
+        "howto/a.md": "# A\n",
+        "howto/b.md": "# B\n",
+        "api.md": "# API\n[x](api/x.md)\n",
+        "api/x.md": "# X\n",
+        lost: "# Lost\n",
+        "source/x.py.md": "# x.py\n",
+    }
+
+    tree = navigation.tree(texts, warnings.append)
+
+    assert tree == [
+        {"Home": "README.md"},
+        {"Start": "start.md"},
+        {"How-tos": ["howto/README.md", "howto/b.md", {"More": ["howto/a.md"]}]},
+        {"Reference": [{"API": ["api.md", "api/x.md"]}]},
+    ]
+    assert [warning.split()[0] for warning in warnings] == [f"docs/{lost}"]
+
+
+@pytest.mark.parametrize(
+    ("uri", "target", "rewritten"),
+    [
+        ("howto/x.md", "../concepts/outbox.md#cost", "../concepts/outbox.md#cost"),
+        ("howto/x.md", "../../CONTRIBUTING.md", "../contributing.md"),
+        ("contributing.md", "docs/architecture.md", "architecture.md"),
+        ("howto/x.md", "../../Dockerfile", "../source/Dockerfile.md"),
+        ("howto/x.md", "../../main.py#L12", "../source/main.py.md#L-12"),
+        ("howto/x.md", "https://example.org/a", "https://example.org/a"),
+        ("howto/x.md", "#here", "#here"),
+        ("howto/x.md", "gone.md", "gone.md"),
+    ],
+)
+def test_a_link_of_a_code_host_becomes_a_link_of_the_site(
+    uri: str, target: str, rewritten: str
+) -> None:
+    """Links in blocks of code stay as they are."""
+    text = f"[a]({target})\n\n```\n[b](../../main.py)\n```\n"
+
+    written = links.rewrite(text, uri, {"concepts/outbox.md", "architecture.md"})
+
+    assert written == f"[a]({rewritten})\n\n```\n[b](../../main.py)\n```\n"
