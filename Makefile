@@ -27,13 +27,13 @@ help: ## List the targets
 setup: $(INSTALLED) ## Make .venv and install the pinned requirements
 
 run: $(INSTALLED) ## Start everything: app on 8080, console on 8000; TARGET=module:callable
-	@$(PYTHON) -m rollforward.local $(if $(TARGET),--target $(TARGET)) $(ARGS)
+	@$(PYTHON) -m rollforward run $(TARGET) $(ARGS)
 
 seed: $(INSTALLED) ## Fill the empty blog of the platform that runs; ARGS="--url http://..."
 	@$(PYTHON) -m pipelines.blog $(ARGS)
 
 shell: $(INSTALLED) ## Python with the clients of the app that runs; TARGET=module:callable
-	@$(PYTHON) -m rollforward.local.shell $(if $(TARGET),--target $(TARGET)) $(ARGS)
+	@$(PYTHON) -m rollforward shell $(TARGET) $(ARGS)
 
 # Bytecode is kept: each of the many processes that the tests start would compile it all again.
 test: $(INSTALLED) ## Run the tests, a sample drawn by SEED=the day; ALL=1 with all parameters, on both emulators
@@ -63,7 +63,7 @@ audit-pins: $(INSTALLED)
 	  echo "reach, pip-audit can tell nothing, and nothing is shown to be safe."; exit 1; }
 
 doctor: $(INSTALLED) ## Say what is missing on this machine, and the fix
-	@$(PYTHON) -m rollforward.local.doctor
+	@$(PYTHON) -m rollforward doctor
 
 pictures: $(INSTALLED) ## Take the README's pictures anew; ARGS="--all FOLDER" takes every page
 	$(PYTHON) -m tests.infra.pictures $(ARGS)

@@ -38,6 +38,7 @@ imported on first use, so `import rollforward` alone loads neither Datastore nor
     gunicorn            how gunicorn serves an app: its configuration and its worker
     local               the local platform; no deployed module imports it
     testing             a test kit for apps: services, a clock, faults at each remote call
+    cli                 the command `rollforward`
     cloud_profile       latencies and limits of the services, for the local platform
 
 Each package has a door of its own, its `__init__`. A package imports those above it in this list,

@@ -21,6 +21,7 @@ from typing import Any
 import yaml
 
 import main
+from docs.reference import commands
 from handlers.settings import DemoSettings
 from pipelines.registry import APP
 from tests.infra.documents import LOCAL_ENVIRONMENT, ROOT
@@ -41,6 +42,7 @@ def pages() -> dict[str, str]:
         "queues.md": _page("Queues", _QUEUES, [_table(["Queue", "Limits", "For"], _queues())]),
         "gauges.md": _page("Gauges", _GAUGES, [_table(["Gauge", "Meaning", "Module"], _gauges())]),
         "errors.md": _page("Errors", _ERRORS, _errors()),
+        "cli.md": _page("The command `rollforward`", _CLI, _commands()),
     }
 
 
@@ -64,6 +66,11 @@ and what to do."""
 _ERRORS = (
     "Exceptions of the library by package. Each `Raises:` section names those of its function."
 )
+
+_CLI = """`rollforward COMMAND --help` prints the same.
+A failure is one sentence on standard error, with an exit code above 0.
+`--json` prints one JSON document; fields may be added to it in a minor version, and none is
+renamed or removed."""
 
 
 def _page(title: str, about: str, parts: Iterable[str]) -> str:
@@ -134,6 +141,19 @@ def _parameters(value: Callable[..., Any]) -> str:
         optional = "=" if parameter.default is not parameter.empty else ""
         shown.append(f"{stars}{parameter.name}{optional}")
     return f"({', '.join(shown)})"
+
+
+# The program
+
+
+def _commands() -> Iterator[str]:
+    yield _table(["Exit code", "Means"], commands.exit_codes())
+    for about, options, below in commands.sections():
+        yield about
+        if options:
+            yield _table(["Argument", "Is"], options)
+        if below:
+            yield below
 
 
 # Sources

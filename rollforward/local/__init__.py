@@ -1,9 +1,9 @@
 """The local platform: what App Engine, Datastore, Cloud Tasks and cron do in the cloud.
 
-`python -m rollforward.local` (or `make run`) starts it all, on this machine only:
+`rollforward run` starts it all, on this machine only:
 
-- stack: everything in order, up and down; settings, target: what can be chosen; environment,
-  service_table: where everything is, and how it is; watch, probes: who answers.
+- stack: everything in order, up and down; options, settings, target: what can be chosen;
+  environment, service_table: where everything is, and how it is; watch, probes: who answers.
 - services: Datastore, memcached and mail; backing starts them, standalone does so for tests.
 - saves: the folders that Datastore is saved to.
 - app: gunicorn, kept running, reloaded on save and drained; wsgi runs in its workers.

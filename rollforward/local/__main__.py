@@ -1,4 +1,4 @@
-"""`python -m rollforward.local`, which is `make run`: the whole stack until Ctrl-C."""
+"""`python -m rollforward.local`, as `rollforward run`: the whole stack until Ctrl-C."""
 
 import asyncio
 import itertools
@@ -6,7 +6,7 @@ import json
 import logging
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 
 from rollforward.local import settings, target
@@ -20,10 +20,14 @@ _STATES = {"running": "✓", "external": "↗", "off": "–", "stopped": "✕", 
 
 
 def main(arguments: Sequence[str]) -> int:
+    """Run by a command line until a signal comes; return the exit code."""
+    return run(lambda: settings.read(arguments))
+
+
+def run(choose: Callable[[], Settings]) -> int:
     """Run until a signal comes; return the exit code."""
     try:
-        chosen = settings.read(arguments)
-        return asyncio.run(_run(chosen))
+        return asyncio.run(_run(choose()))
     except (PlatformError, ExceptionGroup) as error:
         failures = _known(error)
         if not failures:
@@ -77,10 +81,12 @@ def _announce(stack: Stack) -> None:
     ]
     widths = [max(len(row[column]) for row in rows) for column in (1, 2)]
     print()
+    if stack.target.text != target.DEFAULT:
+        print(f"  The app is {stack.target.text}.\n")
     for icon, name, address, note in rows:
         print(f"  {icon} {name:<{widths[0]}}  {address:<{widths[1]}}  {note}".rstrip())
     if any(service.state == OFF for service in stack.services()):
-        print("\n  What is off is optional; `make doctor` says how to get it.")
+        print("\n  What is off is optional; `rollforward doctor` says how to get it.")
     logs = ", logs in .dev/logs/" if stack.logs else ""
     print(f"\n  Open {stack.app.url}    (Ctrl-C stops everything{logs})\n", flush=True)
 

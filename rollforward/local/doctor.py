@@ -1,6 +1,6 @@
-"""`make doctor`: what this machine has, what it lacks, and the fix beside it.
+"""`rollforward doctor`: the programs of this machine, the missing ones, and their fixes.
 
-Exit code 1 if something is missing that `make run` cannot do without.
+Exit code 1 if something is missing that `rollforward run` cannot do without.
 """
 
 import os
@@ -35,7 +35,7 @@ def examine(env: Mapping[str, str] = os.environ) -> Iterator[Finding]:
     emulators = [_emulator(emulator, env) for emulator in sdk.EMULATORS.values()]
     outside = bool(env.get("DATASTORE_EMULATOR_HOST")) or bool(shutil.which("datastore-emulator"))
     if outside or any(finding.ok for finding in emulators):
-        # One is enough for `make run`; the tests want both.
+        # One is enough for a run; the tests want both.
         emulators = [_optional(finding) for finding in emulators]
     yield from emulators
     yield _project(env)
@@ -57,7 +57,7 @@ def main(write: Callable[[str], None] = print) -> int:
     if problems:
         write(f"\nNot ready: {', '.join(problems)}.")
         return 1
-    write("\nReady: make run")
+    write("\nReady: rollforward run")
     return 0
 
 
@@ -118,7 +118,7 @@ def _memcached(env: Mapping[str, str]) -> Finding:
     if program is not None:
         return Finding("memcached", True, program)
     if os.geteuid() == 0 and shutil.which("apt-get"):
-        return Finding("memcached", None, "missing; `make run` installs it")
+        return Finding("memcached", None, "missing; `rollforward run` installs it")
     fix = "apt-get install memcached, or brew install memcached"
     return Finding("memcached", None, "missing (smaller batches, same results)", fix)
 

@@ -1,15 +1,16 @@
 """The settings of a run, read once from the command line and the environment."""
 
 import argparse
+import contextlib
 import os
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
 
 from rollforward.cloud_profile import BUNDLED, Profile, ProfileError
 from rollforward.cloud_profile import load as load_profile
+from rollforward.local import options as command_line
 from rollforward.local import target
 from rollforward.local.errors import NotLocalError, PlatformError, UsageError
 from rollforward.local.services.datastore import KINDS
@@ -21,6 +22,8 @@ TASKS_PORT, MEMCACHE_PORT, MAIL_PORT = 8123, 11222, 8025
 PROJECT = "demo-local"
 LOCATION = "us-central1"
 _LOCAL_PREFIX = "demo-"
+DEV_DIR = ".dev"
+_CONSOLE_FILE = "console"
 # What a profile stands on: the service locks, too.
 LOCKING = "firestore"
 
@@ -87,20 +90,31 @@ class Settings:
 def read(
     arguments: Sequence[str], env: Mapping[str, str] = os.environ, root: Path | None = None
 ) -> Settings:
+    """Return the settings of a command line, without its program.
+
+    Raises:
+        UsageError: an argument is unknown, or lacks its value.
+        PlatformError: as of `chosen_by`.
+    """
+    return chosen_by(command_line.parser().parse_args(arguments), env, root)
+
+
+def chosen_by(
+    options: argparse.Namespace, env: Mapping[str, str] = os.environ, root: Path | None = None
+) -> Settings:
     """Return the settings of this run, with every port chosen.
 
     Args:
-        arguments: The command line, without the program.
+        options: From a parser with `options.add_to`; an empty `target` takes the default one.
         env: The environment.
         root: The current folder, if it is another than the process's.
 
     Raises:
         NotLocalError: the project is not one of a laptop.
         PortTakenError: another program listens on a port that was asked for.
-        UsageError: an argument is unknown, or lacks its value, or names no profile.
+        UsageError: the profile cannot be read, or several modules could be the target.
         PlatformError: a setting is no number, or no known name.
     """
-    options = _parser().parse_args(arguments)
     root = (root or Path.cwd()).resolve()
     profile_path = _profile_path(options.like, root)
     kind = env.get("DATASTORE_EMULATOR") or (LOCKING if profile_path else usual_kind(env))
@@ -108,10 +122,10 @@ def read(
         raise PlatformError(f"DATASTORE_EMULATOR is {' or '.join(KINDS)}, not {kind!r}.")
     return Settings(
         root=root,
-        target=options.target,
+        target=options.target or target.default(root),
         queues=options.queues,
         cron=options.cron,
-        dev_dir=None if options.memory else root / ".dev",
+        dev_dir=None if options.memory else root / DEV_DIR,
         project=_project(env),
         app_port=_main_port(env, "APP_PORT", APP_PORT),
         console_port=_main_port(env, "CONSOLE_PORT", CONSOLE_PORT),
@@ -131,13 +145,29 @@ def read(
     )
 
 
-def console_url(env: Mapping[str, str]) -> str:
+def console_url(env: Mapping[str, str], root: Path | None = None) -> str:
     """Return where the console is of a platform that runs already.
+
+    Args:
+        root: A folder; without a CONSOLE_PORT, the platform that runs there.
 
     Raises:
         PlatformError: CONSOLE_PORT is no port.
     """
+    if root is not None and not env.get("CONSOLE_PORT"):
+        with contextlib.suppress(OSError):
+            return (root / DEV_DIR / _CONSOLE_FILE).read_text().strip()
     return f"http://{ports.LOOPBACK}:{_number(env, 'CONSOLE_PORT', CONSOLE_PORT)}"
+
+
+def note_console(dev_dir: Path | None, url: str) -> None:
+    """Write the console's address where `console_url` looks for it; "" removes it."""
+    if dev_dir is None:
+        return
+    if url:
+        (dev_dir / _CONSOLE_FILE).write_text(f"{url}\n")
+    else:
+        (dev_dir / _CONSOLE_FILE).unlink(missing_ok=True)
 
 
 def secret_key(dev_dir: Path | None) -> str:
@@ -205,45 +235,3 @@ def _number(env: Mapping[str, str], name: str, usual: int) -> int:
     if not text.isdigit() or int(text) > 65535:
         raise PlatformError(f"{name} is a port from 0 to 65535, not {text!r}.")
     return int(text)
-
-
-class _Parser(argparse.ArgumentParser):
-    """Reports a bad argument as any other error."""
-
-    def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message}. {self.prog} --help lists the options.")
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
-        prog="python -m rollforward.local",
-        description="Start the app and everything it needs, on this machine only.",
-        epilog="Ports: APP_PORT, CONSOLE_PORT, TASKS_PORT, DATASTORE_PORT, MEMCACHE_PORT, "
-        "MAIL_PORT (0 takes a free one). DATASTORE_EMULATOR=datastore chooses the emulator "
-        "that does not lock; DATASTORE_EMULATOR_HOST and MEMCACHE_HOSTS use one that already runs.",
-    )
-    parser.add_argument(
-        "--target",
-        default=target.DEFAULT,
-        metavar="MODULE:CALLABLE",
-        help="what returns the Flask app (%(default)s)",
-    )
-    parser.add_argument(
-        "--queues",
-        type=Path,
-        metavar="PATH",
-        help="the queue.yaml; else that of the target's package, else that of this folder",
-    )
-    parser.add_argument("--cron", type=Path, metavar="PATH", help="the cron.yaml; the same")
-    parser.add_argument(
-        "--like",
-        default="",
-        metavar="cloud|FILE",
-        help="draw latencies and limits from a profile, on the Firestore emulator: the one that "
-        "comes along (rollforward/cloud_profile/cloud.toml), or a file of your own in its form",
-    )
-    parser.add_argument("--memory", action="store_true", help="keep nothing across restarts")
-    parser.add_argument("--no-reload", action="store_true", help="do not reload on save")
-    parser.add_argument("--json", action="store_true", help="print the addresses as one JSON line")
-    parser.add_argument("--verbose", action="store_true", help="show every line of every service")
-    return parser

@@ -1,4 +1,4 @@
-"""`make shell`: Python with the app's clients, on what runs (`python -m rollforward.local.shell`).
+"""`rollforward shell`: Python with the app's clients, on the platform that runs.
 
 The console of the running platform says which app that is and where its services are. The app is
 opened here once more, as in one more worker that takes no requests, and its context stays open.
@@ -40,19 +40,30 @@ class Running:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Open the app, then a prompt or a script in its context; return the exit code."""
+    """Open a shell as a command line says; return the exit code."""
     options = _parser().parse_args(arguments)
+    return run(options.target, options.code)
+
+
+def run(asked: str | None, script: str | None, console: str = "") -> int:
+    """Open the app, then a prompt or a script in its context; return the exit code.
+
+    Args:
+        asked: Another app than the one that runs.
+        script: Lines to run instead of a prompt.
+        console: The URL of the running console, if it is not the usual one.
+    """
     try:
-        running = find(settings.console_url(os.environ))
-        target = options.target or running.target
-        _join(running, Path.cwd() if options.target else running.root)
+        running = find(console or settings.console_url(os.environ, Path.cwd()))
+        target = asked or running.target
+        _join(running, Path.cwd() if asked else running.root)
         names = open_app(target)
     except PlatformError as error:
         print(error, file=sys.stderr)
         return error.exit_code
     with names["clients"].context():
-        if options.code is not None:
-            return run_script(options.code, names)
+        if script is not None:
+            return run_script(script, names)
         if not sys.stdin.isatty():
             return run_script(sys.stdin.read(), names)
         _prompt(names, f"{target} on {running.environment.get('TASKS_URL', running.console)}")
@@ -74,12 +85,12 @@ def find(console: str) -> Running:
     except (urllib.error.HTTPError, http.client.HTTPException, ValueError, KeyError) as error:
         raise NoAnswerError(
             f"What answers at {console} is no console of this platform ({error}). If that is on "
-            "another port: make shell CONSOLE_PORT=9000."
+            "another port: CONSOLE_PORT=9000 rollforward shell."
         ) from error
     except OSError as error:
         raise NoAnswerError(
-            f"No local platform answers at {console}. Start it in another terminal: make run. If "
-            "its console is on another port: make shell CONSOLE_PORT=9000."
+            f"No local platform answers at {console}. Start it in another terminal: rollforward "
+            "run. If its console is on another port: CONSOLE_PORT=9000 rollforward shell."
         ) from error
 
 

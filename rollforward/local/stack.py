@@ -108,6 +108,7 @@ class Stack:
         try:
             await self._start_backing()
             await self.console.start()
+            settings.note_console(self.settings.dev_dir, self.console.url)
             self._shutdown.add("console", self.console.stop)
             await self._start_tasks()
             await self._start_app()
@@ -140,6 +141,7 @@ class Stack:
         await self._shutdown.run()
         shutil.rmtree(self.reports_folder, ignore_errors=True)
         if self._lock is not None:
+            settings.note_console(self.settings.dev_dir, "")
             self._lock.close()
             self._lock = None
 

@@ -13,7 +13,8 @@ from pathlib import Path
 
 from rollforward.local.errors import UsageError
 
-DEFAULT = "main:serve"
+_CALLABLE = "serve"
+DEFAULT = f"main:{_CALLABLE}"
 # For an app without such files: the queues `default` and `outbox`, and the sweep.
 DEFAULT_QUEUES = Path(__file__).with_name("default_queue.yaml")
 DEFAULT_CRON = Path(__file__).with_name("default_cron.yaml")
@@ -50,6 +51,27 @@ class Target:
         """The source of the cron jobs, for people."""
         is_own = self.cron_file == self.cron_yaml
         return "from cron.yaml" if is_own else "the sweep alone: there is no cron.yaml"
+
+
+def default(root: Path) -> str:
+    """Return the target of a folder that names none: in main.py, app.py or the only module.
+
+    Raises:
+        UsageError: several modules have a `serve`; says which.
+    """
+    if (root / "main.py").is_file():
+        return DEFAULT
+    modules = sorted(path.stem for path in root.glob("*.py") if _CALLABLE in _names(_tree(path)))
+    if "app" in modules:
+        return f"app:{_CALLABLE}"
+    if len(modules) == 1:
+        return f"{modules[0]}:{_CALLABLE}"
+    if modules:
+        raise UsageError(
+            f"Several modules in {root} have a {_CALLABLE!r}: name one of "
+            f"{', '.join(f'{module}:{_CALLABLE}' for module in modules)}."
+        )
+    return DEFAULT  # `find` says that it is not there.
 
 
 def find(text: str, root: Path, *, queues: Path | None, cron: Path | None) -> Target:
@@ -93,7 +115,7 @@ def _look_for(module: str, root: Path) -> tuple[Path | None, Path]:
         if source is None and not folders:
             raise UsageError(
                 f"There is no module {module!r} in {root} or on PYTHONPATH. Start this where it "
-                "lies, or name the right one: --target module:callable."
+                "lies, or name the right one as module:callable."
             )
     return source, (source.parent if source is not None else folders[0]).resolve()
 
@@ -110,9 +132,8 @@ def _step(part: str, folders: list[Path]) -> tuple[Path | None, list[Path]]:
 
 def _check_name(source: Path | None, folder: Path, module: str, name: str) -> None:
     """Refuse a name that a module plainly does not have; what it imports or makes is not known."""
-    try:
-        tree = ast.parse(source.read_bytes()) if source is not None else ast.Module([], [])
-    except (OSError, SyntaxError, ValueError):
+    tree = _tree(source) if source is not None else ast.Module([], [])
+    if tree is None:
         return  # A worker says what is wrong with it.
     if {*_names(tree)} & {name, "*", "__getattr__"}:
         return
@@ -122,9 +143,17 @@ def _check_name(source: Path | None, folder: Path, module: str, name: str) -> No
     )
 
 
-def _names(tree: ast.Module) -> Iterator[str]:
+def _tree(source: Path) -> ast.Module | None:
+    """Return a parsed file; None: it cannot be read or parsed."""
+    try:
+        return ast.parse(source.read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return None
+
+
+def _names(tree: ast.Module | None) -> Iterator[str]:
     """Yield the names that a module binds anywhere outside of functions and classes."""
-    todo: list[ast.AST] = [*tree.body]
+    todo: list[ast.AST] = [*tree.body] if tree is not None else []
     while todo:
         node = todo.pop()
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):

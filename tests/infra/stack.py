@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -82,12 +82,20 @@ def _hidden(page: str, name: str) -> str:
 
 @contextlib.contextmanager
 def running_stack(
-    *arguments: str, folder: Path = ROOT, reloads: bool = False, **environment: str
+    *arguments: str,
+    folder: Path = ROOT,
+    reloads: bool = False,
+    program: Sequence[str] = ("rollforward.local",),
+    **environment: str,
 ) -> Iterator[Stack]:
-    """Start the stack in a folder, yield it when it answers, stop it."""
+    """Start the stack in a folder, yield it when it answers, stop it.
+
+    Args:
+        program: The module that starts it, and its first arguments.
+    """
     ports = {f"{name}_PORT": "0" for name in PORTS}
     env = {**os.environ, "PYTHONPATH": str(ROOT), **ports, **environment}
-    command = [sys.executable, "-m", "rollforward.local", "--memory", "--json", *arguments]
+    command = [sys.executable, "-m", *program, "--memory", "--json", *arguments]
     if not reloads:
         command.append("--no-reload")
     process = subprocess.Popen(command, cwd=folder, env=env, stdout=subprocess.PIPE, text=True)

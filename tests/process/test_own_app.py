@@ -92,11 +92,11 @@ def test_the_shop_is_short_and_enters_by_the_doors() -> None:
 
 @pytest.fixture
 def shell(shop: Stack) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """A way to run lines in `make shell`."""
+    """A way to run lines in `rollforward shell`."""
 
     def run(code: str, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
         env = {**os.environ, "CONSOLE_PORT": shop.console.rpartition(":")[2], **more}
-        command = [sys.executable, "-m", "rollforward.local.shell", *arguments]
+        command = [sys.executable, "-m", "rollforward", "shell", *arguments]
         return subprocess.run(
             command, cwd=ROOT, env=env, input=code, capture_output=True, text=True, timeout=60
         )
@@ -124,10 +124,10 @@ IS_SHIPPED = "print(Sale.get_by_id('shell-sale').is_shipped)"
 
 
 def test_a_shell_opens_another_app_when_it_is_told_to(shell: Any) -> None:
-    """TARGET= works as for make run, and needs as much: its queues; else ten lines say why not."""
-    named = shell("print(*registry.jobs)", "--target", "docs.examples.shop:serve")
-    other = shell("", "--target", "main:serve")
-    away = shell("", "--target", "nowhere:serve")
+    """A target works as for a run, and needs as much: its queues; else ten lines say why not."""
+    named = shell("print(*registry.jobs)", "docs.examples.shop:serve")
+    other = shell("", "main:serve")
+    away = shell("", "nowhere:serve")
 
     assert "raise-prices" in named.stdout
     assert (other.returncode, away.returncode) == (1, 1)
@@ -152,7 +152,7 @@ def test_a_shell_without_a_platform_says_how_to_start_one(shell: Any) -> None:
     wrong = shell("", CONSOLE_PORT="x")
 
     assert none.returncode == 1
-    assert "Start it in another terminal: make run." in none.stderr
+    assert "Start it in another terminal: rollforward run." in none.stderr
     assert "CONSOLE_PORT is a port" in wrong.stderr
 
 

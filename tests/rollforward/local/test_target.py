@@ -123,3 +123,29 @@ def test_a_target_that_is_not_there_is_refused_with_what_to_do(root, text, said)
     """A sentence for a person who mistyped it."""
     with pytest.raises(UsageError, match=said):
         find(root, text)
+
+
+def test_a_folder_without_a_target_serves_main_app_or_its_only_module(tmp_path):
+    """In this order; a module without a `serve`, or one that cannot be parsed, is no candidate."""
+    (tmp_path / "models.py").write_text("class Sale: ...\n")
+    (tmp_path / "broken.py").write_text("def serve(:\n")
+    (tmp_path / "shop.py").write_text("serve = make()\n")
+    only = target.default(tmp_path)
+    (tmp_path / "app.py").write_text(CODE)
+    app = target.default(tmp_path)
+    (tmp_path / "main.py").touch()
+
+    assert (only, app, target.default(tmp_path)) == ("shop:serve", "app:serve", "main:serve")
+
+
+def test_a_folder_with_no_candidate_or_several_says_what_to_name(tmp_path):
+    """Guessing would serve another app than the reader thinks of."""
+    assert target.default(tmp_path) == target.DEFAULT
+    with pytest.raises(
+        UsageError, match=r"no module 'shopfront'.*name the right one as module:call"
+    ):
+        find(tmp_path, "shopfront:serve")
+    for name in ("shop", "blog"):
+        (tmp_path / f"{name}.py").write_text(CODE)
+    with pytest.raises(UsageError, match="name one of blog:serve, shop:serve"):
+        target.default(tmp_path)

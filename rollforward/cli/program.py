@@ -1,0 +1,68 @@
+"""The program `rollforward`: its commands, in the order of a first day, and its exit codes."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+from rollforward.cli.command import Command
+from rollforward.cli.commands import doctor, new, run, shell
+from rollforward.cli.errors import CliError
+from rollforward.local.errors import PlatformError
+
+COMMANDS: tuple[Command, ...] = (
+    new.COMMAND,
+    run.COMMAND,
+    shell.COMMAND,
+    doctor.COMMAND,
+)
+EXIT_CODES = {
+    0: "done",
+    1: "failed, or there is something to do: the text says what",
+    2: "the arguments are wrong",
+    3: "no platform or app answers",
+    4: "the app does not accept the caller",
+    5: "there is no such thing, or the app has no API for it",
+}
+_DESCRIPTION = (
+    "Data pipelines on Datastore and Cloud Tasks: make an app, run it on this machine, look at its "
+    "work, and check what its deployment needs."
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; return the exit code."""
+    options = parser().parse_args(arguments)
+    command: Command = options.command
+    try:
+        return command.run(options)
+    except (CliError, PlatformError) as error:
+        print(f"rollforward {command.name}: {error}", file=sys.stderr)
+        return error.exit_code
+    except BrokenPipeError:  # `rollforward tasks | head`: nobody reads the rest.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt:
+        return 130
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of all commands; an option `command` holds the chosen one."""
+    program = argparse.ArgumentParser(
+        prog="rollforward",
+        description=_DESCRIPTION,
+        epilog="Exit codes: " + "; ".join(f"{code} {text}" for code, text in EXIT_CODES.items()),
+    )
+    named = program.add_subparsers(metavar="COMMAND", required=True)
+    for command in COMMANDS:
+        subparser = named.add_parser(
+            command.name,
+            help=command.summary,
+            description=command.description,
+            epilog=command.epilog or None,
+        )
+        subparser.set_defaults(command=command)
+        command.add_options(subparser)
+    return program

@@ -1,0 +1,58 @@
+"""The options of a run, for each command line that starts one."""
+
+import argparse
+from pathlib import Path
+from typing import NoReturn
+
+from rollforward.local.errors import UsageError
+
+EPILOG = (
+    "Ports: APP_PORT, CONSOLE_PORT, TASKS_PORT, DATASTORE_PORT, MEMCACHE_PORT, MAIL_PORT (0 takes "
+    "a free one). DATASTORE_EMULATOR=datastore chooses the emulator that does not lock; "
+    "DATASTORE_EMULATOR_HOST and MEMCACHE_HOSTS use one that already runs."
+)
+TARGET_HELP = (
+    "the Flask app, or a function that returns it (default: main:serve; without a main.py "
+    "app:serve, or the one module here that has a `serve`)"
+)
+
+
+class _Parser(argparse.ArgumentParser):
+    """Reports a bad argument as any other error."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message}. {self.prog} --help lists the options.")
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of `python -m rollforward.local`."""
+    command_line = _Parser(
+        prog="python -m rollforward.local",
+        description="Start the app and everything it needs, on this machine only.",
+        epilog=EPILOG,
+    )
+    command_line.add_argument("--target", default="", metavar="MODULE:CALLABLE", help=TARGET_HELP)
+    add_to(command_line)
+    return command_line
+
+
+def add_to(parser: argparse.ArgumentParser) -> None:
+    """Add every option but the target."""
+    parser.add_argument(
+        "--queues",
+        type=Path,
+        metavar="PATH",
+        help="the queue.yaml; else that of the target's package, else that of this folder",
+    )
+    parser.add_argument("--cron", type=Path, metavar="PATH", help="the cron.yaml; the same")
+    parser.add_argument(
+        "--like",
+        default="",
+        metavar="cloud|FILE",
+        help="draw latencies and limits from a profile, on the Firestore emulator: the one that "
+        "comes along (rollforward/cloud_profile/cloud.toml), or a file of your own in its form",
+    )
+    parser.add_argument("--memory", action="store_true", help="keep nothing across restarts")
+    parser.add_argument("--no-reload", action="store_true", help="do not reload on save")
+    parser.add_argument("--json", action="store_true", help="print the addresses as one JSON line")
+    parser.add_argument("--verbose", action="store_true", help="show every line of every service")

@@ -1,0 +1,119 @@
+"""The program: its help, its exit codes, and what is said without the local platform."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from rollforward.cli import main, parser
+from rollforward.cli.program import COMMANDS
+from rollforward.local import doctor
+from rollforward.local.doctor import Finding
+from tests.infra.stack import ROOT
+
+pytestmark = pytest.mark.fast
+
+
+def test_each_command_has_a_help_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    """The list has a line for each; each says in a sentence what it does, and its options."""
+    for command in COMMANDS:
+        assert f"    {command.name} " in parser().format_help()
+        with pytest.raises(SystemExit) as ended:
+            main([command.name, "--help"])
+        text = " ".join(capsys.readouterr().out.split())
+        assert ended.value.code == 0
+        assert command.description in text
+
+
+@pytest.mark.parametrize("arguments", [[], ["fly"], ["new"], ["run", "--fly"]])
+def test_wrong_arguments_end_with_2_and_the_usage(
+    arguments: Sequence[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.startswith("usage: rollforward")
+
+
+def test_the_module_and_the_script_of_the_wheel_are_the_same_program() -> None:
+    """The script's line in pyproject.toml names what the module calls."""
+    command = [sys.executable, "-m", "rollforward", "--help"]
+    text = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True).stdout
+
+    assert text.startswith("usage: rollforward [-h] COMMAND ...")
+    assert 'rollforward = "rollforward.cli:main"\n' in (ROOT / "pyproject.toml").read_text()
+
+
+WITHOUT_EXTRAS = """
+import sys
+for name in ("aiohttp", "aiosmtpd", "jinja2", "psutil", "watchfiles", "yaml"):
+    sys.modules[name] = None
+from rollforward.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize("command", ["run", "shell", "doctor"])
+def test_a_command_of_the_local_platform_says_how_to_install_it(
+    command: str, tmp_path: Path
+) -> None:
+    """One sentence, not a traceback of a module that a stranger never heard of."""
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_EXTRAS, command],
+        env={"PYTHONPATH": str(ROOT), "PATH": ""},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
+    assert "pip install 'rollforward[local]'" in done.stderr
+
+
+def test_a_target_that_is_not_there_ends_with_2(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("APP_PORT", "CONSOLE_PORT"):
+        monkeypatch.setenv(name, "0")
+
+    assert main(["run", "nowhere:serve", "--memory"]) == 2
+    assert "There is no module 'nowhere'" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("is_there", "code"), [(True, 0), (None, 0), (False, 1)])
+def test_doctors_json_says_what_is_missing_and_whether_a_run_needs_it(
+    is_there: bool | None,
+    code: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    finding = Finding("Java", is_there, "state", "fix")
+    monkeypatch.setattr(doctor, "examine", lambda: iter([finding]))
+
+    assert main(["doctor", "--json"]) == code
+    assert json.loads(capsys.readouterr().out) == {
+        "ready": code == 0,
+        "findings": [{"name": "Java", "ok": is_there, "state": "state", "fix": "fix"}],
+    }
+
+
+def test_a_reader_that_stops_reading_is_no_failure() -> None:
+    """As in `rollforward doctor --json | head -0`."""
+    command = [sys.executable, "-m", "rollforward", "doctor", "--json"]
+    process = subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    process.stdout.close()
+    assert process.stderr is not None
+    assert process.stderr.read() == ""
+    assert process.wait(30) in (0, 1)
+    process.stderr.close()
