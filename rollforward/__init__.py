@@ -36,6 +36,7 @@ imported on first use, so `import rollforward` alone loads neither Datastore nor
     flask               endpoints that an app mounts: tasks, cron, health, metrics, runs
     console             pages and JSON of the app's operators
     gunicorn            how gunicorn serves an app: its configuration and its worker
+    compat              modules with the calls of App Engine's services, for apps that move
     local               the local platform; no deployed module imports it
     testing             a test kit for apps: services, a clock, faults at each remote call
     cli                 the command `rollforward`
@@ -56,6 +57,7 @@ from rollforward import lazy_imports
 if TYPE_CHECKING:  # For mypy and editors: `_HOMES` says the same to Python.
     from rollforward import (  # noqa: I001  `as` exports a package to mypy.
         batches as batches,
+        compat as compat,
         console as console,
         continuations as continuations,
         counters as counters,
@@ -134,7 +136,7 @@ _HOMES = {
     "task": "tasks",
     "transact": "datastore",
 }
-_PACKAGES = frozenset(_HOMES.values()) | {"operations", "paging"}
+_PACKAGES = frozenset(_HOMES.values()) | {"compat", "operations", "paging"}
 
 lazy_imports.install()  # Before the first of the packages imports ndb.
 

@@ -76,6 +76,7 @@ PACKAGES = {
             "tests/pipelines/invitations/test_guest_lists.py",  # Of files of commas.
         ],
     ),
+    "compat": Package(["rollforward/compat/*.py"], [f"{TESTS}/compat/test_*.py"], DEEP),
     "counters": Package(
         ["rollforward/counters/*.py", "rollforward/datastore/increments.py"],
         [f"{TESTS}/counters/test_*.py"],
