@@ -51,7 +51,7 @@ class Delivery:
 
     @property
     def is_hit(self) -> bool:
-        """True if a fault struck it or its worker died; a 429 or 503 of the app is no hit."""
+        """True if a fault struck it or its worker died; a 409 or 503 of the app is no hit."""
         return bool(self.faults) or self.status is None
 
     @property
@@ -76,7 +76,7 @@ class Mark:
 
 @dataclass(frozen=True)
 class SlowedQueue:
-    """A queue that answers of 429 or 503 have slowed, and when it is as fast as before."""
+    """A queue that answers of 429 or 5xx have slowed, and when it is as fast as before."""
 
     queue: str
     speed_factor: float

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from handlers.shared.formatting import duration, plural
 from handlers.shared.incidents import Delivery, Incidents, Mark
 
+BRAKING = (429, *range(500, 600))  # Answers that slow a queue of a URL down.
 FAULTS_IN_WORDS = {
     "error": "was answered with an error",
     "lose_response": "lost its response",
@@ -281,9 +282,9 @@ def _slowed(incidents: Incidents, now: float) -> list[Slowed]:
 def _why_slowed(queue: str, deliveries: Sequence[Delivery]) -> str:
     """Return the last answer that slowed a queue, in the app's own words."""
     for delivery in reversed(deliveries):
-        if delivery.queue == queue and delivery.status in (429, 503):
+        if delivery.queue == queue and delivery.status in BRAKING:
             return f"{delivery.status}, {delivery.reason or 'no reason given'}"
-    return "429 or 503"
+    return "429 or 5xx"
 
 
 # The axis

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 
@@ -18,6 +18,7 @@ class Message:
     name: str | None = None
     at: datetime.datetime | None = None
     max_attempts: int | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)  # Delivered with the task.
 
 
 class TaskQueue(Protocol):

@@ -16,8 +16,9 @@ the function may be renamed, because waiting tasks are delivered to the path of 
 
 A task may be delivered more than once, late, out of order and twice at the same time. The
 function ends in one of these ways: it returns (done), raises `Reject` (can never work: kept as a
-dead task), `Retry` (lost its race) or `Unavailable` (a service does not answer; so does the
-service's own error). Anything else is its own failure: it is retried `max_attempts` times.
+dead task), `Retry` (lost its race), `Retry(after_s=60)` (waits a minute, which is no failure) or
+`Unavailable` (a service does not answer; so does the service's own error). Anything else is its
+own failure: it is retried `max_attempts` times.
 
 Arguments are the function's own typed parameters, or one frozen dataclass in their place:
 `def send_reminder(clients, args: Remind)`, `send_reminder.enqueue(clients, Remind("p1"))`. They

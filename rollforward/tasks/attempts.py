@@ -46,7 +46,10 @@ EXPIRES_S = 2 * 24 * 3600.0
 MAX_DELETED = 500
 MAX_ERROR_CHARS = 500
 MAX_PATH_CHARS = 500
-LOST_RACE = "429"
+# Answers to a delivery. No documented rule of Cloud Tasks slows a queue for them: an App Engine
+# target is slowed by 503 alone, an HTTP target by 429 and every 5xx.
+LOST_RACE = 409
+FAILED = 422
 # A task's own failures are as far apart as its queue wants it, up to this one.
 BACKOFF_FROM = 8
 MIN_BACKOFF_S = 10.0
@@ -67,6 +70,7 @@ class TaskDelivery:
     body: bytes
     number: int  # Of deliveries before this one.
     last_answer: str  # "": none, or this is the first.
+    waits: int = 0  # Planned waits before, each of which created the task again.
 
     @property
     def attempts_id(self) -> str:
@@ -80,7 +84,7 @@ class TaskDelivery:
 
         A delivery that lost its race has ended by an answer of the app, and may be repeated often.
         """
-        return self.number >= NOTED_FROM and self.last_answer != LOST_RACE
+        return self.number >= NOTED_FROM and self.last_answer != str(LOST_RACE)
 
 
 _local = threading.local()
@@ -125,7 +129,7 @@ def begin(clients: Clients, delivery: TaskDelivery) -> int:
 
 def end_well(delivery: TaskDelivery) -> None:
     """Forget the attempts of a task that is done."""
-    if delivery.is_noted or delivery.last_answer == "500":
+    if delivery.is_noted or delivery.waits or delivery.last_answer == str(FAILED):
         discard(delivery)
 
 
@@ -135,6 +139,22 @@ def end_later(clients: Clients, delivery: TaskDelivery) -> None:
     def note() -> int:
         row = _row(clients, delivery)
         row.retry_at = None
+        return _end(row, delivery)
+
+    if delivery.is_noted:
+        _quietly(lambda: transact(note))
+
+
+def end_waiting(clients: Clients, delivery: TaskDelivery) -> None:
+    """Note that a task waits until a planned time; what it has failed by before stays counted.
+
+    Its deliveries are numbered from 0 again then, so marks of dead workers become failures.
+    """
+
+    def note() -> int:
+        row = _row(clients, delivery)
+        row.failures = _failures(row, delivery)
+        row.begun, row.retry_at = [], None
         return _end(row, delivery)
 
     if delivery.is_noted:

@@ -239,7 +239,7 @@ class CloudTaskQueue:
         from google.cloud import tasks_v2
 
         cloud_task = tasks_v2.Task()
-        headers = {"Content-Type": "application/json"}
+        headers = {"Content-Type": "application/json", **message.headers}
         if isinstance(self._target, UrlTarget):
             cloud_task.http_request = tasks_v2.HttpRequest(
                 url=self._target.base_url + message.path,

@@ -24,7 +24,12 @@ from rollforward.runtime.clients import Clients
 from rollforward.runtime.messages import Message
 from rollforward.runtime.process.current import current_clients
 from rollforward.tasks.arguments import ArgumentsCodec
-from rollforward.tasks.errors import BadArgumentsError, TooLargeError, UnknownTaskError
+from rollforward.tasks.errors import (
+    MAX_DELAY_S,
+    BadArgumentsError,
+    TooLargeError,
+    UnknownTaskError,
+)
 from rollforward.tasks.parameters import Parameters, bound, form_of
 
 if TYPE_CHECKING:
@@ -34,7 +39,6 @@ A = TypeVar("A")
 P = ParamSpec("P")
 D = TypeVar("D", bound="DataclassInstance")
 
-MAX_DELAY_S = 30 * 24 * 3600
 # The service's documents say 1 MB in one place and 100 KB for App Engine targets in another. It was
 # seen to take 1,048,569 bytes of either, and so does the emulator: what is promised is the bound.
 MAX_BODY_BYTES = 100_000

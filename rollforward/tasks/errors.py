@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from google.api_core import exceptions as rpc_errors
 
+MAX_DELAY_S = 30 * 24 * 3600
+
 
 class EnqueueError(Exception):
     """Base class for errors of enqueuing."""
@@ -57,7 +59,20 @@ class Reject(TaskError):
 
 
 class Retry(TaskError):
-    """This task lost its race: it is retried soon."""
+    """This task cannot work yet; waiting is no failure of it.
+
+    Without a time it has lost a race, and the queue retries it soon. With one it is a planned
+    wait: the task is created again for that time, under a new name, and slows no queue.
+
+    Attributes:
+        after_s: Seconds until the next try, up to 30 days; None: as the queue backs off.
+    """
+
+    def __init__(self, *args: object, after_s: float | None = None) -> None:
+        super().__init__(*args)
+        if after_s is not None and not 0 <= after_s <= MAX_DELAY_S:
+            raise ValueError(f"after_s must be 0 to {MAX_DELAY_S} seconds, got {after_s!r}")
+        self.after_s = after_s
 
 
 class Unavailable(TaskError):

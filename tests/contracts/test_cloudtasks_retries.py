@@ -273,14 +273,14 @@ def throttled_count(cloud: Cloud, status: int, target: str, headers: dict[str, s
     [
         ("http", 429, True),
         ("http", 503, True),
-        ("http", 500, False),
+        ("http", 500, True),
         ("http", 404, False),
         ("app_engine", 503, True),
         ("app_engine", 429, False),
     ],
 )
 def test_which_answers_throttle_the_queue(cloud, target, status, is_throttled):
-    """429 and 503 slow an HTTP target's queue, only 503 an App Engine target's (REF)."""
+    """429 and 5xx slow an HTTP target's queue, only 503 an App Engine target's (PITFALLS)."""
     count = throttled_count(cloud, status, target, {})
 
     assert (count < 99) is is_throttled

@@ -5,13 +5,16 @@ not. How a delivery ends:
 
     done                      204, or on a laptop 200 with its log lines
     can never work            kept as a dead task, 204
-    lost its race             429: it is retried
-    another version's task    429: it is retried; a dead task when it was unknown for an hour
+    waits for a time          created again for that time, 204
+    lost its race             409: it is retried
+    another version's task    as one that waits; a dead task when it was unknown for an hour
     a service is unavailable  503: it is retried, and the queue slows down
-    anything else             500: it is retried
-    it has failed often       500, and nothing is done: it is retried when it is due again
+    anything else             422: it is retried
+    it has failed often       422, and nothing is done: it is retried when it is due again
 
-After `max_attempts` failures of its own (500, or a worker that died over it) a task becomes a dead
+Only 503 slows the queue down, and with it all other tasks (ADR 0010).
+
+After `max_attempts` failures of its own (422, or a worker that died over it) a task becomes a dead
 task. Failures for other reasons do not count, however often they happen.
 """
 
@@ -33,8 +36,8 @@ from rollforward.flask.endpoints import delivery_log
 from rollforward.flask.endpoints.delivery_log import DeliveryLines
 from rollforward.flask.guards.auth import tasks_only
 from rollforward.fork_join import OutcomeUnknownError
-from rollforward.tasks import attempts, dead_tasks
-from rollforward.tasks.attempts import RetryLaterError, TaskDelivery
+from rollforward.tasks import attempts, dead_tasks, waits
+from rollforward.tasks.attempts import FAILED, LOST_RACE, RetryLaterError, TaskDelivery
 from rollforward.tasks.declaration import MAX_BODY_BYTES, Task
 from rollforward.tasks.errors import (
     BadArgumentsError,
@@ -83,7 +86,7 @@ def _deliver(task: Task[Any], args: Any, delivery: TaskDelivery) -> ResponseRetu
     try:
         failures = attempts.begin(clients(), delivery)
     except RetryLaterError as error:
-        return _response(500, str(error))
+        return _response(FAILED, str(error))
     if failures >= task.max_attempts:
         reason = f"{failures} deliveries failed, or ended without a response"
         return _give_up(task, args, delivery, reason)
@@ -97,8 +100,8 @@ def _deliver(task: Task[Any], args: Any, delivery: TaskDelivery) -> ResponseRetu
             return _wait_for_a_version(delivery, _said(error), give_up)
         except MUST_WAIT as error:
             log.info("%s waits: %s", task.path, error)
-            attempts.end_later(clients(), delivery)
-            return _response(429, f"it waits: {_said(error)}", log=lines)
+            after_s = error.after_s if isinstance(error, Retry) else None
+            return _wait(delivery, after_s, _said(error), lines)
         except UNAVAILABLE_ERRORS as error:
             log.warning("%s: a service is unavailable: %s", task.path, error)
             attempts.end_later(clients(), delivery)
@@ -112,8 +115,8 @@ def _deliver(task: Task[Any], args: Any, delivery: TaskDelivery) -> ResponseRetu
 
 
 def _task_of(delivery: TaskDelivery) -> str:
-    """Return the task's short name with its queue; the service sends the short or the long one."""
-    queue, name = (text.rpartition("/")[2] for text in (delivery.queue, delivery.task_name))
+    """Return the short name of what was delivered, with its queue."""
+    queue, name = (waits.short_name(text) for text in (delivery.queue, _header("TaskName")))
     return f"{queue}/{name}" if name else ""
 
 
@@ -125,7 +128,33 @@ def _failed(
     if failures >= task.max_attempts:
         reason = f"gave up after {failures} failures. {stack}"
         return _give_up(task, args, delivery, reason, type(error).__name__)
-    return _response(500, _said(error), stack=stack, log=lines)
+    return _response(FAILED, _said(error), stack=stack, log=lines)
+
+
+def _wait(
+    delivery: TaskDelivery, after_s: float | None, reason: str, lines: DeliveryLines
+) -> ResponseReturnValue:
+    """Retry a task soon, or create it again for its time."""
+    if after_s is None:
+        attempts.end_later(clients(), delivery)
+        return _response(LOST_RACE, f"it waits: {reason}", log=lines)
+    answer = _postpone(delivery, after_s, reason, lines)
+    attempts.end_waiting(clients(), delivery)
+    return answer
+
+
+def _postpone(
+    delivery: TaskDelivery, after_s: float, reason: str, lines: DeliveryLines | None = None
+) -> ResponseReturnValue:
+    try:
+        is_created = waits.postpone(clients(), delivery, after_s)
+    except UNAVAILABLE_ERRORS as error:
+        log.warning("%s is postponed later: %s", delivery.path[:100], error)
+        return _response(503, f"a service is unavailable: {_said(error)}", log=lines)
+    if not is_created:
+        return _response(LOST_RACE, f"it waits: {reason}", log=lines)
+    detail = f"it waits for {after_s:g} s, as a new task: {reason}"
+    return _response(200 if settings().is_local else 204, detail, log=lines)
 
 
 def _said(error: Exception) -> str:
@@ -153,12 +182,13 @@ def _wait_for_a_version(
 ) -> ResponseReturnValue:
     """Delay a task unknown to this version: during a deployment two versions serve at once.
 
-    Not by a 503, since App Engine would slow down the whole queue, known tasks included.
+    Many may wait, as after a rollback, so each is a planned wait that slows no queue.
     """
     if attempts.is_old(clients(), delivery):
         return give_up(reason) if give_up is not None else _dead_letter(delivery, reason)
     log.warning("%r waits for another version: %s", delivery.path[:100], reason)
-    return _response(429, f"it waits for another version: {reason}")
+    after_s = waits.version_wait_s(delivery.waits)
+    return _postpone(delivery, after_s, f"it waits for another version: {reason}")
 
 
 def _give_up(
@@ -169,7 +199,10 @@ def _give_up(
         return _dead_letter(delivery, reason, error_class)
     try:
         task.on_give_up(clients(), args, reason)
-    except (*MUST_WAIT, *UNAVAILABLE_ERRORS) as error:
+    except MUST_WAIT as error:
+        log.info("%s is given up later: %s", task.path, error)
+        return _response(LOST_RACE, f"it waits: {_said(error)}")
+    except UNAVAILABLE_ERRORS as error:
         log.warning("%s is given up later: %s", task.path, error)
         return _response(503, f"a service is unavailable: {_said(error)}")
     log.error("gave up %r: %s", delivery.path[:100], reason)
@@ -195,13 +228,15 @@ def _dead_letter(delivery: TaskDelivery, reason: str, error_class: str = "") -> 
 
 def _delivery(body: bytes) -> TaskDelivery:
     retries = _header("TaskRetryCount")
+    first_name, waited = waits.continued(request.headers)
     return TaskDelivery(
         path=request.path,
         queue=_header("QueueName"),
-        task_name=_header("TaskName"),
+        task_name=first_name or _header("TaskName"),
         body=body,
         number=int(retries) if retries.isdecimal() else 0,
         last_answer=_header("TaskPreviousResponse"),
+        waits=waited,
     )
 
 

@@ -72,7 +72,7 @@ def test_a_fill_waits_for_its_view(world: World, monkeypatch: pytest.MonkeyPatch
 
     statuses = [world.deliver(page.task_name) for page in pages]
 
-    assert set(statuses) == {429}
+    assert set(statuses) == {409}
     world.settle()
     assert (
         sum(count for count, _ in bars(world, "sample-100").values()) == SAMPLES["sample-100"] + 1

@@ -65,8 +65,8 @@ def test_a_member_of_the_next_version_waits_for_it(world: World) -> None:
     """F6: as a task does whose arguments a version cannot read, for an hour."""
     write_as_the_next_version(world)
     answers = [deliver_next(world, "fan-out")]
-    for _ in range(59):
-        world.clock.sleep(60)
+    for _ in range(58):
+        world.clock.sleep(61)
         answers += [deliver_next(world, "fan-out")]
     with world.context():
         early = NOTES.progress("b").failed
@@ -75,7 +75,7 @@ def test_a_member_of_the_next_version_waits_for_it(world: World) -> None:
     world.clock.sleep(1)
     deliver_all(world, "fork-join")
 
-    assert set(answers) == {429}
+    assert set(answers) == {200}
     assert early == 0
     assert answer == 204
     with world.context():

@@ -267,13 +267,12 @@ def test_a_page_that_cannot_be_is_not_worked_on(world: World, wrong: dict[str, o
     task = page_task(APPLY)
     world.clients.tasks.create(Message(task.path, task.queue, json.dumps(body).encode()))
 
-    name = world.engine.due()[0].task_name
-    first_answer = world.deliver(name)
+    first_answer = world.deliver(world.engine.due()[0].task_name)
     world.clock.sleep(3600)
-    last_answer = world.deliver(name)
+    last_answer = world.deliver(world.engine.due()[0].task_name)
 
     with world.context():
-        assert (first_answer, last_answer, dead_tasks.count_open()) == (429, 204, 1)
+        assert (first_answer, last_answer, dead_tasks.count_open()) == (200, 204, 1)
 
 
 @pytest.mark.parametrize(
@@ -315,7 +314,7 @@ def test_an_outage_is_not_the_fault_of_what_is_delivered(
     with world.context():
         (page,) = pages_of("run").fetch()
         assert (page.receipts, page.in_doubt, page.owner) == ("d..", 1, None)
-    assert status in (429, 503)
+    assert status in (409, 503)
     world.settle()
     assert delivered == sorted(names)
     with world.context():

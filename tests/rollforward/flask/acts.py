@@ -43,9 +43,9 @@ one_emulator = pytest.mark.parametrize("services", ["datastore"], indirect=True)
 
 OUTCOMES = {
     "rejected": (Reject("no use"), 204, 1),
-    "lost its race": (Retry("leased"), 429, 0),
-    "of another version": (OtherVersionError("a field"), 429, 0),
-    "aborted": (rpc_errors.Aborted("contention"), 429, 0),
+    "lost its race": (Retry("leased"), 409, 0),
+    "of another version": (OtherVersionError("a field"), 200, 0),
+    "aborted": (rpc_errors.Aborted("contention"), 409, 0),
     "service unavailable": (Unavailable("relay"), 503, 0),
     "outcome unknown": (OutcomeUnknownError("an insert"), 503, 0),
     "cancelled": (rpc_errors.Cancelled("datastore"), 503, 0),
@@ -56,13 +56,13 @@ OUTCOMES = {
     "exhausted": (rpc_errors.ResourceExhausted("quota"), 503, 0),
     "unknown": (rpc_errors.Unknown("?"), 503, 0),
     "retried": (rpc_errors.RetryError("gave up", cause=ValueError()), 503, 0),
-    "refused by a service": (rpc_errors.InvalidArgument("key"), 500, 0),
-    "denied": (rpc_errors.PermissionDenied("key"), 500, 0),
-    "a bug": (KeyError("bug"), 500, 0),
+    "refused by a service": (rpc_errors.InvalidArgument("key"), 422, 0),
+    "denied": (rpc_errors.PermissionDenied("key"), 422, 0),
+    "a bug": (KeyError("bug"), 422, 0),
 }
 
 NOT_ITS_FAULT = {
-    name: error for name, (error, status, _) in OUTCOMES.items() if status in (429, 503)
+    name: error for name, (error, status, _) in OUTCOMES.items() if status in (200, 409, 503)
 }
 
 

@@ -130,7 +130,7 @@ def test_a_batch_larger_than_a_transaction_is_folded_in_several(world: World) ->
         assert set(tallied("t").values()) == {1}
 
 
-@pytest.mark.parametrize(("count", "folded", "status"), [(3, 3, 204), (4, 3, 429)])
+@pytest.mark.parametrize(("count", "folded", "status"), [(3, 3, 204), (4, 3, 409)])
 def test_a_joiner_that_cannot_list_its_batch_comes_again(
     world: World, monkeypatch: pytest.MonkeyPatch, count: int, folded: int, status: int
 ) -> None:

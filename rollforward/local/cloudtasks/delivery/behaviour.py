@@ -2,11 +2,9 @@
 
 Without a profile the emulator dispatches at once and at a queue's full rate, as tests and most work
 on a laptop want it. With a profile, a dispatch takes a moment, and a cold queue ramps up as the
-documents advise. Any 5xx of an HTTP target slows its queue down.
+documents advise.
 
-Source: docs.cloud.google.com/tasks/docs/common-pitfalls ("backoff errors and enforced rates") and
-docs.cloud.google.com/tasks/docs/manage-cloud-task-scaling, read 2026-11-24. How much 5xx slow a
-queue down is not published: the steps are those of rates.py.
+Source: docs.cloud.google.com/tasks/docs/manage-cloud-task-scaling, read 2026-11-24.
 """
 
 import math
@@ -15,7 +13,6 @@ from dataclasses import dataclass
 from typing import Self
 
 from rollforward.cloud_profile import Profile
-from rollforward.local.cloudtasks.delivery import statuses
 
 
 @dataclass(frozen=True)
@@ -26,13 +23,11 @@ class Behaviour:
         dispatch_s: How long a due task waits until it is dispatched.
         allowed_per_s: The rate of a queue this many seconds after it was cold; None: its own.
         cold_after_s: A queue that has dispatched nothing for so long is cold.
-        brakes_on_5xx: Any 5xx, or a connection that broke, slows a queue of HTTP targets down.
     """
 
     dispatch_s: Callable[[], float] = lambda: 0.0
     allowed_per_s: Callable[[float], float] | None = None
     cold_after_s: float = math.inf
-    brakes_on_5xx: bool = False
 
     @classmethod
     def like(cls, profile: Profile | None) -> Self:
@@ -44,12 +39,4 @@ class Behaviour:
             lambda: profile.draw("dispatch", random),
             lambda elapsed_s: profile.allowed_per_s("queues", elapsed_s),
             profile["queues.idle_s"],
-            brakes_on_5xx=True,
         )
-
-    def throttles(self, is_app_engine: bool, http_status: int | None) -> bool:
-        """Return whether an answer slows the whole queue down."""
-        if statuses.throttles(is_app_engine, http_status):
-            return True
-        is_5xx = http_status is None or 500 <= http_status <= 599
-        return self.brakes_on_5xx and not is_app_engine and is_5xx

@@ -1,9 +1,10 @@
 """Rate limits of a queue: its token bucket, and the throttle on it.
 
-The throttle is the documentation's system throttling. Responses of 429 or 503 slow the whole queue
-down; it recovers step by step. The service does not publish its numbers; these are ours, and small
-enough to be seen at work. It also slows a queue whose "rate of errors is high". How high is not
-published either, and nothing is made up here: other failures bring the backoff alone.
+The throttle is the documentation's system throttling. Responses of an overloaded target slow the
+whole queue down (`statuses.throttles`); it recovers step by step. The service does not publish its
+numbers; these are ours, and small enough to be seen at work. It also slows a queue whose "rate of
+errors is high". How high is not published either, and nothing is made up here: other failures bring
+the backoff alone.
 
 Source: cloud.google.com/tasks/docs/reference/rpc/google.cloud.tasks.v2#ratelimits
 """

@@ -41,7 +41,19 @@ def attempt_status(http_status: int | None, error: str | None) -> tuple[int, str
 
 
 def throttles(is_app_engine: bool, http_status: int | None) -> bool:
-    """Return whether an answer slows the whole queue: 429 does for HTTP targets only."""
+    """Return whether an answer slows the whole queue down.
+
+    503 does for an App Engine target; 429, any 5xx and a connection that broke for an HTTP target.
+
+    Source: docs.cloud.google.com/tasks/docs/common-pitfalls ("backoff errors and enforced rates").
+    """
+    if is_app_engine:
+        return http_status == 503
+    return http_status is None or http_status == 429 or 500 <= http_status <= 599
+
+
+def heeds_retry_after(is_app_engine: bool, http_status: int | None) -> bool:
+    """Return whether the Retry-After header of an answer counts."""
     return http_status == 503 or (http_status == 429 and not is_app_engine)
 
 

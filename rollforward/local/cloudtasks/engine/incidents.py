@@ -85,7 +85,7 @@ class Incidents:
             }
 
     def _slowed(self) -> list[dict[str, Any]]:
-        """Return the queues that answers of 429 or 503 have slowed, and until when."""
+        """Return the queues that answers of 429 or 5xx have slowed, and until when."""
         now_s = self._state.clock.now()
         slowed = []
         for name, queue in self._state.queues.items():

@@ -47,9 +47,11 @@ class Outcomes:
         if attempt.loses_response and response.status is not None:
             attempt.error = "The response was lost (fault lose_response)."
             return
-        if self._state.behaviour.throttles(attempt.task.is_app_engine, response.status):
-            retry_after_s = statuses.retry_after_s(response.headers, now_s)
-            attempt.queue.throttle.slow_down(now_s, retry_after_s)
+        is_app_engine = attempt.task.is_app_engine
+        if statuses.throttles(is_app_engine, response.status):
+            heeds = statuses.heeds_retry_after(is_app_engine, response.status)
+            pause_s = statuses.retry_after_s(response.headers, now_s) if heeds else 0.0
+            attempt.queue.throttle.slow_down(now_s, pause_s)
 
     def _end_copy(self, attempt: Attempt) -> None:
         """End a repeated delivery: only the success of an overlapping one counts."""
@@ -88,7 +90,7 @@ class Outcomes:
             self._state.finish(queue, task, FAILED)
             return
         delay_s = policy.delay_s(task.dispatch_count)
-        if statuses.throttles(task.is_app_engine, attempt.status):
+        if statuses.heeds_retry_after(task.is_app_engine, attempt.status):
             delay_s = max(delay_s, statuses.retry_after_s(attempt.response_headers, now_s))
         base = attempt.started_at if attempt.kind == FORCED else now_s
         task.schedule_at = task.due_at = attempt.next_retry_at = base + delay_s

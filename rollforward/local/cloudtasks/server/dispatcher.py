@@ -242,7 +242,7 @@ def _tell(attempt: Attempt) -> None:
     reason = reason_of(attempt.response_body)
     reason_text = attempt.error or (reason.detail if reason else "")
     level = logging.INFO if attempt.has_succeeded else logging.ERROR
-    if attempt.status in (429, 503) and not attempt.error:
+    if attempt.status in (409, 429, 503) and not attempt.error:
         level = logging.WARNING
     copy = f" ({attempt.kind})" if attempt.is_copy else ""
     log.log(

@@ -86,7 +86,7 @@ class Tasks(Section):
         if row["state"] != "running":
             return f"its queue is {row['state']}"
         if row["speed_factor"] < 1:
-            return f"its queue is slowed to {row['speed_factor']:.0%} by 429 or 503 responses"
+            return f"its queue is slowed to {row['speed_factor']:.0%} by 429 or 5xx responses"
         if row["running"] >= row["max_concurrent"]:
             return "its queue runs as many tasks as allowed"
         return "older tasks use up the rate of its queue" if row["waiting"] > 1 else ""

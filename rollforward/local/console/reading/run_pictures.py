@@ -191,4 +191,4 @@ def _kind(row: Any) -> str:
         return "running"
     if row["error"] is None and row["status"] is not None and 200 <= row["status"] <= 299:
         return "done"
-    return "retrying" if row["status"] in (429, 503) and row["error"] is None else "failed"
+    return "retrying" if row["status"] in (409, 429, 503) and row["error"] is None else "failed"

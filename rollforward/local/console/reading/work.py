@@ -107,7 +107,7 @@ def attention(engine: Engine, rows: list[dict[str, Any]]) -> list[Attention]:
             text = f"{name}: {counted(count, 'task')} out of retries"
             warnings.append(Attention("✕", "failed", text, f"{link}&state=failed"))
         if row["speed_factor"] < 1:
-            text = f"{name} is slowed down by 429 or 503 answers"
+            text = f"{name} is slowed down by 429 or 5xx answers"
             warnings.append(Attention("↻", "retrying", text, f"{link}&state=retrying"))
     retrying = engine.history.newest("", "retrying", 0, 1000)
     stubborn = [task for task in retrying if task.dispatch_count >= _MANY_ATTEMPTS]

@@ -164,7 +164,7 @@ def test_an_attempt_that_outlives_its_lease_stops(services: Services) -> None:
     first_answer = world.deliver(world.engine.due()[0].task_name)
     world.heal(lambda: progress("run").state == FINISHED)
 
-    assert first_answer == 429
+    assert first_answer == 409
     assert Counter(seen) == Counter([seen[0], *names]), "the first item was in doubt, no other"
     with world.context():
         assert progress("run").totals.in_doubt >= 1

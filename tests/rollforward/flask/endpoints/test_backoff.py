@@ -62,7 +62,7 @@ def test_only_failures_of_its_own_keep_a_task_waiting(
     work.raises = None
     answer = attempt(world)
 
-    assert answer == (500 if isinstance(end, KeyError) else 204)
+    assert answer == (422 if isinstance(end, KeyError) else 204)
 
 
 @one_emulator
@@ -72,7 +72,7 @@ def test_a_wrong_clock_keeps_no_task_waiting(world: World) -> None:
         for number in range(10):
             attempts.fail(ahead(world.clients, 365 * 86_400), delivery(number))
 
-        assert attempts.begin(world.clients, delivery(10, "500")) == 0
+        assert attempts.begin(world.clients, delivery(10, "422")) == 0
 
 
 @one_emulator
@@ -84,7 +84,7 @@ def test_a_delivery_whose_mark_was_lost_in_doubt_is_made(world: World) -> None:
         world.clock.sleep(attempts.MAX_BACKOFF_S)
         world.plan.reset("reply-lost", 2)  # BeginTransaction, Lookup, Commit.
         with world.plan.watched():
-            failures = attempts.begin(world.clients, delivery(10, "500"))
+            failures = attempts.begin(world.clients, delivery(10, "422"))
 
     assert "Commit" in world.plan.fired
     assert failures == 10

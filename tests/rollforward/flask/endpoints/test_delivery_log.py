@@ -152,4 +152,4 @@ def test_a_deployed_app_says_nothing_of_its_errors(world: World, work: Work) -> 
 
     answer = app.test_client().post(PATH, json={}, headers={"X-AppEngine-QueueName": "default"})
 
-    assert (answer.status_code, answer.data) == (500, b"")
+    assert (answer.status_code, answer.data) == (422, b"")

@@ -55,7 +55,7 @@ def test_what_failed_too_often_is_told_of(queue: Queue, work: Work, carer: Carer
 
     statuses = [queue.deliver(PATH, retries=number).status_code for number in range(2)]
 
-    assert statuses == [500, 204]
+    assert statuses == [422, 204]
     [(_, reason)] = carer.told
     assert reason.strip().splitlines()[-1] == "KeyError: 'bug'"
     assert queue.dead_tasks() == []
@@ -63,13 +63,15 @@ def test_what_failed_too_often_is_told_of(queue: Queue, work: Work, carer: Carer
         assert TaskAttempts.query().fetch() == []
 
 
-@pytest.mark.parametrize("error", [Unavailable("no answer"), Retry("a race")])
+@pytest.mark.parametrize(
+    ("error", "status"), [(Unavailable("no answer"), 503), (Retry("a race"), 409)]
+)
 def test_who_cannot_be_told_now_is_told_later(
-    queue: Queue, work: Work, carer: Carer, error: Exception
+    queue: Queue, work: Work, carer: Carer, error: Exception, status: int
 ) -> None:
     """H3: nothing is given up before it is known."""
     work.raises, carer.raises = Reject("no use"), error
-    assert queue.deliver(PATH).status_code == 503
+    assert queue.deliver(PATH).status_code == status
     carer.raises = None
     assert queue.deliver(PATH, retries=1).status_code == 204
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from rollforward.cloud_profile import BUNDLED, load
+from rollforward.local.cloudtasks.delivery import statuses
 from rollforward.local.cloudtasks.delivery.behaviour import Behaviour
 from rollforward.local.cloudtasks.delivery.rates import Ramp
 from rollforward.local.cloudtasks.engine.engine import Engine
@@ -109,6 +110,7 @@ def test_a_ramp_above_the_queue_s_own_rate_changes_nothing() -> None:
     [
         *((500, False, True), (502, False, True), (None, False, True)),
         *((500, True, False), (404, False, False), (200, False, False)),
+        *((409, False, False), (409, True, False), (422, False, False), (422, True, False)),
         *((429, False, True), (503, False, True), (503, True, True), (429, True, False)),
     ],
 )
@@ -116,13 +118,12 @@ def test_any_5xx_of_an_http_target_slows_its_queue_down(
     status: int | None, is_app_engine: bool, slows: bool
 ) -> None:
     """As the documents say of overloaded targets; an instance that died counts as its 503."""
-    assert Behaviour(brakes_on_5xx=True).throttles(is_app_engine, status) is slows
-    assert Behaviour().throttles(is_app_engine, status) is (slows and status in (429, 503))
+    assert statuses.throttles(is_app_engine, status) is slows
 
 
-def test_a_queue_brakes_and_recovers_like_the_profile() -> None:
-    """The engine asks it, of each answer."""
-    engine = make(Behaviour(brakes_on_5xx=True))
+def test_a_queue_brakes_after_an_error_of_its_target() -> None:
+    """With a profile and without one: the documents say so of every queue."""
+    engine = make(None)
     add(engine, "a")
     add(engine, "b")
     finish(engine, 500)
@@ -137,8 +138,8 @@ def test_a_profile_has_all_of_it_and_without_one_nothing_is_added() -> None:
     none, cloud = Behaviour.like(None), Behaviour.like(load(BUNDLED))
 
     assert (none.dispatch_s(), none.allowed_per_s) == (0.0, None)
-    assert (none.cold_after_s, none.brakes_on_5xx) == (math.inf, False)
+    assert none.cold_after_s == math.inf
     assert cloud.dispatch_s() > 0
     assert cloud.allowed_per_s is not None
     assert cloud.allowed_per_s(0.0) == 500
-    assert (cloud.cold_after_s, cloud.brakes_on_5xx) == (600, True)
+    assert cloud.cold_after_s == 600

@@ -169,7 +169,7 @@ def test_an_update_that_no_version_takes_for_an_hour_is_left_to_the_sweep(world:
     world.settle()
 
     with world.context():
-        assert (answers, left, waits) == ([429, 429, 204], [], True)
+        assert (answers, left, waits) == ([409, 409, 204], [], True)
         assert DeadTask.query().fetch() == []
         assert differences(new.views) == []
 

@@ -185,7 +185,7 @@ def test_a_batch_for_a_view_that_is_not_known_yet_waits(
         patch.setattr(SCHOOL._internals.definitions, "views", {})
         world.clock.sleep(1.1)
         (task,) = world.live_tasks("default")
-        assert world.deliver(task.name) == 429
+        assert world.deliver(task.name) == 409
     assert SCHOOL.views == known
     world.settle()
 

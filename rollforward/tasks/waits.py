@@ -1,0 +1,95 @@
+"""Planned waits: a delivered task is created again for a later time, and its delivery ends well.
+
+Every answer that is no success is an error to Cloud Tasks, and a high rate of errors slows a queue
+down: how high is not published. So a wait that is planned is no error. The new task has the same
+path, body and queue. Headers say which task it continues, so that attempts, dead tasks and
+`current_task()` see one task.
+
+The new name follows from the old one and the number of waits before. A repeated delivery therefore
+creates nothing.
+
+Lost: a limit of attempts that `enqueue(max_attempts=...)` gave Cloud Tasks.
+"""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import re
+import urllib.parse
+from collections.abc import Mapping
+
+from rollforward.runtime.clients import Clients
+from rollforward.runtime.messages import Message
+from rollforward.tasks.attempts import TaskDelivery
+from rollforward.tasks.declaration import MAX_BODY_BYTES
+from rollforward.tasks.errors import PERMANENT_ERRORS
+
+TASK_HEADER = "X-Rollforward-Task"
+WAITS_HEADER = "X-Rollforward-Waits"
+
+# A task of another version looks for that version, ever more rarely.
+MIN_VERSION_WAIT_S = 5.0
+MAX_VERSION_WAIT_S = 60.0
+
+_PATH_CHARS = "/:@!$&'()*+,;=~"
+_MAX_NAME_CHARS = 500
+_TASK_ID = re.compile(rf"[A-Za-z0-9_-]{{1,{_MAX_NAME_CHARS}}}")
+_NUMBER = re.compile(r"[0-9]{1,9}")
+
+
+def postpone(clients: Clients, delivery: TaskDelivery, after_s: float) -> bool:
+    """Create a delivered task again, due in so many seconds.
+
+    Returns:
+        False: it cannot be created again, and has to be retried.
+
+    Raises:
+        google.api_core.exceptions.GoogleAPICallError: it is unknown whether it was created.
+    """
+    name = short_name(delivery.task_name)
+    if not name or len(delivery.body) > MAX_BODY_BYTES:  # No more of it was read.
+        return False
+    waits = delivery.waits + 1
+    message = Message(
+        urllib.parse.quote(delivery.path, safe=_PATH_CHARS),
+        delivery.queue.rpartition("/")[2],
+        delivery.body,
+        _next_name(name, waits),
+        clients.clock.now() + datetime.timedelta(seconds=after_s),
+        headers={TASK_HEADER: name, WAITS_HEADER: str(waits)},
+    )
+    try:
+        clients.tasks.create(message)  # False: an earlier delivery has created it.
+    except PERMANENT_ERRORS:
+        return False
+    return True
+
+
+def continued(headers: Mapping[str, str]) -> tuple[str, int]:
+    """Return the task that a delivery continues, and how often it has waited; ("", 0): none."""
+    name, waits = headers.get(TASK_HEADER, ""), headers.get(WAITS_HEADER, "")
+    if _TASK_ID.fullmatch(name) and _NUMBER.fullmatch(waits):
+        return name, int(waits)
+    return "", 0
+
+
+def version_wait_s(waits: int) -> float:
+    """Return the pause of a task that no version has known yet, by its waits before.
+
+    >>> [version_wait_s(waits) for waits in (0, 1, 2, 3, 4, 1_000)]
+    [5.0, 10.0, 20.0, 40.0, 60.0, 60.0]
+    """
+    return float(min(MAX_VERSION_WAIT_S, MIN_VERSION_WAIT_S * 2 ** min(waits, 10)))
+
+
+def short_name(task_name: str) -> str:
+    """Return a task's short name; the service sends the short or the long one."""
+    return task_name.rpartition("/")[2]
+
+
+def _next_name(name: str, waits: int) -> str:
+    end = f"-w{waits}"
+    if len(name) + len(end) > _MAX_NAME_CHARS:
+        name = hashlib.sha256(name.encode()).hexdigest()
+    return name + end

@@ -1,0 +1,163 @@
+"""Planned waits: a task is created again for its time, and is the same task all the while."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import grpc
+import pytest
+from flask import Flask
+
+from rollforward.tasks import attempts
+from rollforward.tasks.attempts import current_task
+from rollforward.tasks.declaration import MAX_BODY_BYTES, Task
+from rollforward.tasks.errors import Retry
+from tests.handlers.conftest import Queue, app_with, on_app_engine, on_cloud_run
+from tests.infra.world import World
+from tests.rollforward.flask.acts import (
+    PATH,
+    Act,
+    Work,
+    attempt,
+    delivery,
+    one_emulator,
+    rows,
+)
+
+pytestmark = one_emulator
+
+
+def enqueued(world: World, app: Flask, work: Work, max_attempts: int = 50) -> None:
+    """Enqueue a task that does what the test says."""
+    world.app = app
+    task: Task[Act] = Task(PATH, "default", Act, work, max_attempts=max_attempts)
+    task.enqueue(world.clients, Act("x"), name=("one",))
+
+
+def speed(world: World) -> float:
+    """Return the share of its rate at which the queue runs."""
+    return next(
+        float(queue.throttle.factor)
+        for queue in world.engine.queues.all()
+        if queue.message.name.endswith("/default")
+    )
+
+
+def test_a_task_waits_as_long_as_it_says(world: World, app: Flask, work: Work) -> None:
+    """H1: it is tried again at its time, not before, and with the same arguments."""
+    enqueued(world, app, work)
+    began_s = world.clock.time_s
+    work.raises = Retry("the courier is out", after_s=90)
+    answers = [attempt(world)]
+    work.raises = None
+    answers.append(attempt(world))
+
+    assert answers == [200, 204]
+    assert 90 <= world.clock.time_s - began_s < 91
+    assert work.done == [Act("x"), Act("x")]
+    assert attempt(world) == "gone"
+
+
+def test_a_thousand_waits_slow_no_queue_and_count_as_no_failure(
+    world: World, app: Flask, work: Work
+) -> None:
+    """H3: a task that may fail twice waits a thousand times; its queue keeps its whole rate."""
+    enqueued(world, app, work, max_attempts=2)
+    work.raises = Retry("not yet", after_s=30)
+    speeds = set()
+    for _ in range(1_000):
+        assert attempt(world) == 200
+        speeds.add(speed(world))
+
+    work.raises = None
+    assert attempt(world) == 204
+    assert speeds == {1.0}
+    assert Queue(world, app).dead_tasks() == []
+    assert rows(world) == []
+
+
+def test_a_task_keeps_its_name_and_its_failures_over_its_waits(
+    world: World, app: Flask, work: Work
+) -> None:
+    """H3, H6: two failures before a wait and one after it are three."""
+    names = set()
+
+    class Named(Work):
+        def __call__(self, clients: Any, args: Act) -> None:
+            names.add(current_task())
+            super().__call__(clients, args)
+
+    named = Named()
+    task: Task[Act] = Task("/tasks/tests/named", "default", Act, named, max_attempts=3)
+    world.app = app_with(world, task)
+    task.enqueue(world.clients, Act("x"), name=("one",))
+    answers = []
+    bug = KeyError("bug")
+    for named.raises in (bug, bug, Retry("later", after_s=60), Retry("later", after_s=60), bug):
+        answers.append(attempt(world))
+
+    assert answers == [422, 422, 200, 200, 204]
+    [dead] = Queue(world, app).dead_tasks()
+    assert (len(names), dead.task_name) == (1, names.pop())
+    assert "gave up after 3 failures" in dead.reason
+    assert rows(world) == []
+
+
+def test_marks_of_dead_workers_stay_counted_over_a_wait(
+    world: World, queue: Queue, work: Work
+) -> None:
+    """H6: deliveries are numbered anew after a wait, so the marks become failures."""
+    work.raises = Retry("later", after_s=60)
+    with world.context():
+        attempts.begin(world.clients, delivery(4, "503"))
+
+    queue.deliver(PATH, retries=5, TaskPreviousResponse="503")
+
+    assert [(row.failures, row.begun) for row in rows(world)] == [(1, [])]
+
+
+def test_a_repeated_delivery_creates_no_second_task(world: World, queue: Queue, work: Work) -> None:
+    """The name of the next task follows from this one's."""
+    work.raises = Retry("later", after_s=60)
+
+    answers = [queue.deliver(PATH, task_name="t1").status_code for _ in range(3)]
+
+    assert answers == [200, 200, 200]
+    assert [task.name.rpartition("/")[2] for task in world.live_tasks("default")] == ["t1-w1"]
+
+
+def test_a_wait_that_cannot_be_stored_comes_again(world: World, queue: Queue, work: Work) -> None:
+    """H2: Cloud Tasks does not answer: the delivery has not ended well."""
+    work.raises = Retry("later", after_s=60)
+
+    def away(name: str, effect: Any, error: Any) -> Any:
+        raise error(grpc.StatusCode.UNAVAILABLE)
+
+    world.plan.around = away  # type: ignore[method-assign]
+
+    assert queue.deliver(PATH).status_code == 503
+
+
+@pytest.mark.parametrize("place", [on_app_engine, on_cloud_run])
+def test_a_deployed_app_answers_that_all_is_well(world: World, work: Work, place: Any) -> None:
+    """No target slows a queue for 204."""
+    task: Task[Act] = Task(PATH, "default", Act, work)
+    app = app_with(world, task, settings=place(world))
+    work.raises = Retry("later", after_s=60)
+    headers = {"X-AppEngine-QueueName": "default", "X-AppEngine-TaskName": "t1"}
+
+    if place is on_app_engine:
+        answer = app.test_client().post(PATH, data=b"{}", headers=headers)
+    else:
+        answer = Queue(world, app).deliver(PATH)
+
+    assert (answer.status_code, answer.data) == (204, b"")
+    [waiting] = world.live_tasks("default")
+    assert waiting.name.endswith("/t1-w1")
+
+
+def test_a_body_that_was_not_read_to_its_end_is_not_created_again(queue: Queue) -> None:
+    """A newer version may take longer bodies: the queue has the whole of it."""
+    answer = queue.deliver("/tasks/of-another-version", b"x" * (MAX_BODY_BYTES + 5))
+
+    assert answer.status_code == 409
