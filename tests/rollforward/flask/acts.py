@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
+import grpc
 import pytest
 from google.api_core import exceptions as rpc_errors
 
@@ -93,3 +96,14 @@ def attempt(world: World, front_end: int | None = None) -> int | str | None:
     error = "connection closed" if answered is None else None
     world.engine.end_attempt(begun.id, status=answered, error=error)
     return status
+
+
+def away(world: World) -> None:
+    """Let no remote service answer."""
+
+    def broken(
+        name: str, effect: Any, error: Callable[[grpc.StatusCode], Exception], *described: Any
+    ) -> Any:
+        raise error(grpc.StatusCode.UNAVAILABLE)
+
+    world.plan.around = broken  # type: ignore[method-assign]

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
-import grpc
 import pytest
 from flask import Flask
 
@@ -23,6 +19,7 @@ from tests.rollforward.flask.acts import (
     Act,
     Work,
     attempt,
+    away,
     delivery,
     one_emulator,
     rows,
@@ -178,15 +175,6 @@ def test_a_store_that_is_away_keeps_no_task_from_being_tried(
         answers.append(queue.deliver(PATH, retries=5, TaskPreviousResponse="503").status_code)
 
     assert answers == [204, 422, 409]
-
-
-def away(world: World) -> None:
-    def broken(
-        name: str, effect: Any, error: Callable[[grpc.StatusCode], Exception], *described: Any
-    ) -> Any:
-        raise error(grpc.StatusCode.UNAVAILABLE)
-
-    world.plan.around = broken  # type: ignore[method-assign]
 
 
 @one_emulator

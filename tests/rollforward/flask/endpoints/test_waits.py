@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import grpc
 import pytest
 from flask import Flask
 
@@ -19,6 +18,7 @@ from tests.rollforward.flask.acts import (
     Act,
     Work,
     attempt,
+    away,
     delivery,
     one_emulator,
     rows,
@@ -130,10 +130,7 @@ def test_a_wait_that_cannot_be_stored_comes_again(world: World, queue: Queue, wo
     """H2: Cloud Tasks does not answer: the delivery has not ended well."""
     work.raises = Retry("later", after_s=60)
 
-    def away(name: str, effect: Any, error: Any) -> Any:
-        raise error(grpc.StatusCode.UNAVAILABLE)
-
-    world.plan.around = away  # type: ignore[method-assign]
+    away(world)
 
     assert queue.deliver(PATH).status_code == 503
 
