@@ -228,7 +228,7 @@ def _dead_letter(delivery: TaskDelivery, reason: str, error_class: str = "") -> 
 
 def _delivery(body: bytes) -> TaskDelivery:
     retries = _header("TaskRetryCount")
-    first_name, waited = waits.continued(request.headers)
+    first_name, waited = waits.continued(dict(request.headers))
     return TaskDelivery(
         path=request.path,
         queue=_header("QueueName"),
