@@ -57,7 +57,7 @@ def printed(clients: Clients, cloud_tasks: Any) -> str:
 
 # Each example, what it prints, and the document that says so.
 EXAMPLES: dict[str, tuple[Callable[[Clients, Any], str], str]] = {
-    "raise_prices": (raised, "README.md"),
+    "raise_prices": (raised, "docs/howto/add-a-job.md"),
     "ship_purchases": (ship_purchases.play, "docs/howto/enqueue-in-a-transaction.md"),
     "sum_up_sales": (summed, "docs/howto/declare-a-view.md"),
     "make_thumbnails": (make_thumbnails.play, "docs/howto/lease-work.md"),
@@ -124,7 +124,7 @@ def test_the_example_of_paging_does_what_the_howto_says(
 
 def test_the_readme_shows_what_make_run_prints() -> None:
     """The services, states and notes of the quick start are those of the code that prints them."""
-    files = ("stack", "service_table", "__main__")
+    files = ("stack", "service_table", "target", "__main__")
     stack = "".join(text_of(f"rollforward/local/{name}.py") for name in files)
     quick_start = text_of("README.md").partition("## Quick start")[2].partition("\n## ")[0]
     shown = re.findall(r"^  ✓ (App|Console|[A-Z][\w ]+?|memcached)  ", quick_start, re.MULTILINE)

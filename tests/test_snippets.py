@@ -127,7 +127,7 @@ def test_a_block_that_is_an_example_is_that_example(page: Path) -> None:
         if not example:
             continue
         source = text_of(example)
-        shown = re.split(r"^# (?:README|howto): .*$", source, flags=re.MULTILINE)[1].strip()
+        shown = re.split(r"^# howto: .*$", source, flags=re.MULTILINE)[1].strip()
         imports, _, code = block.partition("\n\n\n")
         assert code.strip() == shown
         assert imported(imports) <= imported(source)

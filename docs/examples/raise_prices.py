@@ -28,7 +28,7 @@ from rollforward.tasks import AppEngineTarget, CloudTaskQueue
 ROOT = Path(__file__).parents[2]
 
 
-# README: from here
+# howto: from here
 class Book(ndb.Model):
     cents = ndb.IntegerProperty(indexed=False)
 
@@ -50,7 +50,7 @@ def raise_prices(
     return [None] * len(books)
 
 
-# README: to here
+# howto: to here
 
 
 def walk(clients: Clients, queue: RunningEmulator) -> tuple[str, list[int]]:

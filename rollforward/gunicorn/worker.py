@@ -289,7 +289,7 @@ class Unreader(SocketUnreader):  # type: ignore[misc]
 
 
 def is_whole(received: bytes) -> bool:
-    """Return whether a request is all there.
+    r"""Return whether a request is all there.
 
     >>> is_whole(b"GET / HTTP/1.1\r\n\r\n"), is_whole(b"GET / HTTP/1.1\r\n")
     (True, False)
@@ -300,7 +300,7 @@ def is_whole(received: bytes) -> bool:
 
 
 def is_enough(received: bytes) -> bool:
-    """Return whether there is nothing to wait for: a request is all there, or is a long one.
+    r"""Return whether there is nothing to wait for: a request is all there, or is a long one.
 
     >>> is_enough(b"POST / HTTP/1.1\r\nContent-Length: 3\r\n\r\nab")
     False

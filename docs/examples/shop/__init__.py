@@ -1,6 +1,6 @@
 """A shop: an app of your own on the patterns, in one file and one template.
 
-    make run TARGET=docs.examples.shop:serve
+    rollforward run docs.examples.shop:serve
 
 Buying commits a sale together with the task that ships it. The earnings of each product are a view,
 a fork-join queue gathers visits, and a job raises each price exactly once. docs/tutorial.md builds
@@ -10,7 +10,7 @@ a similar shop step by step.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from flask import Blueprint, Flask, abort, redirect, render_template, request
+from flask import Flask, abort, redirect, render_template, request
 from flask.typing import ResponseReturnValue
 from google.cloud import ndb
 
@@ -44,14 +44,14 @@ SALES = rf.ViewGroup("sales", SalesByProduct, queue="default")
 
 
 @rf.task
-def ship(clients: rf.Clients, sale_id: str) -> None:
+def ship(sale_id: str) -> None:
     """Ship a sale. Delivered twice, it ships once, because the sale records it."""
 
     def body() -> None:
         sale = Sale.get_by_id(sale_id)
         if not sale.is_shipped:
             sale.is_shipped = True
-            SALES.save_in_transaction(clients, sale)
+            SALES.save_in_transaction(rf.clients(), sale)
 
     rf.transact(body)
 
@@ -86,13 +86,10 @@ def raise_prices(
     return [None] * len(products)
 
 
-APP = rf.Registry(
-    ship, count_visits, raise_prices, rf.materialized_views.ViewMaintenance(SALES, queue="default")
-)
-pages = Blueprint("shop", __name__, template_folder="templates")
+app = Flask(__name__)
 
 
-@pages.get("/")
+@app.get("/")
 def show() -> ResponseReturnValue:
     products = [p for p in ndb.get_multi([ndb.Key(Product, name) for name in PRICES]) if p]
     for product in products:
@@ -101,14 +98,14 @@ def show() -> ResponseReturnValue:
     return render_template("shop.html", products=products, sold=sold, new_id=rf.clients().new_id)
 
 
-@pages.post("/open")
+@app.post("/open")
 def open_shop() -> ResponseReturnValue:
     for name, cents in PRICES.items():
         Product.get_or_insert(name, cents=cents)
     return redirect("/", 303)
 
 
-@pages.post("/buy")
+@app.post("/buy")
 def buy() -> ResponseReturnValue:
     """Sell a product. The form's id is the sale's id, so a form that is sent twice sells once."""
     product = Product.get_by_id(request.form["product"]) or abort(404)
@@ -118,21 +115,18 @@ def buy() -> ResponseReturnValue:
         if Sale.get_by_id(sale_id) is None:
             sale = Sale(id=sale_id, product=product.key.id(), cents=product.cents)
             SALES.save_in_transaction(rf.clients(), sale)
-            rf.enqueue(rf.clients(), ship, ship.bind(sale_id))
+            rf.enqueue(ship, ship.bind(sale_id))
 
     rf.transact(body)
     return redirect("/", 303)
 
 
-@pages.post("/raise")
+@app.post("/raise")
 def raise_all() -> ResponseReturnValue:
     run_id = request.form["form_id"][:32]
     rf.continuations.start(rf.clients(), raise_prices, Raise(percent=5), run_id=run_id)
     return redirect("/", 303)
 
 
-def serve() -> Flask:
-    """Return the shop, as the environment describes it; gunicorn calls this."""
-    app = Flask(__name__)
-    app.register_blueprint(pages)
-    return rf.serve(app, APP)
+MAINTENANCE = rf.materialized_views.ViewMaintenance(SALES, queue="default")
+serve = rf.serve(app, ship, count_visits, raise_prices, MAINTENANCE)

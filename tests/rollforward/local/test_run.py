@@ -15,6 +15,7 @@ import pytest
 from google.cloud import datastore
 
 from rollforward.local.__main__ import main
+from tests.infra.documents import text_of
 from tests.rollforward.local.conftest import (
     QUEUE_YAML,
     STANDIN,
@@ -315,28 +316,11 @@ def serve():
 """
 
 
-HELLO = """
-from flask import Flask
-import rollforward as rf
-
-app = Flask(__name__)
-
-@rf.task
-def greet(name: str) -> None:
-    print(f"Hello, {name}!", flush=True)
-
-@app.get("/")
-def show() -> str:
-    greet.enqueue("world")
-    return "Look at the terminal."
-
-serve = rf.serve(app, greet)
-"""
-
-
-def test_an_app_of_one_file_is_served_and_prints_on_the_terminal(start, app_folder):
+def test_the_app_of_the_readme_is_served_and_prints_on_the_terminal(start, app_folder):
     """Without queue.yaml and cron.yaml it has the usual queues and the sweep."""
-    (app_folder / "hello.py").write_text(HELLO)
+    [hello] = re.findall(r"^```python\n(.*?)^```$", text_of("README.md"), re.DOTALL | re.MULTILINE)
+    assert len(hello.splitlines()) <= 15
+    (app_folder / "hello.py").write_text(hello)
     (app_folder / "queue.yaml").unlink()
     process, addresses = start("--memory", "--target", "hello:serve")
 

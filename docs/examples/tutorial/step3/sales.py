@@ -22,20 +22,21 @@ MAINTENANCE = rf.materialized_views.ViewMaintenance(SALES, queue="default")
 
 
 @rf.task
-def ship(clients: rf.Clients, sale_id: str) -> None:
+def ship(sale_id: str) -> None:
     def body() -> None:
         sale = Sale.get_by_id(sale_id)
         if not sale.is_shipped:
             sale.is_shipped = True
-            SALES.save_in_transaction(clients, sale)
+            SALES.save_in_transaction(rf.clients(), sale)
 
     rf.transact(body)
 
 
-def sell(clients: rf.Clients, sale_id: str, product: str, cents: int) -> None:
+def sell(sale_id: str, product: str, cents: int) -> None:
     def body() -> None:
         if Sale.get_by_id(sale_id) is None:  # Otherwise this form was sent before.
-            SALES.save_in_transaction(clients, Sale(id=sale_id, product=product, cents=cents))
-            rf.enqueue(clients, ship, ship.bind(sale_id))
+            sale = Sale(id=sale_id, product=product, cents=cents)
+            SALES.save_in_transaction(rf.clients(), sale)
+            rf.enqueue(ship, ship.bind(sale_id))
 
     rf.transact(body)

@@ -1,9 +1,10 @@
-from flask import Blueprint, Flask, redirect, render_template_string, request
+from flask import Flask, redirect, render_template_string, request
 from flask.typing import ResponseReturnValue
 
 import rollforward as rf
 import sales
 
+app = Flask(__name__)
 PAGE = """<!doctype html><title>A shop</title>
 <form method="post" action="/sell">
   <input type="hidden" name="csrf_token" value="{{ csrf_token() }}">
@@ -15,22 +16,17 @@ PAGE = """<!doctype html><title>A shop</title>
 {{ row.sum("cents") }} cents earned.</p>
 {% endfor %}"""
 
-pages = Blueprint("shop", __name__)
 
-
-@pages.get("/")
+@app.get("/")
 def show() -> str:
     rows = sales.SALES.read(rf.clients(), sales.SalesByProduct).rows
     return render_template_string(PAGE, rows=rows, form_id=rf.clients().new_id())
 
 
-@pages.post("/sell")
+@app.post("/sell")
 def sell() -> ResponseReturnValue:
-    sales.sell(rf.clients(), request.form["form_id"][:32], "lamp", 2_500)
+    sales.sell(request.form["form_id"][:32], "lamp", 2_500)
     return redirect("/", 303)
 
 
-def serve() -> Flask:
-    app = Flask(__name__)
-    app.register_blueprint(pages)
-    return rf.serve(app, rf.Registry(sales.ship, sales.MAINTENANCE))
+serve = rf.serve(app, sales.ship, sales.MAINTENANCE)

@@ -1,4 +1,4 @@
-from flask import Blueprint, Flask, redirect, render_template_string, request
+from flask import Flask, redirect, render_template_string, request
 from flask.typing import ResponseReturnValue
 
 import prices
@@ -6,6 +6,7 @@ import rollforward as rf
 import sales
 import visits
 
+app = Flask(__name__)
 PAGE = """<!doctype html><title>A shop</title>
 <p>A lamp costs {{ cents }} cents. {{ visits }} visits.</p>
 {% for url, button in [("/sell", "Sell a lamp"), ("/raise", "Raise the price")] %}
@@ -20,10 +21,8 @@ PAGE = """<!doctype html><title>A shop</title>
 {{ row.sum("cents") }} cents earned.</p>
 {% endfor %}"""
 
-pages = Blueprint("shop", __name__)
 
-
-@pages.get("/")
+@app.get("/")
 def show() -> str:
     visits.count_visits.insert(rf.clients(), "home", visits.Visit())
     page = visits.PageCount.get_by_id("home")
@@ -36,14 +35,14 @@ def show() -> str:
     )
 
 
-@pages.post("/sell")
+@app.post("/sell")
 def sell() -> ResponseReturnValue:
     cents = prices.Price.get_or_insert("lamp").cents
-    sales.sell(rf.clients(), request.form["form_id"][:32], "lamp", cents)
+    sales.sell(request.form["form_id"][:32], "lamp", cents)
     return redirect("/", 303)
 
 
-@pages.post("/raise")
+@app.post("/raise")
 def raise_price() -> ResponseReturnValue:
     run_id = request.form["form_id"][:32]
     args = prices.Raise(percent=10)
@@ -51,8 +50,4 @@ def raise_price() -> ResponseReturnValue:
     return redirect("/", 303)
 
 
-def serve() -> Flask:
-    app = Flask(__name__)
-    app.register_blueprint(pages)
-    parts = (sales.ship, sales.MAINTENANCE, visits.count_visits, prices.raise_prices)
-    return rf.serve(app, rf.Registry(*parts))
+serve = rf.serve(app, sales.ship, sales.MAINTENANCE, visits.count_visits, prices.raise_prices)
