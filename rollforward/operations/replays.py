@@ -11,6 +11,7 @@ from rollforward.runtime.clock import naive_utc
 from rollforward.runtime.messages import Message
 from rollforward.tasks.dead_task_entities import DeadTask
 from rollforward.tasks.dead_tasks import MAX_NAME_BYTES, replay_name
+from rollforward.tasks.declaration import deadline_of
 
 
 class UnknownDeadTaskError(LookupError):
@@ -67,7 +68,10 @@ def replay_in_transaction(
     """
     if known_paths is not None and dead.path not in known_paths:
         raise DeadTaskRefusedError(f"no task is declared for {dead.path}")
-    message = Message(dead.path, dead.queue, dead.body.encode(), replay_name(dead))
+    message = Message(
+        *(dead.path, dead.queue, dead.body.encode(), replay_name(dead)),
+        deadline_s=deadline_of(clients, dead.path),
+    )
     enqueue_message(clients, message)
     dead.replays += 1
     dead.resolve(naive_utc(clients.clock.now()))

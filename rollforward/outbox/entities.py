@@ -40,6 +40,7 @@ class OutboxTask(ndb.Model):
     name = ndb.TextProperty()  # Chosen by the caller; None: made of the row's key.
     at = ndb.DateTimeProperty(indexed=False)
     tag = ndb.StringProperty()
+    deadline_s = ndb.IntegerProperty(indexed=False)  # None: the queue's own.
 
 
 class OutboxLease(ndb.Model):

@@ -16,7 +16,7 @@ from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import CLOCK_SKEW_S, naive_utc
 from rollforward.runtime.messages import Message
 from rollforward.runtime.sweeps.backoff import PATIENT_AFTER_S, Backoff
-from rollforward.tasks.declaration import hashed_name
+from rollforward.tasks.declaration import deadline_of, hashed_name
 from rollforward.tasks.errors import PERMANENT_ERRORS
 
 log = logging.getLogger(__name__)
@@ -59,7 +59,7 @@ def relay(clients: Clients, rows: Sequence[OutboxTask]) -> RelayResult:
     "Already exists" is as good as created: the name is the row's own.
     """
     at = naive_utc(clients.clock.now())
-    answers = clients.tasks.create_each([_message(row, at) for row in rows])
+    answers = clients.tasks.create_each([_message(clients, row, at) for row in rows])
     results = list(zip(rows, answers, strict=True))
     exist = [(row, is_new) for row, is_new in results if not isinstance(is_new, Exception)]
     ndb.delete_multi([row.key for row, _ in exist if not row_id(row.key).is_unacked])
@@ -98,6 +98,7 @@ def row_of(row: str, message: Message, tag: str | None = None) -> OutboxTask:
         name=message.name,
         at=naive_utc(message.at) if message.at else None,
         tag=tag,
+        deadline_s=message.deadline_s,
     )
 
 
@@ -117,12 +118,13 @@ def rate_key(at: datetime.datetime) -> str:
     return f"outbox:relayed:{at:%Y%m%dT%H%M}"
 
 
-def _message(row: OutboxTask, at: datetime.datetime) -> Message:
+def _message(clients: Clients, row: OutboxTask, at: datetime.datetime) -> Message:
     due = row.at.replace(tzinfo=datetime.UTC) if row.at else None
     # A row that was made by hand may lack any property. Then Cloud Tasks refuses it, or its task
     # becomes a dead one when it is delivered.
     path, queue, body = row.path or _NOWHERE, row.queue or "", row.body or ""
-    return Message(path, queue, body.encode(), _task_name(row, at), due)
+    deadline_s = row.deadline_s or deadline_of(clients, path)
+    return Message(path, queue, body.encode(), _task_name(row, at), due, deadline_s=deadline_s)
 
 
 def _task_name(row: OutboxTask, at: datetime.datetime) -> str:

@@ -19,6 +19,7 @@ class Message:
     at: datetime.datetime | None = None
     max_attempts: int | None = None
     headers: Mapping[str, str] = field(default_factory=dict)  # Delivered with the task.
+    deadline_s: int | None = None
 
 
 class TaskQueue(Protocol):

@@ -263,6 +263,8 @@ class CloudTaskQueue:
             cloud_task.name = f"{self._queue_path(message.queue)}/tasks/{message.name}"
         if message.at is not None:
             cloud_task.schedule_time = _timestamp(message.at)
+        if message.deadline_s is not None:
+            cloud_task.dispatch_deadline = datetime.timedelta(seconds=message.deadline_s)
         if message.max_attempts is not None:
             cloud_task.retry_config = tasks_v2.RetryConfig(max_attempts=message.max_attempts)
         return tasks_v2.CreateTaskRequest(parent=self._queue_path(message.queue), task=cloud_task)

@@ -110,7 +110,9 @@ def replay(clients: Clients, args: ReplayDeadTask, tasks: Mapping[str, Task[Any]
         return
     if dead.path not in tasks:
         raise Reject(f"no task is declared for {dead.path}")
-    clients.tasks.create(Message(dead.path, dead.queue, dead.body.encode(), replay_name(dead)))
+    deadline_s = tasks[dead.path].deadline_s
+    body, name = dead.body.encode(), replay_name(dead)
+    clients.tasks.create(Message(dead.path, dead.queue, body, name, deadline_s=deadline_s))
     now_utc = naive_utc(clients.clock.now())
     transact(lambda: _resolve(args.dead_task_id, dead.replays, now_utc))
 

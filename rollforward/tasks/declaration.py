@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import (
@@ -39,6 +39,8 @@ A = TypeVar("A")
 P = ParamSpec("P")
 D = TypeVar("D", bound="DataclassInstance")
 
+# Of one delivery; the service's bounds for tasks with a URL, the narrower ones.
+MIN_DEADLINE_S, MAX_DEADLINE_S = 15, 30 * 60
 # The service's documents say 1 MB in one place and 100 KB for App Engine targets in another. It was
 # seen to take 1,048,569 bytes of either, and so does the emulator: what is promised is the bound.
 MAX_BODY_BYTES = 100_000
@@ -53,6 +55,9 @@ class Task(Generic[A]):
     worker that died) before it is kept as a dead task. The queue itself never gives up: a task
     that it dropped would leave no trace.
 
+    A delivery that outlasts `deadline_s` counts as failed, and another one begins: None is the
+    queue's own, ten minutes.
+
     With `on_give_up`, that function is called with the reason instead, and no dead task is kept.
     """
 
@@ -62,6 +67,7 @@ class Task(Generic[A]):
     work: Callable[[Clients, A], object]  # What it returns is for the batch that it is a member of.
     max_attempts: int = 50
     on_give_up: Callable[[Clients, A, str], None] | None = None
+    deadline_s: int | None = None
 
     if not TYPE_CHECKING:  # A type checker says of itself that a task cannot be called.
 
@@ -217,7 +223,9 @@ class Task(Generic[A]):
         body = self._codec.dump(args)
         self._check_size(body)
         task_name = hashed_name(self.path, *name) if name is not None else None
-        return Message(self.path, self.queue, body, task_name, at, max_attempts)
+        return Message(
+            *(self.path, self.queue, body, task_name, at, max_attempts), deadline_s=self.deadline_s
+        )
 
     def said(self, args: A) -> str:
         """Return arguments as JSON that stays the same when a field is added to them.
@@ -270,6 +278,16 @@ class Task(Generic[A]):
             )
 
 
+def deadline_of(clients: Clients, path: str) -> int | None:
+    """Return the deadline that the app's task of a path declares; None: it declares none.
+
+    For a message whose row was stored without it: by another version, or as a dead task.
+    """
+    known = clients.task_paths
+    declared = known.get(path) if isinstance(known, Mapping) else None
+    return declared.deadline_s if isinstance(declared, Task) else None
+
+
 def with_clients(args: tuple[Any, ...]) -> tuple[Clients, tuple[Any, ...]]:
     """Return the clients of a call, and its other arguments: the first one, or the current ones.
 
@@ -319,11 +337,21 @@ def task(function: Callable[P, object], /) -> Task[Parameters[P]]: ...
 
 @overload
 def task(
-    path: str | None = None, *, queue: str = "default", max_attempts: int = 50
+    path: str | None = None,
+    *,
+    queue: str = "default",
+    max_attempts: int = 50,
+    deadline_s: int | None = None,
 ) -> _Declare: ...
 
 
-def task(path: Any = None, *, queue: str = "default", max_attempts: int = 50) -> Any:
+def task(
+    path: Any = None,
+    *,
+    queue: str = "default",
+    max_attempts: int = 50,
+    deadline_s: int | None = None,
+) -> Any:
     """Declare the function below as a task: `@task`, or `@task(queue=...)`.
 
     Its parameters are the task's arguments, or one dataclass of them. A first parameter of the type
@@ -333,20 +361,27 @@ def task(path: Any = None, *, queue: str = "default", max_attempts: int = 50) ->
         path: URL path of its deliveries; default /tasks/ and the function's name, with dashes.
         queue: A queue of queue.yaml.
         max_attempts: How often the task may fail by its own fault.
+        deadline_s: Seconds that a delivery may take, 15 to 1,800; default 600.
 
     Raises:
-        ValueError: the path is not below /tasks/.
+        ValueError: the path is not below /tasks/, or the deadline is out of its bounds.
         TypeError: by the decorator, when the function has another form than a task's.
     """
     if callable(path):
         return task()(path)
     if path is not None and not path.startswith("/tasks/"):
         raise ValueError(f"path must start with /tasks/, got {path!r}")
+    if deadline_s is not None and not MIN_DEADLINE_S <= deadline_s <= MAX_DEADLINE_S:
+        raise ValueError(
+            f"deadline_s must be {MIN_DEADLINE_S} to {MAX_DEADLINE_S} seconds, got {deadline_s}"
+        )
 
     def declare(function: Callable[..., object]) -> Task[Any]:
         args, work = form_of(function)
         name = function.__name__.strip("_").replace("_", "-")
-        return Task(path or f"/tasks/{name}", queue, args, work, max_attempts)
+        return Task(
+            path or f"/tasks/{name}", queue, args, work, max_attempts, deadline_s=deadline_s
+        )
 
     return declare
 

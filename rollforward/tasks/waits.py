@@ -22,7 +22,7 @@ from collections.abc import Mapping
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.messages import Message
 from rollforward.tasks.attempts import TaskDelivery
-from rollforward.tasks.declaration import MAX_BODY_BYTES
+from rollforward.tasks.declaration import MAX_BODY_BYTES, deadline_of
 from rollforward.tasks.errors import PERMANENT_ERRORS
 
 TASK_HEADER = "X-Rollforward-Task"
@@ -58,6 +58,7 @@ def postpone(clients: Clients, delivery: TaskDelivery, after_s: float) -> bool:
         _next_name(name, waits),
         clients.clock.now() + datetime.timedelta(seconds=after_s),
         headers={TASK_HEADER: name, WAITS_HEADER: str(waits)},
+        deadline_s=deadline_of(clients, delivery.path),
     )
     try:
         clients.tasks.create(message)  # False: an earlier delivery has created it.

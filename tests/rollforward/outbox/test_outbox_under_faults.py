@@ -181,7 +181,7 @@ def _created_in_the_body(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def put(self: Any, make: Callable[[str], Message], **options: Any) -> str:
         row = sound(self, make, **options)
-        self.clients.tasks.create(relays._message(self.rows[-1], self.created))
+        self.clients.tasks.create(relays._message(self.clients, self.rows[-1], self.created))
         return row
 
     monkeypatch.setattr(_Outgoing, "put", put)
