@@ -14,14 +14,15 @@ import inspect
 import re
 import types
 import typing
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 import main
-from docs.reference import commands
+from docs.reference import api, commands
+from docs.reference.docstrings import summary
 from handlers.settings import DemoSettings
 from pipelines.registry import APP
 from tests.infra.documents import LOCAL_ENVIRONMENT, ROOT
@@ -35,7 +36,7 @@ Row = Sequence[str]
 def pages() -> dict[str, str]:
     """Return the text of each reference page by its file name."""
     return {
-        "api.md": _page("API", _API, _api()),
+        **api.pages(WARNING),
         "modules.md": _page("Modules", _MODULES, _modules()),
         "routes.md": _page("Routes", _ROUTES, [_table(["Route", "Module", "Does"], _routes())]),
         "tasks.md": _page("Tasks", _TASKS, [_table(["Path", "Queue", "Arguments"], _tasks())]),
@@ -50,12 +51,11 @@ def write() -> None:
     """Write the pages that have changed."""
     for name, text in pages().items():
         path = FOLDER / name
+        path.parent.mkdir(exist_ok=True)
         if not path.exists() or path.read_text(encoding="utf-8") != text:
             path.write_text(text, encoding="utf-8")
 
 
-_API = """What `import rollforward as rf` and each package export. Everything else is private,
-except the modules that a package's docstring names as public."""
 _MODULES = "Each module with the first line of its docstring. Imports point down only."
 _ROUTES = """The routes of the demo app. An app of your own has those of `rollforward/flask`;
 its `handlers` mount the others."""
@@ -86,64 +86,7 @@ def _cell(text: str) -> str:
     return text.replace("|", "\\|")
 
 
-def _summary(doc: str | None) -> str:
-    """Return the first sentence or paragraph of a docstring, on one line."""
-    first = (doc or "").strip().split("\n\n")[0]
-    return re.sub(r"\s+", " ", first)
-
-
-# The API
-
-
-def _api() -> Iterator[str]:
-    for package in ["rollforward", *_packages()]:
-        door = importlib.import_module(package)
-        rows = [_api_row(name, getattr(door, name)) for name in getattr(door, "__all__", ())]
-        if rows:
-            yield f"## {package}"
-            yield _table(["Name", "Is"], rows)
-
-
-def _packages() -> list[str]:
-    found = sorted((ROOT / "rollforward").glob("*/__init__.py"))
-    names = [path.parent.name for path in found if path.parent.name not in ("gunicorn", "local")]
-    return [f"rollforward.{name}" for name in names]
-
-
-def _api_row(name: str, value: Any) -> Row:
-    if isinstance(value, types.ModuleType):
-        return [f"`{name}`", _summary(value.__doc__)]
-    if not callable(value):
-        return [f"`{name}`", f"`{value!r}`".replace(f"{ROOT}/", "")]
-    parameters = "" if _is_exception(value) else _parameters(value)
-    return [f"`{name}{parameters}`", _summary(inspect.getdoc(value))]
-
-
-def _is_exception(value: Any) -> bool:
-    return isinstance(value, type) and issubclass(value, BaseException)
-
-
-def _parameters(value: Callable[..., Any]) -> str:
-    """Return the names of the parameters, without their types: the sources have those."""
-    try:
-        names = list(inspect.signature(value).parameters.values())
-    except (TypeError, ValueError):
-        return ""
-    shown, is_keyword = [], False
-    for parameter in names:
-        if parameter.name in ("self", "cls"):
-            continue
-        if parameter.kind is parameter.KEYWORD_ONLY and not is_keyword:
-            is_keyword = True
-            shown.append("*")
-        stars = {parameter.VAR_POSITIONAL: "*", parameter.VAR_KEYWORD: "**"}.get(parameter.kind, "")
-        is_keyword |= stars == "*"
-        optional = "=" if parameter.default is not parameter.empty else ""
-        shown.append(f"{stars}{parameter.name}{optional}")
-    return f"({', '.join(shown)})"
-
-
-# The program
+# Commands
 
 
 def _commands() -> Iterator[str]:
@@ -167,7 +110,7 @@ def _modules() -> Iterator[str]:
     for folder in ("rollforward", "handlers", "pipelines", "models"):
         by_package: dict[str, list[Row]] = {}
         for path in _sources(folder):
-            doc = _summary(ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))))
+            doc = summary(ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))))
             package = str(path.parent.relative_to(ROOT))
             if doc:
                 name = "(package)" if path.stem == "__init__" else f"`{path.stem}`"
@@ -186,7 +129,7 @@ def _errors() -> Iterator[str]:
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
             if isinstance(node, ast.ClassDef) and re.search(r"(Error|Exception)$", node.name):
                 module = str(path.relative_to(ROOT))
-                row = [f"`{node.name}`", _summary(ast.get_docstring(node)), f"`{module}`"]
+                row = [f"`{node.name}`", summary(ast.get_docstring(node)), f"`{module}`"]
                 by_package.setdefault(parts[0].removesuffix(".py"), []).append(row)
     for package, rows in sorted(by_package.items()):
         yield f"## {package}"
@@ -228,7 +171,7 @@ def _routes() -> list[Row]:
         method = methods[0] if len(methods) == 1 else "any"
         module = view.__module__ if view.__module__.startswith(("handlers", "rollforward")) else ""
         where = f"`{module.replace('.', '/')}`" if module else "Flask"
-        rows.append([f"`{method} {rule.rule}`", where, _summary(view.__doc__)])
+        rows.append([f"`{method} {rule.rule}`", where, summary(view.__doc__)])
     return sorted(rows, key=lambda row: row[0].partition(" ")[2])
 
 
