@@ -37,6 +37,7 @@ imported on first use, so `import rollforward` alone loads neither Datastore nor
     console             pages and JSON of the app's operators
     gunicorn            how gunicorn serves an app: its configuration and its worker
     compat              modules with the calls of App Engine's services, for apps that move
+    look                words, style and frame of the consoles' pages
     local               the local platform; no deployed module imports it
     testing             a test kit for apps: services, a clock, faults at each remote call
     cli                 the command `rollforward`

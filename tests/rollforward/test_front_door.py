@@ -16,7 +16,7 @@ pytestmark = pytest.mark.fast
 MAX_NAMES = 20
 DOOR = ROOT / "rollforward/__init__.py"
 PACKAGES = {path.parent.name for path in (ROOT / "rollforward").glob("*/__init__.py")}
-NOT_OFFERED = {"cloud_profile", "gunicorn", "local"}  # An app imports none of them.
+NOT_OFFERED = {"cloud_profile", "gunicorn", "local", "look"}  # An app imports none of them.
 
 
 def test_it_has_at_most_twenty_names_and_none_of_them_hides_a_package() -> None:

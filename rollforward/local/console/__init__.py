@@ -6,5 +6,6 @@
 - screen: what the pages read and move, and the templates that show it.
 - reading: queues, tasks, runs and what the app stored, as the pages show them.
 - api: JSON next to the Cloud Tasks emulator's own control API.
-- words: how times, sizes, states and bodies are written for people.
+
+Words, frame and style are those of `rollforward.look`.
 """

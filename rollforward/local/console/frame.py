@@ -12,8 +12,8 @@ from google.api_core.exceptions import GoogleAPIError
 
 from rollforward.local.cloudtasks.protocol.errors import Refused
 from rollforward.local.console.screen import Screen
-from rollforward.local.console.words import counted
 from rollforward.local.errors import PlatformError
+from rollforward.look.words import counted
 
 PATIENCE_S = 2.0
 

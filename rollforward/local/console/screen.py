@@ -1,7 +1,5 @@
 """The screen of the console: what pages read and move, and the templates that show it."""
 
-import hashlib
-import re
 import time
 from http import HTTPStatus
 from pathlib import Path
@@ -9,7 +7,6 @@ from pathlib import Path
 import jinja2
 from aiohttp import web
 
-from rollforward.local.console import words
 from rollforward.local.console.fault_words import FAULTS
 from rollforward.local.console.guards import Guards
 from rollforward.local.console.platform import Context, Platform
@@ -19,6 +16,7 @@ from rollforward.local.console.reading.declared_kinds import LIBRARY
 from rollforward.local.console.reading.entities import Entities
 from rollforward.local.console.reading.outbox import Outbox
 from rollforward.local.console.reading.work import Samples
+from rollforward.look.pages import environment, etag_of
 
 MENU = [
     ("/", "Overview"),
@@ -35,7 +33,6 @@ MENU = [
     ("/cron", "Cron"),
     ("/faults", "Faults"),
 ]
-_TIME = re.compile(rb"(<time [^>]*>)[^<]*</time>")
 _MESSAGES = {
     404: "The console has no such page.",
     405: "This address accepts only forms: go back to the page with the button.",
@@ -92,44 +89,7 @@ class Screen:
         )
 
 
-def etag_of(page: bytes) -> str:
-    """Return the ETag of a page: the same as long as only its relative times have changed.
-
-    The script updates those itself, so a page at rest costs a 304.
-
-    >>> etag_of(b'<time x="1">1 s ago</time>') == etag_of(b'<time x="1">2 s ago</time>')
-    True
-    """
-    digest = hashlib.sha256(_TIME.sub(rb"\1", page)).hexdigest()
-    return f'W/"{digest[:32]}"'
-
-
 def _templates() -> jinja2.Environment:
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters.update(
-        when=words.when,
-        stamp=words.stamp,
-        duration=words.duration,
-        size=words.size,
-        span=words.span,
-        clock=words.clock,
-        late=words.late,
-        counted=words.counted,
-    )
-    environment.globals.update(
-        STATES=words.STATES,
-        SERVICE_STATES=words.SERVICE_STATES,
-        RUN_STATES=words.RUN_STATES,
-        OUTCOMES=words.OUTCOMES,
-        FAULTS=FAULTS,
-        MENU=MENU,
-        sparkline=words.sparkline,
-        header_value=words.header_value,
-    )
-    return environment
+    templates = environment(Path(__file__).parent / "templates")
+    templates.globals.update(FAULTS=FAULTS, MENU=MENU, ROOT="")
+    return templates

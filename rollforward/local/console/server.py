@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-from pathlib import Path
 
 from aiohttp import web
 
@@ -13,9 +12,8 @@ from rollforward.local.console.platform import Platform
 from rollforward.local.console.screen import Screen
 from rollforward.local.errors import PortTakenError
 from rollforward.local.system import ports
+from rollforward.look.pages import STATIC
 
-_HERE = Path(__file__).parent
-_THEME_SCRIPT = _HERE.parents[2] / "static" / "theme.js"
 _SAMPLE_S = 1.0
 _FORM_LIMIT_BYTES = 256 * 1024
 # Programs ask there, and browsers for files: they get a status and a line.
@@ -91,8 +89,7 @@ class Console:
         app.add_routes(pages.routes(self.screen))
         app.add_routes(Api(self.platform).routes())
         app.add_routes(self.platform.tasks.routes())
-        app.add_routes([web.get("/static/theme.js", _theme_script)])
-        app.add_routes([web.static("/static", _HERE / "static")])
+        app.add_routes([web.static("/static", STATIC)])
         return app
 
     @web.middleware
@@ -113,8 +110,3 @@ class Console:
         while True:
             self.screen.samples.take()
             await asyncio.sleep(_SAMPLE_S)
-
-
-async def _theme_script(request: web.Request) -> web.FileResponse:
-    """Serve the app's own script: one switch, in both."""
-    return web.FileResponse(_THEME_SCRIPT)

@@ -6,13 +6,13 @@ from typing import Any
 
 from aiohttp import web
 
-from rollforward.local.console import words
 from rollforward.local.console.frame import Route, Section, in_time
 from rollforward.local.console.reading import work
 from rollforward.local.console.reading.dead_tasks import DeadTask
 from rollforward.local.console.reading.outbox import Waiting
 from rollforward.local.console.reading.work import Attention
-from rollforward.local.console.words import counted
+from rollforward.look import words
+from rollforward.look.words import counted
 
 _AILMENTS = {"stopped": "has stopped", "silent": "does not answer"}
 

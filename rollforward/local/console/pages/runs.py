@@ -6,10 +6,10 @@ from urllib.parse import urlencode
 
 from aiohttp import web
 
-from rollforward.local.console import words
 from rollforward.local.console.frame import Route, Section, back
 from rollforward.local.console.reading import run_pictures, runs, task_rows
 from rollforward.local.console.reading.runs import RunRefusedError, Runs, RunsUnavailableError
+from rollforward.look import words
 
 _TASKS = 500
 _SHOWN_TASKS = 20

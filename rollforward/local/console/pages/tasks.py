@@ -8,10 +8,10 @@ from urllib.parse import urlencode
 from aiohttp import web
 
 from rollforward.local.cloudtasks.server import views
-from rollforward.local.console import words
 from rollforward.local.console.frame import Route, Section, back, whole
 from rollforward.local.console.reading import task_rows, work
 from rollforward.local.console.reading.work import PAGE_TASKS, TaskFilter
+from rollforward.look import words
 
 
 class Tasks(Section):

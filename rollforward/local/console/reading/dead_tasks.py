@@ -14,7 +14,7 @@ from typing import Any
 from rollforward.local.cloudtasks.engine.engine import Engine
 from rollforward.local.cloudtasks.protocol import messages
 from rollforward.local.console.reading.datastore_reader import CALL_OPTIONS, DatastoreReader
-from rollforward.local.console.words import Body, body
+from rollforward.look.words import Body, body
 
 KIND = "DeadTask"
 REPLAY_PATH = "/tasks/dead/replay"

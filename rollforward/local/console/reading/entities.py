@@ -18,7 +18,7 @@ from google.cloud import datastore
 
 from rollforward.local.console.reading.datastore_reader import CALL_OPTIONS, DatastoreReader
 from rollforward.local.console.reading.declared_kinds import declared_kinds
-from rollforward.local.console.words import Body, body
+from rollforward.look.words import Body, body
 
 PAGE_ENTITIES = 25
 # One reply of the Datastore emulator holds 300 keys, and it sorts the whole kind for each: to count

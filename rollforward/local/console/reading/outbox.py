@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from rollforward.local.console.reading.datastore_reader import CALL_OPTIONS, DatastoreReader
-from rollforward.local.console.words import Body, body
+from rollforward.look.words import Body, body
 
 KIND = "OutboxTask"
 SWEEP_URL = "/cron/outbox/sweep"

@@ -8,7 +8,7 @@ from typing import Any
 from rollforward.local.cloudtasks.engine.engine import Engine
 from rollforward.local.cloudtasks.server import views
 from rollforward.local.cloudtasks.store.records import TaskRecord
-from rollforward.local.console.words import age, counted
+from rollforward.look.words import age, counted
 
 PAGE_TASKS = 50
 MAX_SEARCHED = 5000

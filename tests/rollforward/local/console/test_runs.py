@@ -11,8 +11,8 @@ import pytest
 from handlers.shared.formatting import state_word
 from rollforward.local.console.reading import run_pictures
 from rollforward.local.console.reading.runs import Part, Run, RunDetails
-from rollforward.local.console.words import RUN_STATES
 from rollforward.local.cron.cron import Cron
+from rollforward.look.words import RUN_STATES
 from tests.rollforward.local.console.conftest import EVIL, add_task
 
 RUN = {

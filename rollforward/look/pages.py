@@ -1,0 +1,56 @@
+"""Templates of a console: their environment, the files behind their pages, and a page's ETag."""
+
+import hashlib
+import re
+from pathlib import Path
+
+import jinja2
+
+from rollforward.look import words
+
+_HERE = Path(__file__).parent
+STATIC = _HERE / "static"
+STATIC_TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+_TIME = re.compile(rb"(<time [^>]*>)[^<]*</time>")
+
+
+def environment(templates: Path) -> jinja2.Environment:
+    """Return the environment of a folder's templates, which extend the shared frame."""
+    shared = jinja2.Environment(
+        loader=jinja2.FileSystemLoader([templates, _HERE / "templates"]),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    shared.filters.update(
+        when=words.when,
+        stamp=words.stamp,
+        duration=words.duration,
+        size=words.size,
+        span=words.span,
+        clock=words.clock,
+        late=words.late,
+        counted=words.counted,
+    )
+    shared.globals.update(
+        STATES=words.STATES,
+        SERVICE_STATES=words.SERVICE_STATES,
+        RUN_STATES=words.RUN_STATES,
+        OUTCOMES=words.OUTCOMES,
+        sparkline=words.sparkline,
+        header_value=words.header_value,
+    )
+    return shared
+
+
+def etag_of(page: bytes) -> str:
+    """Return the ETag of a page: the same as long as only its relative times have changed.
+
+    The script updates those itself, so a page without news costs a 304.
+
+    >>> etag_of(b'<time x="1">1 s ago</time>') == etag_of(b'<time x="1">2 s ago</time>')
+    True
+    """
+    digest = hashlib.sha256(_TIME.sub(rb"\1", page)).hexdigest()
+    return f'W/"{digest[:32]}"'
