@@ -32,7 +32,15 @@ from rollforward.tasks import Task
 from rollforward.tasks.dead_tasks import replay_task
 from rollforward.tasks.errors import UnknownQueueError
 from rollforward.tasks.pattern import Gauge, Pattern, Tasks
-from rollforward.tasks.runs import RunDetails, RunList, RunQuery, RunVerb, UnknownRunError, merged
+from rollforward.tasks.runs import (
+    RunDetails,
+    RunList,
+    RunQuery,
+    RunVerb,
+    StandingPart,
+    UnknownRunError,
+    merged,
+)
 
 # In the order of their sweeps. A new pattern is added here, and nowhere else.
 PATTERNS: tuple[Pattern[Any], ...] = (
@@ -89,6 +97,11 @@ class Registry:
         """Return the jobs by name."""
         return {job.name: job for job in self._parts[Continuations.name]}
 
+    @property
+    def swept(self) -> Sequence[str]:
+        """Return the patterns that cron has to sweep, in the order of their sweeps."""
+        return [name for name, pattern in self.patterns.items() if pattern.is_swept]
+
     def sweep(
         self, clients: Clients, name: str, *, stale_s: float | None = None, deletes: bool = False
     ) -> Mapping[str, int]:
@@ -110,7 +123,7 @@ class Registry:
         self, clients: Clients, *, stale_s: float | None = None, deletes: bool = False
     ) -> Mapping[str, Mapping[str, int] | None]:
         """Sweep every pattern, whichever of them fail; return what each did, None if it failed."""
-        swept = [name for name, pattern in self.patterns.items() if pattern.is_swept]
+        swept = self.swept
         done: dict[str, Mapping[str, int] | None] = dict.fromkeys(swept)
 
         def sweep(name: str) -> None:
@@ -132,6 +145,14 @@ class Registry:
         ]
         return merged(lists, query.limit)
 
+    def standing(self) -> Sequence[StandingPart]:
+        """Return the parts that work without an end: queues, counters, views, pipelines."""
+        return [
+            StandingPart(name, part)
+            for name, pattern in self.patterns.items()
+            for part in pattern.standing(self._parts[name])
+        ]
+
     def run(self, clients: Clients, pattern: str, run_id: str) -> RunDetails:
         """Return one run of a pattern, with its items.
 
@@ -141,7 +162,7 @@ class Registry:
         return self._pattern_of_runs(pattern).run(clients, self._parts[pattern], run_id)
 
     def control_run(self, clients: Clients, pattern: str, run_id: str, verb: RunVerb) -> str:
-        """Cancel, resume or retry a run; return the id of the run that continues, or is cancelled.
+        """Tell a run what to do; return the id of the run that continues, or is cancelled.
 
         Raises:
             UnknownRunError: there is none.

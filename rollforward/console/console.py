@@ -9,7 +9,7 @@ from flask import Blueprint, Flask, abort, request
 from flask.typing import ResponseReturnValue
 from werkzeug.routing import BaseConverter
 
-from rollforward.console import api
+from rollforward.console import api, pages
 from rollforward.console.access import Access, Caller, Role, caller_of
 from rollforward.flask.context import CONSOLE, CONSOLE_API, is_api_path
 from rollforward.flask.guards.security import SAFE_METHODS
@@ -42,8 +42,8 @@ class Console:
         """Mount the pages and the API."""
         app.extensions[CONSOLE] = self
         app.url_map.converters["rollforward_rest"] = _Rest
-        for bp in (self._blueprint(CONSOLE_API, "/api/v1", api.ROUTES),):
-            app.register_blueprint(bp)
+        app.register_blueprint(self._blueprint(CONSOLE_API, "/api/v1", api.ROUTES))
+        app.register_blueprint(self._blueprint(CONSOLE, "", pages.ROUTES))
 
     def caller(self) -> Caller | None:
         """Return who sends the current request; None: one without a role."""
@@ -53,7 +53,12 @@ class Console:
         bp = Blueprint(name, __name__, url_prefix=self.prefix + path)
         for rule, method, view in routes:
             bp.add_url_rule(
-                rule, view.__name__, view, methods=[method], provide_automatic_options=False
+                rule,
+                view.__name__,
+                view,
+                methods=[method],
+                strict_slashes=False,
+                provide_automatic_options=False,
             )
         # Takes what no route takes: a method of another route, and addresses that the router would
         # answer by a redirect. Either would tell a stranger that there is something.

@@ -50,7 +50,7 @@ Jobs = Mapping[str, Job[Any, Any]]
 def list_runs(jobs: Jobs, query: RunQuery) -> RunList:
     """Return runs, the newest first: about `limit`, of the rows that were read."""
     started_before = naive_utc(query.before) if query.before else None
-    limit = query.limit if not (query.state or query.name) else MAX_SCANNED
+    limit = query.limit if not (query.state or query.name) else _scanned(query)
     rows = newest_runs(started_before=started_before).fetch(limit + 1)
     next_before = None
     if len(rows) > limit:
@@ -62,7 +62,15 @@ def list_runs(jobs: Jobs, query: RunQuery) -> RunList:
     if len(shown) > query.limit:
         oldest = shown[query.limit - 1].started
         shown, next_before = [row for row in shown if row.started >= oldest], oldest
-    return RunList([_listed(jobs, row) for row in shown], _aware(next_before))
+    unended = sum(not row.totals for row in shown)
+    pages = MAX_PAGES_IN_LIST
+    if query.max_reads:
+        pages = max(1, (query.max_reads - limit) // max(1, unended) - 1)
+    return RunList([_listed(jobs, row, pages) for row in shown], _aware(next_before))
+
+
+def _scanned(query: RunQuery) -> int:
+    return min(MAX_SCANNED, query.max_reads // 2) if query.max_reads else MAX_SCANNED
 
 
 def run_details(jobs: Jobs, run_id: str) -> RunDetails:
@@ -112,13 +120,13 @@ def _is_asked_for(row: ContinuationRun, query: RunQuery) -> bool:
     return query.state in ("", row.state) and query.name in ("", row.job)
 
 
-def _listed(jobs: Jobs, row: ContinuationRun) -> Run:
+def _listed(jobs: Jobs, row: ContinuationRun, max_pages: int) -> Run:
     """Return a run for a list: its totals cost a few reads for any size."""
     if row.totals:
         return _run(jobs, row, RunTotals.kept(row))
-    pages = pages_of(row.key.id()).fetch(MAX_PAGES_IN_LIST + 1)
-    totals = RunTotals.of(pages[:MAX_PAGES_IN_LIST], len(row.spans))
-    return _run(jobs, row, totals, is_partial=len(pages) > MAX_PAGES_IN_LIST)
+    pages = pages_of(row.key.id()).fetch(max_pages + 1)
+    totals = RunTotals.of(pages[:max_pages], len(row.spans))
+    return _run(jobs, row, totals, is_partial=len(pages) > max_pages)
 
 
 def _run(jobs: Jobs, row: ContinuationRun, totals: RunTotals, *, is_partial: bool = False) -> Run:

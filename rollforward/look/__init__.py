@@ -4,6 +4,6 @@ The console of the local platform and the one that an app mounts have the same p
 imports the other.
 
 - words: times, sizes, states and bodies as people read them.
-- pages: the templates' environment, and the ETag of a page that is at rest.
+- pages: the templates' environment, and a page's ETag.
 - templates: the frame and the macros of all pages. static: style sheet, scripts, icon.
 """

@@ -174,7 +174,7 @@ class Body:
 
     Attributes:
         form: "JSON", "text", "hex" or "empty".
-        text: What to show.
+        text: The form that is shown.
         cut: Whether there is more than is shown.
     """
 

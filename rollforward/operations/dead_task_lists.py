@@ -78,6 +78,11 @@ def list_dead_tasks(
     return read_page(chosen.facets, max(start_after, cursor), until, limit)
 
 
+def count_dead_tasks(chosen: DeadTaskFilter, limit: int) -> int:
+    """Return how many open dead tasks match, counting up to a limit, by keys alone."""
+    return len(listed_dead_tasks(chosen.facets, *chosen.places).fetch(limit, keys_only=True))
+
+
 def read_page(facets: Mapping[str, str], start_after: str, until: str, limit: int) -> DeadTaskPage:
     """Return a page of a list, between two places."""
     rows = listed_dead_tasks(facets, start_after, until).fetch(limit + 1)

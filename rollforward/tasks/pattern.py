@@ -112,8 +112,12 @@ class Pattern(Generic[P]):
         """Return runs, the newest first, at a bounded cost; its tasks carry their `run_id`."""
         return RunList()
 
+    def standing(self, parts: Sequence[P]) -> Iterable[str]:
+        """Return the names of parts that work without an end: ids of runs that no list has."""
+        return ()
+
     def run(self, clients: Clients, parts: Sequence[P], run_id: str) -> RunDetails:
-        """Return one run, with its items.
+        """Return one run with its items, or a part that works without an end.
 
         Raises:
             UnknownRunError: there is none.
@@ -121,7 +125,7 @@ class Pattern(Generic[P]):
         raise UnknownRunError(run_id)
 
     def control_run(self, clients: Clients, parts: Sequence[P], run_id: str, verb: RunVerb) -> str:
-        """Cancel, resume or retry a run; return the id of the run that is now active or stopped.
+        """Tell a run what to do; return the id of the run that is now active or stopped.
 
         Raises:
             UnknownRunError: there is none.

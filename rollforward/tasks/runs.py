@@ -18,10 +18,10 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 RunState = Literal["running", "finished", "cancelled"]
-RunVerb = Literal["cancel", "resume", "retry"]
+RunVerb = Literal["cancel", "resume", "retry", "rebuild"]
 
 STATES: tuple[RunState, ...] = ("running", "finished", "cancelled")
-VERBS: tuple[RunVerb, ...] = ("cancel", "resume", "retry")
+VERBS: tuple[RunVerb, ...] = ("cancel", "resume", "retry", "rebuild")
 # What may become of an item, and its letter in `RunPart.items`.
 OUTCOMES = {"done": "d", "skipped": "s", "failed": "f", "retrying": "r", "waiting": "."}
 
@@ -44,6 +44,7 @@ class Run:
         pattern: The name of its pattern.
         name: The kind of work: the name of its job, for example.
         args: Its arguments, as JSON.
+        started: None: it works without an end.
         counts: How many items there are of each of OUTCOMES.
         expected: How many items there will be, as far as is known.
         is_partial: Whether there are more items than were counted, to keep the list quick.
@@ -55,7 +56,7 @@ class Run:
     name: str
     state: RunState
     args: str
-    started: datetime.datetime
+    started: datetime.datetime | None
     ended: datetime.datetime | None
     counts: Mapping[str, int]
     expected: int
@@ -86,12 +87,27 @@ class RunIssue:
 
 @dataclass(frozen=True)
 class RunDetails:
-    """A run with its parts in order, the first of its issues, and its cost so far."""
+    """A run with its parts in order, the first of its issues, and its cost so far.
+
+    Attributes:
+        numbers: Facts of its pattern, by name; a time is in seconds since 1970.
+        rows: A table of its pattern, each row by the names of its columns.
+    """
 
     run: Run
-    parts: Sequence[RunPart]
-    issues: Sequence[RunIssue]
+    parts: Sequence[RunPart] = ()
+    issues: Sequence[RunIssue] = ()
     cost: Mapping[str, int] = field(default_factory=dict)
+    numbers: Mapping[str, float | str] = field(default_factory=dict)
+    rows: Sequence[Mapping[str, float | str]] = ()
+
+
+@dataclass(frozen=True)
+class StandingPart:
+    """A part that works without an end: `Registry.run` shows it by its name."""
+
+    pattern: str
+    id: str
 
 
 @dataclass(frozen=True)
@@ -103,12 +119,14 @@ class RunQuery:
         state: One of STATES; "" for all.
         name: One kind of work; "" for all.
         limit: How many, about: runs of the same instant are never torn apart.
+        max_reads: A bound of the rows that a pattern reads, about; 0: the pattern's own.
     """
 
     before: datetime.datetime | None = None
     state: str = ""
     name: str = ""
     limit: int = 20
+    max_reads: int = 0
 
 
 @dataclass(frozen=True)
@@ -128,11 +146,15 @@ def merged(lists: Sequence[RunList], limit: int) -> RunList:
     ends = [run_list.next_before for run_list in lists if run_list.next_before is not None]
     whole_until = max(ends, default=None)
     runs = sorted((run for run_list in lists for run in run_list.runs), key=lambda run: run.id)
-    runs.sort(key=lambda run: run.started, reverse=True)
+    runs.sort(key=_started, reverse=True)
     if whole_until is not None:
-        runs = [run for run in runs if run.started >= whole_until]
+        runs = [run for run in runs if _started(run) >= whole_until]
     if len(runs) <= limit:
         return RunList(runs, whole_until)
-    oldest = runs[limit - 1].started
-    shown = [run for run in runs if run.started >= oldest]
+    oldest = _started(runs[limit - 1])
+    shown = [run for run in runs if _started(run) >= oldest]
     return RunList(shown, oldest if len(shown) < len(runs) else whole_until)
+
+
+def _started(run: Run) -> datetime.datetime:
+    return run.started or datetime.datetime.max.replace(tzinfo=datetime.UTC)

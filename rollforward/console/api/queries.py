@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import re
+from dataclasses import replace
 
 from rollforward.operations import DeadTaskFilter
 from rollforward.tasks.runs import STATES, RunQuery
@@ -11,8 +12,17 @@ from rollforward.tasks.runs import STATES, RunQuery
 PAGE_ROWS = 20
 MAX_ROWS = 50
 MAX_FACET_CHARS = 200
-_DAYS = re.compile(r"([0-9]{1,5})(m|h|d)")
-_UNITS = {"m": "minutes", "h": "hours", "d": "days"}
+# A list's reads and those of its pages together.
+MAX_LIST_READS = 40
+LIST_RUNS = 10
+AGES = {
+    "last-hour": "Within the last hour",
+    "last-day": "Within the last day",
+    "before-hour": "More than an hour ago",
+    "before-day": "More than a day ago",
+    "before-week": "More than a week ago",
+}
+_HOURS = {"hour": 1, "day": 24, "week": 7 * 24}
 
 
 class BadQueryError(ValueError):
@@ -53,21 +63,20 @@ def time_of(text: str, name: str) -> datetime.datetime | None:
     return at
 
 
-def age_of(text: str, now_utc: datetime.datetime) -> datetime.datetime | None:
-    """Return the time that an age like 30m, 12h or 7d means; None: no age is given.
+def age_bounds(
+    age: str, now_utc: datetime.datetime
+) -> tuple[datetime.datetime | None, datetime.datetime | None]:
+    """Return since when and until when something has happened, by one of AGES.
 
     Raises:
-        BadQueryError: the text is no age.
+        BadQueryError: it is none of them.
     """
-    if not text:
-        return None
-    match = _DAYS.fullmatch(text)
-    if match is None:
-        raise BadQueryError("An age is a number with m, h or d: 30m, 12h or 7d.")
-    return max(
-        now_utc - datetime.timedelta(**{_UNITS[match[2]]: int(match[1])}),
-        datetime.datetime(1970, 1, 2, tzinfo=datetime.UTC),
-    )
+    if not age:
+        return None, None
+    if age not in AGES:
+        raise BadQueryError(f"age is one of {', '.join(AGES)}.")
+    at = now_utc - datetime.timedelta(hours=_HOURS[age.rpartition("-")[2]])
+    return (at, None) if age.startswith("last-") else (None, at)
 
 
 def filter_of(pattern: str, queue: str, error: str, since: str, until: str) -> DeadTaskFilter:
@@ -77,6 +86,16 @@ def filter_of(pattern: str, queue: str, error: str, since: str, until: str) -> D
         BadQueryError: one of the times is none.
     """
     return DeadTaskFilter(pattern, queue, error, time_of(since, "since"), time_of(until, "until"))
+
+
+def list_query(state: str, name: str, started_before: str) -> RunQuery:
+    """Return a query for a page of runs, at a bounded cost.
+
+    Raises:
+        BadQueryError: it cannot be understood.
+    """
+    query = run_query(state, name, started_before, str(LIST_RUNS))
+    return replace(query, max_reads=MAX_LIST_READS)
 
 
 def run_query(state: str, name: str, started_before: str, limit: str) -> RunQuery:

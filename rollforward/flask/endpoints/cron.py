@@ -8,6 +8,7 @@ from flask.typing import ResponseReturnValue
 from rollforward.flask.context import clients, registry
 from rollforward.flask.endpoints.tasks import ANY_METHOD
 from rollforward.flask.guards.auth import cron_only
+from rollforward.operations.sweeps import note_sweeps
 
 bp = Blueprint("rollforward_cron", __name__, url_prefix="/cron")
 
@@ -17,6 +18,7 @@ bp = Blueprint("rollforward_cron", __name__, url_prefix="/cron")
 def sweep_all() -> ResponseReturnValue:
     """Sweep every pattern; one that fails stops none, and is null in the response."""
     done = registry().sweep_all(clients(), deletes=True)
+    note_sweeps(clients(), (name for name, counts in done.items() if counts is not None))
     return jsonify(done), 500 if None in done.values() else 200
 
 
@@ -27,7 +29,9 @@ def sweep(pattern: str) -> ResponseReturnValue:
     entry = registry().patterns.get(pattern)
     if entry is None or not entry.is_swept:
         return "", 404
-    return jsonify(registry().sweep(clients(), pattern, deletes=True))
+    done = registry().sweep(clients(), pattern, deletes=True)
+    note_sweeps(clients(), [pattern])
+    return jsonify(done)
 
 
 @bp.route("/<path:rest>", methods=ANY_METHOD, provide_automatic_options=False)

@@ -19,7 +19,16 @@ from tests.rollforward.console.conftest import API, Desk
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 # A router would redirect to the address without, or with, a slash.
-NEAR = (API, f"{API}/", f"{API}//runs", f"{API}/runs/", f"{API}//")
+NEAR = (
+    "/rollforward",
+    "/rollforward/",
+    "/rollforward//",
+    API,
+    f"{API}/",
+    f"{API}//runs",
+    f"{API}/runs/",
+    f"{API}//",
+)
 CHANGES = ("POST", "PUT", "PATCH", "DELETE")
 
 
@@ -31,6 +40,7 @@ def addresses(app: Flask, dead_id: str) -> Iterator[str]:
         "pattern": "continuations",
         "run_id": "run",
         "rest": "anything",
+        "name": "console.css",
     }
     for rule in app.url_map.iter_rules():
         if rule.rule.startswith("/rollforward"):

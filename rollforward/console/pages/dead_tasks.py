@@ -1,0 +1,164 @@
+"""Dead tasks: a list with filters, one with its traceback, and changes to one, some or all."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from flask import request
+from flask.typing import ResponseReturnValue
+
+from rollforward.console.api import changes
+from rollforward.console.api.changes import NO_DEAD_TASK, ChangeRefusedError, bulk_verb
+from rollforward.console.api.queries import AGES, PAGE_ROWS, age_bounds, filter_of
+from rollforward.console.api.rows import dead_task_row
+from rollforward.console.pages.frame import Routes, go_to, page, render, with_query
+from rollforward.flask.context import clients, registry
+from rollforward.flask.guards.fields import limits
+from rollforward.look import words
+from rollforward.operations import DeadTaskFilter, UnknownDeadTaskError, list_dead_tasks
+from rollforward.operations.dead_task_lists import count_dead_tasks
+from rollforward.operations.replays import get_dead_task
+
+MAX_COUNTED = 1_000
+SHOWN = 5
+MAX_CURSOR_CHARS = 1_100
+VERB_WORDS = {"replay": "Replay", "delete": "Delete"}
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The filters of a list, as its address has them."""
+
+    pattern: str = ""
+    queue: str = ""
+    error: str = ""
+    age: str = ""
+
+    @property
+    def fields(self) -> dict[str, str]:
+        """Return the filters that are set."""
+        return {name: value for name, value in vars(self).items() if value}
+
+    def filter(self) -> DeadTaskFilter:
+        """Return the choice of dead tasks.
+
+        Raises:
+            BadQueryError: the age is none.
+        """
+        since, until = age_bounds(self.age, clients().clock.now())
+        chosen = DeadTaskFilter(self.pattern, self.queue, self.error)
+        return replace(chosen, since=since, until=until)
+
+
+def _choice() -> Choice:
+    texts = {name: request.args.get(name, "").strip() for name in Choice.__dataclass_fields__}
+    return Choice(**texts)
+
+
+@page
+@limits(cursor=MAX_CURSOR_CHARS)
+def dead_tasks() -> ResponseReturnValue:
+    """Show open dead tasks, the newest first, as the address filters them."""
+    choice, cursor = _choice(), request.args.get("cursor", "")
+    listed = list_dead_tasks(choice.filter(), cursor=cursor, limit=PAGE_ROWS)
+    older = ""
+    if listed.next_cursor:
+        older = with_query("/dead", **choice.fields, cursor=listed.next_cursor)
+    return render(
+        "dead.html",
+        rows=[_shown(dead) for dead in listed.dead_tasks],
+        choice=choice,
+        older=older,
+        is_first=not cursor,
+        first=with_query("/dead", **choice.fields),
+        confirm={verb: with_query(f"/dead/all/{verb}", **choice.fields) for verb in VERB_WORDS},
+        patterns=sorted(registry().patterns),
+        queues=sorted({task.queue for task in registry().tasks.values()}),
+        ages=AGES,
+    )
+
+
+@page
+def dead_task(dead_id: str) -> ResponseReturnValue:
+    """Show one dead task: its reason with the traceback, its body, its attempts."""
+    try:
+        dead = get_dead_task(dead_id)
+    except UnknownDeadTaskError:
+        raise ChangeRefusedError(404, NO_DEAD_TASK) from None
+    row = _shown(dead, is_whole=True)
+    return render("dead_one.html", dead=row, is_known=dead.path in registry().tasks)
+
+
+@page
+@limits(target=1_100)
+def change() -> ResponseReturnValue:
+    """Replay or delete one dead task."""
+    dead_id, _, verb = request.form.get("target", "").rpartition(":")
+    return go_to("/dead", changes.change_dead_task(dead_id, verb))
+
+
+@page
+@limits(id=1_000)
+def change_selected() -> ResponseReturnValue:
+    """Start a run that changes the dead tasks that were selected."""
+    verb, ids = request.form.get("verb", ""), request.form.getlist("id")
+    if not ids:
+        raise ChangeRefusedError(400, "Select at least one dead task.")
+    run_id = changes.change_dead_tasks(verb, None, ids, request.form.get("key"))
+    return go_to(f"/runs/continuations/{run_id}", "bulk")
+
+
+@page
+def confirm(verb: str) -> ResponseReturnValue:
+    """Say how many dead tasks a change would take, and ask."""
+    bulk_verb(verb)
+    choice, started = _choice(), clients().clock.now()
+    chosen = choice.filter()
+    # Dead tasks that are new while a person reads are left alone.
+    chosen = replace(chosen, until=min(started, chosen.until or started))
+    count = count_dead_tasks(chosen, MAX_COUNTED)
+    rows = list_dead_tasks(chosen, limit=SHOWN).dead_tasks
+    return render(
+        "dead_confirm.html",
+        verb=verb,
+        word=VERB_WORDS[verb],
+        count=count,
+        is_cut=count == MAX_COUNTED,
+        rows=[_shown(dead) for dead in rows],
+        choice=choice,
+        since=chosen.since.isoformat() if chosen.since else "",
+        until=chosen.until.isoformat() if chosen.until else "",
+        key=clients().new_id(),
+        list_url=with_query("/dead", **choice.fields),
+    )
+
+
+@page
+def change_all(verb: str) -> ResponseReturnValue:
+    """Start a run that changes the dead tasks that matched when the count was shown."""
+    names = ("pattern", "queue", "error", "since", "until")
+    form = request.form
+    if not form.get("until") or not form.get("key"):
+        raise ChangeRefusedError(400, "The form names no dead tasks. Go back to the list.")
+    chosen = filter_of(*(form.get(name, "") for name in names))
+    run_id = changes.change_dead_tasks(verb, chosen, (), form["key"])
+    return go_to(f"/runs/continuations/{run_id}", "bulk")
+
+
+def _shown(dead: object, *, is_whole: bool = False) -> dict[str, object]:
+    row = dead_task_row(dead, is_whole=is_whole)  # type: ignore[arg-type]
+    for name in ("created", "updated"):
+        row[name] = row[name].timestamp()
+    if is_whole:
+        row["body"] = words.body(row["body"].encode())
+    return row
+
+
+ROUTES: Routes = (
+    ("/dead", "GET", dead_tasks),
+    ("/dead/one/<path:dead_id>", "GET", dead_task),
+    ("/dead/change", "POST", change),
+    ("/dead/selected", "POST", change_selected),
+    ("/dead/all/<verb>", "GET", confirm),
+    ("/dead/all/<verb>", "POST", change_all),
+)

@@ -1,0 +1,133 @@
+"""The frame of all pages: rendering, notices, refusals, and the files of the look."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache, wraps
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import jinja2
+from flask import Response, abort, current_app, redirect, request
+from flask.typing import ResponseReturnValue
+from google.api_core import exceptions as rpc_errors
+
+from rollforward.console.access import Role
+from rollforward.console.api.changes import ChangeRefusedError, caller
+from rollforward.console.api.queries import BadQueryError
+from rollforward.flask.context import CONSOLE, clients, settings
+from rollforward.flask.guards import csrf
+from rollforward.look.pages import STATIC, STATIC_TYPES, environment, etag_of
+from rollforward.operations import BadCursorError
+
+View = Callable[..., ResponseReturnValue]
+Routes = Sequence[tuple[str, str, View]]
+
+MENU = [
+    ("/", "Overview"),
+    ("/dead", "Dead tasks"),
+    ("/runs", "Runs"),
+    ("/waiting", "Waiting"),
+    ("/outbox", "Outbox"),
+    ("/lag", "Lag and cost"),
+    ("/schedules", "Schedules"),
+    ("/audit", "Audit trail"),
+]
+# What a page says after a change: the address holds the key, never the text.
+NOTICES = {
+    "replayed": "Replayed: its task is enqueued.",
+    "deleted": "Deleted.",
+    "cancel": "Cancelled: finished items stay finished, and the run can be resumed.",
+    "resume": "Resumed.",
+    "retry": "This run retries the failed items.",
+    "rebuild": "A new table is being built.",
+    "bulk": "The run has begun: it takes the dead tasks of a moment ago, each once.",
+}
+
+
+def page(view: View) -> View:
+    """Return a view whose refusals are pages that say why."""
+
+    @wraps(view)
+    def show(**places: str) -> ResponseReturnValue:
+        try:
+            return view(**places)
+        except (BadQueryError, BadCursorError) as error:
+            return refusal(400, str(error))
+        except ChangeRefusedError as refused:
+            return refusal(refused.status, refused.reason)
+        except (rpc_errors.ServiceUnavailable, rpc_errors.DeadlineExceeded) as error:
+            return refusal(503, f"A service does not answer; try again in a moment. {error}")
+
+    return show
+
+
+def refusal(status: int, message: str) -> Response:
+    """Return a page that says why not."""
+    title = HTTPStatus(status).phrase
+    response = render("refusal.html", code=status, title=title, message=message)
+    response.status_code = status
+    return response
+
+
+def render(template: str, **context: object) -> Response:
+    """Return a page, with the notice that its address asks for."""
+    root, operator = prefix(), caller()
+    common: dict[str, Any] = {
+        "ROOT": root,
+        "now": clients().clock.now().timestamp(),
+        "path": request.path,
+        "here": request.full_path.rstrip("?"),
+        "csrf": csrf.token(),
+        "project": settings().project,
+        "operator": operator,
+        "may_operate": operator.role is Role.OPERATE,
+        "notice": NOTICES.get(request.args.get("said", ""), ""),
+    }
+    html = _templates().get_template(template).render(common | context)
+    content = html.encode(errors="replace")  # Half a character is none in UTF-8.
+    tag = etag_of(content)
+    if request.method == "GET" and request.headers.get("If-None-Match") == tag:
+        return Response(status=304, headers={"ETag": tag})
+    return Response(content, content_type="text/html; charset=utf-8", headers={"ETag": tag})
+
+
+def prefix() -> str:
+    """Return the beginning of the console's URLs, with the app's own."""
+    return request.script_root + str(current_app.extensions[CONSOLE].prefix)
+
+
+def go_to(path: str, notice: str = "", **query: str) -> ResponseReturnValue:
+    """Return the way to a page of the console, which then says a notice."""
+    fields = {name: value for name, value in {**query, "said": notice}.items() if value}
+    return redirect(f"{prefix()}{path}{'?' + urlencode(fields) if fields else ''}", 303)
+
+
+def with_query(path: str, **query: str) -> str:
+    """Return an address of the console, with the parts of its query that are not empty."""
+    fields = {name: value for name, value in query.items() if value}
+    return f"{prefix()}{path}{'?' + urlencode(fields) if fields else ''}"
+
+
+def static(name: str) -> ResponseReturnValue:
+    """Return a style sheet, a script or the icon."""
+    path = STATIC / name
+    if path.suffix not in STATIC_TYPES or path.parent != STATIC or not path.is_file():
+        abort(404)
+    return Response(
+        path.read_bytes(),
+        content_type=f"{STATIC_TYPES[path.suffix]}; charset=utf-8",
+        headers={"Cache-Control": "private, max-age=300"},
+    )
+
+
+@cache
+def _templates() -> jinja2.Environment:
+    templates = environment(Path(__file__).parent.parent / "templates")
+    templates.globals.update(MENU=MENU)
+    return templates
+
+
+ROUTES: Routes = (("/static/<name>", "GET", static),)

@@ -1,0 +1,94 @@
+"""The first page: what needs attention."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from flask.typing import ResponseReturnValue
+
+from rollforward.console.api.rows import audit_row
+from rollforward.console.pages.frame import Routes, page, render
+from rollforward.flask.context import clients, registry
+from rollforward.look.words import age, counted
+from rollforward.operations import DeadTaskFilter, list_audit
+from rollforward.operations.dead_task_lists import count_dead_tasks
+from rollforward.operations.sweeps import last_sweeps
+from rollforward.operations.waiting import failing_tasks
+from rollforward.outbox.depth import Depth, depth
+
+MAX_COUNTED = 1_000
+MAX_FAILING = 20
+# As docs/operations.md says of the gauges.
+LATE_S, UNACKED_LATE_S, SWEEP_LATE_S = 120.0, 600.0, 600.0
+
+
+@dataclass(frozen=True)
+class Attention:
+    """One thing that an operator should look at, and the page that has it."""
+
+    icon: str
+    colour: str
+    text: str
+    link: str
+
+
+@page
+def overview() -> ResponseReturnValue:
+    """Show what needs attention, and the last changes."""
+    dead_count = count_dead_tasks(DeadTaskFilter(), MAX_COUNTED)
+    rows = depth(clients())
+    failing = failing_tasks(MAX_FAILING)
+    entries, _ = list_audit(limit=5)
+    return render(
+        "overview.html",
+        dead_count=dead_count,
+        is_cut=dead_count == MAX_COUNTED,
+        depth=rows,
+        failing_count=len(failing),
+        is_failing_cut=len(failing) == MAX_FAILING,
+        attention=[*_dead(dead_count), *_late(rows), *_failing(len(failing)), *_sweeps()],
+        entries=[audit_row(entry) for entry in entries],
+    )
+
+
+def _dead(count: int) -> list[Attention]:
+    if not count:
+        return []
+    suffix = " or more" if count == MAX_COUNTED else ""
+    text = f"{counted(count, 'dead task')}{suffix} to replay or delete"
+    return [Attention("✕", "failed", text, "/dead")]
+
+
+def _late(rows: Depth) -> list[Attention]:
+    late = []
+    if rows.oldest_s > LATE_S:
+        text = f"A row of the outbox has no task since {age(rows.oldest_s)}"
+        late.append(Attention("◷", "retrying", text, "/outbox"))
+    if rows.oldest_unacked_s > UNACKED_LATE_S:
+        text = f"A task has not done its work since {age(rows.oldest_unacked_s)}"
+        late.append(Attention("◷", "retrying", text, "/outbox"))
+    return late
+
+
+def _failing(count: int) -> list[Attention]:
+    if not count:
+        return []
+    suffix = " or more" if count == MAX_FAILING else ""
+    text = f"{counted(count, 'task')}{suffix} failed and will be retried"
+    return [Attention("↻", "retrying", text, "/waiting")]
+
+
+def _sweeps() -> list[Attention]:
+    now_utc = clients().clock.now()
+    late = [
+        name
+        for name, at in last_sweeps(clients(), registry().swept).items()
+        if (now_utc - at).total_seconds() > SWEEP_LATE_S and name != "operations"
+    ]
+    if not late:
+        return []
+    text = f"{', '.join(late)} not swept for ten minutes"
+    return [Attention("◷", "failed", text, "/schedules")]
+
+
+ROUTES: Routes = (("/", "GET", overview),)

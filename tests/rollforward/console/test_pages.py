@@ -1,0 +1,228 @@
+"""Pages: what an operator reads, and forms that change something once, with a token."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from html import unescape
+
+import pytest
+from flask.testing import FlaskClient
+from werkzeug.test import TestResponse
+
+from rollforward.operations import list_dead_tasks
+from rollforward.runtime.channel.rpc import Cost
+from rollforward.tasks.attempt_entities import TaskAttempts
+from tests.rollforward.console.conftest import API, Desk
+
+PAGES = ("/", "/dead", "/runs", "/waiting", "/waiting?queue=default", "/outbox", "/lag")
+PAGES += ("/schedules", "/audit", "/dead/all/replay", "/dead/all/delete")
+ROOT = "/rollforward"
+MAX_READS = 60
+
+
+class Browser:
+    """A browser of an operator, with its cookies."""
+
+    def __init__(self, desk: Desk, role: str = "operate") -> None:
+        self.client: FlaskClient = desk.app.test_client()
+        self.headers = {"X-Role": role}
+
+    def open(self, path: str) -> TestResponse:
+        address = path if path.startswith(ROOT) else ROOT + path
+        return self.client.get(address, headers=self.headers)
+
+    def read(self, path: str) -> str:
+        response = self.open(path)
+        assert response.status_code == 200, (path, response.status_code, response.text)
+        return response.text
+
+    def submit(self, page: str, action: str, **fields: object) -> TestResponse:
+        """Send a form with the token of a page."""
+        [token, *_] = re.findall(r'name="csrf_token" value="([^"]+)"', self.read(page))
+        return self.client.post(
+            ROOT + action, data={"csrf_token": token, **fields}, headers=self.headers
+        )
+
+
+@pytest.mark.parametrize("role", ["read", "operate"])
+def test_every_page_answers_and_says_where_it_is(desk: Desk, role: str) -> None:
+    """With nothing to show, and with something; links of the page lead somewhere."""
+    browser = Browser(desk, role)
+    for _ in range(2):
+        for path in PAGES:
+            text = browser.read(path)
+            assert "<h1>" in text, path
+            for address in set(re.findall(r'(?:href|src)="(/[^"]*)"', text)):
+                assert browser.open(unescape(address)).status_code == 200, (path, address)
+        desk.give_up("x")
+        desk.world.sweep()
+
+
+def test_a_reader_is_offered_no_form_that_changes_something(desk: Desk) -> None:
+    """Filters only."""
+    dead_id = desk.give_up("x")
+    browser = Browser(desk, "read")
+
+    for path in (*PAGES, f"/dead/one/{dead_id}"):
+        text = browser.read(path)
+        assert 'method="post"' not in text, path
+        assert "formaction" not in text, path
+
+
+def test_a_dead_task_is_shown_with_its_traceback_and_replayed(desk: Desk) -> None:
+    """The page says so, and the audit trail has who did it."""
+    dead_id = desk.give_up("x", reason="gave up. Traceback <b>", error="KeyError", deliveries=7)
+    browser = Browser(desk)
+
+    shown = browser.read(f"/dead/one/{dead_id}")
+    answer = browser.submit("/dead", "/dead/change", target=f"{dead_id}:replay")
+    desk.world.settle()
+
+    assert "gave up. Traceback &lt;b&gt;" in shown
+    assert ">7<" in shown
+    assert (answer.status_code, desk.done) == (303, Counter({"x": 1}))
+    assert "Replayed: its task is enqueued." in browser.read(answer.headers["Location"])
+    assert "operate@example.com" in browser.read("/audit")
+
+
+def test_a_form_without_the_token_changes_nothing(desk: Desk) -> None:
+    """As every form of the app."""
+    dead_id = desk.give_up("x")
+    browser = Browser(desk)
+    browser.read("/dead")
+
+    answer = browser.client.post(
+        f"{ROOT}/dead/change", data={"target": f"{dead_id}:replay"}, headers=browser.headers
+    )
+
+    assert answer.status_code == 403
+    desk.world.settle()
+    assert desk.done == {}
+
+
+def test_the_selected_dead_tasks_are_replayed(desk: Desk) -> None:
+    """The other ones stay."""
+    ids = {tag: desk.give_up(tag) for tag in "abc"}
+    browser = Browser(desk)
+
+    answer = browser.submit("/dead", "/dead/selected", verb="replay", id=[ids["a"], ids["c"]])
+    desk.world.settle()
+
+    assert desk.done == Counter({"a": 1, "c": 1})
+    text = browser.read(answer.headers["Location"])
+    assert "replay-dead-tasks" in text
+    assert re.search(r"<b>2</b>.*Done", text)
+
+
+def test_all_that_match_are_replayed_but_those_that_died_since(desk: Desk) -> None:
+    """A person confirms a number, and gets it once: the form sent twice is one run."""
+    desk.give_up("a", queue="mail")
+    desk.give_up("b", queue="default", reason="KeyError: x")
+    desk.give_up("c", queue="default", reason="KeyError: x")
+    browser = Browser(desk)
+    desk.world.clock.sleep(1)
+    page = browser.read("/dead/all/replay?error=KeyError")
+    desk.world.clock.sleep(1)
+    desk.give_up("late", reason="KeyError: x")
+    fields = dict(re.findall(r'type="hidden" name="(\w+)" value="([^"]*)"', page))
+
+    answers = [
+        browser.client.post(f"{ROOT}/dead/all/replay", data=fields, headers=browser.headers)
+        for _ in range(2)
+    ]
+    desk.world.settle()
+
+    assert "Replay 2 dead tasks?" in page
+    assert len({answer.headers["Location"] for answer in answers}) == 1
+    assert desk.done == Counter({"b": 1, "c": 1})
+
+
+@pytest.mark.parametrize(
+    ("action", "fields", "status"),
+    [
+        ("/dead/change", {"target": "x:explode"}, 404),
+        ("/dead/change", {"target": "nothing:replay"}, 404),
+        ("/dead/change", {}, 404),
+        ("/dead/selected", {"verb": "replay"}, 400),
+        ("/dead/selected", {"verb": "explode", "id": "x"}, 404),
+        ("/dead/all/replay", {}, 400),
+        ("/dead/all/replay", {"until": "x", "key": "k"}, 400),
+        ("/dead/all/explode", {"until": "2030-01-01T00:00Z", "key": "k"}, 404),
+        ("/runs/change", {"pattern": "continuations", "id": "x", "verb": "cancel"}, 404),
+        ("/runs/change", {}, 404),
+    ],
+)
+def test_a_form_that_cannot_be_understood_changes_nothing(
+    desk: Desk, action: str, fields: dict[str, str], status: int
+) -> None:
+    """And gets a page that says why."""
+    desk.give_up("x")
+
+    answer = Browser(desk).submit("/dead", action, **fields)
+
+    assert (answer.status_code, 'role="alert"' in answer.text) == (status, True)
+    desk.world.settle()
+    assert desk.done == {}
+
+
+@pytest.mark.parametrize(
+    "path", ["/dead?age=x", "/dead?cursor=x", "/runs?state=x", "/runs?before=x", "/audit?before=x"]
+)
+def test_an_address_that_cannot_be_understood_is_refused(desk: Desk, path: str) -> None:
+    """A page of the console says which part."""
+    answer = Browser(desk).open(path)
+
+    assert (answer.status_code, 'role="alert"' in answer.text) == (400, True)
+
+
+def test_what_fails_and_is_retried_is_on_the_page_of_waiting_tasks(desk: Desk) -> None:
+    """With its last error and the next attempt."""
+    with desk.world.context():
+        now = desk.world.clock.now().replace(tzinfo=None)
+        TaskAttempts(
+            id="x", path="/tasks/ship", queue="mail", failures=3, error="KeyError: 'a'", first=now,
+            expires=now,
+        ).put()  # fmt: skip
+
+    text = Browser(desk).read("/waiting")
+
+    assert "/tasks/ship" in text
+    assert "KeyError: &#39;a&#39;" in text
+
+
+def test_schedules_say_when_each_sweep_was_done(desk: Desk) -> None:
+    """A sweep that is not known to have happened says so."""
+    browser = Browser(desk)
+    counts = [browser.read("/schedules").count(">not known<")]
+    desk.world.sweep()
+    counts.append(browser.read("/schedules").count(">not known<"))
+
+    assert counts == [9, 0]
+
+
+@pytest.mark.parametrize("count", [30, 300])
+def test_a_page_reads_as_much_of_many_rows_as_of_few(desk: Desk, count: int) -> None:
+    """At most sixty entities, whatever is stored."""
+    for number in range(count):
+        desk.give_up(str(number), queue=f"q{number % 3}")
+    browser = Browser(desk)
+    [cursor] = {page(desk, "")}
+
+    for path in (*PAGES, "/dead?queue=q1", f"/dead?cursor={cursor}", "/runs?state=running"):
+        reads = reads_of(desk, lambda path=path: browser.read(path))  # type: ignore[misc]
+        assert reads <= MAX_READS, (path, reads)
+    assert reads_of(desk, lambda: browser.read("/dead")) >= 20  # They are counted.
+    assert reads_of(desk, lambda: desk.ask(f"{API}/dead-tasks?limit=50")) <= MAX_READS
+
+
+def page(desk: Desk, cursor: str) -> str:
+    with desk.world.context():
+        return list_dead_tasks(cursor=cursor, limit=20).next_cursor
+
+
+def reads_of(desk: Desk, act: object) -> int:
+    meter = desk.world.clients.meter
+    spent: Cost = meter.total()
+    act()  # type: ignore[operator]
+    return (meter.total() - spent).reads
