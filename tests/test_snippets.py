@@ -12,72 +12,29 @@ import re
 import subprocess
 import sys
 import types
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
-from google.cloud import ndb
 
-from rollforward.registry import PATTERNS, Registry
-from rollforward.tasks import Task
+from rollforward.registry import Registry
 from tests.infra import tutorial
 from tests.infra.documents import ROOT, named, text_of
+from tests.infra.snippets import BLOCK, blocks, deliver, empty_module, parts_of, run
 from tests.infra.world import Services, World
 
-BLOCK = re.compile(r"^(?:<!-- (\S+) -->\n)?```python\n(.*?)^```$", flags=re.MULTILINE | re.DOTALL)
 PAGES = [
     path for path in sorted((ROOT / "docs/howto").glob("*.md")) if "```python" in path.read_text()
 ]
-MAX_DELIVERIES = 200
-TAKEN = tuple(pattern.takes for pattern in PATTERNS if pattern.takes is not None)
 
 one_emulator = pytest.mark.parametrize("services", ["datastore"], indirect=True)
-
-
-def blocks(page: Path) -> list[tuple[int, str]]:
-    """Return the Python blocks of a page, each with the line where it begins."""
-    text = page.read_text(encoding="utf-8")
-    return [
-        (text.count("\n", 0, found.start(2)) + 1, found.group(2)) for found in BLOCK.finditer(text)
-    ]
 
 
 @pytest.fixture
 def module() -> Iterator[types.ModuleType]:
     """An empty module; kinds that are declared in it are gone after the test."""
-    made = types.ModuleType(f"snippets_{uuid.uuid4().hex[:8]}")
-    kinds = dict(ndb.Model._kind_map)
-    sys.modules[made.__name__] = made
-    yield made
-    del sys.modules[made.__name__]
-    ndb.Model._kind_map.clear()
-    ndb.Model._kind_map.update(kinds)
-
-
-def run(module: types.ModuleType, page: Path, line: int, block: str) -> None:
-    """Run a block; an error shows the line of the page."""
-    source = "\n" * (line - 1) + block
-    exec(compile(source, str(page), "exec"), module.__dict__)
-
-
-def parts_of(module: types.ModuleType) -> list[Any]:
-    """Return what the app of a page would register."""
-    return [value for value in vars(module).values() if isinstance(value, TAKEN)]
-
-
-def deliver(world: World, tasks: dict[str, Task[Any]]) -> int:
-    """Do the work of every task that is due; return how many there were."""
-    count = 0
-    while (due := world.engine.due()) and count < MAX_DELIVERIES:
-        attempt = world.engine.begin_attempt(due[0].task_name)
-        task = tasks[urlsplit(attempt.url).path]
-        task.work(world.clients, task.read(attempt.body))
-        world.engine.end_attempt(attempt.id, status=204)
-        count += 1
-    return count
+    with empty_module() as module:
+        yield module
 
 
 @one_emulator
