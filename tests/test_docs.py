@@ -15,6 +15,9 @@ import main
 from docs.reference import generate
 from handlers.settings import DemoSettings
 from pipelines.registry import APP
+from rollforward.cli.deploy.gcloud import Place, commands
+from rollforward.cli.deploy.needs import needs_of
+from rollforward.cli.deploy.project_files import ProjectFiles
 from tests.infra.documents import (
     DOCUMENTS,
     LOCAL_ENVIRONMENT,
@@ -204,7 +207,7 @@ def test_the_queues_of_cloud_run_are_those_of_queue_yaml() -> None:
     """Made by hand, a queue has the rates that queue.yaml gives it."""
     words = deploy_commands().split()
     starts = [i for i, _ in enumerate(words) if words[i : i + 3] == ["tasks", "queues", "create"]]
-    made = {words[i + 3]: words[i + 4 : i + 11] for i in starts}
+    made = {words[i + 3]: words[i + 4 : i + 12] for i in starts}
     for queue in yaml.safe_load(text_of("queue.yaml"))["queue"]:
         options = made.pop(queue["name"])
         retries = queue["retry_parameters"]
@@ -224,10 +227,20 @@ def deploy_commands() -> str:
 def test_every_cron_url_is_a_route_and_every_sweep_is_scheduled(app: Any) -> None:
     """The scheduler calls what exists, and whatever waits for it is called."""
     scheduled = {job["url"] for job in yaml.safe_load(text_of("cron.yaml"))["cron"]}
-    swept = {f"/cron/{p.name}/sweep" for p in APP.patterns.values() if p.is_swept}
-    assert scheduled == swept
+    assert scheduled == {f"/cron/{name}/sweep" for name in needs_of(APP).swept}
     assert "/cron/<pattern>/sweep" in {rule.rule for rule in app.url_map.iter_rules()}
-    assert all(url in text_of("docs/howto/deploy.md") for url in scheduled)
+
+
+def test_the_howto_has_the_queues_and_the_sweep_that_the_command_prints() -> None:
+    """To the letter: a reader compares them with what the terminal shows."""
+    files = ProjectFiles(ROOT)
+    queues = {queue.name: queue for queue in files.queues()}
+    place = Place(service="rollforward")
+    lines = commands("cloud-run", needs_of(APP), queues, files, place)
+    shown = [line for line in lines if "tasks queues create" in line or "scheduler jobs" in line]
+
+    assert len(shown) == len(queues) + 1
+    assert set(shown) <= set(text_of("docs/howto/deploy.md").splitlines())
 
 
 def test_every_make_target_that_is_named_exists_and_all_are_explained() -> None:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from rollforward.cli.command import Command
-from rollforward.cli.commands import doctor, new, run, shell
+from rollforward.cli.commands import deploy, doctor, new, run, shell
 from rollforward.cli.errors import CliError
 from rollforward.local.errors import PlatformError
 
@@ -17,6 +17,7 @@ COMMANDS: tuple[Command, ...] = (
     run.COMMAND,
     shell.COMMAND,
     doctor.COMMAND,
+    deploy.COMMAND,
 )
 EXIT_CODES = {
     0: "done",

@@ -35,6 +35,15 @@ class Gauge:
         return f"{name} {self.value:g}"
 
 
+@dataclass(frozen=True)
+class CompositeIndex:
+    """An index over several properties that queries need: names with "asc" or "desc", in order."""
+
+    kind: str
+    properties: tuple[tuple[str, str], ...]
+    has_ancestor: bool = False
+
+
 def exposition(gauges: Iterable[Gauge]) -> str:
     """Return gauges in the format of Prometheus, grouped by name.
 
@@ -60,11 +69,13 @@ class Pattern(Generic[P]):
         name: In the URL of its sweep, GET /cron/<name>/sweep.
         takes: The class of the parts that an app registers; None: it has none.
         has_unique_names: Whether each part must have a `name` of its own.
+        indexes: Composite indexes that the pattern's queries need; none of ours needs one.
     """
 
     name: str
     takes: type[P] | None = None
     has_unique_names: bool = False
+    indexes: Sequence[CompositeIndex] = ()
 
     def expand(self, part: P) -> Iterable[object]:
         """Return the parts of other patterns that a part brings along."""

@@ -6,26 +6,26 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from rollforward.registry import Registry
-
-# Every app has them: transactions may enqueue, and the outbox's rows may wait.
-ALWAYS = ("tasks", "outbox")
+from rollforward.tasks.pattern import CompositeIndex, Pattern
 
 
 @dataclass(frozen=True)
 class Needs:
-    """Derived from a registry.
+    """The demands of a registry.
 
     Attributes:
         queues: The paths of the tasks of each queue, in order.
         patterns: The names of the patterns of each queue's tasks.
         swept: The patterns in use that cron has to call.
-        unused: The patterns that cron could call, and that this app does not use.
+        waking: Those whose sweep wakes work, and does not only delete expired rows.
+        indexes: The composite indexes of the patterns in use.
     """
 
     queues: Mapping[str, Sequence[str]]
     patterns: Mapping[str, frozenset[str]] = field(default_factory=dict)
     swept: Sequence[str] = ()
-    unused: Sequence[str] = ()
+    waking: frozenset[str] = frozenset()
+    indexes: Sequence[CompositeIndex] = ()
 
     def patterns_of(self, queue: str) -> frozenset[str]:
         """Return the names of the patterns whose tasks go to a queue."""
@@ -33,7 +33,7 @@ class Needs:
 
 
 def needs_of(registry: Registry) -> Needs:
-    """Return what an app with this registry needs."""
+    """Return the needs of an app with this registry."""
     queues: dict[str, list[str]] = {}
     for path, task in sorted(registry.tasks.items()):
         queues.setdefault(task.queue, []).append(path)
@@ -41,11 +41,16 @@ def needs_of(registry: Registry) -> Needs:
     for name, pattern in registry.patterns.items():
         for task in pattern.tasks(registry.parts(name)):
             patterns.setdefault(task.queue, set()).add(name)
-    sweepable = [name for name, pattern in registry.patterns.items() if pattern.is_swept]
-    used = {name for name in sweepable if name in ALWAYS or registry.parts(name)}
+    # A pattern without parts of its own, such as the outbox, is in every app.
+    used = [
+        pattern
+        for name, pattern in registry.patterns.items()
+        if pattern.takes is None or registry.parts(name)
+    ]
     return Needs(
         queues,
         {queue: frozenset(names) for queue, names in patterns.items()},
-        [name for name in sweepable if name in used],
-        [name for name in sweepable if name not in used],
+        [pattern.name for pattern in used if pattern.is_swept],
+        frozenset(p.name for p in used if type(p).sweep is not Pattern.sweep),
+        [index for pattern in used for index in pattern.indexes],
     )

@@ -133,7 +133,7 @@ PACKAGES = {
         [f"{TESTS}/console"],
     ),
     "testing": Package(["rollforward/testing/*.py"], [f"{TESTS}/testing"], DEEP),
-    "cli": Package(["rollforward/cli/**/*.py"], [f"{TESTS}/cli/test_*.py"]),
+    "cli": Package(["rollforward/cli/**/*.py"], [f"{TESTS}/cli/**/test_*.py"]),
     "engine": Package(["rollforward/local/cloudtasks/engine/*.py"], EMULATOR_TESTS),
     "emulator": Package(
         [
