@@ -14,8 +14,9 @@ INSTALLED := $(VENV)/.installed
 MUTANTS := $(VENV)/mutants/.installed
 RIVALS := $(VENV)/rivals/.installed
 DIAGRAMS := docs/theme/node_modules/.package-lock.json
-COMPILE := uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
-  --no-annotate --no-header
+COMPILE := $(VENV)/bin/uv pip compile --quiet --python-version 3.11 --no-annotate --no-header
+PIN := $(COMPILE) --universal --generate-hashes $(if $(UPGRADE),--upgrade)
+LOWEST_PINS := $(VENV)/lowest.in
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run shell seed test soak mutants check audit audit-code audit-pins doctor pictures reference docs bench endurance clean fmt lint types lock
@@ -97,12 +98,14 @@ clean: ## Remove local data and caches (.venv stays)
 	rm -rf .dev .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis test-artifacts
 	find . -path ./$(VENV) -prune -o -name __pycache__ -type d -exec rm -rf {} +
 
-lock: ## Pin requirements*.in into requirements*.txt; UPGRADE=1 takes newer releases
-	@command -v uv >/dev/null || { echo "make lock needs uv: https://docs.astral.sh/uv/"; exit 1; }
-	$(COMPILE) $(if $(UPGRADE),--upgrade) -o requirements.txt requirements.in
-	$(COMPILE) $(if $(UPGRADE),--upgrade) -o requirements-dev.txt requirements-dev.in
-	$(COMPILE) $(if $(UPGRADE),--upgrade) -o requirements-mutants.txt requirements-mutants.in
-	$(COMPILE) $(if $(UPGRADE),--upgrade) -o requirements-rivals.txt requirements-rivals.in
+lock: $(VENV)/bin/uv ## Pin requirements*.in into requirements*.txt; UPGRADE=1 takes newer releases
+	$(PIN) -o requirements.txt requirements.in
+	$(PIN) -o requirements-dev.txt requirements-dev.in
+	$(PIN) -o requirements-mutants.txt requirements-mutants.in
+	$(PIN) -o requirements-rivals.txt requirements-rivals.in
+	$(COMPILE) --no-deps --resolution lowest-direct --all-extras -o $(LOWEST_PINS) pyproject.toml
+	cp requirements-dev.txt requirements-lowest.txt
+	$(COMPILE) --generate-hashes -o requirements-lowest.txt $(LOWEST_PINS) requirements-dev.in
 
 # The stamp is newer than the requirements exactly when they are installed.
 $(INSTALLED): requirements-dev.txt
@@ -120,6 +123,9 @@ $(INSTALLED): requirements-dev.txt
 $(DIAGRAMS): docs/theme/package-lock.json
 	-@npm ci --silent --no-audit --no-fund --ignore-scripts --prefix docs/theme || \
 	  echo "npm did not bring mermaid: diagrams are shown as text."
+
+# Pins are made by uv, which is pinned itself: the first time the requirements are as they were.
+$(VENV)/bin/uv: | $(INSTALLED)
 
 $(MUTANTS): requirements-mutants.txt $(INSTALLED)
 	$(PYTHON) -m venv $(VENV)/mutants
