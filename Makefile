@@ -19,7 +19,7 @@ PIN := $(COMPILE) --universal --generate-hashes $(if $(UPGRADE),--upgrade)
 LOWEST_PINS := $(VENV)/lowest.in
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run shell seed test soak mutants check audit audit-code audit-pins doctor pictures reference docs bench endurance clean fmt lint types lock
+.PHONY: help dist setup run shell seed test soak mutants check audit audit-code audit-pins doctor pictures reference docs bench endurance clean fmt lint types lock
 
 help: ## List the targets
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' \
@@ -81,6 +81,10 @@ bench: $(INSTALLED) $(if $(LIKE),,$(if $(filter batches% streams%,$(or $(NAMES),
 endurance: $(INSTALLED) ## Half an hour of load with kills, a restart and a power cut; MINUTES=30
 	$(PYTHON) -m benchmarks.endurance $(if $(MINUTES),--minutes $(MINUTES))
 
+dist: $(INSTALLED) ## Build the wheel and the sdist of the library into dist/
+	@rm -rf dist
+	$(PYTHON) -m hatchling build
+
 lint: $(INSTALLED) ## Check style, spelling and the direction of imports
 	$(PYTHON) -m ruff check .
 	$(PYTHON) -m ruff format --check .
@@ -95,7 +99,7 @@ fmt: $(INSTALLED) ## Format the code and mend what can be mended by machine
 	$(PYTHON) -m ruff check --fix .
 
 clean: ## Remove local data and caches (.venv stays)
-	rm -rf .dev .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis test-artifacts
+	rm -rf .dev dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis test-artifacts
 	find . -path ./$(VENV) -prune -o -name __pycache__ -type d -exec rm -rf {} +
 
 lock: $(VENV)/bin/uv ## Pin requirements*.in into requirements*.txt; UPGRADE=1 takes newer releases
