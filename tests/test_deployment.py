@@ -33,7 +33,7 @@ from tests.infra.documents import LOCAL_ENVIRONMENT, ROOT, cells, entity_modules
 def test_what_an_own_app_takes_along_is_enough(tmp_path: Path) -> None:
     """The commands of the how-to, then an import of the tutorial's shop in that folder alone."""
     howto = text_of("docs/howto/deploy.md").partition("## Deploy an app of your own\n")[2]
-    commands = re.findall(r"```\n(.*?)```", howto, flags=re.DOTALL)[0]
+    commands = re.findall(r"```sh\n(.*?)```", howto, flags=re.DOTALL)[0]
     _, _, commands = commands.partition("\n")  # The first line says which folders.
     for name, text in tutorial.files().items():
         if name.endswith(".py"):
@@ -118,11 +118,12 @@ def test_gunicorn_knows_its_arguments(where: str) -> None:
 
 def test_the_app_needs_nothing_that_is_left_at_home() -> None:
     """What main imports is copied into the image and not ignored on the way to App Engine."""
+    at_home = ("docs", "site")  # Python has a module `site`, too.
     program = "import sys, main; print(*{name.partition('.')[0] for name in sys.modules})"
     imported = subprocess.run(
         [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout.split()
-    ours = {name for name in imported if (ROOT / name).is_dir() and name != "docs"} | {
+    ours = {name for name in imported if (ROOT / name).is_dir() and name not in at_home} | {
         "main.py",
         "requirements.txt",
         "static",

@@ -220,7 +220,7 @@ def test_the_queues_of_cloud_run_are_those_of_queue_yaml() -> None:
 
 
 def deploy_commands() -> str:
-    blocks = re.findall(r"```\n(.*?)```", text_of("docs/howto/deploy.md"), flags=re.DOTALL)
+    blocks = re.findall(r"```sh\n(.*?)```", text_of("docs/howto/deploy.md"), flags=re.DOTALL)
     return "\n".join(blocks).replace("\\\n", " ")
 
 
