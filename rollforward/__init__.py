@@ -137,7 +137,7 @@ _HOMES = {
     "task": "tasks",
     "transact": "datastore",
 }
-_PACKAGES = frozenset(_HOMES.values()) | {"compat", "operations", "paging"}
+_PACKAGES = frozenset(_HOMES.values()) | {"compat", "operations", "paging", "telemetry"}
 
 lazy_imports.install()  # Before the first of the packages imports ndb.
 

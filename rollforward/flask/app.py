@@ -32,6 +32,7 @@ from rollforward.runtime.process.open_transactions import OpenTransactions
 from rollforward.runtime.process.processes import NoProcesses, open_processes
 from rollforward.tasks import CloudTaskQueue
 from rollforward.tasks.errors import UnknownQueueError
+from rollforward.telemetry import CloudLogFormatter, logs
 
 log = logging.getLogger(__name__)
 
@@ -218,13 +219,19 @@ def start(settings: Settings, clients: Clients, registry: Registry) -> None:
     Raises:
         UnknownQueueError: on a laptop. A deployed app logs it, and serves the other queues.
     """
-    logging.basicConfig(level=settings.log_level, format="%(levelname)s %(name)s: %(message)s")
+    logs.install(settings.log_format, settings.log_level, _log_formatter(settings))
     if settings.is_local:
         delivery_log.install()
         _check_queues(clients, registry)
     else:  # Visitors do not wait for it.
         threading.Thread(target=_log_unknown_queues, args=(clients, registry), daemon=True).start()
     recovery.start(clients, registry)
+
+
+def _log_formatter(settings: Settings) -> CloudLogFormatter:
+    return CloudLogFormatter(
+        settings.project, settings.service, settings.version, settings.secret_keys
+    )
 
 
 def _log_unknown_queues(clients: Clients, registry: Registry) -> None:

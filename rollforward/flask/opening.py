@@ -13,6 +13,7 @@ from typing import Any
 
 from flask import Flask
 
+from rollforward import telemetry
 from rollforward.flask.context import Wiring
 from rollforward.registry import Registry
 from rollforward.runtime import Clients
@@ -66,10 +67,10 @@ def open_app(app: Flask) -> Wiring:
 
 
 def in_context(clients: Clients, wsgi_app: Any) -> Callable[..., Iterable[bytes]]:
-    """Run each request in an ndb context of its own."""
+    """Run each request in an ndb context of its own, with the trace that its headers name."""
 
     def with_context(environ: Mapping[str, Any], start_response: Any) -> Iterable[bytes]:
-        with clients.context():
+        with telemetry.in_trace(telemetry.trace_of(environ)), clients.context():
             response: Iterable[bytes] = wsgi_app(environ, start_response)
             return response
 

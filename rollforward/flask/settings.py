@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from rollforward.tasks.cloud_tasks import AppEngineTarget, UrlTarget
+from rollforward.telemetry import logs
 
 LOCAL, APP_ENGINE, CLOUD_RUN = "local", "appengine", "cloudrun"
 DEMO_PREFIX = "demo-"
@@ -55,6 +56,9 @@ class Settings:
     issuers: tuple[str, ...] = GOOGLE_ISSUERS
     devserver_url: str | None = None
     log_level: str = "INFO"
+    log_format: str = logs.TEXT
+    service: str = ""  # As App Engine or Cloud Run names it; and the version of it.
+    version: str = ""
     processes_folder: str | None = None
     reports_folder: str = ""  # Where a local app writes what the console shows of it.
     cloud_profile: str = ""  # The file whose latencies a local app takes on.
@@ -101,6 +105,9 @@ class Settings:
             "issuers": (env["TASKS_ISSUER"],) if env.get("TASKS_ISSUER") else GOOGLE_ISSUERS,
             "devserver_url": env.get("DEVSERVER_URL") or None,
             "log_level": env.get("LOG_LEVEL", "INFO").upper(),
+            "log_format": _log_format(env, platform),
+            "service": env.get("GAE_SERVICE") or env.get("K_SERVICE") or "",
+            "version": env.get("GAE_VERSION") or env.get("K_REVISION") or "",
             "processes_folder": env.get("WORKER_FILES") or None,
             "reports_folder": env.get("REPORTS_FOLDER", ""),
             "cloud_profile": env.get("CLOUD_PROFILE", ""),
@@ -177,6 +184,16 @@ def _target(env: Mapping[str, str], platform: str) -> AppEngineTarget | UrlTarge
             f"got {account[:80]!r}"
         )
     return UrlTarget(base_url, account, env.get("TASKS_AUDIENCE") or base_url)
+
+
+def _log_format(env: Mapping[str, str], platform: str) -> str:
+    default = logs.TEXT if platform == LOCAL else logs.JSON
+    log_format = env.get("LOG_FORMAT") or default
+    if log_format not in logs.FORMATS:
+        raise BadSettingsError(
+            f"LOG_FORMAT must be {', '.join(logs.FORMATS)}, got {log_format[:20]!r}"
+        )
+    return log_format
 
 
 def _live_streams(env: Mapping[str, str], platform: str) -> int:

@@ -17,17 +17,17 @@ Lost on failure: a count, or that a delivery has ended. A task is then tried onc
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import hashlib
 import logging
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 from google.api_core import exceptions as rpc_errors
 from google.cloud import ndb
 
+from rollforward import telemetry
 from rollforward.datastore.transactions import transact
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import CLOCK_SKEW_S, naive_utc
@@ -87,22 +87,17 @@ class TaskDelivery:
         return self.number >= NOTED_FROM and self.last_answer != str(LOST_RACE)
 
 
-_local = threading.local()
-
-
-@contextlib.contextmanager
-def under_way(delivery: TaskDelivery) -> Iterator[None]:
-    """Let what runs inside know its task."""
-    _local.task = delivery.task_name.rpartition("/")[2]
-    try:
-        yield
-    finally:
-        _local.task = ""
+def under_way(delivery: TaskDelivery) -> AbstractContextManager[None]:
+    """Let what runs inside know its task, and so each of its log entries."""
+    queue, name = (text.rpartition("/")[2] for text in (delivery.queue, delivery.task_name))
+    task = telemetry.TaskContext(name, queue, delivery.path, delivery.number)
+    return telemetry.in_task(task)
 
 
 def current_task() -> str:
     """Return the id of the task that this code runs in; "" if it runs in none."""
-    return getattr(_local, "task", "")
+    task = telemetry.current_task()
+    return task.name if task is not None else ""
 
 
 def begin(clients: Clients, delivery: TaskDelivery) -> int:

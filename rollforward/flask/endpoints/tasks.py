@@ -30,6 +30,7 @@ from flask import Blueprint, jsonify, request
 from flask.typing import ResponseReturnValue
 from google.api_core import exceptions as rpc_errors
 
+from rollforward import telemetry
 from rollforward.datastore.transactions import TRANSIENT
 from rollforward.flask.context import clients, registry, settings
 from rollforward.flask.endpoints import delivery_log
@@ -70,7 +71,12 @@ def deliver(rest: str) -> ResponseReturnValue:
     # One byte more shows that a body is too long, whatever its header says.
     delivery = _delivery(request.stream.read(MAX_BODY_BYTES + 1))
     clients().meter.delivered(len(delivery.body))
-    task = registry().tasks.get(request.path)
+    with attempts.under_way(delivery):
+        return _answer(delivery)
+
+
+def _answer(delivery: TaskDelivery) -> ResponseReturnValue:
+    task = registry().tasks.get(delivery.path)
     if task is None:
         return _wait_for_a_version(delivery, "no task is declared for this path")
     try:
@@ -79,7 +85,14 @@ def deliver(rest: str) -> ResponseReturnValue:
         return _dead_letter(delivery, f"TooLargeError: {error}; the rest is not kept")
     except BadArgumentsError as error:
         return _wait_for_a_version(delivery, f"BadArgumentsError: {error}")
-    return _deliver(task, args, delivery)
+    with telemetry.in_run(_run_of(args)):
+        return _deliver(task, args, delivery)
+
+
+def _run_of(args: Any) -> str:
+    """Return the run or batch that a task works for, by the names that arguments give it."""
+    run = getattr(args, "run_id", None) or getattr(args, "batch_id", None)
+    return run if isinstance(run, str) else ""
 
 
 def _deliver(task: Task[Any], args: Any, delivery: TaskDelivery) -> ResponseReturnValue:
@@ -90,11 +103,11 @@ def _deliver(task: Task[Any], args: Any, delivery: TaskDelivery) -> ResponseRetu
     if failures >= task.max_attempts:
         reason = f"{failures} deliveries failed, or ended without a response"
         return _give_up(task, args, delivery, reason)
-    with attempts.under_way(delivery), delivery_log.kept(_task_of(delivery)) as lines:
+    with delivery_log.kept(_task_of(delivery)) as lines:
         try:
             task.work(clients(), args)
         except (Reject, BadArgumentsError, TooLargeError) as error:
-            return _give_up(task, args, delivery, _said(error))
+            return _give_up(task, args, delivery, _said(error), type(error).__name__)
         except OtherVersionError as error:
             give_up = partial(_give_up, task, args, delivery)
             return _wait_for_a_version(delivery, _said(error), give_up)
@@ -205,14 +218,14 @@ def _give_up(
     except UNAVAILABLE_ERRORS as error:
         log.warning("%s is given up later: %s", task.path, error)
         return _response(503, f"a service is unavailable: {_said(error)}")
-    log.error("gave up %r: %s", delivery.path[:100], reason)
+    fields = {"error_class": error_class}
+    log.error("gave up %r: %s", delivery.path[:100], reason, extra=fields)
     attempts.discard(delivery)
     return "", 204
 
 
 def _dead_letter(delivery: TaskDelivery, reason: str, error_class: str = "") -> ResponseReturnValue:
-    log.error("dead-lettered %r: %s", delivery.path[:100], reason)
-    dead_tasks.dead_letter(
+    dead_id = dead_tasks.dead_letter(
         clients(),
         path=delivery.path,
         queue=delivery.queue,
@@ -222,6 +235,8 @@ def _dead_letter(delivery: TaskDelivery, reason: str, error_class: str = "") -> 
         error=error_class,
         deliveries=delivery.number + 1,
     )
+    fields = {"error_class": error_class, "dead_task": dead_id}
+    log.error("dead-lettered %r: %s", delivery.path[:100], reason, extra=fields)
     attempts.discard(delivery)
     return "", 204
 

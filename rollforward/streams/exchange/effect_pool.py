@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from rollforward import telemetry
 from rollforward.runtime.clients import Clients
 from rollforward.streams.model.sink import Sink
 from rollforward.streams.storage.remote_calls import CallEffects
@@ -61,7 +62,8 @@ class EffectPool:
                 )
                 break
             jobs.append(_Job(sinks[name], records))
-            threading.Thread(target=self._work, args=(clients, jobs[-1]), daemon=True).start()
+            work = telemetry.carried(self._work)
+            threading.Thread(target=work, args=(clients, jobs[-1]), daemon=True).start()
         for job in jobs:
             job.is_over.wait(max(0.0, until - time.monotonic()))
             job.is_abandoned = True

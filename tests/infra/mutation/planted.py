@@ -46,6 +46,7 @@ PACKAGES = {
         ["rollforward/*.py", "rollforward/runtime/**/*.py"],
         [f"{TESTS}/runtime", *_in(TESTS, "registry", "mistakes", "front_door", start="test_")],
     ),
+    "telemetry": Package(["rollforward/telemetry/*.py"], [f"{TESTS}/telemetry"]),
     "models": Package(
         [
             "rollforward/datastore/*.py",
