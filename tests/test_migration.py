@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import ast
+import re
 import types
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from rollforward.tasks.dead_task_entities import DeadTask
-from tests.infra.documents import ROOT, named
+from tests.infra.documents import ROOT, cells, named, text_of
 from tests.infra.migration import (
     PAGES,
     Effect,
@@ -116,3 +118,20 @@ def test_every_page_is_in_the_index() -> None:
     pages = sorted((ROOT / "docs/howto/migrate").glob("*.md"))
 
     assert [page.name for page in pages if f"({page.name})" not in index] == ["README.md"]
+
+
+def test_the_lines_of_the_exercise_add_up() -> None:
+    """Per file to its lines of code, and in all to the sentence above the table."""
+    page = "docs/howto/migrate/bridgy-fed.md"
+    sizes = {name: int(code) for name, _, _, code in cells(page, "The files")[1:]}
+    going: Counter[str] = Counter()
+    staying: Counter[str] = Counter()
+    for lines, _, go, stay, _ in cells(page, "The count")[1:]:
+        name = re.split("[ ,]", lines)[0]
+        going[name] += int(go)
+        staying[name] += int(stay)
+
+    assert {name: going[name] + staying[name] for name in sizes} == sizes
+    parts = ", ".join(f"{going[name]} of {size}" for name, size in sizes.items())
+    total = f"{going.total()} of {sum(sizes.values())}"
+    assert f"**{total} lines of code would go: {parts}.**" in text_of(page)
