@@ -19,7 +19,7 @@ PIN := $(COMPILE) --universal --generate-hashes $(if $(UPGRADE),--upgrade)
 LOWEST_PINS := $(VENV)/lowest.in
 
 .DEFAULT_GOAL := help
-.PHONY: help dist setup run shell seed test soak mutants check audit audit-code audit-pins doctor pictures reference docs bench endurance clean fmt lint types lock
+.PHONY: help dist setup run shell seed test soak mutants check audit audit-code audit-pins doctor pictures reference docs release bench endurance clean fmt lint types lock
 
 help: ## List the targets
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' \
@@ -74,6 +74,9 @@ reference: $(INSTALLED) ## Write the reference pages in docs/ from the code
 
 docs: $(INSTALLED) $(DIAGRAMS) ## Build the documentation site in site/, strictly; VERSION=0.1 adds that release
 	$(PYTHON) -m docs.theme.build $(if $(VERSION),--version $(VERSION)) $(ARGS)
+
+release: $(INSTALLED) ## Check, stamp and build VERSION=0.2.0, without the upload; ARGS="--checked --tag"
+	@$(PYTHON) -m docs.release $(or $(VERSION),none) $(ARGS)
 
 bench: $(INSTALLED) $(if $(LIKE),,$(if $(filter batches% streams%,$(or $(NAMES),batches)),$(RIVALS))) ## Measure; NAMES="a b" picks some, LIKE=cloud is as slow as the cloud, ITEMS=100000 grows so far, DOCS=1 writes the table in docs/
 	$(PYTHON) -m benchmarks $(if $(LIKE),--like $(LIKE)) $(if $(ITEMS),--items $(ITEMS)) $(if $(DOCS),--docs) $(NAMES)

@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 
 from docs.reference import docstrings, signatures
 from docs.reference.docstrings import summary
+from docs.release.compatibility import DEPRECATED
 
 ROOT = Path(__file__).parents[2]
 FRONT = "rollforward"
@@ -266,16 +267,25 @@ def lines() -> list[str]:
     found: list[str] = []
     for entry in entries(FRONT):
         home = _home(entry.value)
-        found += [f"{FRONT}: {entry.name} of {home}"] if home else _lines_of(FRONT, entry)
+        found += [f"{FRONT}: {entry.name} of {home}"] if home else lines_of(FRONT, entry)
     for module in [*(f"{FRONT}.{package}" for package in packages()), *public_modules()]:
         for entry in entries(module):
-            found += _lines_of(module, entry)
+            found += lines_of(module, entry)
     return sorted(found)
 
 
-def _lines_of(module: str, entry: Entry) -> list[str]:
-    shown = [entry, *entry.members]
-    return [f"{module}: {_one_line(text)}" for one in shown for text in one.signature]
+def lines_of(module: str, entry: Entry) -> list[str]:
+    """Return the lines of a name and its members."""
+    return [
+        f"{module}: {_one_line(text)}{DEPRECATED if is_deprecated(one) else ''}"
+        for one in [entry, *entry.members]
+        for text in one.signature
+    ]
+
+
+def is_deprecated(entry: Entry) -> bool:
+    """Tell whether a docstring has the paragraph that docs/releasing.md asks for."""
+    return bool(re.search(r"^Deprecated since \d+\.\d+: ", entry.doc, flags=re.MULTILINE))
 
 
 def _one_line(signature: str) -> str:
