@@ -27,6 +27,7 @@ FRONT = "rollforward"
 NO_API = ("cli", "gunicorn", "local")
 # Modules that a door names as public, beside its own names.
 MODULES = {
+    "compat": ("deferred",),
     "continuations": ("csv_source", "errors", "progress", "runs", "sources"),
     "streams": (
         "connectors.readers",
@@ -203,8 +204,9 @@ def _package(package: str, warning: str) -> Iterator[str]:
         yield from _section(entry, here)
     for name in MODULES.get(package, ()):
         module = f"{door}.{name}"
-        yield f"## {module}"
-        yield docstrings.markdown(_own_doc(_import(module)))
+        if not any(entry.value is _import(module) for entry in entries(door)):
+            yield f"## {module}"
+            yield docstrings.markdown(_own_doc(_import(module)))
         for entry in entries(module):
             if not _is_among(entry, entries(door)):
                 yield from _section(entry, here, level=3)

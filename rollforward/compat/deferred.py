@@ -26,7 +26,7 @@ has for its path. So nothing is unpickled, and a payload names no code.
 
 In a transaction `_transactional` is True unless it is passed: a body may run twice, or never
 commit. `_url`, `_target`, `_headers` and `_retry_options` raise BadArgumentsError, with the code to
-write instead. So do methods, lambdas, classes and other objects, which had to be pickled.
+write instead. Methods, lambdas, classes and other objects had to be pickled, and raise TypeError.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ from rollforward.compat import refusals
 from rollforward.compat.options import Options
 from rollforward.datastore import is_in_transaction
 from rollforward.runtime.process.current import current_clients
-from rollforward.tasks import Reject, Retry, Task
-from rollforward.tasks.parameters import Parameters, bound, form_of
+from rollforward.tasks import Reject, Retry, Task, task
+from rollforward.tasks.parameters import Parameters, bound
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -115,7 +115,11 @@ def deferrable(function: Callable[P, R], /) -> Deferrable[P, R]: ...
 
 @overload
 def deferrable(
-    *, queue: str = "default", path: str | None = None, max_attempts: int = 50
+    *,
+    queue: str = "default",
+    path: str | None = None,
+    max_attempts: int = 50,
+    deadline_s: int | None = None,
 ) -> _Decorator: ...
 
 
@@ -126,6 +130,7 @@ def deferrable(
     queue: str = "default",
     path: str | None = None,
     max_attempts: int = 50,
+    deadline_s: int | None = None,
 ) -> Any:
     """Declare that the function below can be deferred.
 
@@ -134,27 +139,26 @@ def deferrable(
         path: Path of its deliveries; default /tasks/deferred/ and its module and name. Waiting
             tasks find a function that was moved or renamed only by a path of its own.
         max_attempts: Failures after which a call is kept as a dead task.
+        deadline_s: Seconds that a delivery may take, 15 to 1,800; default 600.
 
     Raises:
         TypeError: by the decorator, when calls of the function could not be stored as JSON, or not
             be found by name.
-        ValueError: the path is not below /tasks/.
+        ValueError: the path is not below /tasks/, or the deadline is out of its bounds.
     """
-    if function is None:
-        return functools.partial(_declare, queue=queue, path=path, max_attempts=max_attempts)
-    return _declare(function, queue=queue, path=path, max_attempts=max_attempts)
 
+    def declare(function: Callable[P, R]) -> Deferrable[P, R]:
+        refusals.check_function(function)
+        default = f"/tasks/deferred/{function.__module__}.{function.__qualname__}"
+        declare_task = task(
+            path or default, queue=queue, max_attempts=max_attempts, deadline_s=deadline_s
+        )
+        declared: Task[Any] = declare_task(function)
+        refusals.check_types(function, declared.args)
+        fields = {field.name: getattr(declared, field.name) for field in dataclasses.fields(Task)}
+        return Deferrable(**fields, original=function)
 
-def _declare(
-    function: Callable[P, R], *, queue: str, path: str | None, max_attempts: int
-) -> Deferrable[P, R]:
-    if path is not None and not path.startswith("/tasks/"):
-        raise ValueError(f"path must start with /tasks/, got {path!r}")
-    refusals.check_function(function)
-    args, work = form_of(function)
-    refusals.check_types(function, args)
-    own_path = path or f"/tasks/deferred/{function.__module__}.{function.__qualname__}"
-    return Deferrable(own_path, queue, args, work, max_attempts, original=function)
+    return declare if function is None else declare(function)
 
 
 def tasks(*modules: ModuleType) -> list[Deferrable[..., Any]]:
@@ -200,16 +204,16 @@ def defer(function: Any, /, *args: Any, **kwargs: Any) -> None:
     if not isinstance(function, Deferrable):
         raise TypeError(refusals.of_callable(function))
     options = Options.taken_from(kwargs)
-    task = _on_queue(function, options.queue) if options.queue else function
-    bound_args = _bound(task, args, kwargs)
+    target = _on_queue(function, options.queue) if options.queue else function
+    bound_args = _bound(target, args, kwargs)
     name = [options.name] if options.name is not None else None
     clients = current_clients()
     at = options.at(clients)
     in_transaction = is_in_transaction() if options.transactional is None else options.transactional
     if in_transaction:
-        outbox.enqueue(clients, task, bound_args, name=name, at=at)
-    elif not task.enqueue(clients, bound_args, name=name, at=at):
-        raise TaskAlreadyExistsError(f"{options.name!r} exists already, for {task.path}")
+        outbox.enqueue(clients, target, bound_args, name=name, at=at)
+    elif not target.enqueue(clients, bound_args, name=name, at=at):
+        raise TaskAlreadyExistsError(f"{options.name!r} exists already, for {target.path}")
 
 
 @functools.lru_cache(maxsize=_MAX_QUEUES)
@@ -217,11 +221,12 @@ def _on_queue(function: Deferrable[..., Any], queue: str) -> Deferrable[..., Any
     return dataclasses.replace(function, queue=queue)
 
 
-def _bound(task: Deferrable[..., Any], args: Any, kwargs: Any) -> Parameters[Any]:
+def _bound(function: Deferrable[..., Any], args: Any, kwargs: Any) -> Parameters[Any]:
     """Return the arguments of a call as the task takes them: a dataclass of them, or their own."""
-    if issubclass(task.args, Parameters):
-        return bound(task.args, task.path, args, kwargs)
-    return cast("Parameters[Any]", refusals.only_argument(task.original, task.path, args, kwargs))
+    if issubclass(function.args, Parameters):
+        return bound(function.args, function.path, args, kwargs)
+    argument = refusals.only_argument(function.original, function.path, args, kwargs)
+    return cast("Parameters[Any]", argument)
 
 
 if not TYPE_CHECKING:

@@ -28,7 +28,7 @@ class Letter:
     to: str
 
 
-@deferred.deferrable(queue="fan-out", path="/tasks/letters/send", max_attempts=2)
+@deferred.deferrable(queue="fan-out", path="/tasks/letters/send", max_attempts=2, deadline_s=60)
 def send(letter: Letter) -> None:
     CALLS[letter.to] += 1
 

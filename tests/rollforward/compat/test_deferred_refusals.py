@@ -148,9 +148,11 @@ def test_a_function_whose_calls_are_not_json_is_refused_by_its_declaration(funct
         deferred.deferrable(queue="fan-out")(function)
 
 
-def test_a_path_outside_of_tasks_is_refused() -> None:
+def test_a_path_and_a_deadline_are_checked() -> None:
     with pytest.raises(ValueError, match=r"^path must start with /tasks/, got '/x'$"):
         deferred.deferrable(path="/x")(plain)
+    with pytest.raises(ValueError, match=r"^deadline_s must be 15 to 1800 seconds, got 5$"):
+        deferred.deferrable(deadline_s=5)(plain)
 
 
 OPTIONS: dict[str, tuple[dict[str, Any], str]] = {
