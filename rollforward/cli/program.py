@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from rollforward.cli.command import Command
-from rollforward.cli.commands import deploy, doctor, new, run, shell
+from rollforward.cli.commands import dead, deploy, doctor, new, queues, run, runs, shell, tasks
 from rollforward.cli.errors import CliError
 from rollforward.local.errors import PlatformError
 
@@ -17,6 +17,10 @@ COMMANDS: tuple[Command, ...] = (
     run.COMMAND,
     shell.COMMAND,
     doctor.COMMAND,
+    tasks.COMMAND,
+    runs.COMMAND,
+    dead.COMMAND,
+    queues.COMMAND,
     deploy.COMMAND,
 )
 EXIT_CODES = {

@@ -9,8 +9,6 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 
 from rollforward.cli.command import Command
-from rollforward.cli.deploy import yaml_files
-from rollforward.cli.deploy.needs import Needs
 from rollforward.cli.errors import WrongUsageError
 
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,39}")
@@ -37,14 +35,24 @@ def run(options: argparse.Namespace) -> int:
     folder = Path(name)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise WrongUsageError(f"{name} exists and is not an empty folder: choose another name.")
-    files = dict(_rendered(resources.files("rollforward.cli") / "template", name))
-    needs = Needs({"default": ["/tasks/greet", "/tasks/ship"], "outbox": ["the outbox"]})
-    files |= {"queue.yaml": yaml_files.queue_yaml(needs), "cron.yaml": yaml_files.CRON_YAML}
+    files = {
+        **dict(_rendered(resources.files("rollforward.cli") / "template", name)),
+        **_yaml_files(),
+    }
     for path, text in sorted(files.items()):
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_text(text, encoding="utf-8")
     print(f"Made {name}/: {', '.join(sorted(files))}.\n\n  cd {name}\n  rollforward run")
     return 0
+
+
+def _yaml_files() -> dict[str, str]:
+    """Return queue.yaml and cron.yaml, as `deploy --check --write` would write them."""
+    from rollforward.cli.deploy import yaml_files  # They load every pattern.
+    from rollforward.cli.deploy.needs import Needs
+
+    needs = Needs({"default": ["/tasks/greet", "/tasks/ship"], "outbox": ["the outbox"]})
+    return {"queue.yaml": yaml_files.queue_yaml(needs), "cron.yaml": yaml_files.CRON_YAML}
 
 
 def _rendered(folder: Traversable, name: str, prefix: str = "") -> list[tuple[str, str]]:

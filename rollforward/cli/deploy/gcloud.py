@@ -15,7 +15,6 @@ from rollforward.cli.deploy.project_files import ProjectFiles
 from rollforward.cli.deploy.queue_settings import QueueSettings, of_json, suggested
 from rollforward.cli.errors import CliError
 
-PLATFORMS = ("app-engine", "cloud-run")
 TIMEOUT_S = 60
 _MAX_TEXT = 300
 _ROLES = ("datastore.user", "cloudtasks.enqueuer", "cloudtasks.viewer")

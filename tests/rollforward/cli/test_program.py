@@ -88,6 +88,20 @@ def test_a_target_that_is_not_there_ends_with_2(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_help_loads_no_pattern_and_no_framework() -> None:
+    """A prompt does not wait for Datastore's and Flask's modules."""
+    code = (
+        "import sys; from rollforward.cli import parser; parser().format_help(); "
+        "print({name.partition('.')[0] for name in sys.modules} "
+        "& {'flask', 'google', 'pydantic', 'aiohttp', 'yaml', 'psutil'})"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+
+    assert done.stdout == "set()\n"
+
+
 @pytest.mark.parametrize(("is_there", "code"), [(True, 0), (None, 0), (False, 1)])
 def test_doctors_json_says_what_is_missing_and_whether_a_run_needs_it(
     is_there: bool | None,

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import rollforward as rf
-from pipelines.registry import APP
 from rollforward.cli.deploy.checks import check
+from rollforward.cli.deploy.loading import registry_of
 from rollforward.cli.deploy.needs import needs_of
 from rollforward.cli.deploy.project_files import ProjectFiles
 from tests.infra.stack import ROOT
@@ -42,12 +42,14 @@ def test_a_project_that_has_it_all_has_no_findings(tmp_path: Path) -> None:
     assert check(NEEDS, ProjectFiles(tmp_path)) == []
 
 
-@pytest.mark.parametrize("folder", ["", "docs/examples/shop"])
-def test_the_apps_of_this_repository_have_no_findings(folder: str) -> None:
+@pytest.mark.parametrize(
+    ("target", "folder"),
+    [("pipelines.registry:APP", ""), ("docs.examples.shop:serve", "docs/examples/shop")],
+)
+def test_the_apps_of_this_repository_have_no_findings(target: str, folder: str) -> None:
     """Their YAML files are what the check asks for."""
-    from docs.examples import shop
+    needs = needs_of(registry_of(target, ROOT))
 
-    needs = needs_of(shop.APP if folder else APP)
     assert check(needs, ProjectFiles(ROOT / folder)) == []
 
 

@@ -1,0 +1,107 @@
+"""`rollforward tasks`: the tasks of the queues, and how their attempts went."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from rollforward.cli.command import Command
+from rollforward.cli.errors import WrongUsageError
+from rollforward.cli.remote import place
+from rollforward.cli.remote.tables import moment
+
+STATES = ("scheduled", "queued", "running", "retrying", "done", "failed", "deleted")
+MAX_LIMIT = 50
+_HEAD = ("TASK", "QUEUE", "STATE", "PATH", "ATTEMPTS", "CREATED", "LAST ERROR")
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the filters and the options of a place."""
+    parser.add_argument("--queue", default="", help="one queue; of a deployed app: default")
+    parser.add_argument(
+        "--state", default="", choices=STATES, help="one state; on the local platform only"
+    )
+    add_page_options(parser)
+    place.add_options(parser)
+
+
+def add_page_options(parser: argparse.ArgumentParser) -> None:
+    """Add the size of a page and where it begins."""
+    parser.add_argument("--after", default="", metavar="CURSOR", help="continue a list there")
+    parser.add_argument(
+        "--limit", default=20, type=limit, metavar="N", help=f"rows, 1 to {MAX_LIMIT} (20)"
+    )
+
+
+def limit(text: str) -> int:
+    """Return a number of rows; argparse reports a ValueError as a wrong argument."""
+    if not (text.isascii() and text.isdecimal()) or not 1 <= int(text[:9]) <= MAX_LIMIT:
+        raise ValueError(text)
+    return int(text)
+
+
+def run(options: argparse.Namespace) -> int:
+    """List tasks, the newest first on the local platform, by name of a deployed app."""
+    at = place.place_of(options)
+    if at.platform is not None:
+        answer = at.platform.get(
+            "/tasks",
+            queue=options.queue,
+            state=options.state,
+            after=options.after,
+            limit=options.limit,
+        )
+        rows = [_local_row(row) for row in place.rows_of(answer, "tasks")]
+        following = answer.get("next")
+    else:
+        if options.state:
+            raise WrongUsageError("--state is for the local platform: Cloud Tasks tells no state.")
+        queue = options.queue or "default"
+        answer = at.app.get("/tasks", queue=queue, cursor=options.after, limit=options.limit)
+        rows = [_deployed_row(row, queue) for row in place.rows_of(answer, "tasks")]
+        following = answer.get("next_cursor")
+    return place.show(options, "tasks", rows, _HEAD, _cells, following=following)
+
+
+def _local_row(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "id": row.get("id"),
+        "queue": row.get("queue"),
+        "state": row.get("state"),
+        "path": row.get("path"),
+        "attempts": row.get("dispatch_count"),
+        "created": moment(row.get("created_at")),
+        "due": moment(row.get("schedule_at")),
+        "last_error": row.get("last_error") or "",
+    }
+
+
+def _deployed_row(row: Mapping[str, Any], queue: str) -> dict[str, Any]:
+    return {
+        "id": row.get("name"),
+        "queue": queue,
+        "state": None,
+        "path": row.get("path"),
+        "attempts": row.get("deliveries"),
+        "created": moment(row.get("created")),
+        "due": moment(row.get("due")),
+        "last_error": row.get("last_error") or "",
+    }
+
+
+def _cells(row: Mapping[str, Any]) -> Iterable[object]:
+    names = ("id", "queue", "state", "path", "attempts", "created", "last_error")
+    return [row[name] for name in names]
+
+
+COMMAND = Command(
+    "tasks",
+    "list the tasks of the queues",
+    "List tasks with their attempts and last error. The local platform lists all tasks, the newest "
+    "first, with their states; Cloud Tasks lists those that wait in one queue.",
+    add_options,
+    run,
+    place.EPILOG.format(name="tasks") + " --json prints {tasks: [{id, queue, state, path, "
+    "attempts, created, due, last_error}], next}; state is null for a deployed app.",
+)

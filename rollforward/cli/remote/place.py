@@ -1,0 +1,153 @@
+"""The place of an app's work by a command's options: the local platform, or a deployed app."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rollforward.cli.command import local_module
+from rollforward.cli.errors import UnreachableError, WrongUsageError
+from rollforward.cli.remote.http import Endpoint, endpoint
+from rollforward.cli.remote.tables import printable, table
+
+TOKEN_VARIABLE = "ROLLFORWARD_TOKEN"  # nosec B105  The name of a variable.
+PREFIX = "/rollforward"
+EPILOG = (
+    "Without --url the local platform is asked that runs in this folder. A deployed app needs "
+    "`rf.serve(app, ..., console=rf.Console(access=...))` and a token: ROLLFORWARD_TOKEN="
+    "$(gcloud auth print-identity-token) rollforward {name} --url https://shop.example. The token "
+    "is sent by https only, or to this machine, and is never printed."
+)
+_NO_CONSOLE = (
+    "{url} mounts no console at {prefix}, or its access hook gives this caller no role: "
+    "rf.serve(app, ..., console=rf.Console(access=...))"
+)
+
+
+@dataclass(frozen=True)
+class Place:
+    """An app that runs.
+
+    Attributes:
+        app: The API of the console that the app mounts.
+        platform: The API of the local platform; None for a deployed app.
+    """
+
+    app: Endpoint
+    platform: Endpoint | None
+
+    def local(self, command: str, instead: str) -> Endpoint:
+        """Return the local platform.
+
+        Raises:
+            WrongUsageError: the app is deployed; says what to use instead.
+        """
+        if self.platform is None:
+            raise WrongUsageError(f"{command} is for the local platform. {instead}")
+        return self.platform
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of a place, and --json."""
+    parser.add_argument("--console", metavar="URL", help="the console of the local platform")
+    parser.add_argument("--url", metavar="URL", help="a deployed app")
+    parser.add_argument(
+        "--token", help=f"the bearer token for it; else the variable {TOKEN_VARIABLE}"
+    )
+    parser.add_argument(
+        "--prefix", help=f"the prefix of the console that the app mounts ({PREFIX})"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def add_verb(
+    verbs: Any, name: str, summary: str, run: Callable[[argparse.Namespace], int]
+) -> argparse.ArgumentParser:
+    """Add a verb below a command, which takes the same options of a place."""
+    parser: argparse.ArgumentParser = verbs.add_parser(
+        name,
+        help=summary,
+        description=f"{summary[0].upper()}{summary[1:]}.",
+        argument_default=argparse.SUPPRESS,  # Those in front of the verb stay.
+    )
+    parser.set_defaults(run_verb=run)
+    add_options(parser)
+    return parser
+
+
+def place_of(options: argparse.Namespace) -> Place:
+    """Return the place that options name.
+
+    Raises:
+        WrongUsageError: they contradict each other.
+        UnreachableError: no local platform answers.
+    """
+    token = options.token or os.environ.get(TOKEN_VARIABLE, "")
+    prefix = options.prefix or PREFIX
+    if options.url and options.console:
+        raise WrongUsageError("Give --url for a deployed app, or --console for a local one.")
+    if options.url:
+        return Place(_app(options.url, prefix, token.strip()), None)
+    if options.token:
+        raise WrongUsageError("--token is for a deployed app: name it by --url.")
+    console = options.console or _console_url()
+    running = endpoint(console, "/api/v1", f"{console} is no console of the local platform.")
+    try:
+        shell = running.get("/shell")
+    except UnreachableError as error:
+        raise UnreachableError(
+            f"{error}. Start the local platform in another terminal: rollforward run. Name a "
+            "deployed app by --url."
+        ) from error
+    environment = shell.get("environment")
+    url = environment.get("TASKS_URL", "") if isinstance(environment, dict) else ""
+    return Place(_app(str(url), prefix, ""), running)
+
+
+def _app(url: str, prefix: str, token: str) -> Endpoint:
+    absent = _NO_CONSOLE.format(url=url.rstrip("/"), prefix=prefix)
+    return endpoint(url, f"{prefix.rstrip('/')}/api/v1", absent, token)
+
+
+def _console_url() -> str:
+    url: str = local_module("settings").console_url(os.environ, Path.cwd())
+    return url
+
+
+def show(
+    options: argparse.Namespace,
+    name: str,
+    rows: Sequence[Mapping[str, Any]],
+    head: Sequence[str],
+    cells: Callable[[Mapping[str, Any]], Iterable[object]],
+    *,
+    following: object = None,
+) -> int:
+    """Print a page of rows: as a table, or as {name: [...], "next": ...}."""
+    if options.json:
+        print(json.dumps({name: rows, "next": following or None}))
+        return 0
+    if rows:
+        print(table(head, [list(cells(row)) for row in rows]))
+    else:
+        print(f"No {name.replace('_', ' ')}.")
+    if following:
+        print(f"\nMore: --after {printable(str(following))}")
+    return 0
+
+
+def confirm(options: argparse.Namespace, answer: Mapping[str, Any], sentence: str) -> int:
+    """Print the result of a change."""
+    print(json.dumps(answer) if options.json else printable(sentence))
+    return 0
+
+
+def rows_of(answer: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
+    """Return the rows of an answer; what is no row is left out."""
+    rows = answer.get(name)
+    return [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
