@@ -57,6 +57,12 @@ for name, path in json.loads(sys.argv[1]).items():
 print(json.dumps({name: [a - b for a, b in zip(at, base)] for name, at in after.items()}))
 os._exit(0)  # gRPC takes a moment to say goodbye.
 """
+IMPORT = """
+import importlib, sys, time
+began = time.process_time()
+importlib.import_module(sys.argv[1])
+print(time.process_time() - began)
+"""
 ENV = {
     "GOOGLE_CLOUD_PROJECT": "demo-startup",
     "CLOUD_TASKS_EMULATOR_HOST": "127.0.0.1:9",
@@ -75,10 +81,26 @@ Starts = dict[str, list[tuple[float, float]]]  # By what had happened: (processo
 
 def measure() -> Iterator[Result]:
     """Measure this repository."""
+    yield door()
     with datastore_emulator() as datastore:
         [starts] = starts_of([ROOT], datastore)
     for name, versus in VERSUS.items():
         yield Result(f"startup.{name}", _best(starts, name), "s", versus, raw=_raw(starts, name))
+
+
+def door() -> Result:
+    """Compare the processor times of `import rollforward` and of `import flask`, in turns."""
+    times: dict[str, list[float]] = {"rollforward": [], "flask": []}
+    for turn in range(STARTS + 1):
+        for name, spent in times.items():
+            command = [sys.executable, "-c", IMPORT, name]
+            done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+            if turn:  # The first one may have had to compile.
+                spent.append(float(done.stdout))
+    ratio = min(times["rollforward"]) / min(times["flask"])
+    raw = {f"{name}_s": quartiles(spent) for name, spent in times.items()}
+    versus = "processor time of `import rollforward` to that of `import flask`"
+    return Result("startup.door", ratio, "ratio", versus, target=1, at_least=False, raw=raw)
 
 
 VERSUS = {
