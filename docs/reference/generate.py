@@ -140,7 +140,7 @@ def _gauges() -> list[Row]:
     rows = []
     for path in _sources("rollforward"):
         text = path.read_text(encoding="utf-8")
-        if "Gauge(" not in text or path.match("local/*"):
+        if not re.search(r"\b(Gauge|Family)\(", text) or path.match("local/*"):
             continue
         module = importlib.import_module(".".join(path.relative_to(ROOT).with_suffix("").parts))
         for name, meaning in _gauges_of(ast.parse(text), module):
@@ -152,7 +152,10 @@ def _gauges_of(tree: ast.Module, module: types.ModuleType) -> Iterator[tuple[str
     """Yield the names and texts of gauges: those that calls state, and those of a table HELP."""
     yield from getattr(module, "HELP", {}).items()
     for node in ast.walk(tree):
-        is_gauge = isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Gauge"
+        is_gauge = isinstance(node, ast.Call) and getattr(node.func, "id", "") in (
+            "Gauge",
+            "Family",
+        )
         if is_gauge and isinstance(node.args[0], ast.Constant):
             meaning = compile(ast.Expression(node.args[1]), "gauge", "eval")
             yield str(node.args[0].value), eval(meaning, vars(module))

@@ -12,6 +12,7 @@ from rollforward.flask.settings import Settings
 from rollforward.registry import Registry
 from rollforward.runtime import Clients
 from rollforward.runtime.process.current import current_clients
+from rollforward.telemetry.metrics import TaskMetrics
 
 MACHINE_PREFIXES = ("/tasks/", "/cron/", "/control/")
 MACHINE_PATHS = ("/metrics",)
@@ -33,10 +34,13 @@ class Wiring:
     registry: Registry
     api_prefix: str | None = None  # Below it an app takes JSON alone, without cookies.
     verifier: TokenVerifier = field(init=False)
+    task_metrics: TaskMetrics = field(init=False)
 
     def __post_init__(self) -> None:
         verifier = TokenVerifier(self.settings.certs_url, self.settings.issuers)
         object.__setattr__(self, "verifier", verifier)
+        task_metrics = TaskMetrics(self.settings.processes_folder)
+        object.__setattr__(self, "task_metrics", task_metrics)
 
 
 def _is_open() -> bool:

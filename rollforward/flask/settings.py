@@ -62,6 +62,8 @@ class Settings:
     processes_folder: str | None = None
     reports_folder: str = ""  # Where a local app writes what the console shows of it.
     cloud_profile: str = ""  # The file whose latencies a local app takes on.
+    metrics_accounts: tuple[str, ...] = ()  # Who may read /metrics and control runs by a token.
+    metrics_audience: str = ""  # Of their tokens.
     live_streams: int = 0  # How many streams of live updates a process holds open.
 
     @property
@@ -111,6 +113,7 @@ class Settings:
             "processes_folder": env.get("WORKER_FILES") or None,
             "reports_folder": env.get("REPORTS_FOLDER", ""),
             "cloud_profile": env.get("CLOUD_PROFILE", ""),
+            **_metrics_readers(env),
             "live_streams": _live_streams(env, platform),
         }
 
@@ -184,6 +187,24 @@ def _target(env: Mapping[str, str], platform: str) -> AppEngineTarget | UrlTarge
             f"got {account[:80]!r}"
         )
     return UrlTarget(base_url, account, env.get("TASKS_AUDIENCE") or base_url)
+
+
+def _metrics_readers(env: Mapping[str, str]) -> dict[str, Any]:
+    texts = env.get("METRICS_ACCOUNTS", "").split(",")
+    accounts = tuple(text.strip() for text in texts if text.strip())
+    for account in accounts:
+        if not ACCOUNT.fullmatch(account):
+            raise BadSettingsError(
+                f"METRICS_ACCOUNTS must be addresses of accounts, got {account[:80]!r}"
+            )
+    base_url = env.get("TASKS_URL", "").rstrip("/")
+    audience = env.get("METRICS_AUDIENCE") or env.get("TASKS_AUDIENCE") or base_url
+    if accounts and not audience:
+        raise BadSettingsError(
+            "METRICS_AUDIENCE is not set: the audience of the tokens of METRICS_ACCOUNTS, which is "
+            "the URL of this app"
+        )
+    return {"metrics_accounts": accounts, "metrics_audience": audience}
 
 
 def _log_format(env: Mapping[str, str], platform: str) -> str:

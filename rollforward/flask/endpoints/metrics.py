@@ -1,7 +1,8 @@
-"""A few numbers for monitoring, in the text format of Prometheus.
+"""Numbers for monitoring, in the text format of Prometheus.
 
-The caller proves itself as the scheduler does. On App Engine that is cron alone; elsewhere
-a caller with a token of the service account.
+Gauges of every pattern, read from Datastore; histograms and counters of deliveries, counted by the
+workers of the instance that answers. The caller is the scheduler, or an account of METRICS_ACCOUNTS
+with a token, on every platform.
 """
 
 from __future__ import annotations
@@ -9,8 +10,8 @@ from __future__ import annotations
 from flask import Blueprint, Response
 from flask.typing import ResponseReturnValue
 
-from rollforward.flask.context import clients, registry
-from rollforward.flask.guards.auth import cron_only
+from rollforward.flask.context import clients, registry, wiring
+from rollforward.flask.guards.auth import operators_only
 from rollforward.tasks.pattern import exposition
 
 bp = Blueprint("rollforward_metrics", __name__)
@@ -19,7 +20,9 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 @bp.get("/metrics", provide_automatic_options=False)
-@cron_only
+@operators_only
 def metrics() -> ResponseReturnValue:
-    """Return how much waits, in every pattern."""
-    return Response(exposition(registry().gauges(clients())), content_type=CONTENT_TYPE)
+    """Return how much waits, in every pattern, and how deliveries went."""
+    text = exposition(registry().gauges(clients()))
+    text += "".join(f"{line}\n" for line in wiring().task_metrics.lines())
+    return Response(text, content_type=CONTENT_TYPE)

@@ -22,7 +22,7 @@ from flask.typing import ResponseReturnValue
 from rollforward.flask.api.problems import problem
 from rollforward.flask.context import clients, registry
 from rollforward.flask.endpoints.tasks import ANY_METHOD
-from rollforward.flask.guards.auth import cron_only
+from rollforward.flask.guards.auth import operators_only
 from rollforward.tasks.runs import (
     MAX_LISTED,
     STATES,
@@ -40,7 +40,7 @@ bp = Blueprint("rollforward_runs", __name__, url_prefix="/control")
 
 
 @bp.get("/runs", provide_automatic_options=False)
-@cron_only
+@operators_only
 def list_runs() -> ResponseReturnValue:
     """Return runs, the newest first."""
     try:
@@ -59,7 +59,7 @@ def _is_id(run_id: str) -> bool:
 
 
 @bp.get("/runs/<pattern>/<path:run_id>", provide_automatic_options=False)
-@cron_only
+@operators_only
 def show_run(pattern: str, run_id: str) -> ResponseReturnValue:
     """Return one run, with its items."""
     if not _is_id(run_id):
@@ -71,7 +71,7 @@ def show_run(pattern: str, run_id: str) -> ResponseReturnValue:
 
 
 @bp.post("/runs/<pattern>/<path:target>", provide_automatic_options=False)
-@cron_only
+@operators_only
 def control_run(pattern: str, target: str) -> ResponseReturnValue:
     """Cancel, resume or retry a run; return the id of the run to look at."""
     run_id, _, action = target.rpartition(":")
@@ -89,7 +89,7 @@ def control_run(pattern: str, target: str) -> ResponseReturnValue:
 
 
 @bp.route("/<path:rest>", methods=ANY_METHOD, provide_automatic_options=False)
-@cron_only
+@operators_only
 def unknown(rest: str) -> ResponseReturnValue:
     """Answer 404 to authenticated callers: a stranger learns no route."""
     return "", 404

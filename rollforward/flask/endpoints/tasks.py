@@ -35,6 +35,7 @@ from rollforward.datastore.transactions import TRANSIENT
 from rollforward.flask.context import clients, registry, settings
 from rollforward.flask.endpoints import delivery_log
 from rollforward.flask.endpoints.delivery_log import DeliveryLines
+from rollforward.flask.endpoints.delivery_metrics import measured, note_outcome
 from rollforward.flask.guards.auth import tasks_only
 from rollforward.fork_join import OutcomeUnknownError
 from rollforward.tasks import attempts, dead_tasks, waits
@@ -48,6 +49,7 @@ from rollforward.tasks.errors import (
     TooLargeError,
     Unavailable,
 )
+from rollforward.telemetry.metrics import Outcome
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +73,7 @@ def deliver(rest: str) -> ResponseReturnValue:
     # One byte more shows that a body is too long, whatever its header says.
     delivery = _delivery(request.stream.read(MAX_BODY_BYTES + 1))
     clients().meter.delivered(len(delivery.body))
-    with attempts.under_way(delivery):
+    with attempts.under_way(delivery), measured(delivery, _header("TaskETA")):
         return _answer(delivery)
 
 
@@ -99,6 +101,7 @@ def _deliver(task: Task[Any], args: Any, delivery: TaskDelivery) -> ResponseRetu
     try:
         failures = attempts.begin(clients(), delivery)
     except RetryLaterError as error:
+        note_outcome(Outcome.BACKED_OFF)
         return _response(FAILED, str(error))
     if failures >= task.max_attempts:
         reason = f"{failures} deliveries failed, or ended without a response"
@@ -118,6 +121,7 @@ def _deliver(task: Task[Any], args: Any, delivery: TaskDelivery) -> ResponseRetu
         except UNAVAILABLE_ERRORS as error:
             log.warning("%s: a service is unavailable: %s", task.path, error)
             attempts.end_later(clients(), delivery)
+            note_outcome(Outcome.UNAVAILABLE)
             return _response(503, f"a service is unavailable: {_said(error)}", log=lines)
         except Exception as error:
             log.exception("%s failed", task.path)
@@ -141,6 +145,7 @@ def _failed(
     if failures >= task.max_attempts:
         reason = f"gave up after {failures} failures. {stack}"
         return _give_up(task, args, delivery, reason, type(error).__name__)
+    note_outcome(Outcome.FAILED)
     return _response(FAILED, _said(error), stack=stack, log=lines)
 
 
@@ -150,7 +155,9 @@ def _wait(
     """Retry a task soon, or create it again for its time."""
     if after_s is None:
         attempts.end_later(clients(), delivery)
+        note_outcome(Outcome.LOST_RACE)
         return _response(LOST_RACE, f"it waits: {reason}", log=lines)
+    note_outcome(Outcome.WAITING)
     answer = _postpone(delivery, after_s, reason, lines)
     attempts.end_waiting(clients(), delivery)
     return answer
@@ -163,6 +170,7 @@ def _postpone(
         is_created = waits.postpone(clients(), delivery, after_s)
     except UNAVAILABLE_ERRORS as error:
         log.warning("%s is postponed later: %s", delivery.path[:100], error)
+        note_outcome(Outcome.UNAVAILABLE)
         return _response(503, f"a service is unavailable: {_said(error)}", log=lines)
     if not is_created:
         return _response(LOST_RACE, f"it waits: {reason}", log=lines)
@@ -200,6 +208,7 @@ def _wait_for_a_version(
     if attempts.is_old(clients(), delivery):
         return give_up(reason) if give_up is not None else _dead_letter(delivery, reason)
     log.warning("%r waits for another version: %s", delivery.path[:100], reason)
+    note_outcome(Outcome.OTHER_VERSION)
     after_s = waits.version_wait_s(delivery.waits)
     return _postpone(delivery, after_s, f"it waits for another version: {reason}")
 
@@ -214,10 +223,13 @@ def _give_up(
         task.on_give_up(clients(), args, reason)
     except MUST_WAIT as error:
         log.info("%s is given up later: %s", task.path, error)
+        note_outcome(Outcome.LOST_RACE)
         return _response(LOST_RACE, f"it waits: {_said(error)}")
     except UNAVAILABLE_ERRORS as error:
         log.warning("%s is given up later: %s", task.path, error)
+        note_outcome(Outcome.UNAVAILABLE)
         return _response(503, f"a service is unavailable: {_said(error)}")
+    note_outcome(Outcome.DEAD)
     fields = {"error_class": error_class}
     log.error("gave up %r: %s", delivery.path[:100], reason, extra=fields)
     attempts.discard(delivery)
@@ -235,6 +247,7 @@ def _dead_letter(delivery: TaskDelivery, reason: str, error_class: str = "") -> 
         error=error_class,
         deliveries=delivery.number + 1,
     )
+    note_outcome(Outcome.DEAD)
     fields = {"error_class": error_class, "dead_task": dead_id}
     log.error("dead-lettered %r: %s", delivery.path[:100], reason, extra=fields)
     attempts.discard(delivery)

@@ -34,6 +34,11 @@ def cron_only(view: View) -> View:
     return _only(view, "X-Appengine-Cron")
 
 
+def operators_only(view: View) -> View:
+    """Let only the scheduler in, and the accounts of METRICS_ACCOUNTS with a token."""
+    return _only(view, "X-Appengine-Cron", admits_accounts=True)
+
+
 def workers_only(view: View) -> View:
     """Let only programs in that hold a token of our service account, on every platform."""
     return _only(view, None)
@@ -44,11 +49,11 @@ def is_proved() -> bool:
     return bool(g.get("is_proved"))
 
 
-def _only(view: View, app_engine_header: str | None) -> View:
+def _only(view: View, app_engine_header: str | None, *, admits_accounts: bool = False) -> View:
     @wraps(view)
     def authenticated(*args: object, **kwargs: object) -> ResponseReturnValue:
         try:
-            _authenticate(app_engine_header)
+            _authenticate(app_engine_header, admits_accounts)
         except BadTokenError as error:
             log.warning("refused %s %r: %r", request.method, request.path[:100], str(error))
             return Response(status=403)
@@ -61,7 +66,7 @@ def _only(view: View, app_engine_header: str | None) -> View:
     return authenticated
 
 
-def _authenticate(app_engine_header: str | None) -> None:
+def _authenticate(app_engine_header: str | None, admits_accounts: bool) -> None:
     is_on_app_engine = settings().platform == APP_ENGINE
     if is_on_app_engine and app_engine_header and request.headers.get(app_engine_header):
         return
@@ -69,6 +74,23 @@ def _authenticate(app_engine_header: str | None) -> None:
     target = settings().target
     if scheme.lower() != "bearer" or not token:
         raise BadTokenError("no token")
+    if admits_accounts and settings().metrics_accounts:
+        _verify_operator(token)
+        return
     if not isinstance(target, UrlTarget):
         raise BadTokenError("this app takes tasks from App Engine only")
     wiring().verifier.verify(token, audience=target.audience, account=target.service_account)
+
+
+def _verify_operator(token: str) -> None:
+    """Check that a token is of an account that may read the metrics, or of our own."""
+    target, audiences = settings().target, [settings().metrics_audience]
+    accounts = {*settings().metrics_accounts}
+    if isinstance(target, UrlTarget):
+        audiences.append(target.audience)
+        accounts.add(target.service_account)
+    claims = wiring().verifier.claims(token, audiences)
+    if str(claims.get("email")) not in accounts:
+        raise BadTokenError("account")
+    if claims.get("email_verified") is not True:
+        raise BadTokenError("account not verified")
