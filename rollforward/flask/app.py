@@ -79,14 +79,18 @@ def serve(
         )
     registry = parts[0] if len(parts) == 1 and isinstance(parts[0], Registry) else Registry(*parts)
 
+    def mount_on(settings: Settings, clients: Clients) -> Wiring:
+        mount(app, settings, clients, registry, console=console)
+        return app.extensions["wiring"]  # type: ignore[no-any-return]
+
     def open_wiring() -> Wiring:
         settings = Settings.from_environment(os.environ)
         clients = open_clients(settings, services or {}, registry)
-        mount(app, settings, clients, registry, console=console)
+        wiring = mount_on(settings, clients)
         start(settings, clients, registry)
-        return app.extensions["wiring"]  # type: ignore[no-any-return]
+        return wiring
 
-    Opening(app, registry, open_wiring)
+    Opening(app, registry, services or {}, mount_on, open_wiring)
     return app
 
 

@@ -15,6 +15,7 @@ from flask import Flask
 
 from rollforward import telemetry
 from rollforward.flask.context import Wiring
+from rollforward.flask.settings import Settings
 from rollforward.registry import Registry
 from rollforward.runtime import Clients
 
@@ -24,13 +25,25 @@ KEY = "rollforward"
 class Opening:
     """A Flask app that is declared, and opened once in each process."""
 
-    def __init__(self, app: Flask, registry: Registry, open_wiring: Callable[[], Wiring]) -> None:
+    def __init__(
+        self,
+        app: Flask,
+        registry: Registry,
+        services: Mapping[type, object],
+        mount_on: Callable[[Settings, Clients], Wiring],
+        open_wiring: Callable[[], Wiring],
+    ) -> None:
         """Declare an app.
 
         Args:
-            open_wiring: Opens the clients, and mounts the endpoints on them.
+            services: The app's own, by type.
+            mount_on: Mounts the endpoints on open clients.
+            open_wiring: Opens the clients, mounts the endpoints on them, and starts a worker.
         """
         self.registry = registry
+        self.services = services
+        self._app = app
+        self._mount_on = mount_on
         self._open_wiring = open_wiring
         self._lock = threading.Lock()
         self._wiring: Wiring | None = None
@@ -50,6 +63,15 @@ class Opening:
                 if self._wiring is None:
                     self._wiring = self._open_wiring()
         return self._wiring
+
+    def open_with(self, settings: Settings, clients: Clients) -> None:
+        """Open the app with the clients of a test; one that is open continues with them."""
+        with self._lock:
+            if self._wiring is None:
+                self._wiring = self._mount_on(settings, clients)
+            else:
+                self._wiring = Wiring(settings, clients, self.registry, self._wiring.api_prefix)
+                self._app.extensions["wiring"] = self._wiring
 
     def _open_and_answer(self, environ: Mapping[str, Any], start_response: Any) -> Iterable[bytes]:
         wiring = self.open()

@@ -38,12 +38,14 @@ class RemoteCall:
         service: One of SERVICES.
         subject: Kinds of entities, a task's path, a key of memcached.
         line: The code that made it: "sales.py:12, in sell: sale.put()".
+        delivery: The path of the task whose delivery made it, if one did.
     """
 
     name: str
     service: str
     subject: str = ""
     line: str = ""
+    delivery: str = ""
 
     @classmethod
     def here(cls, name: str, service: str, subject: str = "") -> RemoteCall:
@@ -94,6 +96,11 @@ def _path(task: Any) -> str:
     return str(urlsplit(url).path)
 
 
+def is_of_user(file: str) -> bool:
+    """Return whether a file is the user's: not of this library, of another one, or of Python."""
+    return not (file.startswith((_LIBRARY, *_INSTALLED, "<")) or "/site-packages/" in file)
+
+
 def caller(frame: FrameType | None) -> str:
     """Return the line of the app, or of its test, that a frame was called from."""
     library = ""
@@ -104,7 +111,7 @@ def caller(frame: FrameType | None) -> str:
         if name.startswith(_LIBRARY):
             if not library and not name.startswith(_CARRIERS):
                 library = f"rollforward/{name.removeprefix(_LIBRARY)}, in {frame.f_code.co_name}"
-        elif not (name.startswith((*_INSTALLED, "<")) or "/site-packages/" in name):
+        elif is_of_user(name):
             text = linecache.getline(name, frame.f_lineno).strip()
             place = f"{Path(name).name}:{frame.f_lineno}, in {frame.f_code.co_name}"
             return f"{place}: {text[:_SHOWN_CHARS]}" if text else place

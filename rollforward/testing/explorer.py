@@ -8,7 +8,7 @@ links and relays would be hidden otherwise, because the sweep makes up for all o
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Protocol
 
 from google.api_core import exceptions as rpc_errors
@@ -42,6 +42,8 @@ class Scenario(Protocol):
 class Player:
     """Plays one scenario in one world."""
 
+    rounds = 8
+
     def __init__(
         self, world: World, scenario: Scenario, most_sweeps: Mapping[str, int] = MAX_SWEEPS
     ) -> None:
@@ -53,24 +55,28 @@ class Player:
     def play(self, *faults: tuple[int, str]) -> list[str]:
         """Play once, with some faults or without; return the remote calls that were made."""
         world, plan = self.world, self.world.plan
-        world.engine.reset()
+        self._prepare()
         self.plays += 1
         tag = f"p{self.plays}"
         plan.reset(more=dict(faults))
         kinds = [kind.partition(":")[0] for _, kind in faults]
-        plan.on_fire = self._overlap if OVERLAP in kinds else world.flush
+        plan.on_fire = self._on_fire(kinds)
         with plan.watched():
             if not self._begin(tag):
                 with plan.unwatched():
                     assert self._begin(tag), f"trying again does not help: {plan.fired}"
             world.settle(patience_s=SWEPT_EVERY_S, revives=True)
         calls = list(plan.calls)
-        sweeps = world.heal(lambda: self.scenario.is_done(tag))
+        sweeps = world.heal(lambda: self.scenario.is_done(tag), self.rounds)
         with world.context():
             self.scenario.check(tag, plan.fired)
         self._judge(sweeps, kinds)
         self._look_around()
         return calls
+
+    def _prepare(self) -> None:
+        """Forget the tasks of the play before."""
+        self.world.engine.reset()
 
     def _judge(self, sweeps: int, kinds: Collection[str]) -> None:
         """Check how many sweeps were needed: no more than its faults may take."""
@@ -100,6 +106,10 @@ class Player:
         except rpc_errors.GoogleAPIError:
             return False
         return True
+
+    def _on_fire(self, kinds: Collection[str]) -> Callable[[], None]:
+        """Return the act that a fault of the play takes while its call waits."""
+        return self._overlap if OVERLAP in kinds else self.world.flush
 
     def _overlap(self) -> None:
         """Deliver the current task once more, to its end, on another thread."""

@@ -9,6 +9,7 @@ gRPC, memcached, and the app's own services. The plan counts the calls and may, 
     crash-after   the process dies after the effect
     flush         empty memcached, then continue
     overlap       deliver the same task again, to its end, while this call waits
+    meanwhile     let another visitor act, to the end, while this call waits
 
 An error and a lost reply may name their gRPC code ("reply-lost:DEADLINE_EXCEEDED"); without one
 it is UNAVAILABLE. A plan may break several calls of one play.
@@ -22,7 +23,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import grpc
@@ -47,7 +48,7 @@ FAILURES = (*UNKNOWN_OUTCOMES, grpc.StatusCode.ABORTED, grpc.StatusCode.RESOURCE
 ERROR, REPLY_LOST = "error", "reply-lost"
 CRASH_BEFORE, CRASH_AFTER = "crash-before", "crash-after"
 KINDS = (ERROR, REPLY_LOST, CRASH_BEFORE, CRASH_AFTER)
-FLUSH, OVERLAP = "flush", "overlap"
+FLUSH, OVERLAP, MEANWHILE = "flush", "overlap", "meanwhile"
 
 
 class Crash(BaseException):
@@ -94,8 +95,9 @@ class FaultPlan:
     calls: list[str] = field(default_factory=list)
     remote_calls: list[RemoteCall] = field(default_factory=list)  # The same, described.
     fired: str = ""
-    fired_at: int | None = None  # The last call that was broken.
+    on_break: Callable[[str, int, RemoteCall], None] = lambda kind, index, call: None
     is_watching: bool = False
+    delivery: str = ""  # The task whose delivery makes the calls.
     dead_threads: set[int] = field(default_factory=set)
 
     def reset(
@@ -109,7 +111,7 @@ class FaultPlan:
         """Count from zero, and break the given calls."""
         self.kind, self.at, self.more, self.next_call = kind, at, dict(more), next_call
         self.calls, self.remote_calls, self.pending = [], [], []
-        self.fired, self.fired_at = "", None
+        self.fired = ""
 
     def break_next(self, target: str, kind: str, times: int = 1) -> None:
         """Break the next calls of a service ("datastore") or of a name ("Commit")."""
@@ -127,6 +129,7 @@ class FaultPlan:
         if not (self.is_watching or self.pending):
             return effect()
         call = described() if described is not None else RemoteCall(name, APP)
+        call = replace(call, delivery=self.delivery)
         index = len(self.calls)
         self.calls.append(name)
         self.remote_calls.append(call)
@@ -135,7 +138,7 @@ class FaultPlan:
             return effect()
         fired = f"{kind} at call {index} ({name})"
         self.fired = f"{self.fired}, then {fired}" if self.fired else fired
-        self.fired_at = index
+        self.on_break(kind, index, call)
         return self._break(kind, effect, error)
 
     def _fault_at(self, index: int, call: RemoteCall) -> str | None:
@@ -158,7 +161,7 @@ class FaultPlan:
             raise error(code_of(kind))
         if fault == CRASH_BEFORE:
             self.die()
-        if fault in (FLUSH, OVERLAP):
+        if fault in (FLUSH, OVERLAP, MEANWHILE):
             with self.unwatched():
                 self.on_fire()
             return effect()

@@ -91,6 +91,7 @@ class World:
         self.overlaps = False
         self.current: Any = None
         self.has_died = False
+        self.note: Callable[[str], None] = lambda event: None  # Takes what happened, in words.
         self.fails_fast = False
         self.failures: list[FailedDelivery] = []
 
@@ -115,6 +116,7 @@ class World:
     def answer(self, attempt: Any) -> int | None:
         """Send an attempt's request to the app; None: the worker died over it."""
         path = attempt.url.removeprefix(BASE_URL)
+        caller, self.plan.delivery = self.plan.delivery, urlsplit(path).path
         try:
             response = apart(
                 lambda: self.app.test_client().open(
@@ -123,7 +125,11 @@ class World:
             )
         except Crash:
             self.bury()
+            self.note(f"the worker that handled {path} died")
             return None
+        finally:
+            self.plan.delivery = caller
+        self.note(f"{path} was delivered and answered {response.status_code}")
         status: int = response.status_code
         if status == 500:
             reasons = response.get_json(silent=True) or {}
@@ -171,6 +177,7 @@ class World:
 
     def deliver_due(self, limit: int = _MAX_DELIVERIES) -> None:
         """Deliver all due tasks, and their own tasks in turn, until none is due."""
+        __tracebackhide__ = True
         for _ in range(limit):
             due = self.engine.due()
             if not due:
@@ -184,15 +191,21 @@ class World:
         raise NotSettledError(f"still not idle after {limit} deliveries: {self.waiting_words()}")
 
     def settle(
-        self, rounds: int = 400, patience_s: float = float("inf"), *, revives: bool = False
+        self,
+        rounds: int = 400,
+        patience_s: float = float("inf"),
+        *,
+        revives: bool = False,
+        limit: int = _MAX_DELIVERIES,
     ) -> None:
         """Deliver everything, waiting for scheduled tasks, until nothing is left.
 
         Tasks further ahead than `patience_s` are left: before then, cron would sweep. With
         `revives` a worker that died is followed by another one, as every platform sees to it.
         """
+        __tracebackhide__ = True
         for _ in range(rounds):
-            self.deliver_due()
+            self.deliver_due(limit)
             if revives and self.has_died:
                 self.restart()
                 continue
@@ -210,6 +223,9 @@ class World:
             with self.context():
                 if is_done():
                     return sweeps
+            if sweeps + 1 == rounds:
+                break
+            self.note("a minute passes, and the sweep runs")
             self.clock.sleep(SWEPT_EVERY_S)
             self.sweep()
         raise NotHealedError("not healed by the sweep")
@@ -217,6 +233,7 @@ class World:
     def restart(self) -> None:
         """Start a worker in the place of one that died."""
         self.has_died = False
+        self.note("another worker starts")
 
         def recover() -> None:
             with self.context():

@@ -13,9 +13,9 @@ from google.cloud.datastore_v1.types import LookupRequest, LookupResponse
 from rollforward.counters import Total
 from rollforward.counters.totals import ShardReader, _cache_key, cache_total, cached_total
 from rollforward.datastore import lookup
-from rollforward.testing.clocks import ahead
 from rollforward.testing.short_answers import whole
 from rollforward.testing.world import in_threads
+from tests.infra.clocks import ahead
 from tests.infra.world import World
 from tests.rollforward.counters.counts import (
     LIKES,

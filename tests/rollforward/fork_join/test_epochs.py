@@ -26,7 +26,7 @@ from rollforward.fork_join.batching.epochs import (
 from rollforward.fork_join.entities import PackId, WorkPack, pack_key
 from rollforward.runtime.cache import NoCache
 from rollforward.runtime.process.process_state import ProcessState
-from rollforward.testing.clocks import ahead
+from tests.infra.clocks import ahead
 from tests.infra.world import World
 from tests.rollforward.fork_join.tally_queue import (
     TALLIES,

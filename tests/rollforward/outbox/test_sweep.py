@@ -18,7 +18,7 @@ from rollforward.outbox.entities import PARTITIONS, OutboxTask, RowId, lease_key
 from rollforward.outbox.relay import RelayResult
 from rollforward.outbox.sweep import LEASE_S, Drain, _lease, _take, drain, sweep
 from rollforward.runtime import Clients, naive_utc
-from rollforward.testing.clocks import ahead
+from tests.infra.clocks import ahead
 from tests.infra.runs.sampling import one_emulator
 from tests.infra.world import World
 from tests.rollforward.outbox.order_tasks import (

@@ -10,8 +10,8 @@ import pytest
 
 from rollforward.query_cache.call import is_due
 from rollforward.runtime import Clients, NoCache
-from rollforward.testing.clocks import ahead
 from rollforward.testing.world import in_threads
+from tests.infra.clocks import ahead
 from tests.infra.world import World
 from tests.rollforward.query_cache.headlines import (
     STALE_S,

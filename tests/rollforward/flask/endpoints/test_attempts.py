@@ -9,9 +9,9 @@ from rollforward.tasks import attempts
 from rollforward.tasks.attempts import TaskDelivery
 from rollforward.tasks.declaration import Task
 from rollforward.tasks.errors import OtherVersionError, Retry, Unavailable
-from rollforward.testing.clocks import ahead
 from rollforward.testing.injection import Crash
 from tests.handlers.conftest import Queue
+from tests.infra.clocks import ahead
 from tests.infra.world import World
 from tests.rollforward.flask.acts import (
     NOT_ITS_FAULT,

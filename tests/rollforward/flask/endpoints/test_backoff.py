@@ -8,9 +8,9 @@ from flask import Flask
 from rollforward.tasks import attempts
 from rollforward.tasks.declaration import Task
 from rollforward.tasks.errors import Unavailable
-from rollforward.testing.clocks import ahead
 from rollforward.testing.injection import Crash
 from tests.handlers.conftest import Queue, app_with
+from tests.infra.clocks import ahead
 from tests.infra.world import World
 from tests.rollforward.flask.acts import PATH, Act, Work, attempt, delivery, one_emulator
 

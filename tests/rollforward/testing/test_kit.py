@@ -1,0 +1,201 @@
+"""The fixture's methods: requests, the clock, settle, enqueued, fail."""
+
+from __future__ import annotations
+
+import datetime
+
+import pytest
+from flask import Flask
+
+import rollforward as rf
+from rollforward.tasks.errors import UnknownQueueError
+from rollforward.testing import NoAppError, NotSettledError, Rollforward, TaskFailedError
+from rollforward.testing.client import WorkerDiedError
+from rollforward.testing.leftovers import left_behind
+from tests.infra.runs.sampling import one_emulator
+from tests.infra.world import Services
+from tests.rollforward.testing.apps import bookings
+from tests.rollforward.testing.apps.bookings import Booking, Total
+from tests.rollforward.testing.conftest import Till
+
+pytestmark = one_emulator
+
+FORM = {"seat": "A1", "guest": "Ada"}
+
+
+def test_a_request_books_and_its_task_runs_when_the_app_settles(kit: Rollforward) -> None:
+    """Each test sees what the app has stored: a context is open."""
+    assert kit.client.post("/sound", data=FORM).text == "booked"
+    assert not Booking.get_by_id("A1").is_confirmed
+
+    kit.settle()
+
+    assert Booking.get_by_id("A1").is_confirmed
+    assert left_behind() == []
+
+
+def test_waiting_tasks_are_listed_with_typed_arguments(kit: Rollforward) -> None:
+    """They compare equal to a bound call, oldest first, later ones too."""
+    bookings.remind.enqueue("Ada")
+    bookings.remind.enqueue(bookings.remind.bind("Bob"), delay_s=3600)
+
+    waiting = kit.enqueued(bookings.remind)
+
+    assert waiting == [bookings.remind.bind("Ada"), bookings.remind.bind("Bob")]
+    assert kit.enqueued(bookings.confirm) == []
+
+
+def test_later_tasks_wait_until_the_clock_is_there(kit: Rollforward) -> None:
+    """Within a minute the clock moves along; tasks beyond it wait for `advance`."""
+    began = kit.now
+    for guest, delay_s in (("soon", 30), ("late", 3600)):
+        bookings.remind.enqueue(bookings.remind.bind(guest), delay_s=delay_s)
+
+    kit.settle(within_s=10)
+    assert Total.get_by_id("soon") is None
+    kit.settle()
+    assert (Total.get_by_id("soon") is None, Total.get_by_id("late")) == (False, None)
+
+    kit.advance(3600)
+    kit.settle()
+
+    assert Total.get_by_id("late") is not None
+    assert kit.now - began >= datetime.timedelta(seconds=3600)
+
+
+def test_a_task_that_raises_fails_the_test_with_its_traceback(kit: Rollforward) -> None:
+    """The text has the task, its arguments and the line of the app."""
+    bookings.fail.enqueue("no seats")
+
+    with pytest.raises(TaskFailedError) as caught:
+        kit.settle()
+
+    assert str(caught.value).startswith(
+        '/tasks/fail failed with the arguments {"reason":"no seats"}: ValueError: no seats\n'
+    )
+    assert "raise ValueError(reason)" in str(caught.value)
+
+
+def test_a_task_that_raises_is_retried_when_the_test_wants_it(kit: Rollforward) -> None:
+    """After its last attempt it is a dead task, as in production, and the app is at rest."""
+    bookings.fail.enqueue("no seats")
+
+    kit.settle(retries=True)
+
+    assert kit.enqueued(bookings.fail) == []
+    [dead] = left_behind()
+    assert "DeadTask" in dead
+
+
+def test_tasks_that_never_end_are_named(kit: Rollforward) -> None:
+    """A task that enqueues itself would keep a test for ever."""
+    bookings.repeat.enqueue(1)
+
+    with pytest.raises(NotSettledError, match=r"after 20 deliveries: /tasks/repeat \(1\)"):
+        kit.settle(limit=20)
+
+
+@pytest.mark.parametrize(
+    ("fault", "is_stored"), [("error", False), ("reply-lost", True), ("crash-before", False)]
+)
+def test_the_next_call_of_a_service_fails_as_asked(
+    kit: Rollforward, fault: str, is_stored: bool
+) -> None:
+    """A visitor sees an error page, or a closed connection if the worker died."""
+    kit.fail(next="Commit", fault=fault)
+
+    if fault == "crash-before":
+        with pytest.raises(WorkerDiedError, match="POST /naive"):
+            kit.client.post("/naive", data=FORM)
+    else:
+        assert kit.client.post("/naive", data=FORM).status_code == 503
+
+    assert (Booking.query().get() is not None) == is_stored
+    assert kit.client.post("/naive", data=FORM).status_code == 200
+
+
+def test_some_calls_in_a_row_fail(kit: Rollforward) -> None:
+    """By service, with the code that is asked for; others work."""
+    kit.fail(next="tasks", times=2, code="RESOURCE_EXHAUSTED")
+
+    statuses = [kit.client.post("/careless", data=FORM).status_code for _ in range(3)]
+
+    assert statuses == [503, 503, 200]
+    assert kit.enqueued(bookings.add_up) == [bookings.add_up.bind(1)]
+
+
+def test_a_service_of_the_app_fails_too(kit: Rollforward, till: Till) -> None:
+    """A provider that took the money, and whose answer was lost."""
+    kit.fail(next="Payments.charge", fault="reply-lost")
+
+    assert kit.client.post("/impatient", data=FORM).status_code == 503
+
+    assert till.charges == [2_000]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"next": "datastor"}, "next must be one of datastore, tasks, cache, app, Commit"),
+        ({"next": "tasks", "fault": "after"}, "fault must be one of error, reply-lost, crash-be"),
+    ],
+)
+def test_a_wrong_fault_is_refused(kit: Rollforward, wrong: dict[str, str], said: str) -> None:
+    """The text has the right ones."""
+    with pytest.raises(ValueError, match=said):
+        kit.fail(**wrong)  # type: ignore[arg-type]
+
+
+def test_a_form_gets_a_token_unless_the_test_is_about_it(kit: Rollforward) -> None:
+    """The guard itself stays in force."""
+    kit.client.csrf = False
+    assert kit.client.post("/sound", data=FORM).status_code == 403
+    assert kit.client.post("/sound", data={**FORM, "csrf_token": "x"}).status_code == 403
+
+    kit.client.csrf = True
+    assert kit.client.post("/sound", data={**FORM, "csrf_token": "x"}).status_code == 403
+    assert kit.client.post("/sound", data=FORM).status_code == 200
+    assert kit.visitor().post("/sound", json=FORM).status_code == 400
+
+
+def test_nothing_of_a_test_is_left_for_the_next(kit: Rollforward) -> None:
+    """Entities, tasks, cached values, memory, cookies, faults and time are new."""
+    kit.client.post("/sound", data=FORM)
+    kit.clients.cache.set("x", b"y", 60)
+    kit.clients.process_state.get_or_create("owner", list).append(1)
+    kit.fail(next="datastore")
+    kit.advance(10 * 24 * 3600)
+    later = kit.now
+
+    kit.reset()
+
+    assert Booking.query().fetch() == []
+    assert kit.enqueued(bookings.confirm) == []
+    assert kit.clients.cache.get("x") is None
+    assert kit.clients.process_state.get_or_create("owner", list) == []
+    assert kit.client.get_cookie("session") is None
+    assert later - kit.now > datetime.timedelta(days=9)
+
+
+def test_the_sweep_and_cron_urls_are_called_as_the_scheduler_does(kit: Rollforward) -> None:
+    """With a token, so they work; a visitor is refused."""
+    kit.sweep()
+
+    assert kit.cron("/cron/nothing") == 404
+    assert kit.client.get("/cron/sweep").status_code == 403
+
+
+def test_something_that_is_no_app_is_refused(services: Services) -> None:
+    """A Flask app that nobody served has no tasks and no clients."""
+    with pytest.raises(NoAppError, match=r"the app that rf\.serve"):
+        Rollforward(Flask("x"), services)
+
+
+def test_a_queue_that_does_not_exist_is_named(services: Services) -> None:
+    """The local platform says so at its start, and the kit does so, too."""
+
+    @rf.task(queue="nowhere")
+    def lost() -> None: ...
+
+    with pytest.raises(UnknownQueueError, match="'nowhere'"):
+        Rollforward(rf.serve(Flask("x"), lost), services)
