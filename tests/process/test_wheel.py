@@ -165,6 +165,27 @@ def test_an_app_with_modules_of_its_own_says_hello(lean: Path, app: Path) -> Non
     assert (done.stdout, done.returncode) == ("200 1\n403\n", 0), done.stderr
 
 
+@pytest.mark.parametrize(
+    ("arguments", "code", "text"),
+    [
+        (["run"], 1, "pip install 'rollforward[local]'"),
+        (["deploy", "--check", "app:serve"], 1, "pip install 'rollforward[local]'"),
+        (["dead", "--url", "http://127.0.0.1:1"], 3, "Nothing answers"),
+        (["new", "blog"], 0, "Made blog/"),
+    ],
+)
+def test_without_the_extra_a_command_works_or_says_how_to_install_it(
+    lean: Path, tmp_path: Path, arguments: list[str], code: int, text: str
+) -> None:
+    """A new app needs its templates, and a deployed one only the network."""
+    (tmp_path / "app.py").write_text(APP["hello.py"])
+    command = [str(lean.parent / "rollforward"), *arguments]
+    done = subprocess.run(command, cwd=tmp_path, env=clean(), capture_output=True, text=True)
+
+    assert done.returncode == code, done.stderr
+    assert text in (done.stderr if code else done.stdout)
+
+
 def test_the_first_task_of_the_readme_runs_on_the_local_platform(python: Path, app: Path) -> None:
     """Its page enqueues it, the Cloud Tasks emulator delivers it, and the terminal shows it."""
     with platform(python, app, "hello:serve") as (url, terminal):

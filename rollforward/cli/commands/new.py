@@ -14,7 +14,7 @@ from rollforward.cli.errors import WrongUsageError
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,39}")
 _SUFFIX = ".txt"  # So that nothing takes a template for code of the library.
 # Names that begin with a dot: a packager would leave them out.
-_DOTTED = ("dockerignore", "gitignore")
+_DOTTED = ("dockerignore", "gcloudignore", "gitignore")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

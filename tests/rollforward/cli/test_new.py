@@ -77,11 +77,31 @@ def test_an_empty_folder_is_filled(folder: Path, capsys: pytest.CaptureFixture[s
         str(p.relative_to(folder / "shop")) for p in (folder / "shop").rglob("*") if p.is_file()
     }
     assert files == {
-        *(".dockerignore", ".gitignore", "Dockerfile", "README.md", "app.py", "app.yaml"),
+        *(
+            ".dockerignore",
+            ".gcloudignore",
+            ".gitignore",
+            "Dockerfile",
+            "README.md",
+            "app.py",
+            "app.yaml",
+        ),
         *("conftest.py", "cron.yaml", "queue.yaml", "requirements.txt", "tests/test_app.py"),
     }
     assert "<h1>shop</h1>" in (folder / "shop" / "app.py").read_text()
     assert all("@NAME@" not in (folder / "shop" / name).read_text() for name in files)
+
+
+@pytest.mark.parametrize(("name", "key"), [("Dockerfile", "CMD ["), ("app.yaml", "entrypoint:")])
+def test_gunicorn_starts_a_new_app_as_it_starts_the_demo(shop: Path, name: str, key: str) -> None:
+    """With the worker, the threads and the limits of this library."""
+
+    def words(folder: Path) -> set[str]:
+        start = (folder / name).read_text().partition(key)[2].partition("\n\n")[0]
+        return set(re.findall(r"[^\s\",\[\]\\>]+", start))
+
+    assert words(shop) - {"app:serve"} == words(ROOT) - {"main:serve()"}
+    assert "python:rollforward.gunicorn.config" in words(shop)
 
 
 def output_of(folder: Path, *command: str) -> str:
