@@ -10,11 +10,15 @@ from rollforward.batches import sweep
 from rollforward.batches.adding.creation import create
 from rollforward.batches.batch import TaskBatch
 from rollforward.batches.completion import cancel_nested, end_members
+from rollforward.batches.entities import running_batches
 from rollforward.runtime.clients import Clients
+from rollforward.runtime.clock import age_s
 from rollforward.tasks.declaration import Task
 from rollforward.tasks.pattern import Gauge, Pattern
 
 log = logging.getLogger(__name__)
+
+MAX_MEASURED = 100  # Batches whose age the gauge reads.
 
 
 class Batches(Pattern[TaskBatch]):
@@ -47,10 +51,17 @@ class Batches(Pattern[TaskBatch]):
         return sweep.remove(clients)
 
     def gauges(self, clients: Clients, parts: Sequence[TaskBatch]) -> Sequence[Gauge]:
+        oldest = running_batches().fetch(MAX_MEASURED)
+        ages = [age_s(clients.clock, batch.created) for batch in oldest]
         return [
             Gauge(
                 "batches_running",
                 f"Batches that are not complete; at most {sweep.MAX_COUNTED} are counted.",
-                sweep.count_running(),
-            )
+                sweep.count_running() if len(oldest) == MAX_MEASURED else len(oldest),
+            ),
+            Gauge(
+                "batches_oldest_seconds",
+                f"Age of the oldest of {MAX_MEASURED} batches that are not complete.",
+                max(ages, default=0.0),
+            ),
         ]

@@ -7,14 +7,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rollforward.continuations import listing, sweep
+from rollforward.continuations.entities import running_runs
 from rollforward.continuations.jobs import LEASE_S, Job
 from rollforward.continuations.pages.attempt import page_task
 from rollforward.runtime.clients import Clients
+from rollforward.runtime.clock import age_s
 from rollforward.tasks.declaration import Task
-from rollforward.tasks.pattern import Pattern
+from rollforward.tasks.pattern import Gauge, Pattern
 from rollforward.tasks.runs import RunDetails, RunList, RunQuery, RunVerb
 
 log = logging.getLogger(__name__)
+
+MAX_MEASURED = 100  # Runs that the gauges read.
 
 
 class Continuations(Pattern[Job[Any, Any]]):
@@ -39,6 +43,22 @@ class Continuations(Pattern[Job[Any, Any]]):
 
     def delete_expired(self, clients: Clients) -> int:
         return sweep.delete_expired(clients)
+
+    def gauges(self, clients: Clients, parts: Sequence[Job[Any, Any]]) -> Sequence[Gauge]:
+        running = running_runs().fetch(MAX_MEASURED)
+        ages = [age_s(clients.clock, run.started) for run in running]
+        return [
+            Gauge(
+                "continuations_running",
+                f"Runs that have not ended; at most {MAX_MEASURED} are counted.",
+                len(running),
+            ),
+            Gauge(
+                "continuations_oldest_seconds",
+                f"Age of the oldest of {MAX_MEASURED} runs that have not ended.",
+                max(ages, default=0.0),
+            ),
+        ]
 
     def runs(self, clients: Clients, parts: Sequence[Job[Any, Any]], query: RunQuery) -> RunList:
         return listing.list_runs(_by_name(parts), query)

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rollforward.materialized_views.group import check_groups
 from rollforward.materialized_views.maintenance import rebuild
 from rollforward.materialized_views.maintenance.rebuild import ViewMaintenance
+from rollforward.materialized_views.updating.transport import saved_at, waiting_for_rows
+from rollforward.materialized_views.view import View
 from rollforward.runtime.clients import Clients
+from rollforward.runtime.clock import age_s
 from rollforward.tasks.declaration import Task
-from rollforward.tasks.pattern import Pattern
+from rollforward.tasks.pattern import Gauge, Pattern
+
+MAX_COUNTED = 1_000  # Keys of a view that the gauges read.
 
 
 class MaterializedViews(Pattern[ViewMaintenance]):
@@ -34,3 +39,33 @@ class MaterializedViews(Pattern[ViewMaintenance]):
     ) -> Mapping[str, int]:
         """Take the next step of tables that are being built or dropped."""
         return {"busy": rebuild.sweep_all(clients, parts)}
+
+    def gauges(self, clients: Clients, parts: Sequence[ViewMaintenance]) -> Sequence[Gauge]:
+        gauges: list[Gauge] = []
+        for view, table in _live_tables(parts):
+            keys = waiting_for_rows(view, f"{table}:", MAX_COUNTED)
+            ages = [age_s(clients.clock, saved_at(key)) for key in keys]
+            labels = {"view": view.name}
+            gauges += [
+                Gauge(
+                    "views_waiting_updates",
+                    f"Updates of rows that are not applied; at most {MAX_COUNTED} are counted.",
+                    len(keys),
+                    labels,
+                ),
+                Gauge(
+                    "views_oldest_seconds",
+                    f"Lag of the view: age of the oldest of {MAX_COUNTED} updates that wait.",
+                    max(ages, default=0.0),
+                    labels,
+                ),
+            ]
+        return gauges
+
+
+def _live_tables(parts: Sequence[ViewMaintenance]) -> Iterator[tuple[type[View], str]]:
+    """Yield each view with the table that is read."""
+    for group in parts:
+        catalog = group.views.catalog()
+        for view in group.views.views.values():
+            yield view, catalog.live(view)

@@ -147,10 +147,10 @@ def _lease_oldest(
 ) -> list[Lease]:
     """Lease items of the oldest one's tag; if all of them are dead letters now, of the next tag."""
     for _ in range(MAX_TAGS):
-        oldest = _oldest(shape, now_utc)
-        if oldest is None:
+        head = oldest(shape, now_utc)
+        if head is None:
             break
-        group = tag_group(shape.name, oldest.tag)
+        group = tag_group(shape.name, head.tag)
         if leased := _lease(_Call(clients, shape, group, now_utc, ends), limit):
             return leased
     return []
@@ -169,7 +169,7 @@ def _lease(call: _Call, limit: int) -> list[Lease]:
     return leased  # What is leased already is its caller's, who may know of nothing else.
 
 
-def _oldest(shape: Shape, now_utc: datetime.datetime) -> PullItem | None:
+def oldest(shape: Shape, now_utc: datetime.datetime) -> PullItem | None:
     """Return the item that can be leased and waits longest."""
     futures = [
         ready_items(shape.name, partition, now_utc).get_async()

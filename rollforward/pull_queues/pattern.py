@@ -6,14 +6,20 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 
 from rollforward.datastore.expiry import MAX_KEYS, delete_due
-from rollforward.pull_queues.entities import expired_dead_items, expired_receipts
+from rollforward.pull_queues.entities import (
+    dead_items,
+    expired_dead_items,
+    expired_receipts,
+    items_of,
+)
 from rollforward.pull_queues.queue import PullQueue
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import naive_utc
-from rollforward.tasks.pattern import Pattern
+from rollforward.tasks.pattern import Gauge, Pattern
 
 # Of expired receipts in one round; the next one is a minute away. As many as are acks in a minute.
 MAX_PAGES = 80
+MAX_COUNTED = 1_000  # Keys that a gauge reads.
 DEAD_LETTERS_KEPT_FOR = timedelta(days=30)
 
 
@@ -34,6 +40,34 @@ class PullQueues(Pattern[PullQueue]):
             keys = expired_dead_items(queue.name, died_before).fetch(MAX_KEYS, keys_only=True)
             deleted += delete_due(keys, lambda row: row.dead is not None)
         return {"dead_letters_deleted": deleted}
+
+    def gauges(self, clients: Clients, parts: Sequence[PullQueue]) -> Sequence[Gauge]:
+        gauges: list[Gauge] = []
+        for queue in parts:
+            labels = {"pull_queue": queue.name}
+            waiting = items_of(queue.name).fetch_async(MAX_COUNTED, keys_only=True)
+            dead = dead_items(queue.name).fetch_async(MAX_COUNTED, keys_only=True)
+            gauges += [
+                Gauge(
+                    "pull_queue_items",
+                    f"Items that are not acked, leased ones included; at most {MAX_COUNTED}.",
+                    len(waiting.result()),
+                    labels,
+                ),
+                Gauge(
+                    "pull_queue_oldest_seconds",
+                    "Time for which the oldest item has been ready and not leased.",
+                    queue.oldest_ready_s(clients),
+                    labels,
+                ),
+                Gauge(
+                    "pull_queue_dead_letters",
+                    f"Items that were delivered too often; at most {MAX_COUNTED} are counted.",
+                    len(dead.result()),
+                    labels,
+                ),
+            ]
+        return gauges
 
     def delete_expired(self, clients: Clients) -> int:
         """Delete expired receipts."""

@@ -12,10 +12,17 @@ from rollforward.datastore.transactions import current_transaction, transact
 from rollforward.pull_queues import add as adding
 from rollforward.pull_queues import leasing
 from rollforward.pull_queues.add import make_ready
-from rollforward.pull_queues.entities import PullItem, dead_items, group_items, item_key, tag_group
+from rollforward.pull_queues.entities import (
+    PullItem,
+    dead_items,
+    group_items,
+    item_key,
+    tag_group,
+    time_of,
+)
 from rollforward.pull_queues.items import DeadLetter, ItemId, Lease, Oldest, check
 from rollforward.runtime.clients import Clients
-from rollforward.runtime.clock import naive_utc
+from rollforward.runtime.clock import age_s, naive_utc
 
 NAME = re.compile(r"[a-z][a-z0-9-]{0,49}")
 MAX_LEASE_S = 7 * 24 * 3600.0
@@ -168,6 +175,11 @@ class PullQueue:
     ) -> list[Lease]:
         groups = batched(_newest(leases), leasing.MAX_ITEMS)
         return [held for group in groups for held in leasing.move(clients, self._shape, group, to)]
+
+    def oldest_ready_s(self, clients: Clients) -> float:
+        """Return for how long the oldest item has been ready to be leased; 0: none is."""
+        item = leasing.oldest(self._shape, naive_utc(clients.clock.now()))
+        return age_s(clients.clock, time_of(item.ready)) if item is not None else 0.0
 
     @property
     def _shape(self) -> leasing.Shape:
