@@ -18,7 +18,11 @@ from rollforward.continuations.jobs import ItemError, RefusedItemError, SkippedI
 from rollforward.continuations.runs import start
 from rollforward.continuations.sources import Slice, Span
 from rollforward.operations.dead_task_lists import DeadTaskFilter, read_page
-from rollforward.operations.replays import DeadTaskRefusedError, replay_in_transaction
+from rollforward.operations.replays import (
+    DeadTaskRefusedError,
+    delete_in_transaction,
+    replay_in_transaction,
+)
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import naive_utc
 from rollforward.tasks.dead_task_entities import DeadTask, place_of
@@ -83,7 +87,7 @@ def delete_listed(
     clients: Clients, args: BulkArgs, dead_tasks: Sequence[DeadTask]
 ) -> list[ItemError | None]:
     """Delete dead tasks that are open, in the commit that holds their receipts."""
-    return _of_each(dead_tasks, lambda dead: dead.key.delete())
+    return _of_each(dead_tasks, lambda dead: delete_in_transaction(clients, dead))
 
 
 JOBS: dict[BulkVerb, Any] = {"replay": replay_listed, "delete": delete_listed}

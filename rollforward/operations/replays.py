@@ -12,6 +12,7 @@ from rollforward.runtime.messages import Message
 from rollforward.tasks.dead_task_entities import DeadTask
 from rollforward.tasks.dead_tasks import MAX_NAME_BYTES, replay_name
 from rollforward.tasks.declaration import deadline_of
+from rollforward.tasks.stored import arguments
 
 
 class UnknownDeadTaskError(LookupError):
@@ -73,12 +74,13 @@ def replay_in_transaction(
         deadline_s=deadline_of(clients, dead.path),
     )
     enqueue_message(clients, message)
+    arguments.release(clients, dead.body.encode())
     dead.replays += 1
     dead.resolve(naive_utc(clients.clock.now()))
     dead.put()
 
 
-def delete_dead_task(dead_id: str) -> None:
+def delete_dead_task(clients: Clients, dead_id: str) -> None:
     """Delete a dead task: what it was to do is not done.
 
     Raises:
@@ -86,6 +88,13 @@ def delete_dead_task(dead_id: str) -> None:
     """
 
     def delete() -> None:
-        get_dead_task(dead_id).key.delete()
+        delete_in_transaction(clients, get_dead_task(dead_id))
 
     transact(delete)
+
+
+def delete_in_transaction(clients: Clients, dead: DeadTask) -> None:
+    """Delete a dead task, and let its arguments expire."""
+    if not dead.resolved:
+        arguments.release(clients, dead.body.encode())
+    dead.key.delete()

@@ -16,6 +16,8 @@ from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import naive_utc
 from rollforward.runtime.messages import Message
 from rollforward.tasks.declaration import Task, with_clients
+from rollforward.tasks.stored.arguments import store_in_transaction
+from rollforward.tasks.stored.names import MAX_BODY_BYTES, MAX_COMMITTED_BYTES
 
 A = TypeVar("A")
 
@@ -64,7 +66,8 @@ def enqueue(
     """
     clients, (task, task_args) = with_clients(args)
     task.check_registered(clients)
-    message = task.message(task_args, name=name, at=task.due(clients, delay_s, at))
+    due = task.due(clients, delay_s, at)
+    message = task.message(task_args, name=name, at=due, max_bytes=MAX_COMMITTED_BYTES)
     _outgoing(clients).put(lambda row: message, is_unacked=False)
 
 
@@ -131,6 +134,8 @@ class _Outgoing:
         draft = RowId(self.transaction.id, self.created, len(self.rows), is_unacked)
         row = replace(draft, digest=_digest(make(draft.text), tag)).text
         message = make(row)
+        if len(message.body) > MAX_BODY_BYTES:
+            message = store_in_transaction(self.clients, message, row)
         entity = row_of(row, message, tag)
         entity.put()
         self.rows.append(entity)

@@ -20,8 +20,10 @@ from rollforward.runtime.clock import naive_utc
 from rollforward.runtime.messages import Message
 from rollforward.runtime.texts import storable
 from rollforward.tasks.dead_task_entities import DeadTask, error_class, open_dead_tasks
-from rollforward.tasks.declaration import MAX_BODY_BYTES, Task, hashed_name
+from rollforward.tasks.declaration import Task, hashed_name
 from rollforward.tasks.errors import Reject
+from rollforward.tasks.stored import arguments
+from rollforward.tasks.stored.names import MAX_BODY_BYTES, MAX_TASK_BYTES
 
 MAX_REASON_CHARS = 8_000
 MAX_ERROR_CHARS = 100
@@ -45,6 +47,8 @@ def dead_letter(
     Args:
         error: The class of its last error; "": the reason begins with it.
     """
+    if not _is_replayable(body):  # Its beginning is enough to look at.
+        body = body[:MAX_BODY_BYTES]
     call_id = clients.new_id()
     dead_id = hashed_name(queue, task_name) if task_name else call_id
     now_utc = naive_utc(clients.clock.now())
@@ -56,7 +60,8 @@ def dead_letter(
         dead.counted_by = call_id
         dead.count += 1
         dead.updated, dead.deliveries = now_utc, deliveries
-        _fill(dead, path, queue, task_name, body, reason, error)
+        kept = arguments.hold(body, dead_id, MAX_BODY_BYTES)
+        _fill(dead, path, queue, task_name, kept, reason, error)
         dead.put()
 
     transact(keep)
@@ -81,10 +86,18 @@ def _fill(
     dead: DeadTask, path: str, queue: str, task_name: str, body: bytes, reason: str, error: str
 ) -> None:
     dead.path, dead.queue, dead.task_name = path, queue, task_name
-    dead.body = body[:MAX_BODY_BYTES].decode(errors="replace")
+    dead.body = body.decode(errors="replace")
     dead.reason = storable(reason, MAX_REASON_CHARS)
     dead.error = storable(error or error_class(reason), MAX_ERROR_CHARS)
     dead.list_open()
+
+
+def _is_replayable(body: bytes) -> bool:
+    try:
+        body.decode()
+    except UnicodeDecodeError:
+        return False
+    return len(body) <= MAX_TASK_BYTES
 
 
 @dataclass(frozen=True)
@@ -114,7 +127,7 @@ def replay(clients: Clients, args: ReplayDeadTask, tasks: Mapping[str, Task[Any]
     body, name = dead.body.encode(), replay_name(dead)
     clients.tasks.create(Message(dead.path, dead.queue, body, name, deadline_s=deadline_s))
     now_utc = naive_utc(clients.clock.now())
-    transact(lambda: _resolve(args.dead_task_id, dead.replays, now_utc))
+    transact(lambda: _resolve(clients, args.dead_task_id, dead.replays, now_utc))
 
 
 def replay_name(dead: DeadTask) -> str:
@@ -122,11 +135,12 @@ def replay_name(dead: DeadTask) -> str:
     return hashed_name("replay", dead.key.id(), dead.replays)
 
 
-def _resolve(dead_id: str, replays: int, now_utc: datetime.datetime) -> None:
+def _resolve(clients: Clients, dead_id: str, replays: int, now_utc: datetime.datetime) -> None:
     dead = DeadTask.get_by_id(dead_id)
     if dead is not None and dead.replays == replays:
         dead.replays += 1
         dead.resolve(now_utc)
+        arguments.release(clients, dead.body.encode())
         dead.put()
 
 

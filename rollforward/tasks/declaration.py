@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import hashlib
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -31,6 +29,9 @@ from rollforward.tasks.errors import (
     UnknownTaskError,
 )
 from rollforward.tasks.parameters import Parameters, bound, form_of
+from rollforward.tasks.stored.arguments import with_large_arguments
+from rollforward.tasks.stored.names import MAX_ARGUMENTS_BYTES, MAX_BODY_BYTES, MAX_TASK_BYTES
+from rollforward.tasks.stored.names import hashed_name as hashed_name
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -41,10 +42,6 @@ D = TypeVar("D", bound="DataclassInstance")
 
 # Of one delivery; the service's bounds for tasks with a URL, the narrower ones.
 MIN_DEADLINE_S, MAX_DEADLINE_S = 15, 30 * 60
-# The service's documents say 1 MB in one place and 100 KB for App Engine targets in another. It was
-# seen to take 1,048,569 bytes of either, and so does the emulator: what is promised is the bound.
-MAX_BODY_BYTES = 100_000
-MAX_NAME_PARTS_BYTES = 2_000
 
 
 @dataclass(frozen=True)
@@ -156,10 +153,8 @@ class Task(Generic[A]):
         max_attempts: int | None = None,
     ) -> bool:
         self.check_registered(clients)
-        message = self.message(
-            args, name=name, at=self.due(clients, delay_s, at), max_attempts=max_attempts
-        )
-        return clients.tasks.create(message)
+        due = self.due(clients, delay_s, at)
+        return clients.tasks.create(self._sendable(clients, args, name, due, max_attempts))
 
     def bind(self: Task[Parameters[P]], /, *args: P.args, **options: P.kwargs) -> Parameters[P]:
         """Return the arguments of a call as one value: for `outbox.enqueue`, batches and so on.
@@ -206,7 +201,7 @@ class Task(Generic[A]):
         unnamed = [None] * len(many)
         all_names: Sequence[Sequence[str | int] | None] = unnamed if names is None else names
         messages = [
-            self.message(args, name=name, at=due)
+            self._sendable(clients, args, name, due)
             for args, name in zip(many, all_names, strict=True)
         ]
         return clients.tasks.create_many(messages)
@@ -218,14 +213,33 @@ class Task(Generic[A]):
         name: Sequence[str | int] | None = None,
         at: datetime.datetime | None = None,
         max_attempts: int | None = None,
+        max_bytes: int = MAX_BODY_BYTES,
     ) -> Message:
-        """Return what would be sent, checked."""
+        """Return what would be sent, checked.
+
+        Args:
+            max_bytes: The most that its body may have; default as many as a row carries.
+        """
         body = self._codec.dump(args)
-        self._check_size(body)
+        self._check_size(body, max_bytes)
         task_name = hashed_name(self.path, *name) if name is not None else None
         return Message(
             *(self.path, self.queue, body, task_name, at, max_attempts), deadline_s=self.deadline_s
         )
+
+    def _sendable(
+        self,
+        clients: Clients,
+        args: A,
+        name: Sequence[str | int] | None,
+        at: datetime.datetime | None,
+        max_attempts: int | None = None,
+    ) -> Message:
+        """Return what to send now; arguments beyond a task's size are in rows then."""
+        message = self.message(
+            args, name=name, at=at, max_attempts=max_attempts, max_bytes=MAX_ARGUMENTS_BYTES
+        )
+        return with_large_arguments(clients, message, most_bytes=MAX_TASK_BYTES)
 
     def said(self, args: A) -> str:
         """Return arguments as JSON that stays the same when a field is added to them.
@@ -256,7 +270,7 @@ class Task(Generic[A]):
             TooLargeError: it is longer than a task may be.
             BadArgumentsError: it is not JSON, or not of this task's type.
         """
-        self._check_size(body)
+        self._check_size(body, MAX_ARGUMENTS_BYTES)
         return self._codec.read(body)
 
     def check_registered(self, clients: Clients) -> None:
@@ -271,10 +285,10 @@ class Task(Generic[A]):
                 f"it ({self.function}) to rf.serve(app, ...), or to the app's Registry(...)"
             )
 
-    def _check_size(self, body: bytes) -> None:
-        if len(body) > MAX_BODY_BYTES:
+    def _check_size(self, body: bytes, max_bytes: int) -> None:
+        if len(body) > max_bytes:
             raise TooLargeError(
-                f"{self.path}: body must have at most {MAX_BODY_BYTES} bytes, got {len(body)}"
+                f"{self.path}: body must have at most {max_bytes} bytes, got {len(body)}"
             )
 
 
@@ -384,19 +398,3 @@ def task(
         )
 
     return declare
-
-
-def hashed_name(*parts: str | int) -> str:
-    """Return a task id for the parts; different parts give different ids.
-
-    >>> hashed_name("page", "run-1", 2) == hashed_name("page", "run-1", 2)
-    True
-    >>> hashed_name("a", "11") == hashed_name("a1", "1")
-    False
-    """
-    exact = json.dumps(parts, ensure_ascii=True).encode()
-    if len(exact) > MAX_NAME_PARTS_BYTES:
-        raise TooLargeError(
-            f"name must have at most {MAX_NAME_PARTS_BYTES} bytes, got {len(exact)}"
-        )
-    return hashlib.sha256(exact).hexdigest()[:40]

@@ -15,6 +15,7 @@ from rollforward.runtime.clients import Clients
 from rollforward.tasks import dead_tasks
 from rollforward.tasks.declaration import Task
 from rollforward.tasks.runs import RunDetails, RunList, RunQuery, RunVerb, UnknownRunError
+from rollforward.tasks.stored.sweep import EXPIRED_ARGUMENTS
 
 P = TypeVar("P")
 
@@ -158,7 +159,10 @@ class Tasks(Pattern[Task[Any]]):
     takes = Task
 
     def tasks(self, parts: Sequence[Task[Any]]) -> Iterable[Task[Any]]:
-        return parts
+        return [*parts, EXPIRED_ARGUMENTS.task]
+
+    def delete_expired(self, clients: Clients) -> int:
+        return EXPIRED_ARGUMENTS.sweep(clients)
 
     def gauges(self, clients: Clients, parts: Sequence[Task[Any]]) -> Sequence[Gauge]:
         return [

@@ -22,8 +22,10 @@ from collections.abc import Mapping
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.messages import Message
 from rollforward.tasks.attempts import TaskDelivery
-from rollforward.tasks.declaration import MAX_BODY_BYTES, deadline_of
+from rollforward.tasks.declaration import deadline_of
 from rollforward.tasks.errors import PERMANENT_ERRORS
+from rollforward.tasks.stored import arguments
+from rollforward.tasks.stored.names import MAX_TASK_BYTES
 
 TASK_HEADER = "X-Rollforward-Task"
 WAITS_HEADER = "X-Rollforward-Waits"
@@ -48,15 +50,17 @@ def postpone(clients: Clients, delivery: TaskDelivery, after_s: float) -> bool:
         google.api_core.exceptions.GoogleAPICallError: it is unknown whether it was created.
     """
     name = short_name(delivery.task_name)
-    if not name or len(delivery.body) > MAX_BODY_BYTES:  # No more of it was read.
+    if not name or len(delivery.body) > MAX_TASK_BYTES:  # No more of it was read.
         return False
     waits = delivery.waits + 1
+    due = clients.clock.now() + datetime.timedelta(seconds=after_s)
+    arguments.extend(clients, delivery.body, due)
     message = Message(
         urllib.parse.quote(delivery.path, safe=_PATH_CHARS),
         delivery.queue.rpartition("/")[2],
         delivery.body,
         _next_name(name, waits),
-        clients.clock.now() + datetime.timedelta(seconds=after_s),
+        due,
         headers={TASK_HEADER: name, WAITS_HEADER: str(waits)},
         deadline_s=deadline_of(clients, delivery.path),
     )

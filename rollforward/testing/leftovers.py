@@ -16,6 +16,7 @@ from rollforward.fork_join.entities import WorkPack
 from rollforward.outbox.entities import OutboxLease, OutboxTask
 from rollforward.tasks.attempt_entities import TaskAttempts
 from rollforward.tasks.dead_task_entities import open_dead_tasks
+from rollforward.tasks.stored.entities import ArgumentsChunk
 
 
 def left_behind(leaves: Collection[str] = ()) -> list[str]:
@@ -26,7 +27,7 @@ def left_behind(leaves: Collection[str] = ()) -> list[str]:
     Args:
         leaves: Parts of names: a row whose name has one of them is there on purpose.
     """
-    kinds = (OutboxTask, OutboxLease, WorkPack, TaskAttempts)
+    kinds = (OutboxTask, OutboxLease, WorkPack, TaskAttempts, ArgumentsChunk)
     queries = [*(kind.query() for kind in kinds), open_dead_tasks()]
     futures = [query.fetch_async(keys_only=True) for query in queries]
     rows = [str(key) for future in futures for key in future.get_result()]

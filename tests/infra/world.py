@@ -31,6 +31,7 @@ from tests.infra.runs import soak
 
 SWEEPS = (
     "/cron/continuations/sweep",
+    "/cron/tasks/sweep",
     "/cron/outbox/sweep",
     "/cron/materialized-views/sweep",
     "/cron/fork-join/sweep",

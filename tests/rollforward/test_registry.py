@@ -78,8 +78,8 @@ def test_a_new_pattern_needs_no_handler() -> None:
     assert registry.sweep(clients, "chores") == {"swept": 2}
     assert [each.value for each in Chores().gauges(clients, registry.parts("chores"))] == [2]
     assert [pattern.name for pattern in registry.patterns.values() if pattern.is_swept] == [
-        *("chores", "outbox", "continuations", "fork-join", "pull-queues", "counters"),
-        *("materialized-views", "batches", "streams", "operations"),
+        *("chores", "tasks", "outbox", "continuations", "fork-join", "pull-queues"),
+        *("counters", "materialized-views", "batches", "streams", "operations"),
     ]
 
 

@@ -62,7 +62,7 @@ def change_dead_task(dead_id: str, verb: str) -> str:
             if chosen == "replay":
                 replay_dead_task(clients(), dead_id, known_paths=registry().tasks)
             else:
-                delete_dead_task(dead_id)
+                delete_dead_task(clients(), dead_id)
         except UnknownDeadTaskError:
             raise ChangeRefusedError(404, NO_DEAD_TASK) from None
         except DeadTaskRefusedError as error:

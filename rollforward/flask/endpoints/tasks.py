@@ -40,7 +40,7 @@ from rollforward.flask.guards.auth import tasks_only
 from rollforward.fork_join import OutcomeUnknownError
 from rollforward.tasks import attempts, dead_tasks, waits
 from rollforward.tasks.attempts import FAILED, LOST_RACE, RetryLaterError, TaskDelivery
-from rollforward.tasks.declaration import MAX_BODY_BYTES, Task
+from rollforward.tasks.declaration import Task
 from rollforward.tasks.errors import (
     BadArgumentsError,
     OtherVersionError,
@@ -49,6 +49,9 @@ from rollforward.tasks.errors import (
     TooLargeError,
     Unavailable,
 )
+from rollforward.tasks.stored import arguments
+from rollforward.tasks.stored.arguments import ArgumentsGoneError, DoneBeforeError
+from rollforward.tasks.stored.names import MAX_TASK_BYTES
 from rollforward.telemetry.metrics import Outcome
 
 log = logging.getLogger(__name__)
@@ -71,7 +74,7 @@ def deliver(rest: str) -> ResponseReturnValue:
     if request.method != "POST":
         return "", 405, {"Allow": "POST"}
     # One byte more shows that a body is too long, whatever its header says.
-    delivery = _delivery(request.stream.read(MAX_BODY_BYTES + 1))
+    delivery = _delivery(request.stream.read(MAX_TASK_BYTES + 1))
     clients().meter.delivered(len(delivery.body))
     with attempts.under_way(delivery), measured(delivery, _header("TaskETA")):
         return _answer(delivery)
@@ -81,12 +84,22 @@ def _answer(delivery: TaskDelivery) -> ResponseReturnValue:
     task = registry().tasks.get(delivery.path)
     if task is None:
         return _wait_for_a_version(delivery, "no task is declared for this path")
+    if len(delivery.body) > MAX_TASK_BYTES:
+        reason = f"TooLargeError: it has more than {MAX_TASK_BYTES} bytes; the rest is not kept"
+        return _dead_letter(delivery, reason)
     try:
-        args = task.read(delivery.body)
-    except TooLargeError as error:
-        return _dead_letter(delivery, f"TooLargeError: {error}; the rest is not kept")
+        args = task.read(arguments.load(delivery.body))
+    except DoneBeforeError as error:
+        log.info("%s: %s", task.path, error)
+        return "", 204
+    except (TooLargeError, ArgumentsGoneError) as error:
+        return _dead_letter(delivery, _said(error))
     except BadArgumentsError as error:
         return _wait_for_a_version(delivery, f"BadArgumentsError: {error}")
+    except UNAVAILABLE_ERRORS as error:
+        log.warning("%s: its arguments cannot be read: %s", task.path, error)
+        note_outcome(Outcome.UNAVAILABLE)
+        return _response(503, f"a service is unavailable: {_said(error)}")
     with telemetry.in_run(_run_of(args)):
         return _deliver(task, args, delivery)
 
@@ -127,6 +140,7 @@ def _deliver(task: Task[Any], args: Any, delivery: TaskDelivery) -> ResponseRetu
             log.exception("%s failed", task.path)
             return _failed(task, args, delivery, error, lines)
     attempts.end_well(delivery)
+    arguments.finish(clients(), delivery.body)
     delivery_log.end(lines)
     return _response(200, "", log=lines) if lines.kept else ("", 204)
 
@@ -233,6 +247,7 @@ def _give_up(
     fields = {"error_class": error_class}
     log.error("gave up %r: %s", delivery.path[:100], reason, extra=fields)
     attempts.discard(delivery)
+    arguments.finish(clients(), delivery.body)
     return "", 204
 
 

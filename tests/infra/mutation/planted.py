@@ -51,7 +51,7 @@ PACKAGES = {
         [
             "rollforward/datastore/*.py",
             *_in("rollforward", "outbox/entities", "runtime/sweeps/entities"),
-            *_in("rollforward/tasks", "attempt_entities", "dead_task_entities"),
+            *_in("rollforward/tasks", "attempt_entities", "dead_task_entities", "stored/entities"),
             "rollforward/continuations/upload_entities.py",
         ],
         ["tests/rollforward/datastore", *OUTBOX_TESTS, f"{TESTS}/tasks/test_dead_tasks.py"],
@@ -64,6 +64,7 @@ PACKAGES = {
         ["rollforward/outbox/*.py", "rollforward/tasks/*.py"],
         [f"{TESTS}/tasks/test_*.py", *OUTBOX_TESTS],
     ),
+    "stored tasks": Package(["rollforward/tasks/stored/*.py"], [f"{TESTS}/tasks/stored/test_*.py"]),
     "continuations": Package(
         ["rollforward/continuations/*.py", "rollforward/continuations/pages/*.py"],
         [

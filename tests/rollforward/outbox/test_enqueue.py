@@ -14,8 +14,9 @@ from rollforward import outbox
 from rollforward.datastore.transactions import NoTransactionError, current_transaction, transact
 from rollforward.local.cloudtasks.protocol import messages
 from rollforward.outbox.entities import OutboxTask
-from rollforward.tasks.declaration import MAX_BODY_BYTES, hashed_name
+from rollforward.tasks.declaration import hashed_name
 from rollforward.tasks.errors import BadArgumentsError, TooLargeError
+from rollforward.tasks.stored.names import MAX_COMMITTED_BYTES
 from rollforward.testing.injection import ERROR, REPLY_LOST
 from tests.infra.runs.sampling import one_emulator
 from tests.infra.world import World
@@ -116,7 +117,7 @@ def test_enqueue_outside_of_a_transaction_is_refused(watched_world: World) -> No
     [
         (Step(5, "pack"), BadArgumentsError),  # type: ignore[arg-type]
         (Settle("o", "row"), BadArgumentsError),
-        (Step("o", "x" * MAX_BODY_BYTES), TooLargeError),
+        (Step("o", "x" * MAX_COMMITTED_BYTES), TooLargeError),
     ],
     ids=["type", "class", "size"],
 )

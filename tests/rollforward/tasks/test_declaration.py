@@ -15,8 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rollforward.runtime import Clients
-from rollforward.tasks.declaration import MAX_BODY_BYTES, MAX_DELAY_S, Task, hashed_name, task
+from rollforward.tasks.declaration import MAX_DELAY_S, Task, hashed_name, task
 from rollforward.tasks.errors import BadArgumentsError, TooLargeError
+from rollforward.tasks.stored.names import MAX_ARGUMENTS_BYTES, MAX_BODY_BYTES
 from tests.infra.world import World
 from tests.rollforward.tasks.reminders import Remind, one_emulator, queued, remind
 
@@ -210,15 +211,23 @@ def test_a_refusal_names_the_field_and_the_types(args: Any, complaint: str) -> N
 @one_emulator
 @pytest.mark.parametrize("text", ["x", "庭", "\x00"])
 def test_an_oversized_task_is_refused(world: World, text: str) -> None:
-    """H5: more than 100 KB of body, counted as it travels, is refused at the caller's."""
+    """H5: more than 10 MB of arguments, counted as they travel, are refused at the caller's."""
     size = len(json.dumps(text, ensure_ascii=False).encode()) - 2
-    fits = text * ((MAX_BODY_BYTES - 50) // size)
+    fits = text * ((MAX_ARGUMENTS_BYTES - 50) // size)
 
-    assert remind.enqueue(world.clients, Remind(fits))
-    with pytest.raises(TooLargeError):
-        remind.enqueue(world.clients, Remind(fits + text * 100))
+    with world.context():
+        assert remind.enqueue(world.clients, Remind(fits))
+        with pytest.raises(TooLargeError):
+            remind.enqueue(world.clients, Remind(fits + text * 100))
 
     assert len(queued(world)) == 1
+
+
+def test_a_message_for_a_row_is_bounded_by_what_a_row_carries() -> None:
+    """H5: patterns keep messages in rows, many in a commit."""
+    assert remind.message(Remind("x" * (MAX_BODY_BYTES - 50)))
+    with pytest.raises(TooLargeError, match="at most 100000 bytes"):
+        remind.message(Remind("x" * MAX_BODY_BYTES))
 
 
 @one_emulator

@@ -8,8 +8,9 @@ from typing import Any
 import grpc
 import pytest
 
-from rollforward.tasks.declaration import MAX_BODY_BYTES, Task
+from rollforward.tasks.declaration import Task
 from rollforward.tasks.errors import BadArgumentsError, OtherVersionError, Reject
+from rollforward.tasks.stored.names import MAX_BODY_BYTES, MAX_TASK_BYTES
 from tests.handlers.conftest import Queue
 from tests.infra.world import World
 from tests.rollforward.flask.acts import OUTCOMES, PATH, Act, Work, one_emulator, rows
@@ -130,7 +131,7 @@ def test_a_body_of_another_version_is_worked_on(
 
 
 @one_emulator
-@pytest.mark.parametrize("size", [MAX_BODY_BYTES + 1, 2 * 2**20])
+@pytest.mark.parametrize("size", [MAX_TASK_BYTES + 1, 2 * 2**20])
 def test_an_oversized_body_is_dead_lettered_unread(queue: Queue, work: Work, size: int) -> None:
     """H3, H5, S23: larger than a task can be: it does not come for ever; its beginning is kept."""
     assert queue.deliver(PATH, b"x" * size).status_code == 204

@@ -1,0 +1,1 @@
+"""Rows of tasks, for data that Cloud Tasks cannot keep: arguments beyond a task's size."""

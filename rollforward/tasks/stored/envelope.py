@@ -1,0 +1,71 @@
+"""Envelope: the body of a task that refers to rows, in the place of its arguments.
+
+A task's own arguments are a JSON object whose keys are names of Python, so none begins with "$".
+A version of the code without envelopes refuses the body, and the task waits for one that has them.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import pydantic
+
+from rollforward.tasks.errors import BadArgumentsError
+
+_MARK = b'{"$rollforward":'
+_FORM = re.compile(rb'\{"\$rollforward":(\{[^{}]*\})(?:,"args":(.*))?\}', re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Envelope:
+    """The parts of a task's body.
+
+    Attributes:
+        args: Its arguments as JSON; None: rows hold them.
+        stored: The id of these rows.
+        chunks: How many chunks they have.
+    """
+
+    args: bytes | None
+    stored: str = ""
+    chunks: int = 0
+
+    @property
+    def body(self) -> bytes:
+        """The body of the task: plain arguments, or references."""
+        if not self.stored:
+            return self.args or b""
+        return _MARK + _ADAPTER.dump_json(_Meta(self.stored, self.chunks)) + b"}"
+
+
+@dataclass(frozen=True)
+class _Meta:
+    stored: str = ""
+    chunks: int = 0
+
+
+_ADAPTER = pydantic.TypeAdapter(_Meta)
+
+
+def opened(body: bytes) -> Envelope:
+    """Return the parts of a body.
+
+    >>> opened(b'{"party": "p1"}').args
+    b'{"party": "p1"}'
+    >>> opened(Envelope(None, "c0ffee", 3).body)
+    Envelope(args=None, stored='c0ffee', chunks=3)
+
+    Raises:
+        BadArgumentsError: it is an envelope of another form.
+    """
+    if not body.startswith(_MARK):
+        return Envelope(body)
+    match = _FORM.fullmatch(body)
+    if match is None:
+        raise BadArgumentsError(f"an envelope has another form: {body!r:.200}")
+    try:
+        meta = _ADAPTER.validate_json(match[1], strict=True)
+    except pydantic.ValidationError as error:
+        raise BadArgumentsError(f"an envelope has another form: {error}") from None
+    return Envelope(match[2], meta.stored, meta.chunks)
