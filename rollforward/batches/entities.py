@@ -7,7 +7,8 @@ BatchState
     Queries: due before a time, the first to be due first: what the sweep is to wake, of those that
     run, or whose callback is not acknowledged. remove_at before a time likewise, of those that do
     not run. state = "running", by key: how many there
-    are. parent = a batch's key, by key: the batches nested in it.
+    are. By created: the newest are listed. parent = a batch's key, by key: the batches nested in
+    it.
     member = a member, by key: the batches that it has become.
     Single-property indexes.
     Growth: one row for each batch. Some time after its completion (`keep_s`) all other rows of the
@@ -76,7 +77,7 @@ class BatchState(ndb.Model):
     parent_position = ndb.IntegerProperty(indexed=False)
     member = ndb.StringProperty()  # The same as one text: its page and its position there.
     parent_generation = ndb.IntegerProperty(indexed=False)
-    created = ndb.DateTimeProperty(indexed=False, required=True)
+    created = ndb.DateTimeProperty(required=True)
     completed = ndb.DateTimeProperty(indexed=False)
     # When the sweep looks for a member or a callback that got lost; None: the batch waits for none.
     due = ndb.DateTimeProperty()
@@ -213,6 +214,18 @@ def removable_batches(now_utc: datetime.datetime) -> Any:
 def running_batches() -> Any:
     """Return the query for the batches that are not complete, by key."""
     return BatchState.query(BatchState.state == RUNNING).order(BatchState._key)
+
+
+def newest_batches(created_before: datetime.datetime | None = None) -> Any:
+    """Return the query for all batches, the newest first, those created before a time."""
+    created: Any = BatchState.created
+    query = BatchState.query().order(-created)
+    return query.filter(created < created_before) if created_before else query
+
+
+def batches_created_at(at: datetime.datetime) -> Any:
+    """Return the query for the batches that were created at the very same time."""
+    return BatchState.query(BatchState.created == at).order(BatchState._key)
 
 
 def batches_in(parent: str) -> Any:

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from rollforward.batches import sweep
+from rollforward.batches import listing, sweep
 from rollforward.batches.adding.creation import create
 from rollforward.batches.batch import TaskBatch
 from rollforward.batches.completion import cancel_nested, end_members
@@ -15,6 +15,7 @@ from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import age_s
 from rollforward.tasks.declaration import Task
 from rollforward.tasks.pattern import Gauge, Pattern
+from rollforward.tasks.runs import RunDetails, RunList, RunQuery, RunVerb
 
 log = logging.getLogger(__name__)
 
@@ -65,3 +66,14 @@ class Batches(Pattern[TaskBatch]):
                 max(ages, default=0.0),
             ),
         ]
+
+    def runs(self, clients: Clients, parts: Sequence[TaskBatch], query: RunQuery) -> RunList:
+        return listing.list_runs([part.name for part in parts], query)
+
+    def run(self, clients: Clients, parts: Sequence[TaskBatch], run_id: str) -> RunDetails:
+        return listing.run_details([part.name for part in parts], run_id)
+
+    def control_run(
+        self, clients: Clients, parts: Sequence[TaskBatch], run_id: str, verb: RunVerb
+    ) -> str:
+        return listing.control(clients, [part.name for part in parts], run_id, verb)

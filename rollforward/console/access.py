@@ -50,12 +50,12 @@ def caller_of(access: Access) -> Caller | None:
     return g.rollforward_caller  # type: ignore[no-any-return]
 
 
-def local(request: Request) -> Role | None:
+def local(request: Request) -> Caller | None:
     """Admit every caller on the local platform, and none elsewhere.
 
     There an app answers to the names of its own machine only.
     """
-    return Role.OPERATE if settings().is_local else None
+    return Caller(Role.OPERATE, "this machine") if settings().is_local else None
 
 
 def first_of(*hooks: Access) -> Access:

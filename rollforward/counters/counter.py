@@ -118,6 +118,7 @@ class Counter:
             raise ValueError(f"shards must be 1 to {MAX_SHARDS}, and calm_s must be positive")
         self.name = name
         self.mode = mode
+        self.shard_bounds = (min_shards, max_shards)
         self._settings = ShardSettings(name, min_shards, max_shards, calm_s)
         self._gathered = (
             None

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from rollforward.counters import listing
 from rollforward.counters.commits import has_increments
 from rollforward.counters.counter import Counter
 from rollforward.counters.entities import CounterReceipt
@@ -14,6 +15,7 @@ from rollforward.runtime.run_each import run_each
 from rollforward.tasks import Task
 from rollforward.tasks.expiry import Expiry
 from rollforward.tasks.pattern import Pattern
+from rollforward.tasks.runs import RunDetails, UnknownRunError
 
 EXPIRY = Expiry("/tasks/counters/delete-expired", [CounterReceipt], page_size=250, max_tasks=24)
 
@@ -50,3 +52,12 @@ class Counters(Pattern[Counter]):
 
     def delete_expired(self, clients: Clients) -> int:
         return EXPIRY.sweep(clients)
+
+    def standing(self, parts: Sequence[Counter]) -> Iterable[str]:
+        return [counter.name for counter in parts]
+
+    def run(self, clients: Clients, parts: Sequence[Counter], run_id: str) -> RunDetails:
+        for counter in parts:
+            if counter.name == run_id:
+                return listing.counter_details(clients, counter)
+        raise UnknownRunError(run_id)

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from rollforward.fork_join import sweep
+from rollforward.fork_join import listing, sweep
 from rollforward.fork_join.entities import (
     EpochId,
     PackId,
@@ -21,6 +21,7 @@ from rollforward.runtime.clock import age_s
 from rollforward.tasks.declaration import Task
 from rollforward.tasks.expiry import Expiry
 from rollforward.tasks.pattern import Gauge, Pattern
+from rollforward.tasks.runs import RunDetails, UnknownRunError
 
 log = logging.getLogger(__name__)
 
@@ -88,6 +89,15 @@ class ForkJoins(Pattern[ForkJoin[Any]]):
 
     def delete_expired(self, clients: Clients) -> int:
         return EXPIRY.sweep(clients)
+
+    def standing(self, parts: Sequence[ForkJoin[Any]]) -> Iterable[str]:
+        return [queue.settings.name for queue in parts]
+
+    def run(self, clients: Clients, parts: Sequence[ForkJoin[Any]], run_id: str) -> RunDetails:
+        for queue in parts:
+            if queue.settings.name == run_id:
+                return listing.queue_details(queue)
+        raise UnknownRunError(run_id)
 
 
 def _fetched(queries: Iterable[Any]) -> list[list[PackId]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from rollforward.materialized_views import listing
 from rollforward.materialized_views.group import check_groups
 from rollforward.materialized_views.maintenance import rebuild
 from rollforward.materialized_views.maintenance.rebuild import ViewMaintenance
@@ -14,6 +15,7 @@ from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import age_s
 from rollforward.tasks.declaration import Task
 from rollforward.tasks.pattern import Gauge, Pattern
+from rollforward.tasks.runs import RunDetails, RunVerb
 
 MAX_COUNTED = 1_000  # Keys of a view that the gauges read.
 
@@ -39,6 +41,17 @@ class MaterializedViews(Pattern[ViewMaintenance]):
     ) -> Mapping[str, int]:
         """Take the next step of tables that are being built or dropped."""
         return {"busy": rebuild.sweep_all(clients, parts)}
+
+    def standing(self, parts: Sequence[ViewMaintenance]) -> Iterable[str]:
+        return listing.view_ids(parts)
+
+    def run(self, clients: Clients, parts: Sequence[ViewMaintenance], run_id: str) -> RunDetails:
+        return listing.view_details(clients, parts, run_id)
+
+    def control_run(
+        self, clients: Clients, parts: Sequence[ViewMaintenance], run_id: str, verb: RunVerb
+    ) -> str:
+        return listing.control(clients, parts, run_id, verb)
 
     def gauges(self, clients: Clients, parts: Sequence[ViewMaintenance]) -> Sequence[Gauge]:
         gauges: list[Gauge] = []

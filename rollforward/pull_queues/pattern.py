@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 
 from rollforward.datastore.expiry import MAX_KEYS, delete_due
+from rollforward.pull_queues import listing
 from rollforward.pull_queues.entities import (
     dead_items,
     expired_dead_items,
@@ -16,6 +17,7 @@ from rollforward.pull_queues.queue import PullQueue
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import naive_utc
 from rollforward.tasks.pattern import Gauge, Pattern
+from rollforward.tasks.runs import RunDetails, RunVerb, UnknownRunError
 
 # Of expired receipts in one round; the next one is a minute away. As many as are acks in a minute.
 MAX_PAGES = 80
@@ -78,3 +80,21 @@ class PullQueues(Pattern[PullQueue]):
             if len(keys) < MAX_KEYS:
                 break
         return len(keys)
+
+    def standing(self, parts: Sequence[PullQueue]) -> Iterable[str]:
+        return [queue.name for queue in parts]
+
+    def run(self, clients: Clients, parts: Sequence[PullQueue], run_id: str) -> RunDetails:
+        return listing.queue_details(clients, _queue(parts, run_id))
+
+    def control_run(
+        self, clients: Clients, parts: Sequence[PullQueue], run_id: str, verb: RunVerb
+    ) -> str:
+        return listing.replay_dead_letters(clients, _queue(parts, run_id), verb)
+
+
+def _queue(parts: Sequence[PullQueue], name: str) -> PullQueue:
+    for queue in parts:
+        if queue.name == name:
+            return queue
+    raise UnknownRunError(name)

@@ -9,12 +9,14 @@ from typing import Any
 
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.run_each import run_each
+from rollforward.streams import listing
 from rollforward.streams.driver import tasks_of
 from rollforward.streams.gauges import gauges_of
 from rollforward.streams.pipeline import Pipeline, push_task
 from rollforward.streams.sweep import sweep_pipeline
 from rollforward.tasks.declaration import Task
 from rollforward.tasks.pattern import Gauge, Pattern
+from rollforward.tasks.runs import RunDetails, RunVerb, UnknownRunError
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +42,17 @@ class Streams(Pattern[Pipeline]):
         results.raise_first()
         return {"woken": sum(results.returned)}
 
+    def standing(self, parts: Sequence[Pipeline]) -> Iterable[str]:
+        return [part.name for part in parts]
+
+    def run(self, clients: Clients, parts: Sequence[Pipeline], run_id: str) -> RunDetails:
+        return listing.pipeline_details(clients, _pipeline(parts, run_id))
+
+    def control_run(
+        self, clients: Clients, parts: Sequence[Pipeline], run_id: str, verb: RunVerb
+    ) -> str:
+        return listing.replay_dead_letters(clients, _pipeline(parts, run_id), verb)
+
     def gauges(self, clients: Clients, parts: Sequence[Pipeline]) -> Sequence[Gauge]:
         return [gauge for part in parts for gauge in gauges_of(clients, part)]
 
@@ -50,3 +63,10 @@ def _tasks(part: Pipeline) -> Iterable[Task[Any]]:
         push_task(part),
         *(task for sink in part.sinks for task in sink.tasks),
     )
+
+
+def _pipeline(parts: Sequence[Pipeline], name: str) -> Pipeline:
+    for pipeline in parts:
+        if pipeline.name == name:
+            return pipeline
+    raise UnknownRunError(name)

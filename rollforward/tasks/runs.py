@@ -66,6 +66,11 @@ class Run:
     verbs: Sequence[RunVerb] = ()
 
 
+def standing_run(pattern: str, name: str, verbs: Sequence[RunVerb] = ()) -> Run:
+    """Return a part that works without an end, by its name."""
+    return Run(pattern, name, name, "running", "", None, None, {}, 0, verbs=verbs)
+
+
 @dataclass(frozen=True)
 class RunPart:
     """Items that one task works on: a letter of OUTCOMES for each, and when it last got on."""

@@ -47,7 +47,7 @@
     const typing = active && part.contains(active) && active.matches("input, select, textarea, pre");
     const selection = document.getSelection();
     const selecting = selection && !selection.isCollapsed && part.contains(selection.anchorNode);
-    return typing || selecting;
+    return typing || selecting || part.querySelector("input:checked");
   };
 
   const replace = (part, fresh) => {

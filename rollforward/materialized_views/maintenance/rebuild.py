@@ -27,7 +27,7 @@ from rollforward import continuations
 from rollforward.continuations.entities import FINISHED
 from rollforward.continuations.jobs import DeferredItemError, ItemError, Job, RefusedItemError
 from rollforward.datastore.transactions import TRANSIENT, transact
-from rollforward.materialized_views.catalog import Catalog
+from rollforward.materialized_views.catalog import Catalog, TableSet
 from rollforward.materialized_views.definitions import identity
 from rollforward.materialized_views.entities import marker_key
 from rollforward.materialized_views.group import ViewGroup
@@ -136,6 +136,10 @@ class ViewMaintenance:
             failed,
             sum(run.totals.retrying for run in runs),
         )
+
+    def tables_of(self, view: type[View]) -> TableSet:
+        """Return the tables of a view: read, being built, on their way out."""
+        return self._catalogs.read().entry(view)
 
     def retire(self, clients: Clients, view: str) -> None:
         """Drop the tables of a view that was taken out of the code.

@@ -58,6 +58,11 @@ class Desk:
 
     def give_up(self, tag: str, **changes: Any) -> str:
         """Keep a task as a dead task; return its id."""
+        with self.world.context():
+            return self.keep(tag, **changes)
+
+    def keep(self, tag: str, **changes: Any) -> str:
+        """Keep a task as a dead task, in an open context; return its id."""
         fields = {
             "path": PATH,
             "queue": "default",
@@ -66,8 +71,7 @@ class Desk:
             "reason": "ValueError: no such party",
             **changes,
         }
-        with self.world.context():
-            return dead_letter(self.world.clients, **fields)
+        return dead_letter(self.world.clients, **fields)
 
 
 @pytest.fixture

@@ -1,0 +1,194 @@
+"""Batches as an operator sees them: listed, looked at, cancelled, run again."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Sequence
+
+from rollforward.batches import completion, policy
+from rollforward.batches.adding import populate
+from rollforward.batches.entities import (
+    CANCELLED,
+    DONE,
+    HAS_FAILED,
+    REMOVED,
+    RUNNING,
+    WAITING,
+    BatchPage,
+    BatchState,
+    batches_created_at,
+    newest_batches,
+    pages_within,
+    results_within,
+    state_key,
+)
+from rollforward.runtime.clients import Clients
+from rollforward.runtime.clock import naive_utc
+from rollforward.tasks.runs import (
+    Run,
+    RunDetails,
+    RunIssue,
+    RunList,
+    RunPart,
+    RunQuery,
+    RunRefusedError,
+    RunState,
+    RunVerb,
+    UnknownRunError,
+)
+
+PATTERN = "batches"
+# A list that is filtered looks at so many batches at a time.
+MAX_SCANNED = 200
+# Of the members and of their errors, on the page of a batch.
+MAX_PAGES = 20
+MAX_RESULTS = 20
+MAX_ISSUES = 200
+_OUTCOME_LETTERS = {DONE: "d", HAS_FAILED: "f", WAITING: "."}
+
+
+def list_runs(names: Sequence[str], query: RunQuery) -> RunList:
+    """Return batches, the newest first: about `limit`, of the rows that were read."""
+    created_before = naive_utc(query.before) if query.before else None
+    limit = query.limit if not (query.state or query.name) else _scanned(query)
+    rows = newest_batches(created_before).fetch(limit + 1)
+    next_before = None
+    if len(rows) > limit:
+        next_before = rows[limit - 1].created
+        # Of batches that were created together none is left out, nor listed twice.
+        rows = [row for row in rows if row.created > next_before]
+        rows += batches_created_at(next_before).fetch()
+    shown = [row for row in rows if _is_asked_for(row, query)]
+    if len(shown) > query.limit:
+        oldest = shown[query.limit - 1].created
+        shown, next_before = [row for row in shown if row.created >= oldest], oldest
+    return RunList([_run(names, row) for row in shown], _aware(next_before))
+
+
+def run_details(names: Sequence[str], batch: str) -> RunDetails:
+    """Return a batch with its members, as many as can be shown.
+
+    Raises:
+        UnknownRunError: it does not exist, or no more.
+    """
+    row = _row(batch)
+    pages: list[BatchPage] = pages_within(batch).fetch(MAX_PAGES)
+    return RunDetails(
+        run=_run(names, row),
+        parts=[_part(row, number, page) for number, page in enumerate(pages)],
+        issues=_issues(batch) if row.failed else (),
+        numbers={
+            "generation": row.generation,
+            "sealed": "yes" if row.sealed else "no",
+            "outcome": row.outcome or "none yet",
+            "callback": row.callback_path or "none",
+            "parent": row.parent or "none",
+            "wakes": row.wakes,
+        },
+    )
+
+
+def control(clients: Clients, names: Sequence[str], batch: str, verb: RunVerb) -> str:
+    """Cancel a batch, or run its failed and cancelled members again; return its id.
+
+    Raises:
+        UnknownRunError: it does not exist, or no more.
+        RunRefusedError: not as it is now; the text says why.
+    """
+    row = _row(batch)
+    if verb not in _verbs(names, row):
+        raise RunRefusedError(_why_not(names, row, verb))
+    if verb == "cancel":
+        completion.cancel(clients, batch)
+    else:
+        populate.run_again(clients, batch)
+    return batch
+
+
+def _row(batch: str) -> BatchState:
+    row: BatchState | None = state_key(batch).get()
+    if row is None or row.state == REMOVED:
+        raise UnknownRunError(f"there is no batch {batch}, or no more")
+    return row
+
+
+def _run(names: Sequence[str], row: BatchState) -> Run:
+    return Run(
+        pattern=PATTERN,
+        id=row.key.id(),
+        name=_name(row),
+        state=_state(row),
+        args="",
+        started=row.created.replace(tzinfo=datetime.UTC),
+        ended=_aware(row.completed),
+        counts={
+            "done": row.done,
+            "skipped": row.cancelled,
+            "failed": row.failed,
+            "waiting": row.waiting,
+        },
+        expected=row.members,
+        verbs=_verbs(names, row),
+    )
+
+
+def _state(row: BatchState) -> RunState:
+    if row.state == RUNNING:
+        return "running"
+    return "cancelled" if row.outcome == CANCELLED else "finished"
+
+
+def _verbs(names: Sequence[str], row: BatchState) -> Sequence[RunVerb]:
+    if row.state == RUNNING:
+        return ("cancel",)
+    is_known = _name(row) in names and not row.parent
+    return ("retry",) if is_known and policy.can_run_again(row) else ()
+
+
+def _why_not(names: Sequence[str], row: BatchState, verb: RunVerb) -> str:
+    if verb not in ("cancel", "retry"):
+        return "it is a batch"
+    if verb == "cancel":
+        return "it is complete"
+    if row.parent:
+        return f"it is a member of {row.parent}: tell that"
+    if row.state == RUNNING:
+        return "it is running"
+    if _name(row) not in names:
+        return f"this app declares no batch {_name(row)}"
+    return "no member failed or was cancelled"
+
+
+def _part(row: BatchState, number: int, page: BatchPage) -> RunPart:
+    letters = "".join(_OUTCOME_LETTERS.get(letter, letter) for letter in page.letters)
+    if row.state != RUNNING:  # A member that is waiting in a complete batch was cancelled.
+        letters = letters.replace(".", "s")
+    at = row.completed or row.created
+    return RunPart(f"members page {number}", letters, 1, at.replace(tzinfo=datetime.UTC))
+
+
+def _issues(batch: str) -> list[RunIssue]:
+    errors = [
+        RunIssue(f"{row.key.id().rpartition(':')[0]}:{position}", "failed", str(error))
+        for row in results_within(batch).fetch(MAX_RESULTS)
+        for position, _, is_done, error in row.results
+        if not is_done
+    ]
+    return errors[:MAX_ISSUES]
+
+
+def _is_asked_for(row: BatchState, query: RunQuery) -> bool:
+    is_shown = row.state != REMOVED
+    return is_shown and query.state in ("", _state(row)) and query.name in ("", _name(row))
+
+
+def _name(row: BatchState) -> str:
+    return str(row.key.id()).partition(":")[0]
+
+
+def _scanned(query: RunQuery) -> int:
+    return min(MAX_SCANNED, query.max_reads // 2) if query.max_reads else MAX_SCANNED
+
+
+def _aware(at: datetime.datetime | None) -> datetime.datetime | None:
+    return None if at is None else at.replace(tzinfo=datetime.UTC)

@@ -1,0 +1,47 @@
+"""Fork-join queues as an operator sees them: pending batches, and parked items."""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+from google.cloud import ndb
+
+from rollforward.fork_join.entities import EpochId, PackId, packs_of_queue, parked_packs
+from rollforward.fork_join.queue import ForkJoin
+from rollforward.tasks.runs import RunDetails, RunIssue, standing_run
+
+PATTERN = "fork-join"
+MAX_COUNTED = 1_000
+MAX_PARKED = 20
+
+
+def queue_details(queue: ForkJoin[Any]) -> RunDetails:
+    """Return the pending items of a queue by their keys, and some parked ones."""
+    name = queue.settings.name
+    packs = [PackId.parse(key.id()) for key in packs_of_queue(name).fetch(MAX_COUNTED, **_KEYS)]
+    parked = parked_packs(name).fetch(MAX_COUNTED, **_KEYS)
+    opened = [EpochId.parse(pack.epoch).opened for pack in packs]
+    oldest: dict[str, float | str] = {}
+    if opened:
+        oldest["oldest_at"] = min(opened).replace(tzinfo=datetime.UTC).timestamp()
+    numbers = {
+        "waiting_items": sum(pack.items for pack in packs),
+        "waiting_packs": len(packs),
+        **oldest,
+        "parked_items": len(parked),
+        "counted_up_to": MAX_COUNTED,
+        "period_s": queue.settings.period_s,
+        "max_batch_size": queue.settings.max_batch_size,
+        "shards": queue.settings.shards,
+    }
+    rows = ndb.get_multi(parked[:MAX_PARKED])
+    issues = [
+        RunIssue(f"{row.batch_key}: {row.items[:200]}", "failed", "parked: replay its dead task")
+        for row in rows
+        if row is not None
+    ]
+    return RunDetails(standing_run(PATTERN, name), issues=issues, numbers=numbers)
+
+
+_KEYS = {"keys_only": True}
