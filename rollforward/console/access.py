@@ -159,8 +159,8 @@ def _roles(
 
     def role_of(email: str) -> Caller | None:
         address = email.removeprefix(IAP_PROVIDER).lower()
-        _, at, domain = address.rpartition("@")
-        if not at or not domain:
+        person, _, domain = address.rpartition("@")
+        if not person or not domain:
             return None
         names = {address, f"@{domain}"}
         if names & operating:
