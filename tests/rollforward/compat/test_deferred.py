@@ -124,6 +124,11 @@ def test_a_call_goes_to_its_queue(world: World) -> None:
     assert CALLS == {"Ada None": 1, "Bob None": 1, "Cy": 1}
 
 
+def test_the_copy_of_a_function_for_a_queue_is_made_once() -> None:
+    """With it what checks its arguments, which takes milliseconds to make."""
+    assert deferred._on_queue(greet, "imports") is deferred._on_queue(greet, "imports")
+
+
 @one_emulator
 def test_a_second_call_of_a_name_raises(world: World) -> None:
     """While the first waits, and after it ran: Cloud Tasks tells no difference."""
