@@ -10,11 +10,13 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 # Pages of the site that stand outside docs/.
 OUTSIDE = {
+    "overview.md": "README.md",
     "contributing.md": "CONTRIBUTING.md",
     "changelog.md": "CHANGELOG.md",
     "security.md": "SECURITY.md",
 }
 _LINK = re.compile(r"(?<!\\)\]\((?P<target>[^)\s]+)\)")
+_PICTURE = re.compile(r'(?P<name> src(?:set)?)="docs/(?P<path>[^"]+)"')
 _FENCE = re.compile(r"^(?P<mark>`{3,}).*?^(?P=mark)`*\s*$", flags=re.MULTILINE | re.DOTALL)
 _CODE = re.compile(r"`[^`\n]+`")
 
@@ -41,8 +43,6 @@ def is_source(path: str, pages: Collection[str]) -> bool:
 
 def page_of(path: str, pages: Collection[str]) -> str | None:
     """Return the page of a document, None if the site has none."""
-    if path == "README.md":
-        return "README.md"
     for uri, outside in OUTSIDE.items():
         if path == outside:
             return uri
@@ -81,6 +81,8 @@ def rewrite(text: str, uri: str, pages: Collection[str]) -> str:
         relative = posixpath.relpath(page, posixpath.dirname(uri) or ".")
         return f"]({relative}{'#' if anchor else ''}{anchor})"
 
+    if uri in OUTSIDE:  # MkDocs leaves HTML alone; the page has a folder of its own.
+        text = _PICTURE.sub(r'\g<name>="../\g<path>"', text)
     parts: list[str] = []
     end = 0
     for fence in _FENCE.finditer(text):

@@ -16,6 +16,8 @@ from docs.theme import links, navigation
 from docs.theme.build import entries, ordered
 from tests.infra.documents import DOCUMENTS, ROOT, named
 
+pytestmark = pytest.mark.timeout(300)  # Two whole sites, on a busy machine.
+
 DOCS = ROOT / "docs"
 PAGES = [path for path in DOCUMENTS if path.is_relative_to(DOCS)]
 
@@ -171,6 +173,8 @@ def test_the_navigation_follows_the_links_of_the_indexes() -> None:
         ("contributing.md", "docs/architecture.md", "architecture.md"),
         ("howto/x.md", "../../Dockerfile", "../source/Dockerfile.md"),
         ("howto/x.md", "../../main.py#L12", "../source/main.py.md#L-12"),
+        ("howto/x.md", "../../README.md#patterns", "../overview.md#patterns"),
+        ("howto/x.md", "../README.md", "../README.md"),
         ("howto/x.md", "https://example.org/a", "https://example.org/a"),
         ("howto/x.md", "#here", "#here"),
         ("howto/x.md", "gone.md", "gone.md"),
@@ -182,6 +186,6 @@ def test_a_link_of_a_code_host_becomes_a_link_of_the_site(
     """Links in blocks of code stay as they are."""
     text = f"[a]({target})\n\n```\n[b](../../main.py)\n```\n"
 
-    written = links.rewrite(text, uri, {"concepts/outbox.md", "architecture.md"})
+    written = links.rewrite(text, uri, {"concepts/outbox.md", "architecture.md", "README.md"})
 
     assert written == f"[a]({rewritten})\n\n```\n[b](../../main.py)\n```\n"
