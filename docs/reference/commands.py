@@ -34,7 +34,9 @@ def _options(command: argparse.ArgumentParser) -> list[Row]:
     return [
         [f"`{_form(action)}`", _help(action)]
         for action in command._actions
-        if not isinstance(action, argparse._SubParsersAction | argparse._HelpAction)
+        if not isinstance(
+            action, argparse._SubParsersAction | argparse._HelpAction | argparse._VersionAction
+        )
     ]
 
 

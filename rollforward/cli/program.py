@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from importlib import metadata
 
 from rollforward.cli.command import Command
 from rollforward.cli.commands import dead, deploy, doctor, new, queues, run, runs, shell, tasks
@@ -53,6 +54,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
 
 
+def _version() -> str:
+    """Return the version of the installed package; a clone on the path has none."""
+    try:
+        return f"rollforward {metadata.version('rollforward')}"
+    except metadata.PackageNotFoundError:
+        return "rollforward, from a clone"
+
+
 def parser() -> argparse.ArgumentParser:
     """Return the parser of all commands; an option `command` holds the chosen one."""
     program = argparse.ArgumentParser(
@@ -60,6 +69,7 @@ def parser() -> argparse.ArgumentParser:
         description=_DESCRIPTION,
         epilog="Exit codes: " + "; ".join(f"{code} {text}" for code, text in EXIT_CODES.items()),
     )
+    program.add_argument("--version", action="version", version=_version())
     named = program.add_subparsers(metavar="COMMAND", required=True)
     for command in COMMANDS:
         subparser = named.add_parser(

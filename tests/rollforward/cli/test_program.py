@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -30,6 +31,14 @@ def test_each_command_has_a_help_of_its_own(capsys: pytest.CaptureFixture[str]) 
         assert command.description in text
 
 
+def test_the_version_is_the_packages_or_a_clones(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+
+    assert ended.value.code == 0
+    assert re.fullmatch(r"rollforward(, from a clone| \d+\.\d+\.\d+)\n", capsys.readouterr().out)
+
+
 @pytest.mark.parametrize("arguments", [[], ["fly"], ["new"], ["run", "--fly"]])
 def test_wrong_arguments_end_with_2_and_the_usage(
     arguments: Sequence[str], capsys: pytest.CaptureFixture[str]
@@ -46,7 +55,7 @@ def test_the_module_and_the_script_of_the_wheel_are_the_same_program() -> None:
     command = [sys.executable, "-m", "rollforward", "--help"]
     text = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True).stdout
 
-    assert text.startswith("usage: rollforward [-h] COMMAND ...")
+    assert text.startswith("usage: rollforward [-h] [--version] COMMAND ...")
     assert 'rollforward = "rollforward.cli:main"\n' in (ROOT / "pyproject.toml").read_text()
 
 
