@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -86,7 +87,7 @@ def test_an_empty_folder_is_filled(folder: Path, capsys: pytest.CaptureFixture[s
             "app.py",
             "app.yaml",
         ),
-        *("conftest.py", "cron.yaml", "queue.yaml", "requirements.txt", "tests/test_app.py"),
+        *("cron.yaml", "pytest.ini", "queue.yaml", "requirements.txt", "tests/test_app.py"),
     }
     assert "<h1>shop</h1>" in (folder / "shop" / "app.py").read_text()
     assert all("@NAME@" not in (folder / "shop" / name).read_text() for name in files)
@@ -104,9 +105,12 @@ def test_gunicorn_starts_a_new_app_as_it_starts_the_demo(shop: Path, name: str, 
     assert "python:rollforward.gunicorn.config" in words(shop)
 
 
-def output_of(folder: Path, *command: str) -> str:
+PATH = os.environ["PATH"]
+
+
+def output_of(folder: Path, *command: str, **environment: str) -> str:
     """Run a Python module in a folder; return what it wrote, and "0" first if it succeeded."""
-    env = {"PYTHONPATH": str(ROOT), "MYPYPATH": str(ROOT), "PATH": "", "NO_COLOR": "1"}
+    env = {"PYTHONPATH": str(ROOT), "MYPYPATH": str(ROOT), "NO_COLOR": "1", **environment}
     done = subprocess.run(
         [sys.executable, "-m", *command], cwd=folder, env=env, capture_output=True, text=True
     )
@@ -114,7 +118,7 @@ def output_of(folder: Path, *command: str) -> str:
 
 
 CONFIG = str(ROOT / "pyproject.toml")
-MYPY = ("--config-file", CONFIG, "app.py")
+MYPY = ("--config-file", CONFIG, "app.py", "tests/test_app.py")
 
 
 @pytest.mark.parametrize(
@@ -133,11 +137,15 @@ def test_a_new_app_is_sound_python(shop: Path, command: tuple[str, ...]) -> None
     assert output.startswith("0\n"), output
 
 
+@pytest.mark.process
+@NEEDS_DATASTORE
 def test_a_new_app_passes_its_tests(shop: Path) -> None:
-    output = output_of(shop, "pytest", "-q", "-p", "no:cacheprovider")
+    """With the plugin that an installed package brings; some are on emulators, with every fault."""
+    output = output_of(shop, "pytest", "-q", "-p", "rollforward.testing.plugin", PATH=PATH)
 
     assert output.startswith("0\n"), output
     assert re.search(r"^[1-9]\d* passed", output, flags=re.MULTILINE)
+    assert re.search(r"explored [1-9]\d remote calls in [1-9]\d plays", output)
 
 
 @pytest.fixture(scope="module")
