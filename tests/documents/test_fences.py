@@ -89,7 +89,9 @@ def check_shell(fence: Fence) -> None:
     parsed = subprocess.run(["bash", "-n"], input=text, capture_output=True, text=True)
     assert parsed.returncode == 0, parsed.stderr
     targets = set(re.findall(r"^([a-z-]+):.*## ", text_of("Makefile"), flags=re.MULTILINE))
-    assert set(re.findall(r"(?:^|&& )make ([a-z-]+)", text, flags=re.MULTILINE)) <= targets
+    assert (
+        set(re.findall(r"(?:^|&& )make (?:-C \S+ )?([a-z-]+)", text, flags=re.MULTILINE)) <= targets
+    )
     commands = re.findall(r"(?:^|&& |/)rollforward ([a-z]+)", text, flags=re.MULTILINE)
     assert set(commands) <= {command.name for command in COMMANDS}
     for module in re.findall(r"python3? -m ([\w.]+)", text):
