@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from benchmarks import cloud, cloudtasks, paging, startup
+from benchmarks import cloud, cloudtasks, paging, startup, testkit
 from benchmarks.batches import benchmark as batches
 from benchmarks.continuations import benchmark as continuations
 from benchmarks.counters import benchmark as counters
@@ -50,6 +50,7 @@ BENCHMARKS: dict[str, Callable[[], Iterator[Result]]] = {
     "startup": startup.measure,
     "streams": streams.measure,
     "streams_growth": streams_growth.measure,
+    "testkit": testkit.measure,
 }
 # Not with the others: `make bench LIKE=cloud`.
 LIKE = "cloud"

@@ -131,8 +131,8 @@ class World:
             self.plan.delivery = caller
         self.note(f"{path} was delivered and answered {response.status_code}")
         status: int = response.status_code
-        if status == 500:
-            reasons = response.get_json(silent=True) or {}
+        reasons = (response.get_json(silent=True) or {}) if response.is_json else {}
+        if status == 500 or "traceback" in reasons:  # Not a race, and not a service's trouble.
             self.failures.append(
                 FailedDelivery(
                     urlsplit(path).path,

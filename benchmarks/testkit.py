@@ -1,0 +1,100 @@
+"""Test kit: how long 200 tests of an app take, with their emulators, in a session of pytest.
+
+The app is the shop of docs/examples. Each test opens the shop, buys, settles (outbox, shipping, a view's
+row) and reads two rows. The session runs as a user's: in a folder of its own, by pytest with two
+workers, from its start to its end; each worker starts its own emulators. Processor seconds of all
+its processes stand beside the seconds of the clock, since other work on the machine moves those.
+
+    make bench NAMES=testkit
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from benchmarks.harness.results import Result
+
+ROOT = Path(__file__).parent.parent
+TESTS = 200
+WORKERS = 2
+TARGET_S = 30.0
+TIMEOUT_S = 600
+TEST = "test_a_sale_is_shipped_and_counted"
+SETTINGS = "[pytest]\nrollforward_app = docs.examples.shop:serve\n"
+MODULE = f'''
+import pytest
+
+from docs.examples import shop
+
+
+@pytest.mark.parametrize("number", range({TESTS}))
+def {TEST}(rollforward, number):
+    rollforward.client.post("/open")
+    form = {{"product": "lamp", "form_id": f"sale{{number}}"}}
+    response = rollforward.client.post("/buy", data=form)
+    assert response.status_code == 303, response.text
+
+    rollforward.settle()
+
+    assert [sale.is_shipped for sale in shop.Sale.query()] == [True]
+    [row] = shop.SALES.read(rollforward.clients, shop.SalesByProduct).rows
+    assert (row.name, row.count) == ("lamp", 1)
+'''
+
+
+def measure() -> Iterator[Result]:
+    """Yield the seconds of a session, and the milliseconds of one more test."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "pytest.ini").write_text(SETTINGS)
+        (folder / "test_shop.py").write_text(MODULE)
+        _run(folder, f"test_shop.py::{TEST}[0]")  # Compiles, and makes the emulator's class archive.
+        load = os.getloadavg()[0]
+        clock_s, processor_s, share_s = _run(folder, "-n", str(WORKERS))
+    yield Result(
+        "testkit.session",
+        clock_s,
+        "s",
+        f"{TESTS} tests of the shop, {WORKERS} workers, emulators included",
+        target=TARGET_S,
+        at_least=False,
+        raw={"processor_s": round(processor_s, 1), "load_before": round(load, 1)},
+    )
+    yield Result(
+        "testkit.test",
+        1000 * share_s / TESTS,
+        "ms",
+        "a test on one worker: two forms, their tasks, two queries, and the reset before it",
+    )
+
+
+def _run(folder: Path, *arguments: str) -> tuple[float, float, float]:
+    """Run a session; return its seconds, its processor seconds, and the seconds in tests."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    began = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "rollforward.testing.plugin"]
+        + ["-p", "no:cacheprovider", "--durations=0", "--durations-min=0", "-vv", *arguments],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    seconds = time.monotonic() - began
+    if done.returncode != 0:
+        raise RuntimeError(done.stdout[-3000:] + done.stderr[-1000:])
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    processor_s = after.ru_utime + after.ru_stime - used.ru_utime - used.ru_stime
+    phases = re.findall(r"^([\d.]+)s (?:call|setup|teardown) ", done.stdout, flags=re.MULTILINE)
+    durations = sorted(map(float, phases))[: -2 * WORKERS]  # Not the starts and ends of services.
+    return seconds, processor_s, sum(durations)
