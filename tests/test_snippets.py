@@ -14,10 +14,14 @@ import sys
 import types
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from flask import Flask
 
+from rollforward.flask import serve
 from rollforward.registry import Registry
+from rollforward.testing import Rollforward
 from tests.infra import tutorial
 from tests.infra.documents import ROOT, named, text_of
 from tests.infra.snippets import BLOCK, blocks, deliver, empty_module, parts_of, run
@@ -55,10 +59,24 @@ def test_every_block_of_a_page_runs(
     with world.context():
         deliver(world, dict(parts.tasks))
     tests = [value for name, value in vars(module).items() if name.startswith("test_")]
-    for test in tests:
-        world.engine.reset()  # What the page has enqueued for later is not this test's.
-        test(services)
+    if tests:
+        run_tests(module, tests, parts, services)
     world.clients.process_state.shutdown()
+
+
+def run_tests(
+    module: types.ModuleType, tests: list[Any], parts: Registry, services: Services
+) -> None:
+    """Run the tests of a page as the plugin would, with the app of the page or of its parts."""
+    app = module.__dict__.get("serve")
+    app = app if isinstance(app, Flask) else serve(Flask("page"), parts)
+    fakes = module.__dict__.get("rollforward_fakes")
+    kit = Rollforward(app, services, fakes.__wrapped__() if fakes is not None else None)
+    for test in tests:
+        kit.reset()
+        with kit.clients.context():
+            test(kit)
+    kit.close()
 
 
 @one_emulator
@@ -120,7 +138,7 @@ def test_the_tutorials_files_pass_mypy_and_mistakes_do_not(tmp_path: Path) -> No
     for name, text in tutorial.files().items():
         (tmp_path / name).write_text(text, encoding="utf-8")
 
-    assert mypy(tmp_path) == "Success: no issues found in 4 source files\n"
+    assert mypy(tmp_path) == "Success: no issues found in 6 source files\n"
 
     (tmp_path / "wrong.py").write_text(MISTAKES, encoding="utf-8")
     found = re.findall(r"^wrong\.py:(\d+): error: .*\[([\w-]+)\]$", mypy(tmp_path), re.MULTILINE)

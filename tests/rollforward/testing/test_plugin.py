@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -13,11 +11,10 @@ import psutil
 import pytest
 
 from rollforward.testing import sessions
-from tests.infra.documents import ROOT
 from tests.rollforward.testing.apps import bookings
+from tests.rollforward.testing.sessions_of_users import run
 
 APPS = Path(__file__).parent / "apps"
-TIMEOUT_S = 110
 
 TESTS = """
 import os
@@ -54,21 +51,6 @@ def test_nothing_is_loaded():
     assert heavy & set(sys.modules) == set()
     assert "rollforward.testing.plugin" in sys.modules
 """
-
-
-def run(folder: Path, *arguments: str) -> str:
-    """Run pytest in a folder, and return its output; no process of it lives on."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "pytest", "-p", "rollforward.testing.plugin", "-v", *arguments],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTEST_ADDOPTS": ""},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    output, _ = process.communicate(timeout=TIMEOUT_S)
-    assert process.returncode in (0, 1), output
-    return output
 
 
 @pytest.fixture
