@@ -116,6 +116,12 @@ def control_run(pattern: str, run_id: str, verb: str) -> str:
             raise ChangeRefusedError(409, reason) from None
 
 
+def sweep_outbox() -> None:
+    """Create the tasks of rows that wait longer than they should."""
+    with _recorded("sweep outbox", "outbox"):
+        registry().sweep(clients(), "outbox")
+
+
 def bulk_verb(verb: str) -> BulkVerb:
     """Return a verb of dead tasks.
 

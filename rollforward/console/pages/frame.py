@@ -43,6 +43,7 @@ NOTICES = {
     "resume": "Resumed.",
     "retry": "This run retries the failed items.",
     "rebuild": "A new table is being built.",
+    "swept": "Swept: tasks that were pending for 15 seconds are being created.",
     "bulk": "The run has begun: it takes the dead tasks of a moment ago, each once.",
 }
 
@@ -84,6 +85,7 @@ def render(template: str, **context: object) -> Response:
         "project": settings().project,
         "operator": operator,
         "may_operate": operator.role is Role.OPERATE,
+        "platform_url": settings().devserver_url or "",
         "notice": NOTICES.get(request.args.get("said", ""), ""),
     }
     html = _templates().get_template(template).render(common | context)

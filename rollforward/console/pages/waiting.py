@@ -8,9 +8,10 @@ from flask import request
 from flask.typing import ResponseReturnValue
 from google.api_core import exceptions as rpc_errors
 
+from rollforward.console.api import changes
 from rollforward.console.api.queries import PAGE_ROWS
 from rollforward.console.api.rows import utc
-from rollforward.console.pages.frame import Routes, page, render, with_query
+from rollforward.console.pages.frame import Routes, go_to, page, render, with_query
 from rollforward.flask.context import clients, registry
 from rollforward.flask.guards.fields import limits
 from rollforward.look import words
@@ -72,6 +73,13 @@ def outbox() -> ResponseReturnValue:
     return render("outbox.html", depth=depth(clients()), rows=rows)
 
 
+@page
+def sweep_outbox() -> ResponseReturnValue:
+    """Sweep the outbox now, whatever the schedule is."""
+    changes.sweep_outbox()
+    return go_to("/outbox", "swept")
+
+
 def _failing(row: TaskAttempts) -> dict[str, Any]:
     retry_at = utc(row.retry_at)
     return {
@@ -85,4 +93,8 @@ def _failing(row: TaskAttempts) -> dict[str, Any]:
     }
 
 
-ROUTES: Routes = (("/waiting", "GET", waiting), ("/outbox", "GET", outbox))
+ROUTES: Routes = (
+    ("/waiting", "GET", waiting),
+    ("/outbox", "GET", outbox),
+    ("/outbox/sweep", "POST", sweep_outbox),
+)

@@ -25,9 +25,6 @@ NOTICES = {
     "ran": "Dispatched now, past the queue's rate and limits.",
     "retried": "Due again at once.",
     "deleted": "Deleted.",
-    "replayed": "Replay enqueued: the app runs the task again.",
-    "swept": "Swept: tasks that were pending for 15 seconds are being created.",
-    "not-swept": "The sweep failed: see its last result on the page Cron.",
     "cleared": "All mail was deleted.",
     "fault-on": "The fault is on.",
     "fault-off": "The fault is off.",
@@ -45,7 +42,6 @@ NOTICES_OF_MANY = {
     "all-run": "{} dispatched now, past the rates and limits of their queues.",
     "all-retry": "{} due again at once.",
     "all-delete": "{} deleted.",
-    "all-replay": "{} enqueued: the app runs the dead tasks again.",
 }
 
 # No control characters: a browser leaves out a tab, and the next slash is another site's.

@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.timeout(240)]
 
 PAGES = (
     *("/", "/queues", "/queues/default/purge", "/tasks", "/tasks/all/retry/confirm", "/runs"),
-    *("/dead", "/outbox", "/data", "/data/kind/ContinuationPage", "/logs", "/mail", "/cron"),
+    *("/data", "/data/kind/ContinuationPage", "/logs", "/mail", "/cron"),
     *("/faults", "/nothing"),
 )
 # Pages of one thing, which are there when the app has worked: where they are linked, and how.

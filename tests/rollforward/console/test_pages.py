@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import re
 from collections import Counter
 from html import unescape
@@ -11,9 +12,10 @@ from flask.testing import FlaskClient
 from werkzeug.test import TestResponse
 
 from rollforward.operations import list_dead_tasks
+from rollforward.outbox.entities import OutboxTask, RowId
 from rollforward.runtime.channel.rpc import Cost
 from rollforward.tasks.attempt_entities import TaskAttempts
-from tests.rollforward.console.conftest import API, Desk
+from tests.rollforward.console.conftest import API, PATH, Desk
 
 PAGES = ("/", "/dead", "/runs", "/waiting", "/waiting?queue=default", "/outbox", "/lag")
 PAGES += ("/schedules", "/audit", "/dead/all/replay", "/dead/all/delete")
@@ -189,6 +191,24 @@ def test_what_fails_and_is_retried_is_on_the_page_of_waiting_tasks(desk: Desk) -
 
     assert "/tasks/ship" in text
     assert "KeyError: &#39;a&#39;" in text
+
+
+def test_the_outbox_is_swept_by_a_press_on_record(desk: Desk) -> None:
+    """A row that its process left behind becomes a task at once."""
+    with desk.world.context():
+        created = desk.world.clock.now().replace(tzinfo=None) - datetime.timedelta(seconds=30)
+        row = RowId("c" * 24, created, 0, False, "1a2b3c4d")
+        OutboxTask(id=row.text, path=PATH, queue="default", body='{"tag": "x"}').put()
+    browser = Browser(desk)
+    shown = browser.read("/outbox")
+
+    answer = browser.submit("/outbox", "/outbox/sweep")
+    desk.world.settle()
+
+    assert PATH in shown
+    assert (answer.status_code, desk.done) == (303, Counter({"x": 1}))
+    assert "Nothing is pending" in browser.read("/outbox")
+    assert "Sweep outbox" in browser.read("/audit")
 
 
 def test_schedules_say_when_each_sweep_was_done(desk: Desk) -> None:

@@ -5,8 +5,8 @@
 | /queues   | state, load and limits of each queue      | pause, resume, purge        |
 | /tasks    | tasks of any state, one with its attempts | run now, retry, delete      |
 | /runs     | the app's runs, one with its items        | cancel, resume, retry       |
-| /outbox   | tasks committed and not created yet       | sweep now                   |
-| /dead     | dead tasks                                | replay                      |
+| /outbox   | leads to the console of the app           |                             |
+| /dead     | likewise                                  |                             |
 | /data     | what is stored, by kind and key           |                             |
 | /limits   | how near the app came to the limits       |                             |
 | /costs    | what routes and tasks cost, in dollars    |                             |
@@ -19,16 +19,15 @@
 from aiohttp import web
 
 from rollforward.local.console.frame import Section
+from rollforward.local.console.pages.app_console import AppConsole
 from rollforward.local.console.pages.bulk import BulkActions
 from rollforward.local.console.pages.costs import Costs
 from rollforward.local.console.pages.cron import CronJobs
 from rollforward.local.console.pages.data import Data
-from rollforward.local.console.pages.dead_tasks import DeadTasks
 from rollforward.local.console.pages.faults import Faults
 from rollforward.local.console.pages.limits import Limits
 from rollforward.local.console.pages.logs import Logs
 from rollforward.local.console.pages.mail import Mail
-from rollforward.local.console.pages.outbox import Outbox
 from rollforward.local.console.pages.overview import Overview
 from rollforward.local.console.pages.queues import Queues
 from rollforward.local.console.pages.runs import RunPages
@@ -41,8 +40,7 @@ _SECTIONS: list[type[Section]] = [
     Tasks,
     BulkActions,
     RunPages,
-    DeadTasks,
-    Outbox,
+    AppConsole,
     Data,
     Limits,
     Costs,

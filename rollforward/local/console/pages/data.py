@@ -8,7 +8,6 @@ from aiohttp import web
 from google.api_core.exceptions import GoogleAPIError, InvalidArgument
 
 from rollforward.local.console.frame import Route, Section
-from rollforward.local.console.reading.dead_tasks import MAX_NAME_BYTES
 from rollforward.local.console.reading.entities import (
     BadKeyError,
     BadValueError,
@@ -16,6 +15,8 @@ from rollforward.local.console.reading.entities import (
     Query,
     path_of,
 )
+
+MAX_NAME_BYTES = 1500  # Of a key in Datastore.
 
 
 class Data(Section):

@@ -8,7 +8,6 @@ from aiohttp import web
 
 from rollforward.local.console.frame import Route, Section, in_time
 from rollforward.local.console.reading import work
-from rollforward.local.console.reading.dead_tasks import DeadTask
 from rollforward.local.console.reading.outbox import Waiting
 from rollforward.local.console.reading.work import Attention
 from rollforward.look import words
@@ -42,7 +41,7 @@ class Overview(Section):
             services=self.platform.services(),
             totals=work.totals(rows),
             graphs=graphs,
-            dead_count=None if dead is None else len(dead),
+            dead_count=dead,
             mail_count=self.platform.mail.count(),
             attention=self._attention(rows, dead, late),
             environment=self.platform.shell_environment(),
@@ -51,7 +50,7 @@ class Overview(Section):
     def _attention(
         self,
         rows: list[dict[str, Any]],
-        dead: list[DeadTask] | None,
+        dead: int | None,
         late: list[Waiting] | None,
     ) -> list[Attention]:
         warnings = [
@@ -61,7 +60,7 @@ class Overview(Section):
         ]
         warnings += work.attention(self.engine, rows)
         if dead:
-            text = f"{counted(len(dead), 'dead task')} to replay or discard"
+            text = f"{counted(dead, 'dead task')} to replay or delete"
             warnings.append(Attention("✕", "failed", text, "/dead"))
         if late:
             since = words.age(time.time() - late[0].created)
@@ -85,7 +84,7 @@ class Overview(Section):
         """Return what has waited too long, None if Datastore does not say in time."""
         return await in_time(self.screen.outbox.late(self.platform.datastore_address))
 
-    async def _dead_or_none(self) -> list[DeadTask] | None:
-        """Return the unresolved dead tasks, None if Datastore does not say in time."""
+    async def _dead_or_none(self) -> int | None:
+        """Return the number of open dead tasks, None if Datastore does not say in time."""
         address = self.platform.datastore_address
-        return await in_time(self.screen.dead_tasks.newest(address, unresolved_only=True))
+        return await in_time(self.screen.dead_tasks.count(address))

@@ -26,8 +26,6 @@ PAGES = [
     "/queues",
     "/tasks",
     "/runs",
-    "/dead",
-    "/outbox",
     "/data",
     "/limits",
     "/costs",

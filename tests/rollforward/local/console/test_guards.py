@@ -132,12 +132,6 @@ def test_half_a_character_is_shown_and_breaks_no_page(browser, platform, engine)
     assert browser.get(f"/api/v1/mail/{kept.id}").status == 200
 
 
-def test_a_dead_task_whose_name_is_too_long_is_not_asked_for(browser, engine):
-    """A replay that can never work is no task."""
-    assert browser.post(f"/dead/{'x' * 1501}/replay").status == 404
-    assert engine.history.newest("", "", 0, 10) == []
-
-
 @pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded"])
 @pytest.mark.parametrize(
     "path",

@@ -1,0 +1,149 @@
+"""The console that the app mounts, in a real browser: axe, keyboard, no script, replays."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import secrets
+
+import pytest
+import requests
+from playwright.sync_api import Browser, Page, expect
+
+from rollforward.outbox import drain
+from rollforward.outbox.entities import OutboxTask, RowId
+from rollforward.runtime import open_cloud_tasks
+from rollforward.runtime.messages import Message
+from rollforward.tasks import CloudTaskQueue, UrlTarget
+from tests.browser.forms import width_beyond
+from tests.browser.looks import violations
+from tests.infra.stack import Stack, until
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(240)]
+
+PATH = "/tasks/continuations/tell-guests"
+PAGES = (
+    "/",
+    "/dead",
+    "/dead/all/replay",
+    "/runs",
+    "/runs/streams/weblog",
+    "/waiting?queue=default",
+)
+PAGES += ("/outbox", "/lag", "/schedules", "/audit", "/runs/nothing/nothing")
+
+
+@pytest.fixture(scope="package")
+def desk(stack: Stack) -> str:
+    """The address of the console of an app in which tasks are dead."""
+    address = f"{stack.app}/rollforward"
+    kill_tasks(stack, address, 25)
+    return address
+
+
+def kill_tasks(stack: Stack, address: str, count: int) -> None:
+    """Send tasks of runs that do not exist, until they are dead."""
+    env = requests.get(f"{stack.console}/api/v1/shell", timeout=30).json()["environment"]
+    target = UrlTarget(env["TASKS_URL"], env["TASKS_SERVICE_ACCOUNT"], env["TASKS_URL"])
+    queue = CloudTaskQueue(
+        open_cloud_tasks(emulator=env["CLOUD_TASKS_EMULATOR_HOST"]),
+        env["GOOGLE_CLOUD_PROJECT"],
+        env.get("TASKS_LOCATION", "us-central1"),
+        target,
+    )
+    for number in range(count):
+        args = {"run_id": f"gone-{number}", "chain": 0, "number": 0, "after": ""}
+        queue.create(Message(PATH, "fan-out", json.dumps(args).encode()))
+    until(lambda: dead_count(address) >= count, 60)
+
+
+def dead_count(address: str) -> int:
+    url = f"{address}/api/v1/dead-tasks?limit=50"
+    return len(requests.get(url, timeout=30).json()["dead_tasks"])
+
+
+def test_every_page_of_the_app_s_console_is_accessible(desk: str, browser: Browser) -> None:
+    """No violation of WCAG 2.2 AA nor of axe's best practice: by day, and on a phone at night."""
+    page = browser.new_page(reduced_motion="reduce")
+    faults: dict[str, list[str]] = {}
+    for path in PAGES:
+        faults |= violations(page, desk + path)
+    page.close()
+
+    assert faults == {}
+
+
+def test_an_operator_replays_what_is_dead(desk: str, page: Page, problems: list[str]) -> None:
+    """From the first page: what needs attention, one dead task, all that match, the trail."""
+    page.goto(desk + "/")
+    page.get_by_role("link", name="dead tasks to replay").click()
+    page.get_by_role("link", name=PATH).first.click()
+    expect(page.locator("pre").first).to_contain_text("there is no run gone-")
+    page.go_back()
+
+    page.get_by_label("Class of error").fill("Reject")
+    page.get_by_role("button", name="Filter").click()
+    page.get_by_role("link", name="Replay… all that match").click()
+    expect(page.get_by_role("heading", level=1)).to_contain_text("Replay")
+    page.get_by_role("button", name="Replay").click()
+
+    expect(page.get_by_role("heading", level=1)).to_have_text("replay-dead-tasks")
+    page.goto(f"{desk}/audit")
+    expect(page.locator("table")).to_contain_text("Replay dead tasks")
+    expect(page.locator("table")).to_contain_text("this machine")
+    assert problems == []
+    assert width_beyond(page) <= 0
+
+
+def test_the_console_works_without_a_script(desk: str, browser: Browser) -> None:
+    """Boxes and buttons are forms: a selected dead task is replayed."""
+    context = browser.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto(f"{desk}/dead")
+
+    page.get_by_role("checkbox").first.check()
+    page.get_by_role("button", name="Replay the selected").click()
+
+    expect(page.get_by_role("heading", level=1)).to_have_text("replay-dead-tasks")
+    context.close()
+
+
+def test_the_list_is_worked_by_keyboard(desk: str, page: Page) -> None:
+    """Tab reaches the boxes and the buttons, and Space selects."""
+    page.goto(f"{desk}/dead")
+    box = page.get_by_role("checkbox").first
+
+    box.focus()
+    page.keyboard.press("Space")
+    expect(box).to_be_checked()
+    page.keyboard.press("Tab")
+
+    assert page.evaluate("document.activeElement.tagName") == "A"
+
+
+def strand(stack: Stack) -> str:
+    """Leave a row in the outbox, as a process that died half a minute ago; return its body."""
+    walk = secrets.token_hex(8)
+    created = datetime.datetime.now(datetime.UTC) - datetime.timedelta(seconds=30)
+    row = RowId(secrets.token_hex(12), created.replace(tzinfo=None), 0, False, "1a2b3c4d")
+    body = f'{{"partition": "0", "walk": "{walk}", "after": ""}}'
+    with stack.context():
+        OutboxTask(id=row.text, path=drain.path, queue=drain.queue, body=body).put()
+    return walk
+
+
+def test_a_stranded_row_is_seen_and_swept(page: Page, stack: Stack, problems: list[str]) -> None:
+    """The row is there with its arguments, fits the page, and is gone after the sweep."""
+    body = strand(stack)
+    page.goto(f"{stack.app}/rollforward/outbox")
+
+    row = page.get_by_role("row").filter(has_text=body)
+    row.get_by_text("Body", exact=True).first.click()
+    expect(row).to_contain_text(drain.path)
+    width = page.evaluate("document.documentElement.scrollWidth - window.innerWidth")
+    page.get_by_role("button", name="Sweep now").click()
+    expect(page.get_by_role("status")).to_contain_text("Swept")
+
+    expect(row).to_have_count(0)
+    assert width <= 0, "the page is wider than the window"
+    assert problems == []
