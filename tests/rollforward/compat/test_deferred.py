@@ -303,10 +303,26 @@ def test_the_one_dataclass_of_a_function_is_checked(
 
 @one_emulator
 def test_a_call_that_is_too_large_is_refused(world: World) -> None:
-    """The original stored it in an entity of its own."""
-    with world.context(), pytest.raises(TooLargeError, match="100000 bytes"):
-        deferred.defer(greet, "a" * 100_000)
+    """Beyond the rows that hold large arguments."""
+    with world.context(), pytest.raises(TooLargeError, match="10000000 bytes"):
+        deferred.defer(greet, "a" * 10_000_000)
     assert queued(world) == []
+
+
+@one_emulator
+@pytest.mark.parametrize("transactional", [False, True])
+def test_a_large_call_is_delivered(world: World, transactional: bool) -> None:
+    """As the original's, which an entity held; in a transaction its rows commit with it."""
+    name = "a" * 1_500_000
+
+    with world.context():
+        if transactional:
+            transact(lambda: deferred.defer(greet, name))
+        else:
+            deferred.defer(greet, name)
+    world.settle()
+
+    assert list(CALLS.items()) == [(f"{name} None", 1)]
 
 
 @one_emulator
