@@ -82,7 +82,7 @@ def _change(options: argparse.Namespace) -> int:
     )
     answer = platform.post(f"/queues/{quote(options.name, safe='')}/{verb}")
     row = _local_row(answer)
-    return place.confirm(options, row, f"{_WORDS[verb]} {row['name']}: it is {row['state']}.")
+    return place.confirm(options, row, f"{_WORDS[verb]} {row['name']}.")
 
 
 COMMAND = Command(

@@ -108,8 +108,9 @@ class Endpoint:
         if status in (401, 403):
             return NotAllowedError(detail or f"{self.url} does not accept this caller ({status}).")
         if status in (404, 405):
-            named = detail.startswith(("There is no such", "Requested entity", "A run is"))
-            return AbsentError(detail if named else self.absent)
+            # The local platform's API has an `error`. A 404 of Flask says nothing of its own.
+            is_named = "error" in problem or detail.startswith("There is no such")
+            return AbsentError(detail if is_named and detail else self.absent)
         if status == 400:
             return WrongUsageError(detail or f"{self.url} refuses the request.")
         return CliError(detail or f"{self.url} answers {status}: try again in a moment.")

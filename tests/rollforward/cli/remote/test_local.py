@@ -105,6 +105,15 @@ def test_a_queue_is_paused_purged_and_resumed(stack: Stack, run: Run) -> None:
     assert waiting["max_attempts"] == -1
 
 
+def test_a_queue_that_is_not_there_ends_with_5(
+    stack: Stack, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["queues", "purge", "letters", "--console", stack.console]) == 5
+    assert "Queue does not exist" in capsys.readouterr().err
+    assert main(["queues", "resume", "default", "--console", stack.console]) == 0
+    assert capsys.readouterr().out == "Resumed default.\n"
+
+
 def test_runs_are_those_of_the_app(stack: Stack, run: Run) -> None:
     run("dead", "delete", "--all")
     until(lambda: run("runs", "--state", "running")["runs"] == [], LIMIT_S)
