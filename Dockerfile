@@ -1,5 +1,5 @@
 # The app for Cloud Run. How to deploy it: docs/howto/deploy.md. Not used by `make run`.
-FROM python:3.14-slim
+FROM python:3.13-slim
 
 # Logs appear when they are written, not when a buffer is full.
 ENV PYTHONUNBUFFERED=1

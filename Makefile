@@ -14,12 +14,14 @@ INSTALLED := $(VENV)/.installed
 MUTANTS := $(VENV)/mutants/.installed
 RIVALS := $(VENV)/rivals/.installed
 DIAGRAMS := docs/theme/node_modules/.package-lock.json
-COMPILE := $(VENV)/bin/uv pip compile --quiet --python-version 3.11 --no-annotate --no-header
-PIN := $(COMPILE) --universal --generate-hashes $(if $(UPGRADE),--upgrade)
+COMPILE := $(VENV)/bin/uv pip compile --quiet --no-annotate --no-header
+DAY = $(or $(SEED),$(shell date +%j))
+PYTHONS := $(PYTHON) -m tests.infra.pythons
+PIN := $(COMPILE) --universal --python-version 3.11 --generate-hashes $(if $(UPGRADE),--upgrade)
 LOWEST_PINS := $(VENV)/lowest.in
 
 .DEFAULT_GOAL := help
-.PHONY: help dist setup run shell seed test soak mutants check audit audit-code audit-pins doctor pictures reference docs release bench endurance clean fmt lint types lock
+.PHONY: help pythons dist setup run shell seed test soak mutants check audit audit-code audit-pins doctor pictures reference docs release bench endurance clean fmt lint types lock
 
 help: ## List the targets
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' \
@@ -37,9 +39,12 @@ shell: $(INSTALLED) ## Python with the clients of the app that runs; TARGET=modu
 	@$(PYTHON) -m rollforward shell $(TARGET) $(ARGS)
 
 # Bytecode is kept: each of the many processes that the tests start would compile it all again.
-test: $(INSTALLED) ## Run the tests, a sample drawn by SEED=the day; ALL=1 with all parameters, on both emulators
-	PYTHONDONTWRITEBYTECODE= SAMPLED=$(if $(ALL),0,1) SAMPLE_SEED=$(or $(SEED),$(shell date +%j)) $(PYTHON) -m pytest -n 3 --dist loadfile \
-	  --durations 20 $(ARGS)
+test: $(INSTALLED) ## Run the tests, a sample drawn by SEED=the day; ALL=1 with all parameters, on both emulators; ON=3.13 on another Python
+	PYTHONDONTWRITEBYTECODE= SAMPLED=$(if $(ALL),0,1) SAMPLE_SEED=$(DAY) $(if $(ON),$$($(PYTHONS) interpreter $(ON)),$(PYTHON)) \
+	  -m pytest -n 3 --dist loadfile --durations 20 $(ARGS)
+
+pythons: $(INSTALLED) ## Run the fast tests on the other Pythons of this machine; ON=lowest with the lowest releases
+	PYTHONDONTWRITEBYTECODE= $(PYTHONS) fast --seed $(DAY) $(ON)
 
 soak: $(INSTALLED) ## Break calls in every way for MINUTES=30, drawn by SEED=0; MINUTES=0 plays all
 	PYTHONDONTWRITEBYTECODE= SOAK=1 SOAK_MINUTES=$(or $(MINUTES),30) SOAK_SEED=$(or $(SEED),0) $(PYTHON) -m pytest -n 2 \
@@ -48,7 +53,10 @@ soak: $(INSTALLED) ## Break calls in every way for MINUTES=30, drawn by SEED=0; 
 mutants: $(INSTALLED) $(MUTANTS) ## Plant bugs and see if tests find them; NAMES="outbox views" MOST=0
 	$(VENV)/mutants/bin/python -m tests.infra.mutation.mutants $(if $(MOST),--most $(MOST)) $(ARGS) $(NAMES)
 
-check: lint types test ## All that CI runs: lint, types, tests
+# On one day of seven, by the seed, the whole suite runs on the newest Python instead.
+check: lint types ## All that CI runs: lint, types, tests; the fast tests on other Pythons
+	@$(MAKE) --no-print-directory pythons
+	@$(MAKE) --no-print-directory test ON=$$($(PYTHONS) of-the-day --seed $(DAY))
 
 audit: audit-code audit-pins ## Look for risky code and for known vulnerabilities; needs the network
 
@@ -94,8 +102,9 @@ lint: $(INSTALLED) ## Check style, spelling and the direction of imports
 	$(VENV)/bin/codespell
 	$(VENV)/bin/lint-imports
 
-types: $(INSTALLED) ## Check types
-	$(PYTHON) -m mypy
+types: $(INSTALLED) ## Check types, as each Python sees them
+	@for version in $$($(PYTHONS) versions); do echo "mypy --python-version $$version"; \
+	  $(PYTHON) -m mypy --python-version $$version || exit 1; done
 
 fmt: $(INSTALLED) ## Format the code and mend what can be mended by machine
 	$(PYTHON) -m ruff format .
@@ -110,9 +119,9 @@ lock: $(VENV)/bin/uv ## Pin requirements*.in into requirements*.txt; UPGRADE=1 t
 	$(PIN) -o requirements-dev.txt requirements-dev.in
 	$(PIN) -o requirements-mutants.txt requirements-mutants.in
 	$(PIN) -o requirements-rivals.txt requirements-rivals.in
-	$(COMPILE) --no-deps --resolution lowest-direct --all-extras -o $(LOWEST_PINS) pyproject.toml
+	$(COMPILE) --python-version 3.12 --no-deps --resolution lowest-direct --all-extras -o $(LOWEST_PINS) pyproject.toml
 	cp requirements-dev.txt requirements-lowest.txt
-	$(COMPILE) --generate-hashes -o requirements-lowest.txt $(LOWEST_PINS) requirements-dev.in
+	$(COMPILE) --python-version 3.12 --generate-hashes -o requirements-lowest.txt $(LOWEST_PINS) requirements-dev.in
 
 # The stamp is newer than the requirements exactly when they are installed.
 $(INSTALLED): requirements-dev.txt

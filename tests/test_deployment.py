@@ -28,6 +28,7 @@ from rollforward.batches.callbacks import path_of
 from rollforward.continuations.sources import EntitySource, Span
 from tests.infra import tutorial
 from tests.infra.documents import LOCAL_ENVIRONMENT, ROOT, cells, entity_modules, quoted, text_of
+from tests.infra.pythons import versions
 
 
 def test_what_an_own_app_takes_along_is_enough(tmp_path: Path) -> None:
@@ -136,6 +137,14 @@ def test_the_app_needs_nothing_that_is_left_at_home() -> None:
     assert ours == set(copied) == allowed
     assert not ours & ignored
     assert {"rollforward/local", "tests", ".dev", ".env.*", "app.deploy.yaml", "none"} <= ignored
+
+
+def test_what_is_deployed_runs_on_the_newest_python_that_is_tested() -> None:
+    """A runtime is named here after the tests ran on its Python, not when it comes out."""
+    newest = versions()[-1]
+
+    assert yaml.safe_load(text_of("app.yaml"))["runtime"] == f"python{newest.replace('.', '')}"
+    assert f"FROM python:{newest}-slim\n" in text_of("Dockerfile")
 
 
 def test_every_dependency_is_justified() -> None:

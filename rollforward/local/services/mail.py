@@ -18,6 +18,7 @@ import threading
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from email.errors import InvalidHeaderDefect
 from email.header import decode_header, make_header
 from email.message import EmailMessage
 from pathlib import Path
@@ -332,9 +333,12 @@ class _Handler:
 
 def _parsed(message: EmailMessage, name: str, value: str) -> str:
     try:
-        return str(message.policy.header_fetch_parse(name, value))
+        parsed = message.policy.header_fetch_parse(name, value)
     except Exception:
         return value
+    # From Python 3.13 on the parser makes "<>" of an address that it raised for before.
+    is_lossy = any(isinstance(one, InvalidHeaderDefect) for one in getattr(parsed, "defects", ()))
+    return value if is_lossy else str(parsed)
 
 
 def _decoded(header: str) -> str:

@@ -6,6 +6,7 @@ rates are the emulator's. Counts of what was done by some minute are compared wi
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import itertools
 from collections.abc import Callable
@@ -87,9 +88,10 @@ class Play:
 def share_done(answer: Answer, others: int, *, app_engine: bool = False) -> float:
     """Return the share of the known tasks that were done in five minutes."""
     play = Play(answer, app_engine)
-    for _ in range(others):
-        play.add("/other/0")
-    play.run(PLAYED_S)
+    with contextlib.closing(play.engine):
+        for _ in range(others):
+            play.add("/other/0")
+        play.run(PLAYED_S)
     assert play.offered == PLAYED_S * KNOWN_PER_S
     return play.done / play.offered
 

@@ -196,3 +196,4 @@ def test_a_malformed_header_is_shown_as_it_came(header):
     shown = dict(mail.headers())
     assert shown["Subject"] == "x"
     assert shown[name] == value or name == "Content-Type"
+    store.close()
