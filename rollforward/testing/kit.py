@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TypeVar
+from urllib.parse import urlsplit
 
 from flask import Flask
 
@@ -12,6 +13,7 @@ from rollforward.flask.opening import KEY, Opening
 from rollforward.flask.settings import Settings
 from rollforward.runtime import Clients
 from rollforward.tasks import Task
+from rollforward.tasks.stored import arguments
 from rollforward.testing.calls import SERVICES
 from rollforward.testing.client import AppClient, client_of
 from rollforward.testing.exploration import FAULTS, Exploration, Exploring
@@ -167,19 +169,17 @@ class Rollforward:
         They compare equal to `task.bind(...)`, or to the task's own dataclass.
         """
         engine = self.world.engine
-        waiting: list[A] = []
+        bodies: list[bytes] = []
         for queue in engine.queues.all():
             token = ""
             while True:
                 page, token = engine.list_tasks(queue.name, _FULL_VIEW, 0, token)
-                waiting += [
-                    task.read(one.http_request.body)
-                    for one in page
-                    if one.http_request.url.endswith(task.path)
-                ]
+                requests = [one.http_request for one in page]
+                bodies += [sent.body for sent in requests if urlsplit(sent.url).path == task.path]
                 if not token:
                     break
-        return waiting
+        with self.world.plan.unwatched():
+            return [task.read(arguments.load(body)) for body in bodies]
 
     def fail(
         self, *, next: str, fault: str = ERROR, times: int = 1, code: str = "UNAVAILABLE"

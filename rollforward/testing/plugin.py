@@ -81,11 +81,11 @@ def rollforward_fakes() -> dict[type, object]:
 
 
 @pytest.fixture(scope="session")
-def _rollforward_kits() -> Iterator[dict[int, Any]]:
-    """Opened apps: one that serves the whole session is opened once."""
-    kits: dict[int, Any] = {}
+def _rollforward_kits() -> Iterator[list[Any]]:
+    """The kit of the test before: an app that serves the whole session is opened once."""
+    kits: list[Any] = []
     yield kits
-    for kit in kits.values():
+    for kit in kits:
         kit.close()
 
 
@@ -95,15 +95,17 @@ def rollforward(
     rollforward_app: Flask,
     rollforward_services: Services,
     rollforward_fakes: dict[type, object],
-    _rollforward_kits: dict[int, Any],
+    _rollforward_kits: list[Any],
 ) -> Iterator[Rollforward]:
     """App on real services, empty at the start of each test, with a context open."""
     from rollforward.testing.kit import Rollforward
 
-    kit = _rollforward_kits.get(id(rollforward_app))
-    if kit is None or kit.fakes is not rollforward_fakes:
-        kit = Rollforward(rollforward_app, rollforward_services, rollforward_fakes)
-        _rollforward_kits[id(rollforward_app)] = kit
+    kits = _rollforward_kits
+    if kits and (kits[0].app is not rollforward_app or kits[0].fakes is not rollforward_fakes):
+        kits.pop().close()
+    if not kits:
+        kits.append(Rollforward(rollforward_app, rollforward_services, rollforward_fakes))
+    [kit] = kits
     kit.reset()
     kit.on_explored = lambda counts: request.node.user_properties.append((_EXPLORED, str(counts)))
     with kit.clients.context():

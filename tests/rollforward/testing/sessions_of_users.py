@@ -7,12 +7,16 @@ import os
 import re
 import subprocess
 import sys
+from importlib.metadata import entry_points
 from pathlib import Path
 
 from tests.infra import tutorial
 from tests.infra.documents import ROOT, text_of
 
 TIMEOUT_S = 110
+# Where the package is installed, pytest finds the plugin by its entry point.
+IS_INSTALLED = bool(entry_points(group="pytest11", name="rollforward"))
+PLUGIN = () if IS_INSTALLED else ("-p", "rollforward.testing.plugin")
 # Seconds differ from run to run.
 _SECONDS = re.compile(r"in \d+\.\d s$", flags=re.MULTILINE)
 
@@ -20,7 +24,7 @@ _SECONDS = re.compile(r"in \d+\.\d s$", flags=re.MULTILINE)
 def run(folder: Path, *arguments: str) -> str:
     """Run pytest in a folder, and return its output; no process of it lives on."""
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "rollforward.testing.plugin", "-v", *arguments],
+        [sys.executable, "-m", "pytest", *PLUGIN, "-v", *arguments],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(ROOT), "PYTEST_ADDOPTS": ""},
         stdout=subprocess.PIPE,

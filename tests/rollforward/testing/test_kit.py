@@ -158,6 +158,26 @@ def test_a_form_gets_a_token_unless_the_test_is_about_it(kit: Rollforward) -> No
     assert kit.visitor().post("/sound", json=FORM).status_code == 400
 
 
+def test_a_redirect_is_followed_also_when_a_worker_dies_on_the_way(kit: Rollforward) -> None:
+    """Each hop is a request of its own; a patient visitor repeats the one that failed."""
+    page = kit.client.post("/redirecting", data=FORM, follow_redirects=True)
+    assert (page.status_code, page.text) == (200, "A1 is taken")
+
+    kit.client.is_patient = True
+    kit.fail(next="Lookup", fault="crash-before")
+    page = kit.client.get("/seats/B1", follow_redirects=True)
+    assert (page.status_code, page.text) == (200, "B1 is free")
+
+
+def test_large_arguments_are_listed_as_they_were_given(kit: Rollforward) -> None:
+    """They are stored in rows, and the task carries their key."""
+    bookings.remind.enqueue("x" * 1_200_000)
+
+    [args] = kit.enqueued(bookings.remind)
+
+    assert args == bookings.remind.bind("x" * 1_200_000)
+
+
 def test_nothing_of_a_test_is_left_for_the_next(kit: Rollforward) -> None:
     """Entities, tasks, cached values, memory, cookies, faults and time are new."""
     kit.client.post("/sound", data=FORM)

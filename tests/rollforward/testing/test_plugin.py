@@ -180,32 +180,3 @@ def test_a_wrong_emulator_is_explained(folder: Path) -> None:
         sessions.running(folder, "", "queues.yml", ""),
     ):
         pass
-
-
-def test_a_failed_exploration_prints_its_script(folder: Path) -> None:
-    """A user reads call, line, fault, assertion and replay, and no frame of the kit."""
-    (folder / "tests/test_bookings.py").write_text(
-        """
-from bookings import Total
-
-FORM = {"seat": "A1"}
-
-
-def test_total(rollforward):
-    def count():
-        rollforward.client.post("/careless", data=FORM)
-        rollforward.settle()
-
-    def check():
-        assert Total.get_by_id("all").seats == 1
-
-    rollforward.explore(count, check)
-"""
-    )
-
-    output = run(folder)
-
-    assert "in add_up: total.put()" in output
-    assert "test_bookings.py:13: assert Total.get_by_id" in output
-    assert 'replay: explore(..., only="reply-lost:INTERNAL at call 2 (Commit)")' in output
-    assert "rollforward/testing/kit.py" not in output

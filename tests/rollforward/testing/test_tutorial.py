@@ -20,5 +20,6 @@ def test_the_double_booking_is_found_and_mended_as_the_page_shows(tmp_path: Path
 
     assert report_in(found) == bad
     assert "1 failed, 2 passed" in found
+    assert "rollforward/testing/" not in found  # A user reads no frame of the kit.
     assert report_in(mended) == good
     assert "3 passed" in mended

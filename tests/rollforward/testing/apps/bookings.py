@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from flask import Flask, request
+from flask import Flask, redirect, request
+from flask.typing import ResponseReturnValue
 from google.cloud import ndb
 
 import rollforward as rf
@@ -111,9 +112,14 @@ def make(payments: Payments | None = None) -> Flask:
         rf.transact(body)
         return "booked"
 
-    @app.get("/boom")
-    def boom() -> str:
-        raise ValueError("boom")
+    @app.get("/seats/<seat>")
+    def show(seat: str) -> str:
+        return f"{seat} is {'taken' if Booking.get_by_id(seat) else 'free'}"
+
+    @app.post("/redirecting")
+    def redirecting() -> ResponseReturnValue:
+        sound()
+        return redirect(f"/seats/{request.form['seat']}", 303)
 
     services = {Payments: payments} if payments is not None else {}
     return rf.serve(app, confirm, add_up, fail, repeat, remind, services=services)
