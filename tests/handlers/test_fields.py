@@ -13,7 +13,7 @@ from flask import Flask
 from werkzeug.routing import Rule
 
 from rollforward.flask.api import pull_queues, streams
-from rollforward.flask.context import API_BLUEPRINTS, MACHINE_BLUEPRINTS
+from rollforward.flask.context import API_BLUEPRINTS, CONSOLE_API, MACHINE_BLUEPRINTS
 from rollforward.flask.guards import fields
 from tests.handlers.conftest import Browser
 from tests.infra.documents import text_of
@@ -33,7 +33,7 @@ PARTS = {
 
 def routes(app: Flask, method: str) -> Iterator[tuple[str, Mapping[str, int]]]:
     """Yield the address of each route that people use, and what its fields are limited to."""
-    taken = (*MACHINE_BLUEPRINTS, *API_BLUEPRINTS)
+    taken = (*MACHINE_BLUEPRINTS, *API_BLUEPRINTS, CONSOLE_API)
     for rule in app.url_map.iter_rules():
         blueprint = rule.endpoint.partition(".")[0]
         if method in (rule.methods or ()) and blueprint not in (*taken, "sums_api", "static"):
