@@ -18,6 +18,7 @@
 This front door offers one way into each pattern, and `rf.<package>` the rest. Each name is
 imported on first use, so `import rollforward` alone loads neither Datastore nor Flask.
 
+    tracing             spans of OpenTelemetry, and traces that travel with tasks
     datastore           transactions, commits and rows: the one way to the store
     runtime             clients, clock, cache, cost: what every pattern is handed
     tasks               declared tasks on Cloud Tasks, and dead tasks
@@ -75,6 +76,7 @@ if TYPE_CHECKING:  # For mypy and editors: `_HOMES` says the same to Python.
         runtime as runtime,
         streams as streams,
         tasks as tasks,
+        telemetry as telemetry,
     )
     from rollforward.batches import TaskBatch
     from rollforward.console import Console

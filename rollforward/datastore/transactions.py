@@ -37,6 +37,7 @@ from google.cloud.ndb.context import get_context
 from google.cloud.ndb.exceptions import ContextError
 
 from rollforward.datastore.contexts import ADVICE
+from rollforward.tracing import Span, start_span
 
 log = logging.getLogger(__name__)
 
@@ -207,9 +208,23 @@ def transact(
             OUTCOME_UNKNOWN, the body may have taken effect.
     """
     handled = sys.exc_info()[1]
+    with start_span("transaction") as span:
+        return _transact(body, attempts, sleep, jitter, elapsed_s, handled, span)
+
+
+def _transact(
+    body: Callable[[], T],
+    attempts: int,
+    sleep: Callable[[float], None],
+    jitter: Callable[[float, float], float],
+    elapsed_s: Callable[[], float],
+    handled: BaseException | None,
+    span: Span,
+) -> T:
     began_s = elapsed_s()
     transaction = Transaction()
     for retry in range(attempts):
+        span.set_attribute("rollforward.attempts", retry + 1)
         # Not `transaction`: raising in the caller's `except` block forgets what came first.
         with _inside(transaction):
             future = _begin(body)

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from flask import Flask
 from google.api_core import exceptions as rpc_errors
 
-from rollforward.flask import costs, errors, live, recovery
+from rollforward.flask import costs, errors, live, recovery, spans
 from rollforward.flask.api import pull_queues, streams
 from rollforward.flask.context import Wiring
 from rollforward.flask.endpoints import cron, delivery_log, health, metrics, runs, tasks
@@ -33,6 +33,7 @@ from rollforward.runtime.process.processes import NoProcesses, open_processes
 from rollforward.tasks import CloudTaskQueue
 from rollforward.tasks.errors import UnknownQueueError
 from rollforward.telemetry import CloudLogFormatter, logs
+from rollforward.tracing import CallSpans
 
 log = logging.getLogger(__name__)
 
@@ -114,7 +115,8 @@ def open_clients(
     if settings.is_local:
         limits = [DatastoreLimits(folder=settings.reports_folder)]
     cache = open_cache(settings.memcached, scope=settings.cache_scope)
-    task_interceptors: list[Any] = [meter]
+    call_spans = CallSpans()
+    task_interceptors: list[Any] = [call_spans, meter]
     if settings.cloud_profile:  # Never in a deployed app, which does not have the package.
         from rollforward.cloud_profile.slowdown import slowed
 
@@ -122,7 +124,7 @@ def open_clients(
         cache, limits, task_interceptors = (
             slow.cache,
             [*limits, *slow.datastore],
-            [meter, *slow.tasks],
+            [call_spans, meter, *slow.tasks],
         )
     cloud_tasks = open_cloud_tasks(
         emulator=settings.cloud_tasks_emulator, interceptors=task_interceptors
@@ -132,7 +134,7 @@ def open_clients(
             settings.project,
             emulator=settings.datastore_emulator,
             database=settings.database,
-            interceptors=[meter, *interceptors, *limits],
+            interceptors=[call_spans, meter, *interceptors, *limits],
             transactions=OpenTransactions(processes),
         ),
         tasks=CloudTaskQueue(cloud_tasks, settings.project, settings.location, settings.target),
@@ -211,6 +213,7 @@ def configure(
     app.extensions["wiring"] = Wiring(settings, clients, registry, api_prefix)
     if settings.reports_folder:
         costs.register(app, costs.open_report(settings.reports_folder, clients.meter))
+    spans.register(app)
     security.register(app, settings)
     errors.register(app, error_page)
     if KEY not in app.extensions:  # Otherwise its opening does this.

@@ -14,6 +14,7 @@ from typing import Any
 from flask import Flask
 
 from rollforward import telemetry
+from rollforward.flask import spans
 from rollforward.flask.context import Wiring
 from rollforward.flask.settings import Settings
 from rollforward.registry import Registry
@@ -89,11 +90,11 @@ def open_app(app: Flask) -> Wiring:
 
 
 def in_context(clients: Clients, wsgi_app: Any) -> Callable[..., Iterable[bytes]]:
-    """Run each request in an ndb context of its own, with the trace that its headers name."""
+    """Run each request in an ndb context and a span of its own, in the trace of its headers."""
 
     def with_context(environ: Mapping[str, Any], start_response: Any) -> Iterable[bytes]:
         with telemetry.in_trace(telemetry.trace_of(environ)), clients.context():
             response: Iterable[bytes] = wsgi_app(environ, start_response)
             return response
 
-    return with_context
+    return spans.in_span(with_context)

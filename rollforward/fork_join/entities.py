@@ -30,7 +30,7 @@ from __future__ import annotations
 import datetime
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -38,6 +38,7 @@ from google.cloud import ndb
 
 from rollforward.datastore.partitions import PARTITIONS
 from rollforward.runtime.clock import parse_time, time_text
+from rollforward.tracing.spans import MAX_LINKS
 
 
 class WorkPack(ndb.Model):
@@ -46,6 +47,7 @@ class WorkPack(ndb.Model):
     batch_key = ndb.TextProperty(required=True)
     items = ndb.TextProperty(required=True)  # A JSON list.
     tag = ndb.StringProperty()
+    traceparents = ndb.TextProperty()  # Of its items' inserts, separated by blanks; None: none.
     keep_result = ndb.BooleanProperty(indexed=False)  # For a caller that reads results.
     failures = ndb.IntegerProperty(indexed=False, default=0)  # Of its only item.
     fails_alone = ndb.BooleanProperty(indexed=False)  # Others of its batch went through.
@@ -133,6 +135,11 @@ class PackId:
         """
         queue, epoch, items, kilobytes, id_ = text.split("|")
         return cls(queue, epoch, int(items), int(kilobytes), id_)
+
+
+def joined_traceparents(traceparents: Iterable[str]) -> str | None:
+    """Return distinct traceparents as one text, at most as many as a span may link to."""
+    return " ".join([text for text in dict.fromkeys(traceparents) if text][:MAX_LINKS]) or None
 
 
 def key_hash_of(queue: str, key: str) -> str:

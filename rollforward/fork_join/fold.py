@@ -41,6 +41,7 @@ from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import naive_utc
 from rollforward.tasks.declaration import Task
 from rollforward.tasks.errors import Reject, Retry, Unavailable
+from rollforward.tracing import start_span
 
 log = logging.getLogger(__name__)
 
@@ -188,7 +189,8 @@ def _fold_guarded(clients: Clients, folding: Folding[Any], part: Sequence[PackId
         items = [item for pack, _ in packs for item in folding.read(pack.items)]
         epoch = part[0].epoch
         batch = Batch(keys.pop(), epoch, EpochId.parse(epoch).opened)
-        puts = folding.guarded(clients, batch, items)
+        with _span(folding, [pack for pack, _ in packs], len(items)):
+            puts = folding.guarded(clients, batch, items)
         if puts is None:
             return None
         deletes = [(pack.key, version) for pack, version in packs]
@@ -221,13 +223,21 @@ def _fold_here(clients: Clients, folding: Folding[Any], part: Sequence[PackId]) 
     count = 0
     for key, packs_of_key in by_key.items():
         items = [item for _, part_of_items in packs_of_key for item in part_of_items]
-        results = folding.join(clients, Batch(key, epoch, opened), items)
+        with _span(folding, [pack for pack, _ in packs_of_key], len(items)):
+            results = folding.join(clients, Batch(key, epoch, opened), items)
         if results is not None:
             _put_outcomes(clients, packs_of_key, list(results))
         count += len(items)
         for pack, _ in packs_of_key:
             pack.key.delete()
     return count, len(packs) - sum(map(len, by_key.values()))
+
+
+def _span(folding: Folding[Any], packs: Sequence[WorkPack], items: int) -> Any:
+    """Return a span of a fold, with a link to the trace of each of its items."""
+    links = [text for pack in packs for text in (pack.traceparents or "").split()]
+    name, counted = f"fold {folding.name}", {"rollforward.items": items}
+    return start_span(name, "CONSUMER", attributes=counted, links=links)
 
 
 def _put_outcomes(
@@ -261,6 +271,7 @@ def _split(pack: PackId) -> list[PackId]:
             items=json.dumps([item]),
             keep_result=stored.keep_result,
             tag=stored.tag,
+            traceparents=stored.traceparents,
         ).put()
     stored.key.delete()
     return singles

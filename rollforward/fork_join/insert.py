@@ -24,6 +24,7 @@ from rollforward.fork_join.entities import (
     PackId,
     WorkPack,
     WorkReceipt,
+    joined_traceparents,
     pack_key,
 )
 from rollforward.fork_join.items import Accepted, Insertion
@@ -32,6 +33,7 @@ from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import naive_utc
 from rollforward.runtime.errors import OutcomeUnknownError
 from rollforward.runtime.idempotency import RequestGroup, different_item, unknown_outcome
+from rollforward.tracing import caused_by
 
 # Each may need a receipt and a pack of its own, and a commit takes fewer than 500 writes.
 MAX_GROUP_ITEMS = 225
@@ -59,6 +61,7 @@ class _Pack:
             items=f"[{items}]",
             keep_result=keep_result,
             tag=self.insertions[0].tag,
+            traceparents=joined_traceparents(i.traceparent for i in self.insertions),
         )
 
 
@@ -118,6 +121,11 @@ class _Group(RequestGroup[Insertion, Accepted]):
         self.settings = joiners.settings
         self.guarded_in_doubt: list[_Attempt] = []
         self.unguarded_in_doubt: list[_Attempt] = []
+
+    @property
+    def traceparent(self) -> str:
+        """The trace of the first insertion that has one: its caller runs in another thread."""
+        return next((request.traceparent for request in self.requests if request.traceparent), "")
 
     def attempt(self) -> _Attempt:
         """Enter epochs and make the packs and receipts of one commit of all open insertions."""
@@ -269,7 +277,8 @@ def _commit(clients: Clients, joiners: Joiners, group: _Group) -> Exception | No
     """Make one commit of the open insertions; return its error."""
     attempt = group.attempt()
     try:
-        joiners.start(clients, [admission for admission, _ in attempt.entered])
+        with caused_by(group.traceparent):
+            joiners.start(clients, [admission for admission, _ in attempt.entered])
         insert_all(clients.datastore, attempt.entities)
     except rpc_errors.GoogleAPIError as error:
         group.resolve(attempt, error)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from datetime import datetime
 from functools import cached_property
 from typing import Any, Generic, TypeVar
@@ -14,6 +14,7 @@ from rollforward.fork_join.entities import EpochId, PackId, receipt_key
 from rollforward.runtime.errors import BadItemError
 from rollforward.runtime.idempotency import check_idempotency_key, digest_of
 from rollforward.runtime.texts import has_unpaired_surrogate
+from rollforward.tracing import current_traceparent
 
 I = TypeVar("I")  # noqa: E741  An item.
 
@@ -46,6 +47,7 @@ class Insertion:
     keep_result: bool = False
     tag: str | None = None
     stated: str = ""  # The fields that the caller has set, as JSON; "": all of them.
+    traceparent: str = field(default_factory=current_traceparent, compare=False)
 
     def receipt_key(self, queue: str) -> Any:
         """Return the key of its receipt; None: it has no idempotency key."""

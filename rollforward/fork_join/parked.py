@@ -70,5 +70,6 @@ def _move(stored: WorkPack, place: PackId) -> None:
         items=stored.items,
         keep_result=stored.keep_result,
         tag=stored.tag,
+        traceparents=stored.traceparents,
     ).put()
     stored.key.delete()

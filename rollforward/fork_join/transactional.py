@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from rollforward.datastore.transactions import Transaction, current_transaction
 from rollforward.fork_join.batching.epochs import Admission
-from rollforward.fork_join.entities import PackId, WorkPack, pack_key
+from rollforward.fork_join.entities import PackId, WorkPack, joined_traceparents, pack_key
 from rollforward.fork_join.insert import MAX_GROUP_BYTES
 from rollforward.fork_join.items import Insertion
 from rollforward.fork_join.joiners import Joiners
@@ -62,6 +62,7 @@ class TransactionalInserts:
             batch_key=key,
             items=items,
             tag=tag,
+            traceparents=joined_traceparents(i.traceparent for i in insertions),
         ).put()
         return pack.text
 

@@ -64,7 +64,7 @@ def enqueue(
         NoTransactionError: this is not the body of `transact`.
         BadArgumentsError, TooLargeError, UnknownTaskError, NoClientsError: nothing was enqueued.
     """
-    clients, (task, task_args) = with_clients(args)
+    clients, (task, task_args) = with_clients(args, 2)
     task.check_registered(clients)
     due = task.due(clients, delay_s, at)
     message = task.message(task_args, name=name, at=due, max_bytes=MAX_COMMITTED_BYTES)

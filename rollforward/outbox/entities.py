@@ -41,6 +41,7 @@ class OutboxTask(ndb.Model):
     at = ndb.DateTimeProperty(indexed=False)
     tag = ndb.StringProperty()
     deadline_s = ndb.IntegerProperty(indexed=False)  # None: the queue's own.
+    traceparent = ndb.TextProperty()  # Of the code that enqueued it; None: it had no trace.
 
 
 class OutboxLease(ndb.Model):

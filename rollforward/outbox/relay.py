@@ -18,6 +18,7 @@ from rollforward.runtime.messages import Message
 from rollforward.runtime.sweeps.backoff import PATIENT_AFTER_S, Backoff
 from rollforward.tasks.declaration import deadline_of, hashed_name
 from rollforward.tasks.errors import PERMANENT_ERRORS
+from rollforward.tracing import TRACE_HEADER, trace_headers
 
 log = logging.getLogger(__name__)
 
@@ -99,6 +100,7 @@ def row_of(row: str, message: Message, tag: str | None = None) -> OutboxTask:
         at=naive_utc(message.at) if message.at else None,
         tag=tag,
         deadline_s=message.deadline_s,
+        traceparent=message.headers.get(TRACE_HEADER),
     )
 
 
@@ -124,7 +126,9 @@ def _message(clients: Clients, row: OutboxTask, at: datetime.datetime) -> Messag
     # becomes a dead one when it is delivered.
     path, queue, body = row.path or _NOWHERE, row.queue or "", row.body or ""
     deadline_s = row.deadline_s or deadline_of(clients, path)
-    return Message(path, queue, body.encode(), _task_name(row, at), due, deadline_s=deadline_s)
+    headers = trace_headers(row.traceparent or "")
+    name = _task_name(row, at)
+    return Message(path, queue, body.encode(), name, due, headers=headers, deadline_s=deadline_s)
 
 
 def _task_name(row: OutboxTask, at: datetime.datetime) -> str:

@@ -20,6 +20,8 @@ from typing import Protocol, TypeVar
 from pymemcache.client.base import PooledClient
 from pymemcache.exceptions import MemcacheError
 
+from rollforward.tracing import start_span
+
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
@@ -91,19 +93,23 @@ class MemcachedCache:
         self._away_until = 0.0
 
     def get(self, key: str) -> bytes | None:
-        value = self._attempt(lambda: self._client.get(self._name(key)), None)
+        value = self._attempt("get", lambda: self._client.get(self._name(key)), None)
         return value if isinstance(value, bytes) else None
 
     def set(self, key: str, value: bytes, ttl_s: int) -> bool:
         ttl_s = _checked(ttl_s)
-        return bool(self._attempt(lambda: self._client.set(self._name(key), value, ttl_s), False))
+        return bool(
+            self._attempt("set", lambda: self._client.set(self._name(key), value, ttl_s), False)
+        )
 
     def add(self, key: str, value: bytes, ttl_s: int) -> bool:
         ttl_s = _checked(ttl_s)
-        return bool(self._attempt(lambda: self._client.add(self._name(key), value, ttl_s), False))
+        return bool(
+            self._attempt("add", lambda: self._client.add(self._name(key), value, ttl_s), False)
+        )
 
     def delete(self, key: str) -> bool:
-        return bool(self._attempt(lambda: self._client.delete(self._name(key)), False))
+        return bool(self._attempt("delete", lambda: self._client.delete(self._name(key)), False))
 
     def incr(self, key: str, delta: int, ttl_s: int) -> int | None:
         name, ttl_s = self._name(key), _checked(ttl_s)
@@ -115,16 +121,16 @@ class MemcachedCache:
                 counted = self._client.incr(name, delta)
             return int(counted) if counted is not None else None
 
-        return self._attempt(incr, None)
+        return self._attempt("incr", incr, None)
 
     def incr_existing(self, key: str, delta: int) -> int | None:
         name = self._name(key)
         step = self._client.incr if delta >= 0 else self._client.decr
-        changed = self._attempt(lambda: step(name, abs(delta)), None)
+        changed = self._attempt("incr", lambda: step(name, abs(delta)), None)
         return int(changed) if changed is not None else None
 
     def ping(self) -> bool:
-        return bool(self._attempt(self._client.version, b""))
+        return bool(self._attempt("version", self._client.version, b""))
 
     def close(self) -> None:
         self._client.close()
@@ -132,9 +138,13 @@ class MemcachedCache:
     def _name(self, key: str) -> str:
         return hashlib.sha256(f"{self._scope}\n{key}".encode()).hexdigest()
 
-    def _attempt(self, operation: Callable[[], T], otherwise: T) -> T:
+    def _attempt(self, name: str, operation: Callable[[], T], otherwise: T) -> T:
         if self._monotonic() < self._away_until:
             return otherwise
+        with start_span(f"memcached {name}", "CLIENT", attributes={"db.system": "memcached"}):
+            return self._answer(operation, otherwise)
+
+    def _answer(self, operation: Callable[[], T], otherwise: T) -> T:
         try:
             answer = operation()
         except OSError as error:

@@ -18,7 +18,8 @@ class Message:
     name: str | None = None
     at: datetime.datetime | None = None
     max_attempts: int | None = None
-    headers: Mapping[str, str] = field(default_factory=dict)  # Delivered with the task.
+    # Delivered with the task. A mapping has no hash, and the rest of the message is enough for one.
+    headers: Mapping[str, str] = field(default_factory=dict, hash=False)
     deadline_s: int | None = None
 
 

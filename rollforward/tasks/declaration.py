@@ -32,6 +32,7 @@ from rollforward.tasks.parameters import Parameters, bound, form_of
 from rollforward.tasks.stored.arguments import with_large_arguments
 from rollforward.tasks.stored.names import MAX_ARGUMENTS_BYTES, MAX_BODY_BYTES, MAX_TASK_BYTES
 from rollforward.tasks.stored.names import hashed_name as hashed_name
+from rollforward.tracing import trace_headers
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -136,7 +137,7 @@ class Task(Generic[A]):
             BadArgumentsError, TooLargeError, UnknownTaskError, UnknownQueueError, NoClientsError:
                 nothing was enqueued, and the text says what to do.
         """
-        clients, args = with_clients(args)
+        clients, args = with_clients(args, None if issubclass(self.args, Parameters) else 1)
         is_bound = len(args) == 1 and isinstance(args[0], self.args)
         if issubclass(self.args, Parameters) and not is_bound:
             args, options = (bound(self.args, self.path, args, options),), {}
@@ -195,7 +196,8 @@ class Task(Generic[A]):
         delay_s: float = 0,
     ) -> list[bool]:
         """Create a task for each of many arguments, 100 per call; results as of `enqueue`."""
-        clients, (many,) = with_clients(args)
+        clients: Clients
+        clients, (many,) = with_clients(args, 1)
         self.check_registered(clients)
         due = self.due(clients, delay_s, None)
         unnamed = [None] * len(many)
@@ -224,7 +226,9 @@ class Task(Generic[A]):
         self._check_size(body, max_bytes)
         task_name = hashed_name(self.path, *name) if name is not None else None
         return Message(
-            *(self.path, self.queue, body, task_name, at, max_attempts), deadline_s=self.deadline_s
+            *(self.path, self.queue, body, task_name, at, max_attempts),
+            headers=trace_headers(),
+            deadline_s=self.deadline_s,
         )
 
     def _sendable(
@@ -302,15 +306,17 @@ def deadline_of(clients: Clients, path: str) -> int | None:
     return declared.deadline_s if isinstance(declared, Task) else None
 
 
-def with_clients(args: tuple[Any, ...]) -> tuple[Clients, tuple[Any, ...]]:
+def with_clients(args: tuple[Any, ...], others: int | None = None) -> tuple[Any, tuple[Any, ...]]:
     """Return the clients of a call, and its other arguments: the first one, or the current ones.
+
+    Args:
+        others: The number of the other arguments; None: any.
 
     Raises:
         NoClientsError: none were passed, and neither a request nor a task runs here.
     """
-    if args and isinstance(args[0], Clients):
-        return args[0], args[1:]
-    return current_clients(), args
+    is_passed = isinstance(args[0], Clients) if args and others is None else len(args) != others
+    return (args[0], args[1:]) if args and is_passed else (current_clients(), args)
 
 
 class _Declare(Protocol):

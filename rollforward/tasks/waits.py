@@ -26,6 +26,7 @@ from rollforward.tasks.declaration import deadline_of
 from rollforward.tasks.errors import PERMANENT_ERRORS
 from rollforward.tasks.stored import arguments
 from rollforward.tasks.stored.names import MAX_TASK_BYTES
+from rollforward.tracing import trace_headers
 
 TASK_HEADER = "X-Rollforward-Task"
 WAITS_HEADER = "X-Rollforward-Waits"
@@ -61,7 +62,7 @@ def postpone(clients: Clients, delivery: TaskDelivery, after_s: float) -> bool:
         delivery.body,
         _next_name(name, waits),
         due,
-        headers={TASK_HEADER: name, WAITS_HEADER: str(waits)},
+        headers={TASK_HEADER: name, WAITS_HEADER: str(waits), **trace_headers()},
         deadline_s=deadline_of(clients, delivery.path),
     )
     try:

@@ -10,6 +10,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import ParamSpec, TypeVar
 
+from rollforward.tracing import current_traceparent
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -54,7 +56,13 @@ def current_task() -> TaskContext | None:
 
 
 def current_trace() -> Trace | None:
-    """Return the trace of the request that this code answers; None if it has none."""
+    """Return the trace of the span that runs here, or else of the request that this code answers.
+
+    None: there is neither.
+    """
+    span = _TRACEPARENT.fullmatch(current_traceparent())
+    if span is not None:
+        return Trace(span[1], span[2], bool(int(span[3], 16) & 1))
     return _trace.get()
 
 

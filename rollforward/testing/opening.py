@@ -18,6 +18,7 @@ from rollforward.runtime.process.process_state import ProcessState
 from rollforward.tasks import CloudTaskQueue, UrlTarget
 from rollforward.testing.injection import FaultPlan, FaultyCache, FaultyWire, WaitingStub
 from rollforward.testing.services import ACCOUNT, BASE_URL, LOCATION, PROJECT, Services
+from rollforward.tracing import CallSpans
 
 _namespaces = itertools.count(random.randrange(2**40))
 
@@ -82,7 +83,7 @@ def open_clients(
     """
     meter = Meter()
     cloud_tasks = open_cloud_tasks(
-        emulator=services.cloud_tasks.grpc_address, interceptors=[meter, wire]
+        emulator=services.cloud_tasks.grpc_address, interceptors=[CallSpans(), meter, wire]
     )
     engine = services.cloud_tasks.engine
     datastore = open_datastore(
@@ -91,7 +92,7 @@ def open_clients(
         namespace=new_namespace(),
         database=services.database,
         # Before the wire, which may cut what is asked for.
-        interceptors=[meter, DatastoreLimits(engine.clock.now), wire],
+        interceptors=[CallSpans(), meter, DatastoreLimits(engine.clock.now), wire],
     )
     datastore.stub = WaitingStub(datastore.stub)
     target = UrlTarget(BASE_URL, ACCOUNT, BASE_URL)

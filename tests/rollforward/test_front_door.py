@@ -17,14 +17,8 @@ MAX_NAMES = 20
 DOOR = ROOT / "rollforward/__init__.py"
 PACKAGES = {path.parent.name for path in (ROOT / "rollforward").glob("*/__init__.py")}
 HEAVY = ("flask", "google", "grpc", "gunicorn", "pydantic", "werkzeug")
-NOT_OFFERED = {
-    "cli",
-    "cloud_profile",
-    "gunicorn",
-    "local",
-    "look",
-    "testing",
-}  # No app imports one.
+# No app imports one of these.
+NOT_OFFERED = {"cli", "cloud_profile", "gunicorn", "local", "look", "testing", "tracing"}
 
 
 def test_it_has_at_most_twenty_names_and_none_of_them_hides_a_package() -> None:

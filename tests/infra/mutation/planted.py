@@ -47,6 +47,7 @@ PACKAGES = {
         [f"{TESTS}/runtime", *_in(TESTS, "registry", "mistakes", "front_door", start="test_")],
     ),
     "telemetry": Package(["rollforward/telemetry/*.py"], [f"{TESTS}/telemetry"]),
+    "tracing": Package(["rollforward/tracing/*.py"], [f"{TESTS}/tracing"]),
     "models": Package(
         [
             "rollforward/datastore/*.py",

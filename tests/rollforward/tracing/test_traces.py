@@ -1,0 +1,201 @@
+"""One trace from a request to all that it causes, however many tasks and rows are between."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from flask import Flask
+from google.cloud import ndb
+from opentelemetry import trace
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+import rollforward as rf
+from rollforward.batches import Completed, TaskBatch
+from rollforward.fork_join import Batch, fork_join
+from rollforward.fork_join.entities import WorkPack
+from rollforward.outbox.entities import OutboxTask
+from rollforward.telemetry import Trace, current_trace
+from rollforward.tracing import TRACE_HEADER
+from tests.infra.world import Services, World
+
+pytestmark = pytest.mark.fast
+
+PRINTS = 100
+
+
+class Order(ndb.Model):
+    printed = ndb.IntegerProperty(indexed=False, default=0)
+    is_done = ndb.BooleanProperty(indexed=False, default=False)
+
+
+@dataclass(frozen=True)
+class Printed:
+    page: int
+
+
+@fork_join("prints", queue="fork-join", period_s=1)
+def count_prints(clients: rf.Clients, batch: Batch, items: Sequence[Printed]) -> None:
+    order = Order.get_by_id(batch.key)
+    order.printed += len(items)
+    order.put()
+
+
+@rf.task
+def print_page(clients: rf.Clients, order_id: str, page: int) -> None:
+    count_prints.insert(clients, order_id, Printed(page))
+
+
+@rf.task
+def finish(clients: rf.Clients, args: Completed) -> None:
+    order = Order.get_by_id(args.batch_id)
+    order.is_done = True
+    order.put()
+
+
+PAGES = TaskBatch("pages", members=[print_page], on_complete=finish)
+
+
+@rf.task
+def accept(clients: rf.Clients, order_id: str) -> None:
+    pages = [(print_page, print_page.bind(order_id, page)) for page in range(PRINTS)]
+    PAGES.populate(clients, order_id, pages, seal=True)
+
+
+def order(order_id: str) -> str:
+    """Store an order and the task that accepts it, in one commit."""
+
+    def body() -> None:
+        Order(id=order_id).put()
+        rf.enqueue(accept, accept.bind(order_id))
+
+    rf.transact(body)
+    return "ordered"
+
+
+@pytest.fixture
+def world(services: Services) -> World:
+    opened = World(services, tasks=[accept], fork_joins=[count_prints], batches=[PAGES])
+    opened.app.add_url_rule("/order/<order_id>", view_func=order)
+    return opened
+
+
+def visit(app: Flask, order_id: str, **headers: str) -> None:
+    with app.test_client() as client:
+        assert client.get(f"/order/{order_id}", headers=headers).text == "ordered"
+
+
+def named(spans: Sequence[ReadableSpan], name: str) -> list[ReadableSpan]:
+    return [span for span in spans if span.name == name]
+
+
+def trace_ids(spans: Sequence[ReadableSpan]) -> set[int]:
+    return {span.get_span_context().trace_id for span in spans}
+
+
+def causes(span: ReadableSpan, spans: Sequence[ReadableSpan]) -> list[str]:
+    """Return the names of a span's ancestors, the nearest first."""
+    by_id = {known.get_span_context().span_id: known for known in spans}
+    names = []
+    parent: Any = span.parent
+    while parent is not None:
+        names.append(by_id[parent.span_id].name)
+        parent = by_id[parent.span_id].parent
+    return names
+
+
+def test_one_trace_leads_from_an_order_to_the_callback_of_its_batch(
+    world: World, exporter: InMemorySpanExporter
+) -> None:
+    """Through the outbox, a task, a hundred members, a fold of them, and the batch's completion."""
+    visit(world.app, "one")
+    world.settle()
+    spans = exporter.get_finished_spans()
+    with world.context():
+        stored = Order.get_by_id("one")
+
+    [asked] = named(spans, "GET /order/<order_id>")
+    [accepted] = named(spans, "process /tasks/accept")
+    members = named(spans, "process /tasks/batches/pages/print-page")
+    [finished] = named(spans, f"process {PAGES.tasks[-1].path}")
+    folds = named(spans, "fold prints")
+    assert (stored.printed, stored.is_done) == (PRINTS, True)
+    assert asked.kind is trace.SpanKind.SERVER
+    assert accepted.kind is trace.SpanKind.CONSUMER
+    assert causes(accepted, spans)[-1] == "GET /order/<order_id>"
+    assert len(members) == PRINTS
+    assert trace_ids([asked, accepted, *members, *folds, finished]) == trace_ids([asked])
+    linked = {link.context.span_id for fold in folds for link in fold.links}
+    assert linked == {member.get_span_context().span_id for member in members}
+    assert sum(fold.attributes["rollforward.items"] for fold in folds) == PRINTS
+    assert {"memcached incr", "Datastore/Lookup", "CloudTasks/CreateTask"} <= {
+        s.name for s in spans
+    }
+
+
+def test_calls_of_the_services_are_spans_of_the_work_that_makes_them(
+    world: World, exporter: InMemorySpanExporter
+) -> None:
+    """A transaction says how many attempts it took; a call which answer it got."""
+    visit(world.app, "two")
+    spans = exporter.get_finished_spans()
+
+    [transaction] = named(spans, "transaction")
+    [commit, *_] = named(spans, "Datastore/Commit")
+    assert causes(commit, spans) == ["transaction", "GET /order/<order_id>"]
+    assert transaction.attributes["rollforward.attempts"] == 1
+    assert commit.kind is trace.SpanKind.CLIENT
+    assert commit.attributes["rpc.grpc.status_code"] == 0
+
+
+def test_a_trace_of_the_caller_goes_on(world: World, exporter: InMemorySpanExporter) -> None:
+    """W3C's header, by the propagators that the app has configured."""
+    visit(world.app, "three", traceparent=f"00-{'a' * 32}-{'b' * 16}-01")
+    world.settle()
+
+    [asked] = named(exporter.get_finished_spans(), "GET /order/<order_id>")
+    [accepted] = named(exporter.get_finished_spans(), "process /tasks/accept")
+    assert f"{asked.get_span_context().trace_id:032x}" == "a" * 32
+    assert asked.parent is not None
+    assert f"{asked.parent.span_id:016x}" == "b" * 16
+    assert trace_ids([accepted]) == trace_ids([asked])
+
+
+@pytest.mark.parametrize("carried", ["", "x", f"00-{'a' * 31}-{'b' * 16}-01", "00-" + "a" * 5000])
+def test_a_trace_that_is_none_begins_a_new_one(
+    world: World, exporter: InMemorySpanExporter, carried: str
+) -> None:
+    """A stranger or another version may have written the header."""
+    with world.app.test_client() as client:
+        client.post("/tasks/accept", json={}, headers={TRACE_HEADER: carried})
+
+    [refused] = named(exporter.get_finished_spans(), "process /tasks/accept")
+    assert refused.parent is None
+    assert refused.attributes["http.response.status_code"] == 403
+
+
+def test_without_an_sdk_nothing_is_made_or_stored(world: World) -> None:
+    """Tasks carry no header, and rows no trace."""
+    with world.context():
+        rf.transact(lambda: rf.enqueue(accept, accept.bind("four")))
+        count_prints.insert(world.clients, "four", Printed(1))
+        rows = [*OutboxTask.query(), *WorkPack.query()]
+        assert {getattr(row, "traceparent", None) for row in rows} == {None}
+        assert {getattr(row, "traceparents", None) for row in rows} == {None}
+    tasks = [world.engine.begin_attempt(task.task_name) for task in world.engine.due()]
+    assert tasks
+    assert not any(TRACE_HEADER in str(task.headers) for task in tasks)
+
+
+def test_log_entries_name_the_span_that_runs(world: World, exporter: InMemorySpanExporter) -> None:
+    """Cloud Logging shows them beside the span; without an SDK they name the request's trace."""
+    traces = []
+    world.app.add_url_rule("/log", view_func=lambda: str(traces.append(current_trace())))
+    with world.app.test_client() as client:
+        client.get("/log", headers={"traceparent": f"00-{'a' * 32}-{'b' * 16}-01"})
+
+    [asked] = named(exporter.get_finished_spans(), "GET /log")
+    assert traces == [Trace("a" * 32, f"{asked.get_span_context().span_id:016x}", is_sampled=True)]
