@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 import os
 from collections.abc import Callable
@@ -125,7 +124,7 @@ class AppClient(FlaskClient):
         from flask_wtf.csrf import generate_csrf
 
         with self.session_transaction() as session:
-            secret = session.setdefault("csrf_token", hashlib.sha1(os.urandom(64)).hexdigest())
+            secret = session.setdefault("csrf_token", os.urandom(20).hex())
         with self.application.test_request_context():
             flask.session["csrf_token"] = secret
             return str(generate_csrf())

@@ -144,10 +144,7 @@ SWEEPS: dict[str, tuple[str, list[tuple[str, str]]]] = {
     ),
     "of one pattern": (
         "cron:\n- {url: /cron/outbox/sweep, schedule: every 1 minutes}\n",
-        [
-            ("sweep-missing", "/cron/continuations/sweep"),
-            ("sweep-missing", "/cron/operations/sweep"),
-        ],
+        [("sweep-missing", f"/cron/{name}/sweep") for name in NEEDS.swept if name != "outbox"],
     ),
     "of an unused pattern": (
         CRON_YAML + "- {url: /cron/streams/sweep, schedule: every 1 minutes}\n",
