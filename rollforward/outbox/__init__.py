@@ -18,6 +18,9 @@ as in `Task.enqueue`: "already exists" means that it was enqueued before.
 `enqueue_with_ack` keeps the row until the task's own transaction calls `ack`. Then pending rows can
 be listed (`tag`), their age is known, and the effect commits with the ack.
 
+`enqueue_cancellable` returns a handle, and `cancel(handle)` is true if the task has never begun and
+never will.
+
 Lost on failure: nothing. A crash costs one period of the sweep. A living process recovers within
 seconds: it retries until Cloud Tasks answers, and checks rows whose commit was not answered. Rows
 beyond the 10,000 that it keeps in memory wait for the sweep. A task that Cloud Tasks refuses blocks
@@ -29,20 +32,24 @@ transactional tasks, which the platform had then. Why not its successors': docs/
 """
 
 from rollforward.outbox.background import BackgroundRelay
+from rollforward.outbox.cancellable import enqueue_cancellable
 from rollforward.outbox.depth import Depth, depth
 from rollforward.outbox.enqueue import ack, enqueue, enqueue_with_ack
 from rollforward.outbox.relay import InlineRelay, create_later
 from rollforward.outbox.sweep import drain, sweep
+from rollforward.tasks.stored.cancellation import cancel
 
 __all__ = [
     "BackgroundRelay",
     "Depth",
     "InlineRelay",
     "ack",
+    "cancel",
     "create_later",
     "depth",
     "drain",
     "enqueue",
+    "enqueue_cancellable",
     "enqueue_with_ack",
     "sweep",
 ]

@@ -17,6 +17,7 @@ from rollforward.runtime.clock import naive_utc
 from rollforward.runtime.messages import Message
 from rollforward.tasks.declaration import Task, with_clients
 from rollforward.tasks.stored.arguments import store_in_transaction
+from rollforward.tasks.stored.distant import MAX_AHEAD_S, is_distant, put_distant
 from rollforward.tasks.stored.names import MAX_BODY_BYTES, MAX_COMMITTED_BYTES
 
 A = TypeVar("A")
@@ -66,7 +67,7 @@ def enqueue(
     """
     clients, (task, task_args) = with_clients(args, 2)
     task.check_registered(clients)
-    due = task.due(clients, delay_s, at)
+    due = task.due(clients, delay_s, at, max_s=MAX_AHEAD_S)
     message = task.message(task_args, name=name, at=due, max_bytes=MAX_COMMITTED_BYTES)
     _outgoing(clients).put(lambda row: message, is_unacked=False)
 
@@ -136,6 +137,9 @@ class _Outgoing:
         message = make(row)
         if len(message.body) > MAX_BODY_BYTES:
             message = store_in_transaction(self.clients, message, row)
+        if is_distant(self.clients, message.at):
+            put_distant(message, f"{row}|{self.transaction.count(row)}")
+            return row
         entity = row_of(row, message, tag)
         entity.put()
         self.rows.append(entity)

@@ -30,6 +30,7 @@ from rollforward.tasks.errors import (
 )
 from rollforward.tasks.parameters import Parameters, bound, form_of
 from rollforward.tasks.stored.arguments import with_large_arguments
+from rollforward.tasks.stored.distant import MAX_AHEAD_S, create_distant, is_distant
 from rollforward.tasks.stored.names import MAX_ARGUMENTS_BYTES, MAX_BODY_BYTES, MAX_TASK_BYTES
 from rollforward.tasks.stored.names import hashed_name as hashed_name
 from rollforward.tracing import trace_headers
@@ -127,7 +128,7 @@ class Task(Generic[A]):
         Args:
             clients: What creates it; default those of the request or task that runs now.
             name: Parts of a unique name; a second task of this name is not created.
-            delay_s: Seconds from now, up to 30 days; or give `at`, an aware time.
+            delay_s: Seconds from now, up to ten years; or give `at`, an aware time.
             max_attempts: Deliveries after which Cloud Tasks drops the task.
 
         Returns:
@@ -154,8 +155,11 @@ class Task(Generic[A]):
         max_attempts: int | None = None,
     ) -> bool:
         self.check_registered(clients)
-        due = self.due(clients, delay_s, at)
-        return clients.tasks.create(self._sendable(clients, args, name, due, max_attempts))
+        due = self.due(clients, delay_s, at, max_s=MAX_AHEAD_S)
+        message = self._sendable(clients, args, name, due, max_attempts)
+        if is_distant(clients, due):
+            return create_distant(clients, message)
+        return clients.tasks.create(message)
 
     def bind(self: Task[Parameters[P]], /, *args: P.args, **options: P.kwargs) -> Parameters[P]:
         """Return the arguments of a call as one value: for `outbox.enqueue`, batches and so on.
@@ -199,13 +203,15 @@ class Task(Generic[A]):
         clients: Clients
         clients, (many,) = with_clients(args, 1)
         self.check_registered(clients)
-        due = self.due(clients, delay_s, None)
+        due = self.due(clients, delay_s, None, max_s=MAX_AHEAD_S)
         unnamed = [None] * len(many)
         all_names: Sequence[Sequence[str | int] | None] = unnamed if names is None else names
         messages = [
             self._sendable(clients, args, name, due)
             for args, name in zip(many, all_names, strict=True)
         ]
+        if is_distant(clients, due):
+            return [create_distant(clients, message) for message in messages]
         return clients.tasks.create_many(messages)
 
     def message(
@@ -243,7 +249,8 @@ class Task(Generic[A]):
         message = self.message(
             args, name=name, at=at, max_attempts=max_attempts, max_bytes=MAX_ARGUMENTS_BYTES
         )
-        return with_large_arguments(clients, message, most_bytes=MAX_TASK_BYTES)
+        most_bytes = MAX_BODY_BYTES if is_distant(clients, at) else MAX_TASK_BYTES
+        return with_large_arguments(clients, message, most_bytes=most_bytes)
 
     def said(self, args: A) -> str:
         """Return arguments as JSON that stays the same when a field is added to them.
@@ -254,17 +261,25 @@ class Task(Generic[A]):
 
     @staticmethod
     def due(
-        clients: Clients, delay_s: float, at: datetime.datetime | None
+        clients: Clients,
+        delay_s: float,
+        at: datetime.datetime | None,
+        *,
+        max_s: float = MAX_DELAY_S,
     ) -> datetime.datetime | None:
-        """Return when a task is due: None for now, or an aware time, at most 30 days ahead."""
+        """Return when a task is due: None for now, or an aware time, at most so far ahead."""
         if at is None and delay_s <= 0:
             return None
         now_utc = clients.clock.now()
-        due = at if at is not None else now_utc + datetime.timedelta(seconds=delay_s)
+        latest = now_utc + datetime.timedelta(seconds=max_s)
+        due = (
+            at if at is not None else now_utc + datetime.timedelta(seconds=min(delay_s, 2 * max_s))
+        )
         if due.tzinfo is None:
             raise BadArgumentsError(f"at must be an aware time, got {due}")
-        if (due - now_utc).total_seconds() > MAX_DELAY_S:
-            raise BadArgumentsError(f"a task must be due within 30 days, got {due}")
+        if due > latest:
+            days = int(max_s // (24 * 3600))
+            raise BadArgumentsError(f"a task must be due within {days} days, got {due}")
         return due
 
     def read(self, body: bytes) -> A:

@@ -79,6 +79,14 @@ class Unavailable(TaskError):
     """A service that this task needs does not answer: the queue slows down and retries."""
 
 
+class EndedError(TaskError):
+    """This task has ended: it is done, or it was cancelled."""
+
+
+class ArgumentsGoneError(TaskError):
+    """The rows of this task's arguments do not exist."""
+
+
 class OtherVersionError(TaskError):
     """Only another version of the code may be able to read the data of this task.
 

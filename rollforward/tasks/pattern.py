@@ -15,7 +15,8 @@ from rollforward.runtime.clients import Clients
 from rollforward.tasks import dead_tasks
 from rollforward.tasks.declaration import Task
 from rollforward.tasks.runs import RunDetails, RunList, RunQuery, RunVerb, UnknownRunError
-from rollforward.tasks.stored.sweep import EXPIRED_ARGUMENTS
+from rollforward.tasks.stored.near import create_near, late_s
+from rollforward.tasks.stored.sweep import EXPIRED
 
 P = TypeVar("P")
 
@@ -159,10 +160,15 @@ class Tasks(Pattern[Task[Any]]):
     takes = Task
 
     def tasks(self, parts: Sequence[Task[Any]]) -> Iterable[Task[Any]]:
-        return [*parts, EXPIRED_ARGUMENTS.task]
+        return [*parts, EXPIRED.task]
+
+    def sweep(
+        self, clients: Clients, parts: Sequence[Task[Any]], *, stale_s: float | None = None
+    ) -> Mapping[str, int]:
+        return {"created": create_near(clients)}
 
     def delete_expired(self, clients: Clients) -> int:
-        return EXPIRED_ARGUMENTS.sweep(clients)
+        return EXPIRED.sweep(clients)
 
     def gauges(self, clients: Clients, parts: Sequence[Task[Any]]) -> Sequence[Gauge]:
         return [
@@ -170,5 +176,10 @@ class Tasks(Pattern[Task[Any]]):
                 "dead_tasks_open",
                 f"Dead tasks that wait for somebody; at most {dead_tasks.MAX_LISTED} are counted.",
                 dead_tasks.count_open(),
-            )
+            ),
+            Gauge(
+                "distant_tasks_late_seconds",
+                "Time by which a task due in more than 30 days is too late for its queue.",
+                late_s(clients),
+            ),
         ]

@@ -42,15 +42,16 @@ from rollforward.tasks import attempts, dead_tasks, waits
 from rollforward.tasks.attempts import FAILED, LOST_RACE, RetryLaterError, TaskDelivery
 from rollforward.tasks.declaration import Task
 from rollforward.tasks.errors import (
+    ArgumentsGoneError,
     BadArgumentsError,
+    EndedError,
     OtherVersionError,
     Reject,
     Retry,
     TooLargeError,
     Unavailable,
 )
-from rollforward.tasks.stored import arguments
-from rollforward.tasks.stored.arguments import ArgumentsGoneError, DoneBeforeError
+from rollforward.tasks.stored import deliveries
 from rollforward.tasks.stored.names import MAX_TASK_BYTES
 from rollforward.telemetry.metrics import Outcome
 
@@ -88,8 +89,8 @@ def _answer(delivery: TaskDelivery) -> ResponseReturnValue:
         reason = f"TooLargeError: it has more than {MAX_TASK_BYTES} bytes; the rest is not kept"
         return _dead_letter(delivery, reason)
     try:
-        args = task.read(arguments.load(delivery.body))
-    except DoneBeforeError as error:
+        args = task.read(deliveries.begin(clients(), delivery.body))
+    except EndedError as error:
         log.info("%s: %s", task.path, error)
         return "", 204
     except (TooLargeError, ArgumentsGoneError) as error:
@@ -140,7 +141,7 @@ def _deliver(task: Task[Any], args: Any, delivery: TaskDelivery) -> ResponseRetu
             log.exception("%s failed", task.path)
             return _failed(task, args, delivery, error, lines)
     attempts.end_well(delivery)
-    arguments.finish(clients(), delivery.body)
+    deliveries.finish(clients(), delivery.body)
     delivery_log.end(lines)
     return _response(200, "", log=lines) if lines.kept else ("", 204)
 
@@ -247,7 +248,7 @@ def _give_up(
     fields = {"error_class": error_class}
     log.error("gave up %r: %s", delivery.path[:100], reason, extra=fields)
     attempts.discard(delivery)
-    arguments.finish(clients(), delivery.body)
+    deliveries.finish(clients(), delivery.body)
     return "", 204
 
 

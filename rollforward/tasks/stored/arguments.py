@@ -26,7 +26,7 @@ from rollforward.datastore.transactions import is_in_transaction, transact
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import naive_utc
 from rollforward.runtime.messages import Message
-from rollforward.tasks.errors import BadArgumentsError, TaskError
+from rollforward.tasks.errors import ArgumentsGoneError, BadArgumentsError, EndedError
 from rollforward.tasks.stored.entities import ArgumentsChunk, StoredArguments, chunk_key, stored_key
 from rollforward.tasks.stored.envelope import Envelope, opened
 from rollforward.tasks.stored.names import hashed_name
@@ -37,14 +37,6 @@ CHUNK_BYTES = 1_000_000  # An entity takes 1 MiB.
 CHUNKS_PER_COMMIT = 4
 # A task is kept for 31 days at most.
 LIFE = datetime.timedelta(days=32)
-
-
-class DoneBeforeError(TaskError):
-    """The task is done: this delivery is a repeated one."""
-
-
-class ArgumentsGoneError(TaskError):
-    """The rows of the arguments are not there."""
 
 
 def with_large_arguments(clients: Clients, message: Message, *, most_bytes: int) -> Message:
@@ -61,7 +53,7 @@ def with_large_arguments(clients: Clients, message: Message, *, most_bytes: int)
             "this transaction would commit after the task: write rf.enqueue(task, args)"
         )
     stored_id = _id_of(message, clients.new_id())
-    args, rows = _rows(stored_id, message.body, _expiry(clients, stored_id, message.at))
+    args, rows = _rows(stored_id, opened(message.body), _expiry(clients, stored_id, message.at))
     rows[0].put()  # First: it leads the sweep to the others.
     for part in batched(rows[1:], CHUNKS_PER_COMMIT):
         ndb.put_multi(part)
@@ -75,21 +67,19 @@ def store_in_transaction(clients: Clients, message: Message, owner: str) -> Mess
         owner: The same each time the body runs; for a message without a name.
     """
     stored_id = _id_of(message, owner)
-    args, rows = _rows(stored_id, message.body, _expiry(clients, stored_id, message.at))
+    args, rows = _rows(stored_id, opened(message.body), _expiry(clients, stored_id, message.at))
     ndb.put_multi(rows)
     return replace(message, body=args.body)
 
 
-def load(body: bytes) -> bytes:
+def load(envelope: Envelope) -> bytes:
     """Return the arguments of a delivery, as JSON.
 
     Raises:
-        BadArgumentsError: the body has another form.
-        DoneBeforeError: the task is done.
+        EndedError: the task is done.
         ArgumentsGoneError: the rows do not exist.
         google.api_core.exceptions.GoogleAPICallError: they could not be read.
     """
-    envelope = opened(body)
     if envelope.args is not None:
         return envelope.args
     key = stored_key(envelope.stored)
@@ -98,7 +88,7 @@ def load(body: bytes) -> bytes:
     if head is not None and not head.done and None in chunks:
         head = key.get()  # It may have been done since.
     if head is not None and head.done:
-        raise DoneBeforeError(f"the task of the arguments {envelope.stored} is done")
+        raise EndedError(f"the task of the arguments {envelope.stored} is done")
     if head is None or None in chunks:
         raise ArgumentsGoneError(f"the rows of the arguments {envelope.stored} are gone")
     return b"".join(chunk.data for chunk in chunks)
@@ -106,7 +96,7 @@ def load(body: bytes) -> bytes:
 
 def finish(clients: Clients, body: bytes) -> None:
     """Delete the chunks of a task that is done; if that fails they expire."""
-    stored_id = _stored_id(body)
+    stored_id = envelope_of(body).stored
     if not stored_id:
         return
     try:
@@ -121,7 +111,7 @@ def extend(clients: Clients, body: bytes, due: datetime.datetime) -> None:
     Raises:
         google.api_core.exceptions.GoogleAPICallError: it is unknown whether they are kept.
     """
-    if stored_id := _stored_id(body):
+    if stored_id := envelope_of(body).stored:
         transact(lambda: _expire(stored_id, _expiry(clients, stored_id, due)))
 
 
@@ -130,27 +120,28 @@ def hold(body: bytes, owner: str, most_bytes: int) -> bytes:
 
     Its rows do not expire from now on. A large body is put into rows.
     """
-    if stored_id := _stored_id(body):
+    if stored_id := envelope_of(body).stored:
         _expire(stored_id, None)
         return body
     if len(body) <= most_bytes:
         return body
-    args, rows = _rows(hashed_name("arguments", owner), body, None)
+    args, rows = _rows(hashed_name("arguments", owner), opened(body), None)
     ndb.put_multi(rows)
     return args.body
 
 
 def release(clients: Clients, body: bytes) -> None:
     """Let the rows of a dead task expire, in the transaction that replays or deletes it."""
-    if stored_id := _stored_id(body):
+    if stored_id := envelope_of(body).stored:
         _expire(stored_id, _expiry(clients, stored_id, None))
 
 
-def _stored_id(body: bytes) -> str:
+def envelope_of(body: bytes) -> Envelope:
+    """Return the parts of a body; one of another form has no rows."""
     try:
-        return opened(body).stored
+        return opened(body)
     except BadArgumentsError:
-        return ""
+        return Envelope(body)
 
 
 def _id_of(message: Message, owner: str) -> str:
@@ -159,20 +150,20 @@ def _id_of(message: Message, owner: str) -> str:
     return hashed_name("arguments", message.path, message.name or owner, digest)
 
 
-def _rows(stored_id: str, body: bytes, expires: str | None) -> tuple[Envelope, Sequence[ndb.Model]]:
+def _rows(
+    stored_id: str, envelope: Envelope, expires: str | None
+) -> tuple[Envelope, Sequence[ndb.Model]]:
     """Return the reference to some arguments and their rows, the head first."""
-    parts = [body[i : i + CHUNK_BYTES] for i in range(0, len(body), CHUNK_BYTES)]
+    args = envelope.args or b""
+    parts = [args[i : i + CHUNK_BYTES] for i in range(0, len(args), CHUNK_BYTES)]
     head = StoredArguments(
-        key=stored_key(stored_id),
-        chunks=len(parts),
-        size=len(body),
-        expires=expires,
+        key=stored_key(stored_id), chunks=len(parts), size=len(args), expires=expires
     )
     chunks = [
         ArgumentsChunk(key=chunk_key(stored_id, number), data=part)
         for number, part in enumerate(parts)
     ]
-    return Envelope(None, stored_id, len(parts)), [head, *chunks]
+    return replace(envelope, args=None, stored=stored_id, chunks=len(parts)), [head, *chunks]
 
 
 def _expiry(clients: Clients, stored_id: str, due: datetime.datetime | None) -> str:

@@ -12,13 +12,31 @@ ArgumentsChunk
     Key: "<id of the StoredArguments>|<number>".
     Queries: none. Growth: a row for each 1,000,000 bytes, until the task is done; of a task that
     was never created, as long as its StoredArguments.
+
+DistantTask
+    Key: a hash of the task's path and its name. In the place of a name that it lacks: the row of
+    the outbox, or a random id.
+    Queries: waits_until <= a time, by waits_until: tasks that are near. A range of `expires`:
+    expired rows. Single-property indexes.
+    Growth: a row for each task due in more than 30 days, until two days before it is due; a named
+    one for nine days more. 500 a second and more with about the same time would be slowed down.
+
+CancellableTask
+    Key: the task's handle.
+    Queries: a range of `expires`: expired rows. Single-property index.
+    Growth: a row for each cancellable task, until it has ended. A named or a cancelled one has it
+    until 32 days after it was due.
 """
 
 from __future__ import annotations
 
+import datetime
 from typing import Any
 
 from google.cloud import ndb
+
+EPOCH = datetime.datetime.fromtimestamp(0, datetime.UTC).replace(tzinfo=None)
+WAITING, BEGUN, CANCELLED = "waiting", "begun", "cancelled"
 
 
 class StoredArguments(ndb.Model):
@@ -48,3 +66,43 @@ def stored_key(stored_id: str) -> Any:
 def chunk_key(stored_id: str, number: int) -> Any:
     """Return the key of a chunk."""
     return ndb.Key(ArgumentsChunk, f"{stored_id}|{number:04d}")
+
+
+class DistantTask(ndb.Model):
+    """A task that is due in more than 30 days."""
+
+    path = ndb.TextProperty(required=True)
+    queue = ndb.TextProperty(required=True)
+    body = ndb.TextProperty(required=True)
+    name = ndb.TextProperty()  # The caller's; None: made of the row's key.
+    due = ndb.DateTimeProperty(indexed=False, required=True)
+    waits_until = ndb.DateTimeProperty()  # When it is due; later if refused. None: created.
+    max_attempts = ndb.IntegerProperty(indexed=False)
+    deadline_s = ndb.IntegerProperty(indexed=False)
+    call_id = ndb.TextProperty()  # The call that wrote it: the idempotency guard.
+    expires = ndb.StringProperty()  # None: the task does not exist yet.
+
+
+class CancellableTask(ndb.Model):
+    """A task with a handle: waiting, begun or cancelled."""
+
+    state = ndb.TextProperty(required=True)
+    expires = ndb.StringProperty(required=True)
+
+
+def distant_key(row: str) -> Any:
+    """Return the key of a distant task."""
+    return ndb.Key(DistantTask, row)
+
+
+def waiting_until(end_utc: datetime.datetime) -> Any:
+    """Return the query for the distant tasks that wait until some time, the first one first."""
+    waits_until: Any = DistantTask.waits_until
+    # The lower bound keeps out those that were created: None sorts first.
+    query = DistantTask.query(waits_until > EPOCH, waits_until <= end_utc)
+    return query.order(waits_until)
+
+
+def handle_key(handle: str) -> Any:
+    """Return the key of a cancellable task."""
+    return ndb.Key(CancellableTask, handle)

@@ -25,24 +25,29 @@ class Envelope:
         args: Its arguments as JSON; None: rows hold them.
         stored: The id of these rows.
         chunks: How many chunks they have.
+        handle: The handle by which the task can be cancelled; "": it has none.
     """
 
     args: bytes | None
     stored: str = ""
     chunks: int = 0
+    handle: str = ""
 
     @property
     def body(self) -> bytes:
         """The body of the task: plain arguments, or references."""
-        if not self.stored:
+        if not (self.stored or self.handle):
             return self.args or b""
-        return _MARK + _ADAPTER.dump_json(_Meta(self.stored, self.chunks)) + b"}"
+        meta = _ADAPTER.dump_json(_Meta(self.stored, self.chunks, self.handle))
+        args = b',"args":' + self.args if self.args is not None else b""
+        return _MARK + meta + args + b"}"
 
 
 @dataclass(frozen=True)
 class _Meta:
     stored: str = ""
     chunks: int = 0
+    handle: str = ""
 
 
 _ADAPTER = pydantic.TypeAdapter(_Meta)
@@ -54,7 +59,9 @@ def opened(body: bytes) -> Envelope:
     >>> opened(b'{"party": "p1"}').args
     b'{"party": "p1"}'
     >>> opened(Envelope(None, "c0ffee", 3).body)
-    Envelope(args=None, stored='c0ffee', chunks=3)
+    Envelope(args=None, stored='c0ffee', chunks=3, handle='')
+    >>> opened(Envelope(b'{"party": "}"}', handle="d0d0").body)
+    Envelope(args=b'{"party": "}"}', stored='', chunks=0, handle='d0d0')
 
     Raises:
         BadArgumentsError: it is an envelope of another form.
@@ -68,4 +75,4 @@ def opened(body: bytes) -> Envelope:
         meta = _ADAPTER.validate_json(match[1], strict=True)
     except pydantic.ValidationError as error:
         raise BadArgumentsError(f"an envelope has another form: {error}") from None
-    return Envelope(match[2], meta.stored, meta.chunks)
+    return Envelope(match[2], meta.stored, meta.chunks, meta.handle)

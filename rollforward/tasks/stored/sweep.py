@@ -1,4 +1,4 @@
-"""Deletion of expired arguments: their chunks go with them."""
+"""Deletion of expired rows of tasks; the chunks of arguments go with them."""
 
 from __future__ import annotations
 
@@ -9,20 +9,21 @@ from rollforward.datastore.transactions import transact
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import naive_utc
 from rollforward.tasks.expiry import Expiry
-from rollforward.tasks.stored.entities import StoredArguments
+from rollforward.tasks.stored.entities import CancellableTask, DistantTask, StoredArguments
 
 
-class ArgumentsExpiry(Expiry):
-    """Deletes arguments with their chunks, each in a transaction of its own."""
+class TaskRowsExpiry(Expiry):
+    """Deletes expired rows, and arguments with their chunks, each in its own transaction."""
 
     def delete_page(self, clients: Clients, partition: str) -> int:
-        """Delete a page of a partition; return how many had expired."""
+        """Delete a page of a partition; return how many rows of a kind had expired, at most."""
+        others = super().delete_page(clients, partition)
         expires_before = expiry(partition, naive_utc(clients.clock.now()))
         query = expired(StoredArguments, partition, expires_before)
         keys = query.fetch(self.page_size, keys_only=True)
         for key in keys:
             transact(lambda key=key: _delete(key, expires_before))  # type: ignore[misc]
-        return len(keys)
+        return max(len(keys), others)
 
 
 def _delete(key: ndb.Key, expires_before: str) -> None:
@@ -31,6 +32,6 @@ def _delete(key: ndb.Key, expires_before: str) -> None:
         ndb.delete_multi([head.key, *head.chunk_keys])
 
 
-EXPIRED_ARGUMENTS = ArgumentsExpiry(
-    "/tasks/stored-arguments/expire", [StoredArguments], page_size=50, max_tasks=100
+EXPIRED = TaskRowsExpiry(
+    "/tasks/task-rows/expire", [DistantTask, CancellableTask], page_size=50, max_tasks=100
 )

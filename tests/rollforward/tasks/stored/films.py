@@ -11,6 +11,7 @@ from google.cloud import ndb
 from rollforward.datastore.transactions import transact
 from rollforward.runtime import Clients
 from rollforward.tasks import Reject, task
+from rollforward.tasks.attempts import current_task
 from rollforward.tasks.stored.entities import ArgumentsChunk, StoredArguments
 
 
@@ -19,6 +20,7 @@ class FilmRun(ndb.Model):
 
     runs = ndb.IntegerProperty(indexed=False, default=0)
     digest = ndb.TextProperty()
+    tasks = ndb.TextProperty(repeated=True)  # Their ids, each once.
 
 
 class Broken(ndb.Model):
@@ -35,6 +37,7 @@ def film(clients: Clients, tag: str, frames: str) -> None:
         run = FilmRun.get_by_id(tag) or FilmRun(id=tag)
         run.runs += 1
         run.digest = digest(frames)
+        run.tasks = sorted({*run.tasks, current_task()})
         run.put()
 
     transact(note)

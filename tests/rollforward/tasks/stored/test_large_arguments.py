@@ -24,7 +24,7 @@ from rollforward.tasks.stored.names import (
     MAX_COMMITTED_BYTES,
     MAX_TASK_BYTES,
 )
-from rollforward.tasks.stored.sweep import EXPIRED_ARGUMENTS
+from rollforward.tasks.stored.sweep import EXPIRED
 from tests.infra.world import Services, World
 from tests.rollforward.tasks.reminders import one_emulator, queued
 from tests.rollforward.tasks.stored.films import (
@@ -179,7 +179,7 @@ def _pass_days(studio: World, days: float) -> None:
     """Let days pass, and sweep each partition."""
     studio.clock.sleep(datetime.timedelta(days=days).total_seconds())
     for partition in PARTITIONS:
-        EXPIRED_ARGUMENTS.delete_page(studio.clients, partition)
+        EXPIRED.delete_page(studio.clients, partition)
 
 
 @one_emulator

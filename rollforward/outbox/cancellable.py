@@ -1,0 +1,87 @@
+"""Cancellable tasks: enqueued with a row, in one commit."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, TypeVar, overload
+
+from rollforward.datastore.transactions import current_transaction, is_in_transaction, transact
+from rollforward.outbox.enqueue import enqueue_message
+from rollforward.runtime.clients import Clients
+from rollforward.tasks.declaration import Task, with_clients
+from rollforward.tasks.stored.cancellation import NAMED, is_known, put_handle
+from rollforward.tasks.stored.distant import MAX_AHEAD_S
+from rollforward.tasks.stored.envelope import Envelope
+from rollforward.tasks.stored.names import MAX_COMMITTED_BYTES, hashed_name
+
+A = TypeVar("A")
+
+
+@overload
+def enqueue_cancellable(
+    clients: Clients,
+    task: Task[A],
+    args: A,
+    /,
+    *,
+    name: Sequence[str | int] | None = None,
+    delay_s: float = 0,
+    at: datetime.datetime | None = None,
+) -> str: ...
+
+
+@overload
+def enqueue_cancellable(
+    task: Task[A],
+    args: A,
+    /,
+    *,
+    name: Sequence[str | int] | None = None,
+    delay_s: float = 0,
+    at: datetime.datetime | None = None,
+) -> str: ...
+
+
+def enqueue_cancellable(
+    *args: Any,
+    name: Sequence[str | int] | None = None,
+    delay_s: float = 0,
+    at: datetime.datetime | None = None,
+) -> str:
+    """Enqueue a task that can be cancelled until it begins; return its handle for `cancel`.
+
+    In a transaction the task is committed with it, as by `enqueue`. Elsewhere this call commits it.
+
+    Args:
+        clients: As of `Task.enqueue`, like all the others.
+        name: A second call of this name returns the same handle and enqueues nothing, until 32
+            days after the task was due.
+
+    Raises:
+        BadArgumentsError, TooLargeError, UnknownTaskError, NoClientsError: nothing was enqueued.
+        google.api_core.exceptions.GoogleAPICallError: it is unknown whether it was.
+    """
+    clients, (task, task_args) = with_clients(args)
+    task.check_registered(clients)
+    due = task.due(clients, delay_s, at, max_s=MAX_AHEAD_S)
+    message = task.message(task_args, name=name, at=due, max_bytes=MAX_COMMITTED_BYTES)
+
+    def body() -> str:
+        handle = _handle(task.path, name)
+        if name is None or not is_known(handle):
+            put_handle(clients, handle, due)
+            wrapped = Envelope(message.body, handle=handle).body
+            enqueue_message(clients, replace(message, body=wrapped))
+        return handle
+
+    return body() if is_in_transaction() else transact(body)
+
+
+def _handle(path: str, name: Sequence[str | int] | None) -> str:
+    """Return the same handle each time the body of a transaction runs."""
+    if name is not None:
+        return hashed_name("handle", path, *name) + NAMED
+    transaction = current_transaction()
+    return hashed_name("handle", path, transaction.id, transaction.count("cancellable"))

@@ -1,0 +1,93 @@
+"""Cancellable tasks: a row that each delivery reads before it begins.
+
+`cancel` and the first delivery meet in a transaction on this row: one of them is first. So a task
+that was cancelled never begins, and one that has begun is not cancelled.
+
+Lost on failure: nothing. The row goes when the task has ended. A row of a named task, of a
+cancelled one, or of one that was never created, expires 32 days after the task was due.
+"""
+
+from __future__ import annotations
+
+import datetime
+import logging
+
+from google.api_core import exceptions as rpc_errors
+
+from rollforward.datastore.expiry import expiry
+from rollforward.datastore.transactions import is_in_transaction, transact
+from rollforward.runtime.clients import Clients
+from rollforward.runtime.clock import naive_utc
+from rollforward.tasks.errors import EndedError
+from rollforward.tasks.stored.arguments import LIFE
+from rollforward.tasks.stored.entities import BEGUN, CANCELLED, WAITING, CancellableTask, handle_key
+
+log = logging.getLogger(__name__)
+
+NAMED = "-n"  # The end of a handle that is made of a name.
+
+
+def cancel(handle: str) -> bool:
+    """Cancel a task; in a transaction, with it.
+
+    Returns:
+        True: it has never begun, and never will. False: it has begun or ended, or the handle is
+        unknown.
+    """
+    return _cancel(handle) if is_in_transaction() else transact(lambda: _cancel(handle))
+
+
+def is_known(handle: str) -> bool:
+    """Return whether a handle has a row: its task was enqueued."""
+    return handle_key(handle).get() is not None
+
+
+def put_handle(clients: Clients, handle: str, due: datetime.datetime | None) -> None:
+    """Write the row of a task, in the transaction that enqueues it."""
+    now_utc = clients.clock.now()
+    expires = expiry(handle, naive_utc(max(due or now_utc, now_utc) + LIFE))
+    CancellableTask(key=handle_key(handle), state=WAITING, expires=expires).put()
+
+
+def begin(handle: str) -> None:
+    """Note that a task begins.
+
+    Raises:
+        EndedError: it was cancelled.
+        google.api_core.exceptions.GoogleAPICallError: it is unknown whether it was.
+    """
+    transact(lambda: _begin(handle))
+
+
+def forget(handle: str) -> None:
+    """Delete the row of a task that has ended; if that fails it expires.
+
+    The row of a named task stays until then, so that a second call of the name finds it.
+    """
+    if handle.endswith(NAMED):
+        return
+    try:
+        handle_key(handle).delete()
+    except rpc_errors.GoogleAPIError as error:
+        log.warning("the handle %s is not deleted yet: %s", handle, error)
+
+
+def _cancel(handle: str) -> bool:
+    row = handle_key(handle).get()
+    if row is None or row.state == BEGUN:
+        return False
+    if row.state == WAITING:
+        row.state = CANCELLED
+        row.put()
+    return True
+
+
+def _begin(handle: str) -> None:
+    row = handle_key(handle).get()
+    if row is None:
+        return  # It has ended before, or is the replay of a dead task.
+    if row.state == CANCELLED:
+        raise EndedError(f"the task {handle} was cancelled")
+    if row.state == WAITING:
+        row.state = BEGUN
+        row.put()

@@ -1,0 +1,34 @@
+"""The rows of a task at its delivery: read before it works, and deleted when it has ended."""
+
+from __future__ import annotations
+
+from rollforward.runtime.clients import Clients
+from rollforward.tasks.errors import EndedError
+from rollforward.tasks.stored import arguments, cancellation
+from rollforward.tasks.stored.envelope import opened
+
+
+def begin(clients: Clients, body: bytes) -> bytes:
+    """Return the arguments of a delivery, as JSON; its task cannot be cancelled from now on.
+
+    Raises:
+        BadArgumentsError: the body has another form.
+        EndedError: the task is done, or was cancelled.
+        ArgumentsGoneError: the rows of the arguments do not exist.
+        google.api_core.exceptions.GoogleAPICallError: they could not be read.
+    """
+    envelope = opened(body)
+    if envelope.handle:
+        try:
+            cancellation.begin(envelope.handle)
+        except EndedError:
+            arguments.finish(clients, body)
+            raise
+    return arguments.load(envelope)
+
+
+def finish(clients: Clients, body: bytes) -> None:
+    """Delete the rows of a task that has ended; rows that stay by a failure expire."""
+    arguments.finish(clients, body)
+    if handle := arguments.envelope_of(body).handle:
+        cancellation.forget(handle)

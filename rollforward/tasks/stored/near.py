@@ -1,0 +1,96 @@
+"""Distant tasks that are near: created in Cloud Tasks two days before they are due."""
+
+from __future__ import annotations
+
+import datetime
+import logging
+from collections.abc import Sequence
+
+from google.cloud import ndb
+
+from rollforward.datastore.batched import batched
+from rollforward.datastore.expiry import expiry
+from rollforward.runtime.clients import Clients
+from rollforward.runtime.clock import naive_utc
+from rollforward.runtime.messages import Message
+from rollforward.tasks import dead_tasks
+from rollforward.tasks.errors import PERMANENT_ERRORS
+from rollforward.tasks.stored.entities import DistantTask, waiting_until
+from rollforward.tasks.stored.names import hashed_name
+
+log = logging.getLogger(__name__)
+
+# Long enough for an outage of the sweep, short enough for a name that Cloud Tasks remembers.
+NEAR = datetime.timedelta(days=2)
+# Cloud Tasks knows the name of a task that has ended for nine days at most.
+NAME_KNOWN = datetime.timedelta(days=9)
+MAX_PER_SWEEP = 1_000
+MAX_PER_CALL = 100
+# A refusal may come from a running deployment: the queue is created after the code.
+REFUSED_FOR = datetime.timedelta(minutes=10)
+
+
+def create_near(clients: Clients) -> int:
+    """Create the tasks that are due within two days; return their number, at most 1,000."""
+    now_utc = clients.clock.now()
+    rows = waiting_until(naive_utc(now_utc + NEAR)).fetch(MAX_PER_SWEEP)
+    return sum(_create(clients, part, now_utc) for part in batched(rows, MAX_PER_CALL))
+
+
+def late_s(clients: Clients) -> float:
+    """Return for how many seconds the first distant task is too late for its queue."""
+    near = naive_utc(clients.clock.now() + NEAR)
+    first = waiting_until(near).get()
+    return (near - first.waits_until).total_seconds() if first is not None else 0.0
+
+
+def _create(clients: Clients, rows: Sequence[DistantTask], now_utc: datetime.datetime) -> int:
+    answers = clients.tasks.create_each([_message(row) for row in rows])
+    results = list(zip(rows, answers, strict=True))
+    created = [row for row, answer in results if not isinstance(answer, Exception)]
+    for row in created:
+        row.waits_until = None
+        row.expires = expiry(row.key.id(), naive_utc(_due(row) + NAME_KNOWN))
+    ndb.put_multi([row for row in created if row.name is not None])
+    ndb.delete_multi([row.key for row in created if row.name is None])
+    for row, answer in results:
+        if isinstance(answer, PERMANENT_ERRORS):
+            _refuse(clients, row, answer, now_utc)
+    return len(created)
+
+
+def _refuse(
+    clients: Clients, row: DistantTask, error: Exception, now_utc: datetime.datetime
+) -> None:
+    """Try a row again in ten minutes, so that it starves no other; give it up when it is due."""
+    log.error("Cloud Tasks refuses the task %s of %s: %s", row.key.id(), row.path, error)
+    if now_utc < _due(row) + REFUSED_FOR:
+        row.waits_until = naive_utc(now_utc + NEAR + REFUSED_FOR)
+        row.put()
+        return
+    dead_tasks.dead_letter(
+        clients,
+        path=row.path,
+        queue=row.queue,
+        task_name=_name(row),
+        body=row.body.encode(),
+        reason=f"Cloud Tasks refuses it. {type(error).__name__}: {error}",
+        error=type(error).__name__,
+    )
+    row.key.delete()
+
+
+def _message(row: DistantTask) -> Message:
+    return Message(
+        *(row.path, row.queue, row.body.encode(), _name(row), _due(row), row.max_attempts),
+        deadline_s=row.deadline_s,
+    )
+
+
+def _name(row: DistantTask) -> str:
+    return str(row.name or hashed_name("distant", row.key.id()))
+
+
+def _due(row: DistantTask) -> datetime.datetime:
+    due: datetime.datetime = row.due
+    return due.replace(tzinfo=datetime.UTC)

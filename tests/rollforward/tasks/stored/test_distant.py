@@ -1,0 +1,256 @@
+"""Tasks due in more than 30 days: a row until they are near, then one task of Cloud Tasks."""
+
+from __future__ import annotations
+
+import datetime
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from google.cloud import ndb
+
+from rollforward import outbox
+from rollforward.datastore.transactions import transact
+from rollforward.runtime import Clients
+from rollforward.tasks import BadArgumentsError, task
+from rollforward.tasks.dead_task_entities import DeadTask
+from rollforward.tasks.stored import near
+from rollforward.tasks.stored.entities import DistantTask
+from rollforward.tasks.stored.sweep import EXPIRED
+from rollforward.testing.injection import KINDS
+from tests.infra.faults.explorer import ALL, Explorer
+from tests.infra.world import Services, World
+from tests.rollforward.tasks.reminders import one_emulator, queued
+from tests.rollforward.tasks.stored.films import FilmRun, digest, film, frames, rows_here, runs_here
+
+DAY_S = 24 * 3600.0
+YEARS_S = 9 * 365 * DAY_S
+
+
+@pytest.fixture
+def studio(services: Services) -> World:
+    return World(services, tasks=[film])
+
+
+def pass_days(studio: World, days: float) -> None:
+    """Let days pass, sweep, and deliver the tasks that are due."""
+    studio.clock.sleep(days * DAY_S)
+    studio.sweep("/cron/tasks/sweep")
+    studio.deliver_due()
+
+
+def distant_here() -> list[DistantTask]:
+    return DistantTask.query().fetch()  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("days", [31, 400, YEARS_S / DAY_S])
+def test_a_distant_task_runs_once_at_its_time(studio: World, days: float) -> None:
+    """B8: not a day before, and its row is gone."""
+    with studio.context():
+        assert film.enqueue(studio.clients, film.bind("sequel", "x"), delay_s=days * DAY_S)
+        assert queued(studio) == []
+        pass_days(studio, days - 1)
+        assert runs_here() == {}
+        assert len(queued(studio)) == 1
+        pass_days(studio, 1.001)
+        pass_days(studio, 1)
+        assert runs_here() == {"sequel": 1}
+        assert distant_here() == []
+
+
+@one_emulator
+@pytest.mark.parametrize(("days", "rows"), [(29.9, 0), (29.97, 1), (30, 1)])
+def test_a_task_within_the_service_s_time_costs_no_row(
+    studio: World, days: float, rows: int
+) -> None:
+    """The service's clock may be behind ours, so the last hour of 30 days is a row."""
+    with studio.context():
+        film.enqueue(studio.clients, film.bind("soon", "x"), delay_s=days * DAY_S)
+        assert (len(queued(studio)), len(distant_here())) == (1 - rows, rows)
+
+
+@one_emulator
+def test_a_time_beyond_ten_years_or_without_a_zone_is_refused(studio: World) -> None:
+    """A wrong unit is seen at once."""
+    bound = film.bind("never", "x")
+    with studio.context():
+        with pytest.raises(BadArgumentsError, match="within 3660 days"):
+            film.enqueue(studio.clients, bound, delay_s=11 * 366 * DAY_S)
+        with pytest.raises(BadArgumentsError, match="aware time"):
+            film.enqueue(studio.clients, bound, at=datetime.datetime(2040, 1, 1))  # noqa: DTZ001
+
+
+def test_a_transaction_commits_a_distant_task_or_none(studio: World) -> None:
+    """B8: with its data, under its name, and several in one commit."""
+
+    def body(fails: bool) -> None:
+        for _ in range(2):
+            outbox.enqueue(studio.clients, film, film.bind("twin", "x"), delay_s=YEARS_S)
+        outbox.enqueue(studio.clients, film, film.bind("one", "x"), name=("a",), delay_s=YEARS_S)
+        if fails:
+            raise LookupError
+
+    with studio.context():
+        with pytest.raises(LookupError):
+            transact(lambda: body(True))
+        assert distant_here() == []
+        transact(lambda: body(False))
+        transact(lambda: body(False))
+        assert len(distant_here()) == 5
+        pass_days(studio, YEARS_S / DAY_S - 1)
+        pass_days(studio, 1.001)
+        assert runs_here() == {"twin": 4, "one": 1}
+
+
+def test_a_name_exists_until_nine_days_after_its_task(studio: World) -> None:
+    """B8: while the row waits, and while its task does."""
+
+    def again() -> bool:
+        return film.enqueue(studio.clients, film.bind("named", "x"), name=("n",), delay_s=YEARS_S)
+
+    with studio.context():
+        assert again()
+        assert not again()
+        pass_days(studio, YEARS_S / DAY_S - 1)
+        assert not again()
+        pass_days(studio, 2)
+        assert not again()
+        assert runs_here() == {"named": 1}
+        studio.clock.sleep(9 * DAY_S)
+        for partition in "0123456789abcdef":
+            EXPIRED.delete_page(studio.clients, partition)
+        assert distant_here() == []
+
+
+@one_emulator
+def test_large_arguments_wait_with_a_distant_task(studio: World) -> None:
+    """H7, B8: their rows expire after it, and not before."""
+    with studio.context():
+        film.enqueue(studio.clients, film.bind("epic", frames(1_500_000)), delay_s=YEARS_S)
+        pass_days(studio, YEARS_S / DAY_S - 1)
+        pass_days(studio, 1.001)
+        assert FilmRun.get_by_id("epic").digest == digest(frames(1_500_000))
+        assert rows_here()["ArgumentsChunk"] == 0
+
+
+@one_emulator
+def test_a_sweep_costs_a_query_and_reads_only_what_is_near(studio: World) -> None:
+    """1,000 tasks due in years cost what none costs."""
+    with studio.context():
+        idle = _reads(studio)
+        for number in range(50):
+            bound = film.bind(f"f{number}", "x")
+            film.enqueue(studio.clients, bound, delay_s=YEARS_S + number)
+        assert _reads(studio) == idle
+        film.enqueue(studio.clients, film.bind("near", "x"), delay_s=31 * DAY_S)
+        studio.clock.sleep(30 * DAY_S)
+        assert near.create_near(studio.clients) == 1
+        assert _reads(studio) == idle
+
+
+def _reads(studio: World) -> int:
+    before = studio.clients.meter.cost()
+    near.create_near(studio.clients)
+    return int((studio.clients.meter.cost() - before).reads)
+
+
+@task("/tasks/tests/lost-film", queue="no-such-queue")
+def lost_film(clients: Clients, tag: str) -> None:
+    """Never run: its queue does not exist."""
+
+
+@one_emulator
+def test_a_task_that_is_refused_starves_no_other_and_becomes_a_dead_task(
+    services: Services,
+) -> None:
+    """B8, B7: with its reason, when it is due."""
+    studio = World(services, tasks=[film, lost_film])
+    with studio.context():
+        lost_film.enqueue(studio.clients, lost_film.bind("lost"), delay_s=40 * DAY_S)
+        film.enqueue(studio.clients, film.bind("well", "x"), delay_s=40 * DAY_S + 1)
+        pass_days(studio, 38.5)
+        assert len(queued(studio)) == 1
+        assert DeadTask.query().fetch() == []
+        pass_days(studio, 1.6)
+        [dead] = DeadTask.query().fetch()
+        assert "Cloud Tasks refuses it. UnknownQueueError" in dead.reason
+        assert [row.key.id() for row in distant_here()] == []
+
+
+@dataclass
+class SequelScenario:
+    """Enqueue a distant task, alone or in a transaction; let its time come."""
+
+    world: World
+    way: str
+
+    def begin(self, tag: str) -> None:
+        clients, call = self.world.clients, film.bind(tag, "x")
+        at = self.world.clock.now() + datetime.timedelta(days=40)
+        if self.way == "directly":
+            film.enqueue(clients, call, name=(tag,), at=at)
+        else:
+            transact(lambda: outbox.enqueue(clients, film, call, name=(tag,), at=at))
+        for days in (38.5, 1.5):
+            self.world.clock.sleep(days * DAY_S)
+            near.create_near(clients)
+
+    def is_done(self, tag: str) -> bool:
+        return FilmRun.get_by_id(tag) is not None
+
+    def check(self, tag: str, fault: str) -> None:
+        assert len(FilmRun.get_by_id(tag).tasks) == 1, fault
+        assert [row.waits_until for row in distant_here() if row.waits_until] == [], fault
+
+
+@pytest.fixture(params=["directly", "committed"])
+def scenario(request: pytest.FixtureRequest, services: Services) -> SequelScenario:
+    return SequelScenario(World(services, tasks=[film]), request.param)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_distant_task_exists_once_with_a_fault_at_any_call(
+    scenario: SequelScenario, kind: str
+) -> None:
+    """B8: and it runs, within a sweep."""
+    assert Explorer(scenario.world, scenario).explore([kind])
+
+
+def test_a_distant_task_exists_once_in_any_order(scenario: SequelScenario) -> None:
+    """B8: each delivered twice, in a shuffled order."""
+    scenario.world.doubles = True
+    scenario.world.order = random.Random(1)
+    Explorer(scenario.world, scenario).play()
+
+
+def _nameless(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(near, "_name", lambda row: random.randbytes(8).hex())
+
+
+def _removed_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    sound = near._create
+
+    def create(clients: Clients, rows: Any, now_utc: Any) -> int:
+        ndb.delete_multi([row.key for row in rows])
+        return sound(clients, rows, now_utc)
+
+    monkeypatch.setattr(near, "_create", create)
+
+
+@pytest.mark.parametrize("plant", [_nameless, _removed_first])
+def test_the_faults_bite(
+    services: Services,
+    monkeypatch: pytest.MonkeyPatch,
+    plant: Callable[[pytest.MonkeyPatch], None],
+) -> None:
+    """With one of its proofs taken out, the same exploration fails."""
+    if services.datastore_kind == "firestore":
+        pytest.skip("one emulator is enough to see a planted bug")
+    scenario = SequelScenario(World(services, tasks=[film]), "directly")
+    plant(monkeypatch)
+
+    with pytest.raises(AssertionError):
+        Explorer(scenario.world, scenario).explore(at_most=ALL)
