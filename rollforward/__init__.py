@@ -26,6 +26,7 @@ imported on first use, so `import rollforward` alone loads neither Datastore nor
     continuations       any number of items, in linked pages, each item once
     fork_join           many small writes gathered into few
     pull_queues         items that workers lease, each in turn
+    schedules           functions at the times of cron expressions, each tick once
     batches             many tasks, and one more when all of them have ended
     counters            totals under many writers, in shards or gathered
     paging              lists in pages, forward and back, each row once
@@ -74,6 +75,7 @@ if TYPE_CHECKING:  # For mypy and editors: `_HOMES` says the same to Python.
         query_cache as query_cache,
         registry as registry,
         runtime as runtime,
+        schedules as schedules,
         streams as streams,
         tasks as tasks,
         telemetry as telemetry,
@@ -139,7 +141,13 @@ _HOMES = {
     "task": "tasks",
     "transact": "datastore",
 }
-_PACKAGES = frozenset(_HOMES.values()) | {"compat", "operations", "paging", "telemetry"}
+_PACKAGES = frozenset(_HOMES.values()) | {
+    "compat",
+    "operations",
+    "paging",
+    "schedules",
+    "telemetry",
+}
 
 lazy_imports.install()  # Before the first of the packages imports ndb.
 

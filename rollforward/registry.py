@@ -27,6 +27,7 @@ from rollforward.outbox.pattern import Outbox
 from rollforward.pull_queues.pattern import PullQueues
 from rollforward.runtime import Clients
 from rollforward.runtime.run_each import run_each
+from rollforward.schedules.pattern import Schedules
 from rollforward.streams.pattern import Streams
 from rollforward.tasks import Task
 from rollforward.tasks.dead_tasks import replay_task
@@ -52,6 +53,7 @@ PATTERNS: tuple[Pattern[Any], ...] = (
     Counters(),
     MaterializedViews(),
     Batches(),
+    Schedules(),
     Streams(),
     Operations(),
 )

@@ -13,7 +13,8 @@ from rollforward.flask.opening import KEY, Opening
 from rollforward.flask.settings import Settings
 from rollforward.runtime import Clients
 from rollforward.tasks import Task
-from rollforward.tasks.stored import arguments
+from rollforward.tasks.stored.arguments import load
+from rollforward.tasks.stored.envelope import opened
 from rollforward.testing.calls import SERVICES
 from rollforward.testing.client import AppClient, client_of
 from rollforward.testing.exploration import FAULTS, Exploration, Exploring
@@ -179,7 +180,7 @@ class Rollforward:
                 if not token:
                     break
         with self.world.plan.unwatched():
-            return [task.read(arguments.load(body)) for body in bodies]
+            return [task.read(load(opened(body))) for body in bodies]
 
     def fail(
         self, *, next: str, fault: str = ERROR, times: int = 1, code: str = "UNAVAILABLE"

@@ -20,6 +20,7 @@ from rollforward.materialized_views import ViewMaintenance, catalog
 from rollforward.materialized_views import entities as materialized_views
 from rollforward.pull_queues import PullQueue
 from rollforward.registry import Registry
+from rollforward.schedules.ticks import DeclaredSchedule
 from rollforward.streams import Pipeline
 from rollforward.tasks import Task
 from rollforward.testing import services as testing_services
@@ -38,6 +39,7 @@ SWEEPS = (
     "/cron/pull-queues/sweep",
     "/cron/counters/sweep",
     "/cron/batches/sweep",
+    "/cron/schedules/sweep",
     "/cron/streams/sweep",
     "/cron/operations/sweep",
 )
@@ -70,6 +72,7 @@ class World(testing.World):
     counters: Sequence[Counter] = ()
     batches: Sequence[TaskBatch] = ()
     streams: Sequence[Pipeline] = ()
+    schedules: Sequence[DeclaredSchedule] = ()
     plan: FaultPlan = field(default_factory=FaultPlan)
 
     sweep_paths = SWEEPS
@@ -86,7 +89,7 @@ class World(testing.World):
         mailer = FaultyMailer(smtp, self.plan)
         clients = open_clients(self.services, self.plan, wire, app_services={Mailer: mailer})
         own = (*self.jobs, *self.tasks, *self.builds, *self.fork_joins, *self.pull_queues)
-        own = (*own, *self.counters, *self.batches, *self.streams)
+        own = (*own, *self.counters, *self.batches, *self.streams, *self.schedules)
         registry = Registry(*APP.declared, *own)
         app = main.create_app(self.settings, clients, registry)
         app.testing = False

@@ -66,6 +66,7 @@ PACKAGES = {
         [f"{TESTS}/tasks/test_*.py", *OUTBOX_TESTS],
     ),
     "stored tasks": Package(["rollforward/tasks/stored/*.py"], [f"{TESTS}/tasks/stored/test_*.py"]),
+    "schedules": Package(["rollforward/schedules/*.py"], [f"{TESTS}/schedules/test_*.py"]),
     "continuations": Package(
         ["rollforward/continuations/*.py", "rollforward/continuations/pages/*.py"],
         [

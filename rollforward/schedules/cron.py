@@ -1,0 +1,74 @@
+"""Times of a cron expression, by the wall clock of a zone."""
+
+from __future__ import annotations
+
+import datetime
+import zoneinfo
+from collections.abc import Iterator
+from typing import Literal
+
+from cronsim import CronSim, CronSimError
+
+Missed = Literal["once", "all", "skip"]
+MISSED: tuple[Missed, ...] = ("once", "all", "skip")
+# What a tick may be late and still run under "skip".
+GRACE = datetime.timedelta(minutes=5)
+MAX_MISSED = 100
+
+
+class BadScheduleError(ValueError):
+    """The expression or the zone cannot be read; the text says which, and why."""
+
+
+def check(cron: str, tz: str) -> None:
+    """Check an expression and a zone.
+
+    Raises:
+        BadScheduleError: one of them cannot be read.
+    """
+    if len(cron.split()) != 5:
+        raise BadScheduleError(
+            f"a cron expression must have 5 fields, got {cron!r}: minute, hour, day of the month, "
+            'month, day of the week; "0 9 * * 1" is each Monday at 9'
+        )
+    try:
+        next(_times(cron, tz, datetime.datetime.now(datetime.UTC)))
+    except CronSimError as error:
+        raise BadScheduleError(f"{cron!r} is no cron expression: {error}") from None
+    except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError) as error:
+        raise BadScheduleError(f"{tz!r} is no time zone: {error}") from None
+    except StopIteration:
+        raise BadScheduleError(f"{cron!r} never comes") from None
+
+
+def next_tick(cron: str, tz: str, start: datetime.datetime) -> datetime.datetime | None:
+    """Return the first tick after a time; None: there is none.
+
+    >>> noon = datetime.datetime(2030, 3, 31, 12, tzinfo=datetime.UTC)
+    >>> next_tick("0 9 * * 1", "Europe/Berlin", noon).isoformat()
+    '2030-04-01T07:00:00+00:00'
+    """
+    return next(_times(cron, tz, start), None)
+
+
+def ticks_to_run(
+    cron: str, tz: str, since: datetime.datetime, until: datetime.datetime, missed: Missed
+) -> list[datetime.datetime]:
+    """Return the ticks between two times that run, at most 100 of them."""
+    if missed == "all":
+        ticks = [since]
+        for tick in _times(cron, tz, since):
+            if tick > until or len(ticks) == MAX_MISSED:
+                break
+            ticks.append(tick)
+        return ticks
+    backwards = _times(cron, tz, until + datetime.timedelta(seconds=1), reverse=True)
+    newest = max(since, next(backwards, since))
+    return [newest] if missed == "once" or until - newest <= GRACE else []
+
+
+def _times(
+    cron: str, tz: str, start: datetime.datetime, *, reverse: bool = False
+) -> Iterator[datetime.datetime]:
+    local = start.astimezone(zoneinfo.ZoneInfo(tz))
+    return (tick.astimezone(datetime.UTC) for tick in CronSim(cron, local, reverse=reverse))

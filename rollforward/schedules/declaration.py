@@ -1,0 +1,94 @@
+"""Declared schedules: one in the code, or one for each user in rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from rollforward.datastore.transactions import is_in_transaction, transact
+from rollforward.schedules import cron as times
+from rollforward.schedules.cron import MISSED, Missed
+from rollforward.schedules.entities import row_key
+from rollforward.schedules.ticks import DeclaredSchedule, put_row
+from rollforward.tasks.declaration import task, with_clients
+
+MAX_ID_BYTES = 500
+
+
+@dataclass(frozen=True)
+class Schedule(DeclaredSchedule):
+    """A schedule that is in the code."""
+
+    cron: str = ""
+    tz: str = "UTC"
+
+
+class UserSchedules(DeclaredSchedule):
+    """Schedules in rows: one for each user, or for any other id.
+
+    REMINDERS = UserSchedules("reminders", remind, missed="once")
+    """
+
+    def put(self, /, *args: Any, tz: str = "UTC") -> None:
+        """Set the schedule of an id: `put("user-17", "0 8 * * *", remind.bind("u17"), tz=...)`.
+
+        In a transaction it is committed with that. A call that changes nothing writes nothing.
+
+        Raises:
+            BadScheduleError, BadArgumentsError, TooLargeError: nothing was written.
+        """
+        clients, (row_id, cron, task_args) = with_clients(args)
+        times.check(cron, tz)
+        if not 0 < len(row_id.encode()) <= MAX_ID_BYTES:
+            raise times.BadScheduleError(
+                f"an id must have 1 to {MAX_ID_BYTES} bytes, got {row_id!r:.100}"
+            )
+        self.task.check_registered(clients)
+        body = self.task.message(task_args).body.decode()
+        key = row_key(self.name, row_id)
+
+        def write() -> None:
+            put_row(clients, key, cron, tz, body)
+
+        write() if is_in_transaction() else transact(write)
+
+    def remove(self, row_id: str) -> None:
+        """Remove the schedule of an id; a tick that was enqueued before still works."""
+        row_key(self.name, row_id).delete()
+
+
+def schedule(
+    cron: str, *, tz: str = "UTC", missed: Missed = "once", queue: str = "default"
+) -> Callable[[Callable[..., object]], Schedule]:
+    """Declare that the function below runs at the times of a cron expression.
+
+    A parameter `at: datetime.datetime` gets the time of the tick. A first parameter of the type
+    `Clients` gets the clients.
+
+    Args:
+        cron: Five fields: minute, hour, day of the month, month, day of the week.
+        tz: A zone by name; its wall clock counts.
+        missed: After a downtime run the last missed tick "once", run "all", or "skip" them.
+
+    Raises:
+        BadScheduleError: the expression, the zone or `missed` cannot be read.
+        TypeError: by the decorator, when the function has another form than a schedule's.
+    """
+    times.check(cron, tz)
+    if missed not in MISSED:
+        raise times.BadScheduleError(f"missed must be one of {', '.join(MISSED)}, got {missed!r}")
+
+    def declare(function: Callable[..., object]) -> Schedule:
+        name = function.__name__.strip("_").replace("_", "-")
+        work = task(f"/tasks/schedules/{name}", queue=queue)(function)
+        signature = getattr(work.args, "__signature_of_task__", None)
+        parameters = set(signature.parameters) if signature is not None else {work.args.__name__}
+        if not parameters <= {"at"}:
+            raise TypeError(
+                f"{function.__qualname__} may have one parameter, `at: datetime.datetime`, the "
+                f"time of the tick, got {', '.join(sorted(parameters))}"
+            )
+        return Schedule(name, work, missed, cron, tz)
+
+    return declare

@@ -1,0 +1,70 @@
+"""The sweep of schedules: it writes the rows of those in the code, and moves overdue rows."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping, Sequence
+
+from google.cloud import ndb
+
+from rollforward.datastore.transactions import transact
+from rollforward.runtime.clients import Clients
+from rollforward.runtime.clock import naive_utc
+from rollforward.schedules.declaration import Schedule
+from rollforward.schedules.entities import ScheduleRow, overdue_rows, row_key
+from rollforward.schedules.ticks import DeclaredSchedule, Tick, advance, put_row
+
+# The time that a tick's task has, until the sweep does its work.
+STALE_S = 60.0
+MAX_PER_SWEEP = 500
+# The pause between two looks at a row that this version does not know.
+UNKNOWN = datetime.timedelta(hours=1)
+
+
+def sweep(
+    clients: Clients, schedules: Mapping[str, DeclaredSchedule], *, stale_s: float = STALE_S
+) -> Mapping[str, int]:
+    """Write missing rows, and move overdue ones; return how many of each."""
+    written = _write_rows(
+        clients, [part for part in schedules.values() if isinstance(part, Schedule)]
+    )
+    now_utc = naive_utc(clients.clock.now())
+    rows = overdue_rows(now_utc - datetime.timedelta(seconds=stale_s)).fetch(MAX_PER_SWEEP)
+    for row in rows:
+        if row.key.id().partition("|")[0] in schedules:
+            advance(clients, schedules, _tick_of(row))
+        elif row.next_at < now_utc - UNKNOWN:
+            transact(lambda row=row: _put_off(row, now_utc))  # type: ignore[misc]
+    return {"written": written, "overdue": len(rows)}
+
+
+def late_s(clients: Clients) -> float:
+    """Return for how many seconds the first row has been overdue."""
+    now_utc = naive_utc(clients.clock.now())
+    first = overdue_rows(now_utc).get()
+    return (now_utc - first.next_at).total_seconds() if first is not None else 0.0
+
+
+def _write_rows(clients: Clients, schedules: Sequence[Schedule]) -> int:
+    keys = [row_key(schedule.name, "") for schedule in schedules]
+    written = 0
+    for schedule, row in zip(schedules, ndb.get_multi(keys), strict=True):
+        if row is None or (row.cron, row.tz) != (schedule.cron, schedule.tz):
+            key = row_key(schedule.name, "")
+            transact(
+                lambda part=schedule, key=key: put_row(clients, key, part.cron, part.tz, None)  # type: ignore[misc]
+            )
+            written += 1
+    return written
+
+
+def _put_off(row: ScheduleRow, now_utc: datetime.datetime) -> None:
+    """Keep a row of a schedule that was removed from starving others."""
+    stored = row.key.get()
+    if stored is not None and stored.next_at == row.next_at:
+        stored.next_at = now_utc
+        stored.put()
+
+
+def _tick_of(row: ScheduleRow) -> Tick:
+    return Tick(row.key.id(), row.next_at.replace(tzinfo=datetime.UTC), row.revision)

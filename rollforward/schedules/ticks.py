@@ -1,0 +1,110 @@
+"""Ticks: a row moves to its next tick in the commit that enqueues the work of those before."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, NoReturn
+
+import pydantic
+from google.cloud import ndb
+
+from rollforward.datastore.transactions import current_transaction, transact
+from rollforward.outbox.enqueue import enqueue
+from rollforward.runtime.clients import Clients
+from rollforward.runtime.clock import naive_utc
+from rollforward.schedules.cron import Missed, next_tick, ticks_to_run
+from rollforward.schedules.entities import ScheduleRow
+from rollforward.tasks.declaration import Task
+from rollforward.tasks.errors import OtherVersionError
+
+_Text = Annotated[str, pydantic.Field(max_length=1_500)]
+
+
+@dataclass(frozen=True)
+class Tick:
+    """A tick of a row: its time, and the revision of the row that has it."""
+
+    row: _Text
+    at: datetime.datetime
+    revision: _Text
+
+
+@dataclass(frozen=True)
+class DeclaredSchedule:
+    """A declaration: the name in the keys of its rows, and the task of each tick's work."""
+
+    name: str
+    task: Task[Any]
+    missed: Missed = "once"
+
+
+def _is_bound_by_the_registry(clients: Clients, tick: Tick) -> NoReturn:
+    raise NotImplementedError("the task of an app's pattern is delivered in the place of this one")
+
+
+# For enqueuing; the pattern has the task that is delivered, which knows the app's schedules.
+TICK = Task("/tasks/schedules/tick", "default", Tick, _is_bound_by_the_registry)
+
+
+def put_row(clients: Clients, key: Any, cron: str, tz: str, body: str | None) -> None:
+    """Write a row and enqueue its next tick, in this transaction; unless it is there already."""
+    row = key.get()
+    if row is not None and (row.cron, row.tz, row.body) == (cron, tz, body):
+        return
+    transaction = current_transaction()
+    revision = f"{transaction.id}.{transaction.count('schedule')}"
+    row = ScheduleRow(key=key, cron=cron, tz=tz, body=body, revision=revision)
+    _move(clients, row, clients.clock.now())
+
+
+def advance(clients: Clients, schedules: Mapping[str, DeclaredSchedule], tick: Tick) -> int:
+    """Enqueue the work of the ticks that are due, and move the row; return how many run.
+
+    Raises:
+        OtherVersionError: this version does not know the schedule.
+    """
+    declared = schedules.get(tick.row.partition("|")[0])
+    if declared is None:
+        raise OtherVersionError(f"there is no schedule for the row {tick.row}")
+    return transact(lambda: _advance(clients, declared, tick))
+
+
+def _advance(clients: Clients, declared: DeclaredSchedule, tick: Tick) -> int:
+    row = ndb.Key(ScheduleRow, tick.row).get()
+    if row is None or row.revision != tick.revision or row.next_at != naive_utc(tick.at):
+        return 0  # It was moved before, changed or removed.
+    now_utc = max(clients.clock.now(), tick.at)  # The queue's clock may be ahead of ours.
+    ticks = ticks_to_run(row.cron, row.tz, tick.at, now_utc, declared.missed)
+    for at in ticks:
+        _enqueue_work(clients, declared.task, row, at)
+    is_cut = declared.missed == "all"
+    _move(clients, row, ticks[-1] if is_cut else now_utc)
+    return len(ticks)
+
+
+def _move(clients: Clients, row: ScheduleRow, start: datetime.datetime) -> None:
+    """Write a row with its first tick after a time, and enqueue that tick's task."""
+    following = next_tick(row.cron, row.tz, start)
+    row.next_at = naive_utc(following) if following is not None else None
+    row.put()
+    if following is not None:
+        tick = Tick(row.key.id(), following, row.revision)
+        enqueue(clients, TICK, tick, name=_name(tick), at=following)
+
+
+def _enqueue_work(
+    clients: Clients, task: Task[Any], row: ScheduleRow, at: datetime.datetime
+) -> None:
+    tick = Tick(row.key.id(), at, row.revision)
+    if row.body is not None:
+        args = task.read(row.body.encode())
+    else:
+        takes_time = "at" in task.args.__signature_of_task__.parameters
+        args = task.args(at=at) if takes_time else task.args()
+    enqueue(clients, task, args, name=_name(tick))
+
+
+def _name(tick: Tick) -> tuple[str, str, str]:
+    return tick.row, tick.revision, tick.at.isoformat()
