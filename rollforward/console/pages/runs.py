@@ -84,13 +84,14 @@ def _shown(run: Run) -> dict[str, Any]:
     started = run.started.timestamp() if run.started else None
     ended = run.ended.timestamp() if run.ended else None
     now_s = clients().clock.now().timestamp()
+    is_timed = started is not None and (ended is not None or run.state == "running")
     return {
         **vars(run),
         "started": started,
         "ended": ended,
         "ended_items": ended_items,
         "share": min(1.0, ended_items / run.expected) if run.expected else 0.0,
-        "elapsed_s": None if started is None else max(0.0, (ended or now_s) - started),
+        "elapsed_s": max(0.0, (ended or now_s) - (started or 0.0)) if is_timed else None,
     }
 
 
