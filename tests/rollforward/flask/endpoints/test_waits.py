@@ -9,8 +9,9 @@ from flask import Flask
 
 from rollforward.tasks import attempts
 from rollforward.tasks.attempts import current_task
-from rollforward.tasks.declaration import MAX_BODY_BYTES, Task
+from rollforward.tasks.declaration import Task
 from rollforward.tasks.errors import Retry
+from rollforward.tasks.stored.names import MAX_TASK_BYTES
 from tests.handlers.conftest import Queue, app_with, on_app_engine, on_cloud_run
 from tests.infra.world import World
 from tests.rollforward.flask.acts import (
@@ -155,6 +156,6 @@ def test_a_deployed_app_answers_that_all_is_well(world: World, work: Work, place
 
 def test_a_body_that_was_not_read_to_its_end_is_not_created_again(queue: Queue) -> None:
     """A newer version may take longer bodies: the queue has the whole of it."""
-    answer = queue.deliver("/tasks/of-another-version", b"x" * (MAX_BODY_BYTES + 5))
+    answer = queue.deliver("/tasks/of-another-version", b"x" * (MAX_TASK_BYTES + 5))
 
     assert answer.status_code == 409
