@@ -1,4 +1,4 @@
-"""The fast tests on other Pythons, and with the lowest releases that the library allows.
+"""Types and the fast tests on other Pythons, and with the lowest releases that ranges allow.
 
     python -m tests.infra.pythons fast            # on each Python that is here, but for this one
     python -m tests.infra.pythons fast lowest     # with the lowest releases
@@ -97,7 +97,10 @@ def of_the_day(seed: int) -> str:
 
 
 def run_fast(names: list[str], seed: int) -> int:
-    """Run the fast tests in each environment, drawn as `make test` does; return the failures."""
+    """Check types and run the fast tests of each environment; return how many had a failure.
+
+    The tests are drawn as by `make test`.
+    """
     drawn = {**os.environ, "SAMPLED": "1", "SAMPLE_SEED": str(seed)}
     failed = 0
     for name in names:
@@ -107,6 +110,9 @@ def run_fast(names: list[str], seed: int) -> int:
             print(f"Python {name}: SKIPPED, it is not on this machine (looked for python{name})")
             continue
         print(f"Python {name}: the fast tests, with {python}", flush=True)
+        if name not in (LOWEST, versions()[0]):  # `make types` has checked for the lowest Python.
+            command = [sys.executable, "-m", "mypy", "--python-version", name]
+            failed += bool(subprocess.run(command, cwd=ROOT).returncode)
         command = [str(python), "-m", "pytest", "-q", "-m", "fast", "-p", "no:cacheprovider"]
         command += [f"--ignore={path}" for path in OF_NO_PYTHON]
         done = subprocess.run([*command, "-n", "2", "--dist", "loadfile"], cwd=ROOT, env=drawn)
