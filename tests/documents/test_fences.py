@@ -25,6 +25,7 @@ import yaml
 from rollforward.cli.program import COMMANDS
 from tests.infra.documents import DOCUMENTS, ROOT, named, text_of
 from tests.infra.migration import PAGES as MIGRATION
+from tests.infra.snippets import BLOCK
 from tests.test_snippets import PAGES
 
 pytestmark = pytest.mark.fast
@@ -206,3 +207,7 @@ def test_a_block_that_gives_its_reason_is_compiled_only() -> None:
 
     assert NOT_RUN.search("a\n<!-- not run: it needs a bucket -->\n")
     assert not NOT_RUN.search("<!-- not run: -->\n")
+    text = (
+        "<!-- not run: it needs a bucket -->\n```python\n1\n```\n<!-- old -->\n```python\n2\n```\n"
+    )
+    assert BLOCK.findall(f"{text}\n```python\n3\n```\n") == [("old", "2\n"), ("", "3\n")]
