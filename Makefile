@@ -44,7 +44,7 @@ test: $(INSTALLED) ## Run the tests, a sample drawn by SEED=the day; ALL=1 with 
 	  -m pytest -n 3 --dist loadfile --durations 20 $(ARGS)
 
 pythons: $(INSTALLED) ## Check types and run the fast tests for the other Pythons of this machine; ON=lowest with the lowest releases
-	PYTHONDONTWRITEBYTECODE= $(PYTHONS) fast --seed $(DAY) $(ON)
+	PYTHONDONTWRITEBYTECODE= $(PYTHONS) fast $(ON) --seed $(DAY)
 
 soak: $(INSTALLED) ## Break calls in every way for MINUTES=30, drawn by SEED=0; MINUTES=0 plays all
 	PYTHONDONTWRITEBYTECODE= SOAK=1 SOAK_MINUTES=$(or $(MINUTES),30) SOAK_SEED=$(or $(SEED),0) $(PYTHON) -m pytest -n 2 \
