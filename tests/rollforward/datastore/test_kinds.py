@@ -27,12 +27,23 @@ pytestmark = pytest.mark.fast
 
 # What the queries of each kind need. Every other index entry would cost a write of its own.
 INDEXED = {
-    "BatchState": {"due", "member", "parent", "remove_at", "state"},
+    "BatchState": {"created", "due", "member", "parent", "remove_at", "state"},
     "Comment": {"thread"},
     "ContinuationRun": {"state", "untold", "pages_until", "started"},
     "CounterConfig": {"due"},
     "CounterReceipt": {"expires"},
-    "DeadTask": {"resolved"},
+    "DeadTask": {
+        "expires",
+        "listed",
+        "listed_by_error",
+        "listed_by_pattern",
+        "listed_by_pattern_error",
+        "listed_by_pattern_queue",
+        "listed_by_pattern_queue_error",
+        "listed_by_queue",
+        "listed_by_queue_error",
+        "resolved",
+    },
     "NumberScratch": {"tens"},
     "NumbersRun": {"started"},
     "Quilt": {"created"},
@@ -50,6 +61,11 @@ INDEXED = {
     "WorkOutcome": {"expires"},
     "WorkPack": {"tag"},
     "WorkReceipt": {"expires"},
+    "AuditEntry": {"at"},
+    "CancellableTask": {"expires"},
+    "DistantTask": {"expires", "waits_until"},
+    "ScheduleRow": {"next_at"},
+    "StoredArguments": {"expires"},
 }
 # What an entity is never stored without.
 REQUIRED = {
@@ -103,6 +119,12 @@ REQUIRED = {
     "WorkOutcome": {"expires", "results"},
     "WorkPack": {"batch_key", "items"},
     "WorkReceipt": {"digest", "expires", "pack", "position"},
+    "ArgumentsChunk": {"data"},
+    "AuditEntry": {"action", "at", "operator", "result", "role", "target"},
+    "CancellableTask": {"expires", "state"},
+    "DistantTask": {"body", "due", "path", "queue"},
+    "ScheduleRow": {"cron", "revision", "tz"},
+    "StoredArguments": {"chunks", "size"},
 }
 
 

@@ -15,8 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rollforward.runtime import Clients
-from rollforward.tasks.declaration import MAX_DELAY_S, Task, hashed_name, task
+from rollforward.tasks.declaration import Task, hashed_name, task
 from rollforward.tasks.errors import BadArgumentsError, TooLargeError
+from rollforward.tasks.stored.distant import MAX_AHEAD_S
 from rollforward.tasks.stored.names import MAX_ARGUMENTS_BYTES, MAX_BODY_BYTES
 from tests.infra.world import World
 from tests.rollforward.tasks.reminders import Remind, one_emulator, queued, remind
@@ -151,22 +152,25 @@ def test_a_task_with_a_dataclass_takes_one_value() -> None:
     [
         {"at": datetime.datetime(2030, 1, 1)},  # noqa: DTZ001
         {"at": datetime.datetime(2090, 1, 1, tzinfo=datetime.UTC)},
-        {"delay_s": MAX_DELAY_S + 1},
+        {"delay_s": MAX_AHEAD_S + 1},
     ],
     ids=["naive", "far", "long"],
 )
 def test_a_time_that_cannot_be_meant_is_refused(world: World, options: dict[str, Any]) -> None:
-    """A naive time, or one beyond 30 days: refused before anything is sent."""
-    with pytest.raises(BadArgumentsError):
+    """A naive time, or one beyond ten years: refused before anything is sent."""
+    with world.context(), pytest.raises(BadArgumentsError):
         remind.enqueue(world.clients, Remind("p1"), **options)
 
     assert queued(world) == []
 
 
 @one_emulator
-def test_the_longest_delay_is_taken(world: World) -> None:
-    """Up to 30 days, which is what the service allows."""
-    assert remind.enqueue(world.clients, Remind("p1"), delay_s=MAX_DELAY_S - 1)
+def test_the_longest_delay_is_accepted(world: World) -> None:
+    """Up to ten years: a row keeps what is beyond the 30 days of the service."""
+    with world.context():
+        assert remind.enqueue(world.clients, Remind("p1"), delay_s=MAX_AHEAD_S - 1)
+
+    assert queued(world) == []
 
 
 WRONG: list[Any] = [
