@@ -43,6 +43,7 @@ def test_an_idle_app_has_nothing_that_waits(world: World) -> None:
     assert {name.partition("{")[0] for name in found} == {
         *("outbox_waiting", "outbox_oldest_seconds", "outbox_oldest_unacked_seconds"),
         *("outbox_relayed_per_second", "dead_tasks_open"),
+        *("distant_tasks_late_seconds", "schedules_late_seconds"),
         *("batches_running", "batches_oldest_seconds"),
         *("continuations_running", "continuations_oldest_seconds"),
         *("fork_join_waiting_items", "fork_join_oldest_seconds", "fork_join_parked_items"),
