@@ -137,7 +137,7 @@ def _check_local(env: Mapping[str, str], project: str) -> None:
         )
     absent = [name for name in (*EMULATORS, "TASKS_URL") if not env.get(name)]
     if absent:
-        raise BadSettingsError(f"{', '.join(absent)} not set: start the app with `make run`")
+        raise BadSettingsError(f"{', '.join(absent)} not set: start the app with `rollforward run`")
 
 
 def _check_cloud(env: Mapping[str, str], project: str) -> None:
