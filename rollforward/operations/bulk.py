@@ -30,20 +30,22 @@ from rollforward.tasks.dead_task_entities import DeadTask, place_of
 BulkVerb = Literal["replay", "delete"]
 BULK_VERBS: tuple[BulkVerb, ...] = ("replay", "delete")
 MAX_SELECTED = 100
+MAX_TEXT_CHARS = 1_500  # A key's text.
 # Bodies of up to 100 KB, each once more in the outbox: a page is read at once.
 PAGE_SIZE = 25
-
-_Text = Annotated[str, pydantic.Field(max_length=1_500)]
 
 
 @dataclass(frozen=True)
 class BulkArgs:
     """Arguments of a run: facets and a stretch of their list, or the ids that were selected."""
 
-    facets: dict[str, _Text]
-    start_after: _Text
-    until: _Text
-    ids: Annotated[list[_Text], pydantic.Field(max_length=MAX_SELECTED)]
+    facets: dict[str, Annotated[str, pydantic.Field(max_length=MAX_TEXT_CHARS)]]
+    start_after: Annotated[str, pydantic.Field(max_length=MAX_TEXT_CHARS)]
+    until: Annotated[str, pydantic.Field(max_length=MAX_TEXT_CHARS)]
+    ids: Annotated[
+        list[Annotated[str, pydantic.Field(max_length=MAX_TEXT_CHARS)]],
+        pydantic.Field(max_length=MAX_SELECTED),
+    ]
 
 
 class DeadTaskSource:

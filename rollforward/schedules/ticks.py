@@ -19,16 +19,16 @@ from rollforward.schedules.entities import ScheduleRow
 from rollforward.tasks.declaration import Task
 from rollforward.tasks.errors import OtherVersionError
 
-_Text = Annotated[str, pydantic.Field(max_length=1_500)]
+MAX_TEXT_CHARS = 1_500  # A key's text.
 
 
 @dataclass(frozen=True)
 class Tick:
     """A tick of a row: its time, and the revision of the row that has it."""
 
-    row: _Text
+    row: Annotated[str, pydantic.Field(max_length=MAX_TEXT_CHARS)]
     at: datetime.datetime
-    revision: _Text
+    revision: Annotated[str, pydantic.Field(max_length=MAX_TEXT_CHARS)]
 
 
 @dataclass(frozen=True)

@@ -199,7 +199,7 @@ def shortened(text: str, max_bytes: int) -> str:
     """Return a text of at most max_bytes of JSON: its beginning and its end.
 
     >>> shortened("a" * 50 + "b" * 50, 40)
-    'aaaaaaaa … (left out) … bbbbbbbb'
+    'aaaaaaa … (left out) … bbbbbbb'
     """
     if len(text) * 12 <= max_bytes or _bytes(text) <= max_bytes:
         return text

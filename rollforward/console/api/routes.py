@@ -47,9 +47,8 @@ View = Callable[..., ResponseReturnValue]
 Routes = Sequence[tuple[str, str, View]]
 MAX_BODY_BYTES = 200_000
 MAX_CURSOR_CHARS = 1_100
+MAX_TIME_CHARS = 50
 _STRICT: pydantic.ConfigDict = {"extra": "forbid"}
-_Facet = Annotated[str, pydantic.Field(max_length=MAX_FACET_CHARS)]
-_Time = Annotated[str, pydantic.Field(max_length=50)]
 
 
 @dataclass(frozen=True)
@@ -57,11 +56,11 @@ class FilterFields:
     """A choice of dead tasks; what is left out takes any."""
 
     __pydantic_config__ = _STRICT
-    pattern: _Facet = ""
-    queue: _Facet = ""
-    error: _Facet = ""
-    since: _Time = ""
-    until: _Time = ""
+    pattern: Annotated[str, pydantic.Field(max_length=MAX_FACET_CHARS)] = ""
+    queue: Annotated[str, pydantic.Field(max_length=MAX_FACET_CHARS)] = ""
+    error: Annotated[str, pydantic.Field(max_length=MAX_FACET_CHARS)] = ""
+    since: Annotated[str, pydantic.Field(max_length=MAX_TIME_CHARS)] = ""
+    until: Annotated[str, pydantic.Field(max_length=MAX_TIME_CHARS)] = ""
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import pydantic
 
+from rollforward.runtime.type_adapters import adapter_of
 from rollforward.tasks.errors import BadArgumentsError
 
 _MARK = b'{"$rollforward":'
@@ -38,7 +39,7 @@ class Envelope:
         """The body of the task: plain arguments, or references."""
         if not (self.stored or self.handle):
             return self.args or b""
-        meta = _ADAPTER.dump_json(_Meta(self.stored, self.chunks, self.handle))
+        meta = adapter_of(_Meta).dump_json(_Meta(self.stored, self.chunks, self.handle))
         args = b',"args":' + self.args if self.args is not None else b""
         return _MARK + meta + args + b"}"
 
@@ -48,9 +49,6 @@ class _Meta:
     stored: str = ""
     chunks: int = 0
     handle: str = ""
-
-
-_ADAPTER = pydantic.TypeAdapter(_Meta)
 
 
 def opened(body: bytes) -> Envelope:
@@ -72,7 +70,7 @@ def opened(body: bytes) -> Envelope:
     if match is None:
         raise BadArgumentsError(f"an envelope has another form: {body!r:.200}")
     try:
-        meta = _ADAPTER.validate_json(match[1], strict=True)
+        meta = adapter_of(_Meta).validate_json(match[1], strict=True)
     except pydantic.ValidationError as error:
         raise BadArgumentsError(f"an envelope has another form: {error}") from None
     return Envelope(match[2], meta.stored, meta.chunks, meta.handle)

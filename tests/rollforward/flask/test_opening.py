@@ -13,6 +13,8 @@ from werkzeug.middleware.proxy_fix import ProxyFix
 
 import rollforward as rf
 from rollforward.flask import BadSettingsError, open_app
+from rollforward.flask.endpoints import delivery_log
+from rollforward.telemetry import logs
 from tests.infra.documents import LOCAL_ENVIRONMENT
 
 pytestmark = pytest.mark.fast
@@ -26,6 +28,13 @@ def greet(name: str) -> None:
 @rf.task
 def wave(name: str) -> None:
     """Do nothing; no app has it."""
+
+
+@pytest.fixture(autouse=True)
+def logging_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker sets up logging for its whole process, in which other tests run, too."""
+    monkeypatch.setattr(delivery_log, "install", lambda: None)
+    monkeypatch.setattr(logs, "install", lambda *args: None)
 
 
 @pytest.fixture
