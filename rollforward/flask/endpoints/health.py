@@ -78,7 +78,7 @@ def _advice(away: list[str]) -> str:
     if not settings().is_local:
         return f"{problem} Accepted work is kept and continues when the service is back."
     return (
-        f"{problem} If that lasts longer than ten seconds, stop the platform with Ctrl-C and start "
+        f"{problem} If that lasts longer than ten seconds, stop `make run` with Ctrl-C and start "
         "it again: it continues from its last save."
     )
 
