@@ -8,7 +8,6 @@ own, but share the machine with it. How the designs differ: benchmarks/fork_join
 from __future__ import annotations
 
 import statistics
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
@@ -19,6 +18,7 @@ from benchmarks.harness.load import Load, closed, paced, rates_compared
 from benchmarks.harness.results import Result, quartiles
 from benchmarks.harness.testbed import Bench, open_testbed
 from rollforward.runtime import Cost
+from rollforward.testing.world import in_threads
 
 DESIGNS = ("put", "inline", "slides", "fork-join", "at-once", "in-memory")
 CLIENTS = (1, 8, 32, 64)
@@ -211,7 +211,7 @@ def _below_http(bench: Bench) -> Iterator[Result]:
                     done += 1
             counts.append(done)
 
-        _side_by_side([work] * BELOW_HTTP)
+        in_threads(*[work] * BELOW_HTTP)
         return sum(counts) / seconds
 
     ours, theirs = [], []
@@ -234,24 +234,6 @@ def _below_http(bench: Bench) -> Iterator[Result]:
             "rounds": ROUNDS,
         },
     )
-
-
-def _side_by_side(acts: Sequence[Callable[[], None]]) -> None:
-    errors: list[BaseException] = []
-
-    def guarded(act: Callable[[], None]) -> None:
-        try:
-            act()
-        except BaseException as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=guarded, args=[act]) for act in acts]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]
 
 
 # What became of it
