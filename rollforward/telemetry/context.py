@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import functools
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import ParamSpec, TypeVar
-
-from rollforward.tracing import current_traceparent
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -60,9 +59,11 @@ def current_trace() -> Trace | None:
 
     None: there is neither.
     """
-    span = _TRACEPARENT.fullmatch(current_traceparent())
-    if span is not None:
-        return Trace(span[1], span[2], bool(int(span[3], 16) & 1))
+    api = sys.modules.get("opentelemetry.trace")
+    if api is not None:
+        span = api.get_current_span().get_span_context()
+        if span.is_valid:
+            return Trace(f"{span.trace_id:032x}", f"{span.span_id:016x}", span.trace_flags.sampled)
     return _trace.get()
 
 

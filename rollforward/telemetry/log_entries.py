@@ -15,13 +15,12 @@ import json
 import logging
 import math
 import re
-import sys
 import traceback
 from collections.abc import Iterable
 from itertools import islice
 from typing import Any
 
-from rollforward.telemetry.context import Trace, current_task, current_trace
+from rollforward.telemetry.context import current_task, current_trace
 
 PREFIX = "logging.googleapis.com/"
 ERROR_EVENT = "type.googleapis.com/google.devtools.clouderrorreporting.v1beta1.ReportedErrorEvent"
@@ -97,7 +96,7 @@ class CloudLogFormatter(logging.Formatter):
         }
         if labels := self._labels(record):
             entry[PREFIX + "labels"] = labels
-        if trace := _trace():
+        if trace := current_trace():
             entry[PREFIX + "trace"] = f"projects/{self._project}/traces/{trace.trace_id}"
             entry[PREFIX + "trace_sampled"] = trace.is_sampled
             if trace.span_id:
@@ -268,13 +267,3 @@ def _repr(value: Any) -> str:
         return repr(value)[: 4 * MAX_FIELD_BYTES]
     except Exception:
         return f"<{type(value).__name__}, whose repr fails>"
-
-
-def _trace() -> Trace | None:
-    """Return the span of OpenTelemetry, if one is open, or the trace of the request."""
-    api = sys.modules.get("opentelemetry.trace")
-    if api is not None:
-        span = api.get_current_span().get_span_context()
-        if span.is_valid:
-            return Trace(f"{span.trace_id:032x}", f"{span.span_id:016x}", span.trace_flags.sampled)
-    return current_trace()
