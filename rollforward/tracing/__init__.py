@@ -15,11 +15,11 @@ app that has configured an SDK has imported it.
 """
 
 from rollforward.tracing.calls import CallSpans
+from rollforward.tracing.contexts import context_of
 from rollforward.tracing.spans import Span, has_current_span, is_on, start_span
 from rollforward.tracing.traceparent import (
     TRACE_HEADER,
     caused_by,
-    context_of,
     current_traceparent,
     trace_headers,
     traceparent_of,

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal, Protocol
 
+from rollforward.tracing.contexts import links_of
+
 NAME = "rollforward"
 # A span keeps no more of them by default (OTEL_SPAN_LINK_COUNT_LIMIT).
 MAX_LINKS = 128
@@ -110,8 +112,6 @@ def start_span(
     if made_by is None or (is_part and not has_current_span()):
         yield _NO_SPAN
         return
-    from rollforward.tracing.traceparent import links_of  # It needs this module.
-
     trace = sys.modules["opentelemetry.trace"]
     with made_by.start_as_current_span(
         name,

@@ -5,17 +5,15 @@ Source: W3C, "Trace Context", level 1 (2021). Sampling travels in it; tracestate
 
 from __future__ import annotations
 
-import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
 
+from rollforward.tracing.contexts import TRACEPARENT, context_of
 from rollforward.tracing.spans import has_current_span, is_on
 
 # Front ends write headers called `traceparent` themselves, in requests that carry tasks, too.
 TRACE_HEADER = "X-Rollforward-Traceparent"
-_TRACEPARENT = re.compile(r"00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})")
 
 
 def current_traceparent() -> str:
@@ -35,7 +33,7 @@ def trace_headers(traceparent: str | None = None) -> dict[str, str]:
 def traceparent_of(request_headers: Mapping[str, str]) -> str:
     """Return the traceparent of the code that enqueued a delivered task; "": it had none."""
     carried = request_headers.get(TRACE_HEADER, "")
-    return carried if is_on() and _TRACEPARENT.fullmatch(carried) else ""
+    return carried if is_on() and TRACEPARENT.fullmatch(carried) else ""
 
 
 @contextmanager
@@ -51,30 +49,3 @@ def caused_by(traceparent: str) -> Iterator[None]:
         yield
     finally:
         context.detach(token)
-
-
-def context_of(traceparent: str) -> Any:
-    """Return a context whose current span is the one of a traceparent; "": none is."""
-    from opentelemetry.context import Context
-
-    trace = sys.modules["opentelemetry.trace"]
-    remote = _span_context(traceparent)
-    if remote is None:
-        return Context()
-    return trace.set_span_in_context(trace.NonRecordingSpan(remote), Context())
-
-
-def links_of(traceparents: Sequence[str]) -> list[Any]:
-    """Return links to some spans; texts that are no traceparent are left out."""
-    trace = sys.modules["opentelemetry.trace"]
-    contexts = [_span_context(text) for text in dict.fromkeys(traceparents)]
-    return [trace.Link(context) for context in contexts if context is not None]
-
-
-def _span_context(traceparent: str) -> Any:
-    parts = _TRACEPARENT.fullmatch(traceparent)
-    if parts is None:
-        return None
-    trace = sys.modules["opentelemetry.trace"]
-    trace_id, span_id, flags = (int(part, 16) for part in parts.groups())
-    return trace.SpanContext(trace_id, span_id, True, trace.TraceFlags(flags))
