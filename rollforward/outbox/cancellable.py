@@ -8,13 +8,12 @@ from dataclasses import replace
 from typing import Any, TypeVar, overload
 
 from rollforward.datastore.transactions import current_transaction, is_in_transaction, transact
-from rollforward.outbox.enqueue import enqueue_message
+from rollforward.outbox.enqueue import enqueue_message, message_of
 from rollforward.runtime.clients import Clients
-from rollforward.tasks.declaration import Task, with_clients
+from rollforward.tasks.declaration import Task
 from rollforward.tasks.stored.cancellation import NAMED, is_known, put_handle
-from rollforward.tasks.stored.distant import MAX_AHEAD_S
 from rollforward.tasks.stored.envelope import Envelope
-from rollforward.tasks.stored.names import MAX_COMMITTED_BYTES, hashed_name
+from rollforward.tasks.stored.names import hashed_name
 
 A = TypeVar("A")
 
@@ -63,15 +62,12 @@ def enqueue_cancellable(
         BadArgumentsError, TooLargeError, UnknownTaskError, NoClientsError: nothing was enqueued.
         google.api_core.exceptions.GoogleAPICallError: it is unknown whether it was.
     """
-    clients, (task, task_args) = with_clients(args)
-    task.check_registered(clients)
-    due = task.due(clients, delay_s, at, max_s=MAX_AHEAD_S)
-    message = task.message(task_args, name=name, at=due, max_bytes=MAX_COMMITTED_BYTES)
+    clients, message = message_of(args, name=name, delay_s=delay_s, at=at)
 
     def body() -> str:
-        handle = _handle(task.path, name)
+        handle = _handle(message.path, name)
         if name is None or not is_known(handle):
-            put_handle(clients, handle, due)
+            put_handle(clients, handle, message.at)
             wrapped = Envelope(message.body, handle=handle).body
             enqueue_message(clients, replace(message, body=wrapped))
         return handle

@@ -65,11 +65,26 @@ def enqueue(
         NoTransactionError: this is not the body of `transact`.
         BadArgumentsError, TooLargeError, UnknownTaskError, NoClientsError: nothing was enqueued.
     """
+    clients, message = message_of(args, name=name, delay_s=delay_s, at=at)
+    enqueue_message(clients, message)
+
+
+def message_of(
+    args: tuple[Any, ...],
+    *,
+    name: Sequence[str | int] | None,
+    delay_s: float,
+    at: datetime.datetime | None,
+) -> tuple[Clients, Message]:
+    """Return the clients and the checked message of a call of `enqueue`, and of its like.
+
+    Raises:
+        BadArgumentsError, TooLargeError, UnknownTaskError, NoClientsError: as of `enqueue`.
+    """
     clients, (task, task_args) = with_clients(args, 2)
     task.check_registered(clients)
     due = task.due(clients, delay_s, at, max_s=MAX_AHEAD_S)
-    message = task.message(task_args, name=name, at=due, max_bytes=MAX_COMMITTED_BYTES)
-    _outgoing(clients).put(lambda row: message, is_unacked=False)
+    return clients, task.message(task_args, name=name, at=due, max_bytes=MAX_COMMITTED_BYTES)
 
 
 def enqueue_message(clients: Clients, message: Message) -> None:
