@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Sequence
+from functools import partial
 
 from rollforward.batches import completion, policy
 from rollforward.batches.adding import populate
@@ -23,7 +24,7 @@ from rollforward.batches.entities import (
     state_key,
 )
 from rollforward.runtime.clients import Clients
-from rollforward.runtime.clock import naive_utc
+from rollforward.runtime.clock import aware_utc
 from rollforward.tasks.runs import (
     Run,
     RunDetails,
@@ -35,11 +36,10 @@ from rollforward.tasks.runs import (
     RunState,
     RunVerb,
     UnknownRunError,
+    newest,
 )
 
 PATTERN = "batches"
-# A list that is filtered looks at so many batches at a time.
-MAX_SCANNED = 200
 # Of the members and of their errors, on the page of a batch.
 MAX_PAGES = 20
 MAX_RESULTS = 20
@@ -49,20 +49,14 @@ _OUTCOME_LETTERS = {DONE: "d", HAS_FAILED: "f", WAITING: "."}
 
 def list_runs(names: Sequence[str], query: RunQuery) -> RunList:
     """Return batches, the newest first: about `limit`, of the rows that were read."""
-    created_before = naive_utc(query.before) if query.before else None
-    limit = query.limit if not (query.state or query.name) else _scanned(query)
-    rows = newest_batches(created_before).fetch(limit + 1)
-    next_before = None
-    if len(rows) > limit:
-        next_before = rows[limit - 1].created
-        # Of batches that were created together none is left out, nor listed twice.
-        rows = [row for row in rows if row.created > next_before]
-        rows += batches_created_at(next_before).fetch()
-    shown = [row for row in rows if _is_asked_for(row, query)]
-    if len(shown) > query.limit:
-        oldest = shown[query.limit - 1].created
-        shown, next_before = [row for row in shown if row.created >= oldest], oldest
-    return RunList([_run(names, row) for row in shown], _aware(next_before))
+    shown, next_before = newest(
+        query,
+        newest_batches,
+        batches_created_at,
+        lambda row: row.created,
+        partial(_is_asked_for, query),
+    )
+    return RunList([_run(names, row) for row in shown], next_before)
 
 
 def run_details(names: Sequence[str], batch: str) -> RunDetails:
@@ -120,7 +114,7 @@ def _run(names: Sequence[str], row: BatchState) -> Run:
         state=_state(row),
         args="",
         started=row.created.replace(tzinfo=datetime.UTC),
-        ended=_aware(row.completed),
+        ended=aware_utc(row.completed),
         counts={
             "done": row.done,
             "skipped": row.cancelled,
@@ -177,18 +171,10 @@ def _issues(batch: str) -> list[RunIssue]:
     return errors[:MAX_ISSUES]
 
 
-def _is_asked_for(row: BatchState, query: RunQuery) -> bool:
+def _is_asked_for(query: RunQuery, row: BatchState) -> bool:
     is_shown = row.state != REMOVED
     return is_shown and query.state in ("", _state(row)) and query.name in ("", _name(row))
 
 
 def _name(row: BatchState) -> str:
     return str(row.key.id()).partition(":")[0]
-
-
-def _scanned(query: RunQuery) -> int:
-    return min(MAX_SCANNED, query.max_reads // 2) if query.max_reads else MAX_SCANNED
-
-
-def _aware(at: datetime.datetime | None) -> datetime.datetime | None:
-    return None if at is None else at.replace(tzinfo=datetime.UTC)

@@ -6,6 +6,7 @@ import datetime
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 from rollforward.continuations import runs
@@ -24,7 +25,7 @@ from rollforward.continuations.jobs import Job
 from rollforward.continuations.pages.seen_pages import issues_of
 from rollforward.continuations.progress import RunTotals, run_of
 from rollforward.runtime.clients import Clients
-from rollforward.runtime.clock import naive_utc
+from rollforward.runtime.clock import aware_utc
 from rollforward.tasks.runs import (
     Run,
     RunDetails,
@@ -34,11 +35,11 @@ from rollforward.tasks.runs import (
     RunQuery,
     RunRefusedError,
     RunVerb,
+    newest,
+    scanned,
 )
 
 PATTERN = "continuations"
-# A list that is filtered looks at so many runs at a time.
-MAX_SCANNED = 200
 # Of each run that has not finished a list counts so many pages, and a run's own page so many.
 MAX_PAGES_IN_LIST = 50
 MAX_PAGES = 500
@@ -49,28 +50,18 @@ Jobs = Mapping[str, Job[Any, Any]]
 
 def list_runs(jobs: Jobs, query: RunQuery) -> RunList:
     """Return runs, the newest first: about `limit`, of the rows that were read."""
-    started_before = naive_utc(query.before) if query.before else None
-    limit = query.limit if not (query.state or query.name) else _scanned(query)
-    rows = newest_runs(started_before=started_before).fetch(limit + 1)
-    next_before = None
-    if len(rows) > limit:
-        next_before = rows[limit - 1].started
-        # Of runs that were started together none is left out, nor listed twice.
-        rows = [row for row in rows if row.started > next_before]
-        rows += runs_started_at(next_before).fetch()
-    shown = [row for row in rows if _is_asked_for(row, query)]
-    if len(shown) > query.limit:
-        oldest = shown[query.limit - 1].started
-        shown, next_before = [row for row in shown if row.started >= oldest], oldest
+    shown, next_before = newest(
+        query,
+        lambda before: newest_runs(started_before=before),
+        runs_started_at,
+        lambda row: row.started,
+        partial(_is_asked_for, query),
+    )
     unended = sum(not row.totals for row in shown)
     pages = MAX_PAGES_IN_LIST
     if query.max_reads:
-        pages = max(1, (query.max_reads - limit) // max(1, unended) - 1)
-    return RunList([_listed(jobs, row, pages) for row in shown], _aware(next_before))
-
-
-def _scanned(query: RunQuery) -> int:
-    return min(MAX_SCANNED, query.max_reads // 2) if query.max_reads else MAX_SCANNED
+        pages = max(1, (query.max_reads - scanned(query)) // max(1, unended) - 1)
+    return RunList([_listed(jobs, row, pages) for row in shown], next_before)
 
 
 def run_details(jobs: Jobs, run_id: str) -> RunDetails:
@@ -116,7 +107,7 @@ def control(clients: Clients, jobs: Jobs, run_id: str, verb: RunVerb) -> str:
     return run_id
 
 
-def _is_asked_for(row: ContinuationRun, query: RunQuery) -> bool:
+def _is_asked_for(query: RunQuery, row: ContinuationRun) -> bool:
     return query.state in ("", row.state) and query.name in ("", row.job)
 
 
@@ -139,7 +130,7 @@ def _run(jobs: Jobs, row: ContinuationRun, totals: RunTotals, *, is_partial: boo
         state=row.state,
         args=row.args,
         started=row.started.replace(tzinfo=datetime.UTC),
-        ended=_aware(row.ended),
+        ended=aware_utc(row.ended),
         counts={
             "done": totals.done,
             "skipped": totals.skipped,
@@ -184,7 +175,3 @@ def _part(page: ContinuationPage) -> RunPart:
         attempts=page.attempts,
         progressed=page.progressed_at.replace(tzinfo=datetime.UTC),
     )
-
-
-def _aware(at: datetime.datetime | None) -> datetime.datetime | None:
-    return None if at is None else at.replace(tzinfo=datetime.UTC)

@@ -38,6 +38,11 @@ def naive_utc(at: datetime.datetime) -> datetime.datetime:
     return at.astimezone(datetime.UTC).replace(tzinfo=None)
 
 
+def aware_utc(at: datetime.datetime | None) -> datetime.datetime | None:
+    """Return a stored time with its zone."""
+    return None if at is None else at.replace(tzinfo=datetime.UTC)
+
+
 def age_s(clock: Clock, at: datetime.datetime) -> float:
     """Return the age of a stored time, at least 0: another machine's clock may be ahead."""
     return max(0.0, (naive_utc(clock.now()) - at).total_seconds())

@@ -13,9 +13,11 @@ Source: the list of workflows of Temporal's web UI; batches in Oban's.
 from __future__ import annotations
 
 import datetime
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal, TypeVar
+
+from rollforward.runtime.clock import aware_utc, naive_utc
 
 RunState = Literal["running", "finished", "cancelled"]
 RunVerb = Literal["cancel", "resume", "retry", "rebuild"]
@@ -26,6 +28,10 @@ VERBS: tuple[RunVerb, ...] = ("cancel", "resume", "retry", "rebuild")
 OUTCOMES = {"done": "d", "skipped": "s", "failed": "f", "retrying": "r", "waiting": "."}
 
 MAX_LISTED = 100
+# A list that is filtered looks at so many runs at a time.
+MAX_SCANNED = 200
+
+R = TypeVar("R")  # A row of a run.
 
 
 class UnknownRunError(LookupError):
@@ -140,6 +146,43 @@ class RunList:
 
     runs: Sequence[Run] = ()
     next_before: datetime.datetime | None = None
+
+
+def scanned(query: RunQuery) -> int:
+    """Return how many rows a list of a query reads: more than it shows, if it is filtered."""
+    if not (query.state or query.name):
+        return query.limit
+    return min(MAX_SCANNED, query.max_reads // 2) if query.max_reads else MAX_SCANNED
+
+
+def newest(
+    query: RunQuery,
+    rows_before: Callable[[datetime.datetime | None], Any],
+    rows_at: Callable[[datetime.datetime], Any],
+    begun: Callable[[R], datetime.datetime],
+    is_asked_for: Callable[[R], bool],
+) -> tuple[list[R], datetime.datetime | None]:
+    """Return the rows of a list, the newest first, and where the next list begins.
+
+    Of runs that began together none is left out, nor listed twice.
+
+    Args:
+        rows_before: Returns the query of the rows that began before a time (naive; None: of all).
+        rows_at: Returns the query of the rows that began at one.
+        begun: Returns when a row began, naive.
+    """
+    limit = scanned(query)
+    rows: list[R] = rows_before(naive_utc(query.before) if query.before else None).fetch(limit + 1)
+    next_before = None
+    if len(rows) > limit:
+        next_before = begun(rows[limit - 1])
+        rows = [row for row in rows if begun(row) > next_before]
+        rows += rows_at(next_before).fetch()
+    shown = [row for row in rows if is_asked_for(row)]
+    if len(shown) > query.limit:
+        next_before = begun(shown[query.limit - 1])
+        shown = [row for row in shown if begun(row) >= next_before]
+    return shown, aware_utc(next_before)
 
 
 def merged(lists: Sequence[RunList], limit: int) -> RunList:

@@ -22,7 +22,7 @@ from rollforward.console.api.queries import (
     run_query,
     time_of,
 )
-from rollforward.console.api.rows import audit_row, dead_task_row, json_response, utc
+from rollforward.console.api.rows import audit_row, dead_task_row, json_response
 from rollforward.flask.api.json_requests import idempotency_key, json_body, typed_body
 from rollforward.flask.api.problems import problem
 from rollforward.flask.context import clients, registry
@@ -41,6 +41,7 @@ from rollforward.operations.waiting import (
     oldest_rows,
     queue_states,
 )
+from rollforward.runtime.clock import aware_utc
 from rollforward.tasks.runs import UnknownRunError
 
 View = Callable[..., ResponseReturnValue]
@@ -201,7 +202,7 @@ def audit() -> ResponseReturnValue:
     until = time_of(args.get("before", ""), "before")
     entries, next_before = list_audit(until=until, limit=limit_of(args.get("limit", "")))
     return json_response(
-        {"entries": [audit_row(entry) for entry in entries], "next_before": utc(next_before)}
+        {"entries": [audit_row(entry) for entry in entries], "next_before": aware_utc(next_before)}
     )
 
 

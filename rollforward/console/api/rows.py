@@ -9,6 +9,7 @@ from typing import Any
 from flask import Response
 
 from rollforward.operations import AuditEntry
+from rollforward.runtime.clock import aware_utc
 from rollforward.tasks.dead_task_entities import DeadTask
 
 REASON_CHARS = 300
@@ -34,8 +35,8 @@ def dead_task_row(dead: DeadTask, *, is_whole: bool = False) -> dict[str, Any]:
         "deliveries": dead.deliveries,
         "count": dead.count,
         "replays": dead.replays,
-        "created": utc(dead.created),
-        "updated": utc(dead.updated),
+        "created": aware_utc(dead.created),
+        "updated": aware_utc(dead.updated),
         "resolved": dead.resolved,
     }
     return row | ({"body": dead.body} if is_whole else {})
@@ -44,16 +45,11 @@ def dead_task_row(dead: DeadTask, *, is_whole: bool = False) -> dict[str, Any]:
 def audit_row(entry: AuditEntry) -> dict[str, Any]:
     """Return an entry of the audit trail."""
     return {
-        "at": utc(entry.at),
+        "at": aware_utc(entry.at),
         "who": entry.operator,
         "role": entry.role,
         "action": entry.action,
         "target": entry.target,
         "result": entry.result,
-        "ended": utc(entry.ended),
+        "ended": aware_utc(entry.ended),
     }
-
-
-def utc(at: datetime.datetime | None) -> datetime.datetime | None:
-    """Return a stored time with its zone."""
-    return None if at is None else at.replace(tzinfo=datetime.UTC)

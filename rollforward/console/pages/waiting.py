@@ -10,7 +10,6 @@ from google.api_core import exceptions as rpc_errors
 
 from rollforward.console.api import changes
 from rollforward.console.api.queries import PAGE_ROWS
-from rollforward.console.api.rows import utc
 from rollforward.console.pages.frame import Routes, go_to, page, render, with_query
 from rollforward.flask.context import clients, registry
 from rollforward.flask.guards.fields import limits
@@ -23,6 +22,7 @@ from rollforward.operations.waiting import (
     queue_states,
 )
 from rollforward.outbox.depth import depth
+from rollforward.runtime.clock import aware_utc
 from rollforward.tasks.attempt_entities import TaskAttempts
 
 MAX_CURSOR_CHARS = 1_100
@@ -81,7 +81,7 @@ def sweep_outbox() -> ResponseReturnValue:
 
 
 def _failing(row: TaskAttempts) -> dict[str, Any]:
-    retry_at = utc(row.retry_at)
+    retry_at = aware_utc(row.retry_at)
     return {
         "path": row.path or "not known",
         "queue": row.queue or "",
