@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -59,6 +60,7 @@ OTHERS = (
 NAMES = ("title", "body", "tags", "name", "note", "grade", "points")
 FORM = "application/x-www-form-urlencoded"
 MAX_RATIO = 20
+MAX_ROUNDS = 10
 LONGEST = 100_000
 
 
@@ -116,14 +118,26 @@ def test_a_text_costs_no_more_than_twenty_plain_ones(
         size = len(hostile) // len(NAMES) // 9 if chars > fields.MAX_CHARS else chars
         plain = _body(browser, dict.fromkeys(NAMES, "夏" * size))
 
-        assert _cost(browser, path, hostile) < MAX_RATIO * _cost(browser, path, plain)
+        assert _ratio(browser, path, hostile, plain) < MAX_RATIO
+
+
+def _ratio(browser: Browser, path: str, hostile: str, plain: str) -> float:
+    """Return how many times a plain form's processor time a hostile one takes.
+
+    Noise only adds to a time, so the least ones of some rounds count, and of more when it is much.
+    """
+    costs = (math.inf, math.inf)
+    for _ in range(MAX_ROUNDS):
+        costs = (
+            min(costs[0], _cost(browser, path, hostile)),
+            min(costs[1], _cost(browser, path, plain)),
+        )
+        if costs[0] < MAX_RATIO * costs[1]:
+            break
+    return costs[0] / costs[1]
 
 
 def _cost(browser: Browser, path: str, body: str) -> float:
-    """Return the least processor time that a form took in some goes."""
-    costs = []
-    for _ in range(4):
-        began = time.process_time()
-        assert browser.client.post(path, data=body, content_type=FORM).status_code < 500
-        costs.append(time.process_time() - began)
-    return min(costs)
+    began = time.process_time()
+    assert browser.client.post(path, data=body, content_type=FORM).status_code < 500
+    return time.process_time() - began
