@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import quote
 
 from flask import request
 from flask.typing import ResponseReturnValue
@@ -10,8 +11,9 @@ from flask.typing import ResponseReturnValue
 from rollforward.console.api import changes
 from rollforward.console.api.changes import NO_RUN, ChangeRefusedError
 from rollforward.console.api.queries import list_query
+from rollforward.console.pages import run_pictures
 from rollforward.console.pages.frame import Routes, go_to, page, render, with_query
-from rollforward.flask.context import clients, registry
+from rollforward.flask.context import clients, registry, settings
 from rollforward.look import words
 from rollforward.tasks.runs import Run, UnknownRunError
 
@@ -66,6 +68,9 @@ def run(pattern: str, run_id: str) -> ResponseReturnValue:
         parts=details.parts[:SHOWN_PARTS],
         part_count=len(details.parts),
         columns=columns,
+        dots=run_pictures.dots_of(details),
+        curve=run_pictures.curve_of(details, clients().clock.now().timestamp()),
+        attempts_url=_attempts_url(pattern, run_id),
         verb_words=VERB_WORDS,
     )
 
@@ -77,6 +82,16 @@ def change_run() -> ResponseReturnValue:
     pattern, run_id, verb = (form.get(name, "") for name in ("pattern", "id", "verb"))
     next_id = changes.control_run(pattern, run_id, verb)
     return go_to(f"/runs/{pattern}/{next_id}", verb)
+
+
+def _attempts_url(pattern: str, run_id: str) -> str:
+    """Return the local platform's page of the attempts of a run; "": there is no such platform."""
+    platform = settings().devserver_url
+    return (
+        f"{platform}/attempts/{quote(pattern, safe='')}/{quote(run_id, safe='')}"
+        if platform
+        else ""
+    )
 
 
 def _shown(run: Run) -> dict[str, Any]:

@@ -33,9 +33,6 @@ NOTICES = {
     "no-worker": "The app has no worker now: nothing was killed.",
     "cron-ok": "The job ran well.",
     "cron-failed": "The job ran and failed: see its last result.",
-    "cancel": "Cancelled: finished items stay finished, and the run can be resumed.",
-    "resume": "Resumed.",
-    "retry": "This run retries the failed items.",
 }
 # The same of an action on many tasks; the address holds the number, too.
 NOTICES_OF_MANY = {

@@ -14,7 +14,7 @@ from tests.infra.stack import Stack, until
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(240)]
 
 PAGES = (
-    *("/", "/queues", "/queues/default/purge", "/tasks", "/tasks/all/retry/confirm", "/runs"),
+    *("/", "/queues", "/queues/default/purge", "/tasks", "/tasks/all/retry/confirm"),
     *("/data", "/data/kind/ContinuationPage", "/logs", "/mail", "/cron"),
     *("/faults", "/nothing"),
 )

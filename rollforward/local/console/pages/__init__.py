@@ -4,8 +4,9 @@
 | /         | services, load, what needs attention      |                             |
 | /queues   | state, load and limits of each queue      | pause, resume, purge        |
 | /tasks    | tasks of any state, one with its attempts | run now, retry, delete      |
-| /runs     | the app's runs, one with its items        | cancel, resume, retry       |
-| /outbox   | leads to the console of the app           |                             |
+| /attempts | attempts of a run's tasks on a time axis  |                             |
+| /runs     | leads to the console of the app           |                             |
+| /outbox   | likewise                                  |                             |
 | /dead     | likewise                                  |                             |
 | /data     | what is stored, by kind and key           |                             |
 | /limits   | how near the app came to the limits       |                             |
@@ -20,6 +21,7 @@ from aiohttp import web
 
 from rollforward.local.console.frame import Section
 from rollforward.local.console.pages.app_console import AppConsole
+from rollforward.local.console.pages.attempts import Attempts
 from rollforward.local.console.pages.bulk import BulkActions
 from rollforward.local.console.pages.costs import Costs
 from rollforward.local.console.pages.cron import CronJobs
@@ -30,7 +32,6 @@ from rollforward.local.console.pages.logs import Logs
 from rollforward.local.console.pages.mail import Mail
 from rollforward.local.console.pages.overview import Overview
 from rollforward.local.console.pages.queues import Queues
-from rollforward.local.console.pages.runs import RunPages
 from rollforward.local.console.pages.tasks import Tasks
 from rollforward.local.console.screen import Screen
 
@@ -39,7 +40,7 @@ _SECTIONS: list[type[Section]] = [
     Queues,
     Tasks,
     BulkActions,
-    RunPages,
+    Attempts,
     AppConsole,
     Data,
     Limits,

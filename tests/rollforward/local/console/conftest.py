@@ -25,7 +25,6 @@ PAGES = [
     "/",
     "/queues",
     "/tasks",
-    "/runs",
     "/data",
     "/limits",
     "/costs",

@@ -1,0 +1,68 @@
+"""Pictures of a run: a dot for each item, and a curve of those that have ended."""
+
+from __future__ import annotations
+
+import datetime
+
+import pytest
+
+from rollforward.console.pages.run_pictures import CURVE_HEIGHT, WIDTH, curve_of, dots_of
+from rollforward.tasks.runs import OUTCOMES, Run, RunDetails, RunPart, RunState, standing_run
+
+pytestmark = pytest.mark.fast
+
+BEGUN = datetime.datetime.fromtimestamp(100, datetime.UTC)
+
+
+def details(*items: str, expected: int = 0, state: RunState = "running") -> RunDetails:
+    """A run whose parts have these items."""
+    counts = dict.fromkeys(OUTCOMES, 0)
+    run = Run("p", "r", "n", state, "{}", BEGUN, None, counts, expected)
+    parts = [
+        RunPart(str(number), text, 1, BEGUN + datetime.timedelta(seconds=1 + number))
+        for number, text in enumerate(items)
+    ]
+    return RunDetails(run, parts)
+
+
+def test_each_item_is_a_dot_and_those_not_read_yet_are_there() -> None:
+    """As long as they fit; the strokes of a row add up to it."""
+    dots = dots_of(details("ddf", "d", expected=100))
+
+    assert dots is not None
+    drawn = {name: path.count("M") for name, path in dots.paths.items()}
+    assert (drawn["done"], drawn["failed"], dots.per_cell) == (2, 1, 1)
+    lengths = [
+        float(part.partition("M")[0])
+        for path in dots.paths.values()
+        for part in path.split("h")[1:]
+    ]
+    assert sum(lengths) == pytest.approx(100 * dots.cell, abs=0.1)
+
+
+def test_a_square_of_many_items_shows_the_worst() -> None:
+    """A failed item is seen among a hundred thousand."""
+    dots = dots_of(details("d" * 99_999 + "f"))
+
+    assert dots is not None
+    assert dots.per_cell == 5
+    assert dots.paths["failed"].count("M") == 1
+
+
+def test_the_curve_rises_to_all_items_that_have_ended() -> None:
+    """From the start, below the top, never outside; a run that goes on has it go on."""
+    curve = curve_of(details("ddd", "dr", expected=5), now_s=110.0)
+
+    assert curve is not None
+    points = [tuple(map(float, point.split(","))) for point in curve.points.split()]
+    assert curve.seconds == 10.0
+    assert (points[0], points[-1]) == ((0.0, CURVE_HEIGHT), (WIDTH, points[-2][1]))
+    assert points[-1][1] == pytest.approx(CURVE_HEIGHT * (1 - 0.96 * 4 / 5), abs=0.1)
+    assert all(0 <= x <= WIDTH and 0 < y <= CURVE_HEIGHT for x, y in points)
+
+
+def test_what_has_no_items_has_no_pictures() -> None:
+    """A queue, for example."""
+    queue = RunDetails(standing_run("pull-queues", "work"))
+
+    assert (dots_of(queue), curve_of(queue, 110.0)) == (None, None)
