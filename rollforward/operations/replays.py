@@ -12,7 +12,7 @@ from rollforward.runtime.messages import Message
 from rollforward.tasks.dead_task_entities import DeadTask
 from rollforward.tasks.dead_tasks import MAX_NAME_BYTES, replay_name
 from rollforward.tasks.declaration import deadline_of
-from rollforward.tasks.stored import arguments
+from rollforward.tasks.stored import arguments, cancellation
 
 
 class UnknownDeadTaskError(LookupError):
@@ -96,5 +96,7 @@ def delete_dead_task(clients: Clients, dead_id: str) -> None:
 def delete_in_transaction(clients: Clients, dead: DeadTask) -> None:
     """Delete a dead task, and let its arguments expire."""
     if not dead.resolved:
-        arguments.release(clients, dead.body.encode())
+        body = dead.body.encode()
+        arguments.release(clients, body)
+        cancellation.abandon(arguments.envelope_of(body).handle)
     dead.key.delete()

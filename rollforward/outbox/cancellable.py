@@ -11,7 +11,7 @@ from rollforward.datastore.transactions import current_transaction, is_in_transa
 from rollforward.outbox.enqueue import enqueue_message, message_of
 from rollforward.runtime.clients import Clients
 from rollforward.tasks.declaration import Task
-from rollforward.tasks.stored.cancellation import NAMED, is_known, put_handle
+from rollforward.tasks.stored.cancellation import NAMED, TRACKED, is_known, put_handle
 from rollforward.tasks.stored.envelope import Envelope
 from rollforward.tasks.stored.names import hashed_name
 
@@ -73,6 +73,25 @@ def enqueue_cancellable(
         return handle
 
     return body() if is_in_transaction() else transact(body)
+
+
+def enqueue_tracked(clients: Clients, task: Task[A], args: A, *, name: Sequence[str | int]) -> None:
+    """Enqueue a named task with a row that is there until it has ended, in this transaction.
+
+    `tracked_handle(task, name)` is the id of the row.
+
+    Raises:
+        NoTransactionError, BadArgumentsError, TooLargeError, UnknownTaskError: as of `enqueue`.
+    """
+    _, message = message_of((clients, task, args), name=name, delay_s=0, at=None)
+    handle = tracked_handle(task.path, name)
+    put_handle(clients, handle, None)
+    enqueue_message(clients, replace(message, body=Envelope(message.body, handle=handle).body))
+
+
+def tracked_handle(path: str, name: Sequence[str | int]) -> str:
+    """Return the handle of a tracked task."""
+    return hashed_name("handle", path, *name) + TRACKED
 
 
 def _handle(path: str, name: Sequence[str | int] | None) -> str:

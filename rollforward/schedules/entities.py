@@ -2,7 +2,8 @@
 
 ScheduleRow
     Key: "<name of the schedule>|<id>": the user's id, "" for the schedule that is in the code.
-    Queries: next_at <= a time, by next_at: overdue rows. Single-property index.
+    Queries: next_at <= a time, by next_at: overdue rows. Single-property index. A range of keys:
+    the rows of one schedule.
     Growth: a row for each schedule, until it is removed. 500 and more with one next tick would be
     slowed down when they are written in the same second.
 """
@@ -10,10 +11,16 @@ ScheduleRow
 from __future__ import annotations
 
 import datetime
+import json
+from collections.abc import Sequence
 from typing import Any
 
 from google.cloud import ndb
 
+from rollforward.runtime.clock import naive_utc, parse_time, time_text
+
+# What a row knows of its past, for operators: it is written with the row anyway.
+MAX_RECENT = 10
 EPOCH = datetime.datetime.fromtimestamp(0, datetime.UTC).replace(tzinfo=None)
 
 
@@ -25,11 +32,36 @@ class ScheduleRow(ndb.Model):
     body = ndb.TextProperty()  # Arguments of its task, as JSON; None: the time of the tick.
     next_at = ndb.DateTimeProperty()  # None: never again.
     revision = ndb.TextProperty(required=True)  # Another one whenever the schedule is changed.
+    recent = ndb.TextProperty()  # The last ticks that ran, the newest first: a JSON list of pairs.
+
+    @property
+    def recent_ticks(self) -> Sequence[tuple[datetime.datetime, str]]:
+        """Return the times of the last ticks, each with the revision of its row."""
+        pairs = json.loads(self.recent or "[]")
+        return [(parse_time(at).replace(tzinfo=datetime.UTC), str(name)) for at, name in pairs]
+
+    def note_ticks(self, ticks: Sequence[datetime.datetime]) -> None:
+        """Note that ticks run, those of the row's revision."""
+        times = [[time_text(naive_utc(at)), self.revision] for at in reversed(ticks)]
+        self.recent = json.dumps([*times, *json.loads(self.recent or "[]")][:MAX_RECENT])
 
 
 def row_key(schedule: str, row_id: str) -> Any:
     """Return the key of a row."""
     return ndb.Key(ScheduleRow, f"{schedule}|{row_id}")
+
+
+def rows_of(schedule: str, start_after: str | None = None) -> Any:
+    """Return the query for the rows of a schedule, by their ids.
+
+    Args:
+        start_after: An id; None: from the first one.
+    """
+    key = ScheduleRow._key
+    query = ScheduleRow.query(key < ndb.Key(ScheduleRow, f"{schedule}}}")).order(key)
+    if start_after is None:
+        return query.filter(key >= row_key(schedule, ""))
+    return query.filter(key > row_key(schedule, start_after))
 
 
 def overdue_rows(end_utc: datetime.datetime) -> Any:

@@ -11,6 +11,7 @@ import pydantic
 from google.cloud import ndb
 
 from rollforward.datastore.transactions import current_transaction, transact
+from rollforward.outbox.cancellable import enqueue_tracked
 from rollforward.outbox.enqueue import enqueue
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import naive_utc
@@ -55,7 +56,8 @@ def put_row(clients: Clients, key: Any, cron: str, tz: str, body: str | None) ->
         return
     transaction = current_transaction()
     revision = f"{transaction.id}.{transaction.count('schedule')}"
-    row = ScheduleRow(key=key, cron=cron, tz=tz, body=body, revision=revision)
+    recent = row.recent if row is not None else None
+    row = ScheduleRow(key=key, cron=cron, tz=tz, body=body, revision=revision, recent=recent)
     _move(clients, row, clients.clock.now())
 
 
@@ -79,6 +81,7 @@ def _advance(clients: Clients, declared: DeclaredSchedule, tick: Tick) -> int:
     ticks = ticks_to_run(row.cron, row.tz, tick.at, now_utc, declared.missed)
     for at in ticks:
         _enqueue_work(clients, declared.task, row, at)
+    row.note_ticks(ticks)
     is_cut = declared.missed == "all"
     _move(clients, row, ticks[-1] if is_cut else now_utc)
     return len(ticks)
@@ -91,7 +94,7 @@ def _move(clients: Clients, row: ScheduleRow, start: datetime.datetime) -> None:
     row.put()
     if following is not None:
         tick = Tick(row.key.id(), following, row.revision)
-        enqueue(clients, TICK, tick, name=_name(tick), at=following)
+        enqueue(clients, TICK, tick, name=name_of(tick), at=following)
 
 
 def _enqueue_work(
@@ -103,8 +106,9 @@ def _enqueue_work(
     else:
         takes_time = "at" in task.args.__signature_of_task__.parameters
         args = task.args(at=at) if takes_time else task.args()
-    enqueue(clients, task, args, name=_name(tick))
+    enqueue_tracked(clients, task, args, name=name_of(tick))
 
 
-def _name(tick: Tick) -> tuple[str, str, str]:
+def name_of(tick: Tick) -> tuple[str, str, str]:
+    """Return the name of the task of a tick, and of its work."""
     return tick.row, tick.revision, tick.at.isoformat()

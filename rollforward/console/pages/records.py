@@ -1,4 +1,4 @@
-"""Lag and cost, schedules, and the audit trail."""
+"""Lag and cost, and the audit trail."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from rollforward.console.api.rows import audit_row
 from rollforward.console.pages.frame import Routes, page, render, with_query
 from rollforward.flask.context import clients, registry
 from rollforward.operations import list_audit
-from rollforward.operations.sweeps import last_sweeps
 
 
 @page
@@ -20,15 +19,6 @@ def lag() -> ResponseReturnValue:
     """Show the gauges of all patterns, and the cost of this process."""
     cost = clients().meter.total()
     return render("lag.html", gauges=list(registry().gauges(clients())), cost=asdict(cost))
-
-
-@page
-def schedules() -> ResponseReturnValue:
-    """Show the sweeps, and when each was last done."""
-    swept = registry().swept
-    times = last_sweeps(clients(), swept)
-    rows = [(name, times[name].timestamp() if name in times else None) for name in swept]
-    return render("schedules.html", rows=rows)
 
 
 @page
@@ -48,6 +38,5 @@ def audit() -> ResponseReturnValue:
 
 ROUTES: Routes = (
     ("/lag", "GET", lag),
-    ("/schedules", "GET", schedules),
     ("/audit", "GET", audit),
 )

@@ -1,7 +1,10 @@
-"""Cancellable tasks: a row that each delivery reads before it begins.
+"""Rows of tasks: cancellable ones, which each delivery reads first, and tracked ones.
 
 `cancel` and the first delivery meet in a transaction on this row: one of them is first. So a task
 that was cancelled never begins, and one that has begun is not cancelled.
+
+A tracked task cannot be cancelled and costs nothing at its begin. Its row is there until the task
+has ended, so a missing row says that it has.
 
 Lost on failure: nothing. The row goes when the task has ended. A row of a named task, of a
 cancelled one, or of one that was never created, expires 32 days after the task was due.
@@ -25,6 +28,7 @@ from rollforward.tasks.stored.entities import BEGUN, CANCELLED, WAITING, Cancell
 log = logging.getLogger(__name__)
 
 NAMED = "-n"  # The end of a handle that is made of a name.
+TRACKED = "-t"  # The end of a handle that cannot cancel.
 
 
 def cancel(handle: str) -> bool:
@@ -56,7 +60,8 @@ def begin(handle: str) -> None:
         EndedError: it was cancelled.
         google.api_core.exceptions.GoogleAPICallError: it is unknown whether it was.
     """
-    transact(lambda: _begin(handle))
+    if not handle.endswith(TRACKED):
+        transact(lambda: _begin(handle))
 
 
 def forget(handle: str) -> None:
@@ -72,8 +77,17 @@ def forget(handle: str) -> None:
         log.warning("the handle %s is not deleted yet: %s", handle, error)
 
 
+def abandon(handle: str) -> None:
+    """Note that a tracked task is never done, in the transaction that deletes its dead task."""
+    if handle.endswith(TRACKED):
+        row = handle_key(handle).get()
+        if row is not None:
+            row.state = CANCELLED
+            row.put()
+
+
 def _cancel(handle: str) -> bool:
-    row = handle_key(handle).get()
+    row = handle_key(handle).get() if not handle.endswith(TRACKED) else None
     if row is None or row.state == BEGUN:
         return False
     if row.state == WAITING:

@@ -24,8 +24,8 @@ DistantTask
 CancellableTask
     Key: the task's handle.
     Queries: a range of `expires`: expired rows. Single-property index.
-    Growth: a row for each cancellable task, until it has ended. A named or a cancelled one has it
-    until 32 days after it was due.
+    Growth: a row for each cancellable task and each tick of a schedule, until the task has ended. A
+    named or a cancelled one has it until 32 days after it was due.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class DistantTask(ndb.Model):
 
 
 class CancellableTask(ndb.Model):
-    """A task with a handle: waiting, begun or cancelled."""
+    """A task with a handle: waiting, begun or cancelled; a tracked one waits until it has ended."""
 
     state = ndb.TextProperty(required=True)
     expires = ndb.StringProperty(required=True)

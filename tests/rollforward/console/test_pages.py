@@ -212,7 +212,7 @@ def test_the_outbox_is_swept_by_a_press_on_record(desk: Desk) -> None:
     assert "Sweep outbox" in browser.read("/audit")
 
 
-def test_schedules_say_when_each_sweep_was_done(desk: Desk) -> None:
+def test_sweeps_say_when_each_was_done(desk: Desk) -> None:
     """A sweep that is not known to have happened says so."""
     browser = Browser(desk)
     counts = [browser.read("/schedules").count(">not known<")]

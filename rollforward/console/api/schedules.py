@@ -1,0 +1,70 @@
+"""Schedules as the API lists them."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+from flask import request
+from flask.typing import ResponseReturnValue
+
+from rollforward.console.api.changes import ChangeRefusedError
+from rollforward.console.api.rows import json_response
+from rollforward.flask.context import clients, registry
+from rollforward.schedules.declaration import MAX_ID_BYTES
+from rollforward.schedules.listing import (
+    SchedulePage,
+    declared_schedules,
+    schedule_state,
+    user_schedules,
+)
+from rollforward.schedules.ticks import DeclaredSchedule
+
+NO_SCHEDULE = "There is no such schedule."
+# Three reads for each row: the schedule, and two of its last run.
+ROWS = 15
+RUNS = 10
+
+
+def schedule_named(name: str) -> DeclaredSchedule:
+    """Return a declared schedule, or the schedules of users of this name.
+
+    Raises:
+        ChangeRefusedError: there are none.
+    """
+    for part in registry().parts("schedules"):
+        if part.name == name:
+            declared: DeclaredSchedule = part
+            return declared
+    raise ChangeRefusedError(404, NO_SCHEDULE)
+
+
+def list_declared() -> ResponseReturnValue:
+    """List the schedules in the code."""
+    parts, start_after = registry().parts("schedules"), request.args.get("after", "")
+    return _listed(declared_schedules(clients(), parts, start_after=start_after, limit=ROWS))
+
+
+def list_of_users(name: str) -> ResponseReturnValue:
+    """List the schedules of users."""
+    part, start_after = schedule_named(name), _id("after")
+    return _listed(user_schedules(clients(), part, start_after=start_after, limit=ROWS))
+
+
+def show_schedule(name: str) -> ResponseReturnValue:
+    """Return one schedule with its last runs."""
+    state = schedule_state(clients(), schedule_named(name), _id("id"), runs=RUNS)
+    if state is None:
+        raise ChangeRefusedError(404, NO_SCHEDULE)
+    return json_response(asdict(state))
+
+
+def _id(name: str) -> str:
+    text = request.args.get(name, "")
+    if len(text.encode()) > MAX_ID_BYTES:
+        raise ChangeRefusedError(404, NO_SCHEDULE)
+    return text
+
+
+def _listed(page: SchedulePage) -> ResponseReturnValue:
+    rows = [asdict(state) for state in page.schedules]
+    return json_response({"schedules": rows, "next_after": page.next_after})

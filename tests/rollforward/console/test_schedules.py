@@ -1,0 +1,190 @@
+"""Schedules on the console: last and next ticks, and what became of each run."""
+
+from __future__ import annotations
+
+import datetime
+import itertools
+from collections.abc import Iterator
+
+import pytest
+from google.cloud import ndb
+
+from rollforward.schedules import UserSchedules, schedule
+from rollforward.schedules.entities import ScheduleRow, row_key
+from rollforward.schedules.sweep import MAX_PER_SWEEP, sweep
+from rollforward.tasks import Reject, task
+from tests.infra.world import Services
+from tests.rollforward.console.conftest import API, Desk, desk_with
+from tests.rollforward.console.test_pages import MAX_READS, Browser, reads_of
+
+BROKEN = {"is": False}
+SWEEP = "/cron/schedules/sweep"
+# Of users, beside those that are due.
+FEW, MANY = 20, 1_500
+
+
+@schedule("*/10 * * * *", tz="Europe/Berlin")
+def report(at: datetime.datetime) -> None:
+    """Do nothing, or be rejected."""
+    if BROKEN["is"]:
+        raise Reject("the printer is on fire")
+
+
+@task("/tasks/tests/remind", queue="default")
+def remind(user: str) -> None:
+    """Do nothing."""
+
+
+REMINDERS = UserSchedules("reminders", remind)
+
+
+@pytest.fixture
+def desk(services: Services) -> Iterator[Desk]:
+    """A desk whose app has a schedule, and schedules of users; it is half a minute past a tick."""
+    desk = desk_with(services, report, REMINDERS)
+    clock = desk.world.clock
+    clock.sleep(600 - clock.now().timestamp() % 600 + 30)
+    yield desk
+    BROKEN["is"] = False
+
+
+def pass_ticks(desk: Desk, count: int, *, delivers_work: bool = True) -> None:
+    """Let ticks come; the last one's work may be left in its queue."""
+    for number in range(count):
+        desk.world.sweep(SWEEP)
+        desk.world.clock.sleep(600)
+        if delivers_work or number < count - 1:
+            desk.world.settle(patience_s=0)
+        else:
+            [tick] = desk.world.engine.due()
+            desk.world.deliver(tick.task_name)
+
+
+def states(desk: Desk, name: str = "report") -> list[str]:
+    answer = desk.ask(f"{API}/schedules/{name}").json
+    assert answer is not None
+    return [run["state"] for run in answer["runs"]]
+
+
+def test_a_schedule_says_when_it_ran_and_runs_again(desk: Desk) -> None:
+    """Before its first tick, and with the outcome of each run, the newest first."""
+    browser = Browser(desk)
+    before = browser.read("/schedules")
+    pass_ticks(desk, 2)
+    BROKEN["is"] = True
+    pass_ticks(desk, 1)
+    BROKEN["is"] = False
+    pass_ticks(desk, 1, delivers_work=False)
+
+    answer = desk.ask(f"{API}/schedules/report").json
+    assert answer is not None
+    assert "none yet" in before
+    assert states(desk) == ["waiting", "dead", "done", "done"]
+    times = [datetime.datetime.fromisoformat(run["at"]) for run in answer["runs"]]
+    assert [(a - b).total_seconds() for a, b in itertools.pairwise(times)] == [600] * 3
+    assert datetime.datetime.fromisoformat(answer["next"]) > desk.world.clock.now()
+    assert datetime.datetime.fromisoformat(answer["last"]) == times[0]
+    assert len({run["task"] for run in answer["runs"]}) == 4
+    page = browser.read("/schedules/one/report")
+    for words in ("Waiting", "Dead", "Done", "*/10 * * * *", "Reject", "/tasks/schedules/report"):
+        assert words in page
+    assert "Waiting" in browser.read("/schedules")
+
+
+def test_a_dead_run_that_is_replayed_is_done_and_one_that_is_deleted_says_so(desk: Desk) -> None:
+    """Its page leads to the dead task."""
+    BROKEN["is"] = True
+    pass_ticks(desk, 2)
+    BROKEN["is"] = False
+    runs = desk.ask(f"{API}/schedules/report").json["runs"]  # type: ignore[index]
+
+    desk.change(f"/dead-tasks/{runs[0]['dead_id']}:replay")
+    waiting = states(desk)
+    desk.change(f"/dead-tasks/{runs[1]['dead_id']}:delete")
+    desk.world.settle(patience_s=0)
+
+    assert (waiting, states(desk)) == (["waiting", "dead"], ["done", "deleted"])
+
+
+def test_a_schedule_keeps_its_last_ten_runs(desk: Desk) -> None:
+    """Each page reads at most sixty rows."""
+    pass_ticks(desk, 12)
+
+    assert states(desk) == ["done"] * 10
+    assert reads_of(desk, lambda: Browser(desk).read("/schedules/one/report")) <= MAX_READS
+
+
+def put_users(desk: Desk, count: int, *, due_ids: tuple[str, ...] = ()) -> None:
+    """Store schedules of users past their own commits: of most the next tick is far away."""
+    now_utc = desk.world.clock.now().replace(tzinfo=None)
+    with desk.world.context():
+        for start in range(0, count, 500):
+            rows = []
+            for number in range(start, min(start + 500, count)):
+                row_id = f"u{number:06d}"
+                late = datetime.timedelta(minutes=-5 if row_id in due_ids else 600 + number)
+                rows.append(
+                    ScheduleRow(
+                        key=row_key("reminders", row_id), cron="0 9 * * *", tz="UTC",
+                        body=f'{{"user": "{row_id}"}}', next_at=now_utc + late, revision="r",
+                    )
+                )  # fmt: skip
+            ndb.put_multi(rows)
+
+
+def test_schedules_of_users_are_listed_by_cursor(desk: Desk) -> None:
+    """Each once, at most sixty reads a page; one is found by its id."""
+    put_users(desk, 40)
+    browser = Browser(desk)
+    seen: list[str] = []
+    start_after = ""
+    while True:
+        answer = desk.ask(f"{API}/schedules/reminders/users?after={start_after}").json
+        assert answer is not None
+        seen += [row["id"] for row in answer["schedules"]]
+        if answer["next_after"] is None:
+            break
+        start_after = answer["next_after"]
+
+    assert seen == [f"u{number:06d}" for number in range(40)]
+    pages = ["/schedules", "/schedules/users/reminders", "/schedules/users/reminders?after=u000009"]
+    for path in (*pages, "/schedules/one/reminders?id=u000007"):
+        assert reads_of(desk, lambda path=path: browser.read(path)) <= MAX_READS, path  # type: ignore[misc]
+    found = browser.open("/schedules/users/reminders?id=u000007")
+    assert found.headers["Location"].endswith("/schedules/one/reminders?id=u000007")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/schedules/one/nothing",
+        "/schedules/one/reminders",
+        "/schedules/one/reminders?id=nobody",
+        f"/schedules/one/reminders?id={'本' * 400}",
+        "/schedules/users/nothing",
+    ],
+)
+def test_a_schedule_that_is_none_is_a_404(desk: Desk, path: str) -> None:
+    """By the page."""
+    assert Browser(desk).open(path).status_code == 404
+
+
+@pytest.mark.parametrize("services", ["firestore"], indirect=True)
+def test_a_sweep_reads_those_that_are_due_however_many_wait(desk: Desk) -> None:
+    """The same reads and writes beside few as beside many."""
+    due_ids = ("u000003", "u000011", "u000017")
+    spent = []
+    for count in (FEW, MANY):
+        desk.world.sweep(SWEEP)
+        put_users(desk, count, due_ids=due_ids)
+        meter = desk.world.clients.meter
+        before = meter.total()
+        with desk.world.context():
+            parts = {part.name: part for part in desk.world.registry.parts("schedules")}
+            assert sweep(desk.world.clients, parts)["overdue"] == len(due_ids)
+        cost = meter.total() - before
+        spent.append((cost.reads, cost.writes))
+        desk.world.settle(patience_s=0)
+
+    assert spent[0] == spent[1]
+    assert spent[0][0] < FEW < MAX_PER_SWEEP
