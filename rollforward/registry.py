@@ -22,6 +22,7 @@ from rollforward.continuations.pattern import Continuations
 from rollforward.counters.pattern import Counters
 from rollforward.fork_join.pattern import ForkJoins
 from rollforward.materialized_views.pattern import MaterializedViews
+from rollforward.operations.letters import letters_job
 from rollforward.operations.pattern import Operations
 from rollforward.outbox.pattern import Outbox
 from rollforward.pull_queues.pattern import PullQueues
@@ -34,6 +35,9 @@ from rollforward.tasks.dead_tasks import replay_task
 from rollforward.tasks.errors import UnknownQueueError
 from rollforward.tasks.pattern import Gauge, Pattern, Tasks
 from rollforward.tasks.runs import (
+    Letter,
+    LetterPage,
+    LetterVerb,
     RunDetails,
     RunList,
     RunQuery,
@@ -76,6 +80,8 @@ class Registry:
         for pattern in patterns:
             for part in pattern.brings():
                 self._add(part)
+        if Continuations.name in self.patterns:
+            self._add(letters_job(self))
         for name, pattern in self.patterns.items():
             pattern.check(self._parts[name])
         declared: dict[str, Task[Any]] = {}
@@ -172,6 +178,37 @@ class Registry:
         """
         controlled = self._pattern_of_runs(pattern)
         return controlled.control_run(clients, self._parts[pattern], run_id, verb)
+
+    def letters(
+        self, clients: Clients, pattern: str, part: str, *, cursor: str = "", limit: int
+    ) -> LetterPage:
+        """Return a page of the dead letters of a pipeline or a pull queue.
+
+        Raises:
+            UnknownRunError: there is no such part, or it keeps none.
+        """
+        parts = self._pattern_of_runs(pattern)
+        return parts.letters(clients, self._parts[pattern], part, cursor=cursor, limit=limit)
+
+    def letter(self, clients: Clients, pattern: str, part: str, letter_id: str) -> Letter:
+        """Return a dead letter.
+
+        Raises:
+            UnknownRunError, UnknownLetterError: there is none.
+        """
+        return self._pattern_of_runs(pattern).letter(clients, self._parts[pattern], part, letter_id)
+
+    def change_letter(
+        self, clients: Clients, pattern: str, part: str, letter_id: str, verb: LetterVerb
+    ) -> None:
+        """Replay or delete a dead letter.
+
+        Raises:
+            UnknownRunError, UnknownLetterError: there is none, or no more.
+            LetterRefusedError: it cannot be replayed.
+        """
+        parts = self._pattern_of_runs(pattern)
+        parts.change_letter(clients, self._parts[pattern], part, letter_id, verb)
 
     def _pattern_of_runs(self, name: str) -> Pattern[Any]:
         if name not in self.patterns:

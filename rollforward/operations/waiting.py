@@ -43,7 +43,7 @@ def queue_states(clients: Clients) -> Sequence[QueueState]:
         CannotListError: they cannot be listed.
     """
     try:
-        return _lister(clients).queue_states()
+        return lister(clients).queue_states()
     except rpc_errors.PermissionDenied as error:
         raise CannotListError(_NO_RIGHT.format("cloudtasks.queues.list")) from error
 
@@ -55,7 +55,7 @@ def list_waiting(clients: Clients, queue: str, *, cursor: str = "", limit: int =
         CannotListError: they cannot be listed, or there is no queue of this name.
     """
     try:
-        return _lister(clients).waiting(queue, limit=limit, cursor=cursor)
+        return lister(clients).waiting(queue, limit=limit, cursor=cursor)
     except rpc_errors.PermissionDenied as error:
         raise CannotListError(_NO_RIGHT.format("cloudtasks.tasks.list")) from error
     except (rpc_errors.NotFound, rpc_errors.InvalidArgument) as error:
@@ -78,7 +78,12 @@ def failing_tasks(limit: int) -> Sequence[TaskAttempts]:
 _NO_RIGHT = "Grant the app's account {} to see this: roles/cloudtasks.viewer has it."
 
 
-def _lister(clients: Clients) -> CloudTaskQueue:
+def lister(clients: Clients) -> CloudTaskQueue:
+    """Return the queues of Cloud Tasks.
+
+    Raises:
+        CannotListError: the app has others, as in a test.
+    """
     if not isinstance(clients.tasks, CloudTaskQueue):
         raise CannotListError(f"{type(clients.tasks).__name__} cannot list its tasks.")
     return clients.tasks

@@ -145,6 +145,17 @@ def dead_items(queue: str) -> Any:
     )
 
 
+def dead_items_after(queue: str, died_at: str, id_: str) -> tuple[Any, Any]:
+    """Return the queries for the dead letters after one, by time and id.
+
+    Those that died at the same time as it come first: they may be many.
+    """
+    place = f"{queue}|{died_at}"
+    same = PullItem.query(PullItem.dead == place, PullItem._key > item_key(queue, id_))
+    later = PullItem.query(PullItem.dead > place, PullItem.dead < f"{queue}}}")
+    return same.order(PullItem._key), later.order(PullItem.dead)
+
+
 def expired_dead_items(queue: str, died_before: datetime.datetime) -> Any:
     """Return the query for dead letters of a queue that died before a time."""
     upper = dead_at(queue, died_before)

@@ -2,17 +2,41 @@
 
 from __future__ import annotations
 
-from rollforward.pull_queues.entities import dead_items, items_of, ready_items
+import datetime
+import re
+from typing import Any
+
+from rollforward.pull_queues.entities import (
+    dead_items,
+    dead_items_after,
+    item_key,
+    items_of,
+    ready_items,
+    time_of,
+)
+from rollforward.pull_queues.items import ItemId
 from rollforward.pull_queues.queue import PullQueue
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import naive_utc
-from rollforward.tasks.runs import RunDetails, RunIssue, RunRefusedError, RunVerb, standing_run
+from rollforward.tasks.runs import (
+    Letter,
+    LetterPage,
+    LetterVerb,
+    RunDetails,
+    RunIssue,
+    RunRefusedError,
+    RunVerb,
+    UnknownLetterError,
+    standing_run,
+)
 
 PATTERN = "pull-queues"
 MAX_COUNTED = 1_000
 MAX_SHOWN = 20
 # Of dead letters that one command replays; give it again for more.
 MAX_REPLAYED = 100
+MAX_ID_BYTES = 1_000
+_CURSOR = re.compile(r"([0-9T]{10,30})\|(.{1,1000})", re.DOTALL)
 
 
 def queue_details(clients: Clients, queue: PullQueue) -> RunDetails:
@@ -37,7 +61,63 @@ def queue_details(clients: Clients, queue: PullQueue) -> RunDetails:
         "partitions": queue.partitions,
     }
     verbs: tuple[RunVerb, ...] = ("retry",) if letters else ()
-    return RunDetails(standing_run(PATTERN, queue.name, verbs), issues=issues, numbers=numbers)
+    return RunDetails(
+        standing_run(PATTERN, queue.name, verbs), issues=issues, numbers=numbers, has_letters=True
+    )
+
+
+def letters_of(queue: PullQueue, cursor: str, limit: int) -> LetterPage:
+    """Return a page of the dead letters of a queue, the oldest first."""
+    if match := _CURSOR.fullmatch(cursor):
+        same, later = dead_items_after(queue.name, *match.groups())
+        rows = same.fetch(limit + 1)
+        if len(rows) <= limit:
+            rows += later.fetch(limit + 1 - len(rows))
+    else:
+        rows = dead_items(queue.name).fetch(limit + 1)
+    letters = [_letter(row) for row in rows[:limit]]
+    if len(rows) <= limit:
+        return LetterPage(letters)
+    return LetterPage(letters, f"{rows[limit - 1].dead.partition('|')[2]}|{letters[-1].id}")
+
+
+def letter_of(queue: PullQueue, letter_id: str) -> Letter:
+    """Return a dead letter of a queue.
+
+    Raises:
+        UnknownLetterError: there is none.
+    """
+    row = None
+    if 0 < len(letter_id.encode()) <= MAX_ID_BYTES:
+        row = item_key(queue.name, letter_id).get()
+    if row is None or row.dead is None:
+        raise UnknownLetterError(letter_id)
+    return _letter(row)
+
+
+def change_letter(clients: Clients, queue: PullQueue, letter_id: str, verb: LetterVerb) -> None:
+    """Let a dead letter be leased again, or delete it.
+
+    Raises:
+        UnknownLetterError: there is none, or no more.
+    """
+    act = queue.replay if verb == "replay" else queue.discard
+    is_id = 0 < len(letter_id.encode()) <= MAX_ID_BYTES
+    if not (is_id and act(clients, ItemId(letter_id))):
+        raise UnknownLetterError(letter_id)
+
+
+def _letter(row: Any) -> Letter:
+    died = time_of(row.dead).replace(tzinfo=datetime.UTC)
+    added = row.added_at.replace(tzinfo=datetime.UTC)
+    return Letter(
+        id=row.key.id().partition("|")[2],
+        name=row.tag or "no tag",
+        error=f"leased {row.deliveries} times, and never acked",
+        body=row.payload,
+        died=died,
+        numbers={"tag": row.tag or "none", "leases": row.deliveries, "added_at": added.timestamp()},
+    )
 
 
 def replay_dead_letters(clients: Clients, queue: PullQueue, verb: RunVerb) -> str:

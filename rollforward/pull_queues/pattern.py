@@ -17,7 +17,14 @@ from rollforward.pull_queues.queue import PullQueue
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import naive_utc
 from rollforward.tasks.pattern import Gauge, Pattern
-from rollforward.tasks.runs import RunDetails, RunVerb, UnknownRunError
+from rollforward.tasks.runs import (
+    Letter,
+    LetterPage,
+    LetterVerb,
+    RunDetails,
+    RunVerb,
+    UnknownRunError,
+)
 
 # Of expired receipts in one round; the next one is a minute away. As many as are acks in a minute.
 MAX_PAGES = 80
@@ -91,6 +98,32 @@ class PullQueues(Pattern[PullQueue]):
         self, clients: Clients, parts: Sequence[PullQueue], run_id: str, verb: RunVerb
     ) -> str:
         return listing.replay_dead_letters(clients, _queue(parts, run_id), verb)
+
+    def letters(
+        self,
+        clients: Clients,
+        parts: Sequence[PullQueue],
+        part_id: str,
+        *,
+        cursor: str = "",
+        limit: int,
+    ) -> LetterPage:
+        return listing.letters_of(_queue(parts, part_id), cursor, limit)
+
+    def letter(
+        self, clients: Clients, parts: Sequence[PullQueue], part_id: str, letter_id: str
+    ) -> Letter:
+        return listing.letter_of(_queue(parts, part_id), letter_id)
+
+    def change_letter(
+        self,
+        clients: Clients,
+        parts: Sequence[PullQueue],
+        part_id: str,
+        letter_id: str,
+        verb: LetterVerb,
+    ) -> None:
+        listing.change_letter(clients, _queue(parts, part_id), letter_id, verb)
 
 
 def _queue(parts: Sequence[PullQueue], name: str) -> PullQueue:

@@ -170,6 +170,21 @@ class PullQueue:
 
         return transact(body)
 
+    def discard(self, clients: Clients, id_: ItemId) -> bool:
+        """Delete a dead letter; return whether there was one."""
+        was_dead = False
+
+        def body() -> bool:
+            nonlocal was_dead
+            row = item_key(self.name, id_).get()
+            if row is None or row.dead is None:
+                return was_dead and current_transaction().doubt is not None
+            was_dead = True
+            row.key.delete()
+            return True
+
+        return transact(body)
+
     def _move(
         self, clients: Clients, leases: Sequence[Lease], to: datetime.datetime
     ) -> list[Lease]:

@@ -2,18 +2,36 @@
 
 from __future__ import annotations
 
+import datetime
+import json
+
 from rollforward.runtime.clients import Clients
-from rollforward.streams.driver import Engine
-from rollforward.streams.inspection import status
+from rollforward.streams.driver import Engine, run_steps
+from rollforward.streams.inspection import dead_letters, status
+from rollforward.streams.inspection.dead_letters import DeadLetter
 from rollforward.streams.inspection.status import Overview
+from rollforward.streams.model.errors import UnknownStreamError
 from rollforward.streams.model.records import FOREVER
 from rollforward.streams.pipeline import Pipeline
-from rollforward.tasks.runs import RunDetails, RunIssue, RunRefusedError, RunVerb, standing_run
+from rollforward.tasks.runs import (
+    Letter,
+    LetterPage,
+    LetterRefusedError,
+    LetterVerb,
+    RunDetails,
+    RunIssue,
+    RunRefusedError,
+    RunVerb,
+    UnknownLetterError,
+    standing_run,
+)
 
 PATTERN = "streams"
 MAX_SHOWN = 20
 # Of dead letters that one command replays; give it again for more.
 MAX_REPLAYED = 100
+# Datastore takes no longer names, and the pipeline's is in front.
+MAX_LETTER_BYTES = 1_200
 
 
 def pipeline_details(clients: Clients, pipeline: Pipeline) -> RunDetails:
@@ -31,6 +49,63 @@ def pipeline_details(clients: Clients, pipeline: Pipeline) -> RunDetails:
         issues=issues,
         numbers=numbers,
         rows=[_row(overview, name, engine.environment.now_ms()) for name in overview.intervals],
+        has_letters=True,
+    )
+
+
+def letters_of(clients: Clients, pipeline: Pipeline, cursor: str, limit: int) -> LetterPage:
+    """Return a page of the dead letters of a pipeline, by id."""
+    rows = run_steps(clients, pipeline, dead_letters.dead_letters, limit + 1, cursor)
+    shown = rows[:limit]
+    return LetterPage([_letter(row) for row in shown], shown[-1].id if len(rows) > limit else "")
+
+
+def letter_of(clients: Clients, pipeline: Pipeline, letter_id: str) -> Letter:
+    """Return a dead letter of a pipeline.
+
+    Raises:
+        UnknownLetterError: there is none.
+    """
+    row = None
+    if 0 < len(letter_id.encode()) <= MAX_LETTER_BYTES:
+        row = run_steps(clients, pipeline, dead_letters.dead_letter, letter_id)
+    if row is None:
+        raise UnknownLetterError(letter_id)
+    return _letter(row)
+
+
+def change_letter(clients: Clients, pipeline: Pipeline, letter_id: str, verb: LetterVerb) -> None:
+    """Replay or discard a dead letter of a pipeline.
+
+    Raises:
+        UnknownLetterError: there is none, or no more.
+        LetterRefusedError: no computation reads it any more.
+    """
+    act = pipeline.replay if verb == "replay" else pipeline.discard
+    try:
+        is_changed = len(letter_id.encode()) <= MAX_LETTER_BYTES and act(clients, letter_id)
+    except UnknownStreamError as error:
+        raise LetterRefusedError(str(error)) from None
+    if not is_changed:
+        raise UnknownLetterError(letter_id)
+
+
+def _letter(row: DeadLetter) -> Letter:
+    is_timer = bool(row.tag)
+    numbers: dict[str, float | str] = {"computation": row.computation, "key": row.key}
+    if row.stream:
+        numbers["stream"] = row.stream
+    if is_timer:
+        numbers["timer"] = row.tag
+    if row.timestamp_ms:
+        numbers["timer_at" if is_timer else "record_at"] = row.timestamp_ms / 1000
+    return Letter(
+        id=row.id,
+        name=f"{row.computation} {row.key or row.stream}",
+        error=row.error,
+        body="" if is_timer else json.dumps(row.value, ensure_ascii=False),
+        died=datetime.datetime.fromtimestamp(row.since_ms / 1000, datetime.UTC),
+        numbers=numbers,
     )
 
 

@@ -16,7 +16,14 @@ from rollforward.streams.pipeline import Pipeline, push_task
 from rollforward.streams.sweep import sweep_pipeline
 from rollforward.tasks.declaration import Task
 from rollforward.tasks.pattern import Gauge, Pattern
-from rollforward.tasks.runs import RunDetails, RunVerb, UnknownRunError
+from rollforward.tasks.runs import (
+    Letter,
+    LetterPage,
+    LetterVerb,
+    RunDetails,
+    RunVerb,
+    UnknownRunError,
+)
 
 log = logging.getLogger(__name__)
 
@@ -52,6 +59,32 @@ class Streams(Pattern[Pipeline]):
         self, clients: Clients, parts: Sequence[Pipeline], run_id: str, verb: RunVerb
     ) -> str:
         return listing.replay_dead_letters(clients, _pipeline(parts, run_id), verb)
+
+    def letters(
+        self,
+        clients: Clients,
+        parts: Sequence[Pipeline],
+        part_id: str,
+        *,
+        cursor: str = "",
+        limit: int,
+    ) -> LetterPage:
+        return listing.letters_of(clients, _pipeline(parts, part_id), cursor, limit)
+
+    def letter(
+        self, clients: Clients, parts: Sequence[Pipeline], part_id: str, letter_id: str
+    ) -> Letter:
+        return listing.letter_of(clients, _pipeline(parts, part_id), letter_id)
+
+    def change_letter(
+        self,
+        clients: Clients,
+        parts: Sequence[Pipeline],
+        part_id: str,
+        letter_id: str,
+        verb: LetterVerb,
+    ) -> None:
+        listing.change_letter(clients, _pipeline(parts, part_id), letter_id, verb)
 
     def gauges(self, clients: Clients, parts: Sequence[Pipeline]) -> Sequence[Gauge]:
         return [gauge for part in parts for gauge in gauges_of(clients, part)]

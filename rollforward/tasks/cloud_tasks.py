@@ -8,11 +8,11 @@ from __future__ import annotations
 import datetime
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
 from google.api_core import exceptions as rpc_errors
-from google.protobuf import timestamp_pb2
+from google.protobuf import field_mask_pb2, timestamp_pb2
 from google.rpc import code_pb2
 
 from rollforward.datastore.transactions import TRANSIENT
@@ -41,6 +41,9 @@ _NO_ANSWER = (TimeoutError, NotConfirmedError, NotAttemptedError)
 UNANSWERED = (*TRANSIENT, TimeoutError, NotConfirmedError)
 # Each member of the batch may still be taken by itself.
 NOT_AS_A_BATCH = (*PERMANENT_ERRORS, rpc_errors.MethodNotImplemented)
+
+
+QueueVerb = Literal["pause", "resume", "purge", "rate"]
 
 
 @dataclass(frozen=True)
@@ -169,16 +172,30 @@ class CloudTaskQueue:
         listed = self._client.list_queues(
             request={"parent": parent}, timeout=CALL_TIMEOUT_S, retry=None
         )
-        return [
-            QueueState(
-                name=queue.name.rpartition("/")[2],
-                state=queue.state.name.lower(),
-                max_per_s=queue.rate_limits.max_dispatches_per_second,
-                max_concurrent=queue.rate_limits.max_concurrent_dispatches,
-                max_attempts=queue.retry_config.max_attempts,
-            )
-            for queue in listed
-        ]
+        return [_queue_state(queue) for queue in listed]
+
+    def control_queue(self, queue: str, verb: QueueVerb, *, max_per_s: float = 0) -> QueueState:
+        """Pause, resume or purge a queue, or set its rate; return its new state.
+
+        Raises:
+            google.api_core.exceptions.GoogleAPICallError: it is unknown whether it was changed,
+                or the account has no right to: what an app needs otherwise does not include it.
+        """
+        from google.cloud import tasks_v2
+
+        path, options = self._queue_path(queue), {"timeout": CALL_TIMEOUT_S, "retry": None}
+        if verb == "rate":
+            limits = tasks_v2.RateLimits(max_dispatches_per_second=max_per_s)
+            mask = field_mask_pb2.FieldMask(paths=["rate_limits.max_dispatches_per_second"])
+            changed = tasks_v2.Queue(name=path, rate_limits=limits)
+            request = tasks_v2.UpdateQueueRequest(queue=changed, update_mask=mask)
+            return _queue_state(self._client.update_queue(request=request, **options))
+        control = {
+            "pause": self._client.pause_queue,
+            "resume": self._client.resume_queue,
+            "purge": self._client.purge_queue,
+        }[verb]
+        return _queue_state(control(request={"name": path}, **options))
 
     def waiting(self, queue: str, *, limit: int, cursor: str = "") -> WaitingPage:
         """Return tasks of a queue, by name, without their bodies.
@@ -271,6 +288,16 @@ class CloudTaskQueue:
 
     def _queue_path(self, queue: str) -> str:
         return f"projects/{self._project}/locations/{self._location}/queues/{queue}"
+
+
+def _queue_state(queue: tasks_v2.Queue) -> QueueState:
+    return QueueState(
+        name=queue.name.rpartition("/")[2],
+        state=queue.state.name.lower(),
+        max_per_s=queue.rate_limits.max_dispatches_per_second,
+        max_concurrent=queue.rate_limits.max_concurrent_dispatches,
+        max_attempts=queue.retry_config.max_attempts,
+    )
 
 
 def _waiting_task(listed: tasks_v2.Task) -> WaitingTask:

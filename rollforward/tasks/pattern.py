@@ -14,7 +14,16 @@ from typing import Any, Generic, TypeVar
 from rollforward.runtime.clients import Clients
 from rollforward.tasks import dead_tasks
 from rollforward.tasks.declaration import Task
-from rollforward.tasks.runs import RunDetails, RunList, RunQuery, RunVerb, UnknownRunError
+from rollforward.tasks.runs import (
+    Letter,
+    LetterPage,
+    LetterVerb,
+    RunDetails,
+    RunList,
+    RunQuery,
+    RunVerb,
+    UnknownRunError,
+)
 from rollforward.tasks.stored.near import create_near, late_s
 from rollforward.tasks.stored.sweep import EXPIRED
 
@@ -145,6 +154,40 @@ class Pattern(Generic[P]):
             RunRefusedError: not as it is now.
         """
         raise UnknownRunError(run_id)
+
+    def letters(
+        self, clients: Clients, parts: Sequence[P], part_id: str, *, cursor: str = "", limit: int
+    ) -> LetterPage:
+        """Return a page of the dead letters of a part, in an order that lasts.
+
+        Raises:
+            UnknownRunError: there is no such part, or it keeps none.
+        """
+        raise UnknownRunError(part_id)
+
+    def letter(self, clients: Clients, parts: Sequence[P], part_id: str, letter_id: str) -> Letter:
+        """Return a dead letter.
+
+        Raises:
+            UnknownRunError, UnknownLetterError: there is none.
+        """
+        raise UnknownRunError(part_id)
+
+    def change_letter(
+        self,
+        clients: Clients,
+        parts: Sequence[P],
+        part_id: str,
+        letter_id: str,
+        verb: LetterVerb,
+    ) -> None:
+        """Replay or delete a dead letter, in one commit.
+
+        Raises:
+            UnknownRunError, UnknownLetterError: there is none, or no more.
+            LetterRefusedError: it cannot be replayed.
+        """
+        raise UnknownRunError(part_id)
 
     @property
     def is_swept(self) -> bool:

@@ -21,9 +21,11 @@ from rollforward.runtime.clock import aware_utc, naive_utc
 
 RunState = Literal["running", "finished", "cancelled"]
 RunVerb = Literal["cancel", "resume", "retry", "rebuild"]
+LetterVerb = Literal["replay", "delete"]
 
 STATES: tuple[RunState, ...] = ("running", "finished", "cancelled")
 VERBS: tuple[RunVerb, ...] = ("cancel", "resume", "retry", "rebuild")
+LETTER_VERBS: tuple[LetterVerb, ...] = ("replay", "delete")
 # What may become of an item, and its letter in `RunPart.items`.
 OUTCOMES = {"done": "d", "skipped": "s", "failed": "f", "retrying": "r", "waiting": "."}
 
@@ -36,6 +38,14 @@ R = TypeVar("R")  # A row of a run.
 
 class UnknownRunError(LookupError):
     """There is no run of this id."""
+
+
+class UnknownLetterError(LookupError):
+    """There is no dead letter of this id, or no more."""
+
+
+class LetterRefusedError(Exception):
+    """A dead letter that cannot be replayed; the text says why."""
 
 
 class RunRefusedError(Exception):
@@ -103,6 +113,7 @@ class RunDetails:
     Attributes:
         numbers: Facts of its pattern, by name; a time is in seconds since 1970.
         rows: A table of its pattern, each row by the names of its columns.
+        has_letters: Whether it keeps dead letters: `Registry.letters` lists them.
     """
 
     run: Run
@@ -111,6 +122,36 @@ class RunDetails:
     cost: Mapping[str, int] = field(default_factory=dict)
     numbers: Mapping[str, float | str] = field(default_factory=dict)
     rows: Sequence[Mapping[str, float | str]] = ()
+    has_letters: bool = False
+
+
+@dataclass(frozen=True)
+class Letter:
+    """A dead letter: what a part gave up, kept until somebody replays or deletes it.
+
+    Attributes:
+        id: Its own within its part.
+        name: Words for a list: the key of a record, the tag of an item.
+        error: Why it was given up.
+        body: What it holds, as text.
+        died: When it was given up.
+        numbers: Facts of its pattern, by name; a time is in seconds since 1970.
+    """
+
+    id: str
+    name: str
+    error: str
+    body: str
+    died: datetime.datetime
+    numbers: Mapping[str, float | str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class LetterPage:
+    """Dead letters, and the cursor of the next page; "": there is none."""
+
+    letters: Sequence[Letter] = ()
+    next_cursor: str = ""
 
 
 @dataclass(frozen=True)

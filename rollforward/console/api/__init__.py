@@ -10,9 +10,18 @@
     GET  /runs?state=&name=&before=&limit=    {"runs": [...], "next_before": ... or null}
     GET  /runs/<pattern>/<id>                 a run with its items
     POST /runs/<pattern>/<id>:<verb>          cancel, resume, retry: {"id": ...}
+    GET  /dead-letters/<pattern>/<part>?cursor=&limit=   of a pipeline or a pull queue
+    GET  /dead-letters/<pattern>/<part>/<id>             a dead letter with its body
+    POST /dead-letters/<pattern>/<part>/<id>:<verb>      replay, delete: {"id": ..., "result": ...}
+    POST /dead-letters/<pattern>/<part>:<verb>           replay, delete: {"ids": [...]} or
+                                    {"all": true}; 202 {"run": {"pattern", "id"}}
     GET  /tasks?queue=&cursor=&limit=         waiting tasks of a queue, as Cloud Tasks lists them
     GET  /outbox?limit=                       the oldest rows of the outbox
     GET  /queues                              {"queues": [...]} with their state and limits
+    POST /queues/<queue>:<verb>               pause, resume, purge; rate: {"max_per_s": 5}
+    GET  /schedules?after=                    those in the code, with their last runs
+    GET  /schedules/<name>?id=                one with its last ten runs
+    GET  /schedules/<name>/users?after=       those of users, by id
     GET  /audit?before=&limit=                {"entries": [...], "next_before": ... or null}
 
 Times are ISO 8601 in UTC. Errors are problem details (RFC 9457). A verb follows a colon, as in

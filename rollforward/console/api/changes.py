@@ -5,7 +5,7 @@ A change that is refused ends in `ChangeRefusedError`, with a status and a sente
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 
@@ -23,12 +23,34 @@ from rollforward.operations import (
     start_bulk,
 )
 from rollforward.operations.bulk import BULK_VERBS, MAX_SELECTED, BulkVerb
+from rollforward.operations.letters import JOB as LETTERS_JOB
+from rollforward.operations.letters import start_letters
+from rollforward.operations.queue_control import (
+    MAX_PER_S,
+    QUEUE_VERBS,
+    QueueDeniedError,
+    QueueRefusedError,
+)
+from rollforward.operations.queue_control import control_queue as control_queue_of
+from rollforward.operations.waiting import CannotListError
 from rollforward.tasks import hashed_name
-from rollforward.tasks.runs import VERBS, RunRefusedError, RunVerb, UnknownRunError
+from rollforward.tasks.runs import (
+    LETTER_VERBS,
+    VERBS,
+    LetterRefusedError,
+    LetterVerb,
+    RunRefusedError,
+    RunVerb,
+    UnknownLetterError,
+    UnknownRunError,
+)
 
 NO_RUN = "There is no such run."
+NO_LETTER = "There is no such dead letter, or no more."
+NO_LETTERS = "There is no such pipeline or pull queue."
 NO_DEAD_TASK = "There is no such dead task, or no more."
-RESULTS: dict[BulkVerb, str] = {"replay": "replayed", "delete": "deleted"}
+RESULTS: dict[BulkVerb | LetterVerb, str] = {"replay": "replayed", "delete": "deleted"}
+_RATE = f'A rate is a number of tasks a second, more than 0 and at most {MAX_PER_S:g}: "max_per_s".'
 # Datastore takes no longer names, and patterns put the names of their rows in front.
 MAX_ID_BYTES = 1_000
 
@@ -93,6 +115,65 @@ def change_dead_tasks(
         return start_bulk(clients(), known_verb, chosen, ids=ids, run_id=run_id)
 
 
+def change_letter(pattern: str, part: str, letter_id: str, verb: str) -> str:
+    """Replay or delete one dead letter of a pipeline or a pull queue; return what became of it.
+
+    Raises:
+        ChangeRefusedError: nothing was changed.
+    """
+    chosen = letter_verb(verb)
+    with _recorded(f"{verb} dead letter", f"{pattern}/{part}: {letter_id}"):
+        try:
+            registry().change_letter(clients(), pattern, part, letter_id, chosen)
+        except UnknownLetterError:
+            raise ChangeRefusedError(404, NO_LETTER) from None
+        except UnknownRunError:
+            raise ChangeRefusedError(404, NO_LETTERS) from None
+        except LetterRefusedError as error:
+            raise ChangeRefusedError(409, f"It cannot be replayed: {error}.") from None
+    return RESULTS[chosen]
+
+
+def change_letters(
+    pattern: str, part: str, verb: str, ids: Sequence[str], idempotency_key: str | None
+) -> str:
+    """Start a run that replays or deletes dead letters; return the run's id.
+
+    Args:
+        ids: Those that were selected; none: all that are dead now.
+        idempotency_key: The same key, verb and choice are the same run.
+
+    Raises:
+        ChangeRefusedError: nothing was changed.
+    """
+    chosen = letter_verb(verb)
+    if len(ids) > MAX_SELECTED or not all(0 < len(name.encode()) <= MAX_ID_BYTES for name in ids):
+        raise ChangeRefusedError(400, f"Select 1 to {MAX_SELECTED} dead letters.")
+    try:
+        registry().letters(clients(), pattern, part, limit=1)
+    except UnknownRunError:
+        raise ChangeRefusedError(404, NO_LETTERS) from None
+    words = f"{pattern}/{part}: {', '.join(ids) or 'all'}"
+    run_id = hashed_name("dead-letters", words, verb, idempotency_key or clients().new_id())
+    job = registry().jobs[LETTERS_JOB]
+    with _recorded(f"{verb} dead letters", f"{words} (run {run_id})"):
+        start_letters(clients(), job, chosen, pattern, part, ids=ids, run_id=run_id)
+    return run_id
+
+
+def letter_verb(verb: str) -> LetterVerb:
+    """Return a verb of dead letters.
+
+    Raises:
+        ChangeRefusedError: it is none.
+    """
+    for name in LETTER_VERBS:
+        if name == verb:
+            return name
+    verbs = ", ".join(f":{name}" for name in LETTER_VERBS)
+    raise ChangeRefusedError(404, f"Dead letters are told what to do by {verbs}.")
+
+
 def control_run(pattern: str, run_id: str, verb: str) -> str:
     """Cancel, resume or retry a run; return the id of the run to look at.
 
@@ -114,6 +195,41 @@ def control_run(pattern: str, run_id: str, verb: str) -> str:
         except RunRefusedError as error:
             reason = f"This run cannot be told to {verb}: {error}."
             raise ChangeRefusedError(409, reason) from None
+
+
+def control_queue(queue: str, verb: str, max_per_s: float | None = None) -> None:
+    """Pause, resume or purge a queue of the app, or set its rate.
+
+    Raises:
+        ChangeRefusedError: nothing was changed.
+        google.api_core.exceptions.GoogleAPICallError: it is unknown whether it was.
+    """
+    known_verb = next((name for name in QUEUE_VERBS if name == verb), None)
+    if known_verb is None:
+        verbs = ", ".join(f":{name}" for name in QUEUE_VERBS)
+        raise ChangeRefusedError(404, f"A queue is told what to do by {verbs}.")
+    if queue not in queue_names():
+        raise ChangeRefusedError(404, f"No task of this app goes to a queue {queue!r:.100}.")
+    rate = max_per_s or 0.0
+    if (known_verb == "rate") != (max_per_s is not None) or not 0 <= rate <= MAX_PER_S:
+        raise ChangeRefusedError(400, _RATE)
+    if known_verb == "rate" and not rate:
+        raise ChangeRefusedError(400, f"{_RATE} To stop a queue, pause it.")
+    words = f"{queue}: {rate:g}/s" if known_verb == "rate" else queue
+    with _recorded(f"{verb} queue", words):
+        try:
+            control_queue_of(clients(), queue, known_verb, max_per_s=rate)
+        except CannotListError as error:
+            raise ChangeRefusedError(501, str(error)) from None
+        except QueueDeniedError as error:
+            raise ChangeRefusedError(403, f"{error}.") from None
+        except QueueRefusedError as error:
+            raise ChangeRefusedError(409, f"{error}.") from None
+
+
+def queue_names() -> Collection[str]:
+    """Return the queues that tasks of the app go to; those of other apps are left alone."""
+    return {task.queue for task in registry().tasks.values()}
 
 
 def sweep_outbox() -> None:

@@ -42,6 +42,17 @@ def limit_of(text: str, default: int = PAGE_ROWS) -> int:
     return int(text)
 
 
+def number_of(text: str, name: str) -> float:
+    """Return a number of a form, not negative.
+
+    Raises:
+        BadQueryError: it is none.
+    """
+    if not re.fullmatch(r"[0-9]{1,6}(\.[0-9]{1,6})?", text):
+        raise BadQueryError(f"{name} is a number, like 5 or 0.5.")
+    return float(text)
+
+
 def time_of(text: str, name: str) -> datetime.datetime | None:
     """Return a time of an address, in UTC; None: it has none.
 

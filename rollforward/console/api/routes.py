@@ -12,8 +12,14 @@ from flask import request
 from flask.typing import ResponseReturnValue
 from google.api_core import exceptions as rpc_errors
 
-from rollforward.console.api import changes
-from rollforward.console.api.changes import NO_DEAD_TASK, NO_RUN, ChangeRefusedError
+from rollforward.console.api import changes, schedules
+from rollforward.console.api.changes import (
+    NO_DEAD_TASK,
+    NO_LETTER,
+    NO_LETTERS,
+    NO_RUN,
+    ChangeRefusedError,
+)
 from rollforward.console.api.queries import (
     MAX_FACET_CHARS,
     BadQueryError,
@@ -22,7 +28,7 @@ from rollforward.console.api.queries import (
     run_query,
     time_of,
 )
-from rollforward.console.api.rows import audit_row, dead_task_row, json_response
+from rollforward.console.api.rows import audit_row, dead_task_row, json_response, letter_row
 from rollforward.flask.api.json_requests import idempotency_key, json_body, typed_body
 from rollforward.flask.api.problems import problem
 from rollforward.flask.context import clients, registry
@@ -42,7 +48,7 @@ from rollforward.operations.waiting import (
     queue_states,
 )
 from rollforward.runtime.clock import aware_utc
-from rollforward.tasks.runs import UnknownRunError
+from rollforward.tasks.runs import UnknownLetterError, UnknownRunError
 
 View = Callable[..., ResponseReturnValue]
 Routes = Sequence[tuple[str, str, View]]
@@ -76,6 +82,26 @@ class BulkChange:
     filter: FilterFields | None = None
 
 
+@dataclass(frozen=True)
+class LettersChange:
+    """Dead letters to change: ids, or all."""
+
+    __pydantic_config__ = _STRICT
+    ids: Annotated[
+        list[Annotated[str, pydantic.Field(min_length=1, max_length=1_000)]],
+        pydantic.Field(max_length=MAX_SELECTED),
+    ] = field(default_factory=list)
+    all: bool = False
+
+
+@dataclass(frozen=True)
+class RateChange:
+    """The rate of a queue."""
+
+    __pydantic_config__ = _STRICT
+    max_per_s: float
+
+
 def _answering(view: View) -> View:
     """Return a view whose refusals are problem details."""
 
@@ -85,10 +111,14 @@ def _answering(view: View) -> View:
             return view(**places)
         except (BadQueryError, BadCursorError) as error:
             return problem(400, str(error))
+        except UnknownLetterError:
+            return problem(404, NO_LETTER)
         except ChangeRefusedError as refused:
             return problem(refused.status, refused.reason)
         except CannotListError as error:
             return problem(501, str(error))
+        except (rpc_errors.ServiceUnavailable, rpc_errors.DeadlineExceeded) as error:
+            return problem(503, f"A service does not answer; try again in a moment. {error}")
         except rpc_errors.PermissionDenied as error:
             return problem(403, f"The app's account may not: {error.message}")
 
@@ -169,6 +199,50 @@ def control_run(pattern: str, target: str) -> ResponseReturnValue:
 
 @_answering
 @limits(cursor=MAX_CURSOR_CHARS)
+def letters(pattern: str, part: str) -> ResponseReturnValue:
+    """List the dead letters of a pipeline or a pull queue."""
+    args = request.args
+    limit, cursor = limit_of(args.get("limit", "")), args.get("cursor", "")
+    try:
+        page = registry().letters(clients(), pattern, part, cursor=cursor, limit=limit)
+    except UnknownRunError:
+        return problem(404, NO_LETTERS)
+    rows = [letter_row(letter) for letter in page.letters]
+    return json_response({"dead_letters": rows, "next_cursor": page.next_cursor or None})
+
+
+@_answering
+def letter(pattern: str, part: str, letter_id: str) -> ResponseReturnValue:
+    """Return a dead letter with its body."""
+    try:
+        shown = registry().letter(clients(), pattern, part, letter_id)
+    except UnknownRunError:
+        return problem(404, NO_LETTERS)
+    return json_response(letter_row(shown, is_whole=True))
+
+
+@_answering
+def change_letter(pattern: str, part: str, target: str) -> ResponseReturnValue:
+    """Replay or delete a dead letter."""
+    _check_empty_body()
+    letter_id, _, verb = target.rpartition(":")
+    result = changes.change_letter(pattern, part, letter_id, verb)
+    return json_response({"id": letter_id, "result": result})
+
+
+@_answering
+def change_letters(pattern: str, target: str) -> ResponseReturnValue:
+    """Start a run that replays or deletes dead letters."""
+    asked = typed_body(LettersChange, MAX_BODY_BYTES)
+    if asked.all == bool(asked.ids):
+        return problem(400, 'Send either "ids" or "all": true.')
+    part, _, verb = target.rpartition(":")
+    run_id = changes.change_letters(pattern, part, verb, asked.ids, idempotency_key())
+    return json_response({"run": {"pattern": "continuations", "id": run_id}}, 202)
+
+
+@_answering
+@limits(cursor=MAX_CURSOR_CHARS)
 def tasks() -> ResponseReturnValue:
     """List waiting tasks of a queue, as Cloud Tasks has them."""
     args = request.args
@@ -193,6 +267,18 @@ def outbox() -> ResponseReturnValue:
 def queues() -> ResponseReturnValue:
     """List the queues, with their states and limits."""
     return json_response({"queues": [asdict(queue) for queue in queue_states(clients())]})
+
+
+@_answering
+def control_queue(target: str) -> ResponseReturnValue:
+    """Pause, resume or purge a queue, or set its rate."""
+    queue, _, verb = target.rpartition(":")
+    if verb == "rate":
+        changes.control_queue(queue, verb, typed_body(RateChange, MAX_BODY_BYTES).max_per_s)
+    else:
+        _check_empty_body()
+        changes.control_queue(queue, verb)
+    return json_response({"queue": queue, "done": verb})
 
 
 @_answering
@@ -221,8 +307,16 @@ ROUTES: Routes = (
     ("/runs", "GET", runs),
     ("/runs/<pattern>/<path:run_id>", "GET", run),
     ("/runs/<pattern>/<path:target>", "POST", control_run),
+    ("/dead-letters/<pattern>/<part>", "GET", letters),
+    ("/dead-letters/<pattern>/<target>", "POST", change_letters),
+    ("/dead-letters/<pattern>/<part>/<path:letter_id>", "GET", letter),
+    ("/dead-letters/<pattern>/<part>/<path:target>", "POST", change_letter),
     ("/tasks", "GET", tasks),
     ("/outbox", "GET", outbox),
     ("/queues", "GET", queues),
+    ("/queues/<target>", "POST", control_queue),
+    ("/schedules", "GET", _answering(schedules.list_declared)),
+    ("/schedules/<name>", "GET", _answering(schedules.show_schedule)),
+    ("/schedules/<name>/users", "GET", _answering(limits(after=500)(schedules.list_of_users))),
     ("/audit", "GET", audit),
 )

@@ -11,6 +11,7 @@ from flask import Response
 from rollforward.operations import AuditEntry
 from rollforward.runtime.clock import aware_utc
 from rollforward.tasks.dead_task_entities import DeadTask
+from rollforward.tasks.runs import Letter
 
 REASON_CHARS = 300
 
@@ -40,6 +41,18 @@ def dead_task_row(dead: DeadTask, *, is_whole: bool = False) -> dict[str, Any]:
         "resolved": dead.resolved,
     }
     return row | ({"body": dead.body} if is_whole else {})
+
+
+def letter_row(letter: Letter, *, is_whole: bool = False) -> dict[str, Any]:
+    """Return a dead letter; in a list without its body."""
+    row = {
+        "id": letter.id,
+        "name": letter.name,
+        "error": letter.error,
+        "died": letter.died,
+        "numbers": dict(letter.numbers),
+    }
+    return row | ({"body": letter.body} if is_whole else {})
 
 
 def audit_row(entry: AuditEntry) -> dict[str, Any]:

@@ -1,12 +1,25 @@
 """Pages of the console: they work without a script, by keyboard and on a phone."""
 
-from rollforward.console.pages import dead_tasks, frame, overview, records, runs, waiting
+from rollforward.console.pages import (
+    dead_tasks,
+    frame,
+    letters,
+    overview,
+    queues,
+    records,
+    runs,
+    schedules,
+    waiting,
+)
 
 ROUTES: frame.Routes = (
     *overview.ROUTES,
     *dead_tasks.ROUTES,
     *runs.ROUTES,
+    *letters.ROUTES,
     *waiting.ROUTES,
+    *queues.ROUTES,
+    *schedules.ROUTES,
     *records.ROUTES,
     *frame.ROUTES,
 )

@@ -44,6 +44,13 @@ NOTICES = {
     "retry": "This run retries the failed items.",
     "rebuild": "A new table is being built.",
     "swept": "Swept: tasks that were pending for 15 seconds are being created.",
+    "letters": "The run has begun: it takes what was dead a moment ago, each once.",
+    "letter-replayed": "Replayed: it is worked on again.",
+    "letter-deleted": "Deleted.",
+    "queue-pause": "Paused: nothing of this queue is delivered until it is resumed.",
+    "queue-resume": "Resumed.",
+    "queue-purge": "Purged: Cloud Tasks deletes what waited, within a minute.",
+    "queue-rate": "The rate is set, until queue.yaml is deployed with another one.",
     "bulk": "The run has begun: it takes the dead tasks of a moment ago, each once.",
 }
 

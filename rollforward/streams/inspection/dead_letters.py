@@ -40,11 +40,21 @@ class DeadLetter:
     tag: str = ""
 
 
-def dead_letters(environment: Environment, limit: int) -> Steps[list[DeadLetter]]:
-    """Return dead letters, up to a number."""
+def dead_letters(
+    environment: Environment, limit: int, start_after: str = ""
+) -> Steps[list[DeadLetter]]:
+    """Return dead letters by id, up to a number, those after an id."""
     prefix = f"{environment.pipeline.name}:"
-    rows = yield Scan(DEAD, prefix, f"{environment.pipeline.name};", limit)
+    low = prefix + start_after + ("\0" if start_after else "")
+    rows = yield Scan(DEAD, low, f"{environment.pipeline.name};", limit)
     return [_dead_letter(name.removeprefix(prefix), row.body) for name, row in rows]
+
+
+def dead_letter(environment: Environment, id_: str) -> Steps[DeadLetter | None]:
+    """Return a dead letter; None: there is none of this id."""
+    computation, _, name = id_.partition(":")
+    [row] = yield Read([environment.names.dead(computation, name)])
+    return None if row is None else _dead_letter(id_, row.body)
 
 
 def _dead_letter(id_: str, dead: DeadRow) -> DeadLetter:

@@ -74,16 +74,15 @@ class Desk:
         return dead_letter(self.world.clients, **fields)
 
 
-@pytest.fixture
-def desk(services: Services) -> Desk:
-    """A desk whose app knows one task."""
+def desk_with(services: Services, *parts: object) -> Desk:
+    """Return a desk whose app knows one task, and some other parts."""
     done: Counter[str] = Counter()
 
     def act(clients: Clients, args: Act) -> None:
         done[args.tag] += 1
 
     world = World(services)
-    registry = Registry(Task(PATH, "default", Act, act))
+    registry = Registry(Task(PATH, "default", Act, act), *parts)
     world.clients = replace(world.clients, task_paths=registry.tasks)
     world.registry = registry
     world.app = Flask("shop")
@@ -91,3 +90,9 @@ def desk(services: Services) -> Desk:
         world.app, world.settings, world.clients, registry, console=Console(access=access)
     )
     return Desk(world, done, world.app)
+
+
+@pytest.fixture
+def desk(services: Services) -> Desk:
+    """A desk whose app knows one task."""
+    return desk_with(services)

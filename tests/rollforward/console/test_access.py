@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -12,10 +13,15 @@ from flask import Flask, Request
 from rollforward import flask as endpoints
 from rollforward.console import Console, Role, local
 from rollforward.operations.entities import AuditEntry
+from rollforward.operations.waiting import list_waiting, queue_states
+from rollforward.pull_queues.entities import PullItem
 from rollforward.registry import Registry
+from rollforward.runtime.messages import Message
 from rollforward.tasks.dead_task_entities import DeadTask
 from tests.infra.world import Services, World
-from tests.rollforward.console.conftest import API, Desk
+from tests.rollforward.console.conftest import API, PATH, Desk, desk_with
+from tests.rollforward.console.test_letters import kill_items
+from tests.rollforward.pull_queues.harness import WORK
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 # A router would redirect to the address without, or with, a slash.
@@ -41,17 +47,24 @@ def addresses(app: Flask, dead_id: str) -> Iterator[str]:
         "run_id": "run",
         "rest": "anything",
         "name": "console.css",
+        "part": "work",
+        "letter_id": "letter",
     }
+    targets = [f"{dead_id}:{verb}" for verb in ("replay", "delete")]
+    targets += [f"default:{verb}" for verb in ("pause", "resume", "purge", "rate")]
     for rule in app.url_map.iter_rules():
         if rule.rule.startswith("/rollforward"):
-            for target in (f"{dead_id}:replay", f"{dead_id}:delete"):
+            for target in targets if "<target>" in rule.rule.replace("path:", "") else targets[:1]:
                 yield rule.build({**values, "target": target})[1]  # type: ignore[index]
 
 
 def stored(desk: Desk) -> list[Any]:
+    """Return the rows that a change would touch, the queues and what waits in them."""
     with desk.world.context():
-        rows = [*DeadTask.query().fetch(), *AuditEntry.query().fetch()]
-        return sorted(str(row.to_dict()) for row in rows)
+        rows = [*DeadTask.query().fetch(), *AuditEntry.query().fetch(), *PullItem.query().fetch()]
+        queues = sorted(queue_states(desk.world.clients), key=lambda queue: queue.name)
+        waiting = [task.name for task in list_waiting(desk.world.clients, "default").tasks]
+    return [*sorted(str(row.to_dict()) for row in rows), *queues, waiting]
 
 
 def test_a_caller_without_a_role_gets_what_an_unknown_address_gets(desk: Desk) -> None:
@@ -70,23 +83,38 @@ def test_a_caller_without_a_role_gets_what_an_unknown_address_gets(desk: Desk) -
             assert dict(answer.headers) == dict(unknown.headers), path
 
 
-def test_a_reader_changes_nothing_by_any_method_on_any_route(desk: Desk) -> None:
-    """Nor leaves an entry in the audit trail."""
+def test_a_reader_changes_nothing_by_any_method_on_any_route(services: Services) -> None:
+    """Nor leaves an entry in the audit trail; an operator does change something there."""
+    desk = desk_with(services, WORK)
     dead_id = desk.give_up("x")
+    [letter_id] = kill_items(desk, "poison")
+    later = desk.world.clock.now() + datetime.timedelta(hours=1)
+    with desk.world.context():
+        desk.world.clients.tasks.create(Message(PATH, "default", b'{"tag": "later"}', "l", later))
     before = stored(desk)
     paths = sorted({*addresses(desk.app, dead_id)})
+    paths += [f"{API}/dead-letters/pull-queues/work/{letter_id}:delete"]
+    forms = (
+        {"queue": "default", "verb": "pause"},
+        {"queue": "default", "typed": "default"},
+        {"pattern": "pull-queues", "part": "work", "id": letter_id, "verb": "delete"},
+    )
+    bodies = ({"json": {}}, {"json": {"filter": {}}}, {"json": {"max_per_s": 1}})
+    options_of: tuple[dict[str, Any], ...] = (*bodies, *({"data": form} for form in forms))
 
     for path in paths:
         for method in CHANGES:
-            for options in ({"json": {}}, {"json": {"filter": {}}}, {"data": {"x": "y"}}):
+            for options in options_of if method == "POST" else options_of[:1]:
                 answer = desk.ask(path, method=method, role="read", **options)
                 assert answer.status_code in (403, 404, 405, 415), (method, path)
         desk.ask(path, role="read")
 
-    desk.world.settle()
     assert stored(desk) == before
     assert desk.done == {}
     assert len(paths) > 12
+    assert desk.change("/queues/default:purge").status_code == 200
+    assert desk.change(f"/dead-letters/pull-queues/work/{letter_id}:delete").status_code == 200
+    assert stored(desk) != before
 
 
 def test_a_reader_reads(desk: Desk) -> None:

@@ -1,0 +1,126 @@
+"""Dead letters of a pipeline or a pull queue: a list, one with its body, and changes to them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flask import request
+from flask.typing import ResponseReturnValue
+
+from rollforward.console.api import changes
+from rollforward.console.api.changes import (
+    NO_LETTER,
+    NO_LETTERS,
+    ChangeRefusedError,
+    letter_verb,
+)
+from rollforward.console.api.queries import PAGE_ROWS
+from rollforward.console.api.rows import letter_row
+from rollforward.console.pages.frame import Routes, go_to, page, render, with_query
+from rollforward.flask.context import clients, registry
+from rollforward.flask.guards.fields import limits
+from rollforward.look import words
+from rollforward.tasks.runs import Letter, LetterPage, UnknownLetterError, UnknownRunError
+
+MAX_CURSOR_CHARS = 1_100
+SHOWN = 5
+PREVIEW_CHARS = 120
+VERB_WORDS = {"replay": "Replay", "delete": "Delete"}
+
+
+@page
+@limits(cursor=MAX_CURSOR_CHARS)
+def letters(pattern: str, part: str) -> ResponseReturnValue:
+    """Show the dead letters of a part."""
+    cursor = request.args.get("cursor", "")
+    listed = _page(pattern, part, cursor, PAGE_ROWS)
+    first = f"/letters/{pattern}/{part}"
+    return render(
+        "letters.html",
+        pattern=pattern,
+        part=part,
+        rows=[_shown(letter) for letter in listed.letters],
+        older=with_query(first, cursor=listed.next_cursor) if listed.next_cursor else "",
+        is_first=not cursor,
+        first=with_query(first),
+    )
+
+
+@page
+def letter(pattern: str, part: str, letter_id: str) -> ResponseReturnValue:
+    """Show one dead letter with its error and its body."""
+    try:
+        shown = registry().letter(clients(), pattern, part, letter_id)
+    except UnknownRunError:
+        raise ChangeRefusedError(404, NO_LETTERS) from None
+    except UnknownLetterError:
+        raise ChangeRefusedError(404, NO_LETTER) from None
+    body = words.body(shown.body.encode(errors="replace"))
+    return render("letter.html", pattern=pattern, part=part, letter=_shown(shown), body=body)
+
+
+@page
+@limits(id=1_000)
+def change_letter() -> ResponseReturnValue:
+    """Replay or delete one dead letter."""
+    names = ("pattern", "part", "id", "verb")
+    pattern, part, letter_id, verb = (request.form.get(name, "") for name in names)
+    result = changes.change_letter(pattern, part, letter_id, verb)
+    return go_to(f"/letters/{pattern}/{part}", f"letter-{result}")
+
+
+@page
+@limits(id=1_000)
+def change_letters() -> ResponseReturnValue:
+    """Start a run that changes the dead letters that were selected, or all of a part."""
+    form = request.form
+    names = ("pattern", "part", "verb", "key", "all")
+    pattern, part, verb, key, takes_all = (form.get(name, "") for name in names)
+    ids = form.getlist("id")
+    if bool(takes_all) == bool(ids):
+        raise ChangeRefusedError(400, "Select at least one dead letter.")
+    run_id = changes.change_letters(pattern, part, verb, ids, key or None)
+    return go_to(f"/runs/continuations/{run_id}", "letters")
+
+
+@page
+def confirm_letters(pattern: str, part: str, verb: str) -> ResponseReturnValue:
+    """Show what a change of all dead letters of a part would take, and ask."""
+    letter_verb(verb)
+    listed = _page(pattern, part, "", PAGE_ROWS)
+    return render(
+        "letters_confirm.html",
+        pattern=pattern,
+        part=part,
+        verb=verb,
+        word=VERB_WORDS[verb],
+        count=len(listed.letters),
+        is_cut=bool(listed.next_cursor),
+        rows=[_shown(letter) for letter in listed.letters[:SHOWN]],
+        key=clients().new_id(),
+    )
+
+
+def _page(pattern: str, part: str, cursor: str, limit: int) -> LetterPage:
+    try:
+        return registry().letters(clients(), pattern, part, cursor=cursor, limit=limit)
+    except UnknownRunError:
+        raise ChangeRefusedError(404, NO_LETTERS) from None
+
+
+def _shown(letter: Letter) -> dict[str, Any]:
+    return {
+        **letter_row(letter),
+        "died": letter.died.timestamp(),
+        "preview": letter.body[:PREVIEW_CHARS],
+        "is_cut": len(letter.body) > PREVIEW_CHARS,
+    }
+
+
+ROUTES: Routes = (
+    ("/letters/<pattern>/<part>", "GET", letters),
+    ("/letters/<pattern>/<part>/all/<verb>", "GET", confirm_letters),
+    ("/letters/<pattern>/<part>/one/<path:letter_id>", "GET", letter),
+    ("/letters/change", "POST", change_letter),
+    ("/letters/selected", "POST", change_letters),
+)

@@ -1,0 +1,229 @@
+"""Dead letters of pull queues and pipelines: seen one by one, replayed and deleted once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any, ClassVar
+
+import pytest
+
+from rollforward.operations.letters import JOB, start_letters
+from rollforward.pull_queues.entities import PullItem
+from rollforward.streams import Computation, Context, Pipeline, PushedRecord, Record
+from rollforward.streams.entities import StreamDead
+from tests.infra.world import Services
+from tests.rollforward.console.conftest import API, Desk, desk_with
+from tests.rollforward.console.test_pages import Browser, reads_of
+from tests.rollforward.pull_queues.harness import WORK, add, lease, payloads
+from tests.rollforward.streams.harness import PACE
+
+QUEUE = "/letters/pull-queues/work"
+one_emulator = pytest.mark.parametrize("services", ["firestore"], indirect=True)
+
+
+class Picky(Computation):
+    """Counts of orders per key; it fails as long as it is picky."""
+
+    inputs: ClassVar = {"orders": lambda order: order["key"]}
+    is_picky: ClassVar = True
+    max_attempts = 1
+
+    def record(self, ctx: Context, record: Record) -> None:
+        if self.is_picky:
+            raise ValueError("it is picky")
+        ctx.state.list("orders").append(record.value["number"])
+
+
+PICKY = Pipeline("picky", Picky, intervals=1)
+
+
+def kill_items(desk: Desk, *bodies: str) -> list[str]:
+    """Let items be leased until they are dead; return their ids."""
+    with desk.world.context():
+        return kill_items_here(desk, *bodies)
+
+
+def kill_items_here(desk: Desk, *bodies: str) -> list[str]:
+    """Let items be leased until they are dead, in an open context."""
+    world = desk.world
+    add(world, *bodies)
+    for _ in range(WORK.max_deliveries):
+        lease(world, limit=len(bodies), lease_s=1)
+        world.clock.sleep(2)
+    lease(world, limit=len(bodies))
+    return [letter.id for letter in WORK.dead_letters() if letter.payload in bodies]
+
+
+@pytest.fixture
+def desk(services: Services) -> Desk:
+    """A desk whose app has a pull queue."""
+    return desk_with(services, WORK)
+
+
+def leased(desk: Desk) -> list[str]:
+    with desk.world.context():
+        return payloads(lease(desk.world, limit=50))
+
+
+def test_one_letter_is_seen_and_replayed_or_deleted(desk: Desk) -> None:
+    """With its error and its whole body; the other ones stay."""
+    ids = dict(zip("abc", kill_items(desk, "a <b>", "b" * 500, "c"), strict=True))
+    browser = Browser(desk)
+    [first] = [
+        name for name in ids.values() if "a &lt;b&gt;" in browser.read(f"{QUEUE}/one/{name}")
+    ]
+    listed = browser.read(QUEUE)
+    fields = {"pattern": "pull-queues", "part": "work"}
+
+    replayed = browser.submit(QUEUE, "/letters/change", id=first, verb="replay", **fields)
+    [long] = [
+        name for name in ids.values() if "b" * 500 in browser.open(f"{QUEUE}/one/{name}").text
+    ]
+    deleted = browser.submit(QUEUE, "/letters/change", id=long, verb="delete", **fields)
+    again = browser.submit(QUEUE, "/letters/change", id=first, verb="replay", **fields)
+
+    assert "leased 3 times" in listed
+    assert "b" * 500 not in listed
+    assert "Replayed" in browser.read(replayed.headers["Location"])
+    assert "Deleted" in browser.read(deleted.headers["Location"])
+    assert (again.status_code, "no more" in again.text) == (404, True)
+    assert leased(desk) == ["a <b>"]
+    trail = browser.read("/audit")
+    assert "Replay dead letter" in trail
+    assert first in trail
+
+
+def test_letters_are_listed_by_cursor_each_once(desk: Desk) -> None:
+    """Also those that died in one commit; a page reads as much of many as of few."""
+    ids = kill_items(desk, *(str(number) for number in range(45)))
+    seen: list[str] = []
+    cursor = ""
+    for _ in range(5):
+        path = f"{API}/dead-letters/pull-queues/work?limit=10&cursor={cursor}"
+        answer = desk.ask(path).json
+        assert answer is not None
+        seen += [letter["id"] for letter in answer["dead_letters"]]
+        cursor = answer["next_cursor"]
+        if cursor is None:
+            break
+
+    assert sorted(seen) == sorted(ids)
+    assert len(seen) == len(ids)
+    browser = Browser(desk)
+    for path in (QUEUE, f"{QUEUE}/all/replay", f"{QUEUE}/one/{ids[0]}", "/runs/pull-queues/work"):
+        assert reads_of(desk, lambda path=path: browser.read(path)) <= 60, path  # type: ignore[misc]
+
+
+def test_selected_and_all_letters_are_runs(desk: Desk) -> None:
+    """Some by their ids; then all that are left, by a form or by the API."""
+    ids = kill_items(desk, *"abcd")
+    browser = Browser(desk)
+    fields = {"pattern": "pull-queues", "part": "work"}
+
+    some = browser.submit(QUEUE, "/letters/selected", id=ids[:2], verb="replay", **fields)
+    desk.world.settle()
+    taken = leased(desk)
+    page = browser.read(f"{QUEUE}/all/delete")
+    body = {"all": True}
+    started = desk.change("/dead-letters/pull-queues/work:delete", body)
+    desk.world.settle()
+
+    assert len(taken) == 2
+    assert "dead-letters" in browser.read(some.headers["Location"])
+    assert "Delete 2 dead letters of work?" in page
+    assert started.status_code == 202
+    assert "Nothing of work was given up" in browser.read(QUEUE)
+    with desk.world.context():
+        assert len(PullItem.query().fetch()) == 2  # Those that are leased.
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status"),
+    [
+        ("/dead-letters/pull-queues/work:replay", {}, 400),
+        ("/dead-letters/pull-queues/work:replay", {"ids": ["x"], "all": True}, 400),
+        ("/dead-letters/pull-queues/work:replay", {"ids": [""]}, 400),
+        ("/dead-letters/pull-queues/work:explode", {"all": True}, 404),
+        ("/dead-letters/pull-queues/nothing:replay", {"all": True}, 404),
+        ("/dead-letters/nothing/work:replay", {"all": True}, 404),
+        ("/dead-letters/counters/work:replay", {"all": True}, 404),
+        ("/dead-letters/pull-queues/work/none:replay", {}, 404),
+        ("/dead-letters/pull-queues/work/none:explode", {}, 404),
+        (f"/dead-letters/pull-queues/work/{'x' * 1_600}:replay", {}, 404),
+        ("/dead-letters/pull-queues/nothing/none:replay", {}, 404),
+    ],
+)
+def test_a_change_that_cannot_be_understood_changes_nothing(
+    desk: Desk, path: str, body: dict[str, Any], status: int
+) -> None:
+    """And says what is wrong."""
+    [letter_id] = kill_items(desk, "a")
+
+    answer = desk.change(path, body)
+
+    assert (answer.status_code, bool(answer.json and answer.json["detail"])) == (status, True)
+    desk.world.settle()
+    with desk.world.context():
+        assert [letter.id for letter in WORK.dead_letters()] == [letter_id]
+
+
+@one_emulator
+def test_a_letter_that_dies_again_is_left_to_the_next_run(desk: Desk) -> None:
+    """A run that comes twice replays nothing that failed since."""
+    ids = kill_items(desk, "a")
+    world = desk.world
+    for _ in range(2):
+        with world.context():
+            job = world.registry.jobs[JOB]
+            start_letters(world.clients, job, "replay", "pull-queues", "work", run_id="run")
+        world.settle()
+        with world.context():
+            for _ in range(WORK.max_deliveries):
+                lease(world, lease_s=1)
+                world.clock.sleep(2)
+            lease(world)
+
+    with world.context():
+        assert [letter.id for letter in WORK.dead_letters()] == ids
+
+
+@one_emulator
+def test_letters_of_a_pipeline_are_replayed_once(
+    services: Services, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One by one and in bulk, with all deliveries doubled and two runs at the same time."""
+    desk = desk_with(services, PICKY)
+    world = desk.world
+    world.clients.process_state.get_or_create("streams config", lambda: PACE)
+    numbers = range(6)
+    records = [
+        PushedRecord(f"r{number}", {"key": "k", "number": number}, 1_000 + number)
+        for number in numbers
+    ]
+    with world.context():
+        PICKY.push(world.clients, "orders", records)
+        PICKY.close(world.clients, "orders")
+    world.settle(rounds=400, patience_s=30)
+    browser = Browser(desk)
+    listed = desk.ask(f"{API}/dead-letters/streams/picky").json
+    assert listed is not None
+    ids = [letter["id"] for letter in listed["dead_letters"]]
+    shown = browser.read(f"/letters/streams/picky/one/{ids[0]}")
+    assert "it is picky" in shown
+    assert "number" in shown
+
+    monkeypatch.setattr(Picky, "is_picky", False)
+    world.doubles = True
+    one = desk.change(f"/dead-letters/streams/picky/{ids[0]}:replay")
+    again = desk.change(f"/dead-letters/streams/picky/{ids[0]}:replay")
+    gone = desk.change(f"/dead-letters/streams/picky/{ids[1]}:delete")
+    runs = [desk.change("/dead-letters/streams/picky:replay", {"all": True}) for _ in range(2)]
+    world.settle(rounds=400, patience_s=30)
+
+    assert [answer.status_code for answer in (one, again, gone, *runs)] == [200, 404, 200, 202, 202]
+    with world.context():
+        assert StreamDead.query().fetch() == []
+        orders = [
+            order for _, state in PICKY.states(world.clients, "picky") for order in state["orders"]
+        ]
+    assert Counter(Counter(orders).values()) == Counter({1: len(numbers) - 1})

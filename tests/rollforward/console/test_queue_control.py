@@ -1,0 +1,137 @@
+"""Queues told what to do: as the account may, on record, and only the app's own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from google.api_core import exceptions as rpc_errors
+
+from rollforward.operations.waiting import list_waiting, queue_states
+from rollforward.runtime.messages import Message
+from rollforward.tasks.cloud_tasks import CloudTaskQueue, QueueState
+from tests.rollforward.console.conftest import PATH, Desk
+from tests.rollforward.console.test_pages import Browser
+
+
+def state(desk: Desk, queue: str = "default") -> QueueState:
+    with desk.world.context():
+        return next(row for row in queue_states(desk.world.clients) if row.name == queue)
+
+
+@pytest.fixture
+def desk(desk: Desk) -> Any:
+    """A desk whose queues are as they were, in the end: all tests share them."""
+    before = state(desk)
+    yield desk
+    with desk.world.context():
+        tasks = desk.world.clients.tasks
+        assert isinstance(tasks, CloudTaskQueue)
+        tasks.control_queue("default", "resume")
+        tasks.control_queue("default", "rate", max_per_s=before.max_per_s)
+
+
+def waiting(desk: Desk) -> int:
+    with desk.world.context():
+        return len(list_waiting(desk.world.clients, "default").tasks)
+
+
+def test_a_queue_is_paused_slowed_down_and_resumed(desk: Desk) -> None:
+    """By buttons of the page, and on record."""
+    browser = Browser(desk)
+
+    browser.submit("/waiting", "/queues/change", queue="default", verb="pause")
+    paused = state(desk)
+    browser.submit("/waiting", "/queues/change", queue="default", verb="rate", max_per_s="0.5")
+    slowed = state(desk)
+    answer = browser.submit("/waiting", "/queues/change", queue="default", verb="resume")
+
+    assert (paused.state, slowed.max_per_s, state(desk).state) == ("paused", 0.5, "running")
+    assert slowed.max_concurrent == paused.max_concurrent
+    assert "Resumed" in browser.read(answer.headers["Location"])
+    trail = browser.read("/audit")
+    for words in ("Pause queue", "default: 0.5/s", "Resume queue", "operate@example.com"):
+        assert words in trail
+
+
+def test_a_queue_is_purged_by_its_name(desk: Desk) -> None:
+    """Another name purges nothing."""
+    with desk.world.context():
+        for number in range(3):
+            desk.world.clients.tasks.create(Message(PATH, "default", b'{"tag": "%d"}' % number))
+    browser = Browser(desk)
+    page = "/queues/purge?queue=default"
+
+    shown = browser.read(page)
+    wrong = browser.submit(page, "/queues/purge", queue="default", typed="fan-out")
+    left = waiting(desk)
+    answer = browser.submit(page, "/queues/purge", queue="default", typed="default")
+    desk.world.settle()
+
+    assert PATH in shown
+    assert (wrong.status_code, "Nothing was purged" in wrong.text, left) == (409, True, 3)
+    assert (answer.status_code, waiting(desk), desk.done) == (303, 0, {})
+
+
+@pytest.mark.parametrize(
+    ("target", "body", "status"),
+    [
+        ("default:explode", {}, 404),
+        ("default", {}, 404),
+        ("imports:pause", {}, 404),  # A queue of another app.
+        ("nothing:pause", {}, 404),
+        ("default:rate", {}, 400),
+        ("default:rate", {"max_per_s": 0}, 400),
+        ("default:rate", {"max_per_s": -1}, 400),
+        ("default:rate", {"max_per_s": 501}, 400),
+        ("default:rate", {"max_per_s": "fast"}, 400),
+        ("default:pause", {"max_per_s": 1}, 400),
+    ],
+)
+def test_a_change_that_cannot_be_understood_changes_nothing(
+    desk: Desk, target: str, body: dict[str, Any], status: int
+) -> None:
+    """And says why."""
+    before = state(desk)
+
+    answer = desk.change(f"/queues/{target}", body)
+
+    assert (answer.status_code, bool(answer.json and answer.json["detail"])) == (status, True)
+    assert state(desk) == before
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "words"),
+    [
+        (rpc_errors.PermissionDenied("no"), 403, "cloudtasks.queues.pause"),
+        (rpc_errors.FailedPrecondition("it is disabled"), 409, "it is disabled"),
+        (rpc_errors.ServiceUnavailable("away"), 503, "away"),
+    ],
+)
+def test_what_the_account_may_not_is_said_with_the_right_to_grant(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, error: Exception, status: int, words: str
+) -> None:
+    """The trail has the attempt and its end."""
+
+    def refuse(*args: object, **options: object) -> None:
+        raise error
+
+    monkeypatch.setattr(CloudTaskQueue, "control_queue", refuse)
+    browser = Browser(desk)
+
+    answer = browser.submit("/waiting", "/queues/change", queue="default", verb="pause")
+    by_api = desk.change("/queues/default:pause")
+    monkeypatch.undo()
+
+    assert (answer.status_code, words in answer.text) == (status, True)
+    assert (by_api.status_code, words in by_api.text) == (status, True)
+    assert "Pause queue" in browser.read("/audit")
+
+
+def test_queues_of_other_apps_have_no_buttons(desk: Desk) -> None:
+    """They are listed, since they may be the cause of what one sees."""
+    text = Browser(desk).read("/waiting")
+
+    assert "imports" in text
+    assert 'Purge…<span class="unseen"> default' in text
+    assert 'Purge…<span class="unseen"> imports' not in text
