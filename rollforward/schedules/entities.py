@@ -41,7 +41,7 @@ class ScheduleRow(ndb.Model):
         return [(parse_time(at).replace(tzinfo=datetime.UTC), str(name)) for at, name in pairs]
 
     def note_ticks(self, ticks: Sequence[datetime.datetime]) -> None:
-        """Note that ticks run, those of the row's revision."""
+        """Note that ticks of this revision run."""
         times = [[time_text(naive_utc(at)), self.revision] for at in reversed(ticks)]
         self.recent = json.dumps([*times, *json.loads(self.recent or "[]")][:MAX_RECENT])
 

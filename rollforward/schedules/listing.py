@@ -50,8 +50,8 @@ class ScheduleState:
     """A schedule: one in the code, or one of a user.
 
     Attributes:
-        id: Of a user; "": it is in the code.
-        next: None: its first sweep has not come, or it never comes again.
+        id: The user's; "": it is in the code.
+        next: None: its first sweep has not come, or no tick is left.
         runs: The last ones, the newest first, as many as were asked for.
     """
 

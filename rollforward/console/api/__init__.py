@@ -21,7 +21,7 @@
     POST /queues/<queue>:<verb>               pause, resume, purge; rate: {"max_per_s": 5}
     GET  /schedules?after=                    those in the code, with their last runs
     GET  /schedules/<name>?id=                one with its last ten runs
-    GET  /schedules/<name>/users?after=       those of users, by id
+    GET  /schedules/<name>/users?after=       schedules of users, by id
     GET  /audit?before=&limit=                {"entries": [...], "next_before": ... or null}
 
 Times are ISO 8601 in UTC. Errors are problem details (RFC 9457). A verb follows a colon, as in

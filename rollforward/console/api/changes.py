@@ -228,7 +228,7 @@ def control_queue(queue: str, verb: str, max_per_s: float | None = None) -> None
 
 
 def queue_names() -> Collection[str]:
-    """Return the queues that tasks of the app go to; those of other apps are left alone."""
+    """Return the queues that tasks of the app go to; other queues are not changed."""
     return {task.queue for task in registry().tasks.values()}
 
 

@@ -85,7 +85,7 @@ def change_letters() -> ResponseReturnValue:
 
 @page
 def confirm_letters(pattern: str, part: str, verb: str) -> ResponseReturnValue:
-    """Show what a change of all dead letters of a part would take, and ask."""
+    """Count the dead letters that a change of all would take, and ask."""
     letter_verb(verb)
     listed = _page(pattern, part, "", PAGE_ROWS)
     return render(

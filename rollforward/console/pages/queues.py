@@ -1,4 +1,4 @@
-"""Queues told what to do: paused, resumed, slowed down, and purged after a look."""
+"""Changes of queues: pause, resume, rate, and purge after a look."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def change_queue() -> ResponseReturnValue:
 
 @page
 def confirm_purge() -> ResponseReturnValue:
-    """Show what a queue has, and ask for its name."""
+    """Show the tasks of a queue, and ask for its name."""
     return _purge_page(request.args.get("queue", "").strip(), "")
 
 

@@ -1,4 +1,4 @@
-"""A run as pictures: a dot for each item, and a curve of those that have ended.
+"""A run as pictures: a dot for each item, and a curve of the ended ones.
 
 Only coordinates are computed here; the templates draw them as SVG, with classes for colours.
 """
@@ -49,7 +49,7 @@ class Curve:
 
 
 def dots_of(details: RunDetails) -> Dots | None:
-    """Return a run's items, those that no task has read yet included; None: it has none."""
+    """Return a run's items, read or not; None: it has none."""
     letters = "".join(
         "".join(letter if letter in LETTERS else "." for letter in part.items)
         for part in details.parts

@@ -85,7 +85,7 @@ def change_run() -> ResponseReturnValue:
 
 
 def _attempts_url(pattern: str, run_id: str) -> str:
-    """Return the local platform's page of the attempts of a run; "": there is no such platform."""
+    """Return the local platform's page of the attempts of a run; "": there is no platform."""
     platform = settings().devserver_url
     return (
         f"{platform}/attempts/{quote(pattern, safe='')}/{quote(run_id, safe='')}"

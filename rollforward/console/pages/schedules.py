@@ -1,4 +1,4 @@
-"""Schedules: those in the code, those of users, one with its runs, and the sweeps."""
+"""Schedules in the code and of users, one with its runs, and the sweeps."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from rollforward.schedules.listing import (
 
 @page
 def schedules() -> ResponseReturnValue:
-    """Show the schedules in the code, the names of those of users, and the sweeps."""
+    """Show the schedules in the code, the names of user schedules, and the sweeps."""
     start_after = request.args.get("after", "")
     parts = registry().parts("schedules")
     listed = declared_schedules(clients(), parts, start_after=start_after, limit=ROWS)
