@@ -15,6 +15,7 @@ from rollforward.flask.context import CONSOLE, CONSOLE_API, is_api_path
 from rollforward.flask.guards.security import SAFE_METHODS
 
 _PREFIX = re.compile(r"(/[a-z0-9_-]+)+")
+_TRACE_URL = re.compile(r"https?://[^{}\s]*\{trace_id\}[^{}\s]*")
 _ANY_METHOD = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
 
 
@@ -26,17 +27,25 @@ class Console:
         access: Gives the role of a caller from the request, or a `Caller` with a name for the audit
             trail; None: the caller gets 404 on every route.
         prefix: Beginning of its URLs.
+        trace_url: The URL of a trace at your backend, with `{trace_id}`; "": traces have no link.
+            On the local platform a trace leads to that console.
 
     Raises:
-        ValueError: the prefix is none.
+        ValueError: the prefix is none, or the URL of a trace has no place for its id.
     """
 
     access: Access
     prefix: str = "/rollforward"
+    trace_url: str = ""
 
     def __post_init__(self) -> None:
         if not _PREFIX.fullmatch(self.prefix):
             raise ValueError(f"prefix must be like '/rollforward', got {self.prefix!r}")
+        if self.trace_url and not _TRACE_URL.fullmatch(self.trace_url):
+            raise ValueError(
+                "trace_url must be like 'https://traces.example.com/{trace_id}', "
+                f"got {self.trace_url!r}"
+            )
 
     def register(self, app: Flask) -> None:
         """Mount the pages and the API."""

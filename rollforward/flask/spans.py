@@ -47,7 +47,7 @@ def in_span(wsgi_app: Any) -> Callable[..., Iterable[bytes]]:
             def started(status: str, *args: Any) -> Any:
                 span.set_attribute("http.response.status_code", int(status[:3]))
                 if status.startswith("5"):
-                    span.fail(status)
+                    span.fail(status)  # Unless the endpoint has said why.
                 return start_response(status, *args)
 
             answered: Iterable[bytes] = wsgi_app(environ, started)
@@ -65,6 +65,22 @@ def register(app: Flask) -> None:
         if span is not None and request.url_rule is not None and not _is_task(request.environ):
             span.update_name(f"{request.method} {request.url_rule.rule}")
             span.set_attribute("http.route", request.url_rule.rule)
+
+
+def describe(**attributes: str) -> None:
+    """Add to the span of the current request, if there is one: `run`, or `dead_task`."""
+    span = request.environ.get(_SPAN)
+    if span is not None:
+        for name, value in attributes.items():
+            if value:
+                span.set_attribute(f"rollforward.{name}", value)
+
+
+def fail(reason: str) -> None:
+    """Mark the span of the current request as failed, if there is one."""
+    span = request.environ.get(_SPAN)
+    if span is not None:
+        span.fail(reason)
 
 
 def _span(environ: Mapping[str, Any]) -> AbstractContextManager[Span]:

@@ -13,6 +13,7 @@ from rollforward.tasks.dead_task_entities import DeadTask
 from rollforward.tasks.dead_tasks import MAX_NAME_BYTES, replay_name
 from rollforward.tasks.declaration import deadline_of
 from rollforward.tasks.stored import arguments, cancellation
+from rollforward.tracing import trace_headers
 
 
 class UnknownDeadTaskError(LookupError):
@@ -71,6 +72,7 @@ def replay_in_transaction(
         raise DeadTaskRefusedError(f"no task is declared for {dead.path}")
     message = Message(
         *(dead.path, dead.queue, dead.body.encode(), replay_name(dead)),
+        headers=trace_headers(),
         deadline_s=deadline_of(clients, dead.path),
     )
     enqueue_message(clients, message)

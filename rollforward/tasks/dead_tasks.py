@@ -24,6 +24,7 @@ from rollforward.tasks.declaration import Task, hashed_name
 from rollforward.tasks.errors import Reject
 from rollforward.tasks.stored import arguments
 from rollforward.tasks.stored.names import MAX_BODY_BYTES, MAX_TASK_BYTES
+from rollforward.tracing import current_traceparent, trace_headers
 
 MAX_REASON_CHARS = 8_000
 MAX_ERROR_CHARS = 100
@@ -51,7 +52,7 @@ def dead_letter(
         body = body[:MAX_BODY_BYTES]
     call_id = clients.new_id()
     dead_id = hashed_name(queue, task_name) if task_name else call_id
-    now_utc = naive_utc(clients.clock.now())
+    now_utc, traceparent = naive_utc(clients.clock.now()), current_traceparent()
 
     def keep() -> None:
         dead = DeadTask.get_by_id(dead_id) or DeadTask(id=dead_id, created=now_utc)
@@ -60,6 +61,7 @@ def dead_letter(
         dead.counted_by = call_id
         dead.count += 1
         dead.updated, dead.deliveries = now_utc, deliveries
+        dead.traceparent = traceparent or None
         kept = arguments.hold(body, dead_id, MAX_BODY_BYTES)
         _fill(dead, path, queue, task_name, kept, reason, error)
         dead.put()
@@ -125,7 +127,10 @@ def replay(clients: Clients, args: ReplayDeadTask, tasks: Mapping[str, Task[Any]
         raise Reject(f"no task is declared for {dead.path}")
     deadline_s = tasks[dead.path].deadline_s
     body, name = dead.body.encode(), replay_name(dead)
-    clients.tasks.create(Message(dead.path, dead.queue, body, name, deadline_s=deadline_s))
+    headers = trace_headers()
+    clients.tasks.create(
+        Message(dead.path, dead.queue, body, name, headers=headers, deadline_s=deadline_s)
+    )
     now_utc = naive_utc(clients.clock.now())
     transact(lambda: _resolve(clients, args.dead_task_id, dead.replays, now_utc))
 

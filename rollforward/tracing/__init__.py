@@ -22,6 +22,7 @@ from rollforward.tracing.traceparent import (
     caused_by,
     current_traceparent,
     trace_headers,
+    trace_id_of,
     traceparent_of,
 )
 
@@ -36,5 +37,6 @@ __all__ = [
     "is_on",
     "start_span",
     "trace_headers",
+    "trace_id_of",
     "traceparent_of",
 ]

@@ -28,7 +28,7 @@ class Span(Protocol):
         ...
 
     def fail(self, reason: str) -> None:
-        """Mark the work of the span as failed."""
+        """Mark the work of the span as failed; the first reason stays."""
         ...
 
 
@@ -50,6 +50,7 @@ class _ApiSpan:
 
     def __init__(self, span: Any) -> None:
         self._span = span
+        self._has_failed = False
 
     def set_attribute(self, key: str, value: Any) -> None:
         self._span.set_attribute(key, value)
@@ -58,6 +59,9 @@ class _ApiSpan:
         self._span.update_name(name)
 
     def fail(self, reason: str) -> None:
+        if self._has_failed:
+            return
+        self._has_failed = True
         trace = sys.modules["opentelemetry.trace"]
         self._span.set_status(trace.Status(trace.StatusCode.ERROR, reason[:500]))
 

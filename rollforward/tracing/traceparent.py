@@ -36,6 +36,16 @@ def traceparent_of(request_headers: Mapping[str, str]) -> str:
     return carried if is_on() and TRACEPARENT.fullmatch(carried) else ""
 
 
+def trace_id_of(traceparent: str) -> str:
+    """Return the id of the trace that a text names; "": it names none.
+
+    >>> trace_id_of("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
+    '0af7651916cd43dd8448eb211c80319c'
+    """
+    parts = TRACEPARENT.fullmatch(traceparent)
+    return parts[1] if parts else ""
+
+
 @contextmanager
 def caused_by(traceparent: str) -> Iterator[None]:
     """Run the code inside as a part of a trace that another thread has begun."""

@@ -12,6 +12,7 @@ from rollforward.operations import AuditEntry
 from rollforward.runtime.clock import aware_utc
 from rollforward.tasks.dead_task_entities import DeadTask
 from rollforward.tasks.runs import Letter
+from rollforward.tracing import trace_id_of
 
 REASON_CHARS = 300
 
@@ -32,6 +33,7 @@ def dead_task_row(dead: DeadTask, *, is_whole: bool = False) -> dict[str, Any]:
         "queue": dead.queue,
         "task_name": dead.task_name,
         "error": dead.error or "",
+        "trace_id": trace_id_of(dead.traceparent or ""),
         "reason": reason,
         "deliveries": dead.deliveries,
         "count": dead.count,

@@ -11,7 +11,7 @@ from rollforward.console.api import changes
 from rollforward.console.api.changes import NO_DEAD_TASK, ChangeRefusedError, bulk_verb
 from rollforward.console.api.queries import AGES, PAGE_ROWS, age_bounds, filter_of
 from rollforward.console.api.rows import dead_task_row
-from rollforward.console.pages.frame import Routes, go_to, page, render, with_query
+from rollforward.console.pages.frame import Routes, go_to, page, render, trace_url, with_query
 from rollforward.flask.context import clients, registry
 from rollforward.flask.guards.fields import limits
 from rollforward.look import words
@@ -86,7 +86,12 @@ def dead_task(dead_id: str) -> ResponseReturnValue:
     except UnknownDeadTaskError:
         raise ChangeRefusedError(404, NO_DEAD_TASK) from None
     row = _shown(dead, is_whole=True)
-    return render("dead_one.html", dead=row, is_known=dead.path in registry().tasks)
+    return render(
+        "dead_one.html",
+        dead=row,
+        is_known=dead.path in registry().tasks,
+        trace_url=trace_url(str(row["trace_id"])),
+    )
 
 
 @page

@@ -108,6 +108,17 @@ def prefix() -> str:
     return request.script_root + str(current_app.extensions[CONSOLE].prefix)
 
 
+def trace_url(trace_id: str) -> str:
+    """Return the URL of a trace at the local platform, or at the app's own backend; "": none."""
+    platform_url = settings().devserver_url
+    if not trace_id:
+        return ""
+    if platform_url:
+        return f"{platform_url}/traces/{trace_id}"
+    template: str = current_app.extensions[CONSOLE].trace_url
+    return template.replace("{trace_id}", trace_id)
+
+
 def go_to(path: str, notice: str = "", **query: str) -> ResponseReturnValue:
     """Return the way to a page of the console, which then says a notice."""
     fields = {name: value for name, value in {**query, "said": notice}.items() if value}

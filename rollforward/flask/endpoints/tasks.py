@@ -32,6 +32,7 @@ from google.api_core import exceptions as rpc_errors
 
 from rollforward import telemetry
 from rollforward.datastore.transactions import TRANSIENT
+from rollforward.flask import spans
 from rollforward.flask.context import clients, registry, settings
 from rollforward.flask.endpoints import delivery_log
 from rollforward.flask.endpoints.delivery_log import DeliveryLines
@@ -101,7 +102,9 @@ def _answer(delivery: TaskDelivery) -> ResponseReturnValue:
         log.warning("%s: its arguments cannot be read: %s", task.path, error)
         note_outcome(Outcome.UNAVAILABLE)
         return _response(503, f"a service is unavailable: {_said(error)}")
-    with telemetry.in_run(_run_of(args)):
+    run = _run_of(args)
+    spans.describe(run=run)
+    with telemetry.in_run(run):
         return _deliver(task, args, delivery)
 
 
@@ -161,6 +164,7 @@ def _failed(
         reason = f"gave up after {failures} failures. {stack}"
         return _give_up(task, args, delivery, reason, type(error).__name__)
     note_outcome(Outcome.FAILED)
+    spans.fail(_said(error))
     return _response(FAILED, _said(error), stack=stack, log=lines)
 
 
@@ -245,6 +249,7 @@ def _give_up(
         note_outcome(Outcome.UNAVAILABLE)
         return _response(503, f"a service is unavailable: {_said(error)}")
     note_outcome(Outcome.DEAD)
+    spans.fail(reason)
     fields = {"error_class": error_class}
     log.error("gave up %r: %s", delivery.path[:100], reason, extra=fields)
     attempts.discard(delivery)
@@ -264,6 +269,8 @@ def _dead_letter(delivery: TaskDelivery, reason: str, error_class: str = "") -> 
         deliveries=delivery.number + 1,
     )
     note_outcome(Outcome.DEAD)
+    spans.describe(dead_task=dead_id)
+    spans.fail(reason)
     fields = {"error_class": error_class, "dead_task": dead_id}
     log.error("dead-lettered %r: %s", delivery.path[:100], reason, extra=fields)
     attempts.discard(delivery)

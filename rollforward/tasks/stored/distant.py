@@ -19,6 +19,7 @@ from rollforward.runtime.messages import Message
 from rollforward.tasks.errors import MAX_DELAY_S
 from rollforward.tasks.stored.entities import DistantTask, distant_key
 from rollforward.tasks.stored.names import hashed_name
+from rollforward.tracing import TRACE_HEADER
 
 # Years after which nobody knows the code.
 MAX_AHEAD_S = 10 * 366 * 24 * 3600
@@ -69,4 +70,5 @@ def _row_of(message: Message, owner: str, call_id: str) -> DistantTask:
         call_id=call_id,
         max_attempts=message.max_attempts,
         deadline_s=message.deadline_s,
+        traceparent=message.headers.get(TRACE_HEADER),
     )

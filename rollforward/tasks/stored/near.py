@@ -17,6 +17,7 @@ from rollforward.tasks import dead_tasks
 from rollforward.tasks.errors import PERMANENT_ERRORS
 from rollforward.tasks.stored.entities import DistantTask, waiting_until
 from rollforward.tasks.stored.names import hashed_name
+from rollforward.tracing import trace_headers
 
 log = logging.getLogger(__name__)
 
@@ -83,6 +84,7 @@ def _refuse(
 def _message(row: DistantTask) -> Message:
     return Message(
         *(row.path, row.queue, row.body.encode(), _name(row), _due(row), row.max_attempts),
+        headers=trace_headers(row.traceparent or ""),
         deadline_s=row.deadline_s,
     )
 
