@@ -12,6 +12,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +20,7 @@ from rollforward import telemetry
 from rollforward.runtime.clients import Clients
 from rollforward.streams.model.sink import Sink
 from rollforward.streams.storage.remote_calls import CallEffects
+from rollforward.tracing import Span, caused_by, current_traceparent, start_span
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +33,7 @@ class _Job:
 
     sink: Sink
     records: Sequence[tuple[int, Any]]
+    traceparent: str
     done: list[int] = field(default_factory=list)
     is_over: threading.Event = field(default_factory=threading.Event)
     is_abandoned: bool = False
@@ -53,6 +56,7 @@ class EffectPool:
         by_sink: dict[Any, list[tuple[int, Any]]] = defaultdict(list)
         for index, (name, record) in enumerate(call.effects):
             by_sink[name].append((index, record))
+        traceparent = current_traceparent()
         until, jobs = time.monotonic() + call.wait_s, list[_Job]()
         for name, records in by_sink.items():
             if not self._free.acquire(timeout=max(0.0, until - time.monotonic())):
@@ -61,7 +65,7 @@ class EffectPool:
                     MAX_THREADS,
                 )
                 break
-            jobs.append(_Job(sinks[name], records))
+            jobs.append(_Job(sinks[name], records, traceparent))
             work = telemetry.carried(self._work)
             threading.Thread(target=work, args=(clients, jobs[-1]), daemon=True).start()
         for job in jobs:
@@ -71,7 +75,7 @@ class EffectPool:
 
     def _work(self, clients: Clients, job: _Job) -> None:
         try:
-            with clients.context():
+            with clients.context(), caused_by(job.traceparent), _span(job):
                 for index, record in job.records:
                     if job.is_abandoned:
                         return
@@ -82,3 +86,9 @@ class EffectPool:
         finally:
             self._free.release()
             job.is_over.set()
+
+
+def _span(job: _Job) -> AbstractContextManager[Span]:
+    sink = job.sink
+    attributes = {"rollforward.records": len(job.records)}
+    return start_span(f"sink {sink.pipeline}/{sink.name}", attributes=attributes)

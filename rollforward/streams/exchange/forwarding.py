@@ -15,6 +15,7 @@ from rollforward.streams.storage.schema import (
     is_late,
     late_at,
     past_names,
+    trace_of,
 )
 
 # Chunks of at most 256 KB in one commit.
@@ -51,6 +52,7 @@ def forwarded(
     commit, outgoing = Commit(), Outgoing(environment, head)
     for name, row in chunks:
         commit.deletes.append((Key(CHUNK, name), row.version))
+        outgoing.continue_trace(trace_of(name))
         for record in row.body:
             late = late_at(name) or (watermark if record.timestamp_ms < watermark else 0)
             outgoing.send(Target(computation, record.key), record, late_at=late)

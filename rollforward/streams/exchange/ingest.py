@@ -36,6 +36,7 @@ from rollforward.streams.storage.remote_calls import (
 )
 from rollforward.streams.storage.retry import MAX_ATTEMPTS
 from rollforward.streams.storage.schema import Head, InboxRecord, SourceRow, fingerprint
+from rollforward.tracing import start_span
 
 # The clock of a source may be this far ahead of ours.
 MAX_AHEAD_MS = 60_000
@@ -165,6 +166,15 @@ def ingest_without_wakeup(
         BackpressureError: the source is paused; nothing was written.
         RepeatedError: the request's receipt is gone.
     """
+    span_name = f"ingest {environment.pipeline.name}/{request.stream}"
+    attributes = {"rollforward.records": len(request.records)}
+    with start_span(span_name, "PRODUCER", attributes=attributes):
+        return (yield from _ingest_in_span(environment, request, expected))
+
+
+def _ingest_in_span(
+    environment: Environment, request: IngestRequest, expected: StoredRow | None
+) -> Steps[IngestResult]:
     id_, key = environment.new_id(), environment.names.source(request.stream, request.process)
     attempt: _IngestAttempt | None = None
     done: frozenset[PendingEffect] | None = None

@@ -32,6 +32,7 @@ from rollforward.streams.model.sink import Sink, SinkRecord
 from rollforward.streams.storage.inbox import inputs_of
 from rollforward.streams.storage.remote_calls import CallEffects, Steps
 from rollforward.streams.storage.schema import Head, InboxRecord
+from rollforward.tracing import start_span
 
 
 class PendingEffect(NamedTuple):
@@ -127,15 +128,17 @@ class InlineRun:
     def _run(self, name: str, records: list[InboxRecord]) -> None:
         affordable = records[: self._budget]
         inputs = inputs_of(affordable, late_at=0)
-        effects = run_bundle(
-            self._graph.computations[name],
-            {},
-            inputs,
-            watermark=self._head.inputs.get(name, 0),
-            now_ms=self._environment.now_ms(),
-            route=self._graph.route,
-            is_over=self._is_over,
-        )
+        span_name = f"inline {self._environment.pipeline.name}/{name}"
+        with start_span(span_name, attributes={"rollforward.records": len(inputs)}):
+            effects = run_bundle(
+                self._graph.computations[name],
+                {},
+                inputs,
+                watermark=self._head.inputs.get(name, 0),
+                now_ms=self._environment.now_ms(),
+                route=self._graph.route,
+                is_over=self._is_over,
+            )
         self._budget -= effects.consumed
         self.inlined[name] += effects.counts.records
         failed = {id(failure.input) for failure in effects.failures}

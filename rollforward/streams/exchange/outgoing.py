@@ -21,7 +21,15 @@ from rollforward.streams.model.records import FOREVER
 from rollforward.streams.model.slots import slot_of
 from rollforward.streams.storage.layout import creation_layout, interval_of
 from rollforward.streams.storage.remote_calls import Key
-from rollforward.streams.storage.schema import LATE, ON_TIME, DeadRow, Head, InboxRecord
+from rollforward.streams.storage.schema import (
+    LATE,
+    ON_TIME,
+    DeadRow,
+    Head,
+    InboxRecord,
+    chunk_id,
+)
+from rollforward.tracing import current_traceparent
 
 MAX_CHUNK_RECORDS = 500
 MAX_CHUNK_BYTES = 256_000
@@ -40,9 +48,15 @@ class Outgoing:
     def __init__(self, environment: Environment, head: Head) -> None:
         self._environment = environment
         self._head = head
-        self._records: dict[tuple[str, int, int], list[InboxRecord]] = defaultdict(list)
+        self._records: dict[tuple[str, int, int, str | None], list[InboxRecord]] = defaultdict(list)
         self._on_time: dict[Target, list[InboxRecord]] = {}  # The same lists, by target.
         self._dead: list[DeadRow] = []
+        self._traceparent: str | None = None
+
+    def continue_trace(self, traceparent: str) -> None:
+        """Send the records that follow as part of a trace; by default it is that of the commit."""
+        if traceparent != self._traceparent:
+            self._traceparent, self._on_time = traceparent, {}
 
     def produce(self, productions: Iterable[EmittedRecord]) -> None:
         """Send the records that hooks have emitted."""
@@ -68,7 +82,7 @@ class Outgoing:
         lo = interval_of(self._head, computation, slot_of(key))
         # A late record may have to wait until the watermark has passed it (forwarding.py).
         hold = min(max(late_at, record.timestamp_ms + 1), FOREVER - 1) if late_at else 0
-        records = self._records[computation, lo, hold]
+        records = self._records[computation, lo, hold, self._traceparent]
         records.append(record)
         if not hold:
             self._on_time[target] = records
@@ -84,17 +98,19 @@ class Outgoing:
     @property
     def destinations(self) -> list[tuple[str, int]]:
         """Return the intervals that get records."""
-        return sorted({(computation, lo) for computation, lo, _ in self._records})
+        return sorted({(computation, lo) for computation, lo, *_ in self._records})
 
     def inserts(self) -> list[tuple[Key, Any]]:
         """Return the rows of all chunks and dead letters."""
         names, id_ = self._environment.names, self._environment.new_id()
         rows: list[tuple[Key, Any]] = []
-        for (computation, lo, hold), records in self._records.items():
+        current = current_traceparent()
+        for (computation, lo, hold, traceparent), records in self._records.items():
             lane = LATE if hold else ON_TIME
             for chunk, size in _chunks(records):
                 time_ms = hold or min([record.timestamp_ms for record in chunk])
-                name = f"{id_}.{len(rows)}.{len(chunk)}.{size}"
+                trace = current if traceparent is None else traceparent
+                name = chunk_id(f"{id_}.{len(rows)}", trace, len(chunk), size)
                 created_in = creation_layout(self._head, computation, lo)
                 key = names.chunk(computation, lo, lane, time_ms, name, created_in)
                 rows.append((key, tuple(chunk)))

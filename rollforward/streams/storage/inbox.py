@@ -11,7 +11,14 @@ from operator import attrgetter
 from rollforward.streams.model.bundle import KeyedRecord
 from rollforward.streams.model.key_state import build_tuples
 from rollforward.streams.storage.remote_calls import Commit, Key, StoredRow
-from rollforward.streams.storage.schema import CHUNK, InboxRecord, fingerprint, late_at
+from rollforward.streams.storage.schema import (
+    CHUNK,
+    InboxRecord,
+    fingerprint,
+    late_at,
+    trace_of,
+    untraced,
+)
 
 _id_of = attrgetter("id")
 
@@ -85,7 +92,14 @@ class Bundle:
         """Name an input by its distance from its chunk's end, where no records are removed."""
         chunk, index = self.places[number]
         name, row = self.chunks[chunk]
-        return f"{name.rpartition(':')[2]}.{len(row.body) - index}"
+        return f"{untraced(name).rpartition(':')[2]}.{len(row.body) - index}"
+
+    @property
+    def traceparents(self) -> list[str]:
+        """Return the traces of the inputs, each once, in the order of the chunks."""
+        numbers = dict.fromkeys(chunk for chunk, _ in self.places)
+        traces = dict.fromkeys(trace_of(self.chunks[number][0]) for number in numbers)
+        return [trace for trace in traces if trace]
 
     def is_cut(self, count: int) -> bool:
         """Return whether records remain in the chunks after the first inputs."""

@@ -251,7 +251,7 @@ class Names:
         """Return the key of a chunk: on-time chunks sort before late ones, each lane by time.
 
         Args:
-            id_: An id that ends in the chunk's size: ".<records>.<bytes>".
+            id_: As `chunk_id` makes it.
         """
         return Key(CHUNK, f"{self.inbox(computation, lo, created_in)}{lane}:{at:015d}:{id_}")
 
@@ -304,6 +304,42 @@ def is_late(name: str) -> bool:
 def late_at(name: str) -> int:
     """Return the watermark behind which the records of a chunk arrived; 0: they are on time."""
     return time_of(name) if is_late(name) else 0
+
+
+def chunk_id(id_: str, traceparent: str, records: int, size: int) -> str:
+    """Return the last part of a chunk's name.
+
+    Args:
+        id_: Unique in the pipeline.
+        traceparent: Of the work that sends it; "": it has no trace, and the name no place for one.
+        size: In bytes.
+
+    >>> chunk_id("a7.0", "", 12, 840)
+    'a7.0.12.840'
+    """
+    trace = f"~{traceparent}" if traceparent else ""
+    return f"{id_}{trace}.{records}.{size}"
+
+
+def trace_of(name: str) -> str:
+    """Return the traceparent of the work that sent a chunk; "": it had no trace.
+
+    >>> trace_of("p:c:0000:0:000000000001000:a7.0~00-0af7-b7ad-01.12.840")
+    '00-0af7-b7ad-01'
+    """
+    return name.rpartition("~")[2].partition(".")[0] if "~" in name else ""
+
+
+def untraced(name: str) -> str:
+    """Return the name of a chunk as it is without a trace.
+
+    >>> untraced("p:c:0000:0:000000000001000:a7.0~00-0af7-b7ad-01.12.840")
+    'p:c:0000:0:000000000001000:a7.0.12.840'
+    """
+    if "~" not in name:
+        return name
+    head, _, tail = name.rpartition("~")
+    return f"{head}.{tail.partition('.')[2]}"
 
 
 def chunk_size(name: str) -> tuple[int, int]:

@@ -24,6 +24,7 @@ from rollforward.streams.storage.remote_calls import (
     StoredRow,
     UnworkableError,
 )
+from rollforward.streams.workers.bundle_spans import bundle_span
 from rollforward.streams.workers.lease import CAREFUL_AFTER
 from rollforward.streams.workers.worker import Worker
 
@@ -57,7 +58,8 @@ class SinkWorker(Worker):
                 bundle = gather(chunks, self.ids.accepted, limit)
                 values, effects = self._values(bundle)
             self.is_behind = len(chunks) >= max_chunks or bundle.is_cut(effects.consumed)
-            yield from self._write(bundle, values, effects)
+            with bundle_span(self.environment.pipeline.name, self.name, bundle):
+                yield from self._write(bundle, values, effects)
         except UnworkableError as error:
             if limit == 1:
                 yield from self._quarantine_first(chunks, str(error) or type(error).__name__)

@@ -39,6 +39,7 @@ from rollforward.streams.storage.remote_calls import (
     UnworkableError,
 )
 from rollforward.streams.storage.schema import MAX_LEASE_MS, DeadRow, InboxRecord, Interval
+from rollforward.streams.workers.bundle_spans import bundle_span
 from rollforward.streams.workers.inbox_reader import InboxReader
 from rollforward.streams.workers.lease import (
     CAREFUL_AFTER,
@@ -217,12 +218,13 @@ class Worker(LeasedInterval):
         with blame_records():
             bundle = gather(chunks, self.ids.accepted, self._max_inputs(due))
         keys = dict.fromkeys([*due[: self.limit], *[input_.key for input_ in bundle.inputs]])
-        yield from self.store.load(self.interval, keys, (), max_bytes=MAX_LOADED_BYTES)
-        if not (yield from self._note_suspect(bundle, due, now_ms)):
-            return
-        with blame_records():
-            effects = self._process(bundle.inputs, due, now_ms)
-        yield from self._finish(bundle, effects)
+        with bundle_span(self.environment.pipeline.name, self.name, bundle):
+            yield from self.store.load(self.interval, keys, (), max_bytes=MAX_LOADED_BYTES)
+            if not (yield from self._note_suspect(bundle, due, now_ms)):
+                return
+            with blame_records():
+                effects = self._process(bundle.inputs, due, now_ms)
+            yield from self._finish(bundle, effects)
 
     def _note_suspect(
         self, bundle: Bundle, due: Sequence[str] = (), now_ms: int = 0
