@@ -8,7 +8,8 @@
 - saves: the folders that Datastore is saved to.
 - app: gunicorn, kept running, reloaded on save and drained; wsgi runs in its workers.
 - cron: cron.yaml. cloudtasks: Cloud Tasks. console: a look at it all, on port 8000.
-- logs: the terminal and the page Logs. system: ports, and children that never outlive us.
+- logs: the terminal and the page Logs. traces: spans of the app, for the page Traces.
+- system: ports, and children that never outlive us.
 
 The app meets it over the network alone and never imports it.
 """

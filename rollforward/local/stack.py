@@ -46,6 +46,7 @@ from rollforward.local.settings import Settings
 from rollforward.local.system import dev_lock, ports
 from rollforward.local.system.shutdown import Shutdown
 from rollforward.local.target import Target
+from rollforward.local.traces.store import TraceStore
 from rollforward.local.watch import Watch
 
 _GRACE_IN_MEMORY_S = 3
@@ -82,6 +83,7 @@ class Stack:
             self.app, terminal.about("app"), reload=chosen.reload, folder=target.folder
         )
         self.cron = Cron(self.app.url, mint=self._mint)
+        self.traces = TraceStore()
         self.console = Console(self, chosen.console_port)
         self.watch = Watch([], _reporter(terminal))
         self.table = ServiceTable(

@@ -2,7 +2,8 @@
 
 gunicorn ends when a worker cannot load the app, and the browser sees a refused connection. So a
 worker of the local platform loads it through `load`, which never fails. The app is loaded again
-when a file is saved. This module runs in the app's workers and imports nothing of the platform.
+when a file is saved. This module runs in the app's workers and imports nothing of the platform but
+its SDK of OpenTelemetry (sdk.py).
 """
 
 import html
@@ -15,6 +16,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
+
+from rollforward.local.app.sdk import export_traces
 
 PROBLEM_HEADER = "X-Devserver-Problem"
 """Carries WRONG or BROKEN and, percent-encoded, the reason."""
@@ -51,6 +54,7 @@ def load(target: str) -> WsgiApp:
     except BaseException as error:
         page = ErrorPage(BROKEN, *describe(error))
     else:
+        export_traces()
         _write(LOADED)
         return _as_cold_as_a_profile_says(app)
     page.report()

@@ -14,7 +14,7 @@ POST /api/v1/cron/pause               {name, paused}: its schedule rests, or goe
 GET  /api/v1/services                 what runs where
 GET  /api/v1/shell                    {target, root, environment}: what `make shell` starts with
 GET  /api/v1/identity-token           text: an OIDC token by which a program may call the app
-GET  /api/v1/logs?service=&level=&q=&task=&before=&limit=   the newest log records
+GET  /api/v1/logs?service=&level=&q=&task=&trace=&before=&limit=   log records
 """
 
 import asyncio
@@ -206,7 +206,7 @@ class Api:
         """Answer log records, the newest first; `next` continues the list."""
         try:
             limit = _limit(request.query.get("limit", "100"))
-            records = self.platform.log_tail.newest(filter_of(request), limit)
+            records = self.platform.log_tail.newest(filter_of(request, self.platform.traces), limit)
         except web.HTTPBadRequest as error:
             return _problem(400, error.text or "")
         next_number = records[-1].number if len(records) == limit else None

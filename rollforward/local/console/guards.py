@@ -5,8 +5,8 @@ Host stops DNS rebinding. Origin, Sec-Fetch-Site and a token stop its forms and 
 
 - every request: Host is a loopback name;
 - forms: a token that only pages of ours contain, bound to a cookie;
-- JSON API: POST carries application/json, which no foreign form can send without
-  asking first, and no foreign Origin.
+- JSON API: POST carries application/json, or a span exporter's application/x-protobuf, neither of
+  which a foreign form can send without asking first, and no foreign Origin.
 """
 
 import hashlib
@@ -28,6 +28,8 @@ TOKEN_FIELD = "csrf_token"
 API_PREFIX = "/api/"
 
 _LOCAL_NAMES = {"127.0.0.1", "localhost", "::1"}
+# A form can send neither.
+_MACHINE_TYPES = ("application/json", "application/x-protobuf")
 _SAFE_METHODS = {"GET", "HEAD", "OPTIONS"}
 _SAME_SITE = {"same-origin", "none", ""}
 _SECURITY_HEADERS = {
@@ -89,8 +91,8 @@ class Guards:
         if not _is_own_origin(request):
             return _refusal(request, "This request comes from another site.")
         changes = request.method not in _SAFE_METHODS
-        is_json = request.content_type == "application/json"
-        if changes and request.path.startswith(API_PREFIX) and not is_json:
+        is_of_machine = request.content_type in _MACHINE_TYPES
+        if changes and request.path.startswith(API_PREFIX) and not is_of_machine:
             return _refusal(request, "Send Content-Type: application/json.")
         return await handler(request)
 

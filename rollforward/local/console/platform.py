@@ -9,6 +9,7 @@ from rollforward.local.cron.cron import Cron
 from rollforward.local.logs.tail import LogTail
 from rollforward.local.services.mail import MailServer
 from rollforward.local.settings import Settings
+from rollforward.local.traces.store import TraceStore
 
 
 class ServiceRow(Protocol):
@@ -39,6 +40,8 @@ class Platform(Protocol):
     def mail(self) -> MailServer: ...
     @property
     def log_tail(self) -> LogTail: ...
+    @property
+    def traces(self) -> TraceStore: ...
     @property
     def datastore_address(self) -> str: ...
     @property

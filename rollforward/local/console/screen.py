@@ -29,6 +29,7 @@ MENU = [
     ("/limits", "Limits"),
     ("/costs", "Costs"),
     ("/logs", "Logs"),
+    ("/traces", "Traces"),
     ("/mail", "Mail"),
     ("/cron", "Cron"),
     ("/faults", "Faults"),

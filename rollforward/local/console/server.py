@@ -10,6 +10,7 @@ from rollforward.local.console.api import Api
 from rollforward.local.console.guards import Guards, Handler
 from rollforward.local.console.platform import Platform
 from rollforward.local.console.screen import Screen
+from rollforward.local.console.trace_api import TraceApi
 from rollforward.local.errors import PortTakenError
 from rollforward.local.system import ports
 from rollforward.look.pages import STATIC
@@ -88,6 +89,7 @@ class Console:
         )
         app.add_routes(pages.routes(self.screen))
         app.add_routes(Api(self.platform).routes())
+        app.add_routes(TraceApi(self.platform.traces).routes())
         app.add_routes(self.platform.tasks.routes())
         app.add_routes([web.static("/static", STATIC)])
         return app

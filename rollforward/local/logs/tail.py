@@ -96,6 +96,7 @@ class LogFilter:
         level: This one and those above it.
         text: In any of its lines, whatever the case.
         before: Only records with a lower number; 0 for all.
+        tasks: Only records of these; None for all.
     """
 
     service: str = ""
@@ -103,6 +104,7 @@ class LogFilter:
     text: str = ""
     task: str = ""
     before: int = 0
+    tasks: frozenset[str] | None = None
 
     def passes(self, record: LogRecord) -> bool:
         """Return whether a record is to be shown."""
@@ -110,6 +112,7 @@ class LogFilter:
             (not self.before or record.number < self.before)
             and self.service in ("", record.service)
             and self.task in ("", record.task)
+            and (self.tasks is None or record.task in self.tasks)
             and (not self.level or LEVELS.index(record.level) >= LEVELS.index(self.level))
             and self.text.lower() in record.text.lower()
         )

@@ -5,47 +5,19 @@ from __future__ import annotations
 import re
 
 import pytest
-import requests
 from playwright.sync_api import Browser, Page, expect
 
+from tests.browser.console.conftest import OTHER_PAGES, links
 from tests.browser.looks import drawn, violations
-from tests.infra.stack import Stack, until
+from tests.infra.stack import Stack
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(240)]
 
 PAGES = (
     *("/", "/queues", "/queues/default/purge", "/tasks", "/tasks/all/retry/confirm"),
-    *("/data", "/data/kind/ContinuationPage", "/logs", "/mail", "/cron"),
+    *("/data", "/data/kind/ContinuationPage", "/logs", "/traces", "/mail", "/cron"),
     *("/faults", "/nothing"),
 )
-# Pages of one thing, which are there when the app has worked: where they are linked, and how.
-OTHER_PAGES = (
-    ("/runs", '/runs/continuations/[^"]+'),
-    ("/tasks?state=done", '/tasks/imports/[^"]+'),
-    ("/data/kind/ContinuationPage", '/data/entity[^"]+'),
-)
-
-
-@pytest.fixture(scope="package")
-def busy(stack: Stack) -> Stack:
-    """A stack that has worked: a run with its tasks, mails and lines."""
-    page = stack.visitor.get(f"{stack.app}/invitations", timeout=30).text
-    csrf, form_id = (
-        re.search(rf'name="{n}" value="([^"]+)"', page)[1] for n in ("csrf_token", "id")
-    )  # type: ignore[index]
-    party = {"title": "T", "host": "H", "place": "P", "when": "2030-05-01T19:30", "note": ""}
-    stack.visitor.post(
-        f"{stack.app}/invitations", data={"csrf_token": csrf, "id": form_id, **party}, timeout=30
-    )
-    url = f"{stack.app}/invitations/{form_id}"
-    stack.post(f"{url}/guests", page=url, pasted="name,email\nAda,ada@example.com\nNo,nothing")
-    until(lambda: all(links(stack, path, pattern) for path, pattern in OTHER_PAGES), 60)
-    return stack
-
-
-def links(stack: Stack, path: str, pattern: str) -> list[str]:
-    text = requests.get(stack.console + path, timeout=30).text
-    return [link.replace("&amp;", "&") for link in re.findall(rf'href="({pattern})"', text)]
 
 
 def test_every_page_is_accessible(busy: Stack, browser: Browser) -> None:

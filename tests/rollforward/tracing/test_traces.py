@@ -15,8 +15,12 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 import rollforward as rf
 from rollforward.batches import Completed, TaskBatch
+from rollforward.datastore.batched import batched
 from rollforward.fork_join import Batch, fork_join
 from rollforward.fork_join.entities import WorkPack
+from rollforward.local.console.reading.waterfall import WIDTH, draw
+from rollforward.local.traces import otlp
+from rollforward.local.traces.store import TraceStore
 from rollforward.outbox.entities import OutboxTask
 from rollforward.telemetry import Trace, current_trace
 from rollforward.tracing import TRACE_HEADER
@@ -134,6 +138,39 @@ def test_one_trace_leads_from_an_order_to_the_callback_of_its_batch(
     assert {"memcached incr", "Datastore/Lookup", "CloudTasks/CreateTask"} <= {
         s.name for s in spans
     }
+
+
+@pytest.mark.parametrize("services", ["firestore"], indirect=True)
+def test_the_console_draws_the_trace_of_an_order_as_a_waterfall(
+    world: World, exporter: InMemorySpanExporter
+) -> None:
+    """By what an exporter sends: a line of its own for each stage, and one for ninety members."""
+    encoder = pytest.importorskip("opentelemetry.exporter.otlp.proto.common.trace_encoder")
+    visit(world.app, "five")
+    world.settle()
+    spans = exporter.get_finished_spans()
+    [asked] = named(spans, "GET /order/<order_id>")
+    store = TraceStore()
+    for part in batched(spans, 512):
+        read, refused = otlp.read(encoder.encode_spans(part).SerializeToString())
+        assert refused == 0
+        store.add(read)
+    trace_id = f"{asked.get_span_context().trace_id:032x}"
+    kept = store.get(trace_id)
+    assert kept is not None
+
+    picture = draw(kept, store)
+
+    lines = {row.span.name: row for row in picture.rows}
+    member = "process /tasks/batches/pages/print-page"
+    [many] = [row for row in picture.rows if row.alike and row.span.name == member]
+    assert picture.rows[0].span.name == "GET /order/<order_id>"
+    assert len(many.alike) > PRINTS // 2
+    assert {"process /tasks/accept", "fold prints", f"process {PAGES.tasks[-1].path}"} <= {*lines}
+    assert len(lines["fold prints"].span.links) > 1
+    depths = [lines[name].depth for name in ("process /tasks/accept", member, "fold prints")]
+    assert depths == sorted(depths)
+    assert all(0 <= row.bar.x <= row.bar.x + row.bar.width <= WIDTH for row in picture.rows)
 
 
 def test_calls_of_the_services_are_spans_of_the_work_that_makes_them(

@@ -12,6 +12,7 @@
 | /limits   | how near the app came to the limits       |                             |
 | /costs    | what routes and tasks cost, in dollars    |                             |
 | /logs     | the newest lines of all services          |                             |
+| /traces   | the newest traces, one as a waterfall     |                             |
 | /mail     | received mail                             | clear                       |
 | /cron     | schedules and last results                | run now, pause, resume      |
 | /faults   | fault rules, mail faults                  | add, remove, kill a worker  |
@@ -33,6 +34,7 @@ from rollforward.local.console.pages.mail import Mail
 from rollforward.local.console.pages.overview import Overview
 from rollforward.local.console.pages.queues import Queues
 from rollforward.local.console.pages.tasks import Tasks
+from rollforward.local.console.pages.traces import Traces
 from rollforward.local.console.screen import Screen
 
 _SECTIONS: list[type[Section]] = [
@@ -46,6 +48,7 @@ _SECTIONS: list[type[Section]] = [
     Limits,
     Costs,
     Logs,
+    Traces,
     Mail,
     CronJobs,
     Faults,

@@ -6,6 +6,7 @@ from aiohttp import web
 
 from rollforward.local.console.frame import Route, Section, whole
 from rollforward.local.logs.tail import LEVELS, SERVICES, LogFilter
+from rollforward.local.traces.store import TraceStore
 
 PAGE_RECORDS = 200
 
@@ -21,11 +22,12 @@ class Logs(Section):
 
     async def logs(self, request: web.Request) -> web.Response:
         """Show records, the newest first."""
-        chosen = filter_of(request)
+        chosen = filter_of(request, self.platform.traces)
         records = self.platform.log_tail.newest(chosen, PAGE_RECORDS + 1)
         page = records[:PAGE_RECORDS]
         fields = {"service": chosen.service, "level": chosen.level, "task": chosen.task}
         fields["q"] = chosen.text
+        fields["trace"] = request.query.get("trace", "")
         older = ""
         if len(records) > PAGE_RECORDS:
             chosen_fields = {name: value for name, value in fields.items() if value}
@@ -35,6 +37,7 @@ class Logs(Section):
             "logs.html",
             rows=page,
             chosen=chosen,
+            trace_id=fields["trace"],
             older=older,
             is_first=not chosen.before,
             services=SERVICES,
@@ -42,11 +45,11 @@ class Logs(Section):
         )
 
 
-def filter_of(request: web.Request) -> LogFilter:
-    """Return what an address asks for.
+def filter_of(request: web.Request, traces: TraceStore) -> LogFilter:
+    """Return what an address asks for; a trace stands for its tasks.
 
     Raises:
-        web.HTTPBadRequest: there is no such service or level.
+        web.HTTPBadRequest: there is no such service, level or trace.
     """
     query = request.query
     service, level, text, task = (
@@ -56,4 +59,10 @@ def filter_of(request: web.Request) -> LogFilter:
         raise web.HTTPBadRequest(text=f"There is no service “{service}”.")
     if level and level not in LEVELS:
         raise web.HTTPBadRequest(text=f"There is no level “{level}”.")
-    return LogFilter(service, level, text, task, whole(query.get("before", "")))
+    tasks = None
+    if trace_id := query.get("trace", ""):
+        trace = traces.get(trace_id)
+        if trace is None:
+            raise web.HTTPBadRequest(text="This trace is not kept: the newest are, until a stop.")
+        tasks = frozenset(trace.tasks)
+    return LogFilter(service, level, text, task, whole(query.get("before", "")), tasks)

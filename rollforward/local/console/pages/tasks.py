@@ -12,6 +12,7 @@ from rollforward.local.console.frame import Route, Section, back, whole
 from rollforward.local.console.reading import task_rows, work
 from rollforward.local.console.reading.work import PAGE_TASKS, TaskFilter
 from rollforward.look import words
+from rollforward.tracing import TRACE_HEADER, trace_id_of
 
 
 class Tasks(Section):
@@ -55,6 +56,7 @@ class Tasks(Section):
             "task.html",
             task=shown,
             words=task_rows.words_of(shown["path"], body),
+            trace_id=self._trace_id(shown["request"]["headers"]),
             overdue_s=task_rows.overdue_s(shown, self.engine.clock.now()),
             held_back=self._held_back(shown["queue"]),
             body=words.body(body),
@@ -77,6 +79,12 @@ class Tasks(Section):
 
     def _task_name(self, request: web.Request) -> str:
         return f"{self.queue_name(request)}/tasks/{request.match_info['task']}"
+
+    def _trace_id(self, headers: dict[str, str]) -> str:
+        """Return the trace that a task belongs to, if it is kept; "" otherwise."""
+        carried = {name.lower(): value for name, value in headers.items()}
+        trace_id = trace_id_of(carried.get(TRACE_HEADER.lower(), ""))
+        return trace_id if self.platform.traces.get(trace_id) is not None else ""
 
     def _held_back(self, queue_id: str) -> str:
         """Return why tasks of a queue begin late, "" if nothing is known of it."""

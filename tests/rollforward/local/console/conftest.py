@@ -17,6 +17,7 @@ from rollforward.local.cron.cron import Cron
 from rollforward.local.logs.tail import LogTail
 from rollforward.local.service_table import ServiceState
 from rollforward.local.services.mail import MailServer
+from rollforward.local.traces.store import TraceStore
 from tests.rollforward.local.conftest import QUEUE_YAML, ask
 
 CONSOLE = Path(guards.__file__).parent
@@ -29,6 +30,7 @@ PAGES = [
     "/limits",
     "/costs",
     "/logs",
+    "/traces",
     "/mail",
     "/cron",
     "/faults",
@@ -49,6 +51,7 @@ class FakePlatform:
     reports_folder: Path
     datastore_address: str = "127.0.0.1:1"
     log_tail: LogTail = field(default_factory=LogTail)
+    traces: TraceStore = field(default_factory=TraceStore)
     killed: list[int] = field(default_factory=list)
     wanted: int = 2
 
