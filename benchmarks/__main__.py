@@ -30,6 +30,7 @@ from benchmarks.materialized_views import benchmark as materialized_views
 from benchmarks.query_cache import benchmark as query_cache
 from benchmarks.streams import benchmark as streams
 from benchmarks.streams import growth as streams_growth
+from benchmarks.tracing import benchmark as tracing
 from rollforward.cloud_profile import BUNDLED
 
 # By the first part of its results' names.
@@ -51,6 +52,7 @@ BENCHMARKS: dict[str, Callable[[], Iterator[Result]]] = {
     "streams": streams.measure,
     "streams_growth": streams_growth.measure,
     "testkit": testkit.measure,
+    "tracing": tracing.measure,
 }
 # Not with the others: `make bench LIKE=cloud`.
 LIKE = "cloud"

@@ -1,0 +1,71 @@
+"""The app that is measured: a task and a save, in a process that turns its SDK on and off.
+
+mark   a task with one transaction of a read and a write
+save   a save through the view layer, with one view of the source
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from dataclasses import dataclass
+
+from flask import Flask
+from google.cloud import ndb
+
+from benchmarks.harness.testbed import app_for
+from benchmarks.materialized_views.app import GROUPS, source
+from rollforward.datastore.transactions import transact
+from rollforward.materialized_views import ViewMaintenance
+from rollforward.registry import Registry
+from rollforward.runtime import Clients
+from rollforward.tasks import task
+
+COLLECTOR = "BENCH_COLLECTOR"
+
+
+class BenchMark(ndb.Model):
+    """A row that a task writes."""
+
+    times = ndb.IntegerProperty(indexed=False, default=0)
+
+
+@dataclass(frozen=True)
+class Mark:
+    """The row to write."""
+
+    number: int
+
+
+@task("/tasks/bench/mark", queue="bench")
+def mark(clients: Clients, args: Mark) -> None:
+    """Read a row and write it."""
+
+    def body() -> None:
+        row = BenchMark.get_by_id(args.number + 1) or BenchMark(id=args.number + 1)
+        row.times += 1
+        row.put()
+
+    transact(body)
+
+
+def serve() -> Flask:
+    """Return the app; its SDK is off."""
+    from benchmarks.tracing.switch import Sdk  # The benchmark's own process has no SDK.
+
+    kind, views = GROUPS[1]
+    app, clients = app_for(Registry(mark, ViewMaintenance(views)))
+    sdk, numbers = Sdk(os.environ[COLLECTOR]), itertools.count()
+
+    def switch(state: str) -> tuple[str, int]:
+        sdk.turn(on=state == "on")
+        return "", 204
+
+    def save() -> tuple[str, int]:
+        views.save(clients, source(kind, next(numbers)))
+        return "", 204
+
+    app.add_url_rule("/bench/sdk/<state>", "switch", switch)
+    app.add_url_rule("/bench/save", "save", save)
+    app.add_url_rule("/bench/spans", "spans", lambda: str(sdk.spans))
+    return app

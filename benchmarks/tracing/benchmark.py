@@ -1,0 +1,153 @@
+"""Tracing: the throughput of deliveries and saves with an SDK, against the same without one.
+
+One process of the app turns its SDK on and off between rounds, and the collector is a process of
+its own. Rates are told with the processor time of the app's process, which what else the machine
+does disturbs less. Without an SDK the cost is a number of calls that do nothing: their time is
+measured alone, as no rate could show it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+import subprocess
+import sys
+import time
+import timeit
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import psutil
+import requests
+
+from benchmarks.harness.load import closed, new_numbers
+from benchmarks.harness.results import Result, quartiles
+from benchmarks.harness.testbed import Bench, open_testbed
+from benchmarks.tracing.app import COLLECTOR, Mark, mark
+from rollforward.tracing import start_span
+
+ROUNDS = 8  # Pairs.
+DELIVERIES, SAVE_S, CLIENTS = 500, 2.0, 8
+TIMEOUT_S = 120
+# With an SDK; and without one, of the processor time.
+LEAST_RATE, MOST_IDLE = 0.98, 0.001
+CALLS = 200_000
+
+
+@dataclass
+class Side:
+    """Rounds with an SDK, or without: rates, and processor time an item."""
+
+    rates: list[float] = field(default_factory=list)
+    processor_ms: list[float] = field(default_factory=list)
+
+
+def measure() -> Iterator[Result]:
+    """Measure both loads and yield the comparisons."""
+    with (
+        _collector() as url,
+        open_testbed(
+            "benchmarks.tracing.app:serve()", workers=1, environment={COLLECTOR: url}
+        ) as bench,
+    ):
+        for name, load in (("delivery", deliver), ("save", save)):
+            yield from _compared(bench, name, lambda load=load: load(bench))  # type: ignore[misc]
+
+
+def deliver(bench: Bench) -> int:
+    """Deliver tasks; return their number."""
+    marks = [Mark(number) for number in new_numbers(DELIVERIES)]
+    mark.enqueue_many(bench.clients, marks)
+    bench.queue.wait_idle(TIMEOUT_S)
+    return DELIVERIES
+
+
+def save(bench: Bench) -> int:
+    """Save sources as fast as the answers come, and update their rows; return their number."""
+    saved = len(closed(bench.port, "/bench/save", CLIENTS, SAVE_S).latencies_s)
+    bench.queue.wait_idle(TIMEOUT_S)
+    return saved
+
+
+def _compared(bench: Bench, name: str, load: Callable[[], int]) -> Iterator[Result]:
+    """Measure in turns; the side that begins changes, too."""
+    sides = {"on": Side(), "off": Side()}
+    load()
+    spans, items = _ask(bench, "spans"), 0
+    for number in range(ROUNDS):
+        for state in ("on", "off") if number % 2 else ("off", "on"):
+            _ask(bench, f"sdk/{state}")
+            count = _round(bench, sides[state], load)
+            items += count if state == "on" else 0
+    _ask(bench, "sdk/off")
+    per_item = (float(_ask(bench, "spans")) - float(spans)) / items
+    rates = [on / off for on, off in zip(sides["on"].rates, sides["off"].rates, strict=True)]
+    times = [
+        on / off
+        for on, off in zip(sides["on"].processor_ms, sides["off"].processor_ms, strict=True)
+    ]
+    raw = {
+        **{f"{state}_per_s": quartiles(side.rates) for state, side in sides.items()},
+        **{f"{state}_cpu_ms": quartiles(side.processor_ms) for state, side in sides.items()},
+        "spans": round(per_item, 2),
+        "rounds": ROUNDS,
+    }
+    versus = "without an SDK, in turns"
+    rate = statistics.median(rates)
+    yield Result(f"tracing.{name}_rate", rate, "ratio", versus, LEAST_RATE, raw=raw)
+    processor = statistics.median(times)
+    yield Result(f"tracing.{name}_processor_time", processor, "ratio", versus)
+    idle_us = _idle_us()
+    share = per_item * idle_us / 1e3 / statistics.median(sides["off"].processor_ms)
+    yield Result(
+        f"tracing.{name}_idle_share",
+        share,
+        "share",
+        "of the processor time, without an SDK",
+        MOST_IDLE,
+        at_least=False,
+        raw={"idle_us_a_span": round(idle_us, 2)},
+    )
+
+
+def _round(bench: Bench, side: Side, load: Callable[[], int]) -> int:
+    """Measure one round after the spans of the last one were sent; return its items."""
+    time.sleep(0.5)
+    [process] = [psutil.Process(pid) for pid in bench.workers()]
+    used_s, began = sum(process.cpu_times()[:2]), time.perf_counter()
+    count = load()
+    took_s = time.perf_counter() - began
+    side.rates.append(count / took_s)
+    side.processor_ms.append((sum(process.cpu_times()[:2]) - used_s) * 1e3 / count)
+    return count
+
+
+def _ask(bench: Bench, path: str) -> str:
+    answer = requests.get(f"http://127.0.0.1:{bench.port}/bench/{path}", timeout=TIMEOUT_S)
+    answer.raise_for_status()
+    return answer.text
+
+
+def _idle_us() -> float:
+    """Return the time of a span in a process that has no SDK, as this one."""
+    assert "opentelemetry.sdk" not in sys.modules
+
+    def nothing() -> None:
+        with start_span("nothing"):
+            pass
+
+    return min(timeit.repeat(nothing, number=CALLS // 5, repeat=5)) / (CALLS // 5) * 1e6
+
+
+@contextlib.contextmanager
+def _collector() -> Iterator[str]:
+    command = [sys.executable, "-m", "benchmarks.tracing.collector"]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        yield f"http://127.0.0.1:{process.stdout.readline().strip()}/v1/traces"
+    finally:
+        process.stdin.close()
+        process.stdout.close()
+        process.wait(TIMEOUT_S)
