@@ -144,6 +144,13 @@
     }
   };
 
+  // The address of the part, which says what of its picture is here already.
+  const withHeld = (address) => {
+    const held = window.stage?.heldBoxes() || "";
+    if (!held) return address;
+    return `${address}${address.includes("?") ? "&" : "?"}has=${encodeURIComponent(held)}`;
+  };
+
   // Lists that are too long to ask for twice a second, once all has come to rest.
   const refreshLists = async () => {
     const fresh = await page(location.pathname + location.search);
@@ -176,7 +183,7 @@
     askedAt = asked;
     told.isChanged = false;
     try {
-      const answer = await page(live.dataset.live, tag);
+      const answer = await page(withHeld(live.dataset.live), tag);
       const fresh = answer && answer.getElementById("live");
       if (answer && !fresh) throw new Error("no part to update");
       lost = false;

@@ -131,6 +131,45 @@
     return { boxes, ...best };
   };
 
+  // The boxes that this page has been sent of a run, by their keys: what is asked for comes as
+  // what has changed since.
+  let held = { run: null, boxes: new Map() };
+  const MAX_HELD_CHARS = 1500;
+
+  // A picture, with the boxes that the server did not send again.
+  const merged = (fresh) => {
+    if (fresh.run !== held.run || !fresh.is_partial) held = { run: fresh.run, boxes: new Map() };
+    for (const box of fresh.boxes) held.boxes.set(`${box[0]}:${box[1]}`, box);
+    const boxes = [...held.boxes.values()];
+    const known = boxes.reduce((sum, box) => sum + count(box[2]), 0);
+    return { ...fresh, boxes, waiting: boxes.length ? Math.max(0, fresh.expected - known) : fresh.waiting };
+  };
+
+  const count = (packed) => (packed.match(/\d+/g) || []).reduce((sum, n) => sum + Number(n), 0);
+
+  // The run and the boxes of it that change no more: "run!0:0-57,60;1:0-3".
+  const heldBoxes = () => {
+    const chains = new Map();
+    for (const [chain, number, , done] of held.boxes.values()) {
+      if (!chains.has(chain)) chains.set(chain, []);
+      if (done) chains.get(chain).push(number);
+    }
+    if (!held.run || !chains.size) return "";
+    let text = `${held.run}!`;
+    for (const [chain, numbers] of chains) {
+      const ranges = [];
+      for (const number of numbers.sort((a, b) => a - b)) {
+        const last = ranges.at(-1);
+        if (last && last[1] === number - 1) last[1] = number;
+        else ranges.push([number, number]);
+      }
+      const listed = ranges.map(([from, to]) => (from === to ? `${from}` : `${from}-${to}`));
+      while (listed.length && text.length + listed.join().length > MAX_HELD_CHARS) listed.pop();
+      if (listed.length) text += `${text.endsWith("!") ? "" : ";"}${chain}:${listed.join()}`;
+    }
+    return text.endsWith("!") ? "" : text;
+  };
+
   const drawing = (canvas) => {
     let data = null;
     let known = new Map(); // The letters of each box as they were drawn last.
@@ -270,7 +309,7 @@
 
     const soon = () => { if (!frame) frame = requestAnimationFrame(paint); };
     const take = () => {
-      const fresh = JSON.parse(canvas.dataset.picture);
+      const fresh = merged(JSON.parse(canvas.dataset.picture));
       if (data && fresh.run !== data.run) known = new Map();
       data = fresh;
       soon();
@@ -289,6 +328,6 @@
       drawing(canvas);
     }
   };
-  window.stage = { start };
+  window.stage = { start, heldBoxes };
   document.addEventListener("DOMContentLoaded", () => start(document));
 })();

@@ -10,6 +10,7 @@ from flask.typing import ResponseReturnValue
 from handlers.grades.charts import bars, is_catching_up
 from handlers.invitations.stage import as_data, canvas_of, waiting_canvas
 from handlers.shared.charts import page_bars
+from handlers.shared.held_boxes import MAX_HELD_CHARS, HeldBoxes, held_boxes
 from handlers.shared.live import live_part
 from handlers.sums.charts import sizes
 from models.invitations import newest_parties
@@ -20,6 +21,7 @@ from pipelines.sums import sums
 from rollforward.continuations.entities import RUNNING
 from rollforward.flask.context import clients
 from rollforward.flask.endpoints.health import service_states
+from rollforward.flask.guards.fields import limits
 from rollforward.tasks import count_open
 
 bp = Blueprint("home", __name__)
@@ -42,9 +44,11 @@ def home() -> ResponseReturnValue:
 
 
 @bp.get("/live")
+@limits(has=MAX_HELD_CHARS)
 def live() -> ResponseReturnValue:
     """Return the pictures of what runs just now."""
-    return live_part("_home_live.html", **_pictures(newest_parties().fetch(1)))
+    pictures = _pictures(newest_parties().fetch(1), held_boxes())
+    return live_part("_home_live.html", **pictures)
 
 
 def _busiest_sum() -> tuple[str, Any]:
@@ -55,13 +59,13 @@ def _busiest_sum() -> tuple[str, Any]:
     return max(rows, key=lambda row: str(row[1].recent[0]["folded"]), default=("", None))
 
 
-def _pictures(parties: list[Any]) -> dict[str, Any]:
+def _pictures(parties: list[Any], held: HeldBoxes | None = None) -> dict[str, Any]:
     """Return the demos' current state: the newest party, the chart, the busiest sum."""
     party = parties[0] if parties else None
     send = latest_send(clients(), party) if party else None
     reading = GRADES.read(clients(), StudentsByGrade, prefix=(DEMO,))
     name, busiest = _busiest_sum()
-    canvas = canvas_of(send.latest, []) if send else waiting_canvas(1000, 100)
+    canvas = canvas_of(send.latest, [], held) if send else waiting_canvas(1000, 100)
     is_sending = send is not None and send.latest.state == RUNNING
     return {
         "new_id": clients().new_id(),

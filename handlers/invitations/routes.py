@@ -15,6 +15,7 @@ from handlers.settings import demo_settings
 from handlers.shared.charts import page_bars
 from handlers.shared.faults import strike_once_each
 from handlers.shared.forms import ID_PATTERN, MAX_PASTED_CHARS, id_in_form, uploaded_list
+from handlers.shared.held_boxes import MAX_HELD_CHARS, HeldBoxes, held_boxes
 from handlers.shared.live import live_part
 from handlers.shared.quotas import let_in_guests, let_in_mails
 from handlers.shared.source_excerpts import Excerpt, excerpt
@@ -80,10 +81,11 @@ def party(party_id: str) -> ResponseReturnValue:
 
 
 @bp.get("/<party_id>/live")
+@limits(has=MAX_HELD_CHARS)
 def live(party_id: str) -> ResponseReturnValue:
     """Return the live part of the page; its script replaces it."""
     party = _party_or_404(party_id)
-    return live_part("invitations/_live.html", **_live(party))
+    return live_part("invitations/_live.html", **_live(party, held_boxes()))
 
 
 @bp.post("/<party_id>/details")
@@ -240,19 +242,19 @@ def _guests(party: Party) -> tuple[list[Guest], str | None]:
     return guests, next_token.removeprefix(prefix) if next_token else None
 
 
-def _live(party: Party) -> dict[str, Any]:
+def _live(party: Party, held: HeldBoxes | None = None) -> dict[str, Any]:
     files, now = _imports(party), clients().clock.now()
     send = latest_send(clients(), party)
     guest_count = sum(run.totals.done for _, run, _ in files)
     page_size = demo_settings().page_size or tell_guests.page_size
     stage = party_stage(party, send, now)
     canvas = (
-        canvas_of(send.latest, stage.deliveries)
+        canvas_of(send.latest, stage.deliveries, held)
         if send is not None and send.latest.started is not None
         else waiting_canvas(guest_count or 1000, page_size)
     )
     is_moving = any(run.state == RUNNING for _, run, _ in files[:1]) or (
-        send is not None and send.latest.state == RUNNING
+        send is not None and (send.latest.state == RUNNING or send.latest.is_partly_shown)
     )
     return {
         "party": party,
@@ -291,10 +293,14 @@ def _imports(party: Party) -> list[tuple[GuestImport, RunProgress, list[ItemIssu
 
 
 def _issues(run: RunProgress) -> list[ItemIssue]:
-    """Return refused and retried mails; reads pages only if there are some."""
+    """Return refused and retried mails; reads pages only if there are some, and none were read."""
     if not run.totals.failed + run.totals.retrying:
         return []
-    issues = item_issues(run.run_id, limit=run.totals.known, clients=clients())
+    issues = (
+        run.issues
+        if run.pages
+        else item_issues(run.run_id, limit=run.totals.known, clients=clients())
+    )
     return [issue for issue in issues if issue.outcome != "skipped"][:ISSUES_SHOWN]
 
 

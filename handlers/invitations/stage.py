@@ -12,6 +12,7 @@ from typing import Any
 
 from handlers.shared.demo_stage import DemoStage, render
 from handlers.shared.formatting import number, plural
+from handlers.shared.held_boxes import HeldBoxes
 from handlers.shared.incidents import Delivery, hits_of, mails_sent_again
 from handlers.shared.stage import Cell, Stage, Timeline, suffered
 from models.invitations import Party
@@ -107,23 +108,34 @@ def time_left(run: RunProgress, stage: Stage) -> float | None:
     return max(run.left_s, STRUCK_S) if is_struck else run.left_s
 
 
-def canvas_of(run: RunProgress, deliveries: Sequence[Delivery]) -> dict[str, Any]:
+def canvas_of(
+    run: RunProgress, deliveries: Sequence[Delivery], held: HeldBoxes | None = None
+) -> dict[str, Any]:
     """Return the canvas: a box for each page with a letter for each mail, and the hits.
 
-    A run whose pages are gone, or not there yet, is drawn by its counts.
+    A run whose pages are gone, or not there yet, is drawn by its counts. A script that holds boxes
+    of the run gets the others.
     """
     hits = hits_of(deliveries, _page_of)
-    boxes = [[page.chain, page.number, packed(page.letters), page.done] for page in run.pages]
-    if not boxes and run.totals.ended:
+    is_partial = held is not None and held.run_id == run.run_id
+    boxes = [
+        [page.chain, page.number, packed(page.letters), page.done]
+        for page in run.pages
+        if not (held is not None and is_partial and page.done and page in held)
+    ]
+    if not run.pages and run.totals.ended:
         boxes = [[0, 0, _letters_of(run), True]]
     size = max([len(page.letters) for page in run.pages], default=0)
+    known = sum(len(page.letters) for page in run.pages) if run.pages else run.totals.known
     return {
         "run": run.run_id,
         "chains": run.chains,
         "size": size or min(100, run.expected),
-        "waiting": max(0, run.expected - run.totals.known),
+        "expected": run.expected,
+        "waiting": max(0, run.expected - known),
         "boxes": boxes,
         "hits": {page: page_hits.count for page, page_hits in hits.items()},
+        "is_partial": is_partial and bool(run.pages),
     }
 
 

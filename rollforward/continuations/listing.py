@@ -23,6 +23,7 @@ from rollforward.continuations.entities import (
 from rollforward.continuations.errors import NotEndedError, PagesGoneError
 from rollforward.continuations.jobs import Job
 from rollforward.continuations.pages.seen_pages import issues_of
+from rollforward.continuations.pages.totals import KeptTotals, kept_totals, kept_totals_of
 from rollforward.continuations.progress import RunTotals, run_of
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import aware_utc
@@ -40,7 +41,7 @@ from rollforward.tasks.runs import (
 )
 
 PATTERN = "continuations"
-# Of each run that has not finished a list counts so many pages, and a run's own page so many.
+# Of each unfinished run without totals a list counts so many pages, and its own page so many.
 MAX_PAGES_IN_LIST = 50
 MAX_PAGES = 500
 MAX_ISSUES = 200
@@ -57,11 +58,13 @@ def list_runs(jobs: Jobs, query: RunQuery) -> RunList:
         lambda row: row.started,
         partial(_is_asked_for, query),
     )
-    unended = sum(not row.totals for row in shown)
+    unended = sum(not row.totals and not row.has_slots for row in shown)
+    kept = kept_totals_of([row.key.id() for row in shown if row.has_slots and not row.totals])
     pages = MAX_PAGES_IN_LIST
     if query.max_reads:
         pages = max(1, (query.max_reads - scanned(query)) // max(1, unended) - 1)
-    return RunList([_listed(jobs, row, pages) for row in shown], next_before)
+    runs = [_listed(jobs, row, kept.get(row.key.id()), pages) for row in shown]
+    return RunList(runs, next_before)
 
 
 def run_details(jobs: Jobs, run_id: str) -> RunDetails:
@@ -72,10 +75,10 @@ def run_details(jobs: Jobs, run_id: str) -> RunDetails:
     """
     row = run_of(run_id)
     pages = pages_of(run_id).fetch(MAX_PAGES + 1)
-    is_partial = len(pages) > MAX_PAGES
-    totals = RunTotals.kept(row) if row.totals else RunTotals.of(pages[:MAX_PAGES], len(row.spans))
+    kept = kept_totals(run_id) if row.has_slots and not row.totals else None
+    totals, is_partial = _totals(row, kept, pages, MAX_PAGES)
     return RunDetails(
-        run=_run(jobs, row, totals, is_partial=is_partial and not row.totals),
+        run=_run(jobs, row, totals, is_partial=is_partial),
         parts=[_part(page) for page in pages[:MAX_PAGES]],
         issues=[
             RunIssue(issue.name, issue.outcome, issue.reason)
@@ -111,13 +114,23 @@ def _is_asked_for(query: RunQuery, row: ContinuationRun) -> bool:
     return query.state in ("", row.state) and query.name in ("", row.job)
 
 
-def _listed(jobs: Jobs, row: ContinuationRun, max_pages: int) -> Run:
+def _listed(jobs: Jobs, row: ContinuationRun, kept: KeptTotals | None, max_pages: int) -> Run:
     """Return a run for a list: its totals cost a few reads for any size."""
+    is_read = not row.totals and kept is None
+    pages = pages_of(row.key.id()).fetch(max_pages + 1) if is_read else []
+    totals, is_partial = _totals(row, kept, pages, max_pages)
+    return _run(jobs, row, totals, is_partial=is_partial)
+
+
+def _totals(
+    row: ContinuationRun, kept: KeptTotals | None, pages: Sequence[ContinuationPage], most: int
+) -> tuple[RunTotals, bool]:
+    """Return the totals of a run, of `most` of its pages if it keeps none, and if that is less."""
     if row.totals:
-        return _run(jobs, row, RunTotals.kept(row))
-    pages = pages_of(row.key.id()).fetch(max_pages + 1)
-    totals = RunTotals.of(pages[:max_pages], len(row.spans))
-    return _run(jobs, row, totals, is_partial=len(pages) > max_pages)
+        return RunTotals.kept(row), False
+    if kept is not None:
+        return RunTotals.of_sums(kept.sums, len(row.spans)), False
+    return RunTotals.of(pages[:most], len(row.spans)), len(pages) > most
 
 
 def _run(jobs: Jobs, row: ContinuationRun, totals: RunTotals, *, is_partial: bool = False) -> Run:

@@ -25,12 +25,12 @@ from rollforward.continuations.errors import UnknownRunError
 from rollforward.continuations.pages.seen_pages import (
     ItemIssue,
     PageDots,
-    PageSums,
     SeenPage,
     SeenRun,
     issues_of,
     seen_run,
 )
+from rollforward.continuations.pages.totals import RECENT_S, PageSums, kept_totals
 from rollforward.datastore.transactions import transact
 from rollforward.runtime.channel.rpc import Cost
 from rollforward.runtime.clients import Clients
@@ -52,8 +52,6 @@ MAX_UNTIL_ENDED = 0.99
 # for until its lease ends, and then for its next delivery.
 SILENT_S = 1.0
 REDELIVERED_S = 3.0
-# The rate of so long ago counts, once the run has lasted twice as long.
-RECENT_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -116,6 +114,7 @@ class RunProgress:
         max_rate: Items a second at most, if the run has a limit.
         recent_rate: Items a second of the pages that got on lately; None: it is too early to tell.
         held_s: Seconds until the last page continues that waits for a lease or for its retry.
+        issues: The items of `pages` that were skipped, refused or deferred, in order.
     """
 
     run_id: str
@@ -132,6 +131,12 @@ class RunProgress:
     max_rate: float | None = None
     recent_rate: float | None = None
     held_s: float = 0.0
+    issues: Sequence[ItemIssue] = ()
+
+    @property
+    def is_partly_shown(self) -> bool:
+        """Whether `pages` are some of its pages: the next call returns more."""
+        return bool(self.pages) and len(self.pages) < self.totals.pages
 
     @property
     def waiting(self) -> int:
@@ -173,24 +178,28 @@ def progress(
     dots: bool = True,
     clients: Clients | None = None,
 ) -> RunProgress:
-    """Return how far a run has come, from its pages; an ended run keeps its totals.
+    """Return how far a run has come: from the rows that keep its totals, and its pages.
 
     Args:
         now: Until when to count the time of a running run.
         dots: Also return each page's receipts, for which its pages must be read. A run that
-            finished 30 days ago has no pages any more.
-        clients: Clients of a process that caches finished pages, so that a repeated call costs
-            only the changes. None reads all pages.
+            finished 30 days ago has no pages any more. Without dots, pages that are worked on
+            count as far as their attempts before had come.
+        clients: Clients of a process that caches pages, so that a repeated call costs only the
+            changes, and each call a bounded number of reads: of a long run the first calls
+            return some of the dots, and exact totals. None reads all pages.
 
     Raises:
         UnknownRunError: the run does not exist.
     """
     run = run_of(run_id)
     at = naive_utc(now) if now is not None else None
-    seen = seen_run(clients, run) if dots or not run.totals else SeenRun()
+    seen = _seen(clients, run, dots=dots)
     totals = RunTotals.kept(run) if run.totals else RunTotals.of_sums(seen.sums, len(run.spans))
     is_over = run.state == FINISHED
     updated_at = max([run.started, *(page.updated_at for page in seen.pages)])
+    if seen.kept is not None and seen.kept.updated_at is not None:
+        updated_at = max(updated_at, seen.kept.updated_at)
     return RunProgress(
         run_id=run_id,
         state=run.state,
@@ -204,18 +213,30 @@ def progress(
         chains=len(run.spans),
         started=run.started,
         max_rate=run.max_rate,
-        recent_rate=_recent_rate(run, seen.pages, at),
+        recent_rate=_recent_rate(run, seen, at),
         held_s=max((_held_s(page, at) for page in seen.pages if at is not None), default=0.0),
+        issues=[issue for page in seen.pages for issue in page.issues],
     )
 
 
+def _seen(clients: Clients | None, run: ContinuationRun, *, dots: bool) -> SeenRun:
+    if not dots and run.totals:
+        return SeenRun()
+    if not dots and run.has_slots:
+        kept = kept_totals(run.key.id())
+        return SeenRun(sums=kept.sums, kept=kept)
+    return seen_run(clients, run)
+
+
 def _recent_rate(
-    run: ContinuationRun, pages: Iterable[SeenPage], now_utc: datetime.datetime | None
+    run: ContinuationRun, seen: SeenRun, now_utc: datetime.datetime | None
 ) -> float | None:
     if now_utc is None or (now_utc - run.started).total_seconds() < 2 * RECENT_S:
         return None
     since = now_utc - datetime.timedelta(seconds=RECENT_S)
-    recent = [page for page in pages if page.progressed_at > since]
+    if seen.kept is not None and not seen.pages:
+        return seen.kept.ended_since(since) / RECENT_S
+    recent = [page for page in seen.pages if page.progressed_at > since]
     return sum(len(page.dots.letters) - page.open_items for page in recent) / RECENT_S
 
 
@@ -260,7 +281,7 @@ def item_issues(
     """Return the items of a run that were skipped, refused or deferred, in order.
 
     Args:
-        clients: Clients of the process that remembers pages that are done; None reads all pages.
+        clients: Clients of the process that remembers pages; None reads all pages.
     """
     if clients is None or (run := run_key(run_id).get()) is None:
         issues = issues_of(pages_of(run_id))

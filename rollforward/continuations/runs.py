@@ -76,6 +76,7 @@ def new_run(
         max_rate=max_rate,
         retry_of=retry_of,
         started=naive_utc(clients.clock.now()),
+        has_slots=True,
     )
     chains = chains or min(MAX_CHAINS, max(1, (expected or 0) // (size * PAGES_PER_CHAIN)))
     run.spans = [[span.after, span.until] for span in job.source_of(run).split(chains)]
@@ -202,7 +203,7 @@ def retry_failed(clients: Clients, jobs: Jobs, run_id: str) -> str:
 
 
 def _unfinished(run_id: str) -> int:
-    totals = progress(run_id).totals
+    totals = progress(run_id, dots=False).totals
     return totals.failed + totals.retrying + totals.waiting
 
 

@@ -33,10 +33,12 @@ from rollforward.continuations.entities import (
     run_key,
     running_runs,
     sweep_key,
+    totals_keys,
     untold_runs,
 )
 from rollforward.continuations.jobs import Jobs
 from rollforward.continuations.pages.attempt import PageArgs, page_task
+from rollforward.continuations.pages.totals import count_forgotten, is_forgotten
 from rollforward.continuations.upload_entities import expired_chunks
 from rollforward.datastore.transactions import transact
 from rollforward.runtime.clients import Clients
@@ -117,6 +119,7 @@ def _wake(clients: Clients, jobs: Jobs, run: ContinuationRun, stale_s: float) ->
             wake = (progressed_at.isoformat(), int(stale_s), min(step, 7), hour)
             names.append(("wake", *args.task_name, *wake))
     look.save()
+    count_forgotten(clients, run.key.id(), look.forgotten)
     return sum(page_task(job).enqueue_many(clients, pages, names=names)) if pages else 0
 
 
@@ -134,6 +137,7 @@ class Look:
     stalled: list[tuple[PageArgs, datetime.datetime]] = field(default_factory=list)
     goes_on_at: list[int] | None = None
     closed: dict[str, int] = field(default_factory=dict)
+    forgotten: list[Any] = field(default_factory=list)  # Keys of pages that no slot has whole.
 
     @classmethod
     def at(cls, run: ContinuationRun, *, max_pages: int | None = None) -> Look:
@@ -177,6 +181,8 @@ class Look:
         follower: ContinuationPage | None,
     ) -> None:
         run_id = self.run.key.id()
+        if self.run.has_slots and is_forgotten(page):
+            self.forgotten.append(page.key)
         if self._has_work(page, previous):
             args = PageArgs(run_id, page.chain, page.number, page.after)
             self.stalled.append((args, page.progressed_at))
@@ -243,6 +249,7 @@ def _delete_pages(run_id: str, now_utc: datetime.datetime, limit: int) -> int:
             keys += query.fetch(limit - len(keys), keys_only=True)
     ndb.delete_multi(keys)
     if len(keys) < limit:
+        ndb.delete_multi(totals_keys(run_id))
         _keep_pages(run_id, until=None)
     return len(keys)
 

@@ -11,6 +11,7 @@ from dataclasses import asdict
 from typing import Any
 
 from rollforward.continuations.entities import FINISHED, ContinuationPage, ContinuationRun, pages_of
+from rollforward.continuations.pages.totals import kept_totals
 from rollforward.continuations.progress import RunTotals, item_issues
 from rollforward.fork_join.entities import WorkPack
 from rollforward.outbox.entities import OutboxLease, OutboxTask
@@ -47,6 +48,10 @@ def _oddities(run: ContinuationRun, pages: list[ContinuationPage]) -> Iterator[s
         yield "its job was not told"
     elif run.totals != asdict(RunTotals.of(pages, len(run.spans))):
         yield f"it keeps {run.totals}, its pages add up to something else"
+    elif run.has_slots and not run.pages_gone:
+        counted = RunTotals.of_sums(kept_totals(run.key.id()).sums, len(run.spans))
+        if run.totals != asdict(counted):
+            yield f"it keeps {run.totals}, its slots add up to {asdict(counted)}"
     if sorted(run.chains_ended) != list(range(len(run.spans))):
         yield f"of {len(run.spans)} chains {run.chains_ended} have ended"
     for page in pages:

@@ -184,7 +184,7 @@ class _PageAttempt:
 
     def __post_init__(self) -> None:
         self.key = page_key(self.args.run_id, self.args.chain, self.args.number)
-        self.lease = PageLease(self.clients, self.job, self.key)
+        self.lease = PageLease(self.clients, self.job, self.run, self.key)
         self.source = self.job.source_of(self.run)
         self.job_args = self.job.load(self.run.args)
         self.committed = self.looked = self.clients.clock.now()
@@ -387,9 +387,9 @@ class _PageAttempt:
             record(page, self.job, receipts, is_last=is_last)
             page.committed_by = proof
             page.in_doubt += self.doubts
-            page.cost = (Cost.of(page.cost) + self._spent()).as_dict()
             page.closed = page.done and can_close
             self.lease.settle(page, is_over=is_over)
+            page.cost = (Cost.of(page.cost) + self._spent(page)).as_dict()
             return page
 
         page = self.lease.commit(change, is_alone=not applied)
@@ -428,8 +428,9 @@ class _PageAttempt:
         """Return whether an undoubled lease is enough for the work since the last commit."""
         return (self.clients.clock.now() - self.committed).total_seconds() < self.job.lease_s
 
-    def _spent(self) -> Cost:
+    def _spent(self, page: ContinuationPage) -> Cost:
         """Return the cost since the last commit, including the commit that stores it."""
-        # The page itself, and the commit.
-        commit_cost = Cost(writes=pending_writes() + 1, round_trips=1)
+        is_counted = self.run.has_slots and page.owner is None
+        # The page itself, perhaps a slot of the totals, and the commit.
+        commit_cost = Cost(writes=pending_writes() + 1 + is_counted, round_trips=1)
         return self.clients.meter.cost() - self.priced + commit_cost

@@ -9,18 +9,23 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from google.api_core import exceptions as rpc_errors
+from google.cloud import ndb
 
 from rollforward.continuations.entities import (
     ContinuationHeartbeat,
     ContinuationPage,
+    ContinuationRun,
+    ContinuationTotals,
     heartbeat_key,
 )
 from rollforward.continuations.jobs import Job
+from rollforward.continuations.pages.totals import RunSlots, Slot, slots_of
 from rollforward.datastore.transactions import RETRIED, transact
-from rollforward.datastore.versions import CHANGED, insert_all, put_unchanged
+from rollforward.datastore.versions import CHANGED, commit_unchanged
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import CLOCK_SKEW_S, naive_utc
 from rollforward.tasks.errors import Retry
@@ -31,6 +36,8 @@ MAX_UNRECEIPTED = 10
 BEATS_PER_LEASE = 3
 BEAT_TIMEOUT_S = 2.0
 MAX_DOUBLINGS = 10
+# Another process has written the page, or the slot.
+_OTHERWISE = (rpc_errors.AlreadyExists, *CHANGED)
 
 
 class LeasedError(Retry):
@@ -44,13 +51,17 @@ class LeasedError(Retry):
 class PageLease:
     """The right of one attempt to work on its page."""
 
-    def __init__(self, clients: Clients, job: Job[Any, Any], key: Any) -> None:
+    def __init__(
+        self, clients: Clients, job: Job[Any, Any], run: ContinuationRun, key: Any
+    ) -> None:
         now_utc = naive_utc(clients.clock.now())
         self.owner = clients.new_owner()
         self.deadline = now_utc + datetime.timedelta(seconds=job.deadline_s)
         self._clients = clients
         self._job = job
         self._key = key
+        # None: an older version has started the run, and its pages are read instead.
+        self._slots = slots_of(clients, run.key.id(), self.owner) if run.has_slots else None
         self._lasts_s = job.lease_s
         self._expires_at: datetime.datetime | None = None  # By the last commit.
         self._kept_to = now_utc  # By the last heartbeat.
@@ -68,22 +79,26 @@ class PageLease:
         if draft is not None and self._insert(draft):
             page, is_draft = draft, True
         else:
-            page, is_draft = transact(lambda: self._take(draft))
+            with self._slot() as slot:
+                page, is_draft = transact(lambda: self._take(draft, slot))
         self._expires_at = page.lease_expires_at
         return page, is_draft
 
     def _insert(self, draft: ContinuationPage) -> bool:
         """Write a page that has no row, in one round trip; return whether that is known."""
         self.renew(draft)
+        self.settle(draft, is_over=False)
+        draft.counted = None
         try:
-            [version] = insert_all(self._clients.datastore, [draft])
-        except (rpc_errors.AlreadyExists, *RETRIED):
+            self._write(draft, None)
+        except (*_OTHERWISE, *RETRIED):
             return False
-        self._latest = (draft, version)
         return True
 
-    def _take(self, draft: ContinuationPage | None) -> tuple[ContinuationPage, bool]:
-        page = self._key.get()
+    def _take(
+        self, draft: ContinuationPage | None, slot: Slot | None
+    ) -> tuple[ContinuationPage, bool]:
+        page, row = self._read(slot)
         is_draft = page is None
         if page is None:
             if draft is None:
@@ -93,7 +108,10 @@ class PageLease:
             return page, False
         self._check_free(page)
         self.renew(page)
-        page.put()
+        if is_draft:
+            page.counted = None
+            self.settle(page, is_over=False)
+        self._put(page, slot, row)
         return page, is_draft
 
     def _check_free(self, page: ContinuationPage) -> None:
@@ -157,7 +175,8 @@ class PageLease:
         """
         page = self._commit_unchanged(change) if is_alone else None
         if page is None:
-            page = transact(lambda: self._put(change(self._key.get())))
+            with self._slot() as slot:
+                page = transact(lambda: self._change(change, slot))
         self._expires_at = page.lease_expires_at
         return page
 
@@ -169,16 +188,59 @@ class PageLease:
             return None
         page = change(latest[0])
         try:
-            version = put_unchanged(self._clients.datastore, page, latest[1])
-        except (*CHANGED, *RETRIED):
+            self._write(page, latest[1])
+        except _OTHERWISE:
+            if self._slots is not None:
+                self._slots.prefer_next()
             return None
-        self._latest = (page, version)
+        except RETRIED:
+            return None
         return page
 
-    def _put(self, page: ContinuationPage) -> ContinuationPage:
-        self._latest = None
-        page.put()
+    def _write(self, page: ContinuationPage, version: int | None) -> None:
+        """Write the page, whose version is known, and count it if it is given back."""
+        if self._slots is None or page.owner is not None:
+            [written] = commit_unchanged(self._clients.datastore, puts=[(page, version)])
+        else:
+            written = self._count(self._slots, page, version)
+        self._latest = (page, written)
+
+    def _count(self, slots: RunSlots, page: ContinuationPage, version: int | None) -> int:
+        with slots.one() as slot:
+            rows = slot.counting(self._clients, page)
+            written, *counted = commit_unchanged(
+                self._clients.datastore, puts=[(page, version), *rows]
+            )
+            if counted:
+                slot.written(counted[0])
+        return written
+
+    def _slot(self) -> AbstractContextManager[Slot | None]:
+        return self._slots.one() if self._slots is not None else nullcontext()
+
+    def _change(
+        self,
+        change: Callable[[ContinuationPage | None], ContinuationPage],
+        slot: Slot | None,
+    ) -> ContinuationPage:
+        page, row = self._read(slot)
+        page = change(page)
+        self._put(page, slot, row)
         return page
+
+    def _read(self, slot: Slot | None) -> tuple[ContinuationPage | None, ContinuationTotals | None]:
+        """Read the page, and the row of a slot, in a transaction."""
+        page, *rows = ndb.get_multi([self._key, *([slot.key] if slot is not None else [])])
+        return page, rows[0] if rows else None
+
+    def _put(
+        self, page: ContinuationPage, slot: Slot | None, row: ContinuationTotals | None
+    ) -> None:
+        """Write the page, and count it if it is given back, in a transaction."""
+        self._latest = None
+        is_back = page.owner is None
+        rows = slot.count(page, row) if slot is not None and is_back else []
+        ndb.put_multi([page, *rows])
 
     def is_held(self, now_utc: datetime.datetime) -> bool:
         """Return whether the lease has not expired, by the last commit or heartbeat."""

@@ -1,8 +1,13 @@
-"""Pages of a run as its readers see them, and a cache of the finished ones.
+"""Pages of a run as its readers see them, and a cache of those that a process has read.
 
 A finished page never changes: no attempt takes it, and its closing sets a flag that readers do not
 see. So a process reads it once, then reads only open pages and possible new ones after the last.
 Repeated reads of a long run then cost as much as its changes.
+
+One look reads at most MAX_READ pages, however many a run has: what is left has its turn in the next
+looks, and open pages take turns. The totals do not wait for that: they are in the run's slots. Of
+the pages that are read, a look adds what their attempts have committed and no slot has yet. It
+reads the slots first, so it never counts a page twice.
 
 Lost on failure: the cache, which is read again.
 """
@@ -11,7 +16,6 @@ from __future__ import annotations
 
 import datetime
 import threading
-from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -28,6 +32,13 @@ from rollforward.continuations.entities import (
     pages_of,
     pages_of_chain,
 )
+from rollforward.continuations.pages.totals import (
+    KeptTotals,
+    PageSums,
+    is_forgotten,
+    kept_totals,
+    uncounted,
+)
 from rollforward.runtime.clients import Clients
 
 OUTCOMES = {FAILED: "failed", SKIPPED: "skipped", RETRYING: "retrying"}
@@ -37,8 +48,10 @@ PAGE_BYTES, ISSUE_BYTES = 1_150, 200
 # Behind the last page of a chain one asks for so many, then for twice as many, and so on; beyond
 # the last number for all the rest at once.
 LOOKED_AHEAD = (2, 4, 8, 16, 32)
-# More open pages than this are not asked for by their keys.
+# More open pages than this are not asked for by their keys, where all pages are read.
 MAX_LOOKED_UP = 300
+# Pages that one look reads of a run whose slots have its totals.
+MAX_READ = 300
 
 
 @dataclass(frozen=True)
@@ -74,9 +87,12 @@ class SeenPage:
     retry_at: datetime.datetime | None
     lease_expires_at: datetime.datetime | None
     issues: Sequence[ItemIssue]
+    uncounted: PageSums | None = field(default=None, compare=False)  # What no slot has of it.
+    is_final: bool = False  # It changes no more, and all of it is counted.
 
     @classmethod
-    def of(cls, page: ContinuationPage) -> SeenPage:
+    def of(cls, page: ContinuationPage, *, has_slots: bool = False) -> SeenPage:
+        is_counted = not has_slots or not (page.owner is not None or is_forgotten(page))
         return cls(
             PageDots(page.chain, page.number, page.receipts, page.done),
             page.next is None,
@@ -88,6 +104,8 @@ class SeenPage:
             page.retry_at,
             page.lease_expires_at,
             list(issues_of([page])),
+            None if is_counted else uncounted(page),
+            page.done and is_counted,
         )
 
     @property
@@ -109,44 +127,27 @@ def issues_of(pages: Iterable[ContinuationPage]) -> Iterator[ItemIssue]:
             yield ItemIssue(page.items[position], outcome, page.reasons[str(position)])
 
 
-@dataclass
-class PageSums:
-    """Totals of pages."""
-
-    letters: Counter[str] = field(default_factory=Counter)
-    cost: Counter[str] = field(default_factory=Counter)
-    in_doubt: int = 0
-    pages: int = 0
-
-    def add(self, letters: str, cost: Mapping[str, int], in_doubt: int) -> None:
-        self.letters.update(letters)
-        self.cost.update(cost)
-        self.in_doubt += in_doubt
-        self.pages += 1
-
-    def copy(self) -> PageSums:
-        return PageSums(self.letters.copy(), self.cost.copy(), self.in_doubt, self.pages)
-
-
 @dataclass(frozen=True)
 class SeenRun:
-    """All pages of a run, in order, and their totals."""
+    """Pages of a run, in order, and the totals of all of them; `kept` is what its slots say."""
 
     pages: Sequence[SeenPage] = ()
     sums: PageSums = field(default_factory=PageSums)
+    kept: KeptTotals | None = None
 
 
 @dataclass
 class _SeenRun:
-    """The pages of a run that are done."""
+    """What a process has read of a run: its final pages, their totals, and the others."""
 
     pages: dict[tuple[int, int], SeenPage] = field(default_factory=dict)
     sums: PageSums = field(default_factory=PageSums)
+    open: dict[tuple[int, int], SeenPage] = field(default_factory=dict)  # Read last, listed last.
     weight: int = 0
 
 
 class RememberedPages:
-    """Cache of runs in a process: finished pages of the runs that were read last."""
+    """Cache of runs in a process: the pages of the runs that were read last."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -154,22 +155,47 @@ class RememberedPages:
         self._weight = 0
 
     def of(self, run: ContinuationRun) -> tuple[dict[tuple[int, int], SeenPage], PageSums]:
-        """Return the pages of a run that are remembered, and their totals."""
+        """Return the final pages of a run that are remembered, and their totals."""
         with self._lock:
             seen = self._runs.get(_identity(run)) or _SeenRun()
             return dict(seen.pages), seen.sums.copy()
 
-    def remember(self, run: ContinuationRun, pages: Iterable[SeenPage]) -> None:
-        """Remember finished pages; the least recently read runs are forgotten first."""
+    def open_of(self, run: ContinuationRun) -> dict[tuple[int, int], SeenPage]:
+        """Return the other pages as they were, the one read longest ago first."""
+        with self._lock:
+            seen = self._runs.get(_identity(run)) or _SeenRun()
+            return dict(seen.open)
+
+    def remember(
+        self, run: ContinuationRun, pages: Iterable[SeenPage], *, with_open: bool = False
+    ) -> None:
+        """Remember pages; the least recently read runs are forgotten first.
+
+        Args:
+            with_open: Remember those that may change, too.
+        """
         with self._lock:
             seen = self._runs.pop(_identity(run), None) or _SeenRun()
             self._runs[_identity(run)] = seen
             for page in pages:
-                if page.dots.done and page.place not in seen.pages and self._make_room(page):
-                    seen.pages[page.place] = page
-                    seen.sums.add(page.dots.letters, page.cost, page.in_doubt)
-                    seen.weight += page.weight
-                    self._weight += page.weight
+                if page.place not in seen.pages:
+                    self._forget(seen, page.place)
+                    if (page.is_final or with_open) and self._make_room(page):
+                        self._add(seen, page)
+
+    def _add(self, seen: _SeenRun, page: SeenPage) -> None:
+        if page.is_final:
+            seen.pages[page.place] = page
+            seen.sums.add(page.dots.letters, page.cost, page.in_doubt)
+        else:
+            seen.open[page.place] = page
+        seen.weight += page.weight
+        self._weight += page.weight
+
+    def _forget(self, seen: _SeenRun, place: tuple[int, int]) -> None:
+        if (page := seen.open.pop(place, None)) is not None:
+            seen.weight -= page.weight
+            self._weight -= page.weight
 
     def _make_room(self, page: SeenPage) -> bool:
         while self._weight + page.weight > MAX_REMEMBERED_BYTES and len(self._runs) > 1:
@@ -184,14 +210,19 @@ def _identity(run: ContinuationRun) -> tuple[Any, ...]:
 
 
 def seen_run(clients: Clients | None, run: ContinuationRun) -> SeenRun:
-    """Return all pages of a run; pages that the process of `clients` remembers are not read."""
+    """Return the pages of a run; pages that the process of `clients` remembers are not read.
+
+    Without clients all pages are read and added up; so they are of a run without slots.
+    """
     if run.pages_gone:
         return SeenRun()
-    memory = (
-        RememberedPages()
-        if clients is None
-        else clients.process_state.get_or_create("continuations", RememberedPages)
-    )
+    if clients is None:
+        return _all_of(RememberedPages(), run)
+    memory = clients.process_state.get_or_create("continuations", RememberedPages)
+    return _some_of(memory, run) if run.has_slots else _all_of(memory, run)
+
+
+def _all_of(memory: RememberedPages, run: ContinuationRun) -> SeenRun:
     seen, sums = memory.of(run)
     pages = [page for page in _unknown(run, seen) if page.place not in seen]
     memory.remember(run, pages)
@@ -200,22 +231,90 @@ def seen_run(clients: Clients | None, run: ContinuationRun) -> SeenRun:
     return SeenRun(sorted([*seen.values(), *pages], key=lambda page: page.place), sums)
 
 
+def _some_of(memory: RememberedPages, run: ContinuationRun) -> SeenRun:
+    kept = KeptTotals.of([]) if run.totals else kept_totals(run.key.id())
+    final, was_open = memory.of(run)[0], memory.open_of(run)
+    pages = {page.place: page for page in _changed(run, final, was_open)}
+    memory.remember(run, pages.values(), with_open=True)
+    sums = kept.sums.copy()
+    for page in pages.values():
+        if page.uncounted is not None:
+            sums += page.uncounted
+    latest = {**was_open, **final, **pages}
+    return SeenRun([latest[place] for place in sorted(latest)], sums, kept)
+
+
+def _changed(
+    run: ContinuationRun,
+    final: Mapping[tuple[int, int], SeenPage],
+    was_open: Mapping[tuple[int, int], SeenPage],
+) -> Iterator[SeenPage]:
+    """Yield up to MAX_READ pages of a run that may have changed, or have come since."""
+    if not final and not was_open:
+        for page in pages_of(run.key.id()).fetch(MAX_READ):
+            yield SeenPage.of(page, has_slots=True)
+        return
+    known = {**was_open, **final}
+    ends = _ends(run, known)
+    places = [*was_open, *_gaps(known)][: MAX_READ - LOOKED_AHEAD[0] * len(ends)]
+    budget = MAX_READ
+    for most in LOOKED_AHEAD:
+        ahead = min(most, (budget - len(places)) // max(1, len(ends)))
+        places += [(chain, end + n) for chain, end in ends.items() for n in range(ahead)]
+        if not places:
+            return
+        budget -= len(places)
+        pages = _looked_up(run, places)
+        yield from pages
+        latest = {page.place: page for page in pages}
+        reached = {chain: latest.get((chain, end + ahead - 1)) for chain, end in ends.items()}
+        ends = _goes_on(reached)
+        places = []
+    for chain, end in ends.items():
+        if budget > 0:
+            rows = pages_of_chain(run.key.id(), chain, end).fetch(budget)
+            budget -= len(rows)
+            yield from (SeenPage.of(page, has_slots=True) for page in rows)
+
+
+def _gaps(seen: Mapping[tuple[int, int], SeenPage]) -> list[tuple[int, int]]:
+    """Return the pages before the last known one of each chain that are not known."""
+    last: dict[int, int] = {}
+    for chain, number in seen:
+        last[chain] = max(number, last.get(chain, -1))
+    if sum(last.values()) + len(last) == len(seen):
+        return []
+    places = ((chain, number) for chain, end in last.items() for number in range(end))
+    return [place for place in places if place not in seen]
+
+
+def _ends(run: ContinuationRun, seen: Mapping[tuple[int, int], SeenPage]) -> dict[int, int]:
+    """Return the number behind the last page of each chain that may go on."""
+    latest: dict[int, int] = {}
+    for chain, number in seen:
+        latest[chain] = max(number, latest.get(chain, -1))
+    return {
+        chain: latest.get(chain, -1) + 1
+        for chain in range(len(run.spans))
+        if chain not in latest or not seen[chain, latest[chain]].is_last
+    }
+
+
+def _goes_on(reached: Mapping[int, SeenPage | None]) -> dict[int, int]:
+    return {
+        chain: page.dots.number + 1
+        for chain, page in reached.items()
+        if page is not None and not page.is_last
+    }
+
+
 def _unknown(run: ContinuationRun, seen: Mapping[tuple[int, int], SeenPage]) -> Iterator[SeenPage]:
     """Yield the pages of a run that are not known, and perhaps some that are."""
     run_id = run.key.id()
     if not seen:
         yield from map(SeenPage.of, pages_of(run_id))
         return
-    numbers = defaultdict[int, set[int]](set)
-    for chain, number in seen:
-        numbers[chain].add(number)
-    places: list[tuple[int, int]] = []
-    ends: dict[int, int] = {}  # Of chains that may go on: the number behind the last one.
-    for chain in range(len(run.spans)):
-        end = max(numbers[chain], default=-1) + 1
-        places += [(chain, number) for number in range(end) if number not in numbers[chain]]
-        if end == 0 or not seen[chain, end - 1].is_last:
-            ends[chain] = end
+    ends, places = _ends(run, seen), _gaps(seen)
     if len(places) > MAX_LOOKED_UP:
         yield from map(SeenPage.of, pages_of(run_id))
         return
@@ -223,20 +322,18 @@ def _unknown(run: ContinuationRun, seen: Mapping[tuple[int, int], SeenPage]) -> 
         places += [(chain, end + n) for chain, end in ends.items() for n in range(ahead)]
         if not places:
             return
-        pages = _looked_up(run_id, places)
+        pages = _looked_up(run, places)
         yield from pages
         latest = {page.place: page for page in pages}
-        reached = {chain: latest.get((chain, end + ahead - 1)) for chain, end in ends.items()}
-        ends = {
-            chain: page.dots.number + 1
-            for chain, page in reached.items()
-            if page is not None and not page.is_last
-        }
+        ends = _goes_on(
+            {chain: latest.get((chain, end + ahead - 1)) for chain, end in ends.items()}
+        )
         places = []
     for chain, end in ends.items():
         yield from map(SeenPage.of, pages_of_chain(run_id, chain, end))
 
 
-def _looked_up(run_id: str, places: Sequence[tuple[int, int]]) -> list[SeenPage]:
-    pages = ndb.get_multi([page_key(run_id, *place) for place in places])
-    return [SeenPage.of(page) for page in pages if page is not None]
+def _looked_up(run: ContinuationRun, places: Sequence[tuple[int, int]]) -> list[SeenPage]:
+    pages = ndb.get_multi([page_key(run.key.id(), *place) for place in places])
+    has_slots = run.has_slots
+    return [SeenPage.of(page, has_slots=has_slots) for page in pages if page is not None]

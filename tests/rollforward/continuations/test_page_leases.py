@@ -176,7 +176,7 @@ def test_an_attempt_does_not_keep_its_lease_for_ever(services: Services) -> None
 
 
 def test_fast_pages_cost_no_heartbeat(services: Services) -> None:
-    """A page that is done within a third of its lease writes its lease and its receipts only."""
+    """A page that is done within a third of its lease writes its lease, receipts and totals only."""
     slow = Slow(seconds=0.5)
     world = begin(services, slow.deliver_job(), 3)
 
@@ -184,7 +184,8 @@ def test_fast_pages_cost_no_heartbeat(services: Services) -> None:
 
     with world.context():
         [page] = pages_of("run")
-    assert page.cost["writes"] == 1 + 3  # The lease, and a commit after each slow item.
+    # The lease, a commit after each slow item, and the run's totals with the last one.
+    assert page.cost["writes"] == 1 + 3 + 1
 
 
 def test_each_commit_renews_the_lease(services: Services) -> None:
@@ -387,9 +388,10 @@ def test_a_lease_is_doubled_up_to_what_an_attempt_may_take(
         clock=SimpleNamespace(now=lambda: now_utc), new_owner=lambda: "an attempt"
     )
     job = dataclasses.replace(APPLY, lease_s=6.0, deadline_s=deadline_s)
+    run: Any = SimpleNamespace(has_slots=False)
     page: Any = SimpleNamespace(takeovers=takeovers)
 
-    PageLease(clients, job, None).renew(page)
+    PageLease(clients, job, run, None).renew(page)
 
     lasts = page.lease_expires_at - now_utc.replace(tzinfo=None)
     assert lasts.total_seconds() == lasts_s

@@ -51,8 +51,8 @@ def test_a_run_says_what_its_effects_cost(world: World) -> None:
     with world.context():
         reported = progress("run").totals.cost
 
-    # The run, a lease and a commit for each of ten pages, and a ledger for each item.
-    assert reported.writes == 1 + 2 * 10 + 20
+    # The run, a lease, a commit and its totals for each of ten pages, and a ledger for each item.
+    assert reported.writes == 1 + 3 * 10 + 20
     # Its end, once, and what follows each page's last commit are on no bill.
     assert 0.8 < reported.reads / spent.reads <= 1
 
@@ -122,7 +122,7 @@ def test_a_commit_whose_reply_was_lost_breaks_off_no_attempt(services: Services)
         if at < 0:
             calls = world.plan.calls
             last_act = max(at for at, call in enumerate(calls) if call == "act")
-            commits = [at for at, call in enumerate(calls[: last_act + 2]) if call == "Commit"]
+            commits = [at for at, call in enumerate(calls[: last_act + 3]) if call == "Commit"]
             assert len(commits) == 4
 
     assert outside == Counter(names * 5)
