@@ -21,7 +21,7 @@ PIN := $(COMPILE) --universal --python-version 3.11 --generate-hashes $(if $(UPG
 LOWEST_PINS := $(VENV)/lowest.in
 
 .DEFAULT_GOAL := help
-.PHONY: help pythons dist setup run shell seed test soak mutants check audit audit-code audit-pins doctor pictures reference docs release bench endurance clean fmt lint types lock
+.PHONY: help pythons dist setup run shell seed test soak mutants check audit audit-code audit-pins doctor pictures reference docs release bench profile endurance clean fmt lint types lock
 
 help: ## List the targets
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' \
@@ -88,6 +88,9 @@ release: $(INSTALLED) ## Check, stamp and build VERSION=0.2.0, without the uploa
 
 bench: $(INSTALLED) $(if $(LIKE),,$(if $(filter batches% streams%,$(or $(NAMES),batches)),$(RIVALS))) ## Measure; NAMES="a b" picks some, LIKE=cloud is as slow as the cloud, ITEMS=100000 grows so far, DOCS=1 writes the table in docs/
 	$(PYTHON) -m benchmarks $(if $(LIKE),--like $(LIKE)) $(if $(ITEMS),--items $(ITEMS)) $(if $(DOCS),--docs) $(NAMES)
+
+profile: $(INSTALLED) ## Show where time goes: NAME=insert, or any benchmark; a table, and a flame graph in .dev/profiles/
+	$(PYTHON) -m benchmarks.profiling $(ARGS) $(or $(NAME),insert)
 
 endurance: $(INSTALLED) ## Half an hour of load with kills, a restart and a power cut; MINUTES=30
 	$(PYTHON) -m benchmarks.endurance $(if $(MINUTES),--minutes $(MINUTES))

@@ -25,6 +25,7 @@ from benchmarks.fork_join import benchmark as fork_join
 from benchmarks.growth import benchmark as growth
 from benchmarks.harness.results import Result, table
 from benchmarks.healing import benchmark as healing
+from benchmarks.inserts import benchmark as inserts
 from benchmarks.live import benchmark as live
 from benchmarks.materialized_views import benchmark as materialized_views
 from benchmarks.query_cache import benchmark as query_cache
@@ -44,6 +45,7 @@ BENCHMARKS: dict[str, Callable[[], Iterator[Result]]] = {
     "fork_join": fork_join.measure,
     "growth": growth.measure,
     "healing": healing.measure,
+    "inserts": inserts.measure,
     "live": live.measure,
     "materialized_views": materialized_views.measure,
     "paging": paging.measure,

@@ -23,7 +23,7 @@ from benchmarks.harness.results import Result, percentile, quartiles
 
 # A lost race is sent again, within the same latency.
 MAX_RACES = 1_000
-ACCEPTED, LOST_RACE = 204, 409
+ACCEPTED, LOST_RACE = (200, 202, 204), 409
 # What a patient client sends again, too: the services were not there, or the server is too busy.
 TRY_AGAIN = (429, 500, 503)
 _NUMBERS = itertools.count()
@@ -63,6 +63,19 @@ def new_numbers(count: int) -> range:
 def closed(port: int, path: str, clients: int, seconds: float) -> Load:
     """GET a path as fast as the answers come."""
     return _run(port, path, "--clients", clients, "--seconds", seconds)
+
+
+def posted(
+    port: int, path: str, clients: int, seconds: float, body: str, *, kind: str = "", key: str = ""
+) -> Load:
+    """POST a body as fast as the answers come.
+
+    Args:
+        kind: The body's Content-Type; "": JSON.
+        key: Begins the Idempotency-Key of each request; "": they have none.
+    """
+    options = ["--body", body, "--kind", kind or "application/json", "--key", key]
+    return _run(port, path, "--clients", clients, "--seconds", seconds, *options)
 
 
 def counted(port: int, path: str, clients: int, numbers: range) -> Load:
@@ -151,6 +164,9 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0, help="the number of the first")
     parser.add_argument("--give-up-s", type=float, default=float("inf"))
     parser.add_argument("--per-s", type=float, default=0.0, help="0: as fast as the answers come")
+    parser.add_argument("--body", default="", help="what to POST; none: GET")
+    parser.add_argument("--kind", default="application/json", help="its Content-Type")
+    parser.add_argument("--key", default="", help="begins the requests' Idempotency-Keys")
     print(json.dumps(asdict(asyncio.run(_send(parser.parse_args())))))
     return 0
 
@@ -163,14 +179,14 @@ async def _send(chosen: argparse.Namespace) -> Load:
     is_patient = chosen.give_up_s < float("inf")
 
     async def client() -> None:
-        async with _line(chosen.port, is_patient=is_patient) as get:
+        async with _line(chosen, is_patient=is_patient) as ask:
             for number in numbers:
                 if chosen.per_s:
                     at = started + (number - chosen.first) / chosen.per_s
                     await asyncio.sleep(max(0.0, at - time.perf_counter()))
                 elif time.perf_counter() > started + chosen.seconds:
                     return
-                latencies.append(await get(chosen.path.format(number)))
+                latencies.append(await ask(number))
                 ends.append(time.perf_counter() - started)
 
     async def until_given_up() -> None:
@@ -185,27 +201,39 @@ async def _send(chosen: argparse.Namespace) -> Load:
 
 
 @asynccontextmanager
-async def _line(port: int, *, is_patient: bool) -> AsyncIterator[Callable[[str], Awaitable[float]]]:
+async def _line(
+    chosen: argparse.Namespace, *, is_patient: bool
+) -> AsyncIterator[Callable[[int], Awaitable[float]]]:
     """Keep a connection; its answers are read to their ends, so that the next is the next."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    reader, writer = await asyncio.open_connection("127.0.0.1", chosen.port)
 
-    async def get(path: str) -> float:
-        began = time.perf_counter()
+    async def ask(number: int) -> float:
+        began, request = time.perf_counter(), _request(chosen, number)
         for _ in range(MAX_RACES):
-            writer.write(f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
+            writer.write(request)
             head = await reader.readuntil(b"\r\n\r\n")
             status = int(head[9:12])
-            if status == ACCEPTED:
-                return time.perf_counter() - began
             await reader.readexactly(_length(head))
+            if status in ACCEPTED:
+                return time.perf_counter() - began
             if status != LOST_RACE and not (is_patient and status in TRY_AGAIN):
-                raise RuntimeError(f"{path}: {status}")
-        raise RuntimeError(f"{path}: lost a thousand races")
+                raise RuntimeError(f"{chosen.path}: {status}")
+        raise RuntimeError(f"{chosen.path}: lost a thousand races")
 
     try:
-        yield get
+        yield ask
     finally:
         writer.close()
+
+
+def _request(chosen: argparse.Namespace, number: int) -> bytes:
+    path = chosen.path.format(number)
+    if not chosen.body:
+        return f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode()
+    body = chosen.body.encode()
+    key = f"Idempotency-Key: {chosen.key}{number}\r\n" if chosen.key else ""
+    head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: {chosen.kind}\r\n{key}"
+    return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
 
 
 def _length(head: bytes) -> int:

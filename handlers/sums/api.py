@@ -9,13 +9,17 @@ from __future__ import annotations
 
 import re
 import threading
+from dataclasses import dataclass
+from typing import Annotated, Any
 
+import pydantic
 from flask import Blueprint, jsonify, request
 from flask.typing import ResponseReturnValue
 
 from handlers.sums.openapi import DESCRIPTION
 from pipelines.sums import reconciliation, sums
 from pipelines.sums.sums import MAX_AMOUNT
+from rollforward.flask.api.item_lists import item_list
 from rollforward.flask.api.json_requests import idempotency_key, json_body, refuse
 from rollforward.flask.api.problems import problem
 from rollforward.flask.context import clients
@@ -24,9 +28,21 @@ from rollforward.fork_join import Accepted, DifferentItemError, OutcomeUnknownEr
 bp = Blueprint("sums_api", __name__, url_prefix="/api/v1")
 
 MAX_BODY_BYTES = 4096
+MAX_BATCH_ITEMS = 1_000
+MAX_BATCH_BODY_BYTES = 512 * 1024
 MAX_WAIT_MS = 5000
+_STRICT: pydantic.ConfigDict = {"extra": "forbid"}
 # Each holds a thread while it waits. Callers beyond these get 202 at once.
 MAX_WAITING = 4
+
+
+@dataclass(frozen=True)
+class Addition:
+    """An item of a batch."""
+
+    __pydantic_config__ = _STRICT
+    amount: Annotated[int, pydantic.Field(ge=-MAX_AMOUNT, le=MAX_AMOUNT)]
+    key: Annotated[str, pydantic.Field(pattern=r"^[\x20-\x7e]{1,200}$")] | None = None
 
 
 @bp.get("/openapi.json")
@@ -71,6 +87,53 @@ def add(name: str) -> ResponseReturnValue:
     if total is None:
         return jsonify(response), 202
     return jsonify(response | {"total": total})
+
+
+@bp.post("/sums/<name>/batch")
+def add_batch(name: str) -> ResponseReturnValue:
+    """Add up to 1,000 amounts; respond for each, once they are safe.
+
+    Without keys of their own all are added or none, by one commit, and an Idempotency-Key is of the
+    whole batch. With keys of their own each is answered for itself.
+    """
+    additions = item_list(Addition, max_items=MAX_BATCH_ITEMS, max_bytes=MAX_BATCH_BODY_BYTES)
+    key = idempotency_key()
+    has_keys = any(addition.key is not None for addition in additions)
+    if has_keys and key is not None:
+        refuse(400, "Send an Idempotency-Key for all items, or a key with each, not both.")
+    _sum_or_404(name)
+    if has_keys:
+        return _each(name, additions)
+    amounts = [addition.amount for addition in additions]
+    try:
+        accepted = sums.add_batch(clients(), name, amounts, idempotency_key=key)
+    except DifferentItemError:
+        refuse(422, "This Idempotency-Key was used with another body before. Nothing was added.")
+    except OutcomeUnknownError:
+        return _outcome_unknown(key)
+    return jsonify(sum=name, accepted=len(accepted), items=[_shown(item) for item in accepted]), 202
+
+
+def _each(name: str, additions: list[Addition]) -> ResponseReturnValue:
+    """Add amounts that have keys; respond with 207 if some of them were not accepted."""
+    pairs = [(addition.amount, addition.key) for addition in additions]
+    items = [_shown(answer) for answer in sums.add_each(clients(), name, pairs)]
+    accepted = sum(item["accepted"] for item in items)
+    status = 202 if accepted == len(items) else 207
+    return jsonify(sum=name, accepted=accepted, items=items), status
+
+
+def _shown(answer: Accepted | Exception) -> dict[str, Any]:
+    match answer:
+        case Accepted():
+            ref = f"{answer.pack}#{answer.position}"
+            return {"accepted": True, "repeat": answer.is_duplicate, "ref": ref}
+        case DifferentItemError():
+            return {"accepted": False, "status": 422, "detail": "Its key was used for another one."}
+        case OutcomeUnknownError():
+            return {"accepted": False, "status": 503, "detail": "It may count: send it again."}
+        case _:
+            raise answer
 
 
 def _wait(accepted: Accepted, name: str, wait_ms: int) -> int | None:

@@ -7,11 +7,11 @@ from typing import Any
 from pipelines.sums.sums import MAX_AMOUNT, NAME
 
 
-def _problem(description: str, **headers: str) -> dict[str, Any]:
+def _problem(description: str, schema: str = "Problem", **headers: str) -> dict[str, Any]:
     response: dict[str, Any] = {
         "description": description,
         "content": {
-            "application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}
+            "application/problem+json": {"schema": {"$ref": f"#/components/schemas/{schema}"}}
         },
     }
     if headers:
@@ -36,6 +36,20 @@ _NAME = {
     "required": True,
     "description": "The sum's name. Sums are made on the page /sums.",
     "schema": {"type": "string", "pattern": f"^{NAME.pattern}$"},
+}
+_KEY = {
+    "name": "Idempotency-Key",
+    "in": "header",
+    "description": "Makes this request count once, however often it is sent within a day. All "
+    "callers of a sum share its keys, so make yours random. Without one, a response of 503 means "
+    "that it may count.",
+    "schema": {"type": "string", "pattern": "^[\\x20-\\x7e]{1,200}$"},
+}
+_AMOUNT = {
+    "type": "integer",
+    "minimum": -MAX_AMOUNT,
+    "maximum": MAX_AMOUNT,
+    "description": "Written without fraction or exponent: 5, and not 5.0.",
 }
 _INTEGER = {"type": "integer"}
 _COUNT = {"type": "integer", "minimum": 0}
@@ -75,14 +89,7 @@ DESCRIPTION: dict[str, Any] = {
                 "operationId": "addToSum",
                 "summary": "Add to a sum",
                 "parameters": [
-                    {
-                        "name": "Idempotency-Key",
-                        "in": "header",
-                        "description": "Makes this addition count once, however often it is sent "
-                        "within a day. All callers of a sum share its keys, so make yours random. "
-                        "Without one, a response of 503 means that it may count.",
-                        "schema": {"type": "string", "pattern": "^[\\x20-\\x7e]{1,200}$"},
-                    },
+                    _KEY,
                     {
                         "name": "wait_ms",
                         "in": "query",
@@ -112,6 +119,40 @@ DESCRIPTION: dict[str, Any] = {
                 },
             },
         },
+        "/api/v1/sums/{name}/batch": {
+            "parameters": [_NAME],
+            "post": {
+                "operationId": "addBatchToSum",
+                "summary": "Add up to 1,000 amounts to a sum",
+                "description": "Without keys of their own all amounts are added or none, and an "
+                "Idempotency-Key is of the whole batch. With keys of their own each is answered "
+                "for itself. A batch with a bad item changes nothing; `errors` names its lines.",
+                "parameters": [_KEY],
+                "requestBody": {
+                    "required": True,
+                    "content": {
+                        "application/json": {"schema": {"$ref": "#/components/schemas/Batch"}},
+                        "application/x-ndjson": {"schema": {"type": "string"}},
+                    },
+                },
+                "responses": {
+                    "202": _json("All additions are safe.", "AcceptedBatch"),
+                    "207": _json("Some are not: each item says so.", "AcceptedBatch"),
+                    "400": _problem(
+                        "No items, or bad ones, which `errors` names by line.", "BadBatch"
+                    ),
+                    "404": _problem("There is no such sum."),
+                    "413": _problem("The body is too large, or has too many items."),
+                    "415": _problem("The body is not declared as JSON or NDJSON."),
+                    "422": _problem("This Idempotency-Key was used with another body."),
+                    "429": _TOO_MANY,
+                    "503": _problem(
+                        "Not accepted. Without an Idempotency-Key it may count all the same.",
+                        Retry_After="Seconds.",
+                    ),
+                },
+            },
+        },
         "/api/v1/openapi.json": {
             "get": {
                 "operationId": "describe",
@@ -131,15 +172,54 @@ DESCRIPTION: dict[str, Any] = {
             "Addition": {
                 "type": "object",
                 "properties": {
-                    "amount": {
-                        "type": "integer",
-                        "minimum": -MAX_AMOUNT,
-                        "maximum": MAX_AMOUNT,
-                        "description": "Written without fraction or exponent: 5, and not 5.0.",
-                    }
+                    "amount": _AMOUNT,
                 },
                 "required": ["amount"],
                 "additionalProperties": False,
+            },
+            "Batch": {
+                "type": "object",
+                "properties": {
+                    "items": {
+                        "type": "array",
+                        "minItems": 1,
+                        "maxItems": 1000,
+                        "items": {
+                            "type": "object",
+                            "properties": {
+                                "amount": _AMOUNT,
+                                "key": {"type": "string", "pattern": "^[\\x20-\\x7e]{1,200}$"},
+                            },
+                            "required": ["amount"],
+                            "additionalProperties": False,
+                        },
+                    }
+                },
+                "required": ["items"],
+                "additionalProperties": False,
+            },
+            "AcceptedBatch": {
+                "type": "object",
+                "properties": {
+                    "sum": {"type": "string"},
+                    "accepted": {**_COUNT, "description": "Items that are safe."},
+                    "items": {
+                        "type": "array",
+                        "description": "In the order of the request.",
+                        "items": {
+                            "type": "object",
+                            "properties": {
+                                "accepted": {"type": "boolean"},
+                                "repeat": _ACCEPTED["repeat"],
+                                "ref": _ACCEPTED["ref"],
+                                "status": {**_INTEGER, "description": "422 or 503."},
+                                "detail": {"type": "string"},
+                            },
+                            "required": ["accepted"],
+                        },
+                    },
+                },
+                "required": ["sum", "accepted", "items"],
             },
             "Accepted": {
                 "type": "object",
@@ -168,6 +248,29 @@ DESCRIPTION: dict[str, Any] = {
                     "waiting": {**_COUNT, "description": "Additions that are not folded yet."},
                 },
                 "required": ["sum", "total", "items", "batches", "waiting"],
+            },
+            "BadBatch": {
+                "type": "object",
+                "description": "A problem, and the bad items of a batch, if that is what it is.",
+                "properties": {
+                    "type": {"type": "string"},
+                    "title": {"type": "string"},
+                    "status": _INTEGER,
+                    "detail": {"type": "string"},
+                    "errors": {
+                        "type": "array",
+                        "description": "The bad items of a batch, 20 at most.",
+                        "items": {
+                            "type": "object",
+                            "properties": {
+                                "line": {**_COUNT, "description": "From 1."},
+                                "detail": {"type": "string"},
+                            },
+                            "required": ["line", "detail"],
+                        },
+                    },
+                },
+                "required": ["type", "title", "status", "detail"],
             },
             "Problem": {
                 "type": "object",

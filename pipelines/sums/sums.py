@@ -164,10 +164,7 @@ def add(
     keep_result: bool = False,
 ) -> Accepted:
     """Add to a sum, as the API does; it raises the errors of `insert`."""
-    scoped_key = None
-    if idempotency_key is not None:
-        # Hashed: a caller cannot choose the id of another kind of insert.
-        scoped_key = f"api.{hashlib.sha256(idempotency_key.encode()).hexdigest()}"
+    scoped_key = _scoped(idempotency_key)
     item = Add(amount, via="api")
     accepted = add_up.insert(
         clients, name, item, idempotency_key=scoped_key, keep_result=keep_result
@@ -175,6 +172,38 @@ def add(
     if not accepted.is_duplicate:
         tally_buffer(clients).count(name, amount)
     return accepted
+
+
+def add_batch(
+    clients: Clients, name: str, amounts: Sequence[int], *, idempotency_key: str | None
+) -> list[Accepted]:
+    """Add amounts to a sum, all or none; it raises the errors of `insert_batch`."""
+    items = [Add(amount, via="api") for amount in amounts]
+    scoped_key = _scoped(idempotency_key)
+    accepted = add_up.insert_batch(clients, name, items, idempotency_key=scoped_key)
+    if not accepted[0].is_duplicate:
+        tally_buffer(clients).count(name, sum(amounts), len(amounts))
+    return accepted
+
+
+def add_each(
+    clients: Clients, name: str, additions: Sequence[tuple[int, str | None]]
+) -> list[Accepted | Exception]:
+    """Add amounts, each with its idempotency key; return for each what `add` would."""
+    items = [(name, Add(amount, via="api")) for amount, _ in additions]
+    keys = [_scoped(key) for _, key in additions]
+    answers = add_up.insert_each(clients, items, idempotency_keys=keys)
+    for (amount, _), answer in zip(additions, answers, strict=True):
+        if isinstance(answer, Accepted) and not answer.is_duplicate:
+            tally_buffer(clients).count(name, amount)
+    return answers
+
+
+def _scoped(idempotency_key: str | None) -> str | None:
+    """Return a hash of a caller's key, who so cannot choose the id of another kind of insert."""
+    if idempotency_key is None:
+        return None
+    return f"api.{hashlib.sha256(idempotency_key.encode()).hexdigest()}"
 
 
 def outcome(

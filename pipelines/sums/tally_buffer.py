@@ -49,11 +49,11 @@ class TallyBuffer:
         self._unconfirmed: list[TallyDelta] = []
         self.flusher = PeriodicFlusher(clients, OWNER, self, FLUSH_INTERVAL_S)
 
-    def count(self, name: str, amount: int) -> None:
-        """Count an item; it is stored within a second, together with later ones."""
+    def count(self, name: str, amount: int, items: int = 1) -> None:
+        """Count items; they are stored within a second, together with later ones."""
         with self._lock:
-            items, so_far = self._open.get(name, (0, 0))
-            self._open[name] = items + 1, so_far + amount
+            items_so_far, amount_so_far = self._open.get(name, (0, 0))
+            self._open[name] = items_so_far + items, amount_so_far + amount
         self.flusher.wake()
 
     def is_empty(self) -> bool:

@@ -50,15 +50,15 @@ class _Pack:
 
     id: PackId
     insertions: list[Insertion]
+    items: str  # As JSON, without the brackets of their list.
 
     def entity(self) -> WorkPack:
-        items = ",".join(insertion.item for insertion in self.insertions)
         keep_result = any(insertion.keep_result for insertion in self.insertions) or None
         key = self.insertions[0].key
         return WorkPack(
             key=pack_key(self.id.text),
             batch_key=key,
-            items=f"[{items}]",
+            items=f"[{self.items}]",
             keep_result=keep_result,
             tag=self.insertions[0].tag,
             traceparents=joined_traceparents(i.traceparent for i in self.insertions),
@@ -88,7 +88,8 @@ class _Attempt:
         """Return whether a witness is this attempt's."""
         if row is None:
             return False
-        return not self.receipts or row.pack in {pack.id.text for pack in self.packs}
+        first_pack = row.pack.partition("\n")[0] if self.receipts else row.key.id()
+        return first_pack in {pack.id.text for pack in self.packs}
 
 
 class _Group(RequestGroup[Insertion, Accepted]):
@@ -135,11 +136,16 @@ class _Group(RequestGroup[Insertion, Accepted]):
         packs, entered = list[_Pack](), list[tuple[Admission, PackId]]()
         accepted: dict[int, Accepted] = {}
         for key, members in together.items():
-            admission = self.joiners.enter(self.clients, key, len(members))
-            for part in batched(members, self.settings.max_batch_size):
+            count = sum(self.requests[i].count for i in members)
+            admission = self.joiners.enter(self.clients, key, count)
+            for part in batched(self._lone(members), self.settings.max_batch_size):
                 pack = self._pack(admission, [self.requests[i] for i in part])
                 packs.append(pack)
                 accepted.update({i: Accepted(pack.id.text, at) for at, i in enumerate(part)})
+            for i in members:
+                if own := self._packs(admission, self.requests[i]):
+                    packs += own
+                    accepted[i] = Accepted("\n".join(pack.id.text for pack in own), 0)
             entered.append((admission, packs[-1].id))
         receipts = [
             self._receipt(self.requests[i], where)
@@ -219,11 +225,25 @@ class _Group(RequestGroup[Insertion, Accepted]):
             return different_item(insertion.idempotency_key)
         return Accepted(answer.pack, answer.position, is_duplicate=True)
 
+    def _lone(self, members: Sequence[int]) -> list[int]:
+        return [i for i in members if not self.requests[i].packs]
+
     def _pack(self, admission: Admission, insertions: list[Insertion]) -> _Pack:
-        kilobytes = sum(insertion.bytes for insertion in insertions) // 1024
+        """Return the pack of insertions of one item each."""
+        items = ",".join(insertion.item for insertion in insertions)
+        size = sum(insertion.bytes for insertion in insertions)
+        return _Pack(self._id(admission, len(insertions), size), insertions, items)
+
+    def _packs(self, admission: Admission, batch: Insertion) -> list[_Pack]:
+        """Return the packs of items that are inserted together."""
+        return [
+            _Pack(self._id(admission, count, len(items.encode())), [batch], items)
+            for items, count in batch.packs
+        ]
+
+    def _id(self, admission: Admission, items: int, size: int) -> PackId:
         id_ = self.clients.new_id()[:16]
-        pack = PackId(self.settings.name, admission.epoch, len(insertions), kilobytes, id_)
-        return _Pack(pack, insertions)
+        return PackId(self.settings.name, admission.epoch, items, size // 1024, id_)
 
     def _receipt(self, insertion: Insertion, where: Accepted) -> WorkReceipt:
         key = insertion.receipt_key(self.settings.name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from datetime import datetime
 from functools import cached_property
@@ -10,6 +11,7 @@ from typing import Any, Generic, TypeVar
 import pydantic
 import pydantic_core
 
+from rollforward.datastore.batched import batched
 from rollforward.fork_join.entities import EpochId, PackId, receipt_key
 from rollforward.runtime.errors import BadItemError
 from rollforward.runtime.idempotency import check_idempotency_key, digest_of
@@ -21,6 +23,9 @@ I = TypeVar("I")  # noqa: E741  An item.
 # Parked, an item travels as text within text in a task of 100,000 bytes: at most twice as long.
 MAX_ITEM_BYTES = 40_000
 MAX_KEY_BYTES = 1_200
+# Of items that are inserted together: by one commit, in few rows.
+MAX_BATCH_ITEMS = 1_000
+MAX_BATCH_BYTES = 900_000
 
 
 @dataclass(frozen=True)
@@ -37,6 +42,15 @@ class Accepted:
         return EpochId.parse(PackId.parse(self.pack).epoch).opened
 
 
+def accepted_items(batch: Accepted) -> list[Accepted]:
+    """Return the items of a batch: its packs are one text, separated by line feeds."""
+    return [
+        Accepted(pack, position, batch.is_duplicate)
+        for pack in batch.pack.split("\n")
+        for position in range(PackId.parse(pack).items)
+    ]
+
+
 @dataclass(frozen=True)
 class Insertion:
     """An item on its way in."""
@@ -47,6 +61,8 @@ class Insertion:
     keep_result: bool = False
     tag: str | None = None
     stated: str = ""  # The fields that the caller has set, as JSON; "": all of them.
+    # Of items that are inserted together: each pack's, as JSON without brackets, and how many.
+    packs: tuple[tuple[str, int], ...] = ()
     traceparent: str = field(default_factory=current_traceparent, compare=False)
 
     def receipt_key(self, queue: str) -> Any:
@@ -54,6 +70,11 @@ class Insertion:
         if self.idempotency_key is None:
             return None
         return receipt_key(queue, self.key, self.idempotency_key)
+
+    @property
+    def count(self) -> int:
+        """How many items it has."""
+        return sum(count for _, count in self.packs) or 1
 
     @property
     def bytes(self) -> int:
@@ -114,6 +135,45 @@ class ItemCodec(Generic[I]):
         return (
             insertion if idempotency_key is None else replace(insertion, stated=self._stated(item))
         )
+
+    def batch(
+        self, key: str, items: Sequence[I], idempotency_key: str | None, *, pack_size: int
+    ) -> Insertion:
+        """Return items on their way in together.
+
+        Raises:
+            BadItemError: one of them cannot be inserted, or they are too many.
+        """
+        check_key(key)
+        check_idempotency_key(idempotency_key)
+        if not 0 < len(items) <= MAX_BATCH_ITEMS:
+            raise BadItemError(f"a batch must have 1 to {MAX_BATCH_ITEMS} items, got {len(items)}")
+        packs = tuple((self._checked(key, part), len(part)) for part in batched(items, pack_size))
+        body = ",".join(text for text, _ in packs)
+        if len(body.encode()) > MAX_BATCH_BYTES:
+            raise BadItemError(f"a batch must have at most {MAX_BATCH_BYTES} bytes as JSON")
+        stated = "" if idempotency_key is None else self._all_stated(items)
+        return Insertion(key, body, idempotency_key, stated=stated, packs=packs)
+
+    def _checked(self, key: str, items: Sequence[I]) -> str:
+        """Return items as JSON without the brackets of their list."""
+        try:
+            body = self._items.dump_json(list(items), warnings=False)
+            self._items.validate_json(body, strict=True)
+        except (pydantic_core.PydanticSerializationError, pydantic.ValidationError):
+            body = b""
+        if not body or len(body) > MAX_ITEM_BYTES:  # One of them is wrong, or may be too large.
+            for position, item in enumerate(items, 1):
+                try:
+                    self.check(key, item)
+                except BadItemError as error:
+                    raise BadItemError(f"item {position}: {error}") from error
+        return body[1:-1].decode()
+
+    def _all_stated(self, items: Sequence[I]) -> str:
+        exclude = {"__all__": self._uncompared} if self._uncompared else None
+        text = self._items.dump_json(list(items), exclude=exclude, exclude_defaults=True)
+        return text.decode()
 
     def check(self, key: str, item: I) -> str:
         """Return an item as JSON.

@@ -26,6 +26,7 @@ from rollforward.fork_join.items import (
     Accepted,
     Insertion,
     ItemCodec,
+    accepted_items,
 )
 from rollforward.fork_join.joiners import Join, Joiners
 from rollforward.fork_join.parked import Replay, unpark
@@ -139,7 +140,7 @@ class ForkJoin(Generic[I]):
         clients: Clients,
         items: Sequence[tuple[str, I]],
         *,
-        idempotency_keys: Sequence[str] | None = None,
+        idempotency_keys: Sequence[str | None] | None = None,
     ) -> list[Accepted | Exception]:
         """Insert pairs of a key and an item, in few commits; return for each what `insert` would.
 
@@ -162,6 +163,28 @@ class ForkJoin(Generic[I]):
         for i, answer in zip(insertions, committed, strict=True):
             answers[i] = answer
         return answers
+
+    def insert_batch(
+        self, clients: Clients, key: str, items: Sequence[I], *, idempotency_key: str | None = None
+    ) -> list[Accepted]:
+        """Insert up to 1,000 items together, by one commit: all of them, or none.
+
+        Args:
+            key: Of all items.
+            idempotency_key: Belongs to the whole batch: within a day it counts once. It costs one
+                entity write, where a key for each item (`insert_each`) costs one for each.
+
+        Raises:
+            BadItemError, DifferentItemError, UnknownTaskError: nothing was inserted.
+            OutcomeUnknownError: retry with the same idempotency key; without one it may count.
+        """
+        self.join_task.check_registered(clients)
+        pack_size = self.settings.max_batch_size
+        batch = self._codec.batch(key, items, idempotency_key, pack_size=pack_size)
+        [answer] = insert_group(clients, self._joiners, [batch])
+        if isinstance(answer, Exception):
+            raise answer
+        return accepted_items(answer)
 
     def insert_in_transaction(
         self, clients: Clients, key: str, *items: I, tag: str | None = None

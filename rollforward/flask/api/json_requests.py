@@ -27,15 +27,22 @@ def json_body(max_bytes: int) -> Any:
     """Return the request's body; end the request with 400, 413 or 415 if it is no JSON."""
     if request.mimetype != "application/json":
         refuse(415, "Send the body as Content-Type: application/json.")
-    if request.headers.get("Content-Encoding", "identity") != "identity":
-        refuse(415, "Send the body without a Content-Encoding.")
-    content = _bytes(max_bytes)
+    content = body_bytes(max_bytes)
     try:
-        return json.loads(
-            content.decode(), object_pairs_hook=_without_doubles, parse_constant=_no_number
-        )
+        return json_value(content)
     except (ValueError, RecursionError):
         refuse(400, "The body is not JSON in UTF-8.")
+
+
+def json_value(content: bytes) -> Any:
+    """Return what JSON says, if it says one thing only.
+
+    Raises:
+        ValueError: it is not JSON in UTF-8, or a name stands twice in an object.
+    """
+    return json.loads(
+        content.decode(), object_pairs_hook=_without_doubles, parse_constant=_no_number
+    )
 
 
 def typed_body(kind: type[B], max_bytes: int) -> B:
@@ -59,7 +66,10 @@ def idempotency_key() -> str | None:
     return key
 
 
-def _bytes(max_bytes: int) -> bytes:
+def body_bytes(max_bytes: int) -> bytes:
+    """Return the request's body; end the request with 413 or 415 if it is too large or encoded."""
+    if request.headers.get("Content-Encoding", "identity") != "identity":
+        refuse(415, "Send the body without a Content-Encoding.")
     # One more than allowed: a body that does not say its length is cut off at the limit.
     request.max_content_length = max_bytes + 1
     try:

@@ -176,7 +176,7 @@ def test_an_attempt_does_not_keep_its_lease_for_ever(services: Services) -> None
 
 
 def test_fast_pages_cost_no_heartbeat(services: Services) -> None:
-    """A page that is done within a third of its lease writes its lease, receipts and totals only."""
+    """A page that is done within a third of its lease writes lease, receipts and totals only."""
     slow = Slow(seconds=0.5)
     world = begin(services, slow.deliver_job(), 3)
 

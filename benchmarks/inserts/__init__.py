@@ -1,0 +1,1 @@
+"""Inserts over HTTP: lone ones, with and without keys, and batches."""
