@@ -59,11 +59,11 @@ def list_runs(jobs: Jobs, query: RunQuery) -> RunList:
         partial(_is_asked_for, query),
     )
     unended = sum(not row.totals and not row.has_slots for row in shown)
-    kept = kept_totals_of([row.key.id() for row in shown if row.has_slots and not row.totals])
+    slots = kept_totals_of([row.key.id() for row in shown if row.has_slots and not row.totals])
     pages = MAX_PAGES_IN_LIST
     if query.max_reads:
         pages = max(1, (query.max_reads - scanned(query)) // max(1, unended) - 1)
-    runs = [_listed(jobs, row, kept.get(row.key.id()), pages) for row in shown]
+    runs = [_listed(jobs, row, slots.get(row.key.id()), pages) for row in shown]
     return RunList(runs, next_before)
 
 
@@ -75,8 +75,8 @@ def run_details(jobs: Jobs, run_id: str) -> RunDetails:
     """
     row = run_of(run_id)
     pages = pages_of(run_id).fetch(MAX_PAGES + 1)
-    kept = kept_totals(run_id) if row.has_slots and not row.totals else None
-    totals, is_partial = _totals(row, kept, pages, MAX_PAGES)
+    slots = kept_totals(run_id) if row.has_slots and not row.totals else None
+    totals, is_partial = _totals(row, slots, pages, MAX_PAGES)
     return RunDetails(
         run=_run(jobs, row, totals, is_partial=is_partial),
         parts=[_part(page) for page in pages[:MAX_PAGES]],
@@ -114,23 +114,23 @@ def _is_asked_for(query: RunQuery, row: ContinuationRun) -> bool:
     return query.state in ("", row.state) and query.name in ("", row.job)
 
 
-def _listed(jobs: Jobs, row: ContinuationRun, kept: KeptTotals | None, max_pages: int) -> Run:
+def _listed(jobs: Jobs, row: ContinuationRun, slots: KeptTotals | None, max_pages: int) -> Run:
     """Return a run for a list: its totals cost a few reads for any size."""
-    is_read = not row.totals and kept is None
+    is_read = not row.totals and slots is None
     pages = pages_of(row.key.id()).fetch(max_pages + 1) if is_read else []
-    totals, is_partial = _totals(row, kept, pages, max_pages)
+    totals, is_partial = _totals(row, slots, pages, max_pages)
     return _run(jobs, row, totals, is_partial=is_partial)
 
 
 def _totals(
-    row: ContinuationRun, kept: KeptTotals | None, pages: Sequence[ContinuationPage], most: int
+    row: ContinuationRun, slots: KeptTotals | None, pages: Sequence[ContinuationPage], limit: int
 ) -> tuple[RunTotals, bool]:
-    """Return the totals of a run, of `most` of its pages if it keeps none, and if that is less."""
+    """Return the totals of a run, of `limit` of its pages if it keeps none, and if that is less."""
     if row.totals:
         return RunTotals.kept(row), False
-    if kept is not None:
-        return RunTotals.of_sums(kept.sums, len(row.spans)), False
-    return RunTotals.of(pages[:most], len(row.spans)), len(pages) > most
+    if slots is not None:
+        return RunTotals.of_sums(slots.sums, len(row.spans)), False
+    return RunTotals.of(pages[:limit], len(row.spans)), len(pages) > limit
 
 
 def _run(jobs: Jobs, row: ContinuationRun, totals: RunTotals, *, is_partial: bool = False) -> Run:

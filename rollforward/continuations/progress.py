@@ -198,8 +198,8 @@ def progress(
     totals = RunTotals.kept(run) if run.totals else RunTotals.of_sums(seen.sums, len(run.spans))
     is_over = run.state == FINISHED
     updated_at = max([run.started, *(page.updated_at for page in seen.pages)])
-    if seen.kept is not None and seen.kept.updated_at is not None:
-        updated_at = max(updated_at, seen.kept.updated_at)
+    if seen.slots is not None and seen.slots.updated_at is not None:
+        updated_at = max(updated_at, seen.slots.updated_at)
     return RunProgress(
         run_id=run_id,
         state=run.state,
@@ -223,8 +223,8 @@ def _seen(clients: Clients | None, run: ContinuationRun, *, dots: bool) -> SeenR
     if not dots and run.totals:
         return SeenRun()
     if not dots and run.has_slots:
-        kept = kept_totals(run.key.id())
-        return SeenRun(sums=kept.sums, kept=kept)
+        slots = kept_totals(run.key.id())
+        return SeenRun(sums=slots.sums, slots=slots)
     return seen_run(clients, run)
 
 
@@ -234,8 +234,8 @@ def _recent_rate(
     if now_utc is None or (now_utc - run.started).total_seconds() < 2 * RECENT_S:
         return None
     since = now_utc - datetime.timedelta(seconds=RECENT_S)
-    if seen.kept is not None and not seen.pages:
-        return seen.kept.ended_since(since) / RECENT_S
+    if seen.slots is not None and not seen.pages:
+        return seen.slots.ended_since(since) / RECENT_S
     recent = [page for page in seen.pages if page.progressed_at > since]
     return sum(len(page.dots.letters) - page.open_items for page in recent) / RECENT_S
 

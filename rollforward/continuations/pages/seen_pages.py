@@ -4,10 +4,10 @@ A finished page never changes: no attempt takes it, and its closing sets a flag 
 see. So a process reads it once, then reads only open pages and possible new ones after the last.
 Repeated reads of a long run then cost as much as its changes.
 
-One look reads at most MAX_READ pages, however many a run has: what is left has its turn in the next
-looks, and open pages take turns. The totals do not wait for that: they are in the run's slots. Of
-the pages that are read, a look adds what their attempts have committed and no slot has yet. It
-reads the slots first, so it never counts a page twice.
+One look reads at most MAX_READ pages of a run of any length. The next looks read the rest, and
+open pages take turns. The totals do not wait for that: they are in the run's slots. A
+look adds the receipts of the pages that it reads and that no slot has yet. It reads the slots
+first, so it never counts a page twice.
 
 Lost on failure: the cache, which is read again.
 """
@@ -129,16 +129,16 @@ def issues_of(pages: Iterable[ContinuationPage]) -> Iterator[ItemIssue]:
 
 @dataclass(frozen=True)
 class SeenRun:
-    """Pages of a run, in order, and the totals of all of them; `kept` is what its slots say."""
+    """Pages of a run, in order, and the totals of all of them; `slots` is the part of its slots."""
 
     pages: Sequence[SeenPage] = ()
     sums: PageSums = field(default_factory=PageSums)
-    kept: KeptTotals | None = None
+    slots: KeptTotals | None = None
 
 
 @dataclass
 class _SeenRun:
-    """What a process has read of a run: its final pages, their totals, and the others."""
+    """The pages of a run that a process has read: final ones with their totals, and open ones."""
 
     pages: dict[tuple[int, int], SeenPage] = field(default_factory=dict)
     sums: PageSums = field(default_factory=PageSums)
@@ -232,16 +232,16 @@ def _all_of(memory: RememberedPages, run: ContinuationRun) -> SeenRun:
 
 
 def _some_of(memory: RememberedPages, run: ContinuationRun) -> SeenRun:
-    kept = KeptTotals.of([]) if run.totals else kept_totals(run.key.id())
+    slots = KeptTotals.of([]) if run.totals else kept_totals(run.key.id())
     final, was_open = memory.of(run)[0], memory.open_of(run)
     pages = {page.place: page for page in _changed(run, final, was_open)}
     memory.remember(run, pages.values(), with_open=True)
-    sums = kept.sums.copy()
+    sums = slots.sums.copy()
     for page in pages.values():
         if page.uncounted is not None:
             sums += page.uncounted
     latest = {**was_open, **final, **pages}
-    return SeenRun([latest[place] for place in sorted(latest)], sums, kept)
+    return SeenRun([latest[place] for place in sorted(latest)], sums, slots)
 
 
 def _changed(
@@ -254,12 +254,12 @@ def _changed(
         for page in pages_of(run.key.id()).fetch(MAX_READ):
             yield SeenPage.of(page, has_slots=True)
         return
-    known = {**was_open, **final}
-    ends = _ends(run, known)
-    places = [*was_open, *_gaps(known)][: MAX_READ - LOOKED_AHEAD[0] * len(ends)]
+    remembered = {**was_open, **final}
+    ends = _ends(run, remembered)
+    places = [*was_open, *_gaps(remembered)][: MAX_READ - LOOKED_AHEAD[0] * len(ends)]
     budget = MAX_READ
-    for most in LOOKED_AHEAD:
-        ahead = min(most, (budget - len(places)) // max(1, len(ends)))
+    for limit in LOOKED_AHEAD:
+        ahead = min(limit, (budget - len(places)) // max(1, len(ends)))
         places += [(chain, end + n) for chain, end in ends.items() for n in range(ahead)]
         if not places:
             return

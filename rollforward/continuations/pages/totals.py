@@ -1,16 +1,16 @@
-"""Totals of a run, kept as it goes on: who asks how far it is reads eight rows, and no pages.
+"""Totals of a run, kept in eight rows, so that its progress is read without its pages.
 
-An attempt that gives its page back adds what the page holds, less what was counted of it before,
-to one of the run's slots. The page and the slot change in one commit, and the page says what was
-counted. So a commit that was made twice, or whose reply was lost, counts once.
+An attempt that gives its page back adds the page's receipts to one of the run's slots, less those
+that were counted before. The page and the slot change in one commit, and the page keeps the counted
+sums. So a commit that was made twice, or whose reply was lost, counts once.
 
 Each process prefers a slot of its own, and remembers its version. Then the commit takes one round
 trip, as without totals. A process that finds a slot changed by another one takes the next.
 
-An older version of the code writes pages and counts nothing. What it leaves is counted by the next
-attempt at that page, or by the sweep; a run that it started has no slots, and its pages are read.
+An older version of the code writes pages and counts nothing. The next attempt at such a page counts
+it, or the sweep; a run that it started has no slots, and its pages are read.
 
-Lost on failure: nothing. An attempt that dies is counted with the one that takes over.
+Lost on failure: nothing. An attempt that takes over counts the receipts of one that died.
 """
 
 from __future__ import annotations
@@ -74,18 +74,18 @@ class PageSums:
     def add(self, letters: str, cost: Mapping[str, int], in_doubt: int) -> None:
         self += PageSums(Counter(letters), Counter(cost), in_doubt, 1)
 
-    def __iadd__(self, more: PageSums) -> PageSums:
-        self.letters.update(more.letters)
-        self.cost.update(more.cost)
-        self.in_doubt += more.in_doubt
-        self.pages += more.pages
+    def __iadd__(self, other: PageSums) -> PageSums:
+        self.letters.update(other.letters)
+        self.cost.update(other.cost)
+        self.in_doubt += other.in_doubt
+        self.pages += other.pages
         return self
 
-    def __sub__(self, less: PageSums) -> PageSums:
+    def __sub__(self, other: PageSums) -> PageSums:
         letters, cost = self.letters.copy(), self.cost.copy()
-        letters.subtract(less.letters)
-        cost.subtract(less.cost)
-        return PageSums(letters, cost, self.in_doubt - less.in_doubt, self.pages - less.pages)
+        letters.subtract(other.letters)
+        cost.subtract(other.cost)
+        return PageSums(letters, cost, self.in_doubt - other.in_doubt, self.pages - other.pages)
 
     def copy(self) -> PageSums:
         return PageSums(self.letters.copy(), self.cost.copy(), self.in_doubt, self.pages)
@@ -105,7 +105,7 @@ def _without_zeros(counts: Counter[str]) -> dict[str, int]:
 
 
 def uncounted(page: ContinuationPage) -> PageSums:
-    """Return what no slot has of a page."""
+    """Return the sums of a page that no slot has."""
     return PageSums.of(page) - PageSums.load(page.counted)
 
 
@@ -138,17 +138,17 @@ class KeptTotals:
         return cls(sums, lately, max(updated_at, default=None))
 
     def ended_since(self, since: datetime.datetime) -> int:
-        """Return how many items ended after a time, of the last few seconds."""
+        """Return how many items ended after a time, within the last few seconds."""
         return sum(count for second, count in self.lately.items() if second > _second(since))
 
 
 def kept_totals(run_id: str) -> KeptTotals:
-    """Return what the slots of a run add up to."""
+    """Return the sums of the slots of a run."""
     return KeptTotals.of(ndb.get_multi(totals_keys(run_id)))
 
 
 def kept_totals_of(run_ids: Sequence[str]) -> dict[str, KeptTotals]:
-    """Return what the slots of some runs add up to, in one lookup."""
+    """Return the sums of the slots of some runs, in one lookup."""
     keys = [key for run_id in run_ids for key in totals_keys(run_id)]
     slots = iter(ndb.get_multi(keys))
     return {run_id: KeptTotals.of(islice(slots, TOTALS_SLOTS)) for run_id in run_ids}
@@ -159,7 +159,7 @@ def _second(at: datetime.datetime) -> int:
 
 
 def _count(page: ContinuationPage, slot: ContinuationTotals) -> bool:
-    """Move what no slot has of a page into one; return whether there was anything."""
+    """Add the sums of a page that no slot has to one; return whether there were any."""
     share = uncounted(page)
     if share.is_zero:
         return False
