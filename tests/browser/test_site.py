@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import functools
 import http.server
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 
@@ -15,7 +13,8 @@ from playwright.sync_api import Browser, Page, expect
 from docs.theme.hooks import MERMAID
 from tests.browser.forms import width_beyond
 from tests.browser.looks import AXE, LOOKS, RUN_AXE, turn
-from tests.infra.documents import DOCUMENTS, ROOT
+from tests.infra.documents import DOCUMENTS
+from tests.infra.site import built_site
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 
@@ -32,10 +31,7 @@ class _Quiet(http.server.SimpleHTTPRequestHandler):
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of the site, served as files."""
-    folder = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "-m", "docs.theme.build", "--site", str(folder)]
-    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
-    handler = functools.partial(_Quiet, directory=str(folder))
+    handler = functools.partial(_Quiet, directory=str(built_site(tmp_path_factory)))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()

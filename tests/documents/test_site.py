@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,26 +12,18 @@ import pytest
 from docs.theme import links, navigation
 from docs.theme.build import entries, ordered
 from tests.infra.documents import DOCUMENTS, ROOT, named
+from tests.infra.site import RELEASE, build, built_site
 
-pytestmark = pytest.mark.timeout(300)  # Two whole sites, on a busy machine.
+pytestmark = pytest.mark.timeout(300)  # A whole site, on a busy machine.
 
 DOCS = ROOT / "docs"
 PAGES = [path for path in DOCUMENTS if path.is_relative_to(DOCS)]
 
 
-def build(*arguments: str, folder: Path = ROOT) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "docs.theme.build", *arguments]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True)
-
-
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The site with two versions, built as `make docs` builds it."""
-    folder = tmp_path_factory.mktemp("site")
-    for version in ("0.1", "dev"):
-        built = build("--version", version, "--site", str(folder))
-        assert built.returncode == 0, built.stderr
-    return folder
+    """The site with two versions."""
+    return built_site(tmp_path_factory)
 
 
 # What a browser asks of another host when it shows a page; a link is followed by a person.
@@ -78,10 +68,10 @@ def test_no_page_asks_another_host(site: Path) -> None:
 def test_each_version_is_in_the_menu_and_the_newest_opens_first(site: Path) -> None:
     """A release stands before the working tree."""
     listed = json.loads((site / "versions.json").read_text(encoding="utf-8"))
-    page = (site / "0.1/index.html").read_text(encoding="utf-8")
+    page = (site / "dev/index.html").read_text(encoding="utf-8")
 
-    assert [entry["version"] for entry in listed] == ["0.1", "dev"]
-    assert "url=0.1/" in (site / "index.html").read_text(encoding="utf-8")
+    assert [entry["version"] for entry in listed] == [RELEASE, "dev"]
+    assert f"url={RELEASE}/" in (site / "index.html").read_text(encoding="utf-8")
     assert '"provider": "mike"' in page
 
 

@@ -114,7 +114,11 @@ class Emulator:
         self._yaml_path = Path(settings.queue_yaml) if settings.queue_yaml is not None else None
         self._is_watching = settings.watching
         if self._yaml_path is not None:
-            self._apply_yaml(self._yaml_path)
+            try:
+                self._apply_yaml(self._yaml_path)
+            except BaseException:
+                self.engine.close()
+                raise
         self._dispatcher: Dispatcher | None = None
         if settings.dispatching:
             self._dispatcher = Dispatcher(self.engine, settings.kill_worker)
@@ -299,9 +303,14 @@ async def _serve(
 ) -> None:
     try:
         emulator = Emulator(settings)
+    except BaseException as error:
+        started.set_exception(error)
+        return
+    try:
         await emulator.start()
         runner, url = await _serve_control(emulator, control_port)
     except BaseException as error:
+        await emulator.stop()
         started.set_exception(error)
         return
     started.set_result(RunningEmulator(emulator, asyncio.get_running_loop(), url))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -24,15 +26,23 @@ from tests.rollforward.local.cloudtasks.engines import (
     make_engine,
 )
 
-
-def make(behaviour: Behaviour | None, **limits: Any) -> Engine:
-    """Return an engine with one queue."""
-    engine = make_engine(behaviour=behaviour)
-    engine.create_queue(PLACE.parent, messages.Queue(name=QUEUE, rate_limits=limits))
-    return engine
+Make = Callable[..., Engine]
 
 
-def test_a_due_task_is_dispatched_after_a_while_each_attempt_anew() -> None:
+@pytest.fixture
+def make() -> Iterator[Make]:
+    """A way to make engines with one queue, which are closed in the end."""
+    with contextlib.ExitStack() as stack:
+
+        def make_one(behaviour: Behaviour | None, **limits: Any) -> Engine:
+            engine = stack.enter_context(contextlib.closing(make_engine(behaviour=behaviour)))
+            engine.create_queue(PLACE.parent, messages.Queue(name=QUEUE, rate_limits=limits))
+            return engine
+
+        yield make_one
+
+
+def test_a_due_task_is_dispatched_after_a_while_each_attempt_anew(make: Make) -> None:
     """A retry, too; no fault is told of."""
     engine = make(Behaviour(dispatch_s=lambda: 5.0))
     add(engine, "a")
@@ -47,7 +57,7 @@ def test_a_due_task_is_dispatched_after_a_while_each_attempt_anew() -> None:
     assert [attempt["faults"] for attempt in history(engine, "a")] == ["[]", "[]"]
 
 
-def test_a_task_on_its_way_is_work() -> None:
+def test_a_task_on_its_way_is_work(make: Make) -> None:
     """Whoever waits for an idle queue waits for it, also behind one that is due much later."""
     engine = make(Behaviour(dispatch_s=lambda: 5.0))
     add(engine, "a")
@@ -59,7 +69,7 @@ def test_a_task_on_its_way_is_work() -> None:
     assert engine.is_idle()
 
 
-def test_a_delay_fault_comes_on_top_and_is_told_of() -> None:
+def test_a_delay_fault_comes_on_top_and_is_told_of(make: Make) -> None:
     """As without a profile."""
     engine = make(Behaviour(dispatch_s=lambda: 5.0))
     engine.faults.add(kind="delay", param=30)
@@ -74,7 +84,7 @@ def test_a_delay_fault_comes_on_top_and_is_told_of() -> None:
     assert [attempt["faults"] for attempt in history(engine, "a")] == ['["delay"]']
 
 
-def test_a_cold_queue_grows_and_is_cold_again_when_it_was_idle() -> None:
+def test_a_cold_queue_grows_and_is_cold_again_when_it_was_idle(make: Make) -> None:
     """Here from 2 a second to 4, ten seconds later."""
     behaviour = Behaviour(allowed_per_s=lambda s: 2.0 * 2 ** (s // 10), cold_after_s=60)
     engine = make(behaviour, max_dispatches_per_second=8, max_burst_size=1)
@@ -121,7 +131,7 @@ def test_any_5xx_of_an_http_target_slows_its_queue_down(
     assert statuses.throttles(is_app_engine, status) is slows
 
 
-def test_a_queue_brakes_after_an_error_of_its_target() -> None:
+def test_a_queue_brakes_after_an_error_of_its_target(make: Make) -> None:
     """With a profile and without one: the documents say so of every queue."""
     engine = make(None)
     add(engine, "a")
