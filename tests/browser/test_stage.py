@@ -10,6 +10,7 @@ from playwright.sync_api import Browser, expect
 from tests.browser.demos.test_sums import open_sum
 from tests.browser.forms import TIMEOUT_MS, broken_in_view, press
 from tests.browser.looks import WINDOWS, bottom
+from tests.infra.runs import sampling
 from tests.infra.stack import Stack
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
@@ -19,6 +20,7 @@ RUN_MS = 150_000
 
 
 @broken_in_view
+@sampling.long
 @pytest.mark.parametrize("window", ["desktop", "phone"])
 def test_it_is_hurt_and_heals_in_view(browser: Browser, stack: Stack, window: str) -> None:
     """Struck, killed and healed: no reload, and the scroll and the focus stay where they were."""

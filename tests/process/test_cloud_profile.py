@@ -6,12 +6,14 @@ from typing import Any
 
 import pytest
 
+from tests.infra.runs import sampling
 from tests.infra.stack import running_stack, until
 from tests.process.test_own_app import LIMIT_S, cell, page
 
 pytestmark = pytest.mark.process
 
 
+@sampling.long
 def test_a_shop_in_the_cloud_sells_once_and_the_table_of_services_says_what_it_is_like() -> None:
     """Forms are sent twice; the view follows. Datastore is the emulator that locks."""
     with running_stack("--target", "docs.examples.shop:serve", "--like=cloud") as shop:

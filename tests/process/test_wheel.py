@@ -22,6 +22,7 @@ import pytest
 import requests
 
 from tests.infra.documents import LOCAL_ENVIRONMENT, ROOT, text_of
+from tests.infra.runs import sampling
 from tests.infra.stack import PORTS, STOP_TIMEOUT_S, until
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
@@ -219,6 +220,7 @@ def clean() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
 
 
+@sampling.long
 def test_types_of_an_app_are_checked_strictly_against_the_wheel(python: Path, app: Path) -> None:
     """Hello world as it is; the shop with the lines of the how-to, because ndb has no types."""
     (lines,) = re.findall(r"```toml\n(.*?)```", text_of("docs/howto/install.md"), re.S)

@@ -27,6 +27,8 @@ T = TypeVar("T")
 one_emulator = pytest.mark.parametrize("services", ["datastore"], indirect=True)
 # Of what kills processes beside real work for many seconds, `make test` plays one in two.
 kills = pytest.mark.one_of("kills", 2)
+# Of what takes twenty seconds or more, and is no promise of a pattern in small, one in three.
+long = pytest.mark.one_of("long", 3)
 
 IS_SAMPLED = os.environ.get("SAMPLED") == "1"
 SEED = int(os.environ.get("SAMPLE_SEED") or 0)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.infra.documents import ROOT
+from tests.infra.runs import sampling
 
 OLD_APP = """
 from rollforward.compat import deferred
@@ -47,6 +48,7 @@ WITH_DEFERRED = "import rollforward.compat, sys; print(*sys.modules)"
 WITHOUT = "import rollforward as rf, sys; rf.serve, rf.Registry; print(*sys.modules)"
 
 
+@sampling.long
 @pytest.mark.timeout(300)
 def test_mypy_takes_the_calls_of_an_old_app_and_not_its_mistakes(tmp_path: Path) -> None:
     """Arguments of calls without options are checked; those of the others by `defer`."""

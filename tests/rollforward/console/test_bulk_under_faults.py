@@ -14,6 +14,7 @@ from rollforward.tasks.dead_task_entities import DeadTask
 from rollforward.tasks.dead_tasks import count_open
 from rollforward.testing.injection import KINDS
 from tests.infra.faults.explorer import Explorer
+from tests.infra.runs import sampling
 from tests.rollforward.console.conftest import Desk
 
 MANY = 1_000
@@ -55,6 +56,7 @@ def test_a_bulk_replay_works_with_a_fault_at_any_call(desk: Desk, kind: str) -> 
     Explorer(desk.world, BulkScenario(desk)).explore([kind])
 
 
+@sampling.long
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("services", ["firestore"], indirect=True)
 def test_a_thousand_dead_tasks_are_replayed_once_each(desk: Desk) -> None:

@@ -11,6 +11,7 @@ import psutil
 import pytest
 
 from rollforward.testing import sessions
+from tests.infra.runs import sampling
 from tests.rollforward.testing.apps import bookings
 from tests.rollforward.testing.sessions_of_users import run
 
@@ -88,6 +89,7 @@ def test_a_session_starts_its_services_once_and_ends_them(folder: Path) -> None:
     assert living(host) == []
 
 
+@sampling.long
 def test_workers_of_xdist_have_services_of_their_own(folder: Path) -> None:
     """What one wipes, the other does not miss; the counts of both are printed."""
     output = run(folder, "-n", "2", "--dist", "load")

@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.infra import tutorial
+from tests.infra.runs import sampling
 from tests.rollforward.testing.sessions_of_users import report_in, run, shown, write_tutorial
 
 
+@sampling.long
 def test_the_double_booking_is_found_and_mended_as_the_page_shows(tmp_path: Path) -> None:
     """To the letter, seconds aside."""
     count = len(tutorial.steps())

@@ -18,7 +18,7 @@ from tests.rollforward.streams.scenarios.fusing import Fusing
 from tests.rollforward.streams.simulator.schedules import Busy, Schedule, found
 from tests.rollforward.streams.simulator.store import Violation
 
-SCHEDULES = 100_000 if IS_SOAK else 2_000
+SCHEDULES = 100_000 if IS_SOAK else 800
 # Another seed, of a soak or of the day, plays others.
 FIRST = SCHEDULES * (int(SEED) if IS_SOAK and SEED.isdecimal() else sampling.SEED)
 PARTS = 2  # All of which `make test` draws.
@@ -36,7 +36,7 @@ MAX_SEARCHED = 2_000
 
 def test_no_wake_is_lost_without_faults_in_any_schedule() -> None:
     """The sweep makes up for crashes alone: with delays and repeats only, nothing needs it."""
-    calm = BUDGET.plays(range(SCHEDULES // 20))
+    calm = BUDGET.plays(range(SCHEDULES // 10))
     assert found(Schedule, protocol.calm_without_sweep, calm) is None
 
 
