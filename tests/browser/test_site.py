@@ -13,8 +13,8 @@ from playwright.sync_api import Browser, Page, expect
 from docs.theme.hooks import MERMAID
 from tests.browser.forms import width_beyond
 from tests.browser.looks import AXE, LOOKS, RUN_AXE, turn
+from tests.documents.built_site import built_site
 from tests.infra.documents import DOCUMENTS
-from tests.infra.site import built_site
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 

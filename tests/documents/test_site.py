@@ -11,8 +11,8 @@ import pytest
 
 from docs.theme import links, navigation
 from docs.theme.build import entries, ordered
+from tests.documents.built_site import RELEASE, build, built_site
 from tests.infra.documents import DOCUMENTS, ROOT, named
-from tests.infra.site import RELEASE, build, built_site
 
 pytestmark = pytest.mark.timeout(300)  # A whole site, on a busy machine.
 
