@@ -16,6 +16,7 @@ from rollforward.continuations.entities import ContinuationRun
 from rollforward.continuations.sources import FailedItems, Source
 from rollforward.runtime.clients import Clients
 from rollforward.tasks.arguments import ArgumentsCodec
+from rollforward.tasks.errors import BadArgumentsError, OtherVersionError
 
 A = TypeVar("A")
 I = TypeVar("I")  # noqa: E741  An item.
@@ -100,8 +101,15 @@ class Job(Generic[A, I]):
         return self._codec.dump(args).decode()
 
     def load(self, args: str) -> A:
-        """Return the arguments of a stored run."""
-        return self._codec.read(args.encode())
+        """Return the arguments of a stored run.
+
+        Raises:
+            OtherVersionError: another version of the code has started it, and may read them.
+        """
+        try:
+            return self._codec.read(args.encode())
+        except BadArgumentsError as error:
+            raise OtherVersionError(str(error)) from error
 
     def source_of(self, run: ContinuationRun) -> Source[I]:
         source = self.source(self.load(run.args))

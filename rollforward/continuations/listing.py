@@ -27,6 +27,7 @@ from rollforward.continuations.pages.totals import KeptTotals, kept_totals, kept
 from rollforward.continuations.progress import RunTotals, run_of
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import aware_utc
+from rollforward.tasks.errors import OtherVersionError
 from rollforward.tasks.runs import (
     Run,
     RunDetails,
@@ -105,7 +106,7 @@ def control(clients: Clients, jobs: Jobs, run_id: str, verb: RunVerb) -> str:
     else:
         try:
             return runs.retry_failed(clients, jobs, run_id)
-        except (NotEndedError, PagesGoneError) as error:
+        except (NotEndedError, PagesGoneError, OtherVersionError) as error:
             raise RunRefusedError(str(error)) from error
     return run_id
 

@@ -18,7 +18,7 @@ from rollforward.runtime.clock import naive_utc
 from rollforward.schedules.cron import Missed, next_tick, ticks_to_run
 from rollforward.schedules.entities import ScheduleRow
 from rollforward.tasks.declaration import Task
-from rollforward.tasks.errors import OtherVersionError
+from rollforward.tasks.errors import BadArgumentsError, OtherVersionError
 
 MAX_TEXT_CHARS = 1_500  # A key's text.
 
@@ -65,7 +65,7 @@ def advance(clients: Clients, schedules: Mapping[str, DeclaredSchedule], tick: T
     """Enqueue the work of the ticks that are due, and move the row; return how many run.
 
     Raises:
-        OtherVersionError: this version does not know the schedule.
+        OtherVersionError: this version does not know the schedule, or cannot read its arguments.
     """
     declared = schedules.get(tick.row.partition("|")[0])
     if declared is None:
@@ -102,7 +102,10 @@ def _enqueue_work(
 ) -> None:
     tick = Tick(row.key.id(), at, row.revision)
     if row.body is not None:
-        args = task.read(row.body.encode())
+        try:
+            args = task.read(row.body.encode())
+        except BadArgumentsError as error:
+            raise OtherVersionError(str(error)) from error
     else:
         takes_time = "at" in task.args.__signature_of_task__.parameters
         args = task.args(at=at) if takes_time else task.args()

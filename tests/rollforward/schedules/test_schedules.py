@@ -11,7 +11,10 @@ from typing import Any
 import pytest
 from google.cloud import ndb
 
+import main
+from pipelines.registry import APP
 from rollforward.datastore.transactions import transact
+from rollforward.registry import Registry
 from rollforward.runtime import Clients
 from rollforward.schedules import BadScheduleError, Schedule, UserSchedules, schedule, ticks
 from rollforward.schedules.cron import Missed
@@ -150,6 +153,30 @@ def test_users_have_schedules_of_their_own(services: Services) -> None:
         USERS.put(clients, "u2", "*/10 * * * *", greet_user.bind("u2 again"))
         pass_time(world, 600)
         assert sorted(ran.tag for ran in TickRun.query().fetch()) == ["u1", "u2", "u2 again"]
+
+
+@task("/tasks/tests/greet-user", queue="default")
+def greet_person(clients: Clients, person: str) -> None:
+    """Note that it ran: the same task in the next version, with its parameter renamed."""
+    note(person)
+
+
+@one_emulator
+def test_a_tick_whose_arguments_only_the_next_version_can_read_waits_for_it(
+    services: Services,
+) -> None:
+    """T3: it is not dead, and neither this tick nor the next one is lost."""
+    world, following = world_of(services, USERS), UserSchedules("users", greet_person)
+    with world.context():
+        following.put(world.clients, "u1", "*/10 * * * *", greet_person.bind("u1"))
+        pass_time(world, 600)
+        untouched = TickRun.query().fetch()
+        registry = Registry(*APP.declared, following)
+        world.app = main.create_app(world.settings, world.clients, registry)
+        pass_time(world, 900)
+        assert untouched == []
+        assert [ran.tag for ran in TickRun.query().fetch()] == ["u1", "u1"]
+        assert DeadTask.query().fetch() == []
 
 
 def _put_and_fail(clients: Clients) -> None:
