@@ -41,6 +41,7 @@ from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import naive_utc
 from rollforward.tasks.declaration import Task
 from rollforward.tasks.errors import Reject, Retry, Unavailable
+from rollforward.tasks.waits import version_pause_s
 from rollforward.tracing import start_span
 
 log = logging.getLogger(__name__)
@@ -106,7 +107,8 @@ def fold_epoch(clients: Clients, folding: Folding[Any], epoch: str) -> FoldResul
     """Fold all packs of an epoch.
 
     Raises:
-        Retry: there is more, or a pack that this version of the code cannot read.
+        Retry: there is more, or a pack that this version of the code cannot read, which waits for
+            another one.
         Exception: the join function's error for an item that is not parked yet.
     """
     keys = packs_of_epoch(folding.name, epoch).fetch(MAX_LISTED + 1, keys_only=True)
@@ -126,7 +128,11 @@ def fold_epoch(clients: Clients, folding: Folding[Any], epoch: str) -> FoldResul
     if folded.nothing_succeeded:  # All failed items are parked, but the joiner stopped there.
         raise Retry(f"{len(folded.failed_items)} items failed, and the others were not tried")
     if folded.unread:
-        raise Retry(f"{folded.unread} packs hold items that this version cannot read")
+        waited_s = (naive_utc(clients.clock.now()) - EpochId.parse(epoch).opened).total_seconds()
+        raise Retry(
+            f"{folded.unread} packs hold items that this version cannot read",
+            after_s=version_pause_s(waited_s),
+        )
     if len(keys) > MAX_LISTED:
         raise Retry(f"{folded.items} items are folded, and there are more")
     return folded

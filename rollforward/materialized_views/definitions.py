@@ -22,6 +22,7 @@ from rollforward.materialized_views.rows import (
 from rollforward.materialized_views.updates import source_name
 from rollforward.materialized_views.view import View, check_views, kind_of
 from rollforward.tasks.errors import Retry
+from rollforward.tasks.waits import MAX_VERSION_WAIT_S
 
 # In a row marker's key; Datastore takes 1,500 bytes.
 MAX_SOURCE_NAME_CHARS = 1_400
@@ -32,7 +33,7 @@ VIEW_ROW_KIND = "ViewRow"
 
 
 class UnknownTableError(Retry):
-    """A table belongs to another version of the app."""
+    """A table belongs to another version of the app: its updates wait, and slow no queue."""
 
 
 class ViewDefinitions:
@@ -98,8 +99,8 @@ class ViewDefinitions:
         view = self.views.get(view_name(table))
         if view is None or not catalog.is_known(view, table):
             raise UnknownTableError(
-                f"{table} belongs to another version of the app; the task is retried until that "
-                "version takes it"
+                f"{table} belongs to another version of the app, for which the task waits",
+                after_s=MAX_VERSION_WAIT_S,
             )
         return view
 

@@ -50,6 +50,7 @@ from rollforward.streams.storage.serde import check_sizes, dump, load
 from rollforward.streams.stream_tasks import Tasks
 from rollforward.streams.workers.sink_commit import deliver
 from rollforward.tasks.errors import Retry, Unavailable
+from rollforward.tasks.waits import MIN_VERSION_WAIT_S
 
 log = logging.getLogger(__name__)
 
@@ -124,7 +125,7 @@ class Engine:
         except ChangedError as error:
             raise Retry(f"{self._pipeline.name}: a race was lost") from error
         except MissingCodeError as error:
-            raise Retry(str(error)) from error
+            raise Retry(str(error), after_s=MIN_VERSION_WAIT_S) from error
         except OutcomeUnknownError as error:
             raise Unavailable(f"{self._pipeline.name}: a commit is in doubt") from error
 

@@ -89,6 +89,15 @@ def version_wait_s(waits: int) -> float:
     return float(min(MAX_VERSION_WAIT_S, MIN_VERSION_WAIT_S * 2 ** min(waits, 10)))
 
 
+def version_pause_s(waited_s: float) -> float:
+    """Return the pause of work that has waited for its version for so long: as long again.
+
+    >>> [version_pause_s(waited_s) for waited_s in (0, 7, 3_000)]
+    [5.0, 7.0, 60.0]
+    """
+    return float(min(MAX_VERSION_WAIT_S, max(MIN_VERSION_WAIT_S, waited_s)))
+
+
 def short_name(task_name: str) -> str:
     """Return a task's short name; the service sends the short or the long one."""
     return task_name.rpartition("/")[2]

@@ -19,12 +19,14 @@ from rollforward.materialized_views.updates import Apply, Propagate, newest_of
 from rollforward.materialized_views.updating.contribute import Contributor
 from rollforward.materialized_views.updating.fold import fold, put_row, read_for_apply
 from rollforward.materialized_views.updating.transport import QueuedUpdate
+from rollforward.materialized_views.view import View
 from rollforward.outbox.entities import RowId
 from rollforward.runtime.advisory_lock import advisory_lock
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import naive_utc
 from rollforward.tasks.declaration import Task
 from rollforward.tasks.errors import Reject
+from rollforward.tasks.waits import version_pause_s
 
 log = logging.getLogger(__name__)
 
@@ -46,9 +48,9 @@ class Applier:
 
         Raises:
             Reject: the row cannot hold it. Replay it when the row has room.
-            Retry: this code does not know the table: another version of the app will come along.
-                After an hour the task ends and leaves that to the sweep, which asks again each
-                hour.
+            UnknownTableError: this code does not know the table: the task waits for another
+                version of the app. After an hour it ends and leaves that to the sweep, which asks
+                again each hour.
         """
         saved = RowId.parse(args.unacked).created
 
@@ -80,7 +82,7 @@ class Applier:
         catalog = Catalog.of(read.catalog)
         if catalog.is_gone(args.table):
             return  # It has been replaced, and its rows go.
-        view = self.definitions.known(catalog, args.table)
+        view = self._known(clients, catalog, args.table, saved)
         row = read.row or empty_row(key)
         changed = fold(row, newest, read, args)
         if not changed:
@@ -89,6 +91,21 @@ class Applier:
         put_row(view, row, changed)
         if view.name in self.definitions.by_kind and catalog.live(view) == args.table:
             self._propagate(clients, args, key, row if row.counts else None)
+
+    def _known(
+        self, clients: Clients, catalog: Catalog, table: str, saved: datetime.datetime
+    ) -> type[View]:
+        """Return the view of a table.
+
+        Raises:
+            UnknownTableError: this code does not know the table. The pauses grow with the age of
+                the update: while two versions serve, the next delivery may meet the other one.
+        """
+        try:
+            return self.definitions.known(catalog, table)
+        except UnknownTableError as error:
+            waited_s = (naive_utc(clients.clock.now()) - saved).total_seconds()
+            raise UnknownTableError(str(error), after_s=version_pause_s(waited_s)) from error
 
     def _propagate(self, clients: Clients, args: Apply, key: Any, row: ViewRow | None) -> None:
         """Contribute a row to the views downstream of it.
@@ -109,7 +126,8 @@ class Applier:
 
         Raises:
             Reject: one of them refuses it, and why. Replay it when that view is fixed.
-            Retry: this code does not know the table: another version of the app will come along.
+            UnknownTableError: this code does not know the table: the task waits for another
+                version of the app.
         """
 
         def body() -> None:

@@ -208,17 +208,19 @@ def versions() -> tuple[ForkJoin[Any], ForkJoin[Any]]:
 
 
 def test_an_item_of_the_next_version_waits_for_it(services: Services) -> None:
-    """D3: during a deployment it blocks no other item, and is not at fault."""
+    """D3: during a deployment it blocks no other item, is not at fault, and slows no queue."""
     this, following = versions()
     world = World(services, fork_joins=[this])
     with world.clients.context():
         this.insert(world.clients, "t", Short("a"))
         accepted = following.insert(world.clients, "t", Long("rather long"))
         this.insert(world.clients, "t", Short("b"))
+    answers = []
     for _ in range(25):
         world.clock.sleep(100)
-        world.deliver(tasks(world)[0].name)
+        answers.append(world.deliver(tasks(world)[0].name))
     with world.context():
+        assert set(answers) == {200}  # A planned wait.
         assert tallied("t") == Counter("ab")
         assert DeadTask.query().fetch() == []
     with world.clients.context():
