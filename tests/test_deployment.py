@@ -11,6 +11,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
@@ -32,25 +33,54 @@ from tests.infra.pythons import versions
 
 
 def test_what_an_own_app_takes_along_is_enough(tmp_path: Path) -> None:
-    """The commands of the how-to, then an import of the tutorial's shop in that folder alone."""
+    """The commands of the how-to, then an import of the tutorial's shop with that wheel alone."""
     howto = text_of("docs/howto/deploy.md").partition("## Deploy an app of your own\n")[2]
     commands = re.findall(r"```sh\n(.*?)```", howto, flags=re.DOTALL)[0]
     _, _, commands = commands.partition("\n")  # The first line says which folders.
+    app = tmp_path / "shop"
+    app.mkdir()
     for name, text in tutorial.files().items():
         if name.endswith(".py"):
-            (tmp_path / name).write_text(text)
+            (app / name).write_text(text)
     for name in ("models.py", "handlers.py"):  # Of the app: no name of its own is taken.
-        (tmp_path / name).write_text("")
+        (app / name).write_text("")
 
-    environment = {**os.environ, "FROM": str(ROOT), "TO": str(tmp_path), "PYTHONPATH": ""}
+    # What the targets need is installed: these are its tests. `python3` is the one that runs them.
+    environment = {
+        **os.environ,
+        **{"FROM": str(ROOT), "TO": str(app), "MAKEFLAGS": "INSTALLED=", "PYTHONPATH": ""},
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+    }
     subprocess.run(["bash", "-ec", commands], env=environment, check=True)
+    *pins, wheel = (app / "requirements.txt").read_text().splitlines(keepends=True)
+    (app / "wheel.txt").write_text(wheel)
+    site = tmp_path / "site"
+    install = "-m pip install --quiet --no-index --no-deps --require-hashes -r wheel.txt --target"
+    subprocess.run([sys.executable, *install.split(), site], cwd=app, env=environment, check=True)
     code = "import shop, models, handlers, rollforward as r; print(r.__file__)"
+    environment["PYTHONPATH"] = str(site)
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True
+        [sys.executable, "-c", code], cwd=app, env=environment, capture_output=True, text=True
     )
 
-    assert (done.stdout, done.stderr) == (f"{tmp_path}/rollforward/__init__.py\n", "")
-    assert not (tmp_path / "rollforward/local").exists()
+    assert (done.stdout, done.stderr) == (f"{site}/rollforward/__init__.py\n", "")
+    needed = [line.partition(";")[::2] for line in needs_of(site)]
+    deployed = {name_of(line) for line, condition in needed if "extra" not in condition}
+    assert len(deployed) > 10
+    assert deployed <= {name_of(line) for line in pins}
+    assert len((app / "rollforward.commit").read_text()) == 41
+
+
+def needs_of(site: Path) -> list[str]:
+    """Return what the wheel requires, as its metadata say."""
+    (found,) = distributions(name="rollforward", path=[str(site)])
+    return found.requires or []
+
+
+def name_of(requirement: str) -> str:
+    """Return the name in a requirement, as all spell it."""
+    name = re.match(r"[A-Za-z0-9._-]*", requirement)
+    return re.sub(r"[-_.]+", "-", name.group().lower()) if name else ""
 
 
 def test_no_query_of_the_models_needs_a_composite_index() -> None:
