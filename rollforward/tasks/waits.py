@@ -90,7 +90,7 @@ def version_wait_s(waits: int) -> float:
 
 
 def version_pause_s(waited_s: float) -> float:
-    """Return the pause of work that has waited for its version for so long: as long again.
+    """Return the pause before the next try, by the seconds waited before: as many again.
 
     >>> [version_pause_s(waited_s) for waited_s in (0, 7, 3_000)]
     [5.0, 7.0, 60.0]

@@ -193,7 +193,7 @@ def buying(deployment: Deployment) -> Iterator[subprocess.Popen[str]]:
 def test_a_shop_is_rolled_forward_and_back_under_load(
     deployment: Deployment, record_property: Callable[[str, object], None]
 ) -> None:
-    """M3, H5a and more: each sale is mailed, packed, summed and counted once by two versions."""
+    """H9: each sale is mailed, packed, summed and counted once by two versions."""
     ndb.put_multi([shop.Price(id=f"price {number}") for number in range(PRICES)])
     deployment.sweep()
     with buying(deployment) as buyers:

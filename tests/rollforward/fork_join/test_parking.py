@@ -208,7 +208,7 @@ def versions() -> tuple[ForkJoin[Any], ForkJoin[Any]]:
 
 
 def test_an_item_of_the_next_version_waits_for_it(services: Services) -> None:
-    """D3: during a deployment it blocks no other item, is not at fault, and slows no queue."""
+    """D3, H5a: during a deployment it blocks no other item, is not at fault, slows no queue."""
     this, following = versions()
     world = World(services, fork_joins=[this])
     with world.clients.context():

@@ -150,7 +150,7 @@ def test_an_update_of_a_table_that_was_replaced_ends_in_any_version(world: World
 
 @pytest.mark.parametrize("services", ["datastore"], indirect=True)
 def test_an_update_that_no_version_takes_for_an_hour_is_left_to_the_sweep(world: World) -> None:
-    """C1: it waits without an error, as a new task each time, for an hour, and is not parked."""
+    """C1, H5a: it waits for an hour without an error, a new task each time, and is not parked."""
     new = group(NewByGrade)
     built(world, new, NewByGrade)
     with world.context():
