@@ -113,7 +113,8 @@ def _letter(row: Any) -> Letter:
     return Letter(
         id=row.key.id().partition("|")[2],
         name=row.tag or "no tag",
-        error=f"leased {row.deliveries} times, and never acked",
+        error=f"never acked, after {row.deliveries} "
+        + ("lease" if row.deliveries == 1 else "leases"),
         body=row.payload,
         died=died,
         numbers={"tag": row.tag or "none", "leases": row.deliveries, "added_at": added.timestamp()},

@@ -216,7 +216,8 @@ def control_queue(queue: str, verb: str, max_per_s: float | None = None) -> None
     if known_verb == "rate" and not rate:
         raise ChangeRefusedError(400, f"{_RATE} To stop a queue, pause it.")
     words = f"{queue}: {rate:g}/s" if known_verb == "rate" else queue
-    with _recorded(f"{verb} queue", words):
+    action = "set rate of queue" if known_verb == "rate" else f"{verb} queue"
+    with _recorded(action, words):
         try:
             control_queue_of(clients(), queue, known_verb, max_per_s=rate)
         except CannotListError as error:

@@ -19,6 +19,7 @@ HEIGHT = 190.0
 MAX_CELLS = 20_000
 MAX_ITEMS = 10_000_000
 CURVE_HEIGHT = 160.0
+MIN_PARTS = 3
 
 
 @dataclass(frozen=True)
@@ -77,10 +78,10 @@ def dots_of(details: RunDetails) -> Dots | None:
 def curve_of(details: RunDetails, now_s: float) -> Curve | None:
     """Return how many items had ended when: a step for each part, when it last got on.
 
-    None: the run has no start, or no part that got on.
+    None: the run has no start, or too few parts for a curve.
     """
     run = details.run
-    if run.started is None or not details.parts:
+    if run.started is None or len(details.parts) < MIN_PARTS:
         return None
     begun = run.started.timestamp()
     steps = sorted((_progressed_s(part), part.items) for part in details.parts)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 from urllib.parse import quote
 
 from flask import request
 from flask.typing import ResponseReturnValue
+from google.cloud import ndb
 
 from rollforward.console.api import changes
 from rollforward.console.api.changes import NO_RUN, ChangeRefusedError
@@ -18,6 +20,7 @@ from rollforward.look import words
 from rollforward.tasks.runs import Run, UnknownRunError
 
 SHOWN_PARTS = 50
+_URLSAFE_KEY = re.compile(r"[A-Za-z0-9_-]{16,2000}")
 VERB_WORDS = {
     "cancel": "Cancel",
     "resume": "Resume",
@@ -72,6 +75,7 @@ def run(pattern: str, run_id: str) -> ResponseReturnValue:
         curve=run_pictures.curve_of(details, clients().clock.now().timestamp()),
         attempts_url=_attempts_url(pattern, run_id),
         verb_words=VERB_WORDS,
+        item_words=_item_words,
     )
 
 
@@ -82,6 +86,21 @@ def change_run() -> ResponseReturnValue:
     pattern, run_id, verb = (form.get(name, "") for name in ("pattern", "id", "verb"))
     next_id = changes.control_run(pattern, run_id, verb)
     return go_to(f"/runs/{pattern}/{next_id}", verb)
+
+
+def _item_words(item: str) -> str:
+    """Return an item in words: entities are named by their keys as URLs have them.
+
+    >>> _item_words("order 7"), _item_words("YWJj")
+    ('order 7', 'YWJj')
+    """
+    if not _URLSAFE_KEY.fullmatch(item):
+        return item
+    try:
+        pairs = ndb.Key(urlsafe=item.encode()).pairs()
+    except Exception:  # A text that looks like a key: ndb raises many errors.
+        return item
+    return ", ".join(f"{kind} {name}" for kind, name in pairs)
 
 
 def _attempts_url(pattern: str, run_id: str) -> str:

@@ -11,7 +11,6 @@ from tests.infra.stack import Stack, until
 
 # Pages of one thing, which are there when the app has worked: where they are linked, and how.
 OTHER_PAGES = (
-    ("/runs", '/runs/continuations/[^"]+'),
     ("/tasks?state=done", '/tasks/imports/[^"]+'),
     ("/data/kind/ContinuationPage", '/data/entity[^"]+'),
 )

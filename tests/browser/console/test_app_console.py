@@ -30,7 +30,16 @@ PAGES = (
     "/runs/streams/weblog",
     "/waiting?queue=default",
 )
-PAGES += ("/outbox", "/lag", "/schedules", "/audit", "/runs/nothing/nothing")
+PAGES += ("/letters/streams/weblog", "/letters/streams/weblog/all/replay")
+PAGES += (
+    "/queues/purge?queue=default",
+    "/schedules/one/nothing",
+    "/outbox",
+    "/lag",
+    "/schedules",
+    "/audit",
+    "/runs/nothing/nothing",
+)
 
 
 @pytest.fixture(scope="package")

@@ -16,13 +16,15 @@ pytestmark = [pytest.mark.browser, pytest.mark.timeout(240)]
 PAGES = (
     *("/", "/queues", "/queues/default/purge", "/tasks", "/tasks/all/retry/confirm"),
     *("/data", "/data/kind/ContinuationPage", "/logs", "/traces", "/mail", "/cron"),
-    *("/faults", "/nothing"),
+    *("/limits", "/costs", "/faults", "/nothing"),
 )
 
 
 def test_every_page_is_accessible(busy: Stack, browser: Browser) -> None:
     """No violation of WCAG 2.2 AA nor of axe's best practice: by day, and on a phone at night."""
-    paths = [*PAGES, *(links(busy, path, pattern)[0] for path, pattern in OTHER_PAGES)]
+    others = [links(busy, path, pattern)[0] for path, pattern in OTHER_PAGES]
+    run = links(busy, others[0], '/runs/continuations/[^"]+')[0]
+    paths = [*PAGES, *others, run.replace("/runs/", "/attempts/")]
     page = browser.new_page(reduced_motion="reduce")
     faults: dict[str, list[str]] = {}
     for path in drawn(paths):
@@ -39,6 +41,7 @@ def test_why_it_failed_is_found_from_the_run(busy: Stack, page: Page) -> None:
     page.get_by_role("link", name="import-guests").first.click()
     row = page.get_by_role("row").filter(has_text="Failed")
     expect(row.first).to_contain_text("nothing")
+    page.get_by_role("link", name="tasks and attempts").click()
     page.locator("section[aria-labelledby=its-tasks] th a").first.click()
     page.get_by_role("link", name="Its log lines").click()
 

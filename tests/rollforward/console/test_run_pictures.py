@@ -51,7 +51,7 @@ def test_a_square_of_many_items_shows_the_worst() -> None:
 
 def test_the_curve_rises_to_all_items_that_have_ended() -> None:
     """From the start, below the top, never outside; a run that goes on has it go on."""
-    curve = curve_of(details("ddd", "dr", expected=5), now_s=110.0)
+    curve = curve_of(details("dd", "d", "dr", expected=5), now_s=110.0)
 
     assert curve is not None
     points = [tuple(map(float, point.split(","))) for point in curve.points.split()]
@@ -66,3 +66,4 @@ def test_what_has_no_items_has_no_pictures() -> None:
     queue = RunDetails(standing_run("pull-queues", "work"))
 
     assert (dots_of(queue), curve_of(queue, 110.0)) == (None, None)
+    assert curve_of(details("ddd", "d"), 110.0) is None  # Two steps are no curve.
