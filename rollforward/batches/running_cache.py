@@ -14,7 +14,7 @@ from google.cloud import ndb
 from rollforward.batches import policy
 from rollforward.batches.entities import BatchState, state_key
 from rollforward.runtime.clients import Clients
-from rollforward.runtime.group_commit import GroupCommit
+from rollforward.runtime.sharing.group_commit import GroupCommit
 
 # A cancelled batch may run for so long in a process that has cached it.
 CACHED_S = 1.0

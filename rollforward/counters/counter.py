@@ -24,7 +24,7 @@ from rollforward.datastore.transactions import current_transaction, is_in_transa
 from rollforward.fork_join import ForkJoin
 from rollforward.fork_join.items import check_key
 from rollforward.runtime import Clients, naive_utc
-from rollforward.runtime.group_commit import GroupCommit
+from rollforward.runtime.sharing.group_commit import GroupCommit
 from rollforward.tasks import Task
 
 log = logging.getLogger(__name__)

@@ -37,7 +37,7 @@ from rollforward.runtime.advisory_lock import advisory_lock
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import naive_utc
 from rollforward.runtime.errors import BadItemError, OutcomeUnknownError
-from rollforward.runtime.group_commit import GroupCommit
+from rollforward.runtime.sharing.group_commit import GroupCommit
 from rollforward.tasks.declaration import Task
 
 I = TypeVar("I")  # noqa: E741  An item.

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rollforward.runtime.group_commit import GroupCommit
+from rollforward.runtime.sharing.group_commit import GroupCommit
 from rollforward.testing.world import in_threads
 
 TIMEOUT_S = 30

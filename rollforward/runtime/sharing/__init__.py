@@ -1,0 +1,1 @@
+"""Commits that callers of a process share."""
