@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from benchmarks import cloud, cloudtasks, paging, startup, testkit
+from benchmarks import cloud, cloudtasks, paging, saves, startup, testkit
 from benchmarks.batches import benchmark as batches
 from benchmarks.continuations import benchmark as continuations
 from benchmarks.counters import benchmark as counters
@@ -50,6 +50,7 @@ BENCHMARKS: dict[str, Callable[[], Iterator[Result]]] = {
     "materialized_views": materialized_views.measure,
     "paging": paging.measure,
     "query_cache": query_cache.measure,
+    "saves": saves.measure,
     "startup": startup.measure,
     "streams": streams.measure,
     "streams_growth": streams_growth.measure,

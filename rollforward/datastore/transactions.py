@@ -27,7 +27,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
@@ -101,12 +101,19 @@ class TransactionHook(Protocol):
 
 @dataclass
 class Transaction:
-    """One call of `transact`, through all attempts of its body."""
+    """One call of `transact`, through all attempts of its body.
+
+    Attributes:
+        entities: What a shared transaction has read for the body, by key; None: it is not shared.
+        mutations: What the body writes there, as protobuf.
+    """
 
     id: str = field(default_factory=lambda: secrets.token_hex(12))
     hooks: dict[str, TransactionHook] = field(default_factory=dict)
     doubt: Exception | None = None  # The last one that left an attempt's outcome unknown.
     counts: Counter[str] = field(default_factory=Counter)  # Of this attempt.
+    entities: Mapping[Any, Any] | None = None
+    mutations: list[Any] | None = None
 
     def count(self, name: str) -> int:
         """Return the number of calls with this name in this attempt, from 1.
@@ -148,13 +155,18 @@ def current_transaction() -> Transaction:
     Raises:
         NoTransactionError: it does not run in the body of `transact`.
     """
-    transaction: Transaction | None = getattr(_local, "transaction", None)
+    transaction = running_transaction()
     if transaction is None:
         raise NoTransactionError(
             "there is no transaction here: call this in a function `body`, "
             "and run that by rollforward.datastore.transactions.transact(body)"
         )
     return transaction
+
+
+def running_transaction() -> Transaction | None:
+    """Return the transaction that this code runs in; None: it runs in none of `transact`."""
+    return getattr(_local, "transaction", None)
 
 
 def is_in_transaction() -> bool:
@@ -174,7 +186,8 @@ def pending_writes() -> int:
 
 
 @contextlib.contextmanager
-def _inside(transaction: Transaction) -> Iterator[None]:
+def inside(transaction: Transaction) -> Iterator[None]:
+    """Make a transaction the current one of this thread."""
     outer = getattr(_local, "transaction", None)  # Refused in a moment, by ndb; then it goes on.
     _local.transaction = transaction
     try:
@@ -226,28 +239,47 @@ def _transact(
     for retry in range(attempts):
         span.set_attribute("rollforward.attempts", retry + 1)
         # Not `transaction`: raising in the caller's `except` block forgets what came first.
-        with _inside(transaction):
+        with inside(transaction):
             future = _begin(body)
             future.wait()
         error = future.exception()
         if error is None:
             transaction.on_commit()
             return future.result()  # type: ignore[no-any-return]
-        cause = _first_cause(error, handled)
+        cause = first_cause(error, handled)
         if isinstance(cause, OUTCOME_UNKNOWN):
             transaction.doubt = cause
         if cause is None:
             transaction.on_give_up()
             raise error
-        if retry == attempts - 1 or elapsed_s() - began_s > LAST_ATTEMPT_AFTER_S:
+        if is_last_attempt(retry + 1, began_s, attempts, elapsed_s):
             transaction.on_give_up()
             # Not "from error": cause stands in error's own chain, which would close on itself. And
             # not the last one, Aborted, when the outcome of an attempt before it is unknown.
             raise transaction.doubt or cause from None
         transaction.on_retry(cause)
-        longest_s = INITIAL_BACKOFF_S * BACKOFF_FACTOR**retry
-        sleep(jitter(longest_s / 3, longest_s))
+        pause_before_retry(retry + 1, sleep, jitter)
     raise ValueError(f"attempts must be at least 1, got {attempts}")
+
+
+def is_last_attempt(
+    failures: int,
+    began_s: float,
+    attempts: int = MAX_ATTEMPTS,
+    elapsed_s: Callable[[], float] = time.monotonic,
+) -> bool:
+    """Return whether there is no further attempt after some failures."""
+    return failures >= attempts or elapsed_s() - began_s > LAST_ATTEMPT_AFTER_S
+
+
+def pause_before_retry(
+    failures: int,
+    sleep: Callable[[float], None] = time.sleep,
+    jitter: Callable[[float, float], float] = _DICE.uniform,
+) -> None:
+    """Pause before the next attempt, longer after each failure."""
+    longest_s = INITIAL_BACKOFF_S * BACKOFF_FACTOR ** max(0, failures - 1)
+    sleep(jitter(longest_s / 3, longest_s))
 
 
 def _begin(body: Callable[[], T]) -> Any:
@@ -257,7 +289,7 @@ def _begin(body: Callable[[], T]) -> Any:
         raise NoContextError(ADVICE) from None
 
 
-def _first_cause(error: Exception, handled: BaseException | None = None) -> Exception | None:
+def first_cause(error: Exception, handled: BaseException | None = None) -> Exception | None:
     """Return the earliest retried error of a chain, or None when the chain has none.
 
     ndb rolls back after a failed commit. If the commit had worked, the rollback fails in its turn,

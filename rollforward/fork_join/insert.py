@@ -8,6 +8,7 @@ once.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -39,6 +40,8 @@ from rollforward.tracing import caused_by
 MAX_GROUP_ITEMS = 225
 MAX_GROUP_BYTES = 900_000
 MAX_GROUP_KEYS = 100
+# Of what one commit takes, in items or in bytes, whichever is more.
+FULL_COMMIT = 1_000_000
 MAX_GROUP_WAIT_S = 0.05
 MAX_ATTEMPTS = 3
 PAUSE_S = 0.03
@@ -272,6 +275,25 @@ def groups(insertions: Sequence[Insertion]) -> Iterator[list[Insertion]]:
         keys.add(insertion.key)
     if group:
         yield group
+
+
+def commit_share(insertions: Sequence[Insertion]) -> int:
+    """Return the share of a commit that insertions take, FULL_COMMIT being all of it."""
+    size = sum(insertion.bytes for insertion in insertions)
+    share = max(len(insertions) / MAX_GROUP_ITEMS, size / MAX_GROUP_BYTES)
+    return int(share * FULL_COMMIT)
+
+
+def insert_calls(
+    clients: Clients, joiners: Joiners, calls: Sequence[Sequence[Insertion]]
+) -> list[list[Accepted | Exception]]:
+    """Commit the insertions of several calls together; return for each call its results."""
+    together = [insertion for call in calls for insertion in call]
+    answers = [
+        answer for group in groups(together) for answer in insert_group(clients, joiners, group)
+    ]
+    ends = list(itertools.accumulate(len(call) for call in calls))
+    return [answers[end - len(call) : end] for call, end in zip(calls, ends, strict=True)]
 
 
 def insert_group(

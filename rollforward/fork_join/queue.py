@@ -16,11 +16,12 @@ from rollforward.fork_join.batching.settings import MAX_BATCH_SIZE, RECEIPTS_FOR
 from rollforward.fork_join.entities import EpochId, PackId, packs_of_epoch
 from rollforward.fork_join.fold import Batch, Folding, FoldResult, Guarded, fold_epoch
 from rollforward.fork_join.insert import (
-    MAX_GROUP_BYTES,
+    FULL_COMMIT,
     MAX_GROUP_ITEMS,
     MAX_GROUP_WAIT_S,
+    commit_share,
     groups,
-    insert_group,
+    insert_calls,
 )
 from rollforward.fork_join.items import (
     Accepted,
@@ -133,7 +134,10 @@ class ForkJoin(Generic[I]):
         """
         self.join_task.check_registered(clients)
         insertion = self._codec.insertion(key, item, idempotency_key, keep_result=keep_result)
-        return self._group_commit(clients)(insertion)
+        [answer] = self._group_commit(clients)([insertion])
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
 
     def insert_each(
         self,
@@ -158,7 +162,7 @@ class ForkJoin(Generic[I]):
         committed = [
             answer
             for group in groups(list(insertions.values()))
-            for answer in insert_group(clients, self._joiners, group)
+            for answer in self._group_commit(clients)(group)
         ]
         for i, answer in zip(insertions, committed, strict=True):
             answers[i] = answer
@@ -221,14 +225,17 @@ class ForkJoin(Generic[I]):
         """
         self._codec.check(key, item)
 
-    def _group_commit(self, clients: Clients) -> GroupCommit[Insertion, Accepted]:
+    def _group_commit(
+        self, clients: Clients
+    ) -> GroupCommit[Sequence[Insertion], list[Accepted | Exception]]:
+        """Return the commits that inserts of this process share, each with one item or more."""
         return clients.process_state.get_or_create(
             f"fork-join:commits:{self.name}",
             lambda: GroupCommit(
-                lambda insertions: insert_group(clients, self._joiners, insertions),
+                lambda calls: insert_calls(clients, self._joiners, calls),
                 max_calls=MAX_GROUP_ITEMS,
-                max_bytes=MAX_GROUP_BYTES,
-                size=lambda insertion: insertion.bytes,
+                max_bytes=FULL_COMMIT,
+                size=commit_share,
                 max_wait_s=MAX_GROUP_WAIT_S + 2 * self.settings.linger_s,
                 linger_s=self.settings.linger_s,
                 gap_s=self.settings.linger_s / 4,

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 
+from rollforward.datastore import current
 from rollforward.datastore.transactions import Transaction, current_transaction
 from rollforward.fork_join.batching.epochs import Admission
 from rollforward.fork_join.entities import PackId, WorkPack, joined_traceparents, pack_key
@@ -57,13 +58,14 @@ class TransactionalInserts:
         kilobytes = size // 1024
         pack = PackId(self._settings.name, admission.epoch, len(insertions), kilobytes, id_)
         self._packs[key] = pack
-        WorkPack(
+        entity = WorkPack(
             key=pack_key(pack.text),
             batch_key=key,
             items=items,
             tag=tag,
             traceparents=joined_traceparents(i.traceparent for i in insertions),
-        ).put()
+        )
+        current.put(entity)
         return pack.text
 
     def _stays(self) -> list[tuple[Admission, PackId]]:

@@ -178,6 +178,11 @@ class CatalogStore:
         ndb.put_multi(copies)
 
 
+def any_catalog_key(group: str, draw: int) -> Any:
+    """Return the key of one of the copies of a group's catalog, by a random number."""
+    return catalog_key(group, draw % CATALOG_REPLICAS)
+
+
 def table_name(view: str, version: int, build: int) -> str:
     """Return the name of a build of a view.
 

@@ -8,7 +8,6 @@ from typing import Any
 
 from google.cloud import ndb
 
-from rollforward.datastore.transactions import transact
 from rollforward.fork_join import Batch
 from rollforward.materialized_views.catalog import CatalogStore
 from rollforward.materialized_views.definitions import ViewDefinitions
@@ -20,6 +19,7 @@ from rollforward.materialized_views.updating.freshness import ConsistencyToken
 from rollforward.materialized_views.updating.transport import QueuedUpdate, UpdateTransport
 from rollforward.materialized_views.view import View
 from rollforward.runtime.clients import Clients
+from rollforward.runtime.sharing.shared_transaction import transact_shared
 from rollforward.tasks.declaration import Task
 
 
@@ -88,7 +88,7 @@ class ViewGroup(ViewReader):
     def _transact(self, clients: Clients, writes: Sequence[tuple[Any, Any]]) -> ConsistencyToken:
         # One of each try: a try may have been committed although its reply was lost.
         tokens: list[ConsistencyToken] = []
-        transact(lambda: tokens.append(self._internals.contributor.save(clients, writes)))
+        transact_shared(clients, self._internals.contributor.shared_body(clients, writes, tokens))
         return ConsistencyToken.of_all(tokens)
 
     def save_in_transaction(self, clients: Clients, *sources: Any) -> ConsistencyToken:

@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, TypeVar, overload
 
-from rollforward.datastore.transactions import current_transaction, is_in_transaction, transact
+from rollforward.datastore.transactions import current_transaction, is_in_transaction
 from rollforward.outbox.enqueue import enqueue_message, message_of
 from rollforward.runtime.clients import Clients
+from rollforward.runtime.sharing.shared_transaction import SharedBody, transact_shared
 from rollforward.tasks.declaration import Task
 from rollforward.tasks.stored.cancellation import NAMED, TRACKED, is_known, put_handle
+from rollforward.tasks.stored.entities import handle_key
 from rollforward.tasks.stored.envelope import Envelope
 from rollforward.tasks.stored.names import hashed_name
 
@@ -72,7 +74,13 @@ def enqueue_cancellable(
             enqueue_message(clients, replace(message, body=wrapped))
         return handle
 
-    return body() if is_in_transaction() else transact(body)
+    if is_in_transaction():
+        return body()
+    named = [] if name is None else [handle_key(_handle(message.path, name))]
+    shared = SharedBody(
+        lambda draw: body(), reads=lambda draw: named, rows=frozenset(named), writes=2
+    )
+    return transact_shared(clients, shared)
 
 
 def enqueue_tracked(clients: Clients, task: Task[A], args: A, *, name: Sequence[str | int]) -> None:

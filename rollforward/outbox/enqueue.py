@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar, overload
 
+from rollforward.datastore import current
 from rollforward.datastore.transactions import Transaction, current_transaction
 from rollforward.outbox.entities import OutboxTask, RowId, outbox_key
 from rollforward.outbox.relay import row_of
@@ -156,7 +157,7 @@ class _Outgoing:
             put_distant(message, f"{row}|{self.transaction.count(row)}")
             return row
         entity = row_of(row, message, tag)
-        entity.put()
+        current.put(entity)
         self.rows.append(entity)
         return row
 

@@ -20,6 +20,7 @@ from rollforward.datastore import transactions
 from rollforward.datastore.transactions import Transaction
 from rollforward.materialized_views import Apply, ViewGroup
 from rollforward.outbox.entities import OutboxTask
+from rollforward.runtime.sharing.shared_transaction import SharedBody
 
 # Of each key its kind, its values, and those as text, by which states are compared.
 Facts = dict[Any, tuple[type[ndb.Model], dict[str, Any], str]]
@@ -59,7 +60,7 @@ class Memory:
     def transact(self, body: Callable[[], Any]) -> Any:
         """Run a body; its transaction has the same id wherever the history is the same."""
         self.transactions += 1
-        with transactions._inside(Transaction(id=f"{self.transactions:024x}")):
+        with transactions.inside(Transaction(id=f"{self.transactions:024x}")):
             return body()
 
     def tasks(self, views: ViewGroup) -> list[Apply]:
@@ -95,6 +96,9 @@ def offline() -> Iterator[None]:
     def transact(body: Callable[[], Any]) -> Any:
         return Memory.current.transact(body)
 
+    def transact_shared(clients: Any, body: SharedBody[Any]) -> Any:
+        return Memory.current.transact(lambda: body.run(0))
+
     client = ndb.Client(project="demo-memory", credentials=AnonymousCredentials())
     with (
         client.context(cache_policy=False, global_cache=None, legacy_data=False),
@@ -102,7 +106,7 @@ def offline() -> Iterator[None]:
         mock.patch.object(ndb.Key, "get", lambda key: Memory.current.get(key)),
         mock.patch.object(ndb.Key, "delete", lambda key: Memory.current.delete(key)),
         mock.patch.object(ndb.Model, "put", lambda entity: Memory.current.put(entity)),
-        mock.patch("rollforward.materialized_views.group.transact", transact),
+        mock.patch("rollforward.materialized_views.group.transact_shared", transact_shared),
         mock.patch("rollforward.materialized_views.updating.apply.transact", transact),
     ):
         yield

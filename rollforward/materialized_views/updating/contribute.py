@@ -7,22 +7,28 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from google.cloud import ndb
-
+from rollforward.datastore import current
 from rollforward.datastore.transactions import TRANSIENT, current_transaction
-from rollforward.materialized_views.catalog import Catalog, CatalogStore, view_name
+from rollforward.materialized_views.catalog import (
+    Catalog,
+    CatalogStore,
+    any_catalog_key,
+    view_name,
+)
 from rollforward.materialized_views.definitions import ViewDefinitions, check_name, identity
 from rollforward.materialized_views.entities import SourceMarker, marker_key
 from rollforward.materialized_views.rows import Value
 from rollforward.materialized_views.updates import Update, parts_of, source_name
 from rollforward.materialized_views.updating.freshness import ConsistencyToken
 from rollforward.materialized_views.updating.markers import MarkerUpdate, PendingMarkers
+from rollforward.materialized_views.updating.prepared import PreparedSave, Write
 from rollforward.materialized_views.updating.transport import UpdateTransport
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import naive_utc
+from rollforward.runtime.sharing.shared_transaction import SharedBody
 
-# A source's key, and the source; None: it is deleted.
-Write = tuple[Any, Any]
+# The source, its marker and the update of one row, as a first estimate.
+WRITES_PER_SOURCE = 3
 # Takes the tables of a view that refuses a source.
 OnRefusal = Callable[[Sequence[str]], None]
 
@@ -35,6 +41,34 @@ class Contributor:
     catalogs: CatalogStore
     transport: UpdateTransport
 
+    def shared_body(
+        self, clients: Clients, writes: Sequence[Write], tokens: list[ConsistencyToken]
+    ) -> SharedBody[None]:
+        """Return a save as the body of a transaction that callers share.
+
+        Views are asked for their contributions here, by the caller's own thread.
+
+        Args:
+            tokens: Takes the token of each attempt.
+
+        Raises:
+            LookupError: no view of the group has this kind of source.
+        """
+        writes = self._checked(writes)
+        prepared = PreparedSave.of(self.definitions, writes)
+        keys = [key for key, _ in writes]
+        markers = [marker_key(identity(key)) for key in keys]
+        group = self.definitions.group
+        return SharedBody(
+            lambda draw: tokens.append(
+                self._save(clients, writes, prepared, any_catalog_key(group, draw))
+            ),
+            reads=lambda draw: [*markers, any_catalog_key(group, draw)],
+            rows=frozenset(key.pairs() for key in keys),
+            writes=WRITES_PER_SOURCE * len(writes),
+            is_alone=prepared.has_hooks,
+        )
+
     def save(self, clients: Clients, writes: Sequence[Write]) -> ConsistencyToken:
         """Save and delete sources with everything that follows from it.
 
@@ -42,15 +76,29 @@ class Contributor:
             BadContributionError: a view cannot take a source.
             LookupError: no view of the group has this kind of source.
         """
-        writes = list(dict(writes).items())  # Of one source the last save counts.
+        return self._save(clients, self._checked(writes), None, self.catalogs.any_copy(clients))
+
+    def _checked(self, writes: Sequence[Write]) -> list[Write]:
+        """Return writes, of each source the last one.
+
+        Raises:
+            LookupError: no view of the group has this kind of source.
+        """
         for key, _ in writes:
             if key.kind() not in self.definitions.by_kind:
                 group = self.definitions.group
                 raise LookupError(f"no view of {group} has {key.kind()} as a source")
-        token = self.contribute(clients, writes)
+        return list(dict(writes).items())
+
+    def _save(
+        self, clients: Clients, writes: Sequence[Write], prepared: PreparedSave | None, copy: Any
+    ) -> ConsistencyToken:
+        token = self.contribute(clients, writes, prepared=prepared, copy=copy)
         for key, source in writes:
             if source is None:
                 key.delete()
+            elif prepared is not None and key in prepared.sources:
+                current.put_protobuf(prepared.sources[key])
             else:
                 source.put()
         return token
@@ -64,7 +112,13 @@ class Contributor:
         self.contribute(clients, writes, on_refusal=lambda tables: None)
 
     def contribute(
-        self, clients: Clients, writes: Sequence[Write], *, on_refusal: OnRefusal | None = None
+        self,
+        clients: Clients,
+        writes: Sequence[Write],
+        *,
+        on_refusal: OnRefusal | None = None,
+        prepared: PreparedSave | None = None,
+        copy: Any = None,
     ) -> ConsistencyToken:
         """Bring the markers of sources up to date; enqueue the updates that follow.
 
@@ -73,6 +127,8 @@ class Contributor:
 
         Args:
             on_refusal: Called for each view that refuses a source; None: that is an error.
+            prepared: What the views have said of these sources; None: they are asked here.
+            copy: The key of the catalog's copy to read; None: any.
 
         Returns:
             The updates to wait for, including those to a table that readers do not see yet.
@@ -80,14 +136,19 @@ class Contributor:
         identities = [identity(key) for key, _ in writes]
         for source_id in identities:
             check_name(source_id)
-        *markers, copy = ndb.get_multi(
-            [*map(marker_key, identities), self.catalogs.any_copy(clients)]
+        *markers, stored_catalog = current.get_multi(
+            [*map(marker_key, identities), copy or self.catalogs.any_copy(clients)]
         )
-        catalog = Catalog.of(copy)
+        catalog = Catalog.of(stored_catalog)
         pending = self._pending()
         changes = [
             self._plan(
-                clients, catalog, source_id, source, pending.get(source_id, marker), on_refusal
+                clients,
+                catalog,
+                source_id,
+                self._contributed(catalog, source_id, source, prepared, on_refusal),
+                pending.get(source_id, marker),
+                is_deleted=source is None,
             )
             for source_id, (_, source), marker in zip(identities, writes, markers, strict=True)
         ]
@@ -111,34 +172,42 @@ class Contributor:
         clients: Clients,
         catalog: Catalog,
         source_key: Any,
-        source: Any,
+        contributed: dict[str, dict[str, dict[str, Value]]],
         marker: SourceMarker | None,
-        on_refusal: OnRefusal | None,
+        *,
+        is_deleted: bool,
     ) -> MarkerUpdate:
         """Return what becomes of a source's marker; nothing is written yet."""
         change = MarkerUpdate(source_key, marker, clients.clock.now())
-        contributed = self._contributed(catalog, source_key, source, on_refusal)
         # Only another version of the app can fill these, or their view refused the source.
         retained = [
             table
             for table in change.before
             if table not in contributed and not catalog.is_gone(table)
         ]
-        if source is None:  # To leave takes no function: any version leaves any table.
+        if is_deleted:  # To leave takes no function: any version leaves any table.
             contributed.update((table, {}) for table in retained)
             retained = []
         change.set_contributions(contributed, retained=retained, is_gone=catalog.is_gone)
         return change
 
     def _contributed(
-        self, catalog: Catalog, source_key: Any, source: Any, on_refusal: OnRefusal | None
+        self,
+        catalog: Catalog,
+        source_key: Any,
+        source: Any,
+        prepared: PreparedSave | None,
+        on_refusal: OnRefusal | None,
     ) -> dict[str, dict[str, dict[str, Value]]]:
         """Return a source's contributions to each table that this code knows how to fill."""
         contributed: dict[str, dict[str, dict[str, Value]]] = {}
         for view in self.definitions.by_kind[source_key.kind()]:
             if tables := catalog.tables(view):
                 try:
-                    rows = self.definitions.rows_for(view, source_key.kind(), source)
+                    if prepared is not None:
+                        rows = prepared.rows_for(view, source_key)
+                    else:
+                        rows = self.definitions.rows_for(view, source_key.kind(), source)
                     if on_refusal is not None:
                         self.transport.check(view, tables[0], source_key, rows)
                 except TRANSIENT:

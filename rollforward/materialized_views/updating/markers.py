@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from rollforward.datastore import current
 from rollforward.materialized_views.entities import SourceMarker, marker_key
 from rollforward.materialized_views.rows import BadContributionError, Measures, Value
 from rollforward.materialized_views.updates import Update, source_name
@@ -145,7 +146,7 @@ class MarkerUpdate:
             sent={**self._remembered(), **sent},
             forget_after=naive_utc(clients.clock.now()) + FORGET_AFTER if is_gone else None,
         )
-        marker.put()
+        current.put(marker)
         return marker
 
     def _remembered(self) -> dict[str, str]:

@@ -2,17 +2,20 @@
 
 A leader makes the call for its group, and the others follow:
 
-1. Join: a call queues up. When no commit is in progress it is promoted to leader at once, so a
-   lone call commits by its own thread and waits for nothing.
+1. Join: a call queues up. While fewer than `max_leaders` commits are in progress (one by default)
+   it is promoted to leader at once, so a lone call commits by its own thread and waits for nothing.
 2. Lead: the leader takes a group off the queue, itself first, and commits for all of it. With
    `linger_s` it waits before that while calls keep coming, if others queue or did last time.
-3. Hand over: when its commit ends and no other leader is at work, it promotes the first queued
-   call, which commits for the next group.
+3. Hand over: when its commit ends and fewer than `max_leaders` are at work, it promotes the first
+   queued call, which commits for the next group.
 4. Answer: the leader gives each follower of its group its own answer, or the error that all share.
 
 So a group holds the calls that came during the last commit. The slower the service, the larger the
 groups. A call that has queued for `max_wait_s` becomes a leader of its own, so a hanging commit
 delays its own group only.
+
+Calls that touch the same row would make each other's commits fail. So a group has one of them at
+most, none of another group in progress, and the others stay queued in their order.
 
 Lost on failure: a commit that raises raises for each call of its group, and for no other.
 """
@@ -21,7 +24,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from typing import Generic, TypeVar
 
 C = TypeVar("C")
@@ -43,6 +46,8 @@ class GroupCommit(Generic[C, R]):
         max_wait_s: float,
         linger_s: float = 0.0,
         gap_s: float = 0.0,
+        rows: Callable[[C], Collection[Hashable]] = lambda call: (),
+        max_leaders: int = 1,
     ) -> None:
         """Share calls of `commit`.
 
@@ -53,6 +58,9 @@ class GroupCommit(Generic[C, R]):
             max_wait_s: The time that a call queues before it becomes a leader of its own.
             linger_s: The longest wait of a leader for other calls; less than `max_wait_s`.
             gap_s: The leader commits once no call has come for this long.
+            rows: The rows that a call touches.
+            max_leaders: Commits in progress at a time, those of calls that queued for too long
+                aside.
         """
         self._commit = commit
         self._max_calls = max_calls
@@ -61,11 +69,14 @@ class GroupCommit(Generic[C, R]):
         self._max_wait_s = max_wait_s
         self._linger_s = linger_s
         self._gap_s = gap_s
+        self._rows = rows
+        self._max_leaders = max_leaders
         self._lock = threading.Lock()
         self._are_enough = threading.Condition(self._lock)
         self._enough = max_calls  # For which a leader is woken.
         self._waiting: list[_Waiter[C, R]] = []
         self._leaders = 0
+        self._in_progress: list[set[Hashable]] = []  # The rows of each group.
         self._last_size = 1  # Of a group.
 
     def __call__(self, call: C) -> R:
@@ -75,14 +86,28 @@ class GroupCommit(Generic[C, R]):
             self._waiting.append(waiter)  # Step 1.
             if len(self._waiting) >= self._enough:
                 self._are_enough.notify_all()
-            if self._leaders == 0:
-                self._promote(waiter)
+            self._promote_next()
         if not waiter.called.wait(self._max_wait_s):
             self._lead_after_timeout(waiter)
         waiter.called.wait()
         if waiter.is_leader:
             self._lead(waiter)
         return waiter.result()
+
+    def _promote_next(self) -> None:
+        """Promote the first call that touches no row of a group in progress, if there is room."""
+        if self._leaders >= self._max_leaders:
+            return
+        touched = self._touched()
+        for waiter in self._waiting:
+            if not waiter.is_leader and touched.isdisjoint(self._rows(waiter.call)):
+                self._promote(waiter)
+                return
+
+    def _touched(self) -> set[Hashable]:
+        """Return the rows of all groups in progress, and of leaders that have not taken theirs."""
+        leading = (self._rows(waiter.call) for waiter in self._waiting if waiter.is_leader)
+        return set().union(*self._in_progress, *leading)
 
     def _promote(self, waiter: _Waiter[C, R]) -> None:
         self._leaders += 1
@@ -100,6 +125,8 @@ class GroupCommit(Generic[C, R]):
             self._linger()
             group = self._take(leader)  # Step 2.
             self._last_size = len(group)
+            rows = {row for waiter in group for row in self._rows(waiter.call)}
+            self._in_progress.append(rows)
         error: BaseException = RuntimeError("a group commit gave no answers")
         answers: Sequence[R | BaseException] = ()
         try:
@@ -108,8 +135,8 @@ class GroupCommit(Generic[C, R]):
             error = raised
         with self._lock:
             self._leaders -= 1
-            if self._waiting and self._leaders == 0:
-                self._promote(self._waiting[0])  # Step 3.
+            self._in_progress = [other for other in self._in_progress if other is not rows]
+            self._promote_next()  # Step 3.
         for waiter, answer in zip(group, answers or [error for _ in group], strict=True):
             waiter.answer = answer  # Step 4.
             waiter.is_leader = False
@@ -139,8 +166,14 @@ class GroupCommit(Generic[C, R]):
         """Take a group off the queue, this waiter first."""
         self._waiting.remove(leader)
         group, room = [leader], self._max_bytes - self._size(leader.call)
+        touched = self._touched().union(self._rows(leader.call))
         # Another leader makes its own commit, for itself and the calls behind it.
         for waiter in [waiter for waiter in self._waiting if not waiter.is_leader]:
+            rows = self._rows(waiter.call)
+            is_apart = touched.isdisjoint(rows)
+            touched.update(rows)  # Of one that stays queued, too: later ones stay behind it.
+            if not is_apart:
+                continue
             room -= self._size(waiter.call)
             if room < 0 or len(group) == self._max_calls:
                 break

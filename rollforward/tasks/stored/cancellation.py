@@ -17,6 +17,7 @@ import logging
 
 from google.api_core import exceptions as rpc_errors
 
+from rollforward.datastore import current
 from rollforward.datastore.expiry import expiry
 from rollforward.datastore.transactions import is_in_transaction, transact
 from rollforward.runtime.clients import Clients
@@ -43,14 +44,14 @@ def cancel(handle: str) -> bool:
 
 def is_known(handle: str) -> bool:
     """Return whether a handle has a row: its task was enqueued."""
-    return handle_key(handle).get() is not None
+    return current.get_multi([handle_key(handle)])[0] is not None
 
 
 def put_handle(clients: Clients, handle: str, due: datetime.datetime | None) -> None:
     """Write the row of a task, in the transaction that enqueues it."""
     now_utc = clients.clock.now()
     expires = expiry(handle, naive_utc(max(due or now_utc, now_utc) + LIFE))
-    CancellableTask(key=handle_key(handle), state=WAITING, expires=expires).put()
+    current.put(CancellableTask(key=handle_key(handle), state=WAITING, expires=expires))
 
 
 def begin(handle: str) -> None:

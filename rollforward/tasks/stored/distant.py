@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import datetime
 
-from rollforward.datastore.transactions import is_in_transaction, transact
+from rollforward.datastore import current
+from rollforward.datastore.transactions import is_in_transaction
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import naive_utc
 from rollforward.runtime.messages import Message
+from rollforward.runtime.sharing.shared_transaction import SharedBody, transact_shared
 from rollforward.tasks.errors import MAX_DELAY_S
 from rollforward.tasks.stored.entities import DistantTask, distant_key
 from rollforward.tasks.stored.names import hashed_name
@@ -36,7 +38,12 @@ def create_distant(clients: Clients, message: Message) -> bool:
     """Write the row of a distant task; return False if its name exists already."""
     call_id = clients.new_id()
     row = _row_of(message, message.name or call_id, call_id)
-    return _insert(row) if is_in_transaction() else transact(lambda: _insert(row))
+    if is_in_transaction():
+        return _insert(row)
+    shared = SharedBody(
+        lambda draw: _insert(row), reads=lambda draw: [row.key], rows=frozenset([row.key])
+    )
+    return transact_shared(clients, shared)
 
 
 def put_distant(message: Message, owner: str) -> None:
@@ -49,9 +56,9 @@ def put_distant(message: Message, owner: str) -> None:
 
 
 def _insert(row: DistantTask) -> bool:
-    stored = row.key.get()
+    [stored] = current.get_multi([row.key])
     if stored is None:
-        row.put()
+        current.put(row)
         return True
     return bool(stored.call_id == row.call_id)  # Written before; the commit's reply was lost.
 

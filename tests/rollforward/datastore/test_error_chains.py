@@ -17,7 +17,7 @@ def test_the_error_of_a_failed_rollback_does_not_hide_the_first() -> None:
     second = rpc_errors.InvalidArgument("no such transaction")
     second.__context__ = lost_race
 
-    assert transactions._first_cause(second) is lost_race
+    assert transactions.first_cause(second) is lost_race
 
 
 def test_a_circular_chain_ends() -> None:
@@ -25,7 +25,7 @@ def test_a_circular_chain_ends() -> None:
     aborted, second = rpc_errors.Aborted("one"), rpc_errors.NotFound("two")
     aborted.__cause__, second.__cause__ = second, aborted
 
-    assert transactions._first_cause(second) is aborted
+    assert transactions.first_cause(second) is aborted
 
 
 def test_what_transact_raises_has_no_circle(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,7 +51,7 @@ def test_an_error_of_the_bodys_own_is_what_it_is() -> None:
     body_error = ValueError("no such party")
     body_error.__context__ = rpc_errors.Aborted("elsewhere")
 
-    assert transactions._first_cause(body_error) is None
+    assert transactions.first_cause(body_error) is None
 
 
 def test_what_the_caller_was_handling_is_no_cause() -> None:
@@ -60,4 +60,4 @@ def test_what_the_caller_was_handling_is_no_cause() -> None:
     error = rpc_errors.NotFound("no such database")
     error.__context__ = at_hand
 
-    assert transactions._first_cause(error, at_hand) is None
+    assert transactions.first_cause(error, at_hand) is None

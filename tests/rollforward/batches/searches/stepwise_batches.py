@@ -117,7 +117,7 @@ def transact(body: Callable[[], Any]) -> Any:
     def inside() -> Any:
         memory = Memory.current
         Memory.current = Snapshot(memory)
-        with transactions._inside(Transaction(id=transaction_id)):
+        with transactions.inside(Transaction(id=transaction_id)):
             try:
                 return body()
             finally:

@@ -1,0 +1,50 @@
+"""Reads and writes in the transaction that this code runs in, without ndb's futures.
+
+A future and its tasklet cost ndb more processor time than the row (docs/performance.md). What these
+functions write joins the commit of the transaction, with what ndb's own calls write there.
+
+A transaction that callers share (rollforward/runtime/sharing) reads for all of them at once, before
+their bodies run: `get_multi` returns what it has read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from google.cloud import ndb
+from google.cloud.datastore_v1.types import Entity, Mutation
+from google.cloud.ndb import _datastore_api, _options
+from google.cloud.ndb.context import get_context
+
+from rollforward.datastore.transactions import Transaction, running_transaction
+from rollforward.datastore.versions import protobuf_of
+
+
+def get_multi(keys: Sequence[Any]) -> list[Any]:
+    """Return the entities of some keys, None for each that does not exist."""
+    transaction = running_transaction()
+    entities = transaction.entities if transaction is not None else None
+    if entities is None or not all(key in entities for key in keys):
+        return ndb.get_multi(keys)  # type: ignore[no-any-return]
+    return [entities[key] for key in keys]
+
+
+def put(entity: ndb.Model) -> None:
+    """Write an entity with a complete key, and without hooks of its own."""
+    if get_context().transaction is None:
+        entity.put()
+    else:
+        entity._prepare_for_put()
+        put_protobuf(protobuf_of(entity))
+
+
+def put_protobuf(entity: Any) -> None:
+    """Write an entity, given as protobuf, in a transaction."""
+    transaction: Transaction | None = running_transaction()
+    if transaction is not None and transaction.mutations is not None:
+        transaction.mutations.append(Mutation.pb()(upsert=entity))
+        return
+    # ndb has no public way to add to the commit of its transaction.
+    batch = _datastore_api._get_commit_batch(get_context().transaction, _options.Options())
+    batch.put(Entity.wrap(entity))

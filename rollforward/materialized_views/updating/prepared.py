@@ -1,0 +1,85 @@
+"""The part of a save that depends on its sources alone, done before its transaction.
+
+So the code of views runs by the thread of its caller, and holds up no other caller of a transaction
+that is shared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from google.cloud import ndb
+
+from rollforward.datastore.versions import protobuf_of
+from rollforward.materialized_views.definitions import ViewDefinitions
+from rollforward.materialized_views.rows import Value
+from rollforward.materialized_views.view import View
+
+# A source's key, and the source; None: it is deleted.
+Write = tuple[Any, Any]
+# A source's contributions to a view by row, as stored, or the error of the view.
+Outcome = dict[str, dict[str, Value]] | Exception
+
+# What a kind may override of ndb.
+_HOOKS = (
+    *("_pre_put_hook", "_post_put_hook", "_pre_delete_hook", "_post_delete_hook"),
+    *("put", "put_async", "_put", "_put_async"),
+)
+
+
+@dataclass(frozen=True)
+class PreparedSave:
+    """The sources of a save, converted, and what the views have said of them.
+
+    Attributes:
+        outcomes: By the key of a source, and the name of a view.
+        sources: The sources to put, as protobuf, by key. Missing are those with hooks.
+        has_hooks: The kind of a source has hooks, which belong into its transaction.
+    """
+
+    outcomes: Mapping[tuple[Any, str], Outcome]
+    sources: Mapping[Any, Any]
+    has_hooks: bool
+
+    @classmethod
+    def of(cls, definitions: ViewDefinitions, writes: Sequence[Write]) -> PreparedSave:
+        """Ask the views for the contributions of sources, and convert the sources."""
+        outcomes = {
+            (key, view.name): _outcome(definitions, view, key, source)
+            for key, source in writes
+            for view in definitions.by_kind[key.kind()]
+        }
+        hooked = {key for key, source in writes if _has_hooks(key, source)}
+        sources: dict[Any, Any] = {}
+        for key, source in writes:
+            if source is not None and key not in hooked:
+                source._prepare_for_put()
+                sources[key] = protobuf_of(source)
+        return cls(outcomes, sources, has_hooks=bool(hooked))
+
+    def rows_for(self, view: type[View], key: Any) -> dict[str, dict[str, Value]]:
+        """Return the contributions of a source to a view, as stored.
+
+        Raises:
+            Exception: the view's error.
+        """
+        outcome = self.outcomes[key, view.name]
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+
+def _outcome(definitions: ViewDefinitions, view: type[View], key: Any, source: Any) -> Outcome:
+    try:
+        return definitions.rows_for(view, key.kind(), source)
+    except Exception as error:
+        return error
+
+
+def _has_hooks(key: Any, source: Any) -> bool:
+    """Return whether the kind of a source changes what ndb does with it."""
+    kind = type(source) if source is not None else ndb.Model._kind_map.get(key.kind(), ndb.Model)
+    own = [cls for cls in kind.__mro__ if cls not in ndb.Model.__mro__]
+    return any(hook in vars(cls) for cls in own for hook in _HOOKS)

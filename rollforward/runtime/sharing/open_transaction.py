@@ -1,0 +1,110 @@
+"""A transaction by the client's own calls: begin, look up, commit or roll back.
+
+Inside of its context ndb's calls belong to it, too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from google.api_core import exceptions as rpc_errors
+from google.cloud import ndb
+from google.cloud.datastore import helpers
+from google.cloud.datastore_v1.types import (
+    BeginTransactionRequest,
+    BeginTransactionResponse,
+    CommitRequest,
+    RollbackRequest,
+    TransactionOptions,
+)
+from google.cloud.ndb import _datastore_api, model
+from google.cloud.ndb.context import get_context
+
+from rollforward.datastore.lookup import look_up
+from rollforward.datastore.stub import call_stub
+from rollforward.datastore.versions import protobuf_of_key
+
+log = logging.getLogger(__name__)
+
+_READ_WRITE = TransactionOptions.pb(TransactionOptions(read_write=TransactionOptions.ReadWrite()))
+
+
+class OpenTransaction:
+    """A transaction that has begun."""
+
+    def __init__(self, client: ndb.Client) -> None:
+        """Begin.
+
+        Raises:
+            google.api_core.exceptions.GoogleAPICallError: the service's answer.
+        """
+        self._client = client
+        self._where = {"project_id": client.project, "database_id": client.database or ""}
+        request = BeginTransactionRequest.pb()(**self._where, transaction_options=_READ_WRITE)
+        response = BeginTransactionResponse.pb(call_stub(client.stub.begin_transaction, request))
+        self._id = response.transaction
+        self._context = get_context().new(
+            transaction=self._id,
+            on_commit_callbacks=[],
+            transaction_complete_callbacks=[],
+            batches=None,
+            commit_batches=None,
+            cache=None,
+            eventloop=None,
+            retry=None,
+        )
+
+    def look_up(self, keys: Sequence[Any]) -> dict[Any, Any]:
+        """Return the entities of distinct keys, None for each that does not exist.
+
+        Raises:
+            google.api_core.exceptions.GoogleAPICallError: the service's answer.
+        """
+        entities: dict[Any, Any] = dict.fromkeys(keys)
+        messages = [protobuf_of_key(key) for key in keys]
+        for result in look_up(self._client, messages, transaction=self._id).results:
+            entity = model._entity_from_ds_entity(helpers.entity_from_protobuf(result.entity))
+            entities[entity.key] = entity
+        return entities
+
+    @contextlib.contextmanager
+    def collected(self) -> Iterator[list[Any]]:
+        """Run the code inside in this transaction; return the mutations that ndb wrote there.
+
+        They are in the list once the code has ended.
+        """
+        mutations: list[Any] = []
+        with self._context.use() as context:
+            yield mutations
+            if self._id in context.commit_batches:
+                _datastore_api.prepare_to_commit(self._id)
+                context.eventloop.run()
+                batch = context.commit_batches.pop(self._id)
+                mutations += [type(mutation).pb(mutation) for mutation in batch.mutations]
+
+    def discard(self) -> None:
+        """Forget what ndb wrote there since it was collected."""
+        self._context.commit_batches.pop(self._id, None)
+
+    def commit(self, mutations: Sequence[Any]) -> None:
+        """Commit mutations, all or none.
+
+        Raises:
+            google.api_core.exceptions.GoogleAPICallError: the service's answer.
+        """
+        mode = CommitRequest.Mode.TRANSACTIONAL
+        request = CommitRequest.pb()(
+            **self._where, mode=mode, transaction=self._id, mutations=mutations
+        )
+        call_stub(self._client.stub.commit, request)
+
+    def roll_back(self) -> None:
+        """Roll back; nobody waits for the answer, so none is an error."""
+        request = RollbackRequest.pb()(**self._where, transaction=self._id)
+        try:
+            call_stub(self._client.stub.rollback, request)
+        except rpc_errors.GoogleAPICallError as error:
+            log.info("a transaction was not rolled back: %s", error)

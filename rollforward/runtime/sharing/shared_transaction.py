@@ -1,0 +1,323 @@
+"""Shared transactions: the bodies of several callers, with one begin, one lookup and one commit.
+
+A body that is run here declares what it reads and the rows that it touches, is guarded against a
+second run as every body of `transact` is, and waits for nothing but Datastore. Callers whose bodies
+touch a common row do not share. A body of a user, which may do anything, is never run here.
+
+1. Group: what comes while a transaction is in progress shares the next one (`group_commit.py`).
+2. Read: the transaction begins, and looks up what all bodies read.
+3. Run: each body runs once and adds its writes. One that raises is out: its caller gets the error,
+   and its writes are dropped. One whose writes have no room in this commit waits for the next.
+4. Commit: all writes of all bodies, or nothing.
+
+    the commit             the callers of the group
+    succeeded              get their results
+    lost a race (ABORTED)  go together once more, then in halves; one that is left over alone tries
+                           again by its own thread, so that nobody waits for its rival
+    refused for its data   go in halves until the one at fault is alone, who gets the error
+    left open by a lost    go together once more: each body finds its own proof that it was
+    reply or a time-out    committed, if it was
+    refused otherwise      all get the error
+
+So a caller's attempts are counted as by `transact`: at most four without success, not counting
+those that it lost together with others. Each caller has a `Transaction` of its own through all of
+them: its id, hooks and doubt are its own, and hooks are called by its own thread.
+
+Lost on failure: nothing that `transact` would keep. A process that is killed in step 4 leaves the
+outcome open for all callers of the group.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+from google.api_core import exceptions as rpc_errors
+from google.cloud.ndb.context import get_context
+
+from rollforward.datastore.contexts import ADVICE
+from rollforward.datastore.transactions import (
+    OUTCOME_UNKNOWN,
+    NoContextError,
+    Transaction,
+    first_cause,
+    inside,
+    is_in_transaction,
+    is_last_attempt,
+    pause_before_retry,
+)
+from rollforward.runtime.clients import Clients
+from rollforward.runtime.sharing.group_commit import GroupCommit
+from rollforward.runtime.sharing.open_transaction import OpenTransaction
+from rollforward.tracing import caused_by, current_traceparent, start_span
+
+T = TypeVar("T")
+
+MAX_CALLERS = 100
+# The limits of a commit, with room for what surrounds the writes.
+MAX_MUTATIONS = 500
+MAX_BYTES = 9_000_000
+# A group takes some round trips. Whoever waits longer than they should take goes alone.
+MAX_WAIT_S = 1.0
+# Both emulators are fastest with one (docs/performance.md).
+GROUPS_IN_PROGRESS = 1
+# Of a race that a group has lost so often its halves go on, one after the other.
+LOST_TOGETHER = 2
+# The service refuses the data of one of the callers; of the others it says nothing.
+_DATA_REFUSED = (
+    rpc_errors.InvalidArgument,
+    rpc_errors.FailedPrecondition,
+    rpc_errors.NotFound,
+    rpc_errors.AlreadyExists,
+    rpc_errors.OutOfRange,
+)
+
+
+@dataclass(frozen=True)
+class SharedBody(Generic[T]):
+    """The body of a transaction that may be shared.
+
+    Attributes:
+        run: Reads by `rollforward.datastore.current` or ndb, and writes. Its argument is a random
+            number, the same for all bodies of a group: those that read any copy read the same.
+        reads: Returns the keys that it reads, given that number.
+        rows: The rows that no two bodies of a group may touch.
+        writes: About how many entities it writes.
+        is_alone: It calls code of a user, so it shares with none.
+    """
+
+    run: Callable[[int], T]
+    reads: Callable[[int], Sequence[Any]]
+    rows: frozenset[Hashable]
+    writes: int = 1
+    is_alone: bool = False
+
+
+def transact_shared(clients: Clients, body: SharedBody[T]) -> T:
+    """Run a body in a transaction, together with those of other callers; return its result.
+
+    Raises:
+        NoContextError: this thread has no context of Datastore.
+        NotImplementedError: this code runs in a transaction, which would not hold the body.
+        google.api_core.exceptions.GoogleAPICallError: as of `transact`.
+    """
+    if get_context(raise_context_error=False) is None:
+        raise NoContextError(ADVICE)
+    if is_in_transaction():
+        raise NotImplementedError("transactions may not be nested: write in this one")
+    caller = _Caller(body, current_traceparent())
+    with start_span("transaction") as span:
+        if body.is_alone:
+            _try_together(clients, [caller])
+        else:
+            _groups(clients)(caller)
+        if caller.is_open:
+            _try_alone(clients, caller)
+        span.set_attribute("rollforward.attempts", caller.attempts)
+        return caller.end()
+
+
+@dataclass(eq=False)
+class _Caller(Generic[T]):
+    """A caller through all attempts of its body.
+
+    Attributes:
+        began_s: When its first attempt began, by a clock that never goes back.
+        lost: Attempts that lost a race, alone or together with others.
+        attempts: Runs of its body.
+        failures: Attempts of which the last one is known: those that count.
+        mutations: What its body has written in the attempt at hand; None: it has no part in it.
+        is_alone: It tries again by its own thread.
+    """
+
+    body: SharedBody[T]
+    traceparent: str
+    transaction: Transaction = field(default_factory=Transaction)
+    began_s: float = 0.0
+    lost: int = 0
+    attempts: int = 0
+    failures: int = 0
+    mutations: list[Any] | None = None
+    result: T | None = None
+    error: Exception | None = None
+    is_committed: bool = False
+    is_alone: bool = False
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it has neither a result nor an error."""
+        return not self.is_committed and self.error is None
+
+    def run(self, opened: OpenTransaction, entities: dict[Any, Any], draw: int) -> None:
+        """Run the body; keep its writes, or its error."""
+        self.attempts += 1
+        self.mutations = self.transaction.mutations = []
+        self.transaction.entities = entities
+        try:
+            with (
+                opened.collected() as mutations,
+                caused_by(self.traceparent),
+                inside(self.transaction),
+            ):
+                self.result = self.body.run(draw)
+        except Exception as error:
+            opened.discard()
+            self.mutations = None
+            cause = first_cause(error)
+            if cause is None:
+                self.error = error
+            else:
+                self.retry(cause)
+                self.is_alone = True
+        else:
+            self.mutations += mutations
+
+    def retry(self, cause: Exception, *, is_counted: bool = True) -> None:
+        """Note that an attempt has failed by the service; give up after the last one."""
+        self.mutations = None
+        if isinstance(cause, OUTCOME_UNKNOWN):
+            self.transaction.doubt = cause
+        self.failures += is_counted
+        if is_counted and is_last_attempt(self.failures, self.began_s):
+            self.error = self.transaction.doubt or cause
+        else:
+            self.transaction.on_retry(cause)
+
+    def size(self) -> tuple[int, int]:
+        """Return how many entities it writes, and how many bytes."""
+        mutations = self.mutations or []
+        return len(mutations), sum(mutation.ByteSize() for mutation in mutations)
+
+    def end(self) -> T:
+        """Call the hooks of its transaction; return its result, or raise its error."""
+        if self.error is not None:
+            self.transaction.on_give_up()
+            raise self.error
+        self.transaction.on_commit()
+        return self.result  # type: ignore[return-value]
+
+
+def _groups(clients: Clients) -> GroupCommit[_Caller[Any], None]:
+    def commit(callers: Sequence[_Caller[Any]]) -> list[None]:
+        _try_together(clients, callers)
+        return [None] * len(callers)
+
+    return clients.process_state.get_or_create(
+        "shared-transactions",
+        lambda: GroupCommit(
+            commit,
+            max_calls=MAX_CALLERS,
+            max_bytes=MAX_MUTATIONS,
+            size=lambda caller: caller.body.writes,
+            max_wait_s=MAX_WAIT_S,
+            rows=lambda caller: caller.body.rows,
+            max_leaders=GROUPS_IN_PROGRESS,
+        ),
+    )
+
+
+def _try_together(clients: Clients, callers: Sequence[_Caller[Any]]) -> None:
+    """Try until each caller has a result, has an error, or goes on alone."""
+    parts = deque([list(callers)])
+    while parts:
+        part = [caller for caller in parts.popleft() if caller.is_open and not caller.is_alone]
+        if part:
+            parts.extendleft(reversed(_attempt_part(clients, part)))
+
+
+def _attempt_part(clients: Clients, callers: list[_Caller[Any]]) -> Sequence[list[_Caller[Any]]]:
+    """Make one attempt of some callers; return the parts in which they try again."""
+    error = _attempt(clients, callers)
+    callers = [caller for caller in callers if caller.is_open and not caller.is_alone]
+    if error is None or not callers:
+        return [callers]
+    cause = first_cause(error)
+    if cause is None:
+        return _after_refusal(callers, error)
+    is_race = isinstance(cause, rpc_errors.Aborted)
+    is_last = len(callers) == 1
+    for caller in callers:
+        caller.retry(cause, is_counted=is_last or not is_race)
+        caller.lost += is_race
+        caller.is_alone = is_last and is_race
+    if is_last and is_race:
+        return []
+    pause_before_retry(max(caller.lost + caller.failures for caller in callers))
+    is_lost = is_race and min(caller.lost for caller in callers) >= LOST_TOGETHER
+    return _halves(callers) if is_lost else [callers]
+
+
+def _after_refusal(callers: list[_Caller[Any]], error: Exception) -> Sequence[list[_Caller[Any]]]:
+    """Part callers until the one whose data was refused is alone with the error."""
+    if len(callers) > 1 and isinstance(error, _DATA_REFUSED):
+        for caller in callers:
+            caller.retry(error, is_counted=False)
+        return _halves(callers)
+    for caller in callers:
+        caller.error = error
+    return []
+
+
+def _halves(callers: list[_Caller[Any]]) -> list[list[_Caller[Any]]]:
+    middle = (len(callers) + 1) // 2
+    return [callers[:middle], callers[middle:]]
+
+
+def _try_alone(clients: Clients, caller: _Caller[Any]) -> None:
+    """Try until a caller has a result or an error, as `transact` does."""
+    while caller.is_open:
+        pause_before_retry(caller.failures)
+        error = _attempt(clients, [caller])
+        if error is not None:
+            cause = first_cause(error)
+            if cause is None:
+                caller.error = error
+            else:
+                caller.retry(cause)
+
+
+def _attempt(clients: Clients, callers: Sequence[_Caller[Any]]) -> Exception | None:
+    """Make one transaction of callers; return the error by which all of them failed."""
+    for caller in callers:
+        caller.began_s = caller.began_s or time.monotonic()
+    try:
+        opened = OpenTransaction(clients.datastore)
+    except rpc_errors.GoogleAPIError as error:
+        return error
+    try:
+        draw = clients.random.getrandbits(32)
+        keys = [key for caller in callers for key in caller.body.reads(draw)]
+        entities = opened.look_up(list(dict.fromkeys(keys)))
+        for caller in callers:
+            caller.run(opened, entities, draw)
+        committed = _with_room([caller for caller in callers if caller.mutations is not None])
+        if not committed:
+            opened.roll_back()
+            return None
+        opened.commit([mutation for caller in committed for mutation in caller.mutations or []])
+    except Exception as error:
+        opened.roll_back()
+        if isinstance(error, rpc_errors.GoogleAPIError):
+            return error
+        raise
+    for caller in committed:
+        caller.is_committed = True
+    return None
+
+
+def _with_room(callers: Sequence[_Caller[Any]]) -> list[_Caller[Any]]:
+    """Return the callers whose writes fit into one commit; the others run again in the next one."""
+    fitting: list[_Caller[Any]] = []
+    mutations, size = 0, 0
+    for caller in callers:
+        more_mutations, more_bytes = caller.size()
+        has_room = mutations + more_mutations <= MAX_MUTATIONS and size + more_bytes <= MAX_BYTES
+        if has_room or not fitting:
+            mutations, size = mutations + more_mutations, size + more_bytes
+            fitting.append(caller)
+        else:
+            caller.retry(rpc_errors.Aborted("no room in the commit"), is_counted=False)  # type: ignore[no-untyped-call]
+    return fitting

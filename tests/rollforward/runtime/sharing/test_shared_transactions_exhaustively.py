@@ -1,0 +1,222 @@
+"""Two callers and a failing third, in every group, every interleaving, with any one fault."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+from unittest import mock
+
+import pytest
+from google.api_core import exceptions as rpc_errors
+from google.cloud import ndb
+from google.cloud.datastore import helpers
+from google.cloud.datastore_v1.types import Entity
+from google.cloud.ndb import model
+from google.cloud.ndb.context import get_context
+
+from rollforward.datastore import current
+from rollforward.runtime.sharing import shared_transaction
+from rollforward.runtime.sharing.open_transaction import OpenTransaction
+from rollforward.runtime.sharing.shared_transaction import SharedBody, _Caller
+from tests.infra.memory_datastore import Memory
+from tests.infra.model_checking.model_checker import (
+    CRASH,
+    REPLY_LOST,
+    UNHEARD,
+    End,
+    Process,
+    Search,
+)
+from tests.infra.model_checking.stepwise import rows, stepwise
+from tests.rollforward.runtime.sharing.shared_bodies import Sum, add_once, end, keys_of
+
+NONE = ""
+FAULTS = [NONE, CRASH, UNHEARD, REPLY_LOST]
+# All ways in which three calls can share transactions; groups side by side are two processes, or
+# two groups in progress.
+GROUPS = ["abc", "ab c", "a bc", "ac b", "a b c"]
+
+
+class OwnError(Exception):
+    """The third caller's own error."""
+
+
+class Poison(ndb.Model):
+    """An entity that the service refuses."""
+
+
+def fail() -> None:
+    raise OwnError
+
+
+# The third caller: what its body does at its end.
+THIRDS: dict[str, Callable[[], object]] = {
+    "sound": lambda: None,
+    "raises": fail,
+    "poison": lambda: current.put(Poison(id="c")),
+}
+
+
+class StepwiseTransaction(OpenTransaction):
+    """A transaction whose reads are a step of the search, and its commit is another."""
+
+    def __init__(self, client: Any) -> None:
+        self._id = b"search"
+        self._context = get_context().new(transaction=self._id, commit_batches=None, cache=None)
+        self._seen: dict[Any, str] = {}
+
+    def look_up(self, keys: Sequence[Any]) -> dict[Any, Any]:
+        facts = rows("read", lambda memory: [memory.facts.get(key) for key in keys])
+        self._seen = {key: _text(fact) for key, fact in zip(keys, facts, strict=True)}
+        return {
+            key: fact[0](key=key, **fact[1]) if fact else None
+            for key, fact in zip(keys, facts, strict=True)
+        }
+
+    def commit(self, mutations: Sequence[Any]) -> None:
+        entities = [
+            model._entity_from_ds_entity(helpers.entity_from_protobuf(Entity.wrap(each.upsert)))
+            for each in mutations
+        ]
+
+        def effect(memory: Memory) -> None:
+            if any(_text(memory.facts.get(key)) != seen for key, seen in self._seen.items()):
+                raise rpc_errors.Aborted("made by the search")  # type: ignore[no-untyped-call]
+            if any(isinstance(entity, Poison) for entity in entities):
+                raise rpc_errors.InvalidArgument("made by the search")  # type: ignore[no-untyped-call]
+            for entity in entities:
+                memory.put(entity)
+
+        rows("commit", effect)
+
+    def roll_back(self) -> None:
+        """Do nothing: what was read is not locked."""
+
+
+def _text(fact: Any) -> str:
+    """Return what stands for an entity's version."""
+    return fact[2] if fact else ""
+
+
+@pytest.fixture(autouse=True)
+def in_steps() -> Iterator[None]:
+    with (
+        stepwise(),
+        mock.patch.object(shared_transaction, "OpenTransaction", StepwiseTransaction),
+        mock.patch.object(shared_transaction, "pause_before_retry"),
+    ):
+        yield
+
+
+def outcomes(clients: Any, names: str, third: str) -> tuple[str, ...]:
+    """Run a group; return what its callers learn."""
+    bodies = [add_once(name, THIRDS[third] if name == "c" else lambda: None) for name in names]
+    callers: list[_Caller[Any]] = [_Caller(body, "") for body in bodies]
+    shared_transaction._try_together(clients, callers)
+    return tuple(_told(end(clients, caller)) for caller in callers)
+
+
+def _told(answer: Any) -> str:
+    return type(answer).__name__ if isinstance(answer, Exception) else "counted"
+
+
+def rival(clients: Any) -> str:
+    """Add to the third caller's sum, in a transaction of its own."""
+    caller: _Caller[Any] = _Caller(_rival_body(), "")
+    shared_transaction._try_together(clients, [caller])
+    return _told(end(clients, caller))
+
+
+def _rival_body() -> SharedBody[None]:
+    key = keys_of("c")[1]
+
+    def run(draw: int) -> None:
+        [row] = current.get_multi([key])
+        row = row or Sum(key=key)
+        row.total += 100
+        current.put(row)
+
+    return SharedBody(run, reads=lambda draw: [key], rows=frozenset("c"))
+
+
+def searched(groups: str, third: str, fault: str, *, has_rival: bool) -> Search:
+    processes = [
+        Process(names, lambda clients, names=names: outcomes(clients, names, third))
+        for names in groups.split()
+    ]
+    if has_rival:
+        processes.append(Process("rival", rival))
+    return Search(processes, lambda clients, message: None, fault=fault)
+
+
+def walk(search: Search, third: str, *, at_least: int) -> None:
+    """Check each end: who was told so has counted once, and nobody twice."""
+    for reached in search.ends():
+        with_story = search.story(reached)
+        for name, answer in told(reached).items():
+            total = totals(reached, name)
+            assert total <= 1, with_story
+            assert total == 1 or answer != "counted", with_story
+            if not search.fault:
+                assert answer == expected(name, third), with_story
+                assert total == (answer == "counted"), with_story
+    assert search.states >= at_least
+
+
+def expected(name: str, third: str) -> str:
+    errors = {"sound": "counted", "raises": "OwnError", "poison": "InvalidArgument"}
+    return errors[third] if name == "c" else "counted"
+
+
+def told(reached: End) -> dict[str, str]:
+    """Return what each caller was told; "died": its process did."""
+    answers: dict[str, str] = {}
+    for names, call in reached.answers.items():
+        if names != "rival":
+            learned = call.arguments[0] if call.what == "returned" else [call.what] * len(names)
+            answers.update(zip(names, learned, strict=True))
+    return answers
+
+
+def totals(reached: End, name: str) -> int:
+    """Return what a caller has counted, without the rival's hundred."""
+    fact = reached.rows.facts.get(keys_of(name)[1])
+    return fact[1]["total"] % 100 if fact else 0
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("third", list(THIRDS))
+@pytest.mark.parametrize("groups", GROUPS)
+def test_two_callers_and_a_failing_third_in_every_interleaving(
+    groups: str, third: str, fault: str
+) -> None:
+    """M9: each counts once if it is told so, and the third's error is its own."""
+    walk(searched(groups, third, fault, has_rival=False), third, at_least=2)
+
+
+@pytest.mark.parametrize("fault", [NONE, CRASH])
+@pytest.mark.parametrize("groups", ["abc", "ab c"])
+def test_with_a_rival_of_the_third_the_others_count(groups: str, fault: str) -> None:
+    """M9: a race that the third loses fails none of the others, and no addition is lost."""
+    search = searched(groups, "sound", fault, has_rival=True)
+    walk(search, "sound", at_least=10)
+    for reached in search.ends():
+        is_told = reached.answers["rival"].arguments[0:1] == ("counted",)
+        fact = reached.rows.facts.get(keys_of("c")[1])
+        assert not is_told or (fact is not None and fact[1]["total"] >= 100)
+
+
+@pytest.mark.parametrize(
+    ("planted", "instead", "third", "fault"),
+    [
+        ("_DATA_REFUSED", (), "poison", NONE),
+    ],
+    ids=["no halves"],
+)
+def test_the_search_finds_a_planted_bug(planted: str, instead: Any, third: str, fault: str) -> None:
+    """Without the parting of a refused group, the third's data is everybody's error."""
+    with (
+        mock.patch.object(shared_transaction, planted, instead),
+        pytest.raises(AssertionError),
+    ):
+        walk(searched("abc", third, fault, has_rival=False), third, at_least=2)
