@@ -17,7 +17,7 @@ from google.cloud.datastore_v1.types import Entity, Mutation
 from google.cloud.ndb import _datastore_api, _options
 from google.cloud.ndb.context import get_context
 
-from rollforward.datastore.transactions import Transaction, running_transaction
+from rollforward.datastore.transactions import running_transaction
 from rollforward.datastore.versions import protobuf_of
 
 
@@ -30,21 +30,23 @@ def get_multi(keys: Sequence[Any]) -> list[Any]:
     return [entities[key] for key in keys]
 
 
-def put(entity: ndb.Model) -> None:
-    """Write an entity with a complete key, and without hooks of its own."""
-    if get_context().transaction is None:
+def put(entity: ndb.Model, converted: Any = None) -> None:
+    """Write an entity with a complete key, and without hooks of its own.
+
+    Args:
+        converted: The entity as protobuf, if that was done before.
+    """
+    transaction_id = get_context().transaction
+    if transaction_id is None:
         entity.put()
-    else:
+        return
+    if converted is None:
         entity._prepare_for_put()
-        put_protobuf(protobuf_of(entity))
-
-
-def put_protobuf(entity: Any) -> None:
-    """Write an entity, given as protobuf, in a transaction."""
-    transaction: Transaction | None = running_transaction()
+        converted = protobuf_of(entity)
+    transaction = running_transaction()
     if transaction is not None and transaction.mutations is not None:
-        transaction.mutations.append(Mutation.pb()(upsert=entity))
+        transaction.mutations.append(Mutation.pb()(upsert=converted))
         return
     # ndb has no public way to add to the commit of its transaction.
-    batch = _datastore_api._get_commit_batch(get_context().transaction, _options.Options())
-    batch.put(Entity.wrap(entity))
+    batch = _datastore_api._get_commit_batch(transaction_id, _options.Options())
+    batch.put(Entity.wrap(converted))

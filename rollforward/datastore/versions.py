@@ -9,17 +9,31 @@ for each call, and not imported by name, since `unknown_properties.py` replaces 
 
 from __future__ import annotations
 
+import datetime
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
 from google.api_core import exceptions as rpc_errors
 from google.cloud import ndb
+from google.cloud._helpers import _datetime_to_pb_timestamp
 from google.cloud.datastore import helpers
+from google.cloud.datastore_v1.types import Entity, Key
 from google.cloud.ndb import model
 
 from rollforward.datastore import lookup
 from rollforward.datastore.commit import Commit
 
+# The fields of protobufs for values of plain types.
+_PLAIN = {
+    bool: "boolean_value",
+    bytes: "blob_value",
+    datetime.datetime: "timestamp_value",
+    float: "double_value",
+    int: "integer_value",
+    str: "string_value",
+    type(None): "null_value",
+}
 # The errors of a compare-and-set whose entity was written or deleted since.
 CHANGED = (rpc_errors.FailedPrecondition, rpc_errors.NotFound)
 
@@ -93,10 +107,56 @@ def look_up_versions(
 
 
 def protobuf_of(entity: ndb.Model) -> Any:
-    """Return an entity as protobuf."""
-    return helpers.entity_to_protobuf(model._entity_to_ds_entity(entity))._pb
+    """Return an entity as protobuf.
+
+    Entities of plain values are converted here: the client library copies each key four times, and
+    wraps each message.
+    """
+    stored = model._entity_to_ds_entity(entity)
+    if stored._meanings or not all(map(_is_plain, stored.values())):
+        return helpers.entity_to_protobuf(stored)._pb
+    message = Entity.pb()(key=protobuf_of_key(entity.key))
+    for name, value in stored.items():
+        is_excluded = name in stored.exclude_from_indexes
+        _set(message.properties[name], value, is_excluded=is_excluded)
+    return message
 
 
 def protobuf_of_key(key: Any) -> Any:
     """Return ndb's key as protobuf."""
-    return key._key.to_protobuf()._pb
+    stored = key._key
+    message = Key.pb()()
+    message.partition_id.project_id = stored.project
+    if stored.database:
+        message.partition_id.database_id = stored.database
+    if stored.namespace:
+        message.partition_id.namespace_id = stored.namespace
+    path = stored.flat_path
+    for kind, id_ in itertools.zip_longest(path[::2], path[1::2]):
+        element = message.path.add(kind=kind)
+        if isinstance(id_, str):
+            element.name = id_
+        elif id_ is not None:
+            element.id = id_
+    return message
+
+
+def _is_plain(value: Any) -> bool:
+    if type(value) is list:
+        return all(type(part) in _PLAIN for part in value)
+    return type(value) in _PLAIN
+
+
+def _set(message: Any, value: Any, *, is_excluded: bool) -> None:
+    """Set a plain value; of a list the parts are excluded from indexes, not the list."""
+    if type(value) is list:
+        message.array_value.SetInParent()
+        for part in value:
+            _set(message.array_value.values.add(), part, is_excluded=is_excluded)
+        return
+    if type(value) is datetime.datetime:
+        message.timestamp_value.CopyFrom(_datetime_to_pb_timestamp(value))
+    else:
+        setattr(message, _PLAIN[type(value)], 0 if value is None else value)
+    if is_excluded:
+        message.exclude_from_indexes = True

@@ -28,6 +28,7 @@ ViewCatalog
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from typing import Any
 
@@ -76,6 +77,7 @@ class ViewCatalog(ndb.Model):
     begun_with = ndb.JsonProperty()
 
 
+@functools.lru_cache(maxsize=1_024)  # A save asks for it some times.
 def marker_key(source: Any) -> Any:
     """Return the key of a source's marker."""
     return ndb.Key(SourceMarker, "m", parent=source)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -73,6 +74,7 @@ def newest_of(updates: Sequence[Update]) -> dict[str, Update]:
     return newest
 
 
+@functools.lru_cache(maxsize=1_024)  # A save asks for it some four times.
 def source_name(key: Any) -> str:
     """Return a source's key as text, its kind first."""
     return f"{key.kind()}:{key.urlsafe().decode()}"

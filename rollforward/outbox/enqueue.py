@@ -108,8 +108,8 @@ def enqueue_with_ack(
     """Enqueue a task whose row stays until the task's own transaction acks it.
 
     Args:
-        make_args: Returns the task's arguments, given the row that it must ack. Called twice, since
-            the row's name depends on the arguments.
+        make_args: Returns the task's arguments, given the row that it must ack. The row's name
+            depends on the arguments, so its end is put in afterwards.
         tag: Finds the row while it is pending.
 
     Returns:
@@ -149,8 +149,11 @@ class _Outgoing:
         row of the last attempt, which may be committed, since the key depends on the message.
         """
         draft = RowId(self.transaction.id, self.created, len(self.rows), is_unacked)
-        row = replace(draft, digest=_digest(make(draft.text), tag)).text
-        message = make(row)
+        message = make(draft.text)
+        row = replace(draft, digest=_digest(message, tag)).text
+        # The transaction's random id is in it, so it stands for nothing else there.
+        body = message.body.replace(draft.text.encode(), row.encode())
+        message = replace(message, body=body)
         if len(message.body) > MAX_BODY_BYTES:
             message = store_in_transaction(self.clients, message, row)
         if is_distant(self.clients, message.at):

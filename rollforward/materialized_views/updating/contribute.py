@@ -98,7 +98,7 @@ class Contributor:
             if source is None:
                 key.delete()
             elif prepared is not None and key in prepared.sources:
-                current.put_protobuf(prepared.sources[key])
+                current.put(source, prepared.sources[key])
             else:
                 source.put()
         return token

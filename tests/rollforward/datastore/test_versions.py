@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+import datetime
+from typing import Any
+
 import pytest
 from google.api_core import exceptions as rpc_errors
+from google.cloud import ndb
+from google.cloud.datastore import helpers
+from google.cloud.ndb import model
 
 from rollforward.datastore.transactions import OUTCOME_UNKNOWN
-from rollforward.datastore.versions import CHANGED, insert_all, put_unchanged
+from rollforward.datastore.versions import (
+    CHANGED,
+    insert_all,
+    protobuf_of,
+    protobuf_of_key,
+    put_unchanged,
+)
 from rollforward.testing.injection import REPLY_LOST
 from tests.infra.world import World
 from tests.rollforward.datastore.counters import Tally, break_call, counted
@@ -78,3 +90,62 @@ def test_all_or_none_is_inserted(watched_world: World) -> None:
 
     assert Tally.get_by_id("new") is None
     assert counted() == 1
+
+
+class Everything(ndb.Model):
+    """A property of each type that ndb has."""
+
+    whole = ndb.IntegerProperty()
+    real = ndb.FloatProperty(indexed=False)
+    truth = ndb.BooleanProperty()
+    text = ndb.TextProperty()
+    name = ndb.StringProperty(repeated=True)
+    unindexed = ndb.IntegerProperty(repeated=True, indexed=False)
+    data = ndb.BlobProperty(compressed=True)
+    body = ndb.JsonProperty()
+    at = ndb.DateTimeProperty()
+    day = ndb.DateProperty(indexed=False)
+    other = ndb.KeyProperty()
+    place = ndb.GeoPtProperty()
+    part = ndb.StructuredProperty(Tally)
+    local = ndb.LocalStructuredProperty(Tally, repeated=True)
+
+
+PLAIN = {
+    "whole": 2**63 - 1,
+    "real": -0.0,
+    "truth": False,
+    "text": "ü\U0001f600",
+    "name": ["a", "b"],
+    "unindexed": [1, 2],
+    "body": {"a": [1, 2.5, None]},
+    "at": datetime.datetime(2030, 5, 1, 12, 0, 0, 123456),  # noqa: DTZ001
+    "day": datetime.date(1969, 12, 31),
+}
+
+
+def others() -> dict[str, Any]:
+    """Return values that the client library converts."""
+    return {
+        "data": b"x" * 100,
+        "other": ndb.Key("Tally", 5, "Tally", "x"),
+        "place": ndb.GeoPt(1.5, -2.5),
+        "part": Tally(count=3),
+        "local": [Tally(count=4), Tally(count=5)],
+    }
+
+
+@pytest.mark.parametrize("parent", [None, "p", 7])
+@pytest.mark.parametrize("has_others", [False, True])
+def test_an_entity_becomes_the_same_protobuf_as_by_the_client_library(
+    watched_world: World, parent: str | int | None, has_others: bool
+) -> None:
+    """Of plain values and of others, with numbers and names in its key, in a namespace."""
+    above = ndb.Key("Tally", parent) if parent is not None else None
+    key = ndb.Key(Everything, parent or "e", parent=above)
+    for values in ({}, PLAIN, {**PLAIN, "name": [], "at": None}):
+        entity = Everything(key=key, **values, **(others() if has_others else {}))
+        theirs = helpers.entity_to_protobuf(model._entity_to_ds_entity(entity))._pb
+
+        assert protobuf_of(entity) == theirs
+        assert protobuf_of_key(key) == theirs.key

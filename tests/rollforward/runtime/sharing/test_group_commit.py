@@ -189,3 +189,61 @@ def test_nothing_is_lost_or_doubled_in_a_crowd(threads: int) -> None:
     in_threads(*[lambda n=n: caller(n) for n in range(threads)])
 
     assert sorted(seen) == sorted(n * 100 + i for n in range(threads) for i in range(50))
+
+
+def play_in_order(
+    shared: GroupCommit[int, int], committer: Committer, calls: Sequence[int]
+) -> list[int]:
+    """Make the first call, and the others during it, one after the other; return all answers."""
+    answers: dict[int, int] = {}
+
+    def call(number: int) -> None:
+        answers[number] = shared(number)
+
+    def others() -> None:
+        assert committer.is_under_way.wait(TIMEOUT_S)
+        threads = []
+        for queued, number in enumerate(calls[1:], 1):
+            threads.append(threading.Thread(target=call, args=[number]))
+            threads[-1].start()
+            while len(shared._waiting) < queued:
+                pass
+        committer.let_go.set()
+        for thread in threads:
+            thread.join()
+
+    in_threads(lambda: call(calls[0]), others)
+    return [answers[number] for number in calls]
+
+
+def test_calls_that_touch_a_common_row_share_no_commit_and_keep_their_order() -> None:
+    """Here a row is the last digit: 11 and 21 go one after the other, and 15 stays behind 22."""
+    committer = Committer()
+    shared = group_commit(committer, rows=lambda call: {call % 10, *([1] if call == 22 else [])})
+
+    answers = play_in_order(shared, committer, [9, 11, 12, 21, 22, 31, 15])
+
+    assert answers == [90, 110, 120, 210, 220, 310, 150]
+    assert committer.groups == [[9], [11, 12, 15], [21], [22], [31]]
+
+
+def test_two_groups_in_progress_touch_no_common_row() -> None:
+    """The second leader begins at once, unless its row is that of the first one's group."""
+    committer = Committer()
+    shared = group_commit(committer, rows=lambda call: {call % 10}, max_leaders=2)
+
+    def others() -> None:
+        assert committer.is_under_way.wait(TIMEOUT_S)
+        late = threading.Thread(target=lambda: shared(21))
+        late.start()
+        while not shared._waiting:
+            pass
+        assert shared(12) == 120
+        assert committer.groups == [[11], [12]]
+        committer.let_go.set()
+        late.join()
+
+    in_threads(lambda: shared(11), others)
+
+    assert committer.groups == [[11], [12], [21]]
+    assert (shared._leaders, shared._in_progress) == (0, [])
