@@ -11,7 +11,7 @@ from google.cloud import ndb
 from rollforward.datastore.transactions import transact
 from rollforward.fork_join.entities import WorkPack
 from rollforward.materialized_views import Apply
-from rollforward.materialized_views.rows import RowEntry
+from rollforward.materialized_views.rows import BadContributionError, RowEntry
 from rollforward.materialized_views.updating import apply, fold
 from rollforward.outbox.entities import OutboxTask
 from rollforward.testing.injection import FLUSH, KINDS, OVERLAP
@@ -26,10 +26,14 @@ from tests.rollforward.materialized_views.student_views import (
     school_world,
     wipe,
 )
+from tests.rollforward.runtime.sharing.shared_bodies import together
 
 
 class SaveScenario:
-    """Two pupils come, one moves, one leaves and comes back; a tutor joins."""
+    """Two pupils come, one moves, one leaves and comes back; a tutor joins.
+
+    Two more are saved by one transaction with a third, whom a view refuses.
+    """
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -50,10 +54,21 @@ class SaveScenario:
         clients = self.world.clients
         SCHOOL.save(clients, pupil("ada", 1, 1.5), pupil("bob", 1, 2))
         SCHOOL.save(clients, Tutor(id="tutor", grade=2))
+        self.save_together(pupil("cid", 2, 1), pupil("bad", 2, 1, "x" * 1_001), pupil("dan", 2, 2))
         SCHOOL.save(clients, pupil("ada", 2, 3.25))
         SCHOOL.delete(clients, ndb.Key(Pupil, "bob"))
         SCHOOL.save(clients, pupil("bob", 2, 4))
         transact(lambda: self.twice(pupil("ada", 1, 3.5), pupil("ada", 2, 3.5)))
+
+    def save_together(self, *pupils: Pupil) -> None:
+        """Save pupils as callers that share a transaction."""
+        save = SCHOOL._internals.contributor.shared_body
+        bodies = [save(self.world.clients, [(source.key, source)], []) for source in pupils]
+        cid, bad, dan = together(self.world.clients, bodies)
+        for answer in (cid, dan):
+            if answer is not None:
+                raise answer
+        assert isinstance(bad, BadContributionError)
 
     def twice(self, *changes: Pupil) -> None:
         """Save a source more than once in one transaction."""
@@ -66,11 +81,12 @@ class SaveScenario:
     def check(self, tag: str, fault: str) -> None:
         assert differences() == [], fault
         rows = SCHOOL.read(self.world.clients, ByGrade).rows
-        assert {row.name: row.count for row in rows} == {2: 2}, fault
+        assert {row.name: row.count for row in rows} == {2: 4}, fault
+        assert Pupil.get_by_id("bad") is None, fault
 
 
-def pupil(name: str, grade: int, points: float) -> Pupil:
-    return Pupil(id=name, grade=grade, points=points, house="x")
+def pupil(name: str, grade: int, points: float, house: str = "x") -> Pupil:
+    return Pupil(id=name, grade=grade, points=points, house=house)
 
 
 @pytest.fixture(params=[False, True], ids=["outbox", "fan-in"])

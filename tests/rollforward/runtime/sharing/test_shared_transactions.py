@@ -320,3 +320,25 @@ def test_a_body_with_code_of_a_user_shares_with_none(watched: World) -> None:
 
     assert transact_shared(watched.clients, body) == threading.get_ident()
     assert "shared-transactions" not in watched.clients.process_state._objects
+
+
+def test_bodies_that_touch_a_common_row_must_not_share(watched: World) -> None:
+    """Each reads what was there before: of two additions one is lost, and so `rows` parts them."""
+
+    def add(draw: int) -> None:
+        [row] = current.get_multi([ndb.Key(Sum, "a")])
+        row = row or Sum(id="a")
+        row.total += 1
+        current.put(row)
+
+    body = SharedBody(add, lambda draw: [ndb.Key(Sum, "a")], frozenset("a"))
+    together(watched.clients, [body, body])
+    assert totals("a") == [1]
+
+    def work() -> None:
+        with watched.clients.context():
+            for _ in range(5):
+                transact_shared(watched.clients, body)
+
+    in_threads(*[work] * 4)
+    assert totals("a") == [21]

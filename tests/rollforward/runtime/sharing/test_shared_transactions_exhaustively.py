@@ -206,17 +206,26 @@ def test_with_a_rival_of_the_third_the_others_count(groups: str, fault: str) -> 
         assert not is_told or (fact is not None and fact[1]["total"] >= 100)
 
 
+_run = _Caller.run
+
+
+def run_and_keep_writes(caller: _Caller[Any], *arguments: Any) -> None:
+    """Keep the writes of a body that has raised."""
+    _run(caller, *arguments)
+    caller.mutations = caller.transaction.mutations
+
+
 @pytest.mark.parametrize(
-    ("planted", "instead", "third", "fault"),
+    ("owner", "planted", "instead", "third"),
     [
-        ("_DATA_REFUSED", (), "poison", NONE),
+        (shared_transaction, "_DATA_REFUSED", (), "poison"),
+        (shared_transaction, "is_last_attempt", lambda failures, began_s: True, "sound"),
+        (_Caller, "run", run_and_keep_writes, "raises"),
     ],
-    ids=["no halves"],
+    ids=["no halves", "no second attempt", "no writes dropped"],
 )
-def test_the_search_finds_a_planted_bug(planted: str, instead: Any, third: str, fault: str) -> None:
-    """Without the parting of a refused group, the third's data is everybody's error."""
-    with (
-        mock.patch.object(shared_transaction, planted, instead),
-        pytest.raises(AssertionError),
-    ):
-        walk(searched("abc", third, fault, has_rival=False), third, at_least=2)
+def test_the_search_finds_a_planted_bug(owner: Any, planted: str, instead: Any, third: str) -> None:
+    """M9 fails without the parting of a refused group, and without each other guard."""
+    search = searched("abc", third, NONE, has_rival=third == "sound")
+    with mock.patch.object(owner, planted, instead), pytest.raises(AssertionError):
+        walk(search, third, at_least=2)
