@@ -226,6 +226,7 @@ def run_and_keep_writes(caller: _Caller[Any], *arguments: Any) -> None:
 )
 def test_the_search_finds_a_planted_bug(owner: Any, planted: str, instead: Any, third: str) -> None:
     """M9 fails without the parting of a refused group, and without each other guard."""
-    search = searched("abc", third, NONE, has_rival=third == "sound")
+    is_race = third == "sound"
+    search = searched("ab c" if is_race else "abc", third, NONE, has_rival=is_race)
     with mock.patch.object(owner, planted, instead), pytest.raises(AssertionError):
         walk(search, third, at_least=2)
