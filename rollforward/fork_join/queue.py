@@ -22,6 +22,7 @@ from rollforward.fork_join.insert import (
     commit_share,
     groups,
     insert_calls,
+    insert_group,
 )
 from rollforward.fork_join.items import (
     Accepted,
