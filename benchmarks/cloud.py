@@ -261,13 +261,16 @@ def _counters(profile: Path) -> Iterator[Result]:
 
 def _views(profile: Path) -> Iterator[Result]:
     """Updates of 2 rows, and of 100."""
-    designs = {"fan-in": "gathered for a second", "talk": "the talk's code: a task an update"}
-    with _stack("fan_in", profile, ["/bench/each/7/7"]) as bench:
+    designs = {
+        "paced": "folded, a row about once a second",
+        "talk": "the talk's code: a task an update",
+    }
+    with _stack("fan_in", profile, ["/bench/paced/7/7"]) as bench:
         for rows in fan_in.ROWS:
             for design, versus in designs.items():
                 act = _sent(bench, f"/bench/{design}/{rows}/{{}}")
                 visible = partial(fan_in.visible, bench, design, rows)
-                run = _watched(bench, act, visible, OFFERED, is_ours=design == "fan-in")
+                run = _watched(bench, act, visible, OFFERED, is_ours=design == "paced")
                 yield run.result(f"views_{rows}", _name(design), versus)
 
 

@@ -134,7 +134,7 @@ def views(bench: Bench) -> Iterator[Compared]:
     """Save sources of hot rows, and of many."""
     for name, rows in (("views_hot", 2), ("views_spread", 100)):
         spent = {}
-        for design in ("fan-in", "talk"):
+        for design in ("folds", "talk"):
             before = fan_in.visible(bench, design, rows)
             save = partial(
                 counted,
@@ -146,7 +146,7 @@ def views(bench: Bench) -> Iterator[Compared]:
             spent[design] = spend(bench, ITEMS_EACH, save)
             check(design, fan_in.visible(bench, design, rows) - before, ITEMS_EACH)
         what = f"saves over {rows} rows, gathered"
-        yield Compared(name, what, spent["fan-in"], "the talk's code", spent["talk"])
+        yield Compared(name, what, spent["folds"], "the talk's code", spent["talk"])
 
 
 def sums(bench: Bench) -> Iterator[Compared]:

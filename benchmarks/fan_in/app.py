@@ -1,7 +1,7 @@
 """The app that is measured: a save of a source, and the update of its group's row, in three ways.
 
-fan-in  a view with `fan_in = True`: updates of a row gather for a second and are applied together
-each    the same view without: a task for each update
+folds   a view whose rows are written as updates come; what waits is folded together
+paced   the same view as it is declared by default: a busy row is written once a second
 talk    the talk's transactional sequence, taken literally: a marker for each source in each group,
         a task for each update. Its task cannot join the transaction any more, so it may be lost;
         its limit of one task a second is left out.
@@ -30,11 +30,11 @@ class _Source(ndb.Model):
 
 
 class Gathered(_Source):
-    """A source of the fan-in view."""
+    """A source of the view without a pace."""
 
 
 class Told(_Source):
-    """A source of the view that is updated by a task each."""
+    """A source of the view whose rows are paced."""
 
 
 class Student(_Source):
@@ -42,10 +42,9 @@ class Student(_Source):
 
 
 class ByGroup(View):
-    """The number of a group's sources, gathered."""
+    """The number of a group's sources."""
 
     source = Gathered
-    fan_in = True
     row_rate: ClassVar[float | None] = None
 
     @staticmethod
@@ -53,11 +52,10 @@ class ByGroup(View):
         return {source.group: {}}
 
 
-class EachByGroup(View):
-    """The number of a group's sources, updated one at a time."""
+class PacedByGroup(View):
+    """The number of a group's sources, each row written at the rate of the service."""
 
     source = Told
-    row_rate: ClassVar[float | None] = None
 
     @staticmethod
     def contributions(source: Told) -> Contributions:
@@ -65,8 +63,8 @@ class EachByGroup(View):
 
 
 GROUPS = {
-    "fan-in": (Gathered, ViewGroup("gathered", ByGroup, queue="bench"), ByGroup),
-    "each": (Told, ViewGroup("each", EachByGroup, queue="bench"), EachByGroup),
+    "folds": (Gathered, ViewGroup("gathered", ByGroup, queue="bench"), ByGroup),
+    "paced": (Told, ViewGroup("paced", PacedByGroup, queue="bench"), PacedByGroup),
 }
 
 

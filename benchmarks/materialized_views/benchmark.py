@@ -1,7 +1,8 @@
 """Views: saves with and without them, updates against rival designs, reads against a query.
 
 Over HTTP, by eight clients on kept connections, against gunicorn with two workers; the clients
-share the two cores with everything else.
+share the two cores with everything else. Updates are measured with memcached, by which saves share
+the task that folds them.
 How the designs differ: benchmarks/materialized_views/app.py.
 """
 
@@ -37,9 +38,13 @@ def measure() -> Iterator[Result]:
             _run(bench, design, 50)
         bench.queue.wait_idle(TIMEOUT_S)
         yield from _saves(bench)
-        yield from _updates(bench)
         yield from _operations(bench)
         yield from _reads(bench)
+    with open_testbed("benchmarks.materialized_views.app:serve()", is_cached=True) as bench:
+        for design in DESIGNS:
+            _run(bench, design, 50)
+        bench.queue.wait_idle(TIMEOUT_S)
+        yield from _updates(bench)
 
 
 # Saves
@@ -95,6 +100,7 @@ def _updates(bench: Bench) -> Iterator[Result]:
             rates["1"] / rates[rival],
             "ratio",
             versus,
+            1.0 if rival == "inline" else None,
             raw={
                 "ours_per_s": round(rates["1"], 1),
                 "theirs_per_s": round(rates[rival], 1),
@@ -216,12 +222,11 @@ def _timed(act: Callable[[], object]) -> float:
 
 
 def _until_relayed(bench: Bench) -> None:
-    """Wait until every update that waits is in its queue, or done."""
+    """Wait until a task comes for the updates that wait, or none does."""
     deadline = time.monotonic() + TIMEOUT_S
     while time.monotonic() < deadline:
-        rows = _waiting(bench)
         counts = bench.queue.engine.counts().values()
-        if rows <= sum(states[state] for states in counts for state in UNDER_WAY):
+        if not _waiting(bench) or any(states[state] for states in counts for state in UNDER_WAY):
             return
         time.sleep(0.02)
     raise RuntimeError("the outbox does not empty")

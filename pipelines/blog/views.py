@@ -5,7 +5,7 @@ comments. A comment and its increment are one commit.
 
 The ranking of a week chains two views. The first counts by post and week; its rows of one week are
 the sources of that week's row in the second, which ranks them: the ten most discussed of thousands
-are ten reads. Many comments change one row, so both gather their changes (`fan_in`) as well.
+are ten reads.
 """
 
 from __future__ import annotations
@@ -36,7 +36,6 @@ class CommentsByPost(View):
     """Number of comments of a post in one week."""
 
     source = Comment
-    fan_in = True
 
     @staticmethod
     def contributions(comment: Comment) -> Contributions:
@@ -50,7 +49,6 @@ class MostDiscussed(View):
 
     source = CommentsByPost
     ranked = (COMMENTS,)
-    fan_in = True
 
     @staticmethod
     def contributions(row: Row) -> Contributions:

@@ -13,24 +13,26 @@
     GRADES.read(clients, StudentsByGrade, at_least=token)
 
 Saving a source commits, in one transaction, the source, its marker (the sequence of its last
-change, and its contributions) and one update task for each row whose contribution changed.
-Applying an update commits the row together with the row's marker for that source. An update
+change, and its contributions) and one update for each row whose contribution changed. Applying an
+update commits the row together with the row's marker for that source. An update
 with a lower or equal sequence changes nothing, so any order and any number of repeats give
 the same row. When a source leaves a row, its row marker is deleted. An update without a row marker
 is checked against the source's own marker, so no tombstones are needed and a late task cannot
 bring a row back.
 
-An apply takes any number of updates of a row, whichever way they travel. They come as unacked rows
-of the outbox. To a view with `fan_in = True` they come through the fork-join queue of their row, so
-a hot row is written once per batch (updating/transport.py).
+Updates wait as unacked rows of the outbox. A save rings for a fold of the table (updating/bell.py),
+which takes the updates of all its rows, and applies them in transactions of up to a hundred rows
+(updating/table_fold.py). An idle row is written at once; a busy one about once a second, with all
+that has gathered (updating/pacing.py).
 
 Lost on failure: nothing. A crash costs one period of the outbox's sweep.
 Cost of a save: 2 entity writes, 1 for each row that changes; 2 reads; 3 round trips.
-Cost of an update: 4 reads at most, 3 writes, one of them the outbox row that goes. A row with views
-downstream costs 2 reads more, and 2 writes, or 1 for its marker and 1 for each row that changes.
+Cost of an update: 3 reads at most, 2 writes, one of them the outbox row that goes; and its share of
+a fold's writes of the row, and of its 5 round trips. A row with views downstream costs 2 reads
+more, and 2 writes, or 1 for its marker and 1 for each row that changes.
 
-Routes: POST /tasks/materialized-views/<group>/apply and .../propagate for each group, and the
-routes of the queue views-<group>.
+Routes: POST /tasks/materialized-views/<group>/fold, .../apply and .../propagate for each group, and
+the routes of the queue views-<group>.
 Source: B. Slatkin, "Building high-throughput data pipelines on Google App Engine", 2010,
 "Materialized views (transactional sequences)". Why not its code: docs/adr/0008.
 """

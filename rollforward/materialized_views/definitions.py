@@ -9,16 +9,9 @@ from typing import Any
 from google.cloud import ndb
 
 from rollforward.datastore.transactions import TRANSIENT
-from rollforward.fork_join.items import MAX_ITEM_BYTES
 from rollforward.materialized_views.catalog import Catalog, view_name
 from rollforward.materialized_views.entities import ViewRow
-from rollforward.materialized_views.rows import (
-    MAX_MEASURES_BYTES,
-    BadContributionError,
-    Row,
-    Value,
-    checked,
-)
+from rollforward.materialized_views.rows import BadContributionError, Row, Value, checked
 from rollforward.materialized_views.updates import source_name
 from rollforward.materialized_views.view import View, check_views, kind_of
 from rollforward.tasks.errors import Retry
@@ -26,8 +19,6 @@ from rollforward.tasks.waits import MAX_VERSION_WAIT_S
 
 # In a row marker's key; Datastore takes 1,500 bytes.
 MAX_SOURCE_NAME_CHARS = 1_400
-# An item of a fork-join queue, less what stands around the measures: the source's name, mostly.
-MAX_FAN_IN_BYTES = MAX_ITEM_BYTES - 6_000
 # The kind of a view's rows; as sources they go by the name of their view.
 VIEW_ROW_KIND = "ViewRow"
 
@@ -74,8 +65,7 @@ class ViewDefinitions:
         if isinstance(source, ViewRow):
             source = Row.of(source, kind_of(self.views[kind].source))
         try:
-            max_bytes = MAX_FAN_IN_BYTES if view.fan_in else MAX_MEASURES_BYTES
-            return checked(view.functions()[kind](source), view.ranked, max_bytes)
+            return checked(view.functions()[kind](source), view.ranked)
         except (BadContributionError, *TRANSIENT):
             raise
         except Exception as error:

@@ -12,10 +12,11 @@ from rollforward.fork_join import Batch
 from rollforward.materialized_views.catalog import CatalogStore
 from rollforward.materialized_views.definitions import ViewDefinitions
 from rollforward.materialized_views.reader import ViewReader
-from rollforward.materialized_views.updates import Apply, Propagate
+from rollforward.materialized_views.updates import Apply, FoldTable, Propagate
 from rollforward.materialized_views.updating.apply import Applier
 from rollforward.materialized_views.updating.contribute import Contributor
 from rollforward.materialized_views.updating.freshness import ConsistencyToken
+from rollforward.materialized_views.updating.table_fold import TableFolder
 from rollforward.materialized_views.updating.transport import QueuedUpdate, UpdateTransport
 from rollforward.materialized_views.view import View
 from rollforward.runtime.clients import Clients
@@ -31,6 +32,7 @@ class Internals:
     catalogs: CatalogStore
     contributor: Contributor
     applier: Applier
+    folder: TableFolder
 
 
 class ViewGroup(ViewReader):
@@ -47,22 +49,25 @@ class ViewGroup(ViewReader):
         Args:
             group: Names their catalog and their task.
             queue: The queue of their updates.
-            fan_in_s: How long updates of a row of a fan-in view gather before they are applied.
+            fan_in_s: Deprecated. It is the period of work items that an earlier version sends.
 
         Raises:
             TypeError: one of them could never be right, and why.
         """
         definitions, catalogs = ViewDefinitions(group, views), CatalogStore(group)
-        transport = UpdateTransport(group, queue, self.apply, self._join, fan_in_s)
+        transport = UpdateTransport(
+            group, queue, apply=self.apply, fold=self.fold, join=self._join, fan_in_s=fan_in_s
+        )
         super().__init__(definitions, catalogs, transport)
         path = f"/tasks/materialized-views/{group}"
         propagate = Task(f"{path}/propagate", queue, Propagate, self.propagate)
         contributor = Contributor(definitions, catalogs, transport)
         applier = Applier(definitions, catalogs, contributor, propagate)
-        self._internals = Internals(definitions, catalogs, contributor, applier)
+        folder = TableFolder(definitions, transport, applier)
+        self._internals = Internals(definitions, catalogs, contributor, applier, folder)
         self.group = group
         self.task = transport.task
-        self.tasks: list[Task[Any]] = [transport.task, propagate]
+        self.tasks: list[Task[Any]] = [transport.task, transport.bell.task, propagate]
         self.fan_in = transport.fan_in
 
     def claims(self) -> list[str]:
@@ -113,6 +118,10 @@ class ViewGroup(ViewReader):
     def apply(self, clients: Clients, args: Apply) -> None:
         """Apply updates to a row; see Applier.apply."""
         self._internals.applier.apply(clients, args)
+
+    def fold(self, clients: Clients, args: FoldTable) -> None:
+        """Apply the waiting updates of a table; see TableFolder.fold."""
+        self._internals.folder.fold(clients, args)
 
     def _join(self, clients: Clients, batch: Batch, queued: Sequence[QueuedUpdate]) -> None:
         self._internals.applier.join(clients, batch, queued)

@@ -27,7 +27,7 @@ class MaterializedViews(Pattern[ViewMaintenance]):
     takes = ViewMaintenance
 
     def expand(self, part: ViewMaintenance) -> Iterable[object]:
-        """Return the jobs that rebuild and verify, and the queue of the views with fan-in."""
+        """Return the jobs that rebuild and verify, and the queue of work items of old."""
         return [*part.jobs, part.views.fan_in]
 
     def tasks(self, parts: Sequence[ViewMaintenance]) -> Iterable[Task[Any]]:

@@ -32,7 +32,7 @@ MAX_MEASURE_CHARS = 100
 # Of all sources of a row. Their exact sums, at their longest, fit into an entity.
 MAX_SUMS = 200
 MAX_TEXT_CHARS = 1_000
-# Of one source in one row: it travels in one task.
+# Of one source in one row, as JSON: it travels in one task.
 MAX_MEASURES_BYTES = 80_000
 # Beyond it two whole numbers share one place in the order of floats.
 MAX_SAFE_INTEGER = 2**53
@@ -84,15 +84,8 @@ def prefix_text(parts: tuple[str | int, ...]) -> str:
     return row_text(parts)[:-1] + "," if parts else ""
 
 
-def checked(
-    contributions: Contributions,
-    ranked: Sequence[str],
-    max_bytes: int = MAX_MEASURES_BYTES,
-) -> dict[str, dict[str, Value]]:
+def checked(contributions: Contributions, ranked: Sequence[str]) -> dict[str, dict[str, Value]]:
     """Return contributions as they are stored.
-
-    Args:
-        max_bytes: Limit of one row's measures, as JSON.
 
     Raises:
         BadContributionError: something in them cannot be stored, added up or ranked.
@@ -114,9 +107,9 @@ def checked(
                 raise BadContributionError(f"measure name must be {limit}, got {len(measure)}")
             _check(measure, value, is_ranked=measure in ranked)
         size = len(json.dumps(measures, ensure_ascii=False).encode())
-        if size > max_bytes:
+        if size > MAX_MEASURES_BYTES:
             raise BadContributionError(
-                f"the measures for a row must be at most {max_bytes:,} bytes, got {size:,}"
+                f"the measures for a row must be at most {MAX_MEASURES_BYTES:,} bytes, got {size:,}"
             )
     return stored
 

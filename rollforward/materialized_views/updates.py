@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import functools
 import json
 from collections.abc import Iterator, Sequence
@@ -37,6 +38,23 @@ class Apply:
     row: str
     updates: Annotated[list[Update], pydantic.Field(max_length=MAX_UPDATES)]
     unacked: str
+
+
+@dataclass(frozen=True)
+class FoldTable:
+    """A table whose waiting updates are to be applied; the time of the ring, 0: at once."""
+
+    table: Annotated[str, pydantic.Field(pattern=TABLE)]
+    tick_ms: Annotated[int, pydantic.Field(ge=0)] = 0
+
+
+@dataclass(frozen=True)
+class RowUpdates:
+    """All updates of one row that are applied together, and when the newest was saved."""
+
+    row: str
+    updates: Sequence[Update]
+    saved: datetime.datetime
 
 
 @dataclass(frozen=True)

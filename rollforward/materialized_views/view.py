@@ -26,11 +26,12 @@ class View:
     joins: ClassVar[Mapping[Any, Any]] = {}  # More sources: {kind: function}.
     # Measures that can be asked for their min, max and distinct values.
     ranked: ClassVar[Sequence[str]] = ()
-    # Updates of one row per second, after a burst; None: as they come. A row in Datastore takes
-    # about one write per second for long.
+    # Writes of one row per second, after a burst; what comes faster gathers. None: as updates come.
+    # A row in Datastore takes about one write per second for long.
     row_rate: ClassVar[float | None] = 1.0
     row_burst: ClassVar[int] = 10
-    # Updates of one row gather, and it is written once per batch: for rows that many sources share.
+    # Deprecated: all updates gather. With it readers also look at updates that wait as work items,
+    # which an earlier version of the app sent.
     fan_in: ClassVar[bool] = False
 
     def __init_subclass__(cls) -> None:

@@ -104,6 +104,7 @@ def enqueue_with_ack(
     *,
     tag: str,
     at: datetime.datetime | None = None,
+    is_gathered: bool = False,
 ) -> str:
     """Enqueue a task whose row stays until the task's own transaction acks it.
 
@@ -111,6 +112,8 @@ def enqueue_with_ack(
         make_args: Returns the task's arguments, given the row that it must ack. The row's name
             depends on the arguments, so its end is put in afterwards.
         tag: Finds the row while it is pending.
+        is_gathered: The caller takes the row by its tag, together with others. The sweep creates
+            the task if nobody has taken it.
 
     Returns:
         The row: deleted once the task has done its work.
@@ -121,7 +124,10 @@ def enqueue_with_ack(
     task.check_registered(clients)
     due = task.due(clients, 0, at)
     return _outgoing(clients).put(
-        lambda row: task.message(make_args(row), at=due), is_unacked=True, tag=tag
+        lambda row: task.message(make_args(row), at=due),
+        is_unacked=True,
+        tag=tag,
+        is_gathered=is_gathered,
     )
 
 
@@ -139,16 +145,23 @@ class _Outgoing:
     created: datetime.datetime
     rows: list[OutboxTask] = field(default_factory=list)
     doubtful: list[OutboxTask] = field(default_factory=list)  # Of attempts that may be committed.
+    gathered: int = 0  # Rows that somebody else takes.
 
     def put(
-        self, make: Callable[[str], Message], *, is_unacked: bool, tag: str | None = None
+        self,
+        make: Callable[[str], Message],
+        *,
+        is_unacked: bool,
+        tag: str | None = None,
+        is_gathered: bool = False,
     ) -> str:
         """Write a row; `make` returns its message, given the row.
 
         A body that runs again writes the same rows. If it then decides otherwise, it overwrites no
         row of the last attempt, which may be committed, since the key depends on the message.
         """
-        draft = RowId(self.transaction.id, self.created, len(self.rows), is_unacked)
+        number = len(self.rows) + self.gathered
+        draft = RowId(self.transaction.id, self.created, number, is_unacked)
         message = make(draft.text)
         row = replace(draft, digest=_digest(message, tag)).text
         # The transaction's random id is in it, so it stands for nothing else there.
@@ -161,12 +174,15 @@ class _Outgoing:
             return row
         entity = row_of(row, message, tag)
         current.put(entity)
-        self.rows.append(entity)
+        if is_gathered:
+            self.gathered += 1
+        else:
+            self.rows.append(entity)
         return row
 
     def on_retry(self, cause: Exception) -> None:
         self.doubtful += self.rows
-        self.rows = []
+        self.rows, self.gathered = [], 0
 
     def on_give_up(self) -> None:
         """Look for rows that may be committed anyway."""

@@ -82,8 +82,9 @@ def create_later(clients: Clients, messages: Sequence[Message]) -> None:
     No row keeps them, so a sweep must find their work without them.
     """
     transaction, created = Transaction(), naive_utc(clients.clock.now())
+    # As unacked rows, since no row is to be deleted.
     rows = [
-        row_of(RowId(transaction.id, created, number, is_unacked=False).text, message)
+        row_of(RowId(transaction.id, created, number, is_unacked=True).text, message)
         for number, message in enumerate(messages)
     ]
     clients.relay.send(clients, rows)

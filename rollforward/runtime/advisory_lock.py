@@ -2,8 +2,8 @@
 
 On a service that locks, transactions that read one row and then write it wait for each other until
 one gives up. Concurrent updates of a row took 46 s, although each takes some milliseconds. The lock
-only avoids contention; nothing depends on it. A caller goes ahead after 2 s, and at once without
-memcached.
+only avoids contention; nothing depends on it. A caller goes ahead after 2 s, or as long as it asks
+for, and at once without memcached.
 """
 
 from __future__ import annotations
@@ -21,10 +21,14 @@ MAX_PAUSE_S = 0.02
 
 
 @contextlib.contextmanager
-def advisory_lock(clients: Clients, name: str) -> Iterator[None]:
-    """Hold the lock of a name while the block runs, or run it without the lock."""
+def advisory_lock(clients: Clients, name: str, *, wait_s: float = WAIT_S) -> Iterator[None]:
+    """Hold the lock of a name while the block runs, or run it without the lock.
+
+    Args:
+        wait_s: How long to wait for the holder.
+    """
     token = clients.new_id().encode()
-    for pause_s in pauses(WAIT_S):
+    for pause_s in pauses(wait_s):
         if clients.cache.add(name, token, TTL_S) or clients.cache.get(name) is None:
             break
         clients.clock.sleep(pause_s)

@@ -49,6 +49,7 @@ from tests.rollforward.fork_join.tally_queue import (
     tallied,
     tally_world,
 )
+from tests.rollforward.materialized_views.harness import as_work_items
 from tests.rollforward.materialized_views.student_views import SCHOOL, school_world
 from tests.rollforward.materialized_views.test_materialized_views_under_faults import SaveScenario
 from tests.rollforward.outbox.order_tasks import (
@@ -158,7 +159,7 @@ class BadRowScenario:
 DEMOS = {"import": ImportScenario, "send": SendScenario, "load": LoadScenario}
 
 
-@pytest.fixture(params=["bad item", "bad pack", "bad row", "views", "fan-in views", *DEMOS])
+@pytest.fixture(params=["bad item", "bad pack", "bad row", "views", "views of old", *DEMOS])
 def scenario(
     request: pytest.FixtureRequest, services: Services, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> Any:
@@ -182,8 +183,8 @@ def scenario(
         case "bad row":
             return BadRowScenario(World(services, tasks=(*TASKS, lost)))
         case way:
-            for view in SCHOOL.views.values():
-                monkeypatch.setattr(view, "fan_in", way == "fan-in views")
+            if way == "views of old":
+                as_work_items(monkeypatch, SCHOOL.views.values())
             return SaveScenario(school_world(services))
 
 

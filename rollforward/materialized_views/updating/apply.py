@@ -15,7 +15,7 @@ from rollforward.materialized_views.catalog import Catalog, CatalogStore
 from rollforward.materialized_views.definitions import UnknownTableError, ViewDefinitions
 from rollforward.materialized_views.entities import ViewRow, row_key
 from rollforward.materialized_views.rows import BadContributionError, empty_row
-from rollforward.materialized_views.updates import Apply, Propagate, newest_of
+from rollforward.materialized_views.updates import Apply, Propagate, RowUpdates, newest_of
 from rollforward.materialized_views.updating.contribute import Contributor
 from rollforward.materialized_views.updating.fold import fold, put_row, read_for_apply
 from rollforward.materialized_views.updating.transport import QueuedUpdate
@@ -56,7 +56,7 @@ class Applier:
 
         def body() -> None:
             outbox.ack(args.unacked)
-            self._apply(clients, args, saved)
+            self._apply(clients, args.table, [RowUpdates(args.row, args.updates, saved)])
 
         try:
             with advisory_lock(clients, f"views:apply:{args.table}:{args.row}"):
@@ -68,29 +68,57 @@ class Applier:
                 raise
             log.warning("%s: it is left to the sweep", error)
 
-    def join(self, clients: Clients, batch: Batch, queued: Sequence[QueuedUpdate]) -> None:
-        """Apply all updates of a row that have come together; the join of the fan-in."""
-        table, _, row = batch.key.partition(":")
-        args = Apply(table, row, [update.update for update in queued], unacked="")
-        self._apply(clients, args, max(update.saved for update in queued))
+    def apply_many(
+        self, clients: Clients, table: str, rows: Sequence[RowUpdates], unacked: Sequence[str]
+    ) -> None:
+        """Apply the updates of several rows of a table, in one transaction.
 
-    def _apply(self, clients: Clients, args: Apply, saved: datetime.datetime) -> None:
-        """Bring a row up to date, in the transaction that deletes the updates' own entities."""
-        key = row_key(args.table, args.row)
-        newest = newest_of(args.updates)
-        read = read_for_apply(self.catalogs.any_copy(clients), key, newest)
-        catalog = Catalog.of(read.catalog)
-        if catalog.is_gone(args.table):
+        Args:
+            unacked: The outbox rows that hold these updates.
+
+        Raises:
+            BadContributionError: one of the rows cannot hold it, or, of several rows, a view
+                downstream of one refuses it.
+            UnknownTableError: this code does not know the table.
+        """
+
+        def body() -> None:
+            for row in unacked:
+                outbox.ack(row)
+            self._apply(clients, table, rows)
+
+        transact(body)
+
+    def join(self, clients: Clients, batch: Batch, queued: Sequence[QueuedUpdate]) -> None:
+        """Apply all updates of a row that have come together as work items.
+
+        Only an earlier version of the app sends them so.
+        """
+        table, _, row = batch.key.partition(":")
+        updates = [update.update for update in queued]
+        saved = max(update.saved for update in queued)
+        self._apply(clients, table, [RowUpdates(row, updates, saved)])
+
+    def _apply(self, clients: Clients, table: str, rows: Sequence[RowUpdates]) -> None:
+        """Bring rows up to date, in the transaction that deletes the updates' own entities."""
+        updates_by_key = {row_key(table, row.row): row for row in rows}
+        newest_by_key = {key: newest_of(row.updates) for key, row in updates_by_key.items()}
+        snapshots = read_for_apply(self.catalogs.any_copy(clients), newest_by_key)
+        catalog = Catalog.of(next(iter(snapshots.values())).catalog)
+        if catalog.is_gone(table):
             return  # It has been replaced, and its rows go.
-        view = self._known(clients, catalog, args.table, saved)
-        row = read.row or empty_row(key)
-        changed = fold(row, newest, read, args)
-        if not changed:
-            return
-        row.applied = max(row.applied, saved)
-        put_row(view, row, changed)
-        if view.name in self.definitions.by_kind and catalog.live(view) == args.table:
-            self._propagate(clients, args, key, row if row.counts else None)
+        view = self._known(clients, catalog, table, max(row.saved for row in rows))
+        written: list[tuple[Any, ViewRow | None]] = []
+        for key, updates in updates_by_key.items():
+            row = snapshots[key].row or empty_row(key)
+            args = Apply(table, updates.row, list(updates.updates), unacked="")
+            changed = fold(row, newest_by_key[key], snapshots[key], args)
+            if changed:
+                row.applied = max(row.applied, updates.saved)
+                put_row(view, row, changed)
+                written.append((key, row if row.counts else None))
+        if view.name in self.definitions.by_kind and catalog.live(view) == table:
+            self._propagate(clients, table, written)
 
     def _known(
         self, clients: Clients, catalog: Catalog, table: str, saved: datetime.datetime
@@ -107,19 +135,27 @@ class Applier:
             waited_s = (naive_utc(clients.clock.now()) - saved).total_seconds()
             raise UnknownTableError(str(error), after_s=version_pause_s(waited_s)) from error
 
-    def _propagate(self, clients: Clients, args: Apply, key: Any, row: ViewRow | None) -> None:
-        """Contribute a row to the views downstream of it.
+    def _propagate(
+        self, clients: Clients, table: str, written: Sequence[tuple[Any, ViewRow | None]]
+    ) -> None:
+        """Contribute rows to the views downstream of them.
 
-        A view that refuses the row is left unchanged and gets a task of its own, which fails in
-        its stead. This row and all other views downstream are updated.
+        A view that refuses a lone row is left unchanged and gets a task of its own, which fails in
+        its stead. This row and all other views downstream are updated. If one of several is
+        refused, the error is raised, so that the rows are applied one by one.
         """
+        if len(written) != 1:
+            self.contributor.contribute(clients, written)
+            return
         refused: set[str] = set()
+        ((key, row),) = written
         try:
             self.contributor.contribute(clients, [(key, row)], on_refusal=refused.update)
         except BadContributionError:  # Before the first write: it is of the row, and of no view.
-            refused.add(args.table)
+            refused.add(table)
         if refused:
-            outbox.enqueue(clients, self.propagate_task, Propagate(args.table, args.row))
+            name = key.id().partition(":")[2]
+            outbox.enqueue(clients, self.propagate_task, Propagate(table, name))
 
     def propagate(self, clients: Clients, args: Propagate) -> None:
         """Contribute a row, as it is now, to the views downstream of it.

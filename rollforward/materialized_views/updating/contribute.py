@@ -24,7 +24,6 @@ from rollforward.materialized_views.updating.markers import MarkerUpdate, Pendin
 from rollforward.materialized_views.updating.prepared import PreparedSave, Write
 from rollforward.materialized_views.updating.transport import UpdateTransport
 from rollforward.runtime.clients import Clients
-from rollforward.runtime.clock import naive_utc
 from rollforward.runtime.sharing.shared_transaction import SharedBody
 
 # The source, its marker and the update of one row, as a first estimate.
@@ -209,7 +208,7 @@ class Contributor:
                     else:
                         rows = self.definitions.rows_for(view, source_key.kind(), source)
                     if on_refusal is not None:
-                        self.transport.check(view, tables[0], source_key, rows)
+                        self.transport.check(tables[0], source_key, rows)
                 except TRANSIENT:
                     raise
                 except Exception:
@@ -229,12 +228,11 @@ class Contributor:
             for where, update in change.updates():
                 updates[where].append(update)
         sent: dict[str, dict[str, str]] = defaultdict(dict)
-        saved = naive_utc(clients.clock.now())
         for (table, row), many in updates.items():
             view = self.definitions.views.get(view_name(table))
             tag = f"{table}:{row}"
             for part in parts_of(many):
-                place = self.transport.send(clients, view, tag, part, saved)
+                place = self.transport.send(clients, view, tag, part)
                 for update in part:
                     sent[update.source][tag] = place
         return sent

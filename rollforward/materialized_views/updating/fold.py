@@ -49,26 +49,44 @@ class ApplySnapshot:
     source_markers: Mapping[str, SourceMarker | None]
 
 
-def read_for_apply(catalog: Any, key: Any, newest: Mapping[str, Update]) -> ApplySnapshot:
-    """Read a row, its markers, and the sources' markers where the row knows nothing of them.
+def read_for_apply(
+    catalog: Any, newest_by_row: Mapping[Any, Mapping[str, Update]]
+) -> dict[Any, ApplySnapshot]:
+    """Read rows, their markers, and the sources' markers where a row knows nothing of them.
 
     Args:
         catalog: The key of a copy of the catalog.
+        newest_by_row: The last update of each source, by the row's key.
     """
-    sources = list(newest)
-    likely = [source for source in sources if newest[source].is_first]
-    row_keys = [row_marker_key(key, source) for source in sources]
-    source_keys = [marker_key(source_key(source)) for source in likely]
-    copy, row, *markers = ndb.get_multi([catalog, key, *row_keys, *source_keys])
-    row_markers = dict(zip(sources, markers[: len(sources)], strict=True))
-    source_markers = dict(zip(likely, markers[len(sources) :], strict=True))
-    unlikely = [
-        source for source in sources if row_markers[source] is None and source not in source_markers
-    ]
+    pairs = [(key, source) for key, newest in newest_by_row.items() for source in newest]
+    likely = {
+        source: None
+        for newest in newest_by_row.values()
+        for source, update in newest.items()
+        if update.is_first
+    }
+    row_keys = [*newest_by_row]
+    marker_keys = [row_marker_key(key, source) for key, source in pairs]
+    copy, *entities = ndb.get_multi(
+        [catalog, *row_keys, *marker_keys, *(marker_key(source_key(name)) for name in likely)]
+    )
+    rows = dict(zip(row_keys, entities, strict=False))
+    markers = dict(zip(pairs, entities[len(row_keys) :], strict=False))
+    source_markers = dict(zip(likely, entities[len(row_keys) + len(pairs) :], strict=True))
+    unlikely = {
+        source: None
+        for (key, source), marker in markers.items()
+        if marker is None and source not in source_markers
+    }
     if unlikely:
-        unlikely_markers = ndb.get_multi([marker_key(source_key(source)) for source in unlikely])
+        unlikely_markers = ndb.get_multi([marker_key(source_key(name)) for name in unlikely])
         source_markers.update(zip(unlikely, unlikely_markers, strict=True))
-    return ApplySnapshot(copy, row, row_markers, source_markers)
+    return {
+        key: ApplySnapshot(
+            copy, rows[key], {source: markers[key, source] for source in newest}, source_markers
+        )
+        for key, newest in newest_by_row.items()
+    }
 
 
 def fold(

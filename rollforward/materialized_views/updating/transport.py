@@ -1,11 +1,13 @@
 """Transport of updates from a save to their row, and the updates in flight.
 
-Each update is an unacked row of the outbox, with a task of its own, paced row by row. With
-`fan_in = True` it is a work item in the fork-join queue of its row, and the row is written once per
-batch, however many sources change. The save's own transaction writes either, and the transaction
-that changes the row deletes it, so pending updates are visible and their age is known. Parked
-updates wait for a person and are visible as well: the unacked row stays, and so does the item,
-under its tag.
+Each update is an unacked row of the outbox. The save's own transaction writes it, and the
+transaction that changes the view's row deletes it, so pending updates are visible and their age is
+known. A fold of the table takes the updates of all its rows (table_fold.py). Updates that a fold
+cannot take have tasks of their own. Parked updates wait for a person and are visible as well: the
+unacked row stays.
+
+An earlier version of the app sends the updates of views with `fan_in = True` as work items, through
+the fork-join queue of their row. This one still joins and shows them.
 """
 
 from __future__ import annotations
@@ -27,9 +29,10 @@ from rollforward.fork_join.entities import (
     packs_tagged,
     packs_tagged_under,
 )
+from rollforward.materialized_views.catalog import is_fed
 from rollforward.materialized_views.rows import Value
-from rollforward.materialized_views.updates import Apply, Update, source_name
-from rollforward.materialized_views.updating.pacing import paced_at
+from rollforward.materialized_views.updates import Apply, FoldTable, Update, source_name
+from rollforward.materialized_views.updating.bell import Bell
 from rollforward.materialized_views.view import View
 from rollforward.outbox.entities import OutboxTask, RowId, outbox_key, rows_of_tag, rows_of_tags
 from rollforward.runtime.clients import Clients
@@ -37,7 +40,6 @@ from rollforward.tasks.declaration import Task
 
 # Updates of one row in one transaction: three entities each.
 MAX_JOINED = 150
-_SOME_TIME = datetime.datetime(1970, 1, 1)  # noqa: DTZ001  Datastore's are naive.
 
 
 @dataclass(frozen=True)
@@ -49,23 +51,27 @@ class QueuedUpdate:
 
 
 class UpdateTransport:
-    """Both ways of a group's updates: a task of their own, and the fork-join queue of their row."""
+    """The ways of a group's updates: folds, tasks of their own, and work items of old."""
 
     def __init__(
         self,
         group: str,
         queue: str,
+        *,
         apply: Callable[[Clients, Apply], None],
+        fold: Callable[[Clients, FoldTable], None],
         join: Callable[[Clients, Batch, Sequence[QueuedUpdate]], None],
         fan_in_s: float,
     ) -> None:
-        """Declare the task and the queue of updates.
+        """Declare the tasks and the queue of updates.
 
         Args:
-            apply: Takes the updates of a task.
-            join: Takes all updates of a row that have come together.
+            apply: Takes the updates of a task of their own.
+            fold: Takes all updates of a table that wait.
+            join: Takes work items of a row that have come together.
         """
         self.task = Task(f"/tasks/materialized-views/{group}/apply", queue, Apply, apply)
+        self.bell = Bell(Task(f"/tasks/materialized-views/{group}/fold", queue, FoldTable, fold))
         self.fan_in = ForkJoin(
             f"views-{group}",
             QueuedUpdate,
@@ -81,28 +87,26 @@ class UpdateTransport:
         view: type[View] | None,
         tag: str,
         part: Sequence[Update],
-        now: datetime.datetime,
     ) -> str:
         """Send updates of one row, in a transaction; return the key under which they wait.
 
         Args:
-            view: None: this code does not know it. Then its updates travel by a task.
+            view: None: this code does not know it. Then its updates have a task of their own.
         """
-        if view is not None and view.fan_in:
-            items = [QueuedUpdate(update, now) for update in part]
-            return self.fan_in.insert_in_transaction(clients, tag, *items, tag=tag)
         table, _, row = tag.partition(":")
-        return outbox.enqueue_with_ack(
+        is_known = view is not None and is_fed(table, view)
+        unacked = outbox.enqueue_with_ack(
             clients,
             self.task,
             lambda unacked: Apply(table, row, list(part), unacked),
             tag=tag,
-            at=paced_at(clients, view, tag) if view is not None else None,
+            is_gathered=is_known,
         )
+        if view is not None and is_known:
+            self.bell.ring_on_commit(clients, view, table, row)
+        return unacked
 
-    def check(
-        self, view: type[View], table: str, source: Any, rows: Mapping[str, dict[str, Value]]
-    ) -> None:
+    def check(self, table: str, source: Any, rows: Mapping[str, dict[str, Value]]) -> None:
         """Check that a source's contributions can travel to its rows.
 
         Raises:
@@ -110,10 +114,7 @@ class UpdateTransport:
         """
         for row, measures in rows.items():
             update = Update(source_name(source), 0, measures, is_first=True)
-            if view.fan_in:
-                self.fan_in.check(f"{table}:{row}", QueuedUpdate(update, _SOME_TIME))
-            else:
-                self.task.message(Apply(table, row, [update], unacked=""))
+            self.task.message(Apply(table, row, [update], unacked=""))
 
     def read(self, stored: OutboxTask | WorkPack) -> Apply:
         """Return the updates in an outbox row or a work pack."""
@@ -122,6 +123,16 @@ class UpdateTransport:
         table, _, row = stored.tag.partition(":")
         updates = [queued.update for queued in self.fan_in.read(stored.items)]
         return Apply(table, row, updates, unacked="")
+
+
+def listed(table: str, after: str, limit: int) -> list[tuple[str, str]]:
+    """Return the keys of unacked updates of a table, each with its row's tag, in order of tags.
+
+    Args:
+        after: Begin with this tag; empty: with the first.
+    """
+    query = rows_of_tags(f"{table}:", after=after)
+    return [(row.key.id(), row.tag) for row in query.fetch(limit, projection=["tag"])]
 
 
 def waiting_for_row(view: type[View], row: str, limit: int) -> list[Any]:

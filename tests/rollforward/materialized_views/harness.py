@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,8 +16,12 @@ import main
 from pipelines.registry import APP
 from rollforward.materialized_views import Contributions, View, ViewGroup, ViewMaintenance
 from rollforward.materialized_views.entities import RowMarker, ViewRow, row_key, row_marker_key
+from rollforward.materialized_views.updates import Update
+from rollforward.materialized_views.updating import transport
+from rollforward.materialized_views.updating.transport import QueuedUpdate, UpdateTransport
 from rollforward.outbox.entities import OutboxTask
 from rollforward.registry import Registry
+from rollforward.runtime import naive_utc
 from tests.infra.neighbour_rows import elsewhere, untouched
 from tests.infra.world import Services, World
 from tests.rollforward.materialized_views.student_views import BUILDS, SCHOOL, ByGrade
@@ -97,6 +101,29 @@ def tasks_here() -> int:
 def counts(world: World, view: type[View] = ByGrade, views: ViewGroup = SCHOOL) -> dict[Any, Any]:
     """Return what a reader sees: each row and its count."""
     return {row.name: row.count for row in views.read(world.clients, view).rows}
+
+
+def by_own_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give each update a task of its own, as updates have that a fold cannot take."""
+    monkeypatch.setattr(transport, "is_fed", lambda table, view: False)
+
+
+def as_work_items(monkeypatch: pytest.MonkeyPatch, views: Iterable[type[View]]) -> None:
+    """Send updates of views as an earlier version of this code does, with `fan_in`."""
+    sound = UpdateTransport.send
+
+    def send(
+        self: UpdateTransport, clients: Any, view: Any, tag: str, part: Sequence[Update]
+    ) -> str:
+        if view is None or not view.fan_in:
+            return sound(self, clients, view, tag, part)
+        saved = naive_utc(clients.clock.now())
+        items = [QueuedUpdate(update, saved) for update in part]
+        return self.fan_in.insert_in_transaction(clients, tag, *items, tag=tag)
+
+    for view in views:
+        monkeypatch.setattr(view, "fan_in", True)
+    monkeypatch.setattr(UpdateTransport, "send", send)
 
 
 def row_markers(table: str) -> dict[str, set[str]]:

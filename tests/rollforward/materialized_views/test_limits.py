@@ -23,6 +23,7 @@ from tests.rollforward.materialized_views.harness import (
     Number,
     Numbers,
     Wide,
+    as_work_items,
     counts,
     number,
     one_emulator,
@@ -93,13 +94,14 @@ def test_a_bad_contribution_saves_nothing(services: Services) -> None:
 
 
 @one_emulator
-@pytest.mark.parametrize("fan_in", [False, True], ids=["outbox", "fan-in"])
+@pytest.mark.parametrize("is_of_old", [False, True], ids=["folds", "work items"])
 @pytest.mark.parametrize("is_alone", [True, False], ids=["alone", "with another one"])
 def test_an_update_that_is_parked_is_seen_by_tokens_and_freshness(
-    services: Services, monkeypatch: pytest.MonkeyPatch, fan_in: bool, is_alone: bool
+    services: Services, monkeypatch: pytest.MonkeyPatch, is_of_old: bool, is_alone: bool
 ) -> None:
     """C1: its row lacks a change until it is replayed, whichever way it travelled."""
-    monkeypatch.setattr(Numbers, "fan_in", fan_in)
+    if is_of_old:
+        as_work_items(monkeypatch, [Numbers])
     with played(services, [Numbers]) as (world, views):
         sources = [number(f"s{n}", None, **{f"m{n}_{i}": 1 for i in range(50)}) for n in range(5)]
         views.save(world.clients, *sources[:4])

@@ -117,4 +117,4 @@ def deliver(world: World, rounds: int, but: Callable[[Any], bool] = lambda attem
 
 
 def is_update(attempt: Any) -> bool:
-    return b'"unacked"' in attempt.body
+    return any(word in attempt.body for word in (b'"unacked"', b'"tick_ms"'))

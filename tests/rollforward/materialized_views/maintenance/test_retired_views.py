@@ -14,7 +14,7 @@ from rollforward.materialized_views.entities import RowMarker, ViewRow
 from rollforward.materialized_views.maintenance.walks import DROP, Walk
 from rollforward.outbox.entities import OutboxTask
 from tests.infra.world import Services, World
-from tests.rollforward.materialized_views.harness import deploy, rows_here
+from tests.rollforward.materialized_views.harness import as_work_items, deploy, rows_here
 from tests.rollforward.materialized_views.student_views import differences, pupil
 from tests.rollforward.materialized_views.versions import (
     OLD,
@@ -32,15 +32,16 @@ def world(services: Services) -> World:
     return old_world(services)
 
 
-@pytest.mark.parametrize("fan_in", [False, True], ids=["outbox", "fan-in"])
+@pytest.mark.parametrize("is_of_old", [False, True], ids=["folds", "work items"])
 def test_a_view_that_was_taken_out_of_the_code_is_told_of_and_let_go(
     world: World,
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
-    fan_in: bool,
+    is_of_old: bool,
 ) -> None:
     """C1: what waits for it waits until somebody says that it is gone for good, and then ends."""
-    monkeypatch.setattr(ByName, "fan_in", fan_in)
+    if is_of_old:
+        as_work_items(monkeypatch, [ByName])
     new = group(OldByGrade, ByName)
     built(world, new, ByName)
     with world.context():

@@ -11,7 +11,7 @@ from rollforward.materialized_views import ConsistencyToken
 from rollforward.testing.injection import KINDS
 from tests.infra.faults.explorer import IS_EXHAUSTIVE, Explorer
 from tests.infra.world import Services
-from tests.rollforward.materialized_views.harness import ThreadedWorld
+from tests.rollforward.materialized_views.harness import ThreadedWorld, as_work_items
 from tests.rollforward.materialized_views.student_views import (
     BUILDS,
     SCHOOL,
@@ -84,13 +84,13 @@ def test_a_verification_ends_with_nothing_found_after_all_that(services: Service
             assert found.checked == found.expected > 0
 
 
-@pytest.mark.parametrize("fan_in", [False, True], ids=["outbox", "fan-in"])
+@pytest.mark.parametrize("is_of_old", [False, True], ids=["folds", "work items"])
 def test_a_token_that_was_met_stays_met_while_its_table_is_replaced(
-    services: Services, monkeypatch: pytest.MonkeyPatch, fan_in: bool
+    services: Services, monkeypatch: pytest.MonkeyPatch, is_of_old: bool
 ) -> None:
     """C1, C5: rows that are read hold all that any reader has seen before, in any order."""
-    for view in SCHOOL.views.values():
-        monkeypatch.setattr(view, "fan_in", fan_in)
+    if is_of_old:
+        as_work_items(monkeypatch, SCHOOL.views.values())
     world, chance = ThreadedWorld(services, builds=[BUILDS]), random.Random(7)
     world.order = chance
     waiting: list[ConsistencyToken] = []

@@ -14,7 +14,12 @@ from rollforward.materialized_views.maintenance.walks import BACKFILL, Walk
 from rollforward.outbox.entities import OutboxTask
 from rollforward.tasks.dead_task_entities import DeadTask
 from tests.infra.world import Services, World
-from tests.rollforward.materialized_views.harness import deploy, heal, rows_here
+from tests.rollforward.materialized_views.harness import (
+    by_own_tasks,
+    deploy,
+    heal,
+    rows_here,
+)
 from tests.rollforward.materialized_views.student_views import Pupil, differences, pupil
 from tests.rollforward.materialized_views.versions import (
     OLD,
@@ -149,8 +154,11 @@ def test_an_update_of_a_table_that_was_replaced_ends_in_any_version(world: World
 
 
 @pytest.mark.parametrize("services", ["datastore"], indirect=True)
-def test_an_update_that_no_version_takes_for_an_hour_is_left_to_the_sweep(world: World) -> None:
+def test_an_update_that_no_version_takes_for_an_hour_is_left_to_the_sweep(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """C1, H5a: it waits for an hour without an error, a new task each time, and is not parked."""
+    by_own_tasks(monkeypatch)
     new = group(NewByGrade)
     built(world, new, NewByGrade)
     with world.context():

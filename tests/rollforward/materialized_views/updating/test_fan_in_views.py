@@ -1,8 +1,7 @@
-"""Views whose updates travel through the fork-join queue of their row: hot rows, few writes."""
+"""Work items as an earlier version sends them for views with `fan_in`; what is too large."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +10,6 @@ from google.cloud import ndb
 
 from rollforward.fork_join.entities import WorkPack
 from rollforward.materialized_views import (
-    BadContributionError,
     ConsistencyToken,
     Contributions,
     Row,
@@ -19,11 +17,11 @@ from rollforward.materialized_views import (
     ViewGroup,
     ViewMaintenance,
 )
-from rollforward.materialized_views.updating import apply, fold
+from rollforward.materialized_views.updating.transport import UpdateTransport
 from rollforward.outbox.entities import OutboxTask
-from rollforward.runtime import naive_utc
 from rollforward.tasks.dead_task_entities import DeadTask
 from tests.infra.world import Services, World
+from tests.rollforward.materialized_views.harness import as_work_items
 from tests.rollforward.materialized_views.student_views import (
     SCHOOL,
     ByGrade,
@@ -35,9 +33,11 @@ from tests.rollforward.materialized_views.student_views import (
 
 @pytest.fixture
 def world(services: Services, monkeypatch: pytest.MonkeyPatch) -> World:
-    for view in SCHOOL.views.values():
-        monkeypatch.setattr(view, "fan_in", True)
+    as_work_items(monkeypatch, SCHOOL.views.values())
     return school_world(services)
+
+
+SEND = UpdateTransport.send
 
 
 def save(
@@ -49,66 +49,6 @@ def save(
         for start in range(0, count, at_once):
             token = SCHOOL.save(world.clients, *many[start : start + at_once])
     return token
-
-
-@pytest.mark.timeout(300)
-def test_many_sources_that_move_write_each_row_once_a_batch(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """C1: sources move between 3 rows; a row is written at most once in a batch."""
-    save(world, 400, lambda i: i % 3)
-    world.settle()
-    writes: Counter[str] = Counter()
-    folds: Counter[str] = Counter()
-    sound_put, sound_join = fold.put_row, SCHOOL.fan_in.join
-
-    def put_row(view: Any, row: Any, changed: Any) -> None:
-        writes[row.key.id()] += 1
-        sound_put(view, row, changed)
-
-    def join(clients: Any, batch: Any, items: Any) -> None:
-        folds[batch.key] += 1
-        sound_join(clients, batch, items)
-
-    monkeypatch.setattr(apply, "put_row", put_row)
-    monkeypatch.setattr(SCHOOL.fan_in, "join", join)
-    save(world, 400, lambda i: (i + 1) % 3)
-    world.settle()
-
-    grades = {row: count for row, count in writes.items() if row.startswith("by_grade.")}
-    assert all(count <= folds[row] for row, count in grades.items())
-    # Each pupil leaves one row and enters another: 800 updates, most of 80 a write.
-    assert sum(grades.values()) <= 800 / 50
-    with world.context():
-        assert differences() == []
-        rows = SCHOOL.read(world.clients, ByGrade).rows
-        assert sum(row.count for row in rows) == 400
-
-
-def test_a_row_is_as_new_as_the_newest_save_of_its_batch(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """C4: whichever place that one has among those that came together."""
-    sound_join, sizes = SCHOOL.fan_in.join, set[int]()
-
-    def join(clients: Any, batch: Any, items: Any) -> None:
-        sizes.add(len(items))
-        newest, *others = sorted(items, key=lambda each: each.saved, reverse=True)
-        sound_join(clients, batch, [*others[:1], newest, *others[1:]])
-
-    monkeypatch.setattr(SCHOOL.fan_in, "join", join)
-    for number in range(3):
-        world.clock.sleep(0.2)
-        saved = naive_utc(world.clock.now())
-        with world.clients.context():
-            SCHOOL.save(world.clients, Pupil(id=f"p{number}", grade=1, points=number))
-    world.settle()
-
-    with world.context():
-        row = SCHOOL.row(ByGrade, 1)
-    assert row is not None
-    assert 3 in sizes
-    assert abs((row.applied - saved).total_seconds()) < 0.1
 
 
 def test_what_waits_can_be_seen_and_waited_for(world: World) -> None:
@@ -134,45 +74,37 @@ def test_what_waits_can_be_seen_and_waited_for(world: World) -> None:
         assert reading.freshness.newest_s is not None
 
 
-def test_a_save_costs_no_more_than_without_fan_in(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One entity for each row that changes: a work item instead of an outbox row."""
-    save(world, 1, lambda i: 1)
-    world.settle()
-
-    def cost() -> Any:
-        before = world.clients.meter.cost()
-        save(world, 2, lambda i: 1)
-        return world.clients.meter.cost() - before
-
-    ours = cost()
-    world.settle()
-    with world.clients.context():
-        SCHOOL.delete(world.clients, ndb.Key(Pupil, "p1"))
-    world.settle()
-    monkeypatch.setattr(ByGrade, "fan_in", False)
-    theirs = cost()
-
-    # Without fan-in the relay follows at once: its task, and the row that stays until then.
-    assert ours.writes <= theirs.writes
-    assert ours.reads <= theirs.reads
-
-
 def test_a_view_may_change_its_way_while_updates_are_under_way(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """C1: some travel this way and some that way, in any order, to the same row."""
     save(world, 10, lambda i: 1)
-    monkeypatch.setattr(ByGrade, "fan_in", False)
-    save(world, 10, lambda i: 2)
-    monkeypatch.setattr(ByGrade, "fan_in", True)
+    with monkeypatch.context() as patch:
+        patch.setattr(UpdateTransport, "send", SEND)
+        save(world, 10, lambda i: 2)
+        with world.context():
+            ways = [len(kind.query().fetch(keys_only=True)) for kind in (OutboxTask, WorkPack)]
     save(world, 5, lambda i: 1)
     world.settle()
 
     with world.context():
+        assert min(ways) > 0
         assert differences() == []
         assert WorkPack.query().fetch(keys_only=True) == []
+
+
+def test_fan_in_decides_nothing(services: Services) -> None:
+    """A view that declares it sends its updates as all others do."""
+    views = ViewGroup("wide", Wide, queue="default", fan_in_s=3)
+    world = World(services, builds=[ViewMaintenance(views)])
+    with world.context():
+        views.save(world.clients, Doc(id="d", texts=30))
+        stored = [len(kind.query().fetch(keys_only=True)) for kind in (OutboxTask, WorkPack)]
+    world.settle()
+
+    with world.context():
+        assert stored == [1, 0]
+        assert differences(views) == []
 
 
 def test_a_batch_for_a_view_that_is_not_known_yet_waits(
@@ -193,7 +125,7 @@ def test_a_batch_for_a_view_that_is_not_known_yet_waits(
         assert differences() == []
 
 
-# What is too large to travel by fan-in
+# What is too large to travel
 
 
 class Doc(ndb.Model):
@@ -203,11 +135,11 @@ class Doc(ndb.Model):
 
 
 def wide(texts: int) -> dict[str, str]:
-    return {f"m{i}": "x" * 900 for i in range(texts)}
+    return {f"m{i}": "é" * 900 for i in range(texts)}
 
 
 class Wide(View):
-    """Texts in one row, by fan-in."""
+    """Texts in one row."""
 
     source = Doc
     fan_in = True
@@ -250,27 +182,6 @@ class BesideWide(View):
         return {"all": {"n": row.count}}
 
 
-def test_what_does_not_fit_into_a_work_item_is_refused_at_the_save(services: Services) -> None:
-    """C1: with the reason, and before anything is written; what fits, travels."""
-    views = ViewGroup("wide", Wide, queue="default")
-    world = World(services, builds=[ViewMaintenance(views)])
-    with world.context():
-        with pytest.raises(BadContributionError, match=r"at most 34,000 bytes, got 45,\d+"):
-            views.save(world.clients, Doc(id="d", texts=50))
-        refusal = views._internals.definitions.refusal(Wide, Doc(id="d", texts=50))
-        left = [kind.query().fetch() for kind in (Doc, WorkPack)]
-        views.save(world.clients, Doc(id="d", texts=37))
-    world.settle()
-
-    with world.context():
-        row = views.row(Wide, "all")
-        assert refusal is not None
-        assert left == [[], []]
-        assert row is not None
-        assert row.count == 1
-        assert differences(views) == []
-
-
 @pytest.mark.parametrize("is_first", [True, False])
 def test_a_view_whose_updates_cannot_travel_stops_neither_the_row_nor_the_views_beside_it(
     services: Services, is_first: bool, monkeypatch: pytest.MonkeyPatch
@@ -292,7 +203,7 @@ def test_a_view_whose_updates_cannot_travel_stops_neither_the_row_nor_the_views_
         dead = DeadTask.query().fetch()
         assert seen == [(1, 1, False), (2, 2, False), (3, 3, False)]
         assert [each.path for each in dead] == ["/tasks/materialized-views/above/propagate"]
-        assert "wide_above" in dead[0].reason or "34,000" in dead[0].reason
+        assert "wide_above" in dead[0].reason or "80,000" in dead[0].reason
         assert differences(views) == []
 
 
@@ -302,14 +213,14 @@ def test_any_error_of_the_way_is_the_refusal_of_the_view_that_takes_it(
     """C1: also one that no size tells of beforehand."""
     views = ViewGroup("above", Below, WideAbove, BesideWide, queue="default")
     world = World(services, builds=[ViewMaintenance(views)])
-    sound = views.fan_in.check
+    sound = UpdateTransport.check
 
-    def check(key: str, item: Any) -> None:
-        if key.startswith("wide_above."):
-            raise ZeroDivisionError(key)
-        sound(key, item)
+    def check(self: UpdateTransport, table: str, source: Any, rows: Any) -> None:
+        if table.startswith("wide_above."):
+            raise ZeroDivisionError(table)
+        sound(self, table, source, rows)
 
-    monkeypatch.setattr(views.fan_in, "check", check)
+    monkeypatch.setattr(UpdateTransport, "check", check)
     with world.context():
         views.save(world.clients, Pupil(id="ada", grade=1))
     world.deliver_due()

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import datetime
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
-from google.cloud import ndb
 
-from rollforward.materialized_views import Contributions, View, ViewGroup
+from rollforward.materialized_views import Contributions, View, ViewGroup, ViewMaintenance
 from rollforward.materialized_views.updating import apply
-from rollforward.outbox.entities import OutboxTask
+from rollforward.materialized_views.updating.pacing import MAX_PACED, TablePace
 from rollforward.runtime import Clients
 from rollforward.runtime.advisory_lock import advisory_lock
 from rollforward.runtime.cache import NoCache
@@ -21,7 +23,9 @@ from tests.rollforward.materialized_views.harness import (
     NOON,
     Number,
     WrongClock,
+    by_own_tasks,
     counts,
+    deploy,
     number,
     one_emulator,
     played,
@@ -42,85 +46,116 @@ class Paced(View):
         return {"all": number.said}
 
 
-def starts(world: World, views: ViewGroup, many: int = 7) -> list[float]:
-    """Save so many numbers one by one; return how many seconds later each update may start."""
-    for n in range(many):
-        views.save(world.clients, number(f"s{n}", 1))
-    rows = sorted(OutboxTask.query().fetch(), key=lambda row: row.at or NOON.min)
-    now = world.clock.now().replace(tzinfo=None)
-    return [round((row.at - now).total_seconds(), 3) if row.at else 0.0 for row in rows]
+def writes(world: World, views: ViewGroup, seconds: int, noted: list[float]) -> list[int]:
+    """Save and deliver ten times a second; return how often the row was written in each second."""
+    counts = []
+    for second in range(seconds):
+        before = len(noted)
+        for tenth in range(10):
+            views.save(world.clients, number(f"s{second}.{tenth}", 1))
+            world.deliver_due()
+            world.clock.sleep(0.1)
+        counts.append(len(noted) - before)
+    return counts
+
+
+@pytest.fixture
+def noted(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The writes of rows, in order."""
+    rows: list[float] = []
+    sound = apply.put_row
+
+    def put_row(view: Any, row: Any, changed: Any) -> None:
+        rows.append(row.key.id())
+        sound(view, row, changed)
+
+    monkeypatch.setattr(apply, "put_row", put_row)
+    return rows
 
 
 @one_emulator
-def test_updates_of_one_row_are_spread_after_the_burst(services: Services) -> None:
-    """C1: they come later, and none is lost."""
+def test_a_row_is_written_at_once_while_it_is_idle_and_once_a_second_while_it_is_busy(
+    services: Services, noted: list[float]
+) -> None:
+    """C1: what comes faster gathers, and none is lost."""
     if services.memcached is None:
         pytest.skip("turns are counted in memcached")
     with played(services, [Paced]) as (world, views):
-        world.flush()
-
-        assert starts(world, views) == [0, 0, 0, 0, 1, 2, 3]
-
+        busy = writes(world, views, 6, noted)
         world.settle()
-        assert counts(world, Paced, views) == {"all": 7}
+        world.clock.sleep(10)
+        before = len(noted)
+        views.save(world.clients, number("later", 1))
+        world.deliver_due()
+
+        assert busy[0] >= 4  # The burst.
+        assert all(count <= 2 for count in busy[1:])
+        assert 4 <= sum(busy[1:]) <= 7
+        assert len(noted) == before + 1
+        assert counts(world, Paced, views) == {"all": 61}
         assert differences(views) == []
 
 
 @one_emulator
 @pytest.mark.parametrize("ahead_s", [-36_000, 36_000, 10**9], ids=["behind", "ahead", "years"])
-def test_turns_that_a_wrong_clock_took_hold_nobody_up(services: Services, ahead_s: int) -> None:
+def test_turns_that_a_wrong_clock_took_hold_nobody_up(
+    services: Services, noted: list[float], ahead_s: int
+) -> None:
     """C1: a process whose clock is right again gives turns from its own time on."""
     if services.memcached is None:
         pytest.skip("turns are counted in memcached")
     with played(services, [Paced]) as (world, views):
-        world.flush()
         right = world.clients
-        world.clients = replace(right, clock=WrongClock(world.clock, ahead_s))  # type: ignore[arg-type]
-        for n in range(3):
-            views.save(world.clients, number(f"wrong{n}", 1))
-        ndb.delete_multi(OutboxTask.query().fetch(keys_only=True))
+        wrong = replace(right, clock=WrongClock(world.clock, ahead_s))  # type: ignore[arg-type]
+        pace = TablePace.read(wrong, Paced, "paced.1.1")
+        for _ in range(20):
+            pace.written.clear()
+            pace.note_write('"all"')
+        pace.store(wrong)
 
-        world.clients = right
-
-        assert starts(world, views) == [0, 0, 0, 0, 1, 2, 3]
+        assert writes(world, views, 1, noted)[0] >= 4
 
 
-@one_emulator
-def test_a_turn_is_at_most_an_hour_ahead(services: Services) -> None:
-    """C1: what comes in faster for so long is not held back for ever longer."""
-    if services.memcached is None:
-        pytest.skip("turns are counted in memcached")
-    with played(services, [Paced]) as (world, views):
-        world.flush()
-        views.save(world.clients, number("first", 1))
-        world.clients.cache.incr('views:paced:paced.1.1:"all"', 3_602_000, ttl_s=60)
-        views.save(world.clients, number("second", 1))
-        views.save(world.clients, number("third", 1))
+@pytest.mark.parametrize(
+    "value", [b"", b"\xff", b"[]", b"7", b'{"\\"all\\"": "x"}', b'{"\\"all\\"": 1e300}', b"{"]
+)
+def test_what_memcached_makes_up_holds_nobody_up(value: bytes) -> None:
+    """C1: it is a hint, and may be anything."""
+    clients = SimpleNamespace(
+        clock=SimpleNamespace(now=lambda: NOON.replace(tzinfo=datetime.UTC)),
+        cache=SimpleNamespace(get=lambda key: value),
+    )
 
-        now = world.clock.now().replace(tzinfo=None)
-        ats = [row.at for row in OutboxTask.query().fetch()]
+    assert TablePace.read(clients, Paced, "paced.1.1").due_at('"all"') is None  # type: ignore[arg-type]
 
-        assert sorted(round((at - now).total_seconds()) for at in ats if at) == [3_600]
+
+def test_turns_are_kept_for_a_bounded_number_of_rows() -> None:
+    """The value in memcached does not grow with the table."""
+    pace = TablePace("x", interval_ms=1_000, burst_ms=0, now_ms=0, arrivals={})
+
+    for row in range(MAX_PACED + 5):
+        pace.note_write(str(row))
+
+    assert len(pace.arrivals) == MAX_PACED
 
 
 @one_emulator
 @pytest.mark.parametrize("cache", ["away", "flushed"])
 def test_without_memcached_updates_come_at_once_and_totals_stay_exact(
-    services: Services, cache: str
+    services: Services, noted: list[float], cache: str
 ) -> None:
     """C1: what memcached says decides when, and never what."""
     with played(services, [Paced]) as (world, views):
         if cache == "away":
             world.clients = replace(world.clients, cache=NoCache())
-            found = starts(world, views)
-        else:
-            found = []
-            for n in range(7):
+            deploy(world, ViewMaintenance(views, queue="default"))
+        for n in range(7):
+            views.save(world.clients, number(f"s{n}", 1))
+            if cache == "flushed":
                 world.flush()
-                views.save(world.clients, number(f"s{n}", 1))
-            found = [0.0 if row.at is None else 1.0 for row in OutboxTask.query().fetch()]
+            world.deliver_due()
 
-        assert found == [0.0] * 7
+        assert len(noted) == 7
         world.settle()
         assert counts(world, Paced, views) == {"all": 7}
 
@@ -153,6 +188,7 @@ def test_updates_of_one_row_are_applied_one_after_the_other(
         locks.append(name)
 
     monkeypatch.setattr(apply, "advisory_lock", noted)
+    by_own_tasks(monkeypatch)
     with played(services, [Paced, Spread]) as (world, views):
         for name, said in (("a", 1), ("b", 1), ("c", 2)):
             views.save(world.clients, number(name, said))

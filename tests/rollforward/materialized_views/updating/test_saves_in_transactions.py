@@ -13,7 +13,7 @@ from rollforward.materialized_views import ConsistencyToken
 from rollforward.materialized_views.entities import SourceMarker
 from rollforward.outbox.entities import OutboxTask
 from tests.infra.world import World
-from tests.rollforward.materialized_views.harness import counts
+from tests.rollforward.materialized_views.harness import by_own_tasks, counts
 from tests.rollforward.materialized_views.student_views import SCHOOL, Pupil, differences, pupil
 
 
@@ -51,9 +51,10 @@ def write(world: World, grades: Sequence[int | None]) -> ConsistencyToken:
     ids=str,
 )
 def test_saves_of_one_source_in_one_transaction_are_one_change(
-    here: World, grades: Sequence[int | None], order: int
+    here: World, monkeypatch: pytest.MonkeyPatch, grades: Sequence[int | None], order: int
 ) -> None:
     """C1: whatever they were in between, and in whatever order their updates come."""
+    by_own_tasks(monkeypatch)
     SCHOOL.save(here.clients, pupil("ada", 1, 9))
     here.settle()
 
