@@ -76,16 +76,18 @@ def _measure(kind: str, threads: int, clients: Clients) -> Iterator[Result]:
     acts = designs(clients)
     rates: dict[str, list[float]] = {name: [] for name in acts}
     costs: dict[str, Cost] = {name: Cost() for name in acts}
+    counts = dict.fromkeys(acts, 0)
     for act in acts.values():
-        per_s(clients, act, threads, SECONDS / 4)
+        run(clients, act, threads, SECONDS / 4)
     for _ in range(ROUNDS):
         for name, act in acts.items():
             before = clients.meter.total()
-            rates[name].append(per_s(clients, act, threads, SECONDS))
+            count, seconds = run(clients, act, threads, SECONDS)
+            rates[name].append(count / seconds)
+            counts[name] += count
             costs[name] += clients.meter.total() - before
     for name in ("shared", "alone"):
         ratios = [ours / put for ours, put in zip(rates[name], rates["put"], strict=True)]
-        saves = sum(rates[name]) * SECONDS
         yield Result(
             f"saves.{name}_{kind}_{threads}",
             statistics.median(ratios),
@@ -98,15 +100,17 @@ def _measure(kind: str, threads: int, clients: Clients) -> Iterator[Result]:
                 "theirs_per_s": round(statistics.median(rates["put"]), 1),
                 "rounds": ROUNDS,
                 **{
-                    field: round(getattr(costs[name], field) / saves, 2)
+                    field: round(getattr(costs[name], field) / counts[name], 2)
                     for field in ("round_trips", "reads", "writes")
                 },
             },
         )
 
 
-def per_s(clients: Clients, act: Callable[[], object], threads: int, seconds: float) -> float:
-    """Return how often threads side by side act in a second; a lost race counts for nothing."""
+def run(
+    clients: Clients, act: Callable[[], object], threads: int, seconds: float
+) -> tuple[int, float]:
+    """Return how often threads side by side act, and in how many seconds; lost races aside."""
     counts: list[int] = []
 
     def work() -> None:
@@ -122,4 +126,4 @@ def per_s(clients: Clients, act: Callable[[], object], threads: int, seconds: fl
 
     began = time.perf_counter()
     in_threads(*[work] * threads)
-    return sum(counts) / (time.perf_counter() - began)
+    return sum(counts), time.perf_counter() - began

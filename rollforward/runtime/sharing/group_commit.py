@@ -121,6 +121,8 @@ class GroupCommit(Generic[C, R]):
                 self._promote(waiter)
 
     def _lead(self, leader: _Waiter[C, R]) -> None:
+        if self._last_size > 1:
+            time.sleep(0)  # Callers that were just answered may call again before the next group.
         with self._lock:
             self._linger()
             group = self._take(leader)  # Step 2.
