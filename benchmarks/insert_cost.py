@@ -33,7 +33,7 @@ PARTS: dict[str, tuple[Any, str]] = {
     "... its item, as JSON": (ItemCodec, "insertion"),
     "... its batch, in memcached": (Joiners, "enter"),
     "... who folds the batch": (Joiners, "start"),
-    "... its commit": (insert, "insert_all"),
+    "... its commit": (insert, "insert_rows"),
     "... it leaves the batch, in memcached": (Joiners, "leave"),
 }
 

@@ -4,12 +4,13 @@
     make profile NAME=fork_join         any benchmark, whole
 
 py-spy samples the app's workers from outside, so the app is measured as it is. For requests it
-looks three times while the clients go on: at threads that compute, at all threads in a request,
-and once for the picture. For a benchmark it looks at all its Python processes until it ends.
+looks three times while the clients continue: at the thread that holds Python's lock, at all threads
+in a request, and at the first again for the picture. For a benchmark it looks at all its Python
+processes until it ends.
 
 The table gives each sample to the innermost package that is on its stack: the standard library
-counts for its caller, except JSON and logging. A thread that waits for Python's lock computes, to
-py-spy; so shares of "computes" are exact, and their milliseconds are at most as many as shown.
+counts for its caller, except JSON and logging. Processor time without Python's lock is not in the
+first table: calls of the operating system, and gRPC's own threads.
 """
 
 from __future__ import annotations
@@ -78,18 +79,18 @@ def _profile_requests(name: str, clients: int, seconds: int) -> None:
         bench.load(name, clients, 2.0)
         with _under_load(lambda: bench.load(name, clients, 3 * seconds + 4)) as loads:
             pids = bench.workers()
-            computing = _looked(pids, seconds)
+            computing = _looked(pids, seconds, "--gil")
             waiting = _looked(pids, seconds, "--idle")
-            _record(pids[:1], seconds, picture, "--idle", "--format", "flamegraph")
+            _record(pids[:1], seconds, picture, "--gil", "--format", "flamegraph")
     [load] = loads
     requests = load.per_s * seconds
     print(f"\n{name}: {load.per_s:.0f} requests/s by {clients} clients, p50 {load.ms(0.5):.1f} ms")
-    print("\nThreads of workers that compute, by package, in milliseconds a request:\n")
+    print("\nProcessor time with Python's lock, by package, in milliseconds a request:\n")
     print(_table(computing, requests))
     in_request = Counter({s: n for s, n in waiting.items() if REQUEST in s})
     print("\nRequests, waiting included, by package, in milliseconds a request:\n")
     print(_table(in_request, requests))
-    print(f"\nFlame graph of a worker, waiting included: {picture}")
+    print(f"\nFlame graph of a worker's processor time: {picture}")
 
 
 @contextmanager
@@ -134,10 +135,10 @@ def _record(pids: Sequence[int], seconds: int, path: Path, *options: str) -> Non
 def _profile_benchmark(name: str) -> None:
     raw, picture = FOLDER / f"{name}.txt", FOLDER / f"{name}.svg"
     for path, form in ((raw, "raw"), (picture, "flamegraph")):
-        command = [SPY, "record", "--subprocesses", "--nonblocking", "--full-filenames"]
+        command = [SPY, "record", "--subprocesses", "--gil", "--nonblocking", "--full-filenames"]
         command += ["--rate", str(PER_S), "--format", form, "--output", str(path), "--"]
         subprocess.run([*command, sys.executable, "-m", "benchmarks", name], check=True)
-    print("\nThreads that compute, of the benchmark and the app, by package, in seconds:\n")
+    print("\nProcessor time with Python's lock, of benchmark and app, by package, in seconds:\n")
     print(_table(_stacks([raw]), 1_000))
     print(f"\nFlame graph: {picture}")
 

@@ -18,8 +18,8 @@ from google.api_core import exceptions as rpc_errors
 from google.cloud import ndb
 
 from rollforward.datastore.batched import batched
+from rollforward.datastore.bodies import PlainRow, insert_rows
 from rollforward.datastore.expiry import expiry
-from rollforward.datastore.versions import insert_all
 from rollforward.fork_join.batching.epochs import Admission
 from rollforward.fork_join.entities import (
     PackId,
@@ -55,17 +55,19 @@ class _Pack:
     insertions: list[Insertion]
     items: str  # As JSON, without the brackets of their list.
 
-    def entity(self) -> WorkPack:
+    def row(self) -> PlainRow:
+        """Return its WorkPack."""
         keep_result = any(insertion.keep_result for insertion in self.insertions) or None
-        key = self.insertions[0].key
-        return WorkPack(
-            key=pack_key(self.id.text),
-            batch_key=key,
-            items=f"[{self.items}]",
-            keep_result=keep_result,
-            tag=self.insertions[0].tag,
-            traceparents=joined_traceparents(i.traceparent for i in self.insertions),
-        )
+        properties = {
+            "batch_key": self.insertions[0].key,
+            "items": f"[{self.items}]",
+            "tag": self.insertions[0].tag,
+            "traceparents": joined_traceparents(i.traceparent for i in self.insertions),
+            "keep_result": keep_result,
+            "failures": 0,
+            "fails_alone": None,
+        }
+        return PlainRow(WorkPack, pack_key(self.id.text), properties)
 
 
 @dataclass
@@ -75,12 +77,11 @@ class _Attempt:
     packs: list[_Pack]
     entered: list[tuple[Admission, PackId]]  # Each entered epoch, with a pack in it.
     accepted: dict[int, Accepted]  # Of each insertion, by its place in the group: if committed.
-    receipts: list[WorkReceipt]
+    receipts: list[PlainRow]  # WorkReceipts.
 
-    @property
-    def entities(self) -> list[Any]:
+    def rows(self) -> list[PlainRow]:
         """Return the entities that it writes."""
-        return [*(pack.entity() for pack in self.packs), *self.receipts]
+        return [*(pack.row() for pack in self.packs), *self.receipts]
 
     @property
     def witnesses(self) -> list[Any]:
@@ -248,17 +249,17 @@ class _Group(RequestGroup[Insertion, Accepted]):
         id_ = self.clients.new_id()[:16]
         return PackId(self.settings.name, admission.epoch, items, size // 1024, id_)
 
-    def _receipt(self, insertion: Insertion, where: Accepted) -> WorkReceipt:
+    def _receipt(self, insertion: Insertion, where: Accepted) -> PlainRow:
         key = insertion.receipt_key(self.settings.name)
         receipts_for = self.settings.receipts_for + timedelta(hours=1)
         expires_at = naive_utc(self.clients.clock.now()) + receipts_for
-        return WorkReceipt(
-            key=key,
-            pack=where.pack,
-            position=where.position,
-            digest=insertion.digest,
-            expires=expiry(key.id(), expires_at),
-        )
+        properties: dict[str, str | int | None] = {
+            "pack": where.pack,
+            "position": where.position,
+            "digest": insertion.digest,
+            "expires": expiry(key.id(), expires_at),
+        }
+        return PlainRow(WorkReceipt, key, properties)
 
 
 def groups(insertions: Sequence[Insertion]) -> Iterator[list[Insertion]]:
@@ -321,7 +322,7 @@ def _commit(clients: Clients, joiners: Joiners, group: _Group) -> Exception | No
     try:
         with caused_by(group.traceparent):
             joiners.start(clients, [admission for admission, _ in attempt.entered])
-        insert_all(clients.datastore, attempt.entities)
+        insert_rows(clients.datastore, attempt.rows())
     except rpc_errors.GoogleAPIError as error:
         group.resolve(attempt, error)
         return error

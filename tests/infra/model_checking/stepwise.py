@@ -27,6 +27,7 @@ from google.api_core import exceptions as rpc_errors
 from google.auth.credentials import AnonymousCredentials
 from google.cloud import ndb
 
+from rollforward.datastore.bodies import PlainRow
 from rollforward.runtime.messages import Message
 from rollforward.runtime.process.process_state import ProcessState
 from tests.infra.memory_datastore import Memory
@@ -315,6 +316,10 @@ def _get_multi(keys: Sequence[Any]) -> list[Any]:
     return rows("read", lambda memory: [memory.get(key) for key in keys])  # type: ignore[no-any-return]
 
 
+def _insert_rows(client: Any, rows: Sequence[PlainRow]) -> None:
+    _insert_all(client, [row.entity() for row in rows])
+
+
 def _insert_all(client: Any, entities: Sequence[Any]) -> None:
     def effect(memory: Memory) -> None:
         if any(entity.key in memory.facts for entity in entities):
@@ -411,7 +416,7 @@ def stepwise() -> Iterator[None]:
             ndb.Model, "put", lambda row: rows("put", lambda memory: memory.put(row))
         ),
         mock.patch("rollforward.fork_join.entities._between", KeyRange),
-        mock.patch("rollforward.fork_join.insert.insert_all", _insert_all),
+        mock.patch("rollforward.fork_join.insert.insert_rows", _insert_rows),
         mock.patch("rollforward.fork_join.fold.transact", transact),
         mock.patch("rollforward.fork_join.fold.read_versions", _read_versions),
         mock.patch("rollforward.fork_join.fold.commit_unchanged", commit_unchanged),

@@ -83,7 +83,7 @@ def test_a_flush_that_fails_is_made_again_and_counts_once(
     world: World, fan_in: Accumulator[Mark], monkeypatch: pytest.MonkeyPatch, is_committed: bool
 ) -> None:
     """D1: also when it was committed and its reply, and the look for it, were lost."""
-    sound = fork_join_insert.insert_all
+    sound = fork_join_insert.insert_rows
 
     def lost(client: Any, entities: Any) -> None:
         if is_committed:
@@ -93,7 +93,7 @@ def test_a_flush_that_fails_is_made_again_and_counts_once(
 
     fan_in.add(world.clients, "t", Mark("a"))
     with monkeypatch.context() as patch:
-        patch.setattr(fork_join_insert, "insert_all", lost)
+        patch.setattr(fork_join_insert, "insert_rows", lost)
         patch.setattr(fork_join_insert._Group, "resolve", doubt)
         patch.setattr(fork_join_insert._Group, "look_up", nothing)
         in_context(world, lambda: fan_in.flush(world.clients))
@@ -218,9 +218,9 @@ def test_what_comes_beside_the_last_flush_is_stored_without_another_addition(
     world: World, fan_in: Accumulator[Mark], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After SIGTERM an item came after the flush and before the end of its thread."""
-    sound, late = fork_join_insert.insert_all, iter([Mark("late")])
+    sound, late = fork_join_insert.insert_rows, iter([Mark("late")])
 
-    def insert_all(client: Any, entities: Any) -> None:
+    def insert_rows(client: Any, entities: Any) -> None:
         sound(client, entities)
         for mark in late:
             fan_in.add(world.clients, "t", mark)
@@ -228,7 +228,7 @@ def test_what_comes_beside_the_last_flush_is_stored_without_another_addition(
     world.clients.process_state.shutdown()
     flusher = fan_in._buffer(world.clients).flusher
     flusher._has_ended.set()
-    monkeypatch.setattr(fork_join_insert, "insert_all", insert_all)
+    monkeypatch.setattr(fork_join_insert, "insert_rows", insert_rows)
     fan_in.add(world.clients, "t", Mark("a"))
     until(lambda: not flusher._is_awake)
     world.settle()

@@ -91,7 +91,7 @@ def test_an_insert_that_datastore_does_not_take_says_so(
         raise rpc_errors.ServiceUnavailable("made by a test")
 
     with monkeypatch.context() as patch:
-        patch.setattr("rollforward.fork_join.insert.insert_all", away)
+        patch.setattr("rollforward.fork_join.insert.insert_rows", away)
         with pytest.raises(OutcomeUnknownError):
             put(world, "t", "a")
         with pytest.raises(OutcomeUnknownError):
@@ -150,14 +150,14 @@ def test_a_commit_that_is_sent_twice_finds_itself(
     world: World, monkeypatch: pytest.MonkeyPatch, idempotency_key: str | None
 ) -> None:
     """D1: what is there already is its own, so it took effect, and is not made again."""
-    sound, calls = fork_join_insert.insert_all, list[int]()
+    sound, calls = fork_join_insert.insert_rows, list[int]()
 
     def twice(client: Any, entities: Any) -> None:
         calls.append(len(entities))
         sound(client, entities)
         sound(client, entities)
 
-    monkeypatch.setattr(fork_join_insert, "insert_all", twice)
+    monkeypatch.setattr(fork_join_insert, "insert_rows", twice)
     (accepted,) = put(world, "t", "a", idempotency_key=idempotency_key)
     world.settle()
 
@@ -172,7 +172,7 @@ def test_a_commit_that_lands_late_is_folded_without_a_sweep(
     world: World, monkeypatch: pytest.MonkeyPatch, idempotency_key: str | None
 ) -> None:
     """D3: its writer got OutcomeUnknownError, its joiner has run; it is folded in seconds."""
-    sound = fork_join_insert.insert_all
+    sound = fork_join_insert.insert_rows
     late: list[Any] = []
 
     def unheard(client: Any, entities: Any) -> None:
@@ -180,7 +180,7 @@ def test_a_commit_that_lands_late_is_folded_without_a_sweep(
         raise rpc_errors.DeadlineExceeded("made by a test")
 
     with monkeypatch.context() as patch:
-        patch.setattr(fork_join_insert, "insert_all", unheard)
+        patch.setattr(fork_join_insert, "insert_rows", unheard)
         with pytest.raises(OutcomeUnknownError):
             put(world, "t", "a", idempotency_key=idempotency_key)
     began_s = world.clock.time_s
@@ -199,14 +199,14 @@ def test_each_of_two_commits_that_land_late_is_folded_without_a_sweep(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """D3: of one batch; the second one lands when the look at the first has been."""
-    sound, late = fork_join_insert.insert_all, list[Any]()
+    sound, late = fork_join_insert.insert_rows, list[Any]()
 
     def unheard(client: Any, entities: Any) -> None:
         late.append(entities)
         raise rpc_errors.DeadlineExceeded("made by a test")
 
     with monkeypatch.context() as patch:
-        patch.setattr(fork_join_insert, "insert_all", unheard)
+        patch.setattr(fork_join_insert, "insert_rows", unheard)
         for label in "ab":
             with pytest.raises(OutcomeUnknownError):
                 put(world, "t", label)
@@ -271,14 +271,14 @@ def test_each_commit_of_many_inserts_is_below_the_limit(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """D1: 500 items, each with an idempotency key and a pack of its own."""
-    sound, sizes = fork_join_insert.insert_all, list[int]()
+    sound, sizes = fork_join_insert.insert_rows, list[int]()
     small = ForkJoin("small", Mark, tally, queue="fork-join", period_s=1.0, max_batch_size=1)
 
     def counted(client: Any, entities: Any) -> None:
         sizes.append(len(entities))
         sound(client, entities)
 
-    monkeypatch.setattr(fork_join_insert, "insert_all", counted)
+    monkeypatch.setattr(fork_join_insert, "insert_rows", counted)
     marks = [("t", Mark(f"i{i}")) for i in range(500)]
     with world.clients.context():
         answers = small.insert_each(

@@ -329,12 +329,12 @@ def _never_swept(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _no_receipts(monkeypatch: pytest.MonkeyPatch) -> None:
-    sound = fork_join_insert.insert_all
+    sound = fork_join_insert.insert_rows
 
-    def insert_all(client: Any, entities: Sequence[Any]) -> None:
-        sound(client, [entity for entity in entities if isinstance(entity, WorkPack)])
+    def insert_rows(client: Any, rows: Sequence[Any]) -> None:
+        sound(client, [row for row in rows if row.model is WorkPack])
 
-    monkeypatch.setattr(fork_join_insert, "insert_all", insert_all)
+    monkeypatch.setattr(fork_join_insert, "insert_rows", insert_rows)
 
 
 # Each with the kinds of fault that show it.
