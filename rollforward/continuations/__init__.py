@@ -11,7 +11,7 @@ A run walks a source. One task per page, and page g does, in this order:
          row, one letter an item, under the lease: an attempt that lost it commits nothing.
 4. close When a page and all before it are done, it is closed, and closes the page
          after it. The last page to be closed ends the chain, and the last chain the run.
-         Each page costs one commit for that, and no row is hot.
+         Each page costs one commit for that. Pages share no row but those of the totals.
 
 Two kinds of work. `apply` writes to Datastore in the very commit that holds the receipts:
 exactly once. `side_effect` acts on the outside world first, and the receipts follow within ten

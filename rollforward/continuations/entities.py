@@ -18,7 +18,7 @@ ContinuationPage
 ContinuationTotals
     Key: "<run id>:<slot>", eight slots a run. A run's totals are the sum of its slots, and of what
     attempts in progress have committed since. An attempt adds its share as it gives its page back,
-    in that very commit, to a slot that its process prefers: so two processes rarely meet in a row.
+    in that very commit: to a slot that its process prefers, or to a free one.
     Queries: none; read by key.
     Growth: at most eight rows a run, deleted with its pages.
 
@@ -107,9 +107,8 @@ class ContinuationPage(ndb.Model):
     progressed_at = ndb.DateTimeProperty(indexed=False, required=True)  # Pinned, or an item ended.
     retry_at = ndb.DateTimeProperty(indexed=False)  # Deferred items wait until then.
     cost = ndb.JsonProperty(default={})
-    counted = (
-        ndb.JsonProperty()
-    )  # What a ContinuationTotals has of it; all, unless it has an owner.
+    # What a ContinuationTotals has of it: all, unless it has an owner or an older version wrote it.
+    counted = ndb.JsonProperty()
 
     @property
     def chain(self) -> int:

@@ -56,6 +56,8 @@ SWEPT_PAGES = 1_000
 NOTED_EVERY = 50
 # So many runs that fail one after another say that a service is unavailable, not the runs.
 MAX_FAILED_IN_A_ROW = 3
+# Pages of an older version that a sweep counts of one run, each by a transaction.
+MAX_COUNTED = 100
 MAX_DELETED = 500
 MAX_RUNS_DELETED = 10
 
@@ -118,9 +120,10 @@ def _wake(clients: Clients, jobs: Jobs, run: ContinuationRun, stale_s: float) ->
             hour = int(age_s / 3600)  # From the second on, a wake an hour.
             wake = (progressed_at.isoformat(), int(stale_s), min(step, 7), hour)
             names.append(("wake", *args.task_name, *wake))
+    woken = sum(page_task(job).enqueue_many(clients, pages, names=names)) if pages else 0
+    look.count_forgotten(clients)
     look.save()
-    count_forgotten(clients, run.key.id(), look.forgotten)
-    return sum(page_task(job).enqueue_many(clients, pages, names=names)) if pages else 0
+    return woken
 
 
 def head(run: ContinuationRun, chain: int) -> PageArgs:
@@ -137,7 +140,7 @@ class Look:
     stalled: list[tuple[PageArgs, datetime.datetime]] = field(default_factory=list)
     goes_on_at: list[int] | None = None
     closed: dict[str, int] = field(default_factory=dict)
-    forgotten: list[Any] = field(default_factory=list)  # Keys of pages that no slot has whole.
+    forgotten: list[ContinuationPage] = field(default_factory=list)  # No slot has all of them.
 
     @classmethod
     def at(cls, run: ContinuationRun, *, max_pages: int | None = None) -> Look:
@@ -182,7 +185,7 @@ class Look:
     ) -> None:
         run_id = self.run.key.id()
         if self.run.has_slots and is_forgotten(page):
-            self.forgotten.append(page.key)
+            self.forgotten.append(page)
         if self._has_work(page, previous):
             args = PageArgs(run_id, page.chain, page.number, page.after)
             self.stalled.append((args, page.progressed_at))
@@ -198,6 +201,16 @@ class Look:
         if not page.closed:
             return page.number == 0 or (previous is not None and previous.closed)
         return page.next is None and page.chain not in self.run.chains_ended
+
+    def count_forgotten(self, clients: Clients) -> None:
+        """Count some of the pages that no slot has; the next look begins with the others."""
+        keys = [page.key for page in self.forgotten]
+        left = count_forgotten(clients, self.run.key.id(), keys[:MAX_COUNTED])
+        uncounted = {*left, *keys[MAX_COUNTED:]}
+        for page in self.forgotten:
+            chain = str(page.chain)
+            if page.key in uncounted and chain in self.closed:
+                self.closed[chain] = min(self.closed[chain], page.number)
 
     def save(self) -> None:
         """Keep with the run where the next look may begin, when that saves enough."""

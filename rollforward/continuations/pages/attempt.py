@@ -33,7 +33,7 @@ from rollforward.continuations.pages.lease import (
 )
 from rollforward.continuations.pages.receipts import Receipt, gone, receipt_of, record, unexpected
 from rollforward.continuations.sources import Slice, Span
-from rollforward.datastore.transactions import TRANSIENT, pending_writes
+from rollforward.datastore.transactions import TRANSIENT, is_in_transaction, pending_writes
 from rollforward.runtime.channel.rpc import Cost
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import CLOCK_SKEW_S, naive_utc
@@ -431,6 +431,8 @@ class _PageAttempt:
     def _spent(self, page: ContinuationPage) -> Cost:
         """Return the cost since the last commit, including the commit that stores it."""
         is_counted = self.run.has_slots and page.owner is None
-        # The page itself, perhaps a slot of the totals, and the commit.
-        commit_cost = Cost(writes=pending_writes() + 1 + is_counted, round_trips=1)
+        is_read = is_counted and is_in_transaction()
+        # The page itself, perhaps a slot of the totals, which a transaction reads, and the commit.
+        writes = pending_writes() + 1 + is_counted
+        commit_cost = Cost(reads=int(is_read), writes=writes, round_trips=1 + is_read)
         return self.clients.meter.cost() - self.priced + commit_cost

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from google.api_core import exceptions as rpc_errors
@@ -19,11 +18,10 @@ from rollforward.continuations.entities import (
     ContinuationHeartbeat,
     ContinuationPage,
     ContinuationRun,
-    ContinuationTotals,
     heartbeat_key,
 )
 from rollforward.continuations.jobs import Job
-from rollforward.continuations.pages.totals import RunSlots, Slot, slots_of
+from rollforward.continuations.pages.totals import RunSlots, SlotsBusyError, slots_of
 from rollforward.datastore.transactions import RETRIED, transact
 from rollforward.datastore.versions import CHANGED, commit_unchanged
 from rollforward.runtime.clients import Clients
@@ -37,7 +35,7 @@ BEATS_PER_LEASE = 3
 BEAT_TIMEOUT_S = 2.0
 MAX_DOUBLINGS = 10
 # Another process has written the page, or the slot.
-_OTHERWISE = (rpc_errors.AlreadyExists, *CHANGED)
+_CONFLICTS = (rpc_errors.AlreadyExists, *CHANGED)
 
 
 class LeasedError(Retry):
@@ -79,8 +77,7 @@ class PageLease:
         if draft is not None and self._insert(draft):
             page, is_draft = draft, True
         else:
-            with self._slot() as slot:
-                page, is_draft = transact(lambda: self._take(draft, slot))
+            page, is_draft = transact(lambda: self._take(draft))
         self._expires_at = page.lease_expires_at
         return page, is_draft
 
@@ -91,14 +88,12 @@ class PageLease:
         draft.counted = None
         try:
             self._write(draft, None)
-        except (*_OTHERWISE, *RETRIED):
+        except (*_CONFLICTS, *RETRIED, SlotsBusyError):
             return False
         return True
 
-    def _take(
-        self, draft: ContinuationPage | None, slot: Slot | None
-    ) -> tuple[ContinuationPage, bool]:
-        page, row = self._read(slot)
+    def _take(self, draft: ContinuationPage | None) -> tuple[ContinuationPage, bool]:
+        page = self._key.get()
         is_draft = page is None
         if page is None:
             if draft is None:
@@ -111,7 +106,7 @@ class PageLease:
         if is_draft:
             page.counted = None
             self.settle(page, is_over=False)
-        self._put(page, slot, row)
+        self._put(page)
         return page, is_draft
 
     def _check_free(self, page: ContinuationPage) -> None:
@@ -175,8 +170,7 @@ class PageLease:
         """
         page = self._commit_unchanged(change) if is_alone else None
         if page is None:
-            with self._slot() as slot:
-                page = transact(lambda: self._change(change, slot))
+            page = transact(lambda: self._change(change))
         self._expires_at = page.lease_expires_at
         return page
 
@@ -189,11 +183,9 @@ class PageLease:
         page = change(latest[0])
         try:
             self._write(page, latest[1])
-        except _OTHERWISE:
-            if self._slots is not None:
+        except (*_CONFLICTS, *RETRIED, SlotsBusyError) as error:
+            if self._slots is not None and isinstance(error, (*_CONFLICTS, rpc_errors.Aborted)):
                 self._slots.prefer_next()
-            return None
-        except RETRIED:
             return None
         return page
 
@@ -207,7 +199,7 @@ class PageLease:
 
     def _count(self, slots: RunSlots, page: ContinuationPage, version: int | None) -> int:
         with slots.one() as slot:
-            rows = slot.counting(self._clients, page)
+            rows = slot.count(self._clients, page)
             written, *counted = commit_unchanged(
                 self._clients.datastore, puts=[(page, version), *rows]
             )
@@ -215,31 +207,19 @@ class PageLease:
                 slot.written(counted[0])
         return written
 
-    def _slot(self) -> AbstractContextManager[Slot | None]:
-        return self._slots.one() if self._slots is not None else nullcontext()
-
     def _change(
-        self,
-        change: Callable[[ContinuationPage | None], ContinuationPage],
-        slot: Slot | None,
+        self, change: Callable[[ContinuationPage | None], ContinuationPage]
     ) -> ContinuationPage:
-        page, row = self._read(slot)
-        page = change(page)
-        self._put(page, slot, row)
+        page = change(self._key.get())
+        self._put(page)
         return page
 
-    def _read(self, slot: Slot | None) -> tuple[ContinuationPage | None, ContinuationTotals | None]:
-        """Read the page, and the row of a slot, in a transaction."""
-        page, *rows = ndb.get_multi([self._key, *([slot.key] if slot is not None else [])])
-        return page, rows[0] if rows else None
-
-    def _put(
-        self, page: ContinuationPage, slot: Slot | None, row: ContinuationTotals | None
-    ) -> None:
+    def _put(self, page: ContinuationPage) -> None:
         """Write the page, and count it if it is given back, in a transaction."""
         self._latest = None
-        is_back = page.owner is None
-        rows = slot.count(page, row) if slot is not None and is_back else []
+        rows: list[ndb.Model] = []
+        if self._slots is not None and page.owner is None:
+            rows = self._slots.count_in_transaction(page)
         ndb.put_multi([page, *rows])
 
     def is_held(self, now_utc: datetime.datetime) -> bool:

@@ -5,7 +5,11 @@ that were counted before. The page and the slot change in one commit, and the pa
 sums. So a commit that was made twice, or whose reply was lost, counts once.
 
 Each process prefers a slot of its own, and remembers its version. Then the commit takes one round
-trip, as without totals. A process that finds a slot changed by another one takes the next.
+trip, as without totals. A process that finds a slot changed by another one takes the next, and so
+does a thread that finds it in use. A process with many threads uses all eight.
+
+A commit with effects of its own is a transaction. It reads a slot last and locks it for a moment
+only, and one that counts nothing reads none. Slots take turns there.
 
 An older version of the code writes pages and counts nothing. The next attempt at such a page counts
 it, or the sweep; a run that it started has no slots, and its pages are read.
@@ -16,12 +20,14 @@ Lost on failure: nothing. An attempt that takes over counts the receipts of one 
 from __future__ import annotations
 
 import datetime
+import itertools
 import threading
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -37,11 +43,16 @@ from rollforward.continuations.entities import (
 from rollforward.datastore.transactions import transact
 from rollforward.datastore.versions import read_versions
 from rollforward.runtime.clients import Clients
+from rollforward.runtime.run_each import run_each
 
 # The rate of so long ago counts, once the run has lasted twice as long.
 RECENT_S = 5.0
 # Runs whose slots a process remembers.
 MAX_RUNS = 100
+# A thread waits so long for a slot of its own; then it counts in a transaction, beside others.
+MAX_WAIT_S = 1.0
+# So many pages that fail one after another say that the service is unavailable, not the pages.
+MAX_FAILED_IN_A_ROW = 3
 
 
 @dataclass
@@ -119,7 +130,7 @@ class KeptTotals:
     """The slots of a run, added up.
 
     Attributes:
-        recently: Items that ended in the last RECENT_S of the attempts that have ended.
+        lately: Second and items that ended in it, of attempts that have ended, for 2 * RECENT_S.
     """
 
     sums: PageSums
@@ -170,7 +181,7 @@ def _count(page: ContinuationPage, slot: ContinuationTotals) -> bool:
     now = _second(page.updated_at)
     lately = Counter(dict(slot.lately))
     lately[now] += share.ended
-    slot.lately = [pair for pair in sorted(lately.items()) if now - pair[0] <= 2 * RECENT_S]
+    slot.lately = [pair for pair in sorted(lately.items()) if abs(now - pair[0]) <= 2 * RECENT_S]
     page.counted = PageSums.of(page).dump()
     return True
 
@@ -179,38 +190,37 @@ def _new_slot(key: Any, page: ContinuationPage) -> ContinuationTotals:
     return ContinuationTotals(key=key, sums=PageSums().dump(), updated_at=page.updated_at)
 
 
+class SlotsBusyError(Exception):
+    """Other threads hold all slots of the run for longer than a commit takes."""
+
+
 class Slot:
-    """A slot that this process uses, by one thread at a time, and its version, once known."""
+    """A slot that this process uses, and its version, once known; `RunSlots.one` holds it."""
 
     def __init__(self, key: Any) -> None:
         self.key = key
-        self.lock = threading.Lock()
         self._latest: tuple[ContinuationTotals | None, int | None] | None = None
         self._changed: ContinuationTotals | None = None
 
-    def counting(
-        self, clients: Clients, page: ContinuationPage
-    ) -> list[tuple[ndb.Model, int | None]]:
+    def count(self, clients: Clients, page: ContinuationPage) -> list[tuple[ndb.Model, int | None]]:
         """Count a page; return the row to write with it, and its version; outside transactions."""
-        if self._latest is None:
+        latest, self._latest = self._latest, None
+        if latest is None:
             [read] = read_versions(clients.datastore, [self.key])
-            self._latest = read or (None, None)
-        (row, version), self._latest = self._latest, None
-        row = row or _new_slot(self.key, page)
+            latest = read or (None, None)
+        row = latest[0] or _new_slot(self.key, page)
         if not _count(page, row):
             return []
         self._changed = row
-        return [(row, version)]
+        return [(row, latest[1])]
 
     def written(self, version: int) -> None:
-        """Note the version of the row that `counting` returned, once it is committed."""
+        """Note the version of the row that `count` returned, once it is committed."""
         self._latest = (self._changed, version)
 
-    def count(self, page: ContinuationPage, row: ContinuationTotals | None) -> list[ndb.Model]:
-        """Count a page; return the row to put with it; in a transaction, which has read `row`."""
+    def forget(self) -> None:
+        """Forget the version: a transaction may change the row. One that is stale does no harm."""
         self._latest = None
-        row = row or _new_slot(self.key, page)
-        return [row] if _count(page, row) else []
 
 
 class RunSlots:
@@ -219,18 +229,47 @@ class RunSlots:
     def __init__(self, keys: Sequence[Any], first: int) -> None:
         self._slots = [Slot(key) for key in keys]
         self._first = first
+        self._turns = itertools.count(first)
+        self._free = set(self._slots)
+        self._freed = threading.Condition()
 
     @contextmanager
     def one(self) -> Iterator[Slot]:
-        """Hold a slot that no other thread holds: the preferred one, if it is free."""
-        for place in range(TOTALS_SLOTS):
-            slot = self._slots[(self._first + place) % TOTALS_SLOTS]
-            if slot.lock.acquire(blocking=place == TOTALS_SLOTS - 1):
-                try:
-                    yield slot
-                finally:
-                    slot.lock.release()
-                return
+        """Hold a slot that no other thread holds, for one commit: the preferred one, if it is free.
+
+        Raises:
+            SlotsBusyError: none became free.
+        """
+        slot = self._take()
+        try:
+            yield slot
+        finally:
+            with self._freed:
+                self._free.add(slot)
+                self._freed.notify()
+
+    def _take(self) -> Slot:
+        with self._freed:
+            if not self._freed.wait_for(lambda: self._free, MAX_WAIT_S):
+                raise SlotsBusyError
+            in_order = self._slots[self._first :] + self._slots[: self._first]
+            slot = next(slot for slot in in_order if slot in self._free)
+            self._free.remove(slot)
+            return slot
+
+    def count_in_transaction(self, page: ContinuationPage) -> list[ndb.Model]:
+        """Count a page; return the row to put with it; in a transaction, as its last read.
+
+        No thread waits for another one here: slots take turns, also when the transaction runs
+        again. A page with nothing to count reads none.
+        """
+        if uncounted(page).is_zero:
+            return []
+        slot = self._slots[next(self._turns) % TOTALS_SLOTS]
+        slot.forget()
+        row = slot.key.get() or _new_slot(slot.key, page)
+        _count(page, row)
+        return [row]
 
     def prefer_next(self) -> None:
         """Take the next slot from now on: another process uses this one."""
@@ -263,14 +302,24 @@ def slots_of(clients: Clients, run_id: str, owner: str) -> RunSlots:
     return state.of(run_id, owner)
 
 
-def count_forgotten(clients: Clients, run_id: str, pages: Iterable[Any]) -> None:
-    """Count the pages of some keys that another version of the code has given back."""
-    for key in pages:
+def count_forgotten(clients: Clients, run_id: str, keys: Iterable[Any]) -> list[Any]:
+    """Count pages that another version of the code has given back, by their keys.
 
-        def body(key: Any = key) -> None:
-            page, row = ndb.get_multi([key, slot.key])
-            if page is not None and is_forgotten(page):
-                ndb.put_multi([page, *slot.count(page, row)])
+    Returns the keys of those that could not be counted now; why is logged.
+    """
+    slots = slots_of(clients, run_id, clients.new_owner())
+    left = dict.fromkeys(keys)
 
-        with slots_of(clients, run_id, clients.new_owner()).one() as slot:
-            transact(body)
+    def count(key: Any) -> None:
+        transact(lambda: _count_forgotten(slots, key))
+        del left[key]
+
+    actions = [(f"page {key.id()} could not be counted", partial(count, key)) for key in left]
+    run_each(actions, max_unavailable=MAX_FAILED_IN_A_ROW)
+    return list(left)
+
+
+def _count_forgotten(slots: RunSlots, key: Any) -> None:
+    page = key.get()
+    if page is not None and is_forgotten(page):
+        ndb.put_multi([page, *slots.count_in_transaction(page)])

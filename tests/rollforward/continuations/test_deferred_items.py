@@ -123,13 +123,13 @@ def test_a_page_that_has_given_up_is_closed_by_the_next_delivery(services: Servi
     with world.context():
         continuations.start(world.clients, job, Walk("run"), run_id="run")
     before_s = world.clock.time_s
-    world.plan.kind, world.plan.at = "crash-after", 5
+    world.plan.kind, world.plan.at = "crash-after", 6
     with world.plan.watched():
         world.deliver(world.engine.due()[0].task_name)
 
     world.settle()
 
-    assert world.plan.fired == "crash-after at call 5 (Commit)"
+    assert world.plan.fired == "crash-after at call 6 (Commit)"
     assert world.clock.time_s - before_s < 5
     with world.context():
         assert progress("run").state == FINISHED

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import random
 from collections import Counter
@@ -9,10 +10,12 @@ from dataclasses import asdict
 from typing import Any
 
 import pytest
+from google.api_core import exceptions as rpc_errors
 from google.cloud import ndb
 
 from rollforward import continuations
 from rollforward.continuations import listing
+from rollforward.continuations import sweep as sweeps
 from rollforward.continuations.entities import (
     TOTALS_SLOTS,
     ContinuationPage,
@@ -23,10 +26,11 @@ from rollforward.continuations.entities import (
     run_key,
 )
 from rollforward.continuations.jobs import Job
-from rollforward.continuations.pages import seen_pages
+from rollforward.continuations.pages import seen_pages, totals
 from rollforward.continuations.pages.totals import (
     PageSums,
     RunSlots,
+    SlotsBusyError,
     is_forgotten,
     kept_totals,
     slots_of,
@@ -34,6 +38,7 @@ from rollforward.continuations.pages.totals import (
 )
 from rollforward.continuations.progress import RunTotals, progress
 from rollforward.continuations.sweep import delete_expired, sweep
+from rollforward.datastore.transactions import transact
 from rollforward.runtime.channel.rpc import Cost
 from rollforward.tasks.runs import RunQuery
 from rollforward.testing.injection import ERROR, REPLY_LOST
@@ -119,11 +124,11 @@ def test_a_poll_reads_as_much_of_a_long_run_as_of_a_short_one(world: World) -> N
         reads.append((first_reads, *polls, listed - len(reads) * (1 + TOTALS_SLOTS)))
 
     assert reads[0] == reads[1]
-    first_reads, poll, totals, _ = reads[0]
+    first_reads, poll, sums, _ = reads[0]
     assert first_reads == 1 + TOTALS_SLOTS + seen_pages.MAX_READ
     # The run, its totals, three open pages, and a look for two behind the last one.
     assert poll == 1 + TOTALS_SLOTS + 3 + 2
-    assert totals == 1 + TOTALS_SLOTS
+    assert sums == 1 + TOTALS_SLOTS
 
 
 def test_what_waits_takes_turns(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -238,6 +243,75 @@ def test_what_an_older_version_did_is_seen_at_once_and_counted_by_the_sweep(worl
     world.settle()
     with world.context():
         check_exact()
+
+
+@pytest.mark.parametrize("kind", ["apply", "deliver"])
+def test_no_delivery_waits_for_slots_that_other_threads_hold(
+    services: Services, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """They hang in a commit: it counts in a transaction instead."""
+    monkeypatch.setattr(totals, "MAX_WAIT_S", 0.0)
+    job = APPLY if kind == "apply" else deliver_job(Counter())
+    world = World(services, [job])
+    start(world, 6, job=job)
+    with world.context(), contextlib.ExitStack() as held:
+        slots = slots_of(world.clients, "run", "an owner")
+        assert len({held.enter_context(slots.one()) for _ in range(TOTALS_SLOTS)}) == TOTALS_SLOTS
+        with pytest.raises(SlotsBusyError), slots.one():
+            pass
+        world.settle()
+    with world.context():
+        check_exact()
+        assert progress("run", dots=False).totals.done == 6
+        with slots.one():
+            pass
+
+
+def test_transactions_take_turns_at_the_slots_and_read_none_that_they_do_not_change(
+    world: World,
+) -> None:
+    """So neither an interim commit nor a take locks a row that others write."""
+    start(world, 2 * PAGE_ITEMS * TOTALS_SLOTS)
+    world.settle()
+    with world.context():
+        rows = ContinuationTotals.query().fetch()
+        assert {row.sums["pages"] for row in rows} <= {2, 3}
+        assert len(rows) == TOTALS_SLOTS
+        page = pages_of("run").get()
+        before = world.clients.meter.total().reads
+        slots = slots_of(world.clients, "run", "an owner")
+        assert transact(lambda: slots.count_in_transaction(page)) == []
+        assert world.clients.meter.total().reads == before
+
+
+def test_pages_are_woken_though_none_can_be_counted_and_the_mark_does_not_pass_them(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sweep counts what an older version left; the next sweep begins with it again."""
+    monkeypatch.setattr(sweeps, "NOTED_EVERY", 1)
+    start(world, 12)
+    for _ in range(3):
+        world.deliver(world.engine.due()[0].task_name)
+    with world.context():
+        page = page_key("run", 0, 1).get()
+        slot = ContinuationTotals.query().fetch()[0]
+        slot.sums = (PageSums.load(slot.sums) - PageSums.load(page.counted)).dump()
+        page.counted = None
+        ndb.put_multi([page, slot])
+
+        def fail(*args: Any) -> None:
+            raise rpc_errors.Aborted("contention")  # type: ignore[no-untyped-call]
+
+        world.clock.sleep(60)
+        with monkeypatch.context() as broken:
+            broken.setattr(totals, "_count_forgotten", fail)
+            assert sweep(world.clients, {APPLY.name: APPLY}) > 0
+        assert is_forgotten(page_key("run", 0, 1).get())
+        assert (run_key("run").get().closed or {}).get("0", 0) <= 1
+
+        sweep(world.clients, {APPLY.name: APPLY})
+        check_exact()
+        assert run_key("run").get().closed == {"0": 2}
 
 
 def test_a_run_of_an_older_version_is_counted_by_its_pages(world: World) -> None:
