@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from datetime import datetime
@@ -11,7 +12,6 @@ from typing import Any, Generic, TypeVar
 import pydantic
 import pydantic_core
 
-from rollforward.datastore.batched import batched
 from rollforward.fork_join.entities import EpochId, PackId, receipt_key
 from rollforward.runtime.errors import BadItemError
 from rollforward.runtime.idempotency import check_idempotency_key, digest_of
@@ -26,6 +26,12 @@ MAX_KEY_BYTES = 1_200
 # Of items that are inserted together: by one commit, in few rows.
 MAX_BATCH_ITEMS = 1_000
 MAX_BATCH_BYTES = 900_000
+# A pack that is bisected is a row for each item, in a commit that takes fewer than 500 writes.
+MAX_PACK_ITEMS = 450
+# Of a batch: with its receipt they are one commit.
+MAX_BATCH_PACKS = 498
+
+_MISMATCHES = (pydantic_core.PydanticSerializationError, pydantic.ValidationError)
 
 
 @dataclass(frozen=True)
@@ -82,11 +88,16 @@ class Insertion:
 
     @property
     def digest(self) -> str:
-        return digest_of(self.stated or self.item)
+        """The digest of what was inserted; no JSON begins like a batch's."""
+        stated = self.stated or self.item
+        return digest_of(f"batch:{stated}" if self.packs else stated)
 
     def is_duplicate_of(self, digest: str) -> bool:
-        """Return whether a digest is of this item; earlier versions digested all of its fields."""
-        return digest in (self.digest, digest_of(self.item))
+        """Return whether a digest is of this insertion.
+
+        Versions that knew no batches digested all fields of an item.
+        """
+        return digest == self.digest or (not self.packs and digest == digest_of(self.item))
 
 
 def check_key(key: str) -> None:
@@ -137,7 +148,7 @@ class ItemCodec(Generic[I]):
         )
 
     def batch(
-        self, key: str, items: Sequence[I], idempotency_key: str | None, *, pack_size: int
+        self, key: str, items: Sequence[I], idempotency_key: str | None, *, max_batch_size: int
     ) -> Insertion:
         """Return items on their way in together.
 
@@ -148,27 +159,38 @@ class ItemCodec(Generic[I]):
         check_idempotency_key(idempotency_key)
         if not 0 < len(items) <= MAX_BATCH_ITEMS:
             raise BadItemError(f"a batch must have 1 to {MAX_BATCH_ITEMS} items, got {len(items)}")
-        packs = tuple((self._checked(key, part), len(part)) for part in batched(items, pack_size))
+        pack_size = min(max_batch_size, MAX_PACK_ITEMS)
+        if len(items) > MAX_BATCH_PACKS * pack_size:
+            raise BadItemError(
+                f"a batch must have at most {MAX_BATCH_PACKS * pack_size} items if a join takes "
+                f"{pack_size} (max_batch_size), got {len(items)}"
+            )
+        starts = range(0, len(items), pack_size)
+        parts = [items[start : start + pack_size] for start in starts]
+        packs = tuple(
+            (self._checked(key, part, start), len(part))
+            for start, part in zip(starts, parts, strict=True)
+        )
         body = ",".join(text for text, _ in packs)
         if len(body.encode()) > MAX_BATCH_BYTES:
             raise BadItemError(f"a batch must have at most {MAX_BATCH_BYTES} bytes as JSON")
         stated = "" if idempotency_key is None else self._all_stated(items)
         return Insertion(key, body, idempotency_key, stated=stated, packs=packs)
 
-    def _checked(self, key: str, items: Sequence[I]) -> str:
-        """Return items as JSON without the brackets of their list."""
-        try:
+    def _checked(self, key: str, items: Sequence[I], start: int) -> str:
+        """Return items, of which `start` come first, as JSON without the brackets of their list."""
+        with contextlib.suppress(*_MISMATCHES):
             body = self._items.dump_json(list(items), warnings=False)
             self._items.validate_json(body, strict=True)
-        except (pydantic_core.PydanticSerializationError, pydantic.ValidationError):
-            body = b""
-        if not body or len(body) > MAX_ITEM_BYTES:  # One of them is wrong, or may be too large.
-            for position, item in enumerate(items, 1):
-                try:
-                    self.check(key, item)
-                except BadItemError as error:
-                    raise BadItemError(f"item {position}: {error}") from error
-        return body[1:-1].decode()
+            if len(body) <= MAX_ITEM_BYTES:
+                return body[1:-1].decode()
+        texts = []
+        for position, item in enumerate(items, start + 1):  # One is wrong, or may be too large.
+            try:
+                texts.append(self.check(key, item))
+            except BadItemError as error:
+                raise BadItemError(f"item {position}: {error}") from error
+        return ",".join(texts)
 
     def _all_stated(self, items: Sequence[I]) -> str:
         exclude = {"__all__": self._uncompared} if self._uncompared else None
@@ -184,8 +206,9 @@ class ItemCodec(Generic[I]):
         check_key(key)
         try:
             body = self._item.dump_json(item, warnings=False)
-            self._item.validate_json(body, strict=True)
-        except (pydantic_core.PydanticSerializationError, pydantic.ValidationError) as error:
+            # As in its pack, where it is nested one level deeper than alone.
+            self._items.validate_json(b"[%b]" % body, strict=True)
+        except _MISMATCHES as error:
             raise BadItemError(f"item does not match the type of {self._queue}: {error}") from error
         if len(body) > MAX_ITEM_BYTES:
             raise BadItemError(f"item must have at most {MAX_ITEM_BYTES} bytes, got {len(body)}")

@@ -174,6 +174,8 @@ class ForkJoin(Generic[I]):
     ) -> list[Accepted]:
         """Insert up to 1,000 items together, by one commit: all of them, or none.
 
+        A queue whose `max_batch_size` is 1 takes 498 of them, and one whose is 2 takes 996.
+
         Args:
             key: Of all items.
             idempotency_key: Belongs to the whole batch: within a day it counts once. It costs one
@@ -184,8 +186,8 @@ class ForkJoin(Generic[I]):
             OutcomeUnknownError: retry with the same idempotency key; without one it may count.
         """
         self.join_task.check_registered(clients)
-        pack_size = self.settings.max_batch_size
-        batch = self._codec.batch(key, items, idempotency_key, pack_size=pack_size)
+        size = self.settings.max_batch_size
+        batch = self._codec.batch(key, items, idempotency_key, max_batch_size=size)
         [answer] = insert_group(clients, self._joiners, [batch])
         if isinstance(answer, Exception):
             raise answer

@@ -16,13 +16,10 @@ from rollforward.datastore.transactions import Transaction, current_transaction
 from rollforward.fork_join.batching.epochs import Admission
 from rollforward.fork_join.entities import PackId, WorkPack, joined_traceparents, pack_key
 from rollforward.fork_join.insert import MAX_GROUP_BYTES
-from rollforward.fork_join.items import Insertion
+from rollforward.fork_join.items import MAX_PACK_ITEMS, Insertion
 from rollforward.fork_join.joiners import Joiners
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.errors import BadItemError
-
-# A pack that is bisected is a row for each item, in a commit that takes fewer than 500 writes.
-MAX_PACK_ITEMS = 450
 
 
 class TransactionalInserts:
