@@ -1,12 +1,13 @@
 """Sums as an API: add to one, read one. JSON in, JSON out; errors as of RFC 9457.
 
 The API needs no CSRF token, because it reads no cookies: any caller may call. A page elsewhere
-can make a visitor's browser send a form or plain text. It can send JSON only after a preflight,
-which we never allow. So the API refuses any body that is not declared as JSON, with 415.
+can make a visitor's browser send a form or plain text. It can send JSON or NDJSON only after a
+preflight, which we never allow. So the API refuses any body that is declared as neither, with 415.
 """
 
 from __future__ import annotations
 
+import logging
 import re
 import threading
 from dataclasses import dataclass
@@ -16,14 +17,16 @@ import pydantic
 from flask import Blueprint, jsonify, request
 from flask.typing import ResponseReturnValue
 
-from handlers.sums.openapi import DESCRIPTION
+from handlers.sums.openapi import DESCRIPTION, KEY_PATTERN
 from pipelines.sums import reconciliation, sums
 from pipelines.sums.sums import MAX_AMOUNT
-from rollforward.flask.api.item_lists import item_list
+from rollforward.flask.api.item_lists import item_list, refuse_items
 from rollforward.flask.api.json_requests import idempotency_key, json_body, refuse
 from rollforward.flask.api.problems import problem
 from rollforward.flask.context import clients
 from rollforward.fork_join import Accepted, DifferentItemError, OutcomeUnknownError
+
+log = logging.getLogger(__name__)
 
 bp = Blueprint("sums_api", __name__, url_prefix="/api/v1")
 
@@ -42,7 +45,7 @@ class Addition:
 
     __pydantic_config__ = _STRICT
     amount: Annotated[int, pydantic.Field(ge=-MAX_AMOUNT, le=MAX_AMOUNT)]
-    key: Annotated[str, pydantic.Field(pattern=r"^[\x20-\x7e]{1,200}$")] | None = None
+    key: Annotated[str, pydantic.Field(max_length=200, pattern=KEY_PATTERN)] = ""  # "": none.
 
 
 @bp.get("/openapi.json")
@@ -98,7 +101,7 @@ def add_batch(name: str) -> ResponseReturnValue:
     """
     additions = item_list(Addition, max_items=MAX_BATCH_ITEMS, max_bytes=MAX_BATCH_BODY_BYTES)
     key = idempotency_key()
-    has_keys = any(addition.key is not None for addition in additions)
+    has_keys = _have_keys(additions)
     if has_keys and key is not None:
         refuse(400, "Send an Idempotency-Key for all items, or a key with each, not both.")
     _sum_or_404(name)
@@ -114,26 +117,43 @@ def add_batch(name: str) -> ResponseReturnValue:
     return jsonify(sum=name, accepted=len(accepted), items=[_shown(item) for item in accepted]), 202
 
 
+def _have_keys(additions: list[Addition]) -> bool:
+    """Return whether all additions have keys; end the request with 400 if only some of them have.
+
+    After a lost reply a caller sends the whole batch again, and an item without a key counts twice.
+    """
+    without = [line for line, addition in enumerate(additions, 1) if not addition.key]
+    if without and len(without) < len(additions):
+        detail = "key: Send a key with each item, or with none."
+        refuse_items([{"line": line, "detail": detail} for line in without])
+    return not without
+
+
 def _each(name: str, additions: list[Addition]) -> ResponseReturnValue:
     """Add amounts that have keys; respond with 207 if some of them were not accepted."""
     pairs = [(addition.amount, addition.key) for addition in additions]
     items = [_shown(answer) for answer in sums.add_each(clients(), name, pairs)]
     accepted = sum(item["accepted"] for item in items)
+    if not accepted and any(item["status"] == 503 for item in items):
+        return problem(503, "Datastore took none, or did not say so. Send the same batch again.")
     status = 202 if accepted == len(items) else 207
     return jsonify(sum=name, accepted=accepted, items=items), status
 
 
 def _shown(answer: Accepted | Exception) -> dict[str, Any]:
+    """Return the answer of an item, whatever it is: others of its batch may be accepted."""
     match answer:
         case Accepted():
             ref = f"{answer.pack}#{answer.position}"
             return {"accepted": True, "repeat": answer.is_duplicate, "ref": ref}
         case DifferentItemError():
-            return {"accepted": False, "status": 422, "detail": "Its key was used for another one."}
+            status, detail = 422, "Its key was used for another one."
         case OutcomeUnknownError():
-            return {"accepted": False, "status": 503, "detail": "It may count: send it again."}
+            status, detail = 503, "It may count. Sent again with its key, it counts once."
         case _:
-            raise answer
+            log.error("An item of a batch was not accepted.", exc_info=answer)
+            status, detail = 500, "It was not accepted."
+    return {"accepted": False, "status": status, "detail": detail}
 
 
 def _wait(accepted: Accepted, name: str, wait_ms: int) -> int | None:

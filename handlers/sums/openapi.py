@@ -6,6 +6,9 @@ from typing import Any
 
 from pipelines.sums.sums import MAX_AMOUNT, NAME
 
+# Of an item: printable ASCII, and not blanks alone.
+KEY_PATTERN = r"^ *[\x21-\x7e][\x20-\x7e]*$"
+
 
 def _problem(description: str, schema: str = "Problem", **headers: str) -> dict[str, Any]:
     response: dict[str, Any] = {
@@ -27,6 +30,17 @@ def _json(description: str, schema: str) -> dict[str, Any]:
         "description": description,
         "content": {"application/json": {"schema": {"$ref": f"#/components/schemas/{schema}"}}},
     }
+
+
+def _list_of(properties: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema of a batch's items that have exactly these properties."""
+    item = {
+        "type": "object",
+        "properties": properties,
+        "required": list(properties),
+        "additionalProperties": False,
+    }
+    return {"type": "array", "minItems": 1, "maxItems": 1000, "items": item}
 
 
 _TOO_MANY = _problem("Too many requests of this address.", Retry_After="Seconds.")
@@ -51,6 +65,7 @@ _AMOUNT = {
     "maximum": MAX_AMOUNT,
     "description": "Written without fraction or exponent: 5, and not 5.0.",
 }
+_ITEM_KEY = {"type": "string", "pattern": KEY_PATTERN, "maxLength": 200}
 _INTEGER = {"type": "integer"}
 _COUNT = {"type": "integer", "minimum": 0}
 
@@ -126,7 +141,8 @@ DESCRIPTION: dict[str, Any] = {
                 "summary": "Add up to 1,000 amounts to a sum",
                 "description": "Without keys of their own all amounts are added or none, and an "
                 "Idempotency-Key is of the whole batch. With keys of their own each is answered "
-                "for itself. A batch with a bad item changes nothing; `errors` names its lines.",
+                "for itself, and the whole batch can be sent again; if only some have keys, it is "
+                "refused. A batch with a bad item changes nothing; `errors` names its lines.",
                 "parameters": [_KEY],
                 "requestBody": {
                     "required": True,
@@ -147,7 +163,7 @@ DESCRIPTION: dict[str, Any] = {
                     "422": _problem("This Idempotency-Key was used with another body."),
                     "429": _TOO_MANY,
                     "503": _problem(
-                        "Not accepted. Without an Idempotency-Key it may count all the same.",
+                        "None is accepted. Without keys they may count all the same.",
                         Retry_After="Seconds.",
                     ),
                 },
@@ -181,18 +197,11 @@ DESCRIPTION: dict[str, Any] = {
                 "type": "object",
                 "properties": {
                     "items": {
-                        "type": "array",
-                        "minItems": 1,
-                        "maxItems": 1000,
-                        "items": {
-                            "type": "object",
-                            "properties": {
-                                "amount": _AMOUNT,
-                                "key": {"type": "string", "pattern": "^[\\x20-\\x7e]{1,200}$"},
-                            },
-                            "required": ["amount"],
-                            "additionalProperties": False,
-                        },
+                        "description": "Each with a key of its own, or none with one.",
+                        "anyOf": [
+                            _list_of({"amount": _AMOUNT}),
+                            _list_of({"amount": _AMOUNT, "key": _ITEM_KEY}),
+                        ],
                     }
                 },
                 "required": ["items"],
@@ -212,7 +221,7 @@ DESCRIPTION: dict[str, Any] = {
                                 "accepted": {"type": "boolean"},
                                 "repeat": _ACCEPTED["repeat"],
                                 "ref": _ACCEPTED["ref"],
-                                "status": {**_INTEGER, "description": "422 or 503."},
+                                "status": {**_INTEGER, "description": "422, 500 or 503."},
                                 "detail": {"type": "string"},
                             },
                             "required": ["accepted"],

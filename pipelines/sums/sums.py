@@ -187,7 +187,7 @@ def add_batch(
 
 
 def add_each(
-    clients: Clients, name: str, additions: Sequence[tuple[int, str | None]]
+    clients: Clients, name: str, additions: Sequence[tuple[int, str]]
 ) -> list[Accepted | Exception]:
     """Add amounts, each with its idempotency key; return for each what `add` would."""
     items = [(name, Add(amount, via="api")) for amount, _ in additions]
