@@ -101,8 +101,9 @@ def _rates(inserts: Inserts, clients: int) -> Iterator[Result]:
 
 def _spikes(inserts: Inserts) -> Result:
     """Compare the slowest inserts of one client with the others, and the same of GETs."""
-    loads = {name: [inserts.checked(name, 1, LONE_SECONDS) for _ in range(ROUNDS)] for name in
-             ("insert", "live")}  # fmt: skip
+    loads: dict[str, list[Load]] = {"insert": [], "live": []}
+    for name, rounds in loads.items():
+        rounds.extend(inserts.checked(name, 1, LONE_SECONDS) for _ in range(ROUNDS))
     ratios = _p99_to_p50(loads["insert"])
     return Result(
         "inserts.lone_p99_versus_p50",
