@@ -154,7 +154,7 @@ def nested(levels: int) -> Tree:
 
 
 def test_what_is_accepted_can_be_read_however_deep_it_is_nested(services: Services) -> None:
-    """JSON is read to 200 levels, of which one is a pack's list; large items are read one by one."""
+    """JSON is read to 200 levels, one of them a pack's list; large items are read one by one."""
     folded: list[Tree] = []
 
     def note(clients: Any, batch: Any, items: Sequence[Tree]) -> None:
