@@ -16,11 +16,17 @@ from rollforward.tracing.spans import has_current_span, is_on
 TRACE_HEADER = "X-Rollforward-Traceparent"
 
 
-def current_traceparent() -> str:
-    """Return the traceparent of the span that runs here; "": none does."""
+def current_traceparent(*, if_sampled: bool = False) -> str:
+    """Return the traceparent of the span that runs here; "": none does.
+
+    Args:
+        if_sampled: Return "" for a span that nobody records.
+    """
     if not has_current_span():
         return ""
     context = sys.modules["opentelemetry.trace"].get_current_span().get_span_context()
+    if if_sampled and not context.trace_flags.sampled:
+        return ""
     return f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"
 
 

@@ -7,6 +7,7 @@ GET  /api/v1/traces/<id>              one trace with its spans
 The console's guards let in programs of this machine alone.
 """
 
+import asyncio
 from dataclasses import asdict
 from typing import Any
 
@@ -50,7 +51,7 @@ class TraceApi:
             if len(body) > MAX_BODY_BYTES:
                 return _problem(413, f"a request may have {MAX_BODY_BYTES} bytes, unpacked")
         try:
-            spans, refused = otlp.read(bytes(body))
+            spans, refused = await asyncio.to_thread(otlp.read, bytes(body))
         except otlp.BadTracesError as error:
             return _problem(400, str(error))
         except otlp.NoProtocolError as error:

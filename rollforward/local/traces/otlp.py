@@ -23,9 +23,13 @@ from rollforward.local.traces.spans import (
 
 _KINDS = ("internal", "internal", "server", "client", "producer", "consumer")
 _ERROR = 2  # Of the status codes.
+_REFUSED = "a span needs its ids, and ends after its begin; and a request may have too many spans"
 # Until the year 2262; beyond it `datetime` and pages fail.
 _MAX_NS = 2**63
 _MAX_KEY_CHARS = 100
+_NO_PARENT = bytes(8)
+# An exporter sends 512 at once by default. More than these are refused, and it is told how many.
+MAX_SPANS = 10_000
 
 
 class BadTracesError(ValueError):
@@ -59,9 +63,9 @@ def read(body: bytes) -> tuple[list[Span], int]:
         request = messages.ExportTraceServiceRequest.FromString(body)
     except DecodeError as error:
         raise BadTracesError(f"the body is no ExportTraceServiceRequest: {error}") from error
-    spans, refused = [], 0
+    spans, refused = list[Span](), 0
     for process, sent in _sent(request):
-        if _is_whole(sent):
+        if _is_whole(sent) and len(spans) < MAX_SPANS:
             spans.append(_span(sent, process))
         else:
             refused += 1
@@ -73,7 +77,7 @@ def answer(refused: int) -> bytes:
     response = _messages().ExportTraceServiceResponse()
     if refused:
         response.partial_success.rejected_spans = refused
-        response.partial_success.error_message = "a span needs its ids, and ends after its begin"
+        response.partial_success.error_message = _REFUSED
     body: bytes = response.SerializeToString()
     return body
 
@@ -103,6 +107,7 @@ def _is_whole(sent: Any) -> bool:
     return (
         len(sent.trace_id) == 16
         and len(sent.span_id) == 8
+        and len(sent.parent_span_id) in (0, 8)
         and 0 < sent.start_time_unix_nano <= sent.end_time_unix_nano < _MAX_NS
     )
 
@@ -112,9 +117,9 @@ def _span(sent: Any, process: str) -> Span:
     links = [link for link in sent.links if len(link.trace_id) == 16 and len(link.span_id) == 8]
     return Span(
         id=SpanId(sent.trace_id.hex(), sent.span_id.hex()),
-        parent_id=sent.parent_span_id.hex(),
+        parent_id=sent.parent_span_id.hex() if sent.parent_span_id != _NO_PARENT else "",
         name=sent.name[:MAX_NAME_CHARS] or "(no name)",
-        kind=_KINDS[sent.kind] if sent.kind < len(_KINDS) else "internal",
+        kind=_KINDS[sent.kind] if 0 <= sent.kind < len(_KINDS) else "internal",
         started_ns=sent.start_time_unix_nano,
         ended_ns=sent.end_time_unix_nano,
         problem=sent.status.message[:MAX_TEXT_CHARS] if is_failed else None,

@@ -1,6 +1,6 @@
 """A span as it is kept: its texts cut, and no more attributes, links and events than are shown."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 MAX_NAME_CHARS = 300
@@ -78,8 +78,14 @@ class Span:
     @property
     def bytes(self) -> int:
         """About what it takes in memory."""
-        texts = [self.name, self.problem or "", *map(str, self.attributes.values())]
+        texts = [self.name, self.process, self.problem or "", *_texts(self.attributes)]
         for event in self.events:
-            texts += map(str, event.attributes.values())
+            texts += [event.name, *_texts(event.attributes)]
         entries = len(texts) + len(self.links)
         return _SPAN_BYTES + entries * _ENTRY_BYTES + 4 * sum(map(len, texts))
+
+
+def _texts(attributes: Mapping[str, Value]) -> Iterator[str]:
+    for key, value in attributes.items():
+        yield key
+        yield str(value)

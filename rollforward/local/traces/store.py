@@ -142,10 +142,10 @@ class TraceStore:
         return list(itertools.islice(filter(chosen.passes, by_age), limit))
 
     def linking_to(self, trace_id: str) -> Iterator[tuple[Span, SpanId]]:
-        """Yield spans that link to spans of a trace, each with the one that it links to."""
+        """Yield spans that link to spans of a trace, once with each one that they link to."""
         for trace in self._traces.values():
             for span in trace.linking:
-                for link in span.links:
+                for link in dict.fromkeys(span.links):
                     if link.trace_id == trace_id:
                         yield span, link
 

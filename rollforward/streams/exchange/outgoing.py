@@ -104,7 +104,7 @@ class Outgoing:
         """Return the rows of all chunks and dead letters."""
         names, id_ = self._environment.names, self._environment.new_id()
         rows: list[tuple[Key, Any]] = []
-        current = current_traceparent()
+        current = current_traceparent(if_sampled=True)
         for (computation, lo, hold, traceparent), records in self._records.items():
             lane = LATE if hold else ON_TIME
             for chunk, size in _chunks(records):

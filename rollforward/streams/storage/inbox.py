@@ -17,7 +17,6 @@ from rollforward.streams.storage.schema import (
     fingerprint,
     late_at,
     trace_of,
-    untraced,
 )
 
 _id_of = attrgetter("id")
@@ -89,17 +88,19 @@ class Bundle:
         return repeated, [id_ for id_ in self.ids[:count] if id_]
 
     def name_of(self, number: int) -> str:
-        """Name an input by its distance from its chunk's end, where no records are removed."""
+        """Name an input by its distance from its chunk's end, where no records are removed.
+
+        The chunk's trace is a part of it: versions that know no traces give the same name.
+        """
         chunk, index = self.places[number]
         name, row = self.chunks[chunk]
-        return f"{untraced(name).rpartition(':')[2]}.{len(row.body) - index}"
+        return f"{name.rpartition(':')[2]}.{len(row.body) - index}"
 
     @property
     def traceparents(self) -> list[str]:
-        """Return the traces of the inputs, each once, in the order of the chunks."""
+        """Return the traces of the inputs, each once, in the order of the chunks; "": of none."""
         numbers = dict.fromkeys(chunk for chunk, _ in self.places)
-        traces = dict.fromkeys(trace_of(self.chunks[number][0]) for number in numbers)
-        return [trace for trace in traces if trace]
+        return list(dict.fromkeys(trace_of(self.chunks[number][0]) for number in numbers))
 
     def is_cut(self, count: int) -> bool:
         """Return whether records remain in the chunks after the first inputs."""

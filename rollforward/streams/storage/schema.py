@@ -330,18 +330,6 @@ def trace_of(name: str) -> str:
     return name.rpartition("~")[2].partition(".")[0] if "~" in name else ""
 
 
-def untraced(name: str) -> str:
-    """Return the name of a chunk as it is without a trace.
-
-    >>> untraced("p:c:0000:0:000000000001000:a7.0~00-0af7-b7ad-01.12.840")
-    'p:c:0000:0:000000000001000:a7.0.12.840'
-    """
-    if "~" not in name:
-        return name
-    head, _, tail = name.rpartition("~")
-    return f"{head}.{tail.partition('.')[2]}"
-
-
 def chunk_size(name: str) -> tuple[int, int]:
     """Return how many records and bytes a chunk had when it was sent.
 

@@ -14,13 +14,13 @@ def bundle_span(
     """Process a bundle in a span.
 
     Records of one trace: the span continues it, and links to the worker's delivery. Records of many
-    traces: the span belongs to the worker's delivery, and links to each of them. The records that
-    the bundle emits follow from this span.
+    traces, or of one and of none: the span belongs to the worker's delivery, and links to each of
+    them. The records that the bundle emits follow from this span.
     """
     if not is_on():
         return nullcontext()
-    traces = bundle.traceparents
-    is_of_one = len(traces) == 1
+    traces = [trace for trace in bundle.traceparents if trace]
+    is_of_one = len(traces) == 1 and bundle.traceparents == traces
     return start_span(
         f"bundle {pipeline}/{computation}",
         "CONSUMER" if traces else "INTERNAL",

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import pytest
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import NonRecordingSpan, SpanContext, use_span
 
 from rollforward.streams.entities import StreamChunk
 from rollforward.streams.exchange.forwarding import forwarded
@@ -15,7 +16,7 @@ from rollforward.streams.graph.environment import Environment
 from rollforward.streams.model.bundle import Target
 from rollforward.streams.storage.inbox import Bundle
 from rollforward.streams.storage.remote_calls import StoredRow
-from rollforward.streams.storage.schema import Head, InboxRecord, trace_of, untraced
+from rollforward.streams.storage.schema import Head, InboxRecord, trace_of
 from rollforward.tracing import current_traceparent, start_span
 from tests.infra.world import Services, World
 from tests.rollforward.streams.harness import is_drained, stream_world
@@ -101,6 +102,19 @@ def test_without_an_sdk_no_name_has_a_trace(world: World) -> None:
         assert is_drained()
 
 
+@pytest.mark.usefixtures("exporter")
+def test_a_trace_that_nobody_records_makes_no_name_longer(world: World) -> None:
+    """Of a hundred requests an SDK may sample one; small chunks of the others merge as before."""
+    unsampled = NonRecordingSpan(SpanContext(7, 7, is_remote=True))
+    with world.context(), use_span(unsampled):
+        assert current_traceparent().endswith("-00")
+        COLOURS.push(world.clients, "in", colours("1"))
+        names = [key.id() for key in StreamChunk.query().fetch(keys_only=True)]
+
+    assert names
+    assert not any("~" in name for name in names)
+
+
 def test_a_chunk_that_is_forwarded_stays_in_its_trace(exporter: InMemorySpanExporter) -> None:
     """After a split, records of many chunks go on in chunks of their own, within another trace."""
     head = Head(intervals={"total": [0]})
@@ -122,14 +136,14 @@ def test_a_chunk_that_is_forwarded_stays_in_its_trace(exporter: InMemorySpanExpo
     assert sorted(trace_of(key.name) for key, _ in commit.inserts) == ["", *TRACES]
 
 
-def test_a_trace_changes_no_id_of_a_record() -> None:
-    """A sink recognizes a record by it, with tracing or without."""
+def test_a_record_has_the_id_that_a_version_without_traces_gives_it() -> None:
+    """A sink recognizes a record by it, also when attempts of two versions follow each other."""
     name = "p:c:0000:0:000000000001000:a7.0.12.840"
     traced = name.replace("a7.0.", f"a7.0~{TRACES[0]}.")
     row = StoredRow((InboxRecord("k", 1, "s", "", "{}"),), 1)
     bundles = [Bundle([(each, row)], places=[(0, 0)]) for each in (name, traced)]
 
-    assert untraced(traced) == name
-    assert [bundle.name_of(0) for bundle in bundles] == ["a7.0.12.840.1"] * 2
-    assert [bundle.traceparents for bundle in bundles] == [[], [TRACES[0]]]
+    names = [each.rpartition(":")[2] + ".1" for each in (name, traced)]
+    assert [bundle.name_of(0) for bundle in bundles] == names
+    assert [bundle.traceparents for bundle in bundles] == [[""], [TRACES[0]]]
     assert current_traceparent() == ""

@@ -187,10 +187,12 @@ class _Drawing:
         alike = spans if len(spans) > 1 else ()
         bar = self.axis.bar(spans)
         self.rows.append(Row(span, depth, bar, alike, False, is_lost, linked_by))
-        for other in linked_by:
-            if other.id.trace_id != span.id.trace_id:
-                below = min(depth + 1, MAX_DEPTH)
-                self.rows.append(Row(other, below, self.axis.bar([other]), is_elsewhere=True))
+        elsewhere = [other for other in linked_by if other.id.trace_id != span.id.trace_id]
+        drawn = elsewhere[: MAX_ROWS - len(self.rows)]
+        self.left += len(elsewhere) - len(drawn)
+        for other in drawn:
+            below = min(depth + 1, MAX_DEPTH)
+            self.rows.append(Row(other, below, self.axis.bar([other]), is_elsewhere=True))
 
     def _groups(self, spans: Sequence[Span]) -> list[list[Span]]:
         """Return spans one by one, and those alike that are too many together."""

@@ -50,7 +50,9 @@ def test_what_is_kept_of_a_span_is_bounded() -> None:
     for number in range(500):
         sent.links.add(trace_id=b"t" * 16, span_id=b"s" * 8)
         sent.attributes.add(key=f"{number}").value.string_value = "x" * 10_000
-        sent.events.add(name="e").attributes.add(key="a").value.bytes_value = b"\xff" * 9_000
+        sent.events.add(name="e" * 10_000).attributes.add(key="a").value.bytes_value = (
+            b"\xff" * 9_000
+        )
 
     [span], _ = otlp.read(request.SerializeToString())
 
@@ -68,15 +70,45 @@ def test_spans_that_are_none_are_counted_and_left_out() -> None:
     good = {"start_time_unix_nano": 10, "end_time_unix_nano": 20}
     spans.add(trace_id=b"t" * 16, span_id=b"s" * 8, **good)
     spans.add(trace_id=b"t" * 15, span_id=b"s" * 8, **good)
+    spans.add(trace_id=b"t" * 16, span_id=b"s" * 8, parent_span_id=b"p" * 1_000, **good)
     spans.add(trace_id=b"t" * 16, **good)
     spans.add(trace_id=b"t" * 16, span_id=b"s" * 8, start_time_unix_nano=20, end_time_unix_nano=10)
     spans.add(trace_id=b"t" * 16, span_id=b"s" * 8, end_time_unix_nano=2**64 - 1)
 
     read, refused = otlp.read(request.SerializeToString())
 
-    assert ([span.name for span in read], refused) == (["(no name)"], 4)
+    assert ([span.name for span in read], refused) == (["(no name)"], 5)
     answer = trace_service_pb2.ExportTraceServiceResponse.FromString(otlp.answer(refused))
-    assert answer.partial_success.rejected_spans == 4
+    assert answer.partial_success.rejected_spans == 5
+
+
+def test_a_kind_that_is_not_known_and_a_parent_of_zeros_are_taken_for_none() -> None:
+    """The kinds of OTLP are an open list, and some exporters write zeros for no parent."""
+    request = trace_service_pb2.ExportTraceServiceRequest()
+    spans = request.resource_spans.add().scope_spans.add().spans
+    for kind in (-7, 99):
+        sent = spans.add(trace_id=b"t" * 16, span_id=b"s" * 8, parent_span_id=bytes(8), kind=kind)
+        sent.start_time_unix_nano = sent.end_time_unix_nano = 10
+
+    read, refused = otlp.read(request.SerializeToString())
+
+    assert refused == 0
+    assert [(span.kind, span.parent_id) for span in read] == [("internal", "")] * 2
+
+
+def test_a_request_of_too_many_spans_is_kept_in_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The exporter is told how many were refused."""
+    monkeypatch.setattr(otlp, "MAX_SPANS", 3)
+    request = trace_service_pb2.ExportTraceServiceRequest()
+    spans = request.resource_spans.add().scope_spans.add().spans
+    for number in range(1, 6):
+        span_id = number.to_bytes(8, "big")
+        sent = spans.add(trace_id=b"t" * 16, span_id=span_id)
+        sent.start_time_unix_nano = sent.end_time_unix_nano = 10
+
+    read, refused = otlp.read(request.SerializeToString())
+
+    assert (len(read), refused) == (3, 2)
 
 
 @pytest.mark.parametrize("body", [b"\xff", b'{"resourceSpans": []}', b"\x0a\x05abc"])
