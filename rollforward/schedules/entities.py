@@ -13,6 +13,7 @@ from __future__ import annotations
 import datetime
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from google.cloud import ndb
@@ -24,6 +25,21 @@ MAX_RECENT = 10
 EPOCH = datetime.datetime.fromtimestamp(0, datetime.UTC).replace(tzinfo=None)
 
 
+@dataclass(frozen=True)
+class RecentTick:
+    """A tick that ran.
+
+    Attributes:
+        revision: The one that its row had.
+        path, queue: Those of its work; "": a version that did not store them ran it.
+    """
+
+    at: datetime.datetime
+    revision: str
+    path: str = ""
+    queue: str = ""
+
+
 class ScheduleRow(ndb.Model):
     """The next tick of a schedule."""
 
@@ -32,18 +48,28 @@ class ScheduleRow(ndb.Model):
     body = ndb.TextProperty()  # Arguments of its task, as JSON; None: the time of the tick.
     next_at = ndb.DateTimeProperty()  # None: never again.
     revision = ndb.TextProperty(required=True)  # Another one whenever the schedule is changed.
-    recent = ndb.TextProperty()  # The last ticks that ran, the newest first: a JSON list of pairs.
+    # The last ticks that ran, the newest first: a JSON list of pairs, a time and an object with the
+    # revision, the path and the queue. Earlier versions write the revision in the object's place,
+    # and read an object without an error.
+    recent = ndb.TextProperty()
 
     @property
-    def recent_ticks(self) -> Sequence[tuple[datetime.datetime, str]]:
-        """Return the times of the last ticks, each with the revision of its row."""
-        pairs = json.loads(self.recent or "[]")
-        return [(parse_time(at).replace(tzinfo=datetime.UTC), str(name)) for at, name in pairs]
+    def recent_ticks(self) -> Sequence[RecentTick]:
+        """Return the last ticks that ran, the newest first."""
+        return [_recent_tick(at, work) for at, work in json.loads(self.recent or "[]")]
 
-    def note_ticks(self, ticks: Sequence[datetime.datetime]) -> None:
-        """Note that ticks of this revision run."""
-        times = [[time_text(naive_utc(at)), self.revision] for at in reversed(ticks)]
-        self.recent = json.dumps([*times, *json.loads(self.recent or "[]")][:MAX_RECENT])
+    def note_ticks(self, ticks: Sequence[datetime.datetime], path: str, queue: str) -> None:
+        """Note that ticks of this revision run, as tasks of a path in a queue."""
+        work = {"revision": self.revision, "path": path, "queue": queue}
+        pairs = [[time_text(naive_utc(at)), work] for at in reversed(ticks)]
+        self.recent = json.dumps([*pairs, *json.loads(self.recent or "[]")][:MAX_RECENT])
+
+
+def _recent_tick(at: str, work: dict[str, str] | str) -> RecentTick:
+    time = parse_time(at).replace(tzinfo=datetime.UTC)
+    if isinstance(work, str):
+        return RecentTick(time, work)
+    return RecentTick(time, work["revision"], work["path"], work["queue"])
 
 
 def row_key(schedule: str, row_id: str) -> Any:

@@ -1,12 +1,14 @@
 """Schedules as an operator sees them: their last and next ticks, and what became of each run.
 
 A page of rows reads the rows, and of each the state of its last run: three entities a row.
+
+Cloud Tasks tells nobody of a task that is deleted from its queue, so its run counts as waiting.
 """
 
 from __future__ import annotations
 
 import datetime
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -16,14 +18,15 @@ from rollforward.outbox.cancellable import tracked_handle
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import aware_utc
 from rollforward.schedules.declaration import MAX_ID_BYTES, Schedule
-from rollforward.schedules.entities import row_key, rows_of
+from rollforward.schedules.entities import RecentTick, row_key, rows_of
 from rollforward.schedules.ticks import DeclaredSchedule, Tick, name_of
 from rollforward.tasks.dead_task_entities import DeadTask
 from rollforward.tasks.stored.arguments import LIFE
-from rollforward.tasks.stored.entities import CANCELLED, handle_key
+from rollforward.tasks.stored.entities import CANCELLED, GIVEN_UP, handle_key
 from rollforward.tasks.stored.names import hashed_name
 
-RunState = Literal["waiting", "done", "dead", "deleted", "unknown"]
+RunState = Literal["waiting", "done", "dead", "deleted", "given up", "unknown"]
+_ENDED: Mapping[str, RunState] = {CANCELLED: "deleted", GIVEN_UP: "given up"}
 
 
 @dataclass(frozen=True)
@@ -32,8 +35,9 @@ class TickRun:
 
     Attributes:
         task: The name of its task in Cloud Tasks.
-        state: "waiting": its task has not ended, and may be failing. "dead": its dead task is open.
-            "deleted": that was deleted. "done": neither. "unknown": too long ago.
+        state: "waiting": its task has not ended, and may be failing, or was deleted from its queue.
+            "dead": its dead task is open. "deleted": that was deleted. "given up": by
+            `on_give_up`, without a dead task. "done": it succeeded. "unknown": too long ago.
         dead_id: The id of its dead task; "": it has none that is open.
         error: Why it is dead.
     """
@@ -112,17 +116,15 @@ def schedule_state(
 def _states(
     clients: Clients, named: Sequence[tuple[DeclaredSchedule, str, Any]], max_runs: int
 ) -> list[ScheduleState]:
-    ticks = [
-        Tick(row.key.id(), at, revision)
-        for _, _, row in named
+    works = [
+        _work(part, row.key.id(), tick)
+        for part, _, row in named
         if row is not None
-        for at, revision in row.recent_ticks[:max_runs]
+        for tick in row.recent_ticks[:max_runs]
     ]
-    parts = {row.key.id(): part for part, _, row in named if row is not None}
-    runs = _runs(clients, [(parts[tick.row].task, tick) for tick in ticks])
     by_row: dict[str, list[TickRun]] = {}
-    for tick, run in zip(ticks, runs, strict=True):
-        by_row.setdefault(tick.row, []).append(run)
+    for work, run in zip(works, _runs(clients, works), strict=True):
+        by_row.setdefault(work.tick.row, []).append(run)
     return [
         ScheduleState(
             name=part.name,
@@ -133,37 +135,60 @@ def _states(
             path=part.task.path,
             queue=part.task.queue,
             next=aware_utc(row.next_at) if row is not None else None,
-            last=row.recent_ticks[0][0] if row is not None and row.recent_ticks else None,
+            last=row.recent_ticks[0].at if row is not None and row.recent_ticks else None,
             runs=by_row.get(row.key.id(), ()) if row is not None else (),
         )
         for part, row_id, row in named
     ]
 
 
-def _runs(clients: Clients, ticks: Sequence[tuple[Any, Tick]]) -> list[TickRun]:
+@dataclass(frozen=True)
+class _Work:
+    """The work of a tick: a task of the path and the queue that its schedule had then."""
+
+    tick: Tick
+    path: str
+    queue: str
+
+    @property
+    def task_name(self) -> str:
+        return hashed_name(self.path, *name_of(self.tick))
+
+    @property
+    def handle(self) -> str:
+        return tracked_handle(self.path, name_of(self.tick))
+
+    @property
+    def first_dead_id(self) -> str:
+        """The id that its dead task has, unless it died as a replay."""
+        return hashed_name(self.queue, self.task_name)
+
+
+def _work(part: DeclaredSchedule, row_id: str, recent: RecentTick) -> _Work:
+    tick = Tick(row_id, recent.at, recent.revision)
+    return _Work(tick, recent.path or part.task.path, recent.queue or part.task.queue)
+
+
+def _runs(clients: Clients, works: Sequence[_Work]) -> list[TickRun]:
     """Return what became of the work of some ticks: two reads each."""
-    names = [hashed_name(task.path, *name_of(tick)) for task, tick in ticks]
-    dead_ids = [hashed_name(task.queue, name) for (task, _), name in zip(ticks, names, strict=True)]
-    handles = [handle_key(tracked_handle(task.path, name_of(tick))) for task, tick in ticks]
-    rows = ndb.get_multi([*handles, *(ndb.Key(DeadTask, dead_id) for dead_id in dead_ids)])
+    handles = ndb.get_multi([handle_key(work.handle) for work in works])
+    dead_ids = [
+        getattr(handle, "dead_id", None) or work.first_dead_id
+        for work, handle in zip(works, handles, strict=True)
+    ]
+    dead_tasks = ndb.get_multi([ndb.Key(DeadTask, dead_id) for dead_id in dead_ids])
     now_utc = clients.clock.now()
-    runs = []
-    for index, (_, tick) in enumerate(ticks):
-        handle, dead = rows[index], rows[len(ticks) + index]
-        is_dead = dead is not None and not dead.resolved
-        runs.append(
-            TickRun(
-                at=tick.at,
-                task=names[index],
-                state="dead" if is_dead else _state(handle, now_utc - tick.at),
-                dead_id=dead_ids[index] if is_dead else "",
-                error=(dead.error or dead.reason[:100]) if is_dead else "",
-            )
-        )
-    return runs
+    return [
+        _run(work, handle, dead, now_utc)
+        for work, handle, dead in zip(works, handles, dead_tasks, strict=True)
+    ]
 
 
-def _state(handle: Any, age: datetime.timedelta) -> RunState:
+def _run(work: _Work, handle: Any, dead: Any, now_utc: datetime.datetime) -> TickRun:
+    if dead is not None and not dead.resolved:
+        error = dead.error or dead.reason[:100]
+        return TickRun(work.tick.at, work.task_name, "dead", dead.key.id(), error)
     if handle is not None:
-        return "deleted" if handle.state == CANCELLED else "waiting"
-    return "unknown" if age > LIFE else "done"
+        return TickRun(work.tick.at, work.task_name, _ENDED.get(handle.state, "waiting"))
+    is_known = now_utc - work.tick.at <= LIFE
+    return TickRun(work.tick.at, work.task_name, "done" if is_known else "unknown")

@@ -81,7 +81,7 @@ def _advance(clients: Clients, declared: DeclaredSchedule, tick: Tick) -> int:
     ticks = ticks_to_run(row.cron, row.tz, tick.at, now_utc, declared.missed)
     for at in ticks:
         _enqueue_work(clients, declared.task, row, at)
-    row.note_ticks(ticks)
+    row.note_ticks(ticks, declared.task.path, declared.task.queue)
     is_cut = declared.missed == "all"
     _move(clients, row, ticks[-1] if is_cut else now_utc)
     return len(ticks)

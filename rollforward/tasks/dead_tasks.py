@@ -22,7 +22,7 @@ from rollforward.runtime.texts import storable
 from rollforward.tasks.dead_task_entities import DeadTask, error_class, open_dead_tasks
 from rollforward.tasks.declaration import Task, hashed_name
 from rollforward.tasks.errors import Reject
-from rollforward.tasks.stored import arguments
+from rollforward.tasks.stored import arguments, cancellation
 from rollforward.tasks.stored.names import MAX_BODY_BYTES, MAX_TASK_BYTES
 from rollforward.tracing import current_traceparent, trace_headers
 
@@ -65,6 +65,7 @@ def dead_letter(
         kept = arguments.hold(body, dead_id, MAX_BODY_BYTES)
         _fill(dead, path, queue, task_name, kept, reason, error)
         dead.put()
+        cancellation.note_death(arguments.envelope_of(body).handle, dead_id)
 
     transact(keep)
     return dead_id

@@ -253,7 +253,7 @@ def _give_up(
     fields = {"error_class": error_class}
     log.error("gave up %r: %s", delivery.path[:100], reason, extra=fields)
     attempts.discard(delivery)
-    deliveries.finish(clients(), delivery.body)
+    deliveries.give_up(clients(), delivery.body)
     return "", 204
 
 

@@ -3,11 +3,12 @@
 `cancel` and the first delivery meet in a transaction on this row: one of them is first. So a task
 that was cancelled never begins, and one that has begun is not cancelled.
 
-A tracked task cannot be cancelled and costs nothing at its begin. Its row is there until the task
-has ended, so a missing row says that it has.
+A tracked task cannot be cancelled and costs nothing at its begin. Its row goes when the task has
+succeeded. It stays, with the state, when the declaration gives the task up or its dead task is
+deleted. A missing row may also have expired, and a row whose task was deleted from its queue waits.
 
 Lost on failure: nothing. The row goes when the task has ended. A row of a named task, of a
-cancelled one, or of one that was never created, expires 32 days after the task was due.
+cancelled one, of one that was given up or never created, expires 32 days after the task was due.
 """
 
 from __future__ import annotations
@@ -24,7 +25,14 @@ from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import naive_utc
 from rollforward.tasks.errors import EndedError
 from rollforward.tasks.stored.arguments import LIFE
-from rollforward.tasks.stored.entities import BEGUN, CANCELLED, WAITING, CancellableTask, handle_key
+from rollforward.tasks.stored.entities import (
+    BEGUN,
+    CANCELLED,
+    GIVEN_UP,
+    WAITING,
+    CancellableTask,
+    handle_key,
+)
 
 log = logging.getLogger(__name__)
 
@@ -78,13 +86,35 @@ def forget(handle: str) -> None:
         log.warning("the handle %s is not deleted yet: %s", handle, error)
 
 
+def give_up(handle: str) -> None:
+    """Note that a tracked task was given up without a dead task; delete the row of any other."""
+    if not handle.endswith(TRACKED):
+        forget(handle)
+        return
+    try:
+        transact(lambda: _note(handle, state=GIVEN_UP))
+    except rpc_errors.GoogleAPIError as error:
+        log.warning("the handle %s still says that its task waits: %s", handle, error)
+
+
+def note_death(handle: str, dead_id: str) -> None:
+    """Note the dead task of a tracked task, in the transaction that writes it."""
+    if handle.endswith(TRACKED):
+        _note(handle, state=WAITING, dead_id=dead_id)
+
+
 def abandon(handle: str) -> None:
     """Note that a tracked task is never done, in the transaction that deletes its dead task."""
     if handle.endswith(TRACKED):
-        row = handle_key(handle).get()
-        if row is not None:
-            row.state = CANCELLED
-            row.put()
+        _note(handle, state=CANCELLED)
+
+
+def _note(handle: str, **values: str) -> None:
+    """Set properties of a row, in this transaction, if it is there."""
+    row = handle_key(handle).get()
+    if row is not None:
+        row.populate(**values)
+        row.put()
 
 
 def _cancel(handle: str) -> bool:

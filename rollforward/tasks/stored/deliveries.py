@@ -27,6 +27,13 @@ def begin(clients: Clients, body: bytes) -> bytes:
     return arguments.load(envelope)
 
 
+def give_up(clients: Clients, body: bytes) -> None:
+    """Delete the arguments of a task that its declaration gave up, and note that it was."""
+    arguments.finish(clients, body)
+    if handle := arguments.envelope_of(body).handle:
+        cancellation.give_up(handle)
+
+
 def finish(clients: Clients, body: bytes) -> None:
     """Delete the rows of a task that has ended; rows that stay by a failure expire."""
     arguments.finish(clients, body)

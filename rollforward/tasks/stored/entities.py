@@ -25,7 +25,7 @@ CancellableTask
     Key: the task's handle.
     Queries: a range of `expires`: expired rows. Single-property index.
     Growth: a row for each cancellable task and each tick of a schedule, until the task has ended. A
-    named or a cancelled one has it until 32 days after it was due.
+    named, a cancelled or a given up one has it until 32 days after it was due.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from typing import Any
 from google.cloud import ndb
 
 EPOCH = datetime.datetime.fromtimestamp(0, datetime.UTC).replace(tzinfo=None)
-WAITING, BEGUN, CANCELLED = "waiting", "begun", "cancelled"
+WAITING, BEGUN, CANCELLED, GIVEN_UP = "waiting", "begun", "cancelled", "given up"
 
 
 class StoredArguments(ndb.Model):
@@ -85,9 +85,13 @@ class DistantTask(ndb.Model):
 
 
 class CancellableTask(ndb.Model):
-    """A task with a handle: waiting, begun or cancelled; a tracked one waits until it has ended."""
+    """A task with a handle: waiting, begun or cancelled.
+
+    A tracked one is waiting until it has ended, cancelled or given up.
+    """
 
     state = ndb.TextProperty(required=True)
+    dead_id = ndb.TextProperty()  # The last dead task of a tracked one; None: it never was dead.
     expires = ndb.StringProperty(required=True)
 
 

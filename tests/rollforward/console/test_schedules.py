@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import datetime
 import itertools
+import json
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from google.cloud import ndb
 
 from rollforward.schedules import UserSchedules, schedule
 from rollforward.schedules.entities import ScheduleRow, row_key
+from rollforward.schedules.listing import schedule_state
 from rollforward.schedules.sweep import MAX_PER_SWEEP, sweep
 from rollforward.tasks import Reject, task
+from rollforward.tasks.stored.entities import CancellableTask
+from rollforward.tasks.stored.envelope import Envelope
 from tests.infra.world import Services
 from tests.rollforward.console.conftest import API, Desk, desk_with
 from tests.rollforward.console.test_pages import MAX_READS, Browser, reads_of
@@ -66,6 +71,12 @@ def states(desk: Desk, name: str = "report") -> list[str]:
     return [run["state"] for run in answer["runs"]]
 
 
+def dead_ids(desk: Desk) -> list[str]:
+    answer = desk.ask(f"{API}/schedules/report").json
+    assert answer is not None
+    return [run["dead_id"] for run in answer["runs"]]
+
+
 def test_a_schedule_says_when_it_ran_and_runs_again(desk: Desk) -> None:
     """Before its first tick, and with the outcome of each run, the newest first."""
     browser = Browser(desk)
@@ -104,6 +115,114 @@ def test_a_dead_run_that_is_replayed_is_done_and_one_that_is_deleted_says_so(des
     desk.world.settle(patience_s=0)
 
     assert (waiting, states(desk)) == (["waiting", "dead"], ["done", "deleted"])
+
+
+def test_a_run_that_dies_again_after_its_replay_is_dead(desk: Desk) -> None:
+    """Its page leads to the new dead task, which is replayed or deleted like the first one."""
+    BROKEN["is"] = True
+    pass_ticks(desk, 2)
+    first_ids = dead_ids(desk)
+    for dead_id in first_ids:
+        desk.change(f"/dead-tasks/{dead_id}:replay")
+    waiting = states(desk)
+    desk.world.settle(patience_s=0)
+    dead, second_ids = states(desk), dead_ids(desk)
+    BROKEN["is"] = False
+    desk.change(f"/dead-tasks/{second_ids[0]}:replay")
+    desk.change(f"/dead-tasks/{second_ids[1]}:delete")
+    desk.world.settle(patience_s=0)
+
+    assert (waiting, dead) == (["waiting", "waiting"], ["dead", "dead"])
+    assert len({*first_ids, *second_ids}) == 4
+    assert states(desk) == ["done", "deleted"]
+
+
+def test_a_run_that_dies_again_after_its_deletion_is_dead_and_then_waits(desk: Desk) -> None:
+    """Its task was delivered twice: the outcome of the second delivery counts."""
+    BROKEN["is"] = True
+    pass_ticks(desk, 1)
+    [dead_id] = dead_ids(desk)
+    [run] = desk.ask(f"{API}/schedules/report").json["runs"]  # type: ignore[index]
+    desk.change(f"/dead-tasks/{dead_id}:delete")
+    with desk.world.context():
+        [row] = CancellableTask.query().fetch()
+        body = Envelope(b"{}", handle=row.key.id()).body
+    desk.give_up("again", path=report.task.path, task_name=run["task"], body=body)
+    dead = states(desk)
+    desk.change(f"/dead-tasks/{dead_id}:replay")
+
+    assert (dead, states(desk)) == (["dead"], ["waiting"])
+
+
+@pytest.mark.parametrize("changes", [{"path": "/tasks/schedules/moved"}, {"queue": "outbox"}])
+def test_runs_of_before_a_deployment_keep_their_outcome(
+    desk: Desk, changes: dict[str, str]
+) -> None:
+    """The path or the queue of the schedule's task changed in it."""
+    pass_ticks(desk, 1)
+    BROKEN["is"] = True
+    pass_ticks(desk, 1)
+    pass_ticks(desk, 1, delivers_work=False)
+    moved = replace(report, task=replace(report.task, **changes))
+
+    with desk.world.context():
+        before, after = (
+            schedule_state(desk.world.clients, part, "", runs=3) for part in (report, moved)
+        )
+    assert before is not None
+    assert after is not None
+    assert [run.state for run in after.runs] == ["waiting", "dead", "done"]
+    assert after.runs == before.runs
+
+
+def test_runs_that_the_version_before_wrote_are_read_and_kept(desk: Desk) -> None:
+    """Its row has a revision in the place of an object, and its dead tasks left no id."""
+    BROKEN["is"] = True
+    pass_ticks(desk, 1)
+    pass_ticks(desk, 1, delivers_work=False)
+    before = desk.ask(f"{API}/schedules/report").json
+    with desk.world.context():
+        row = row_key("report", "").get()
+        row.recent = json.dumps([[at, work["revision"]] for at, work in json.loads(row.recent)])
+        row.put()
+        for handle in CancellableTask.query().fetch():
+            handle.dead_id = None
+            handle.put()
+
+    assert desk.ask(f"{API}/schedules/report").json == before
+    desk.world.settle(patience_s=0)
+    pass_ticks(desk, 1)
+    assert states(desk) == ["dead", "dead", "dead"]
+
+
+def test_a_run_that_its_declaration_gave_up_says_so(services: Services) -> None:
+    """It has no dead task."""
+    reasons: list[str] = []
+    handled = replace(report.task, on_give_up=lambda clients, args, reason: reasons.append(reason))
+    desk = desk_with(services, replace(report, task=handled))
+    BROKEN["is"] = True
+    try:
+        pass_ticks(desk, 1)
+    finally:
+        BROKEN["is"] = False
+
+    assert reasons == ["Reject: the printer is on fire"]
+    assert states(desk) == ["given up"]
+    assert "Given up" in Browser(desk).read("/schedules/one/report")
+
+
+def test_a_run_whose_task_was_purged_says_that_it_may_be_gone(desk: Desk) -> None:
+    """After a day; nobody tells the app of a purge."""
+    browser = Browser(desk)
+    pass_ticks(desk, 1, delivers_work=False)
+    desk.world.engine.purge_queue(desk.world.engine.place.queue_name("default"))
+    before = browser.read("/schedules/one/report")
+    desk.world.clock.sleep(2 * 86_400)
+
+    assert states(desk) == ["waiting"]
+    for path in ("/schedules", "/schedules/one/report"):
+        assert "or its task was deleted from the queue" in browser.read(path)
+    assert "or its task was deleted from the queue" not in before
 
 
 def test_a_schedule_keeps_its_last_ten_runs(desk: Desk) -> None:
