@@ -66,10 +66,10 @@ def run_details(names: Sequence[str], batch: str) -> RunDetails:
         UnknownRunError: it does not exist, or no more.
     """
     row = _row(batch)
-    pages: list[BatchPage] = pages_within(batch).fetch(MAX_PAGES)
+    pages: list[BatchPage] = pages_within(batch).fetch(MAX_PAGES + 1)
     return RunDetails(
         run=_run(names, row),
-        parts=[_part(row, number, page) for number, page in enumerate(pages)],
+        parts=[_part(row, number, page) for number, page in enumerate(pages[:MAX_PAGES])],
         issues=_issues(batch) if row.failed else (),
         numbers={
             "generation": row.generation,
@@ -79,6 +79,7 @@ def run_details(names: Sequence[str], batch: str) -> RunDetails:
             "parent": row.parent or "none",
             "wakes": row.wakes,
         },
+        has_all_parts=len(pages) <= MAX_PAGES,
     )
 
 

@@ -86,6 +86,7 @@ def run_details(jobs: Jobs, run_id: str) -> RunDetails:
             for issue in itertools.islice(issues_of(pages), MAX_ISSUES)
         ],
         cost=asdict(totals.cost),
+        has_all_parts=len(pages) <= MAX_PAGES and not row.pages_gone,
     )
 
 

@@ -82,8 +82,10 @@ class LetterSource:
         page = self._app.letters(
             current_clients(), args.pattern, args.part, cursor=span.after, limit=size
         )
-        names = [letter.id for letter in page.letters]
-        return Slice(names, page.letters, "", page.next_cursor or None)
+        letters = [letter for letter in page.letters if letter.died <= args.until]
+        is_over = page.is_by_age and len(letters) < len(page.letters)
+        following = None if is_over else page.next_cursor or None
+        return Slice([letter.id for letter in letters], letters, "", following)
 
     def load(self, load_from: str, names: Sequence[str]) -> Sequence[Letter | None]:
         return [self._letter(name) for name in names]

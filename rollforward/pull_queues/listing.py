@@ -77,8 +77,9 @@ def letters_of(queue: PullQueue, cursor: str, limit: int) -> LetterPage:
         rows = dead_items(queue.name).fetch(limit + 1)
     letters = [_letter(row) for row in rows[:limit]]
     if len(rows) <= limit:
-        return LetterPage(letters)
-    return LetterPage(letters, f"{rows[limit - 1].dead.partition('|')[2]}|{letters[-1].id}")
+        return LetterPage(letters, is_by_age=True)
+    cursor = f"{rows[limit - 1].dead.partition('|')[2]}|{letters[-1].id}"
+    return LetterPage(letters, cursor, is_by_age=True)
 
 
 def letter_of(queue: PullQueue, letter_id: str) -> Letter:

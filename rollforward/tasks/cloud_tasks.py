@@ -178,6 +178,7 @@ class CloudTaskQueue:
         """Pause, resume or purge a queue, or set its rate; return its new state.
 
         Raises:
+            google.api_core.exceptions.NotFound: there is no such queue.
             google.api_core.exceptions.GoogleAPICallError: it is unknown whether it was changed,
                 or the account has no right to: what an app needs otherwise does not include it.
         """
@@ -185,6 +186,8 @@ class CloudTaskQueue:
 
         path, options = self._queue_path(queue), {"timeout": CALL_TIMEOUT_S, "retry": None}
         if verb == "rate":
+            # An update creates a missing queue, with default retries.
+            self._client.get_queue(request={"name": path}, **options)
             limits = tasks_v2.RateLimits(max_dispatches_per_second=max_per_s)
             mask = field_mask_pb2.FieldMask(paths=["rate_limits.max_dispatches_per_second"])
             changed = tasks_v2.Queue(name=path, rate_limits=limits)

@@ -114,6 +114,8 @@ class RunDetails:
         numbers: Facts of its pattern, by name; a time is in seconds since 1970.
         rows: A table of its pattern, each row by the names of its columns.
         has_letters: Whether it keeps dead letters: `Registry.letters` lists them.
+        has_all_parts: Whether `parts` is complete. A long run has more, and an old run's are
+            deleted.
     """
 
     run: Run
@@ -123,6 +125,7 @@ class RunDetails:
     numbers: Mapping[str, float | str] = field(default_factory=dict)
     rows: Sequence[Mapping[str, float | str]] = ()
     has_letters: bool = False
+    has_all_parts: bool = True
 
 
 @dataclass(frozen=True)
@@ -148,10 +151,15 @@ class Letter:
 
 @dataclass(frozen=True)
 class LetterPage:
-    """Dead letters, and the cursor of the next page; "": there is none."""
+    """Dead letters, and the cursor of the next page; "": there is none.
+
+    Attributes:
+        is_by_age: Whether the letters are in the order of their deaths.
+    """
 
     letters: Sequence[Letter] = ()
     next_cursor: str = ""
+    is_by_age: bool = False
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from rollforward.flask.context import CONSOLE, clients, settings
 from rollforward.flask.guards import csrf
 from rollforward.look.pages import STATIC, STATIC_TYPES, environment, etag_of
 from rollforward.operations import BadCursorError
+from rollforward.tasks.errors import Retry
 
 View = Callable[..., ResponseReturnValue]
 Routes = Sequence[tuple[str, str, View]]
@@ -66,7 +67,7 @@ def page(view: View) -> View:
             return refusal(400, str(error))
         except ChangeRefusedError as refused:
             return refusal(refused.status, refused.reason)
-        except (rpc_errors.ServiceUnavailable, rpc_errors.DeadlineExceeded) as error:
+        except (rpc_errors.ServiceUnavailable, rpc_errors.DeadlineExceeded, Retry) as error:
             return refusal(503, f"A service does not answer; try again in a moment. {error}")
 
     return show

@@ -17,19 +17,24 @@ _URGENT = "fr.sd"
 WIDTH = 1000.0
 HEIGHT = 190.0
 MAX_CELLS = 20_000
-MAX_ITEMS = 10_000_000
 CURVE_HEIGHT = 160.0
 MIN_PARTS = 3
 
 
 @dataclass(frozen=True)
 class Dots:
-    """Items in rows, a path for each outcome; each cell stands for `per_cell` items."""
+    """Items in rows, a path for each outcome.
+
+    Attributes:
+        per_cell: How many items each cell stands for.
+        items: How many items are drawn: all of the run, or the first ones.
+    """
 
     paths: dict[str, str]
     cell: float
     height: float
     per_cell: int
+    items: int
 
     @property
     def gap(self) -> float:
@@ -50,18 +55,19 @@ class Curve:
 
 
 def dots_of(details: RunDetails) -> Dots | None:
-    """Return a run's items, read or not; None: it has none."""
-    letters = "".join(
-        "".join(letter if letter in LETTERS else "." for letter in part.items)
-        for part in details.parts
-    )
-    letters += "." * max(0, min(details.run.expected, MAX_ITEMS) - len(letters))
-    if not letters:
+    """Return a run's items; None: nothing is known of any.
+
+    Those of parts that have not begun wait. If parts are left out, theirs are not drawn: they may
+    have ended long ago.
+    """
+    known = "".join(part.items for part in details.parts)
+    items = max(len(known), details.run.expected) if details.has_all_parts else len(known)
+    if not items:
         return None
-    per_cell = max(1, math.ceil(len(letters) / MAX_CELLS))
-    if per_cell > 1:
-        chunks = (letters[i : i + per_cell] for i in range(0, len(letters), per_cell))
-        letters = "".join(min(chunk, key=_URGENT.index) for chunk in chunks)
+    per_cell = max(1, math.ceil(items / MAX_CELLS))
+    chunks = (known[i : i + per_cell] for i in range(0, len(known), per_cell))
+    letters = "".join(next((x for x in _URGENT if x in chunk), ".") for chunk in chunks)
+    letters = letters.ljust(math.ceil(items / per_cell), ".")
     columns = max(10, math.ceil(math.sqrt(len(letters) * WIDTH / HEIGHT)))
     cell = WIDTH / columns
     rows = [letters[i : i + columns] for i in range(0, len(letters), columns)]
@@ -72,13 +78,13 @@ def dots_of(details: RunDetails) -> Dots | None:
             stroke = f"M{start * cell:.2f} {y:.2f}h{length * cell:.2f}"
             strokes.setdefault(LETTERS[letter], []).append(stroke)
     paths = {outcome: "".join(parts) for outcome, parts in strokes.items()}
-    return Dots(paths, cell, len(rows) * cell, per_cell)
+    return Dots(paths, cell, len(rows) * cell, per_cell, items)
 
 
 def curve_of(details: RunDetails, now_s: float) -> Curve | None:
     """Return how many items had ended when: a step for each part, when it last got on.
 
-    None: the run has no start, or too few parts for a curve.
+    Of the parts alone that are there. None: the run has no start, or too few parts for a curve.
     """
     run = details.run
     if run.started is None or len(details.parts) < MIN_PARTS:
@@ -87,7 +93,8 @@ def curve_of(details: RunDetails, now_s: float) -> Curve | None:
     steps = sorted((_progressed_s(part), part.items) for part in details.parts)
     end = now_s if run.state == "running" else (run.ended or run.started).timestamp()
     seconds = max(end, steps[-1][0], begun + 0.001) - begun
-    total = max(run.expected, sum(len(items) for _, items in steps), 1)
+    known = sum(len(items) for _, items in steps)
+    total = max(run.expected, known, 1) if details.has_all_parts else known
     top = 0.96 * CURVE_HEIGHT  # The line is not cut in half where all have ended.
     points, ended, x = [(0.0, CURVE_HEIGHT)], 0, 0.0
     for progressed_s, items in steps:

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import pytest
+from google.api_core.exceptions import ServiceUnavailable
 
-from rollforward.operations.letters import JOB, start_letters
+from rollforward.continuations.sources import Span
+from rollforward.operations.letters import JOB, LettersArgs, LetterSource, start_letters
 from rollforward.pull_queues.entities import PullItem
+from rollforward.registry import Registry
 from rollforward.streams import Computation, Context, Pipeline, PushedRecord, Record
 from rollforward.streams.entities import StreamDead
+from rollforward.streams.inspection import dead_letters
+from rollforward.tasks.errors import Retry
 from tests.infra.world import Services
 from tests.rollforward.console.conftest import API, Desk, desk_with
 from tests.rollforward.console.test_pages import Browser, reads_of
@@ -35,6 +41,11 @@ class Picky(Computation):
 
 
 PICKY = Pipeline("picky", Picky, intervals=1)
+
+
+def _fail(*_: object, **__: object) -> Iterator[None]:
+    raise ServiceUnavailable("no task can be made")
+    yield
 
 
 def kill_items(desk: Desk, *bodies: str) -> list[str]:
@@ -188,6 +199,41 @@ def test_a_letter_that_dies_again_is_left_to_the_next_run(desk: Desk) -> None:
 
 
 @one_emulator
+def test_a_run_over_all_letters_ends_at_those_that_died_since(desk: Desk) -> None:
+    """While a consumer is broken letters come behind its cursor without an end."""
+    [first] = kill_items(desk, "a")
+    world = desk.world
+    until = world.clients.clock.now()
+    world.clock.sleep(1)
+    kill_items(desk, "b", "c")
+    source = LetterSource(world.registry, LettersArgs("replay", "pull-queues", "work", until, []))
+
+    with world.context():
+        one = source.read(Span(), 1)
+        rest = source.read(Span(after=one.next or ""), 1)
+
+    assert (list(one.names), list(rest.names), rest.next) == ([first], [], None)
+
+
+@one_emulator
+def test_what_cannot_be_done_now_is_no_error_of_ours(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A race that is lost too often, and a letter of later code."""
+    [letter_id] = kill_items(desk, "a")
+
+    def refuse(*_: object) -> None:
+        raise Retry("not now")
+
+    monkeypatch.setattr(Registry, "change_letter", refuse)
+    answer = desk.change(f"/dead-letters/pull-queues/work/{letter_id}:replay")
+    fields = {"pattern": "pull-queues", "part": "work", "id": letter_id, "verb": "replay"}
+    page = Browser(desk).submit(QUEUE, "/letters/change", **fields)
+
+    assert (answer.status_code, page.status_code) == (503, 503)
+
+
+@one_emulator
 def test_letters_of_a_pipeline_are_replayed_once(
     services: Services, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -214,7 +260,9 @@ def test_letters_of_a_pipeline_are_replayed_once(
 
     monkeypatch.setattr(Picky, "is_picky", False)
     world.doubles = True
-    one = desk.change(f"/dead-letters/streams/picky/{ids[0]}:replay")
+    with monkeypatch.context() as patch:  # The record is there, whoever wakes its reader.
+        patch.setattr(dead_letters, "wake_intervals", _fail)
+        one = desk.change(f"/dead-letters/streams/picky/{ids[0]}:replay")
     again = desk.change(f"/dead-letters/streams/picky/{ids[0]}:replay")
     gone = desk.change(f"/dead-letters/streams/picky/{ids[1]}:delete")
     runs = [desk.change("/dead-letters/streams/picky:replay", {"all": True}) for _ in range(2)]

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from google.api_core import exceptions as rpc_errors
 
+from rollforward.operations.queue_control import QueueRefusedError, control_queue
 from rollforward.operations.waiting import list_waiting, queue_states
 from rollforward.runtime.messages import Message
 from rollforward.tasks.cloud_tasks import CloudTaskQueue, QueueState
@@ -52,6 +53,15 @@ def test_a_queue_is_paused_slowed_down_and_resumed(desk: Desk) -> None:
     trail = browser.read("/audit")
     for words in ("Pause queue", "default: 0.5/s", "Resume queue", "operate@example.com"):
         assert words in trail
+
+
+def test_a_rate_makes_no_queue_that_is_missing(desk: Desk) -> None:
+    """Cloud Tasks would make it with retries of its own, and nobody would deploy queue.yaml."""
+    with desk.world.context():
+        with pytest.raises(QueueRefusedError, match="refuses"):
+            control_queue(desk.world.clients, "nowhere", "rate", max_per_s=1)
+
+        assert "nowhere" not in {row.name for row in queue_states(desk.world.clients)}
 
 
 def test_a_queue_is_purged_by_its_name(desk: Desk) -> None:

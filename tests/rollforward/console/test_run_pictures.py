@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 
 import pytest
 
-from rollforward.console.pages.run_pictures import CURVE_HEIGHT, WIDTH, curve_of, dots_of
+from rollforward.console.pages.run_pictures import CURVE_HEIGHT, MAX_CELLS, WIDTH, curve_of, dots_of
 from rollforward.tasks.runs import OUTCOMES, Run, RunDetails, RunPart, RunState, standing_run
 
 pytestmark = pytest.mark.fast
@@ -47,6 +48,26 @@ def test_a_square_of_many_items_shows_the_worst() -> None:
     assert dots is not None
     assert dots.per_cell == 5
     assert dots.paths["failed"].count("M") == 1
+
+
+def test_items_of_parts_that_are_left_out_are_not_drawn_as_waiting() -> None:
+    """A long run has more parts than are read, and none once they are deleted."""
+    some = dataclasses.replace(details("dd", "d", expected=100), has_all_parts=False)
+    none = dataclasses.replace(details(expected=100, state="done"), has_all_parts=False)
+    dots = dots_of(some)
+
+    assert dots is not None
+    assert (dots.items, set(dots.paths)) == (3, {"done"})
+    assert dots_of(none) is None
+
+
+def test_a_run_of_any_length_is_drawn_by_as_many_cells() -> None:
+    """Ten billion items cost no more than a million."""
+    dots = dots_of(details("df", expected=10**10))
+
+    assert dots is not None
+    assert dots.per_cell == 10**10 // MAX_CELLS
+    assert set(dots.paths) == {"failed", "waiting"}
 
 
 def test_the_curve_rises_to_all_items_that_have_ended() -> None:
