@@ -29,12 +29,12 @@ class Span(Protocol):
         ...
 
     def fail(self, reason: str) -> None:
-        """Mark the work of the span as failed; the first reason stays."""
+        """Mark the work of the span as failed. The first reason stays."""
         ...
 
 
 class _NoSpan(AbstractContextManager["Span"]):
-    """The span of a process without an SDK, and its block: one for all, so that none is made."""
+    """The span of a process without an SDK, and the block of that span."""
 
     def __enter__(self) -> Span:
         return self
@@ -74,7 +74,7 @@ class _ApiSpan:
 
 
 class _Block(AbstractContextManager[Span]):
-    """A block of code that runs in a span, as of `start_as_current_span` by fewer calls."""
+    """A block of code in a span, by fewer calls than `start_as_current_span`."""
 
     def __init__(self, span: Any) -> None:
         self._span = span
@@ -119,7 +119,7 @@ def tracer() -> Any:
 
 
 class _Known:
-    """The provider that this process was last seen with, and its tracer: both at once."""
+    """The last provider of this process, with the tracer of that provider."""
 
     tracer: tuple[Any, Any] = None, None
 
