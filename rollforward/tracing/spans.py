@@ -113,9 +113,9 @@ def tracer() -> Any:
     if provider is known_provider:
         return known_tracer
     is_none = isinstance(provider, trace.ProxyTracerProvider | trace.NoOpTracerProvider)
-    made = None if is_none else provider.get_tracer(NAME)
-    _Known.tracer = provider, made
-    return made
+    new_tracer = None if is_none else provider.get_tracer(NAME)
+    _Known.tracer = provider, new_tracer
+    return new_tracer
 
 
 class _Known:
