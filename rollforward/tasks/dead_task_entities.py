@@ -47,7 +47,7 @@ class DeadTask(ndb.Model):
     deliveries = ndb.IntegerProperty(indexed=False, default=0)
     count = ndb.IntegerProperty(indexed=False, default=0)
     counted_by = ndb.TextProperty()  # The last call that was counted: the idempotency guard.
-    traceparent = ndb.TextProperty()  # Of its last delivery; None: it had no trace.
+    traceparent = ndb.TextProperty()  # From its last delivery; None: it had no trace.
     replays = ndb.IntegerProperty(indexed=False, default=0)
     created = ndb.DateTimeProperty(indexed=False, required=True)
     updated = ndb.DateTimeProperty(indexed=False, required=True)

@@ -130,13 +130,13 @@ class RunDetails:
 
 @dataclass(frozen=True)
 class Letter:
-    """A dead letter: what a part gave up, kept until somebody replays or deletes it.
+    """A dead letter: what a part gave up, kept until it is replayed or deleted.
 
     Attributes:
         id: Its own within its part.
         name: Words for a list: the key of a record, the tag of an item.
         error: Why it was given up.
-        body: What it holds, as text.
+        body: Its content, as text.
         died: When it was given up.
         numbers: Facts of its pattern, by name; a time is in seconds since 1970.
     """

@@ -80,7 +80,7 @@ class DistantTask(ndb.Model):
     max_attempts = ndb.IntegerProperty(indexed=False)
     deadline_s = ndb.IntegerProperty(indexed=False)
     call_id = ndb.TextProperty()  # The call that wrote it: the idempotency guard.
-    traceparent = ndb.TextProperty()  # Of the code that enqueued it; None: it had no trace.
+    traceparent = ndb.TextProperty()  # From the code that enqueued it; None: it had no trace.
     expires = ndb.StringProperty()  # None: the task does not exist yet.
 
 
