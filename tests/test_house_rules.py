@@ -70,6 +70,25 @@ def test_no_folder_has_more_modules_than_a_person_finds_a_way_through() -> None:
     assert {name: count for name, count in modules.items() if count > MAX_MODULES} == {}
 
 
+def test_no_entity_of_a_test_has_the_kind_of_the_app_s_or_the_library_s() -> None:
+    """ndb keeps one class for a kind: the test's would be read in place of the other."""
+    kinds = _entities(sources("handlers", "pipelines", "models", "rollforward"))
+
+    assert len(kinds) > 30
+    assert kinds & _entities(sources("tests")) == set()
+
+
+def _entities(paths: list[Path]) -> set[str]:
+    """Return the names of the classes of some files that derive from `ndb.Model`."""
+    return {
+        node.name
+        for path in paths
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ClassDef)
+        if any(ast.unparse(base) == "ndb.Model" for base in node.bases)
+    }
+
+
 def test_no_class_has_more_methods_than_a_person_remembers() -> None:
     """One that does is two classes."""
     found = {

@@ -136,7 +136,7 @@ def shown(rows: Any) -> str:
 
 def deliver_all(clients: Clients, queue: RunningEmulator) -> None:
     """Act as the queue's dispatcher: deliver due tasks, updates first, each twice."""
-    tasks = {task.path: task for task in [SHOPS.task, *map(page_task, BUILDS.jobs)]}
+    tasks = {task.path: task for task in [*SHOPS.tasks, *map(page_task, BUILDS.jobs)]}
     while due := sorted(each.task_name for each in queue.engine.due()):
         updates = [name for name in due if "/queues/views/" in name]
         attempt = queue.engine.begin_attempt((updates or due)[0])

@@ -12,7 +12,7 @@ from rollforward.runtime.sharing import shared_transaction
 from rollforward.runtime.sharing.shared_transaction import SharedBody, _Caller
 
 
-class Sum(ndb.Model):
+class RunningSum(ndb.Model):
     """A number that a caller adds to."""
 
     total = ndb.IntegerProperty(indexed=False, default=0)
@@ -23,7 +23,7 @@ class Proof(ndb.Model):
 
 
 def keys_of(name: str) -> list[Any]:
-    return [ndb.Key(Proof, name), ndb.Key(Sum, name)]
+    return [ndb.Key(Proof, name), ndb.Key(RunningSum, name)]
 
 
 def add_once(name: str, then: Callable[[], object] = lambda: None) -> SharedBody[str]:
@@ -33,7 +33,7 @@ def add_once(name: str, then: Callable[[], object] = lambda: None) -> SharedBody
         proof, row = current.get_multi(keys_of(name))
         if proof is not None:
             return f"{name}, again"
-        row = row or Sum(id=name)
+        row = row or RunningSum(id=name)
         row.total += 1
         current.put(row)
         current.put(Proof(id=name))
@@ -62,5 +62,5 @@ def end(clients: Any, caller: _Caller[Any]) -> Any:
 
 def totals(*names: str) -> list[int]:
     """Return the sums of callers, 0 for one that has none."""
-    rows = ndb.get_multi([ndb.Key(Sum, name) for name in names])
+    rows = ndb.get_multi([ndb.Key(RunningSum, name) for name in names])
     return [row.total if row is not None else 0 for row in rows]

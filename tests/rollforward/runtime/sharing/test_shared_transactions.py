@@ -25,7 +25,7 @@ from rollforward.testing.world import in_threads
 from tests.infra.world import World
 from tests.rollforward.runtime.sharing.shared_bodies import (
     Proof,
-    Sum,
+    RunningSum,
     add_once,
     together,
     totals,
@@ -122,7 +122,7 @@ def test_what_ndb_wrote_for_a_body_that_failed_is_dropped(watched: World) -> Non
 
     def run(name: str, error: Exception | None) -> None:
         assert is_in_transaction()
-        Sum(id=name, total=7).put()
+        RunningSum(id=name, total=7).put()
         if error is not None:
             raise error
 
@@ -161,10 +161,10 @@ def test_who_loses_a_race_again_and_again_fails_none_of_the_others(watched: Worl
     """A rival changes one caller's row before each commit: the others are committed."""
 
     def rival() -> None:
-        transact(lambda: Sum(id="b", total=total()).put())
+        transact(lambda: RunningSum(id="b", total=total()).put())
 
     def total() -> int:
-        row = Sum.get_by_id("b")
+        row = RunningSum.get_by_id("b")
         return (row.total if row else 0) + 1
 
     rounds = 0
@@ -326,12 +326,12 @@ def test_bodies_that_touch_a_common_row_must_not_share(watched: World) -> None:
     """Each reads what was there before: of two additions one is lost, and so `rows` parts them."""
 
     def add(draw: int) -> None:
-        [row] = current.get_multi([ndb.Key(Sum, "a")])
-        row = row or Sum(id="a")
+        [row] = current.get_multi([ndb.Key(RunningSum, "a")])
+        row = row or RunningSum(id="a")
         row.total += 1
         current.put(row)
 
-    body = SharedBody(add, lambda draw: [ndb.Key(Sum, "a")], frozenset("a"))
+    body = SharedBody(add, lambda draw: [ndb.Key(RunningSum, "a")], frozenset("a"))
     together(watched.clients, [body, body])
     assert totals("a") == [1]
 

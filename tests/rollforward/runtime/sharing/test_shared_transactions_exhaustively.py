@@ -28,7 +28,7 @@ from tests.infra.model_checking.model_checker import (
     Search,
 )
 from tests.infra.model_checking.stepwise import rows, stepwise
-from tests.rollforward.runtime.sharing.shared_bodies import Sum, add_once, end, keys_of
+from tests.rollforward.runtime.sharing.shared_bodies import RunningSum, add_once, end, keys_of
 
 NONE = ""
 FAULTS = [NONE, CRASH, UNHEARD, REPLY_LOST]
@@ -132,7 +132,7 @@ def _rival_body() -> SharedBody[None]:
 
     def run(draw: int) -> None:
         [row] = current.get_multi([key])
-        row = row or Sum(key=key)
+        row = row or RunningSum(key=key)
         row.total += 100
         current.put(row)
 
