@@ -14,6 +14,7 @@ from rollforward.continuations.entities import (
     CANCELLED,
     FINISHED,
     RUNNING,
+    TOTALS_SLOTS,
     ContinuationPage,
     ContinuationRun,
     newest_runs,
@@ -23,7 +24,12 @@ from rollforward.continuations.entities import (
 from rollforward.continuations.errors import NotEndedError, PagesGoneError
 from rollforward.continuations.jobs import Job
 from rollforward.continuations.pages.seen_pages import issues_of
-from rollforward.continuations.pages.totals import KeptTotals, kept_totals, kept_totals_of
+from rollforward.continuations.pages.totals import (
+    KeptTotals,
+    kept_totals,
+    kept_totals_of,
+    uncounted,
+)
 from rollforward.continuations.progress import RunTotals, run_of
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import aware_utc
@@ -63,7 +69,8 @@ def list_runs(jobs: Jobs, query: RunQuery) -> RunList:
     slots = kept_totals_of([row.key.id() for row in shown if row.has_slots and not row.totals])
     pages = MAX_PAGES_IN_LIST
     if query.max_reads:
-        pages = max(1, (query.max_reads - scanned(query)) // max(1, unended) - 1)
+        page_reads = query.max_reads - scanned(query) - TOTALS_SLOTS * len(slots)
+        pages = max(1, page_reads // max(1, unended) - 1)
     runs = [_listed(jobs, row, slots.get(row.key.id()), pages) for row in shown]
     return RunList(runs, next_before)
 
@@ -75,8 +82,13 @@ def run_details(jobs: Jobs, run_id: str) -> RunDetails:
         UnknownRunError: the run does not exist.
     """
     row = run_of(run_id)
-    pages = pages_of(run_id).fetch(MAX_PAGES + 1)
+    # Before the pages: so none is counted twice.
     slots = kept_totals(run_id) if row.has_slots and not row.totals else None
+    pages = pages_of(run_id).fetch(MAX_PAGES + 1)
+    if slots is not None:
+        sums = slots.sums
+        for page in pages:
+            sums += uncounted(page)
     totals, is_partial = _totals(row, slots, pages, MAX_PAGES)
     return RunDetails(
         run=_run(jobs, row, totals, is_partial=is_partial),

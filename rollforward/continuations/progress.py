@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import itertools
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 
 from rollforward.continuations.entities import (
     DONE,
@@ -113,6 +113,8 @@ class RunProgress:
         pages: In the order of chain and number; `dots` are their receipts.
         max_rate: Items a second at most, if the run has a limit.
         recent_rate: Items a second of the pages that got on lately; None: it is too early to tell.
+            Without dots a page counts when its attempt ends, so long pages come in bursts.
+        has_grown: Whether this call has read pages that the process will remember.
         held_s: Seconds until the last page continues that waits for a lease or for its retry.
         issues: The items of `pages` that were skipped, refused or deferred, in order.
     """
@@ -132,11 +134,15 @@ class RunProgress:
     recent_rate: float | None = None
     held_s: float = 0.0
     issues: Sequence[ItemIssue] = ()
+    has_grown: bool = field(default=False, compare=False)
 
     @property
     def is_partly_shown(self) -> bool:
-        """Whether `pages` are some of its pages: the next call returns more."""
-        return bool(self.pages) and len(self.pages) < self.totals.pages
+        """Whether `pages` are some of its pages, and the next call returns more.
+
+        False if the process has no memory left for further pages.
+        """
+        return self.has_grown and len(self.pages) < self.totals.pages
 
     @property
     def waiting(self) -> int:
@@ -216,6 +222,7 @@ def progress(
         recent_rate=_recent_rate(run, seen, at),
         held_s=max((_held_s(page, at) for page in seen.pages if at is not None), default=0.0),
         issues=[issue for page in seen.pages for issue in page.issues],
+        has_grown=seen.has_grown,
     )
 
 

@@ -179,7 +179,8 @@ class RunQuery:
         state: One of STATES; "" for all.
         name: One kind of work; "" for all.
         limit: How many, about: runs of the same instant are never torn apart.
-        max_reads: A bound of the rows that a pattern reads, about; 0: the pattern's own.
+        max_reads: A bound of the rows that a pattern reads, about; 0: the pattern's own. The eight
+            rows of totals of an unfinished run are read all the same.
     """
 
     before: datetime.datetime | None = None

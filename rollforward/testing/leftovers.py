@@ -23,7 +23,8 @@ from rollforward.tasks.stored.entities import ArgumentsChunk
 def left_behind(leaves: Collection[str] = ()) -> list[str]:
     """Return the rows that should be gone, read in the open context.
 
-    Each of these rows is unfinished work, or waits for an operator.
+    Each of these rows is unfinished work, or waits for an operator. A run is named, too, if an
+    older version of this library has worked on it: that counts no pages in its rows of totals.
 
     Args:
         leaves: Parts of names: a row whose name has one of them is there on purpose.

@@ -4,10 +4,13 @@ A finished page never changes: no attempt takes it, and its closing sets a flag 
 see. So a process reads it once, then reads only open pages and possible new ones after the last.
 Repeated reads of a long run then cost as much as its changes.
 
-One look reads at most MAX_READ pages of a run of any length. The next looks read the rest, and
-open pages take turns. The totals do not wait for that: they are in the run's slots. A
-look adds the receipts of the pages that it reads and that no slot has yet. It reads the slots
-first, so it never counts a page twice.
+One look reads at most MAX_READ pages of a run of any length. The next looks read the rest; open
+pages take turns, and so do chains that go on. The totals do not wait for that: they are in the
+run's slots. A look adds the receipts of the pages that it reads and that no slot has yet.
+
+A look reads the slots first and counts no page twice. A page given back in between is missing from
+both. So a look that has seen fewer items end than the look before shows the older totals: shown
+progress of one process never goes back.
 
 Lost on failure: the cache, which is read again.
 """
@@ -16,8 +19,11 @@ from __future__ import annotations
 
 import datetime
 import threading
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain as chained
+from itertools import islice
 from typing import Any
 
 from google.cloud import ndb
@@ -52,6 +58,10 @@ LOOKED_AHEAD = (2, 4, 8, 16, 32)
 MAX_LOOKED_UP = 300
 # Pages that one look reads of a run whose slots have its totals.
 MAX_READ = 300
+# Chains whose next pages one look asks for: half of what it reads.
+MAX_CHAINS = MAX_READ // 2 // LOOKED_AHEAD[0]
+# The pages of a run that was asked for within this time are not forgotten for another run's.
+ASKED_LATELY_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -129,11 +139,17 @@ def issues_of(pages: Iterable[ContinuationPage]) -> Iterator[ItemIssue]:
 
 @dataclass(frozen=True)
 class SeenRun:
-    """Pages of a run, in order, and the totals of all of them; `slots` is the part of its slots."""
+    """Pages of a run, in order, and the totals of all of them.
+
+    Attributes:
+        slots: The part of the totals that is in its slots.
+        has_grown: Whether this look has brought pages that the process will remember.
+    """
 
     pages: Sequence[SeenPage] = ()
     sums: PageSums = field(default_factory=PageSums)
     slots: KeptTotals | None = None
+    has_grown: bool = False
 
 
 @dataclass
@@ -144,6 +160,9 @@ class _SeenRun:
     sums: PageSums = field(default_factory=PageSums)
     open: dict[tuple[int, int], SeenPage] = field(default_factory=dict)  # Read last, listed last.
     weight: int = 0
+    shown: PageSums | None = None  # The totals of the last look.
+    last_chain: int = -1  # The last one that was asked for its next pages.
+    asked_s: float = 0.0
 
 
 class RememberedPages:
@@ -168,20 +187,43 @@ class RememberedPages:
 
     def remember(
         self, run: ContinuationRun, pages: Iterable[SeenPage], *, with_open: bool = False
-    ) -> None:
-        """Remember pages; the least recently read runs are forgotten first.
+    ) -> bool:
+        """Remember pages; return whether there is one that is new, or now final.
+
+        The least recently read runs are forgotten first, unless they were asked for lately.
 
         Args:
             with_open: Remember those that may change, too.
         """
+        has_grown = False
         with self._lock:
             seen = self._runs.pop(_identity(run), None) or _SeenRun()
             self._runs[_identity(run)] = seen
+            seen.asked_s = time.monotonic()
             for page in pages:
                 if page.place not in seen.pages:
-                    self._forget(seen, page.place)
+                    is_new = not self._forget(seen, page.place) or page.is_final
                     if (page.is_final or with_open) and self._make_room(page):
                         self._add(seen, page)
+                        has_grown = has_grown or is_new
+        return has_grown
+
+    def some_of(self, run: ContinuationRun, ends: Mapping[int, int]) -> dict[int, int]:
+        """Return up to MAX_CHAINS of a run's chains that may go on; they take turns."""
+        with self._lock:
+            seen = self._runs.get(_identity(run)) or _SeenRun()
+            in_turn = sorted(ends, key=lambda chain: (chain <= seen.last_chain, chain))[:MAX_CHAINS]
+            seen.last_chain = in_turn[-1] if len(in_turn) < len(ends) else -1
+        return {chain: ends[chain] for chain in in_turn}
+
+    def furthest(self, run: ContinuationRun, sums: PageSums) -> PageSums:
+        """Return these totals of a run, or totals of an earlier look with more ended items."""
+        with self._lock:
+            seen = self._runs.get(_identity(run)) or _SeenRun()
+            shown = seen.shown or sums
+            is_behind = (sums.ended, sums.pages) < (shown.ended, shown.pages)
+            seen.shown = shown if is_behind else sums
+            return seen.shown.copy()
 
     def _add(self, seen: _SeenRun, page: SeenPage) -> None:
         if page.is_final:
@@ -192,14 +234,19 @@ class RememberedPages:
         seen.weight += page.weight
         self._weight += page.weight
 
-    def _forget(self, seen: _SeenRun, place: tuple[int, int]) -> None:
-        if (page := seen.open.pop(place, None)) is not None:
-            seen.weight -= page.weight
-            self._weight -= page.weight
+    def _forget(self, seen: _SeenRun, place: tuple[int, int]) -> bool:
+        if (page := seen.open.pop(place, None)) is None:
+            return False
+        seen.weight -= page.weight
+        self._weight -= page.weight
+        return True
 
     def _make_room(self, page: SeenPage) -> bool:
+        lately_s = time.monotonic() - ASKED_LATELY_S
         while self._weight + page.weight > MAX_REMEMBERED_BYTES and len(self._runs) > 1:
             oldest = next(iter(self._runs))
+            if self._runs[oldest].asked_s > lately_s:
+                break
             self._weight -= self._runs.pop(oldest).weight
         return self._weight + page.weight <= MAX_REMEMBERED_BYTES
 
@@ -234,17 +281,20 @@ def _all_of(memory: RememberedPages, run: ContinuationRun) -> SeenRun:
 def _some_of(memory: RememberedPages, run: ContinuationRun) -> SeenRun:
     slots = KeptTotals.of([]) if run.totals else kept_totals(run.key.id())
     final, was_open = memory.of(run)[0], memory.open_of(run)
-    pages = {page.place: page for page in _changed(run, final, was_open)}
-    memory.remember(run, pages.values(), with_open=True)
+    pages = {page.place: page for page in _changed(memory, run, final, was_open)}
+    has_grown = memory.remember(run, pages.values(), with_open=True)
     sums = slots.sums.copy()
     for page in pages.values():
         if page.uncounted is not None:
             sums += page.uncounted
+    if not run.totals:
+        sums = memory.furthest(run, sums)
     latest = {**was_open, **final, **pages}
-    return SeenRun([latest[place] for place in sorted(latest)], sums, slots)
+    return SeenRun([latest[place] for place in sorted(latest)], sums, slots, has_grown)
 
 
 def _changed(
+    memory: RememberedPages,
     run: ContinuationRun,
     final: Mapping[tuple[int, int], SeenPage],
     was_open: Mapping[tuple[int, int], SeenPage],
@@ -255,8 +305,9 @@ def _changed(
             yield SeenPage.of(page, has_slots=True)
         return
     remembered = {**was_open, **final}
-    ends = _ends(run, remembered)
-    places = [*was_open, *_gaps(remembered)][: MAX_READ - LOOKED_AHEAD[0] * len(ends)]
+    ends = memory.some_of(run, _ends(run, remembered))
+    limit = max(0, MAX_READ - LOOKED_AHEAD[0] * len(ends))
+    places = list(islice(chained(was_open, _gaps(remembered)), limit))
     budget = MAX_READ
     for limit in LOOKED_AHEAD:
         ahead = min(limit, (budget - len(places)) // max(1, len(ends)))
@@ -277,15 +328,17 @@ def _changed(
             yield from (SeenPage.of(page, has_slots=True) for page in rows)
 
 
-def _gaps(seen: Mapping[tuple[int, int], SeenPage]) -> list[tuple[int, int]]:
-    """Return the pages before the last known one of each chain that are not known."""
+def _gaps(seen: Mapping[tuple[int, int], SeenPage]) -> Iterator[tuple[int, int]]:
+    """Yield the pages before the last known one of each chain that are not known."""
     last: dict[int, int] = {}
     for chain, number in seen:
         last[chain] = max(number, last.get(chain, -1))
     if sum(last.values()) + len(last) == len(seen):
-        return []
-    places = ((chain, number) for chain, end in last.items() for number in range(end))
-    return [place for place in places if place not in seen]
+        return
+    for chain, end in last.items():
+        for number in range(end):
+            if (chain, number) not in seen:
+                yield (chain, number)
 
 
 def _ends(run: ContinuationRun, seen: Mapping[tuple[int, int], SeenPage]) -> dict[int, int]:
@@ -314,7 +367,7 @@ def _unknown(run: ContinuationRun, seen: Mapping[tuple[int, int], SeenPage]) -> 
     if not seen:
         yield from map(SeenPage.of, pages_of(run_id))
         return
-    ends, places = _ends(run, seen), _gaps(seen)
+    ends, places = _ends(run, seen), list(islice(_gaps(seen), MAX_LOOKED_UP + 1))
     if len(places) > MAX_LOOKED_UP:
         yield from map(SeenPage.of, pages_of(run_id))
         return

@@ -11,8 +11,9 @@ does a thread that finds it in use. A process with many threads uses all eight.
 A commit with effects of its own is a transaction. It reads a slot last and locks it for a moment
 only, and one that counts nothing reads none. Slots take turns there.
 
-An older version of the code writes pages and counts nothing. The next attempt at such a page counts
-it, or the sweep; a run that it started has no slots, and its pages are read.
+An older version of the code writes pages and counts nothing. The next attempt at
+a page counts it, or the sweep. A run that the older version started has no slots: its pages are
+read.
 
 Lost on failure: nothing. An attempt that takes over counts the receipts of one that died.
 """
@@ -191,7 +192,7 @@ def _new_slot(key: Any, page: ContinuationPage) -> ContinuationTotals:
 
 
 class SlotsBusyError(Exception):
-    """Other threads hold all slots of the run for longer than a commit takes."""
+    """Other threads hold all slots of the run, and none became free in time."""
 
 
 class Slot:
@@ -302,21 +303,21 @@ def slots_of(clients: Clients, run_id: str, owner: str) -> RunSlots:
     return state.of(run_id, owner)
 
 
-def count_forgotten(clients: Clients, run_id: str, keys: Iterable[Any]) -> list[Any]:
+def count_forgotten(clients: Clients, run_id: str, keys: Sequence[Any]) -> list[Any]:
     """Count pages that another version of the code has given back, by their keys.
 
     Returns the keys of those that could not be counted now; why is logged.
     """
     slots = slots_of(clients, run_id, clients.new_owner())
-    left = dict.fromkeys(keys)
+    uncounted_keys = dict.fromkeys(keys)
 
     def count(key: Any) -> None:
         transact(lambda: _count_forgotten(slots, key))
-        del left[key]
+        del uncounted_keys[key]
 
-    actions = [(f"page {key.id()} could not be counted", partial(count, key)) for key in left]
+    actions = [(f"page {key.id()} could not be counted", partial(count, key)) for key in keys]
     run_each(actions, max_unavailable=MAX_FAILED_IN_A_ROW)
-    return list(left)
+    return list(uncounted_keys)
 
 
 def _count_forgotten(slots: RunSlots, key: Any) -> None:

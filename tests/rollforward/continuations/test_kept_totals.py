@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import itertools
 import random
 from collections import Counter
 from dataclasses import asdict
@@ -17,6 +18,7 @@ from rollforward import continuations
 from rollforward.continuations import listing
 from rollforward.continuations import sweep as sweeps
 from rollforward.continuations.entities import (
+    CANCELLED,
     TOTALS_SLOTS,
     ContinuationPage,
     ContinuationRun,
@@ -312,6 +314,96 @@ def test_pages_are_woken_though_none_can_be_counted_and_the_mark_does_not_pass_t
         sweep(world.clients, {APPLY.name: APPLY})
         check_exact()
         assert run_key("run").get().closed == {"0": 2}
+
+
+def test_shown_totals_never_go_back_although_a_page_is_given_back_meanwhile(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is in no slot when those are read, and counted when it is read."""
+    with world.context():
+        store_long_run("run", 5, open_pages=2)
+        shown = progress("run", clients=world.clients).totals
+
+        def read_early(run_id: str) -> Any:
+            slots = kept_totals(run_id)
+            page = page_key(run_id, 0, 4).get()
+            row = ContinuationTotals(
+                key=ndb.Key(ContinuationTotals, f"{run_id}:0"),
+                sums=uncounted(page).dump(), updated_at=page.updated_at,
+            )  # fmt: skip
+            page.owner, page.counted = None, PageSums.of(page).dump()
+            ndb.put_multi([page, row])
+            return slots
+
+        with monkeypatch.context() as early:
+            early.setattr(seen_pages, "kept_totals", read_early)
+            assert progress("run", clients=world.clients).totals == shown
+        assert progress("run", clients=world.clients).totals == shown == progress("run").totals
+
+
+def test_chains_take_turns_and_their_open_pages_are_read_all_the_same(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More chains may go on than one look can ask for their next pages."""
+    monkeypatch.setattr(seen_pages, "MAX_READ", 8)
+    monkeypatch.setattr(seen_pages, "MAX_CHAINS", 2)
+    with world.context():
+        store_long_run("run", 1, open_pages=1)
+        run, first = run_key("run").get(), page_key("run", 0, 0).get()
+        run.spans = [["", ""]] * 9
+        ndb.put_multi([run, *copies(first, 0, "d.")])
+        for _ in range(2):
+            progress("run", clients=world.clients)
+        ndb.put_multi([*copies(first, 0, "dd"), *copies(first, 1, "d.")])
+        for _ in range(10):
+            shown = progress("run", clients=world.clients)
+
+        assert Counter(dots.letters for dots in shown.pages) == {"dd": 9, "d.": 9}
+
+
+def copies(page: ContinuationPage, number: int, receipts: str) -> list[ContinuationPage]:
+    """Return a page of this number for each of nine chains."""
+    values = {**page.to_dict(), "receipts": receipts}
+    return [ContinuationPage(key=page_key("run", chain, number), **values) for chain in range(9)]
+
+
+def test_looks_at_a_run_that_does_not_fit_into_memory_end(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor does it take that of a run that was asked for lately."""
+    monkeypatch.setattr(seen_pages, "MAX_READ", 10)
+    monkeypatch.setattr(seen_pages, "MAX_REMEMBERED_BYTES", 30 * (seen_pages.PAGE_BYTES + 2))
+    with world.context():
+        for run_id in ("first", "second"):
+            store_long_run(run_id, 40, open_pages=0)
+        looks = {run_id: looks_at(world, run_id) for run_id in ("first", "second")}
+        assert looks["first"] <= 5
+        assert looks["second"] == 1
+        monkeypatch.setattr(seen_pages, "ASKED_LATELY_S", 0.0)
+        assert 1 < looks_at(world, "second") <= 5
+
+
+def looks_at(world: World, run_id: str) -> int:
+    """Look at a run until that brings no more; return how often that was."""
+    return next(
+        looks
+        for looks in itertools.count(1)
+        if looks > 20 or not progress(run_id, clients=world.clients).is_partly_shown
+    )
+
+
+def test_the_details_of_a_cancelled_run_add_what_a_killed_attempt_had_committed(
+    world: World,
+) -> None:
+    """It is in no slot until the run is resumed: a list does not have it."""
+    with world.context():
+        store_long_run("run", 5, open_pages=2)
+        run = run_key("run").get()
+        run.state = CANCELLED
+        run.put()
+        assert listing.run_details({}, "run").run.counts["done"] == 8
+        [listed] = listing.list_runs({}, RunQuery()).runs
+        assert listed.counts["done"] == 6
 
 
 def test_a_run_of_an_older_version_is_counted_by_its_pages(world: World) -> None:

@@ -186,6 +186,7 @@ def test_memory_is_bounded_and_the_run_asked_for_last_stays(
         run = run_of("a")
         [page, *_] = seen_run(None, run).pages
         monkeypatch.setattr(seen_pages, "MAX_REMEMBERED_BYTES", 4 * page.weight)
+    monkeypatch.setattr(seen_pages, "ASKED_LATELY_S", 0.0)
     reads = [asked(world, run_id).reads for run_id in "aabb"]
     # Four of six pages are remembered, and the fifth and sixth looked for.
     assert reads == [7, 3, 7, 3]
