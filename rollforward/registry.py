@@ -35,6 +35,7 @@ from rollforward.tasks.dead_tasks import replay_task
 from rollforward.tasks.errors import UnknownQueueError
 from rollforward.tasks.pattern import Gauge, Pattern, Tasks
 from rollforward.tasks.runs import (
+    BadCursorError,
     Letter,
     LetterPage,
     LetterVerb,
@@ -46,6 +47,9 @@ from rollforward.tasks.runs import (
     UnknownRunError,
     merged,
 )
+
+# Of a page of dead letters: a name that Datastore takes, with the part's name in front.
+MAX_CURSOR_BYTES = 1_200
 
 # In the order of their sweeps. A new pattern is added here, and nowhere else.
 PATTERNS: tuple[Pattern[Any], ...] = (
@@ -186,7 +190,10 @@ class Registry:
 
         Raises:
             UnknownRunError: there is no such part, or it keeps none.
+            BadCursorError: the cursor is not from a page.
         """
+        if len(cursor.encode()) > MAX_CURSOR_BYTES:
+            raise BadCursorError(f"cursor must have at most {MAX_CURSOR_BYTES:,} bytes")
         parts = self._pattern_of_runs(pattern)
         return parts.letters(clients, self._parts[pattern], part, cursor=cursor, limit=limit)
 

@@ -17,12 +17,9 @@ from rollforward.tasks.dead_task_entities import (
     listed_dead_tasks,
     place_of,
 )
+from rollforward.tasks.runs import BadCursorError
 
 _CURSOR = re.compile(r"[0-9]{15}\|[!-~]{0,1000}")
-
-
-class BadCursorError(ValueError):
-    """The text is no cursor of a list."""
 
 
 @dataclass(frozen=True)

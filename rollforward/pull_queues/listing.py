@@ -19,6 +19,7 @@ from rollforward.pull_queues.queue import PullQueue
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import naive_utc
 from rollforward.tasks.runs import (
+    BadCursorError,
     Letter,
     LetterPage,
     LetterVerb,
@@ -66,10 +67,29 @@ def queue_details(clients: Clients, queue: PullQueue) -> RunDetails:
     )
 
 
+def _place_of(cursor: str) -> tuple[str, str] | None:
+    """Return the time and the id after which a page begins; None: it is the first one.
+
+    Raises:
+        BadCursorError: the cursor is not from a page.
+    """
+    if not cursor:
+        return None
+    match = _CURSOR.fullmatch(cursor)
+    if match is None or len(match[2].encode()) > MAX_ID_BYTES:
+        raise BadCursorError("cursor must be next_cursor of a list")
+    return match[1], match[2]
+
+
 def letters_of(queue: PullQueue, cursor: str, limit: int) -> LetterPage:
-    """Return a page of the dead letters of a queue, the oldest first."""
-    if match := _CURSOR.fullmatch(cursor):
-        same, later = dead_items_after(queue.name, *match.groups())
+    """Return a page of the dead letters of a queue, the oldest first.
+
+    Raises:
+        BadCursorError: the cursor is not from a page.
+    """
+    place = _place_of(cursor)
+    if place is not None:
+        same, later = dead_items_after(queue.name, *place)
         rows = same.fetch(limit + 1)
         if len(rows) <= limit:
             rows += later.fetch(limit + 1 - len(rows))

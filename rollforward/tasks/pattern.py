@@ -181,7 +181,7 @@ class Pattern(Generic[P]):
         letter_id: str,
         verb: LetterVerb,
     ) -> None:
-        """Replay or delete a dead letter, in one commit.
+        """Replay or delete a dead letter by one commit; a pipeline wakes its worker after it.
 
         Raises:
             UnknownRunError, UnknownLetterError: there is none, or no more.

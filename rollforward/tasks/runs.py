@@ -44,6 +44,10 @@ class UnknownLetterError(LookupError):
     """There is no dead letter of this id, or no more."""
 
 
+class BadCursorError(ValueError):
+    """The text is no cursor of a list."""
+
+
 class LetterRefusedError(Exception):
     """A dead letter that cannot be replayed; the text says why."""
 

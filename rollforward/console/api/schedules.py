@@ -46,19 +46,24 @@ def list_declared() -> ResponseReturnValue:
 
 def list_of_users(name: str) -> ResponseReturnValue:
     """List the schedules of users."""
-    part, start_after = schedule_named(name), _id("after")
+    part, start_after = schedule_named(name), id_asked("after")
     return _listed(user_schedules(clients(), part, start_after=start_after, limit=ROWS))
 
 
 def show_schedule(name: str) -> ResponseReturnValue:
     """Return one schedule with its last runs."""
-    state = schedule_state(clients(), schedule_named(name), _id("id"), runs=RUNS)
+    state = schedule_state(clients(), schedule_named(name), id_asked("id"), runs=RUNS)
     if state is None:
         raise ChangeRefusedError(404, NO_SCHEDULE)
     return json_response(asdict(state))
 
 
-def _id(name: str) -> str:
+def id_asked(name: str) -> str:
+    """Return an id of the query, of at most as many bytes as a key takes.
+
+    Raises:
+        ChangeRefusedError: it has more.
+    """
     text = request.args.get(name, "")
     if len(text.encode()) > MAX_ID_BYTES:
         raise ChangeRefusedError(404, NO_SCHEDULE)

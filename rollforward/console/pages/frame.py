@@ -48,7 +48,7 @@ NOTICES = {
     "letters": "The run has begun: it takes what was dead a moment ago, each once.",
     "letter-replayed": "Replayed: it is worked on again.",
     "letter-deleted": "Deleted.",
-    "queue-pause": "Paused: nothing of this queue is delivered until it is resumed.",
+    "queue-pause": "Paused: no attempt begins until it is resumed. Those under way go on.",
     "queue-resume": "Resumed.",
     "queue-purge": "Purged: Cloud Tasks deletes what waited, within a minute.",
     "queue-rate": "The rate is set, until queue.yaml is deployed with another one.",

@@ -8,7 +8,7 @@ from flask import request
 from flask.typing import ResponseReturnValue
 
 from rollforward.console.api.changes import ChangeRefusedError
-from rollforward.console.api.schedules import NO_SCHEDULE, ROWS, RUNS, schedule_named
+from rollforward.console.api.schedules import NO_SCHEDULE, ROWS, RUNS, id_asked, schedule_named
 from rollforward.console.pages.frame import Routes, go_to, page, render, with_query
 from rollforward.flask.context import clients, registry, settings
 from rollforward.flask.guards.fields import limits
@@ -45,7 +45,7 @@ def schedules() -> ResponseReturnValue:
 @limits(after=MAX_ID_BYTES, id=MAX_ID_BYTES)
 def user_page(name: str) -> ResponseReturnValue:
     """Show the schedules of users, by id; a form leads to one."""
-    row_id, start_after = request.args.get("id", "").strip(), request.args.get("after", "")
+    row_id, start_after = id_asked("id").strip(), id_asked("after")
     if row_id:
         return go_to(f"/schedules/one/{name}", "", id=row_id)
     listed = user_schedules(clients(), schedule_named(name), start_after=start_after, limit=ROWS)
@@ -64,8 +64,7 @@ def user_page(name: str) -> ResponseReturnValue:
 @limits(id=MAX_ID_BYTES)
 def schedule_page(name: str) -> ResponseReturnValue:
     """Show one schedule with its last runs."""
-    row_id = request.args.get("id", "")
-    state = schedule_state(clients(), schedule_named(name), row_id, runs=RUNS)
+    state = schedule_state(clients(), schedule_named(name), id_asked("id"), runs=RUNS)
     if state is None:
         raise ChangeRefusedError(404, NO_SCHEDULE)
     platform_url = settings().devserver_url or ""

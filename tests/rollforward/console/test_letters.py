@@ -125,6 +125,23 @@ def test_letters_are_listed_by_cursor_each_once(desk: Desk) -> None:
         assert reads_of(desk, lambda path=path: browser.read(path)) <= 60, path  # type: ignore[misc]
 
 
+@pytest.mark.parametrize(
+    ("part", "cursor"),
+    [
+        ("pull-queues/work", "no-place"),
+        ("pull-queues/work", f"20300101T000000000000|{'本' * 400}"),
+        ("streams/picky", "本" * 405),
+    ],
+)
+@one_emulator
+def test_a_cursor_that_is_of_no_page_is_refused(services: Services, part: str, cursor: str) -> None:
+    """By the bytes that a key takes, and not with the first page."""
+    desk = desk_with(services, WORK, PICKY)
+
+    assert desk.ask(f"{API}/dead-letters/{part}?cursor={cursor}").status_code == 400
+    assert Browser(desk).open(f"/letters/{part}?cursor={cursor}").status_code == 400
+
+
 def test_selected_and_all_letters_are_runs(desk: Desk) -> None:
     """Some by their ids; then all that are left, by a form or by the API."""
     ids = kill_items(desk, *"abcd")

@@ -41,7 +41,7 @@ def test_a_queue_is_paused_slowed_down_and_resumed(desk: Desk) -> None:
     """By buttons of the page, and on record."""
     browser = Browser(desk)
 
-    browser.submit("/waiting", "/queues/change", queue="default", verb="pause")
+    told = browser.submit("/waiting", "/queues/change", queue="default", verb="pause")
     paused = state(desk)
     browser.submit("/waiting", "/queues/change", queue="default", verb="rate", max_per_s="0.5")
     slowed = state(desk)
@@ -49,6 +49,7 @@ def test_a_queue_is_paused_slowed_down_and_resumed(desk: Desk) -> None:
 
     assert (paused.state, slowed.max_per_s, state(desk).state) == ("paused", 0.5, "running")
     assert slowed.max_concurrent == paused.max_concurrent
+    assert "Those under way go on" in browser.read(told.headers["Location"])
     assert "Resumed" in browser.read(answer.headers["Location"])
     trail = browser.read("/audit")
     for words in ("Pause queue", "default: 0.5/s", "Resume queue", "operate@example.com"):
@@ -78,7 +79,8 @@ def test_a_queue_is_purged_by_its_name(desk: Desk) -> None:
     answer = browser.submit(page, "/queues/purge", queue="default", typed="default")
     desk.world.settle()
 
-    assert PATH in shown
+    for words in (PATH, "due ticks of schedules", "What a task alone was to do is not done"):
+        assert words in shown
     assert (wrong.status_code, "Nothing was purged" in wrong.text, left) == (409, True, 3)
     assert (answer.status_code, waiting(desk), desk.done) == (303, 0, {})
 

@@ -281,6 +281,8 @@ def test_schedules_of_users_are_listed_by_cursor(desk: Desk) -> None:
         "/schedules/one/reminders?id=nobody",
         f"/schedules/one/reminders?id={'本' * 400}",
         "/schedules/users/nothing",
+        f"/schedules/users/reminders?after={'本' * 400}",
+        f"/schedules/users/reminders?id={'本' * 400}",
     ],
 )
 def test_a_schedule_that_is_none_is_a_404(desk: Desk, path: str) -> None:
