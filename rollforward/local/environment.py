@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rollforward.local import settings
-from rollforward.local.app.sdk import ENDPOINT, ENDPOINTS
 from rollforward.local.settings import Settings
 
 # All that an app of a shell's own needs to be opened on the same services (.env.example).
@@ -64,14 +63,7 @@ def of_app(
         "CLOUD_PROFILE": str(chosen.profile_path or ""),
         "SECRET_KEY": secret_key,
         "PYTHONUNBUFFERED": "1",
-        **_collector(at),
     }
-
-
-def _collector(at: Addresses) -> dict[str, str]:
-    """Return where spans go: to the console, unless the environment names a collector."""
-    is_named = any(os.environ.get(name) for name in ENDPOINTS)
-    return {} if is_named else {ENDPOINT: f"{at.console}/api/v1/traces"}
 
 
 def of_shell(at: Addresses, chosen: Settings, secret_key: str) -> dict[str, str]:

@@ -9,10 +9,16 @@ app's workers and imports nothing of the platform.
 import os
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import urlsplit
 
-ENDPOINT = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"
-ENDPOINTS = (ENDPOINT, "OTEL_EXPORTER_OTLP_ENDPOINT")
-"""The variables by which an exporter finds its collector."""
+ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+"""The variables by which every exporter finds its collector; the first one is read first.
+
+The platform sets neither: an exporter of the app's own may speak gRPC, and the console does not.
+"""
+
+CONSOLE_URL = "DEVSERVER_URL"
+_LOOPBACK_HOSTS = ("127.0.0.1", "::1", "localhost")
 
 # A person waits for the page; the default is five seconds.
 _BATCHED_FOR_MS = 500
@@ -21,9 +27,10 @@ _QUEUED_SPANS = 8_192
 
 
 def export_traces(env: Mapping[str, str] = os.environ) -> bool:
-    """Send this process's spans to the endpoint of its environment; return whether that began."""
+    """Send this process's spans to its collector; return whether that began."""
     is_disabled = env.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
-    if is_disabled or not any(env.get(name) for name in ENDPOINTS):
+    named, console = named_collector(env), env.get(CONSOLE_URL, "")
+    if is_disabled or not (named or console):
         return False
     try:
         import requests
@@ -37,9 +44,12 @@ def export_traces(env: Mapping[str, str] = os.environ) -> bool:
     if not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
         return False
     session = requests.Session()
-    session.trust_env = False  # A proxy of the laptop does not know its own loopback interface.
+    # A proxy of the laptop does not know its own loopback interface.
+    session.trust_env = not is_loopback(named or console)
     provider = TracerProvider(resource=Resource.create(_resource(env)))
-    exporter: Any = OTLPSpanExporter(session=session)
+    # The exporter itself reads a collector that is named, and completes its path.
+    endpoint = None if named else f"{console}/api/v1/traces"
+    exporter: Any = OTLPSpanExporter(endpoint=endpoint, session=session)
     provider.add_span_processor(
         BatchSpanProcessor(
             exporter, max_queue_size=_QUEUED_SPANS, schedule_delay_millis=_BATCHED_FOR_MS
@@ -47,6 +57,20 @@ def export_traces(env: Mapping[str, str] = os.environ) -> bool:
     )
     trace.set_tracer_provider(provider)
     return True
+
+
+def named_collector(env: Mapping[str, str]) -> str:
+    """Return the URL of the collector that the environment names; "": spans go to the console."""
+    return next((env[name] for name in ENDPOINTS if env.get(name)), "")
+
+
+def is_loopback(url: str) -> bool:
+    """Return whether a URL leads to this machine.
+
+    >>> is_loopback("http://127.0.0.1:8000"), is_loopback("https://collector.example.com:4318")
+    (True, False)
+    """
+    return urlsplit(url).hostname in _LOOPBACK_HOSTS
 
 
 def _resource(env: Mapping[str, str]) -> dict[str, Any]:

@@ -7,11 +7,13 @@ import json
 import os
 import subprocess
 import sys
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 import requests
 
-from rollforward.local.app.sdk import ENDPOINT
+from rollforward.local.app.sdk import CONSOLE_URL, ENDPOINTS
 from rollforward.local.cloudtasks.protocol import messages
 from rollforward.local.console.trace_api import MAX_BODY_BYTES
 from rollforward.local.traces.spans import Event, SpanId
@@ -56,7 +58,7 @@ def collect(console, body, **headers):
 def test_a_worker_with_the_packages_sends_its_spans_when_it_ends(console):
     """Without a word in the app's code, and with what is left at its exit."""
     pytest.importorskip(EXPORTER)
-    environment = {**os.environ, ENDPOINT: f"{console.url}/api/v1/traces"}
+    environment = {**os.environ, CONSOLE_URL: console.url}
     subprocess.run([sys.executable, "-c", WORKER], env=environment, check=True, timeout=60)
 
     [trace] = requests.get(f"{console.url}/api/v1/traces", timeout=30).json()["traces"]
@@ -67,24 +69,61 @@ def test_a_worker_with_the_packages_sends_its_spans_when_it_ends(console):
     assert shown["spans"][0]["process"].startswith("app ")
 
 
-@pytest.mark.parametrize("changes", [{"OTEL_SDK_DISABLED": "true"}, {ENDPOINT: ""}])
+@pytest.mark.parametrize(("name", "path"), zip(ENDPOINTS, ("/api/v1/traces", "/api"), strict=True))
+def test_a_collector_that_is_named_comes_before_the_console(console, name, path):
+    """A proxy that does not know this machine is not asked."""
+    pytest.importorskip(EXPORTER)
+    nobody = "http://127.0.0.1:1"
+    named = {CONSOLE_URL: nobody, name: f"{console.url}{path}", "HTTP_PROXY": nobody}
+    environment = {**os.environ, **named}
+    subprocess.run([sys.executable, "-c", WORKER], env=environment, check=True, timeout=60)
+
+    [trace] = requests.get(f"{console.url}/api/v1/traces", timeout=30).json()["traces"]
+    assert trace["name"] == "GET /orders"
+
+
+def test_a_collector_on_another_machine_is_reached_by_the_proxy():
+    """As an exporter of the app's own would reach it."""
+    pytest.importorskip(EXPORTER)
+    targets = []
+
+    class Proxy(BaseHTTPRequestHandler):
+        def do_POST(self):
+            targets.append(self.path)
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.send_response(200)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+    with HTTPServer(("127.0.0.1", 0), Proxy) as proxy:
+        threading.Thread(target=proxy.serve_forever, daemon=True).start()
+        own = {name: text for name, text in os.environ.items() if "proxy" not in name.lower()}
+        named = {ENDPOINTS[1]: "http://collector.invalid:4318"}
+        environment = {**own, **named, "HTTP_PROXY": f"http://127.0.0.1:{proxy.server_port}"}
+        subprocess.run([sys.executable, "-c", WORKER], env=environment, check=True, timeout=60)
+        proxy.shutdown()
+
+    assert targets == ["http://collector.invalid:4318/v1/traces"]
+
+
+@pytest.mark.parametrize("changes", [{"OTEL_SDK_DISABLED": "true"}, {CONSOLE_URL: ""}])
 def test_a_worker_may_be_told_to_trace_nothing(changes):
     """By OpenTelemetry's own variable; and without a collector nothing is set up."""
     program = "from rollforward.local.app.sdk import export_traces\nassert not export_traces()\n"
     program += "import sys\nassert 'opentelemetry.sdk' not in sys.modules"
-    environment = {**os.environ, ENDPOINT: "http://127.0.0.1:1/v1/traces", **changes}
+    environment = {**os.environ, CONSOLE_URL: "http://127.0.0.1:1", **changes}
     subprocess.run([sys.executable, "-c", program], env=environment, check=True, timeout=60)
 
 
 def test_an_app_with_an_sdk_keeps_it():
-    """Its exporter finds the console by the same variable, if it speaks OTLP."""
+    """And its exporter, which goes to the collector that it names."""
     program = (
         "from opentelemetry import trace\nfrom opentelemetry.sdk.trace import TracerProvider\n"
         "own = TracerProvider()\ntrace.set_tracer_provider(own)\n"
         "from rollforward.local.app.sdk import export_traces\nassert not export_traces()\n"
         "assert trace.get_tracer_provider() is own"
     )
-    environment = {**os.environ, ENDPOINT: "http://127.0.0.1:1/v1/traces"}
+    environment = {**os.environ, CONSOLE_URL: "http://127.0.0.1:1"}
     subprocess.run([sys.executable, "-c", program], env=environment, check=True, timeout=60)
 
 
