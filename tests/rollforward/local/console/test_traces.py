@@ -69,7 +69,9 @@ def test_a_worker_with_the_packages_sends_its_spans_when_it_ends(console):
     assert shown["spans"][0]["process"].startswith("app ")
 
 
-@pytest.mark.parametrize(("name", "path"), zip(ENDPOINTS, ("/api/v1/traces", "/api"), strict=True))
+@pytest.mark.parametrize(
+    ("name", "path"), list(zip(ENDPOINTS, ("/api/v1/traces", "/api"), strict=True))
+)
 def test_a_collector_that_is_named_comes_before_the_console(console, name, path):
     """A proxy that does not know this machine is not asked."""
     pytest.importorskip(EXPORTER)
