@@ -18,12 +18,7 @@ Lost on failure: nothing.
 
 from rollforward.operations.audit import list_audit, recorded
 from rollforward.operations.bulk import start_bulk
-from rollforward.operations.dead_task_lists import (
-    BadCursorError,
-    DeadTaskFilter,
-    DeadTaskPage,
-    list_dead_tasks,
-)
+from rollforward.operations.dead_task_lists import DeadTaskFilter, DeadTaskPage, list_dead_tasks
 from rollforward.operations.entities import AuditEntry
 from rollforward.operations.replays import (
     DeadTaskRefusedError,
@@ -31,6 +26,7 @@ from rollforward.operations.replays import (
     delete_dead_task,
     replay_dead_task,
 )
+from rollforward.tasks.runs import BadCursorError
 
 __all__ = [
     "AuditEntry",
