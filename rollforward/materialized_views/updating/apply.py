@@ -52,7 +52,7 @@ class Applier:
                 version of the app. After an hour it ends and leaves that to the sweep, which asks
                 again each hour.
         """
-        saved = RowId.parse(args.unacked).created
+        saved = RowId.read(args.unacked).created  # The row may be of a newer version.
 
         def body() -> None:
             outbox.ack(args.unacked)

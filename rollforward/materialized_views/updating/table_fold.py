@@ -100,8 +100,12 @@ class TableFolder:
     def read(self, unacked: OutboxTask) -> WaitingUpdates | None:
         """Return the updates in an outbox row; None: this version cannot read them."""
         try:
+            RowId.parse(unacked.key.id())
             args = self.transport.read(unacked)
-        except ValueError:
+        except Exception as error:  # It may be of any version, or made by hand.
+            log.warning("an outbox row of %s cannot be read: %s", unacked.tag, error)
+            return None
+        if f"{args.table}:{args.row}" != unacked.tag:
             return None
         return WaitingUpdates(unacked, args.row, args.updates)
 
@@ -178,11 +182,10 @@ class _Fold:
 
     def _fold_part(self, part: Sequence[WaitingUpdates]) -> None:
         """Apply a part in one transaction; if it fails, find out which of its updates does."""
-        rows = by_row(part)
         ids = [updates.id for updates in part]
         try:
             with self._span(part):
-                self._folder.applier.apply_many(self._clients, self._table, rows, ids)
+                self._folder.applier.apply_many(self._clients, self._table, by_row(part), ids)
         except UnknownTableError as error:
             log.warning("%s", error)
             self._give_own_task([updates.unacked for updates in part])
@@ -244,6 +247,7 @@ class _OwnTasks:
             ids = json.loads(clients.cache.get(self._name) or b"[]")
         except ValueError:
             ids = []
+        ids = ids if isinstance(ids, list) else []
         self._ids = dict.fromkeys(id_ for id_ in ids if isinstance(id_, str))
         self._has_changed = False
 

@@ -159,9 +159,9 @@ def has_pending(row: str) -> bool:
 
 def saved_at(key: Any) -> datetime.datetime:
     """Return when a pending update was saved; of a work item, when its batch was opened."""
-    if _is_pack(key.id()):
+    if key.kind() == WorkPack._get_kind():
         return EpochId.parse(PackId.parse(key.id()).epoch).opened
-    return RowId.parse(key.id()).created
+    return RowId.read(key.id()).created
 
 
 def left_of(names: Collection[str]) -> list[OutboxTask | WorkPack]:
