@@ -19,10 +19,11 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Any
 
+from google.api_core import exceptions as rpc_errors
+from google.auth.exceptions import GoogleAuthError
 from google.cloud import ndb
 
 from rollforward.datastore.batched import batched
-from rollforward.datastore.transactions import TRANSIENT
 from rollforward.materialized_views.catalog import view_name
 from rollforward.materialized_views.definitions import UnknownTableError, ViewDefinitions
 from rollforward.materialized_views.updates import FoldTable, RowUpdates, Update
@@ -189,9 +190,11 @@ class _Fold:
         except UnknownTableError as error:
             log.warning("%s", error)
             self._give_own_task([updates.unacked for updates in part])
-        except (Retry, Unavailable, *TRANSIENT):
+        except (Retry, Unavailable):
             raise
         except Exception as error:
+            if _is_of_the_store(error):
+                raise
             if len(part) == 1:
                 log.warning("an update of %s gets a task of its own: %s", self._table, error)
                 self._give_own_task([part[0].unacked])
@@ -262,6 +265,13 @@ class _OwnTasks:
         if self._has_changed:
             value = json.dumps(list(self._ids)[-MAX_OWN_TASKS:]).encode()
             self._clients.cache.set(self._name, value, OWN_TASKS_FOR_S)
+
+
+def _is_of_the_store(error: Exception) -> bool:
+    """Return whether the store or the machine is at fault, and not the data of some update."""
+    if isinstance(error, rpc_errors.InvalidArgument):  # An entity, or all of them, too large.
+        return False
+    return isinstance(error, (rpc_errors.GoogleAPIError, GoogleAuthError, OSError, MemoryError))
 
 
 def _middle(part: Sequence[WaitingUpdates]) -> int:
