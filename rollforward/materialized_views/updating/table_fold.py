@@ -11,8 +11,8 @@ of its own: it is retried there and parked in the end, and later folds leave it 
 from __future__ import annotations
 
 import datetime
-import json
 import logging
+import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -28,6 +28,7 @@ from rollforward.materialized_views.catalog import view_name
 from rollforward.materialized_views.definitions import UnknownTableError, ViewDefinitions
 from rollforward.materialized_views.updates import FoldTable, RowUpdates, Update
 from rollforward.materialized_views.updating.apply import Applier
+from rollforward.materialized_views.updating.hints import OwnTasks, Place
 from rollforward.materialized_views.updating.pacing import TablePace
 from rollforward.materialized_views.updating.transport import UpdateTransport, listed
 from rollforward.materialized_views.updating.turns import FoldTurns
@@ -40,8 +41,12 @@ from rollforward.tracing import start_span
 
 log = logging.getLogger(__name__)
 
+_DICE = random.Random()
+
 # For a fold of another process: with its parts it takes longer than a transaction.
-LOCK_WAIT_S = 5.0
+LOCK_WAIT_S = 6.0
+# A fold ends before others give up waiting for it, and rings for the rest.
+MAX_FOLD_S = 4.0
 # Of one transaction. An update is a marker and an outbox row.
 MAX_ROWS = 100
 MAX_UPDATES = 150
@@ -51,9 +56,6 @@ MAX_SOURCES = 20
 # A listing, and how many of them one task makes; then it rings for the rest.
 MAX_LISTED = 1_000
 MAX_LISTINGS = 5
-# Updates of a table that have tasks of their own are remembered for an hour, the newest of them.
-OWN_TASKS_FOR_S = 3_600
-MAX_OWN_TASKS = 500
 
 
 @dataclass(frozen=True)
@@ -123,46 +125,74 @@ class _Fold:
         self._clients = clients
         self._table = table
         self._view = folder.definitions.views.get(view_name(table))
-        self._own_tasks = _OwnTasks(clients, table)
+        self._own_tasks = OwnTasks(clients, table)
+        self._place = Place(clients, table)
+        self._pace = TablePace.read(clients, self._view, table)
+        self._ends = clients.clock.now() + datetime.timedelta(seconds=MAX_FOLD_S)
+        self._later: set[datetime.datetime] = set()
+        self._has_passed_end = False
+        self._lost = 0
 
     def run(self) -> None:
-        pace = TablePace.read(self._clients, self._view, self._table)
-        later: set[datetime.datetime] = set()
         try:
-            is_all = self._run_paced(pace, later)
+            is_all = self._run_paced()
+            if is_all:
+                self._place.next = ""
         finally:
-            pace.store(self._clients)
-            self._own_tasks.store()
+            self._pace.store(self._clients)
+            self._place.store()
         bell = self._folder.transport.bell
-        if not is_all and pace.written:
+        if self._later:
+            bell.ring(self._clients, self._table, min(self._later))
+        if self._lost:
+            raise Retry(f"{self._lost} parts of {self._table} have lost their races")
+        # After the last row without any write all that is left waits for something else.
+        if not is_all and (self._pace.written or not self._has_passed_end):
             bell.ring(self._clients, self._table, None)
-        elif later:
-            bell.ring(self._clients, self._table, min(later))
 
-    def _run_paced(self, pace: TablePace, later: set[datetime.datetime]) -> bool:
-        """Fold the rows that are due, note when the others are; return whether that was all."""
-        after = ""
+    def _run_paced(self) -> bool:
+        """Fold the rows that are due, note when the others are; return whether that was all.
+
+        It begins where the last fold ended, and goes on from the first row to there.
+        """
+        after = self._place.start
         for _ in range(MAX_LISTINGS):
             found = listed(self._table, after, MAX_LISTED)
-            due = []
-            for id_, tag in found:
-                at = pace.due_at(tag.partition(":")[2])
-                if id_ in self._own_tasks:
-                    continue
-                if at is None:
-                    due.append(id_)
-                else:
-                    later.add(at)
+            due = self._due(found)
+            is_written = False
             for part in self._parts(due):
-                self._fold_part(part)
-                for row in {updates.row for updates in part}:
-                    pace.note_write(row)
+                self._place.pass_by(part[-1].unacked.tag)
+                is_written |= self._fold_part(part)
+                if self._is_late():
+                    return False
             if len(found) < MAX_LISTED:
-                return True
+                if self._has_passed_end or not self._place.start:
+                    return True
+                after, self._has_passed_end = "", True
+                continue
             after = found[-1][1]
-            if not due and found[0][1] == after:  # This tag alone fills a listing, and waits.
+            self._place.pass_by(after)
+            if found[0][1] == after and not is_written:  # This tag alone fills it, and waits.
                 after += "\0"
+            if self._has_passed_end and after >= self._place.start:
+                return True
         return False
+
+    def _due(self, found: Sequence[tuple[str, str]]) -> list[str]:
+        """Return the updates of a listing that a fold may apply now."""
+        due = []
+        for id_, tag in found:
+            if self._own_tasks.has(tag, id_):
+                continue
+            at = self._pace.due_at(tag.partition(":")[2])
+            if at is None:
+                due.append(id_)
+            else:
+                self._later.add(at)
+        return due
+
+    def _is_late(self) -> bool:
+        return self._clients.clock.now() >= self._ends
 
     def _parts(self, ids: Sequence[str]) -> Iterator[list[WaitingUpdates]]:
         """Read outbox rows; cut their updates into parts that fit into a transaction."""
@@ -181,8 +211,12 @@ class _Fold:
         if part.waiting:
             yield part.waiting
 
-    def _fold_part(self, part: Sequence[WaitingUpdates]) -> None:
-        """Apply a part in one transaction; if it fails, find out which of its updates does."""
+    def _fold_part(self, part: Sequence[WaitingUpdates]) -> bool:
+        """Apply a part in one transaction; if it fails, find out which of its rows does.
+
+        Returns:
+            Whether anything was written.
+        """
         ids = [updates.id for updates in part]
         try:
             with self._span(part):
@@ -190,19 +224,42 @@ class _Fold:
         except UnknownTableError as error:
             log.warning("%s", error)
             self._give_own_task([updates.unacked for updates in part])
+            return False
+        except rpc_errors.Aborted as error:
+            if len(part) > 1:
+                return self._fold_halves(part, is_lost=True)
+            log.info("%d updates of %s wait: %s", len(part), self._table, error)
+            self._lost += 1
+            return False
         except (Retry, Unavailable):
             raise
         except Exception as error:
             if _is_of_the_store(error):
                 raise
-            if len(part) == 1:
-                log.warning("an update of %s gets a task of its own: %s", self._table, error)
-                self._give_own_task([part[0].unacked])
-                return
-            log.info("%d updates of %s fail together: %s", len(part), self._table, error)
-            middle = _middle(part)
-            self._fold_part(part[:middle])
-            self._fold_part(part[middle:])
+            if part[0].row != part[-1].row:
+                log.info("%d updates of %s fail together: %s", len(part), self._table, error)
+                return self._fold_halves(part)
+            log.warning("updates of %s get tasks of their own: %s", self._table, error)
+            self._give_own_task([updates.unacked for updates in part])
+            return False
+        for updates in part:
+            self._pace.note_write(updates.row)
+        return True
+
+    def _fold_halves(self, part: Sequence[WaitingUpdates], *, is_lost: bool = False) -> bool:
+        """Apply the halves of a part, in any order; return whether anything was written.
+
+        Args:
+            is_lost: The part has lost its race: one half is enough for a fold that is late.
+        """
+        middle = _middle(part)
+        halves = [part[:middle], part[middle:]]
+        _DICE.shuffle(halves)
+        is_written = self._fold_part(halves[0])
+        if is_lost and self._is_late():
+            self._lost += 1
+            return is_written
+        return self._fold_part(halves[1]) or is_written
 
     def _span(self, part: Sequence[WaitingUpdates]) -> Any:
         """Return a span of a part, with a link to the trace of each of its saves."""
@@ -215,7 +272,7 @@ class _Fold:
         relayed = relay(self._clients, unacked)
         if relayed.unanswered:
             raise Unavailable(f"{len(relayed.unanswered)} updates need tasks of their own")
-        self._own_tasks.add([str(row.key.id()) for row in unacked])
+        self._own_tasks.add([(row.tag, str(row.key.id())) for row in unacked])
 
 
 @dataclass
@@ -238,33 +295,6 @@ class _Part:
         self.waiting.append(more)
         self.rows, self.updates, self.bytes = rows, count, size
         return True
-
-
-class _OwnTasks:
-    """The updates of a table that have tasks of their own; memcached's hint for later folds."""
-
-    def __init__(self, clients: Clients, table: str) -> None:
-        self._clients = clients
-        self._name = f"views:own-tasks:{table}"
-        try:
-            ids = json.loads(clients.cache.get(self._name) or b"[]")
-        except ValueError:
-            ids = []
-        ids = ids if isinstance(ids, list) else []
-        self._ids = dict.fromkeys(id_ for id_ in ids if isinstance(id_, str))
-        self._has_changed = False
-
-    def __contains__(self, id_: str) -> bool:
-        return id_ in self._ids
-
-    def add(self, ids: Sequence[str]) -> None:
-        self._ids.update(dict.fromkeys(ids))
-        self._has_changed = True
-
-    def store(self) -> None:
-        if self._has_changed:
-            value = json.dumps(list(self._ids)[-MAX_OWN_TASKS:]).encode()
-            self._clients.cache.set(self._name, value, OWN_TASKS_FOR_S)
 
 
 def _is_of_the_store(error: Exception) -> bool:

@@ -12,8 +12,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from rollforward.runtime.advisory_lock import WAIT_S, pauses
+from rollforward.runtime.advisory_lock import pauses
 from rollforward.runtime.clients import Clients
+
+# Longer than a fold takes.
+WAIT_S = 6.0
 
 
 @dataclass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +11,10 @@ from google.api_core import exceptions as rpc_errors
 from google.auth.exceptions import TransportError
 
 from rollforward.local.cloudtasks.protocol import messages
-from rollforward.materialized_views.updating import apply
+from rollforward.materialized_views.rows import BadContributionError
+from rollforward.materialized_views.updates import FoldTable
+from rollforward.materialized_views.updating import apply, table_fold
+from rollforward.materialized_views.updating.hints import OwnTasks
 from rollforward.outbox.entities import OutboxTask, outbox_key
 from tests.infra.world import Services, World
 from tests.rollforward.materialized_views.harness import (
@@ -46,6 +50,11 @@ def fold_now(world: World) -> int | None:
 def body_of(world: World, due: Any) -> bytes:
     """Return the body of a task that is due."""
     return bytes(world.engine.get_task(due.task_name, messages.FULL).http_request.body)
+
+
+def bodies_due(world: World) -> list[bytes]:
+    """Return the bodies of the tasks that are due."""
+    return [body_of(world, due) for due in world.engine.due()]
 
 
 def fails(monkeypatch: pytest.MonkeyPatch, judge: Callable[[list[str]], Exception | None]) -> list:
@@ -125,8 +134,148 @@ def test_a_fault_of_the_store_is_no_poison(
         with monkeypatch.context() as patch:
             tried = fails(patch, lambda rows: error)
             assert fold_now(world) in (409, 422, 503)
-        own = [due for due in world.engine.due() if b"tick_ms" not in body_of(world, due)]
+        own = [body for body in bodies_due(world) if b"tick_ms" not in body]
         world.settle()
 
         assert (len(tried), own) == (1, [])
         assert counts(world, Numbers, views) == dict.fromkeys(range(4), 1)
+
+
+# Lost races
+
+
+def lost() -> Exception:
+    return rpc_errors.Aborted("a rival was first")  # type: ignore[no-untyped-call]
+
+
+@one_emulator
+def test_a_row_that_loses_its_race_stops_no_other(
+    services: Services, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """C1: the fold waits for it and is tried again; no update gets a task of its own."""
+    with played(services, [Numbers]) as (world, views):
+        for n in range(8):
+            views.save(world.clients, number(f"s{n}", 1, row=n))
+        with monkeypatch.context() as patch:
+            fails(patch, lambda rows: lost() if "0" in rows else None)
+            assert fold_now(world) == 409
+        assert counts(world, Numbers, views) == dict.fromkeys(range(1, 8), 1)
+        assert [body for body in bodies_due(world) if b"tick_ms" not in body] == []
+        world.settle()
+
+        assert counts(world, Numbers, views) == dict.fromkeys(range(8), 1)
+
+
+@one_emulator
+def test_the_updates_of_a_row_that_lose_together_are_applied_apart(
+    services: Services, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """C1: a save of one source may end each transaction that reads it."""
+    with played(services, [Numbers]) as (world, views):
+        for n in range(8):
+            views.save(world.clients, number(f"s{n}", 1))
+        sound = apply.Applier.apply_many
+
+        def apply_many(self: Any, clients: Any, table: str, rows: Any, unacked: Any) -> None:
+            if len(unacked) > 1:
+                raise lost()
+            sound(self, clients, table, rows, unacked)
+
+        monkeypatch.setattr(apply.Applier, "apply_many", apply_many)
+        assert fold_now(world) == 204
+        assert counts(world, Numbers, views) == {"all": 8}
+
+
+# Poison
+
+
+@one_emulator
+def test_poison_in_one_row_costs_one_transaction(
+    services: Services, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """C1: all of its updates get own tasks at once, and later folds leave them alone."""
+    with played(services, [Numbers]) as (world, views):
+        for n in range(30):
+            views.save(world.clients, number(f"s{n}", 1, row="bad"))
+        views.save(world.clients, number("good", 1, row="good"))
+        tried = fails(monkeypatch, poison)
+        assert fold_now(world) == 204
+        assert len(tried) == 3  # Both rows together, and each alone.
+        assert counts(world, Numbers, views) == {"good": 1}
+        views.save(world.clients, number("good", 2, row="good"))
+        rings = [due for due in world.engine.due() if b"tick_ms" in body_of(world, due)]
+        assert [world.deliver(due.task_name) for due in rings] == [204]
+
+        if services.memcached is not None:
+            assert tried[3:] == [["good"]]
+
+
+def poison(rows: list[str]) -> Exception | None:
+    return BadContributionError("it is full") if "bad" in rows else None
+
+
+@one_emulator
+def test_poison_asks_for_no_further_fold(
+    services: Services, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """C1: also where the rows with own tasks are forgotten, since nothing of them was written."""
+    monkeypatch.setattr(OwnTasks, "has", lambda *args: False)
+    monkeypatch.setattr(table_fold, "MAX_LISTED", 4)
+    monkeypatch.setattr(table_fold, "MAX_LISTINGS", 1)
+    fails(monkeypatch, lambda rows: BadContributionError("it is full"))
+    with played(services, [Numbers]) as (world, views):
+        for n in range(12):
+            views.save(world.clients, number(f"s{n}", 1, row=n % 3))
+        for _ in range(8):
+            rings = [due for due in world.engine.due() if b"tick_ms" in body_of(world, due)]
+            for due in rings:
+                assert world.deliver(due.task_name) == 204
+
+        assert rings == []
+
+
+# More than one fold can do
+
+
+@one_emulator
+@pytest.mark.parametrize("bound", ["listings", "time"])
+def test_a_fold_goes_on_where_the_last_one_ended(
+    services: Services, monkeypatch: pytest.MonkeyPatch, bound: str
+) -> None:
+    """C1: so that the first rows, saved again and again, starve no other."""
+    monkeypatch.setattr(table_fold, "MAX_ROWS", 1)
+    if bound == "listings":
+        monkeypatch.setattr(table_fold, "MAX_LISTED", 2)
+        monkeypatch.setattr(table_fold, "MAX_LISTINGS", 1)
+    else:
+        monkeypatch.setattr(table_fold, "MAX_FOLD_S", 0)
+    with played(services, [Numbers]) as (world, views):
+        if services.memcached is None:
+            pytest.skip("the place is kept in memcached")
+        views.save(world.clients, *[number(f"s{n}", 1, row=n) for n in range(8)])
+        for turn in range(10):
+            again = [number(f"again{turn}-{n}", 1, row=n) for n in range(2)]
+            views.save(world.clients, *again)
+            views.fold(world.clients, FoldTable(TABLE))
+
+        assert set(counts(world, Numbers, views)) == set(range(8))
+
+
+@one_emulator
+def test_a_fold_that_fails_is_tried_again_behind_the_row(
+    services: Services, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """C1: a row over which the store fails again and again starves no other."""
+    monkeypatch.setattr(table_fold, "MAX_ROWS", 1)
+    with played(services, [Numbers]) as (world, views):
+        if services.memcached is None:
+            pytest.skip("the place is kept in memcached")
+        for n in range(3):
+            views.save(world.clients, number(f"s{n}", 1, row=n))
+        broken = rpc_errors.DeadlineExceeded("too slow")  # type: ignore[no-untyped-call]
+        fails(monkeypatch, lambda rows: broken if "0" in rows else None)
+        for _ in range(2):
+            with contextlib.suppress(rpc_errors.DeadlineExceeded):
+                views.fold(world.clients, FoldTable(TABLE))
+
+        assert counts(world, Numbers, views) == {1: 1, 2: 1}

@@ -1,0 +1,80 @@
+"""Hints of one fold to the next: rows whose updates have own tasks, and the place it has reached.
+
+Both are values in memcached. Without them folds try poison again, and begin at the first row.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from rollforward.outbox.entities import RowId
+from rollforward.runtime.clients import Clients
+from rollforward.runtime.clock import time_text
+
+OWN_TASKS_FOR_S = 3_600
+PLACE_FOR_S = 3_600
+# Rows of a table that are remembered, the newest of them.
+MAX_ROWS = 300
+
+
+class OwnTasks:
+    """The rows of a table whose updates have own tasks, up to the newest of these.
+
+    An older update that was committed later is taken for one of them, and is left to the sweep.
+    """
+
+    def __init__(self, clients: Clients, table: str) -> None:
+        self._clients = clients
+        self._name = f"views:own-tasks:{table}"
+        rows = _stored(clients, self._name)
+        items = rows.items() if isinstance(rows, dict) else ()
+        self._newest = {tag: at for tag, at in items if isinstance(at, str)}
+
+    def has(self, tag: str, id_: str) -> bool:
+        """Return whether an update of a row has a task of its own."""
+        newest = self._newest.get(tag)
+        return newest is not None and _saved(id_) <= newest
+
+    def add(self, updates: Iterable[tuple[str, str]]) -> None:
+        """Remember updates, given by tag and key."""
+        for tag, id_ in updates:
+            newest = max(_saved(id_), self._newest.pop(tag, ""))
+            self._newest[tag] = newest
+        rows = dict(list(self._newest.items())[-MAX_ROWS:])
+        value = json.dumps(rows, ensure_ascii=False).encode()
+        self._clients.cache.set(self._name, value, OWN_TASKS_FOR_S)
+
+
+class Place:
+    """The row at which the next fold of a table begins: where the last one ran out of time."""
+
+    def __init__(self, clients: Clients, table: str) -> None:
+        self._clients = clients
+        self._name = f"views:place:{table}"
+        tag = _stored(clients, self._name)
+        # Another value would list rows of other tables.
+        self.start = tag if isinstance(tag, str) and tag.startswith(f"{table}:") else ""
+        self.next = self.start
+
+    def pass_by(self, tag: str) -> None:
+        """Let the next fold begin behind a row."""
+        self.next = tag + "\0"
+
+    def store(self) -> None:
+        """Let the next fold know the place."""
+        if self.next != self.start:
+            value = json.dumps(self.next, ensure_ascii=False).encode()
+            self._clients.cache.set(self._name, value, PLACE_FOR_S)
+
+
+def _stored(clients: Clients, name: str) -> Any:
+    try:
+        return json.loads(clients.cache.get(name) or b"null")
+    except ValueError:
+        return None
+
+
+def _saved(id_: str) -> str:
+    return time_text(RowId.read(id_).created)
