@@ -29,7 +29,7 @@ def advisory_lock(clients: Clients, name: str, *, wait_s: float = WAIT_S) -> Ite
     """
     token = clients.new_id().encode()
     for pause_s in pauses(wait_s):
-        if clients.cache.add(name, token, TTL_S) or clients.cache.get(name) is None:
+        if _take(clients, name, token):
             break
         clients.clock.sleep(pause_s)
     try:
@@ -37,6 +37,16 @@ def advisory_lock(clients: Clients, name: str, *, wait_s: float = WAIT_S) -> Ite
     finally:
         if clients.cache.get(name) == token:
             clients.cache.delete(name)
+
+
+def _take(clients: Clients, name: str, token: bytes) -> bool:
+    """Take a lock; return whether to go ahead, with it or without memcached."""
+    if clients.cache.add(name, token, TTL_S):
+        return True
+    if clients.cache.get(name) is not None:
+        return False
+    # Its holder has just released it, or memcached does not answer.
+    return clients.cache.add(name, token, TTL_S) or clients.cache.get(name) is None
 
 
 def pauses(timeout_s: float) -> Iterator[float]:

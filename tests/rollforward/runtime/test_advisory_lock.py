@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -79,6 +80,23 @@ def test_a_lock_that_another_has_taken_meanwhile_is_left_to_it(clients: Any) -> 
         clients.cache.set("row", b"another's", 60)
 
     assert clients.cache.get("row") == b"another's"
+
+
+def test_a_lock_that_is_released_as_a_caller_looks_is_taken(clients: Any) -> None:
+    """The caller does not go on without it."""
+    held = SimpleNamespace(
+        add=clients.cache.add, get=clients.cache.get, delete=clients.cache.delete
+    )
+    clients.cache.set("row", b"another's", 60)
+
+    def released(name: str) -> bytes | None:
+        held.get = clients.cache.get
+        clients.cache.delete(name)
+        return None
+
+    held.get = released
+    with advisory_lock(replace(clients, cache=held), "row"):
+        assert clients.cache.get("row") not in (None, b"another's")
 
 
 def test_without_memcached_nobody_waits(clients: Any) -> None:
