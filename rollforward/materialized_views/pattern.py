@@ -9,7 +9,7 @@ from rollforward.materialized_views import listing
 from rollforward.materialized_views.group import check_groups
 from rollforward.materialized_views.maintenance import rebuild
 from rollforward.materialized_views.maintenance.rebuild import ViewMaintenance
-from rollforward.materialized_views.updating.transport import saved_at, waiting_for_rows
+from rollforward.materialized_views.updating.transport import sample_of_table, saved_at
 from rollforward.materialized_views.view import View
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import age_s
@@ -17,7 +17,7 @@ from rollforward.tasks.declaration import Task
 from rollforward.tasks.pattern import Gauge, Pattern
 from rollforward.tasks.runs import RunDetails, RunVerb
 
-MAX_COUNTED = 1_000  # Keys of a view that the gauges read.
+MAX_COUNTED = 2_000  # Keys of a view that the gauges read: of its first rows, and of its last.
 
 
 class MaterializedViews(Pattern[ViewMaintenance]):
@@ -56,7 +56,7 @@ class MaterializedViews(Pattern[ViewMaintenance]):
     def gauges(self, clients: Clients, parts: Sequence[ViewMaintenance]) -> Sequence[Gauge]:
         gauges: list[Gauge] = []
         for view, table in _live_tables(parts):
-            keys = waiting_for_rows(view, f"{table}:", MAX_COUNTED)
+            keys = sample_of_table(view, table, MAX_COUNTED // 2)
             ages = [age_s(clients.clock, saved_at(key)) for key in keys]
             labels = {"view": view.name}
             gauges += [

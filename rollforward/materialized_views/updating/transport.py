@@ -147,6 +147,16 @@ def waiting_for_rows(view: type[View], prefix: str, limit: int) -> list[Any]:
     return _keys_of(queries if view.fan_in else queries[:1], limit)
 
 
+def sample_of_table(view: type[View], table: str, limit: int) -> list[Any]:
+    """Return the keys of pending updates of a table: of many, those of its first and last rows."""
+    prefix = f"{table}:"
+    keys = waiting_for_rows(view, prefix, limit)
+    if len(keys) < limit:
+        return keys
+    last = rows_of_tags(prefix, is_reversed=True).fetch(limit, keys_only=True)
+    return [*dict.fromkeys([*keys, *last])]
+
+
 def _keys_of(queries: Sequence[Any], limit: int) -> list[Any]:
     return [key for query in queries for key in query.fetch(limit, keys_only=True)][:limit]
 

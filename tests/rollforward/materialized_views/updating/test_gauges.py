@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from rollforward.materialized_views import pattern
 from rollforward.materialized_views.pattern import MaterializedViews
 from tests.infra.world import World
 from tests.rollforward.materialized_views.student_views import BUILDS, SCHOOL, pupil
@@ -29,3 +30,17 @@ def test_gauges_tell_the_lag_of_each_view(here: World) -> None:
     assert ages["by_grade"] == pytest.approx(20, abs=2)
     assert set(gauges(here, "views_oldest_seconds").values()) == {0}
     assert set(gauges(here, "views_waiting_updates").values()) == {0}
+
+
+def test_gauges_of_many_updates_tell_of_the_last_rows_too(
+    here: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An old update of the last row is not hidden by those of the first ones."""
+    monkeypatch.setattr(pattern, "MAX_COUNTED", 4)
+    SCHOOL.save(here.clients, pupil("old", 9))
+    here.clock.sleep(20)
+    for n in range(4):
+        SCHOOL.save(here.clients, pupil(f"p{n}", 1))
+
+    assert gauges(here, "views_oldest_seconds")["by_grade"] == pytest.approx(20, abs=2)
+    assert gauges(here, "views_waiting_updates")["by_grade"] >= 3
