@@ -27,7 +27,7 @@ from rollforward.datastore.batched import batched
 from rollforward.materialized_views.catalog import view_name
 from rollforward.materialized_views.definitions import UnknownTableError, ViewDefinitions
 from rollforward.materialized_views.updates import FoldTable, RowUpdates, Update
-from rollforward.materialized_views.updating.apply import Applier
+from rollforward.materialized_views.updating.apply import WAITS_FOR_A_VERSION, Applier
 from rollforward.materialized_views.updating.hints import OwnTasks, Place
 from rollforward.materialized_views.updating.pacing import TablePace
 from rollforward.materialized_views.updating.transport import UpdateTransport, listed
@@ -36,6 +36,7 @@ from rollforward.outbox.entities import OutboxTask, RowId, outbox_key
 from rollforward.outbox.relay import relay
 from rollforward.runtime.advisory_lock import advisory_lock
 from rollforward.runtime.clients import Clients
+from rollforward.runtime.clock import naive_utc
 from rollforward.tasks.errors import Retry, Unavailable
 from rollforward.tracing import start_span
 
@@ -88,6 +89,9 @@ class TableFolder:
 
         Raises:
             Unavailable: Cloud Tasks takes no tasks for the updates that need their own.
+            Retry: some rows have lost their races; all others are written.
+            UnknownTableError: this code does not know the table: the fold waits for another version
+                of the app. Updates that have waited for an hour are left to the sweep.
         """
 
         def answer() -> None:
@@ -222,8 +226,10 @@ class _Fold:
             with self._span(part):
                 self._folder.applier.apply_many(self._clients, self._table, by_row(part), ids)
         except UnknownTableError as error:
-            log.warning("%s", error)
-            self._give_own_task([updates.unacked for updates in part])
+            newest = max(updates.saved for updates in part)
+            if naive_utc(self._clients.clock.now()) - newest < WAITS_FOR_A_VERSION:
+                raise
+            log.warning("%s: its updates are left to the sweep", error)
             return False
         except rpc_errors.Aborted as error:
             if len(part) > 1:
@@ -288,7 +294,7 @@ class _Part:
     def add(self, more: WaitingUpdates) -> bool:
         """Add updates if they fit; the first ones always do."""
         rows = self.rows | {more.row}
-        count, size = self.updates + len(more.updates), self.bytes + len(more.unacked.body)
+        count, size = self.updates + len(more.updates), self.bytes + len(more.unacked.body.encode())
         has_room = len(rows) <= self.max_rows and count <= MAX_UPDATES and size <= MAX_BYTES
         if self.waiting and not has_room:
             return False

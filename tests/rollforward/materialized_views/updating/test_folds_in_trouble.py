@@ -11,6 +11,7 @@ from google.api_core import exceptions as rpc_errors
 from google.auth.exceptions import TransportError
 
 from rollforward.local.cloudtasks.protocol import messages
+from rollforward.materialized_views.definitions import UnknownTableError
 from rollforward.materialized_views.rows import BadContributionError
 from rollforward.materialized_views.updates import FoldTable
 from rollforward.materialized_views.updating import apply, table_fold
@@ -221,7 +222,7 @@ def test_poison_asks_for_no_further_fold(
     """C1: also where the rows with own tasks are forgotten, since nothing of them was written."""
     monkeypatch.setattr(OwnTasks, "has", lambda *args: False)
     monkeypatch.setattr(table_fold, "MAX_LISTED", 4)
-    monkeypatch.setattr(table_fold, "MAX_LISTINGS", 1)
+    monkeypatch.setattr(table_fold, "MAX_LISTINGS", 2)
     fails(monkeypatch, lambda rows: BadContributionError("it is full"))
     with played(services, [Numbers]) as (world, views):
         for n in range(12):
@@ -232,6 +233,25 @@ def test_poison_asks_for_no_further_fold(
                 assert world.deliver(due.task_name) == 204
 
         assert rings == []
+
+
+@one_emulator
+def test_a_fold_of_another_versions_table_waits(
+    services: Services, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """C1: as one task, and not as one for each update; after an hour the sweep has them."""
+    with played(services, [Numbers]) as (world, views):
+        for n in range(4):
+            views.save(world.clients, number(f"s{n}", 1, row=n))
+        unknown = UnknownTableError("of another version", after_s=5)
+        tried = fails(monkeypatch, lambda rows: unknown)
+        with pytest.raises(UnknownTableError):
+            views.fold(world.clients, FoldTable(TABLE))
+        world.clock.sleep(3_700)
+        views.fold(world.clients, FoldTable(TABLE))
+
+        assert len(tried) == 2
+        assert [body for body in bodies_due(world) if b"tick_ms" not in body] == []
 
 
 # More than one fold can do
