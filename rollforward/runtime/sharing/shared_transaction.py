@@ -29,6 +29,7 @@ outcome open for all callers of the group.
 
 from __future__ import annotations
 
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
@@ -156,6 +157,7 @@ class _Caller(Generic[T]):
         self.attempts += 1
         self.mutations = self.transaction.mutations = []
         self.transaction.entities = entities
+        handled = sys.exc_info()[1]
         try:
             with (
                 opened.collected() as mutations,
@@ -166,7 +168,7 @@ class _Caller(Generic[T]):
         except Exception as error:
             opened.discard()
             self.mutations = None
-            cause = first_cause(error)
+            cause = first_cause(error, handled)
             if cause is None:
                 self.error = error
             else:
@@ -221,20 +223,27 @@ def _groups(clients: Clients) -> GroupCommit[_Caller[Any], None]:
 
 def _try_together(clients: Clients, callers: Sequence[_Caller[Any]]) -> None:
     """Try until each caller has a result, has an error, or goes on alone."""
+    handled = sys.exc_info()[1]
     parts = deque([list(callers)])
     while parts:
         part = [caller for caller in parts.popleft() if caller.is_open and not caller.is_alone]
         if part:
-            parts.extendleft(reversed(_attempt_part(clients, part)))
+            parts.extendleft(reversed(_attempt_part(clients, part, handled)))
 
 
-def _attempt_part(clients: Clients, callers: list[_Caller[Any]]) -> Sequence[list[_Caller[Any]]]:
-    """Make one attempt of some callers; return the parts in which they try again."""
+def _attempt_part(
+    clients: Clients, callers: list[_Caller[Any]], handled: BaseException | None
+) -> Sequence[list[_Caller[Any]]]:
+    """Make one attempt of some callers; return the parts in which they try again.
+
+    Args:
+        handled: The error that this thread was handling before: it is none of the service's here.
+    """
     error = _attempt(clients, callers)
     callers = [caller for caller in callers if caller.is_open and not caller.is_alone]
     if error is None or not callers:
         return [callers]
-    cause = first_cause(error)
+    cause = first_cause(error, handled)
     if cause is None:
         return _after_refusal(callers, error)
     is_race = isinstance(cause, rpc_errors.Aborted)
@@ -268,11 +277,12 @@ def _halves(callers: list[_Caller[Any]]) -> list[list[_Caller[Any]]]:
 
 def _try_alone(clients: Clients, caller: _Caller[Any]) -> None:
     """Try until a caller has a result or an error, as `transact` does."""
+    handled = sys.exc_info()[1]
     while caller.is_open:
         pause_before_retry(caller.failures)
         error = _attempt(clients, [caller])
         if error is not None:
-            cause = first_cause(error)
+            cause = first_cause(error, handled)
             if cause is None:
                 caller.error = error
             else:

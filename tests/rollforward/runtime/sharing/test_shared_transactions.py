@@ -19,7 +19,7 @@ from rollforward.datastore.transactions import (
     transact,
 )
 from rollforward.runtime.sharing import shared_transaction
-from rollforward.runtime.sharing.shared_transaction import SharedBody, transact_shared
+from rollforward.runtime.sharing.shared_transaction import SharedBody, _Caller, transact_shared
 from rollforward.testing.injection import ERROR, MEANWHILE, REPLY_LOST
 from rollforward.testing.world import in_threads
 from tests.infra.world import World
@@ -27,6 +27,7 @@ from tests.rollforward.runtime.sharing.shared_bodies import (
     Proof,
     RunningSum,
     add_once,
+    end,
     together,
     totals,
 )
@@ -154,6 +155,28 @@ def test_data_that_the_service_refuses_is_its_callers_own_error(watched: World) 
     assert isinstance(answers.pop(4), rpc_errors.InvalidArgument)
     assert answers == list("abcdfg")
     assert totals(*"abcdefg") == [1, 1, 1, 1, 0, 1, 1]
+
+
+def test_an_error_that_the_leader_handles_is_no_error_of_the_group(watched: World) -> None:
+    """It leads from its `except` block, where Python links that error to each new one."""
+    bodies = [add_once(name) for name in "abc"]
+    bodies[1] = add_once("b", lambda: current.put(Full(id="b", text="x" * 2_000_000)))
+    bodies[2] = add_once("c", lambda: fail(rpc_errors.PermissionDenied("c")))  # type: ignore[no-untyped-call]
+    try:
+        raise rpc_errors.ServiceUnavailable("an old one")  # type: ignore[no-untyped-call]
+    except rpc_errors.ServiceUnavailable:
+        answers = together(watched.clients, bodies)
+        alone = _Caller(bodies[1], "")
+        by_its_thread = end(watched.clients, alone)
+
+    assert answers[0] == "a"
+    assert [type(answer) for answer in answers[1:]] == [
+        rpc_errors.InvalidArgument,
+        rpc_errors.PermissionDenied,
+    ]
+    assert isinstance(by_its_thread, rpc_errors.InvalidArgument)
+    assert alone.attempts == 1
+    assert totals("a", "b", "c") == [1, 0, 0]
 
 
 @pytest.mark.parametrize("services", ["datastore"], indirect=True)
