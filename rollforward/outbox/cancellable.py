@@ -13,6 +13,7 @@ from rollforward.runtime.clients import Clients
 from rollforward.runtime.sharing.shared_transaction import SharedBody, transact_shared
 from rollforward.tasks.declaration import Task
 from rollforward.tasks.stored.cancellation import NAMED, TRACKED, is_known, put_handle
+from rollforward.tasks.stored.distant import named_rows
 from rollforward.tasks.stored.entities import handle_key
 from rollforward.tasks.stored.envelope import Envelope
 from rollforward.tasks.stored.names import hashed_name
@@ -77,6 +78,7 @@ def enqueue_cancellable(
     if is_in_transaction():
         return body()
     named = [] if name is None else [handle_key(_handle(message.path, name))]
+    named += named_rows(clients, message)
     shared = SharedBody(
         lambda draw: body(), reads=lambda draw: named, rows=frozenset(named), writes=2
     )

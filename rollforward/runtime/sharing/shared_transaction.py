@@ -7,7 +7,8 @@ touch a common row do not share. A body of a user, which may do anything, is nev
 1. Group: what comes while a transaction is in progress shares the next one (`group_commit.py`).
 2. Read: the transaction begins, and looks up what all bodies read.
 3. Run: each body runs once and adds its writes. One that raises is out: its caller gets the error,
-   and its writes are dropped. One whose writes have no room in this commit waits for the next.
+   and its writes are dropped. One whose writes have no room in this commit, or are of a row that
+   it writes already, waits for the next.
 4. Commit: all writes of all bodies, or nothing.
 
     the commit             the callers of the group
@@ -85,7 +86,8 @@ class SharedBody(Generic[T]):
         run: Reads by `rollforward.datastore.current` or ndb, and writes. Its argument is a random
             number, the same for all bodies of a group: those that read any copy read the same.
         reads: Returns the keys that it reads, given that number.
-        rows: The rows that no two bodies of a group may touch.
+        rows: The rows that no two bodies of a group may touch: all that it may write, and others
+            may, too.
         writes: About how many entities it writes.
         is_alone: It calls code of a user, so it shares with none.
     """
@@ -193,6 +195,14 @@ class _Caller(Generic[T]):
         mutations = self.mutations or []
         return len(mutations), sum(mutation.ByteSize() for mutation in mutations)
 
+    def written(self) -> set[bytes]:
+        """Return the keys of the entities that it writes."""
+        return {_key_of(mutation).SerializeToString() for mutation in self.mutations or []}
+
+    def defer(self) -> None:
+        """Drop its writes: it runs again in the next transaction, having failed at nothing."""
+        self.retry(rpc_errors.Aborted("not in this commit"), is_counted=False)  # type: ignore[no-untyped-call]
+
     def end(self) -> T:
         """Call the hooks of its transaction; return its result, or raise its error."""
         if self.error is not None:
@@ -200,6 +210,11 @@ class _Caller(Generic[T]):
             raise self.error
         self.transaction.on_commit()
         return self.result  # type: ignore[return-value]
+
+
+def _key_of(mutation: Any) -> Any:
+    operation = mutation.WhichOneof("operation")
+    return mutation.delete if operation == "delete" else getattr(mutation, operation).key
 
 
 def _groups(clients: Clients) -> GroupCommit[_Caller[Any], None]:
@@ -303,7 +318,7 @@ def _attempt(clients: Clients, callers: Sequence[_Caller[Any]]) -> Exception | N
         entities = opened.look_up(list(dict.fromkeys(keys)))
         for caller in callers:
             caller.run(opened, entities, draw)
-        committed = _with_room([caller for caller in callers if caller.mutations is not None])
+        committed = _committable([caller for caller in callers if caller.mutations is not None])
         if not committed:
             opened.roll_back()
             return None
@@ -318,16 +333,21 @@ def _attempt(clients: Clients, callers: Sequence[_Caller[Any]]) -> Exception | N
     return None
 
 
-def _with_room(callers: Sequence[_Caller[Any]]) -> list[_Caller[Any]]:
-    """Return the callers whose writes fit into one commit; the others run again in the next one."""
-    fitting: list[_Caller[Any]] = []
-    mutations, size = 0, 0
+def _committable(callers: Sequence[_Caller[Any]]) -> list[_Caller[Any]]:
+    """Return the callers that one commit takes; the others run again in the next one.
+
+    It has no room for more than its limits, and writes no row twice: the second body has not read
+    what the first one writes. `SharedBody.rows` keeps such bodies apart, if it names all rows.
+    """
+    committable: list[_Caller[Any]] = []
+    mutations, size, written = 0, 0, set[bytes]()
     for caller in callers:
-        more_mutations, more_bytes = caller.size()
+        (more_mutations, more_bytes), keys = caller.size(), caller.written()
         has_room = mutations + more_mutations <= MAX_MUTATIONS and size + more_bytes <= MAX_BYTES
-        if has_room or not fitting:
+        if not committable or (has_room and written.isdisjoint(keys)):
             mutations, size = mutations + more_mutations, size + more_bytes
-            fitting.append(caller)
+            written |= keys
+            committable.append(caller)
         else:
-            caller.retry(rpc_errors.Aborted("no room in the commit"), is_counted=False)  # type: ignore[no-untyped-call]
-    return fitting
+            caller.defer()
+    return committable

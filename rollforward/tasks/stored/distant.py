@@ -11,6 +11,7 @@ Lost on failure: nothing. While no sweep runs, tasks that become due are late.
 from __future__ import annotations
 
 import datetime
+from typing import Any
 
 from rollforward.datastore import current
 from rollforward.datastore.transactions import is_in_transaction
@@ -55,6 +56,13 @@ def put_distant(message: Message, owner: str) -> None:
     _insert(_row_of(message, message.name or owner, owner))
 
 
+def named_rows(clients: Clients, message: Message) -> list[Any]:
+    """Return the keys of the rows that hold a message's name: one, if it is distant and named."""
+    if message.name is None or not is_distant(clients, message.at):
+        return []
+    return [_key_of(message, message.name)]
+
+
 def _insert(row: DistantTask) -> bool:
     [stored] = current.get_multi([row.key])
     if stored is None:
@@ -67,7 +75,7 @@ def _row_of(message: Message, owner: str, call_id: str) -> DistantTask:
     assert message.at is not None
     due = naive_utc(message.at)
     return DistantTask(
-        key=distant_key(hashed_name("distant", message.path, owner)),
+        key=_key_of(message, owner),
         path=message.path,
         queue=message.queue,
         body=message.body.decode(),
@@ -79,3 +87,7 @@ def _row_of(message: Message, owner: str, call_id: str) -> DistantTask:
         deadline_s=message.deadline_s,
         traceparent=message.headers.get(TRACE_HEADER),
     )
+
+
+def _key_of(message: Message, owner: str) -> Any:
+    return distant_key(hashed_name("distant", message.path, owner))

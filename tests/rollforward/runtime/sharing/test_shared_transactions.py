@@ -345,18 +345,30 @@ def test_a_body_with_code_of_a_user_shares_with_none(watched: World) -> None:
     assert "shared-transactions" not in watched.clients.process_state._objects
 
 
-def test_bodies_that_touch_a_common_row_must_not_share(watched: World) -> None:
-    """Each reads what was there before: of two additions one is lost, and so `rows` parts them."""
+def add_one(draw: int) -> None:
+    [row] = current.get_multi([ndb.Key(RunningSum, "a")])
+    row = row or RunningSum(id="a")
+    row.total += 1
+    current.put(row)
 
-    def add(draw: int) -> None:
-        [row] = current.get_multi([ndb.Key(RunningSum, "a")])
-        row = row or RunningSum(id="a")
-        row.total += 1
-        current.put(row)
 
-    body = SharedBody(add, lambda draw: [ndb.Key(RunningSum, "a")], frozenset("a"))
-    together(watched.clients, [body, body])
-    assert totals("a") == [1]
+def test_bodies_that_write_a_common_row_share_no_commit(watched: World) -> None:
+    """Each reads what was there before, so the second one runs again, whatever they declare."""
+    key = ndb.Key(RunningSum, "a")
+    undeclared: SharedBody[None] = SharedBody(add_one, lambda draw: [key], frozenset())
+    delete: SharedBody[None] = SharedBody(lambda draw: key.delete(), lambda draw: [], frozenset())
+
+    together(watched.clients, [undeclared, undeclared, undeclared])
+    assert watched.plan.calls.count("Commit") == 3
+    assert totals("a") == [3]
+
+    together(watched.clients, [undeclared, delete])
+    assert totals("a") == [0]
+
+
+def test_threads_that_add_to_a_common_row_lose_no_addition(watched: World) -> None:
+    """Their bodies declare the row, so they share no group."""
+    body = SharedBody(add_one, lambda draw: [ndb.Key(RunningSum, "a")], frozenset("a"))
 
     def work() -> None:
         with watched.clients.context():
@@ -364,4 +376,4 @@ def test_bodies_that_touch_a_common_row_must_not_share(watched: World) -> None:
                 transact_shared(watched.clients, body)
 
     in_threads(*[work] * 4)
-    assert totals("a") == [21]
+    assert totals("a") == [20]

@@ -6,22 +6,26 @@ import datetime
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 
 from rollforward.datastore.partitions import PARTITIONS
 from rollforward.datastore.transactions import transact
 from rollforward.operations import replay_dead_task
+from rollforward.outbox import cancellable
 from rollforward.outbox.cancellable import enqueue_cancellable
+from rollforward.runtime.sharing.shared_transaction import SharedBody
 from rollforward.tasks.dead_task_entities import DeadTask
-from rollforward.tasks.stored import cancellation
+from rollforward.tasks.stored import cancellation, distant
 from rollforward.tasks.stored.cancellation import cancel
-from rollforward.tasks.stored.entities import CancellableTask, handle_key
+from rollforward.tasks.stored.entities import CancellableTask, DistantTask, handle_key
 from rollforward.tasks.stored.sweep import EXPIRED
 from rollforward.testing.injection import KINDS, OVERLAP
 from rollforward.testing.world import in_threads
 from tests.infra.faults.explorer import ALL, Explorer
 from tests.infra.world import Services, World
+from tests.rollforward.runtime.sharing.shared_bodies import together
 from tests.rollforward.tasks.reminders import one_emulator
 from tests.rollforward.tasks.stored.films import Broken, film, frames, rows_here, runs_here
 
@@ -262,3 +266,24 @@ def test_the_faults_bite(
 
     with pytest.raises(AssertionError):
         Explorer(scenario.world, scenario).explore(at_most=ALL)
+
+
+def test_a_name_is_one_task_whichever_way_it_is_enqueued_in_one_transaction(
+    studio: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B8, B9: two callers name one distant task. They share no group; forced to, one commit."""
+    bodies: list[SharedBody[Any]] = []
+    for module in (cancellable, distant):
+        monkeypatch.setattr(module, "transact_shared", lambda clients, body: bodies.append(body))
+    with studio.context():
+        when: Any = {"name": ("x",), "delay_s": 60 * DAY_S}
+        film.enqueue(studio.clients, film.bind("plain", "x"), **when)
+        enqueue_cancellable(studio.clients, film, film.bind("cancellable", "x"), **when)
+        plain, other = bodies
+        assert not plain.rows.isdisjoint(other.rows)
+
+        answers = together(studio.clients, [plain, other])
+
+        assert answers[0] is True
+        [row] = DistantTask.query().fetch()
+        assert "plain" in row.body
