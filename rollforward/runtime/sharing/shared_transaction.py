@@ -42,6 +42,7 @@ from google.cloud.ndb.context import get_context
 
 from rollforward.datastore.contexts import ADVICE
 from rollforward.datastore.transactions import (
+    MAX_ATTEMPTS,
     OUTCOME_UNKNOWN,
     NoContextError,
     Transaction,
@@ -66,7 +67,7 @@ MAX_BYTES = 9_000_000
 MAX_WAIT_S = 1.0
 # Both emulators are fastest with one (docs/performance.md).
 GROUPS_IN_PROGRESS = 1
-# Of a race that a group has lost so often its halves go on, one after the other.
+# After so many lost races the halves of a group go on, one after the other.
 LOST_TOGETHER = 2
 # The service refuses the data of one of the callers; of the others it says nothing.
 _DATA_REFUSED = (
@@ -86,8 +87,8 @@ class SharedBody(Generic[T]):
         run: Reads by `rollforward.datastore.current` or ndb, and writes. Its argument is a random
             number, the same for all bodies of a group: those that read any copy read the same.
         reads: Returns the keys that it reads, given that number.
-        rows: The rows that no two bodies of a group may touch: all that it may write, and others
-            may, too.
+        rows: The rows that no two bodies of a group may touch: all that it and others may
+            write.
         writes: About how many entities it writes.
         is_alone: It calls code of a user, so it shares with none.
     """
@@ -133,6 +134,7 @@ class _Caller(Generic[T]):
         attempts: Runs of its body.
         failures: Attempts of which the last one is known: those that count.
         mutations: What its body has written in the attempt at hand; None: it has no part in it.
+        is_deferred: It was left out of the commit at hand, and of its failure.
         is_alone: It tries again by its own thread.
     """
 
@@ -147,6 +149,7 @@ class _Caller(Generic[T]):
     result: T | None = None
     error: Exception | None = None
     is_committed: bool = False
+    is_deferred: bool = False
     is_alone: bool = False
 
     @property
@@ -201,6 +204,7 @@ class _Caller(Generic[T]):
 
     def defer(self) -> None:
         """Drop its writes: it runs again in the next transaction, having failed at nothing."""
+        self.is_deferred = True
         self.retry(rpc_errors.Aborted("not in this commit"), is_counted=False)  # type: ignore[no-untyped-call]
 
     def end(self) -> T:
@@ -243,7 +247,7 @@ def _try_together(clients: Clients, callers: Sequence[_Caller[Any]]) -> None:
     while parts:
         part = [caller for caller in parts.popleft() if caller.is_open and not caller.is_alone]
         if part:
-            parts.extendleft(reversed(_attempt_part(clients, part, handled)))
+            parts.extend(_attempt_part(clients, part, handled))
 
 
 def _attempt_part(
@@ -256,11 +260,17 @@ def _attempt_part(
     """
     error = _attempt(clients, callers)
     callers = [caller for caller in callers if caller.is_open and not caller.is_alone]
-    if error is None or not callers:
-        return [callers]
+    deferred = [caller for caller in callers if caller.is_deferred]
+    tried = [caller for caller in callers if not caller.is_deferred]
+    if error is None or not tried:
+        return [deferred]
     cause = first_cause(error, handled)
-    if cause is None:
-        return _after_refusal(callers, error)
+    parts = _after_refusal(tried, error) if cause is None else _after_failure(tried, cause)
+    return [*parts, deferred]
+
+
+def _after_failure(callers: list[_Caller[Any]], cause: Exception) -> Sequence[list[_Caller[Any]]]:
+    """Let callers pause before they go together once more; part those that lose races."""
     is_race = isinstance(cause, rpc_errors.Aborted)
     is_last = len(callers) == 1
     for caller in callers:
@@ -269,9 +279,11 @@ def _attempt_part(
         caller.is_alone = is_last and is_race
     if is_last and is_race:
         return []
-    pause_before_retry(max(caller.lost + caller.failures for caller in callers))
-    is_lost = is_race and min(caller.lost for caller in callers) >= LOST_TOGETHER
-    return _halves(callers) if is_lost else [callers]
+    if is_race and min(caller.lost for caller in callers) >= LOST_TOGETHER:
+        return _halves(callers)  # Without a pause: most of them are not the rival's.
+    failures = max(caller.lost + caller.failures for caller in callers)
+    pause_before_retry(min(failures, MAX_ATTEMPTS - 1))
+    return [callers]
 
 
 def _after_refusal(callers: list[_Caller[Any]], error: Exception) -> Sequence[list[_Caller[Any]]]:
@@ -308,6 +320,7 @@ def _attempt(clients: Clients, callers: Sequence[_Caller[Any]]) -> Exception | N
     """Make one transaction of callers; return the error by which all of them failed."""
     for caller in callers:
         caller.began_s = caller.began_s or time.monotonic()
+        caller.is_deferred = False
     try:
         opened = OpenTransaction(clients.datastore)
     except rpc_errors.GoogleAPIError as error:

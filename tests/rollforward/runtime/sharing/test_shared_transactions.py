@@ -208,6 +208,39 @@ def test_who_loses_a_race_again_and_again_fails_none_of_the_others(watched: Worl
     assert totals("b")[0] == rounds
 
 
+def test_a_group_that_goes_in_halves_does_not_pause_between_them(
+    watched: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It pauses after the first lost race alone, however many callers it has."""
+    pauses: list[int] = []
+    monkeypatch.setattr(shared_transaction, "pause_before_retry", pauses.append)
+    watched.plan.break_next("Commit", f"{ERROR}:ABORTED", times=100)
+    callers = [_Caller(add_once(name), "") for name in "abcdefgh"]
+
+    shared_transaction._try_together(watched.clients, callers)
+
+    assert all(caller.is_alone for caller in callers)
+    assert watched.plan.calls.count("Commit") == 2 + 2 + 4 + 8
+    assert pauses == [1]
+    watched.plan.pending = []
+    assert [end(watched.clients, caller) for caller in callers] == list("abcdefgh")
+
+
+def test_no_pause_is_longer_than_the_last_one_of_a_lone_caller(
+    watched: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also of callers that have lost many races before."""
+    pauses: list[int] = []
+    monkeypatch.setattr(shared_transaction, "pause_before_retry", pauses.append)
+    watched.plan.reset(ERROR, next_call="Commit")
+    callers = [_Caller(add_once(name), "", lost=9) for name in "ab"]
+
+    shared_transaction._try_together(watched.clients, callers)
+
+    assert pauses == [MAX_ATTEMPTS - 1]
+    assert totals("a", "b") == [1, 1]
+
+
 @pytest.mark.parametrize("call", SHARED)
 @pytest.mark.parametrize("kind", [ERROR, REPLY_LOST])
 def test_after_a_lost_reply_each_body_finds_its_own_proof(
@@ -261,6 +294,25 @@ def test_writes_without_room_in_a_commit_go_with_the_next(watched: World) -> Non
     assert together(watched.clients, [many(name) for name in "abc"]) == ["a", "b", "c"]
     assert calls_of(watched) == [name for name in SHARED if name != "Lookup"] * 2
     assert len(Proof.query().fetch(keys_only=True)) == 600
+
+
+@pytest.mark.parametrize("error", ["UNAVAILABLE", "RESOURCE_EXHAUSTED"])
+def test_who_was_left_out_of_a_commit_has_no_part_in_its_failure(
+    watched: World, error: str
+) -> None:
+    """Neither as an error nor as an attempt."""
+    watched.plan.break_next("Commit", f"{ERROR}:{error}")
+    delete: SharedBody[None] = SharedBody(
+        lambda draw: ndb.Key(RunningSum, "a").delete(), lambda draw: [], frozenset()
+    )
+    callers: list[_Caller[Any]] = [_Caller(add_once("a"), ""), _Caller(delete, "")]
+
+    shared_transaction._try_together(watched.clients, callers)
+
+    assert [caller.failures for caller in callers] == [error == "UNAVAILABLE", 0]
+    assert callers[1].transaction.doubt is None
+    assert callers[1].is_committed
+    assert totals("a") == [0]
 
 
 def test_a_body_alone_may_write_too_much_and_learns_it(watched: World) -> None:
