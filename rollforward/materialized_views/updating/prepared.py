@@ -6,12 +6,20 @@ that is shared.
 
 from __future__ import annotations
 
+import sys
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from google.cloud import ndb
 
+from rollforward.datastore.transactions import (
+    TRANSIENT,
+    first_cause,
+    is_last_attempt,
+    pause_before_retry,
+)
 from rollforward.datastore.versions import protobuf_of
 from rollforward.materialized_views.definitions import ViewDefinitions
 from rollforward.materialized_views.rows import Value
@@ -45,7 +53,11 @@ class PreparedSave:
 
     @classmethod
     def of(cls, definitions: ViewDefinitions, writes: Sequence[Write]) -> PreparedSave:
-        """Ask the views for the contributions of sources, and convert the sources."""
+        """Ask the views for the contributions of sources, and convert the sources.
+
+        Raises:
+            google.api_core.exceptions.GoogleAPIError: a view reads, and the service fails.
+        """
         outcomes = {
             (key, view.name): _outcome(definitions, view, key, source)
             for key, source in writes
@@ -72,10 +84,26 @@ class PreparedSave:
 
 
 def _outcome(definitions: ViewDefinitions, view: type[View], key: Any, source: Any) -> Outcome:
-    try:
-        return definitions.rows_for(view, key.kind(), source)
-    except Exception as error:
-        return error
+    """Ask a view, again after an error of the service, as in a transaction of its own.
+
+    Raises:
+        google.api_core.exceptions.GoogleAPIError: the service's error, after the last attempt.
+    """
+    handled = sys.exc_info()[1]
+    began_s, attempts = time.monotonic(), 0
+    while True:
+        attempts += 1
+        try:
+            return definitions.rows_for(view, key.kind(), source)
+        except TRANSIENT as error:
+            cause = first_cause(error, handled)
+            if cause is None:
+                raise
+            if is_last_attempt(attempts, began_s):
+                raise cause from None
+        except Exception as error:
+            return error
+        pause_before_retry(attempts)
 
 
 def _has_hooks(key: Any, source: Any) -> bool:

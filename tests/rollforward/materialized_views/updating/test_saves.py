@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import datetime
 from dataclasses import replace
+from typing import ClassVar
 
 import pytest
+from google.api_core import exceptions as rpc_errors
 from google.cloud import ndb
 
+from rollforward.datastore.transactions import MAX_ATTEMPTS
+from rollforward.materialized_views import Contributions, View
 from rollforward.materialized_views.entities import RowMarker, SourceMarker, ViewRow, marker_key
+from rollforward.materialized_views.updating import prepared
 from rollforward.outbox.entities import OutboxTask
 from tests.infra.world import Services, World
 from tests.rollforward.materialized_views.harness import (
@@ -259,3 +264,48 @@ def test_names_in_any_language_are_rows(here: World) -> None:
     assert SCHOOL.distinct(ByGrade, 1, "house") == 1
     assert [key.id() for key, _ in SCHOOL.top(ByGrade, 1, "points", 2)] == ["李", "Zoë"]
     assert differences() == []
+
+
+class Shelf(ndb.Model):
+    """A source whose view reads, and fails as often as a test says."""
+
+
+class Shelves(View):
+    """Shelves in one row."""
+
+    source = Shelf
+    row_rate = None
+    errors: ClassVar[list[Exception]] = []
+
+    @staticmethod
+    def contributions(shelf: Shelf) -> Contributions:
+        if Shelves.errors:
+            raise Shelves.errors.pop()
+        return {"all": {}}
+
+
+@pytest.fixture
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prepared, "pause_before_retry", lambda failures: None)
+
+
+@pytest.mark.usefixtures("no_pauses")
+def test_a_view_is_asked_again_after_an_error_of_the_service(
+    services: Services, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As often as the body of a transaction; the save's own attempts do not repeat the error."""
+    errors = [rpc_errors.ServiceUnavailable(f"{number}") for number in range(9)]  # type: ignore[no-untyped-call]
+    with played(services, [Shelves]) as (world, views):
+        monkeypatch.setattr(Shelves, "errors", errors[: MAX_ATTEMPTS - 1])
+        views.save(world.clients, Shelf(id="a"))
+        assert Shelves.errors == []
+
+        monkeypatch.setattr(Shelves, "errors", errors)
+        with pytest.raises(rpc_errors.ServiceUnavailable), world.plan.watched():
+            views.save(world.clients, Shelf(id="b"))
+        assert len(errors) == 9 - MAX_ATTEMPTS
+        assert "BeginTransaction" not in world.plan.calls
+
+        monkeypatch.setattr(Shelves, "errors", [])
+        world.settle()
+        assert differences(views) == []
