@@ -8,6 +8,7 @@ from typing import Any
 
 from google.cloud import ndb
 
+from rollforward.datastore.transactions import transact
 from rollforward.fork_join import Batch
 from rollforward.materialized_views.catalog import CatalogStore
 from rollforward.materialized_views.definitions import ViewDefinitions
@@ -16,6 +17,7 @@ from rollforward.materialized_views.updates import Apply, FoldTable, Propagate
 from rollforward.materialized_views.updating.apply import Applier
 from rollforward.materialized_views.updating.contribute import Contributor
 from rollforward.materialized_views.updating.freshness import ConsistencyToken
+from rollforward.materialized_views.updating.prepared import have_hooks
 from rollforward.materialized_views.updating.table_fold import TableFolder
 from rollforward.materialized_views.updating.transport import QueuedUpdate, UpdateTransport
 from rollforward.materialized_views.view import View
@@ -93,7 +95,11 @@ class ViewGroup(ViewReader):
     def _transact(self, clients: Clients, writes: Sequence[tuple[Any, Any]]) -> ConsistencyToken:
         # One of each try: a try may have been committed although its reply was lost.
         tokens: list[ConsistencyToken] = []
-        transact_shared(clients, self._internals.contributor.shared_body(clients, writes, tokens))
+        contributor = self._internals.contributor
+        if have_hooks(writes):
+            transact(lambda: tokens.append(contributor.save(clients, writes)))
+        else:
+            transact_shared(clients, contributor.shared_body(clients, writes, tokens))
         return ConsistencyToken.of_all(tokens)
 
     def save_in_transaction(self, clients: Clients, *sources: Any) -> ConsistencyToken:

@@ -107,6 +107,7 @@ def offline() -> Iterator[None]:
         mock.patch.object(ndb.Key, "delete", lambda key: Memory.current.delete(key)),
         mock.patch.object(ndb.Model, "put", lambda entity: Memory.current.put(entity)),
         mock.patch("rollforward.materialized_views.group.transact_shared", transact_shared),
+        mock.patch("rollforward.materialized_views.group.transact", transact),
         mock.patch("rollforward.materialized_views.updating.apply.transact", transact),
     ):
         yield

@@ -43,7 +43,7 @@ class Contributor:
     def shared_body(
         self, clients: Clients, writes: Sequence[Write], tokens: list[ConsistencyToken]
     ) -> SharedBody[None]:
-        """Return a save as the body of a transaction that callers share.
+        """Return a save of sources without hooks as the body of a transaction that callers share.
 
         Views are asked for their contributions here, by the caller's own thread.
 
@@ -65,7 +65,6 @@ class Contributor:
             reads=lambda draw: [*markers, any_catalog_key(group, draw)],
             rows=frozenset(key.pairs() for key in keys),
             writes=WRITES_PER_SOURCE * len(writes),
-            is_alone=prepared.has_hooks,
         )
 
     def save(self, clients: Clients, writes: Sequence[Write]) -> ConsistencyToken:
@@ -96,7 +95,7 @@ class Contributor:
         for key, source in writes:
             if source is None:
                 key.delete()
-            elif prepared is not None and key in prepared.sources:
+            elif prepared is not None:
                 current.put(source, prepared.sources[key])
             else:
                 source.put()

@@ -43,13 +43,11 @@ class PreparedSave:
 
     Attributes:
         outcomes: By the key of a source, and the name of a view.
-        sources: The sources to put, as protobuf, by key. Missing are those with hooks.
-        has_hooks: The kind of a source has hooks, which belong into its transaction.
+        sources: The sources to put, as protobuf, by key.
     """
 
     outcomes: Mapping[tuple[Any, str], Outcome]
     sources: Mapping[Any, Any]
-    has_hooks: bool
 
     @classmethod
     def of(cls, definitions: ViewDefinitions, writes: Sequence[Write]) -> PreparedSave:
@@ -63,13 +61,12 @@ class PreparedSave:
             for key, source in writes
             for view in definitions.by_kind[key.kind()]
         }
-        hooked = {key for key, source in writes if _has_hooks(key, source)}
         sources: dict[Any, Any] = {}
         for key, source in writes:
-            if source is not None and key not in hooked:
+            if source is not None:
                 source._prepare_for_put()
                 sources[key] = protobuf_of(source)
-        return cls(outcomes, sources, has_hooks=bool(hooked))
+        return cls(outcomes, sources)
 
     def rows_for(self, view: type[View], key: Any) -> dict[str, dict[str, Value]]:
         """Return the contributions of a source to a view, as stored.
@@ -106,8 +103,15 @@ def _outcome(definitions: ViewDefinitions, view: type[View], key: Any, source: A
         pause_before_retry(attempts)
 
 
+def have_hooks(writes: Sequence[Write]) -> bool:
+    """Return whether the kind of a source changes what ndb does with it.
+
+    Its hooks may read, write and ask for calls after the commit, so they need a transaction of ndb.
+    """
+    return any(_has_hooks(key, source) for key, source in writes)
+
+
 def _has_hooks(key: Any, source: Any) -> bool:
-    """Return whether the kind of a source changes what ndb does with it."""
     kind = type(source) if source is not None else ndb.Model._kind_map.get(key.kind(), ndb.Model)
     own = [cls for cls in kind.__mro__ if cls not in ndb.Model.__mro__]
     return any(hook in vars(cls) for cls in own for hook in _HOOKS)

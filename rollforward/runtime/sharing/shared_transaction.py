@@ -90,14 +90,12 @@ class SharedBody(Generic[T]):
         rows: The rows that no two bodies of a group may touch: all that it and others may
             write.
         writes: About how many entities it writes.
-        is_alone: It calls code of a user, so it shares with none.
     """
 
     run: Callable[[int], T]
     reads: Callable[[int], Sequence[Any]]
     rows: frozenset[Hashable]
     writes: int = 1
-    is_alone: bool = False
 
 
 def transact_shared(clients: Clients, body: SharedBody[T]) -> T:
@@ -114,10 +112,7 @@ def transact_shared(clients: Clients, body: SharedBody[T]) -> T:
         raise NotImplementedError("transactions may not be nested: write in this one")
     caller = _Caller(body, current_traceparent())
     with start_span("transaction") as span:
-        if body.is_alone:
-            _try_together(clients, [caller])
-        else:
-            _groups(clients)(caller)
+        _groups(clients)(caller)
         if caller.is_open:
             _try_alone(clients, caller)
         span.set_attribute("rollforward.attempts", caller.attempts)

@@ -9,6 +9,7 @@ from typing import ClassVar
 import pytest
 from google.api_core import exceptions as rpc_errors
 from google.cloud import ndb
+from google.cloud.ndb.context import get_context
 
 from rollforward.datastore.transactions import MAX_ATTEMPTS
 from rollforward.materialized_views import Contributions, View
@@ -308,4 +309,42 @@ def test_a_view_is_asked_again_after_an_error_of_the_service(
 
         monkeypatch.setattr(Shelves, "errors", [])
         world.settle()
+        assert differences(views) == []
+
+
+class Crate(ndb.Model):
+    """A source with hooks; each of them asks for a call after the commit."""
+
+    calls: ClassVar[list[str]] = []
+
+    def _pre_put_hook(self) -> None:
+        get_context().call_on_commit(lambda: Crate.calls.append("put"))
+
+    @classmethod
+    def _pre_delete_hook(cls, key: ndb.Key) -> None:
+        get_context().call_on_commit(lambda: Crate.calls.append("delete"))
+
+
+class Crates(View):
+    """Crates in one row."""
+
+    source = Crate
+    row_rate = None
+
+    @staticmethod
+    def contributions(crate: Crate) -> Contributions:
+        return {"all": {}}
+
+
+def test_what_hooks_of_a_source_ask_for_happens_after_the_commit(
+    services: Services, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A source whose kind has hooks is saved and deleted in a transaction of ndb."""
+    monkeypatch.setattr(Crate, "calls", [])
+    with played(services, [Crates]) as (world, views):
+        views.save(world.clients, Crate(id="a"), Crate(id="b"))
+        views.delete(world.clients, ndb.Key(Crate, "a"))
+        world.settle()
+
+        assert Crate.calls == ["put", "put", "delete"]
         assert differences(views) == []

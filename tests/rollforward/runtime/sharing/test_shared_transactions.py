@@ -163,7 +163,7 @@ def test_an_error_that_the_leader_handles_is_no_error_of_the_group(watched: Worl
     bodies[1] = add_once("b", lambda: current.put(Full(id="b", text="x" * 2_000_000)))
     bodies[2] = add_once("c", lambda: fail(rpc_errors.PermissionDenied("c")))  # type: ignore[no-untyped-call]
     try:
-        raise rpc_errors.ServiceUnavailable("an old one")  # type: ignore[no-untyped-call]
+        fail(rpc_errors.ServiceUnavailable("an old one"))  # type: ignore[no-untyped-call]
     except rpc_errors.ServiceUnavailable:
         answers = together(watched.clients, bodies)
         alone = _Caller(bodies[1], "")
@@ -385,16 +385,6 @@ def test_without_a_context_there_is_advice(world: World) -> None:
     """As `transact` gives it."""
     with pytest.raises(NoContextError, match="open Datastore's context first"):
         transact_shared(world.clients, add_once("a"))
-
-
-def test_a_body_with_code_of_a_user_shares_with_none(watched: World) -> None:
-    """It runs by its caller's own thread."""
-    body = SharedBody(
-        lambda draw: threading.get_ident(), lambda draw: [], frozenset(), is_alone=True
-    )
-
-    assert transact_shared(watched.clients, body) == threading.get_ident()
-    assert "shared-transactions" not in watched.clients.process_state._objects
 
 
 def add_one(draw: int) -> None:
