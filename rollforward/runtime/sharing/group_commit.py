@@ -17,7 +17,8 @@ delays its own group only.
 Calls that touch the same row would make each other's commits fail. So a group has one of them at
 most, none of another group in progress, and the others stay queued in their order.
 
-Lost on failure: a commit that raises raises for each call of its group, and for no other.
+Lost on failure: a commit that raises raises for each call of its group, and for no other. A leader
+whose thread is ended, as by KeyboardInterrupt, leaves its followers with an unknown outcome.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ import threading
 import time
 from collections.abc import Callable, Collection, Hashable, Sequence
 from typing import Generic, TypeVar
+
+from google.api_core import exceptions as rpc_errors
 
 C = TypeVar("C")
 R = TypeVar("R")
@@ -82,6 +85,17 @@ class GroupCommit(Generic[C, R]):
     def __call__(self, call: C) -> R:
         """Make a call, alone or with others; return its own answer."""
         waiter: _Waiter[C, R] = _Waiter(call)
+        try:
+            self._join(waiter)
+            if waiter.is_leader:
+                self._lead(waiter)
+        except BaseException:
+            self._leave(waiter)
+            raise
+        return waiter.result()
+
+    def _join(self, waiter: _Waiter[C, R]) -> None:
+        """Queue up until a leader has an answer, or this call is to lead."""
         with self._lock:
             self._waiting.append(waiter)  # Step 1.
             if len(self._waiting) >= self._enough:
@@ -90,9 +104,16 @@ class GroupCommit(Generic[C, R]):
         if not waiter.called.wait(self._max_wait_s):
             self._lead_after_timeout(waiter)
         waiter.called.wait()
-        if waiter.is_leader:
-            self._lead(waiter)
-        return waiter.result()
+
+    def _leave(self, waiter: _Waiter[C, R]) -> None:
+        """Leave the queue: this call's thread is ended before anybody has taken it."""
+        with self._lock:
+            if waiter not in self._waiting:
+                return
+            self._waiting.remove(waiter)
+            if waiter.is_leader:
+                self._leaders -= 1
+            self._promote_next()
 
     def _promote_next(self) -> None:
         """Promote the first call that touches no row of a group in progress, if there is room."""
@@ -139,7 +160,8 @@ class GroupCommit(Generic[C, R]):
             self._leaders -= 1
             self._in_progress = [other for other in self._in_progress if other is not rows]
             self._promote_next()  # Step 3.
-        for waiter, answer in zip(group, answers or [error for _ in group], strict=True):
+        errors = [error, *(_error_of_follower(error) for _ in group[1:])]
+        for waiter, answer in zip(group, answers or errors, strict=True):
             waiter.answer = answer  # Step 4.
             waiter.is_leader = False
             waiter.called.set()
@@ -166,7 +188,6 @@ class GroupCommit(Generic[C, R]):
 
     def _take(self, leader: _Waiter[C, R]) -> list[_Waiter[C, R]]:
         """Take a group off the queue, this waiter first."""
-        self._waiting.remove(leader)
         group, room = [leader], self._max_bytes - self._size(leader.call)
         touched = self._touched().union(self._rows(leader.call))
         # Another leader makes its own commit, for itself and the calls behind it.
@@ -183,6 +204,13 @@ class GroupCommit(Generic[C, R]):
         grouped = set(map(id, group))
         self._waiting = [waiter for waiter in self._waiting if id(waiter) not in grouped]
         return group
+
+
+def _error_of_follower(error: BaseException) -> Exception:
+    """Return the error of a follower; what ends its leader's thread does not end its own."""
+    if isinstance(error, Exception):
+        return error
+    return rpc_errors.Cancelled("the thread that made this call with others was ended")  # type: ignore[no-untyped-call]
 
 
 class _Waiter(Generic[C, R]):

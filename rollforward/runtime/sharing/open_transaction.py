@@ -10,7 +10,6 @@ import logging
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from google.api_core import exceptions as rpc_errors
 from google.cloud import ndb
 from google.cloud.datastore import helpers
 from google.cloud.datastore_v1.types import (
@@ -106,5 +105,5 @@ class OpenTransaction:
         request = RollbackRequest.pb()(**self._where, transaction=self._id)
         try:
             call_stub(self._client.stub.rollback, request)
-        except rpc_errors.GoogleAPICallError as error:
+        except Exception as error:
             log.info("a transaction was not rolled back: %s", error)

@@ -15,10 +15,13 @@ touch a common row do not share. A body of a user, which may do anything, is nev
     succeeded              get their results
     lost a race (ABORTED)  go together once more, then in halves; one that is left over alone tries
                            again by its own thread, so that nobody waits for its rival
-    refused for its data   go in halves until the one at fault is alone, who gets the error
+    refused for its data,  go in halves until the one at fault is alone, who gets the error
+    or a row is unreadable
     left open by a lost    go together once more: each body finds its own proof that it was
     reply or a time-out    committed, if it was
     refused otherwise      all get the error
+    left by its leader,    have their results, or go on by their own threads as after a lost reply
+    whose thread is ended
 
 So a caller's attempts are counted as by `transact`: at most four without success, not counting
 those that it lost together with others. Each caller has a `Transaction` of its own through all of
@@ -112,7 +115,7 @@ def transact_shared(clients: Clients, body: SharedBody[T]) -> T:
         raise NotImplementedError("transactions may not be nested: write in this one")
     caller = _Caller(body, current_traceparent())
     with start_span("transaction") as span:
-        _groups(clients)(caller)
+        _share(clients, caller)
         if caller.is_open:
             _try_alone(clients, caller)
         span.set_attribute("rollforward.attempts", caller.attempts)
@@ -168,14 +171,18 @@ class _Caller(Generic[T]):
         except Exception as error:
             opened.discard()
             self.mutations = None
-            cause = first_cause(error, handled)
-            if cause is None:
-                self.error = error
-            else:
-                self.retry(cause)
-                self.is_alone = True
+            self.fail(error, handled)
+            self.is_alone = True
         else:
             self.mutations += mutations
+
+    def fail(self, error: Exception, handled: BaseException | None) -> None:
+        """Note the error of an attempt: its caller tries again only after one of the service."""
+        cause = first_cause(error, handled)
+        if cause is None:
+            self.error = error
+        else:
+            self.retry(cause)
 
     def retry(self, cause: Exception, *, is_counted: bool = True) -> None:
         """Note that an attempt has failed by the service; give up after the last one."""
@@ -235,6 +242,17 @@ def _groups(clients: Clients) -> GroupCommit[_Caller[Any], None]:
     )
 
 
+def _share(clients: Clients, caller: _Caller[Any]) -> None:
+    """Try with others; a caller whose leader fails knows its own result, or is in doubt."""
+    handled = sys.exc_info()[1]
+    try:
+        _groups(clients)(caller)
+    except Exception as error:
+        caller.began_s = caller.began_s or time.monotonic()
+        if caller.is_open:
+            caller.fail(error, handled)
+
+
 def _try_together(clients: Clients, callers: Sequence[_Caller[Any]]) -> None:
     """Try until each caller has a result, has an error, or goes on alone."""
     handled = sys.exc_info()[1]
@@ -282,8 +300,12 @@ def _after_failure(callers: list[_Caller[Any]], cause: Exception) -> Sequence[li
 
 
 def _after_refusal(callers: list[_Caller[Any]], error: Exception) -> Sequence[list[_Caller[Any]]]:
-    """Part callers until the one whose data was refused is alone with the error."""
-    if len(callers) > 1 and isinstance(error, _DATA_REFUSED):
+    """Part callers until the one whose data was refused is alone with the error.
+
+    So it is if a row cannot be read, as one whose kind this version of the app does not know.
+    """
+    is_of_service = isinstance(error, rpc_errors.GoogleAPIError)
+    if len(callers) > 1 and (isinstance(error, _DATA_REFUSED) or not is_of_service):
         for caller in callers:
             caller.retry(error, is_counted=False)
         return _halves(callers)
@@ -304,11 +326,7 @@ def _try_alone(clients: Clients, caller: _Caller[Any]) -> None:
         pause_before_retry(caller.failures)
         error = _attempt(clients, [caller])
         if error is not None:
-            cause = first_cause(error, handled)
-            if cause is None:
-                caller.error = error
-            else:
-                caller.retry(cause)
+            caller.fail(error, handled)
 
 
 def _attempt(clients: Clients, callers: Sequence[_Caller[Any]]) -> Exception | None:
@@ -318,7 +336,7 @@ def _attempt(clients: Clients, callers: Sequence[_Caller[Any]]) -> Exception | N
         caller.is_deferred = False
     try:
         opened = OpenTransaction(clients.datastore)
-    except rpc_errors.GoogleAPIError as error:
+    except Exception as error:
         return error
     try:
         draw = clients.random.getrandbits(32)
@@ -333,8 +351,9 @@ def _attempt(clients: Clients, callers: Sequence[_Caller[Any]]) -> Exception | N
         opened.commit([mutation for caller in committed for mutation in caller.mutations or []])
     except Exception as error:
         opened.roll_back()
-        if isinstance(error, rpc_errors.GoogleAPIError):
-            return error
+        return error
+    except BaseException:  # The thread is to end: let no row stay locked.
+        opened.roll_back()
         raise
     for caller in committed:
         caller.is_committed = True

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
+from google.api_core import exceptions as rpc_errors
 
 from rollforward.runtime.sharing.group_commit import GroupCommit
 from rollforward.testing.world import in_threads
@@ -123,6 +124,80 @@ def test_nobody_waits_long_behind_a_commit_that_hangs() -> None:
         committer.let_go.set()
 
     in_threads(hangs, goes_ahead)
+
+
+def test_what_ends_the_thread_of_a_leader_leaves_its_followers_in_doubt() -> None:
+    """They get an error of an unknown outcome, and each one of its own."""
+    committer = Committer()
+
+    def commit(calls: Sequence[int]) -> list[Any]:
+        answers = committer(calls)
+        if len(calls) > 1:
+            raise KeyboardInterrupt
+        return answers
+
+    shared = group_commit(commit)
+    answers: dict[int, BaseException | int] = {}
+
+    def call(number: int) -> None:
+        try:
+            answers[number] = shared(number)
+        except BaseException as error:
+            answers[number] = error
+
+    def others() -> None:
+        assert committer.is_under_way.wait(TIMEOUT_S)
+        threads = [threading.Thread(target=call, args=[number]) for number in (2, 3, 4)]
+        for queued, thread in enumerate(threads, 1):
+            thread.start()
+            while len(shared._waiting) < queued:
+                pass
+        committer.let_go.set()
+        for thread in threads:
+            thread.join()
+
+    in_threads(lambda: call(1), others)
+
+    assert answers.pop(1) == 10
+    assert [type(answers[number]) for number in (2, 3, 4)] == [
+        KeyboardInterrupt,
+        rpc_errors.Cancelled,
+        rpc_errors.Cancelled,
+    ]
+    assert answers[3] is not answers[4]
+    assert (shared._leaders, shared._in_progress) == (0, [])
+    assert shared(5) == 50
+
+
+@pytest.mark.parametrize("place", ["_linger", "_lead_after_timeout"])
+def test_a_thread_that_is_ended_before_it_commits_leaves_its_place(
+    place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a leader or in the queue: the next call leads at once."""
+    committer = Committer()
+    shared = group_commit(committer, max_wait_s=0.001 if place == "_lead_after_timeout" else 30)
+
+    def end_thread(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    def is_ended() -> None:
+        with monkeypatch.context() as patched:
+            patched.setattr(shared, place, end_thread)
+            with pytest.raises(KeyboardInterrupt):
+                shared(2)
+        committer.let_go.set()
+
+    def ends_during_a_commit() -> None:
+        assert committer.is_under_way.wait(TIMEOUT_S)
+        is_ended()
+
+    if place == "_linger":
+        is_ended()
+    else:
+        in_threads(lambda: shared(1), ends_during_a_commit)
+
+    assert (shared._leaders, shared._waiting) == (0, [])
+    assert shared(3) == 30
 
 
 def test_a_lone_call_waits_for_no_company() -> None:

@@ -179,6 +179,66 @@ def test_an_error_that_the_leader_handles_is_no_error_of_the_group(watched: Worl
     assert totals("a", "b", "c") == [1, 0, 0]
 
 
+class Odd(ndb.Model):
+    """A kind that another version of the app knows."""
+
+
+def test_a_row_that_cannot_be_read_is_its_callers_own_error(
+    watched: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It goes in halves, too: the others are committed."""
+    key = Odd(id="b").put()
+    monkeypatch.delitem(ndb.Model._kind_map, "Odd")
+    bodies = [add_once(name) for name in "abcd"]
+    bodies[1] = SharedBody(lambda draw: "b", lambda draw: [key], frozenset("b"))
+
+    answers = together(watched.clients, bodies)
+
+    assert isinstance(answers.pop(1), ndb.KindError)
+    assert answers == list("acd")
+    assert totals("a", "c", "d") == [1, 1, 1]
+
+
+def test_a_thread_that_is_ended_leaves_no_row_locked(watched: World) -> None:
+    """Its transaction is rolled back."""
+
+    def end_thread() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        together(watched.clients, [add_once("a"), add_once("b", end_thread)])
+
+    assert calls_of(watched) == [*SHARED[:2], "Rollback"]
+
+
+@pytest.mark.parametrize("is_committed", [True, False])
+@pytest.mark.parametrize("error", [rpc_errors.Cancelled, RuntimeError])
+def test_a_caller_whose_leader_fails_knows_its_own_result(
+    watched: World, monkeypatch: pytest.MonkeyPatch, is_committed: bool, error: type[Exception]
+) -> None:
+    """Its hooks are called, if it is committed; a caller in doubt goes on alone."""
+    calls: list[tuple[str, int]] = []
+
+    def lead(caller: _Caller[Any]) -> None:
+        if is_committed:
+            shared_transaction._try_together(watched.clients, [caller])
+        raise error("of the leader")
+
+    monkeypatch.setattr(shared_transaction, "_groups", lambda clients: lead)
+    body = add_once("a", lambda: note_end(calls))
+    if error is RuntimeError and not is_committed:
+        with pytest.raises(RuntimeError):
+            transact_shared(watched.clients, body)
+    else:
+        assert transact_shared(watched.clients, body) == "a"
+        assert [name for name, _ in calls] == ["committed"]
+        assert totals("a") == [1]
+
+
+def note_end(calls: list[tuple[str, int]]) -> None:
+    current_transaction().hook("note", lambda: Hook(calls))
+
+
 @pytest.mark.parametrize("services", ["datastore"], indirect=True)
 def test_who_loses_a_race_again_and_again_fails_none_of_the_others(watched: World) -> None:
     """A rival changes one caller's row before each commit: the others are committed."""
