@@ -106,7 +106,7 @@ class GroupCommit(Generic[C, R]):
         waiter.called.wait()
 
     def _leave(self, waiter: _Waiter[C, R]) -> None:
-        """Leave the queue: this call's thread is ended before anybody has taken it."""
+        """Leave the queue: this call's thread is ended before a leader has taken it."""
         with self._lock:
             if waiter not in self._waiting:
                 return
@@ -207,7 +207,7 @@ class GroupCommit(Generic[C, R]):
 
 
 def _error_of_follower(error: BaseException) -> Exception:
-    """Return the error of a follower; what ends its leader's thread does not end its own."""
+    """Return the error of a follower, whose thread does not end with its leader's."""
     if isinstance(error, Exception):
         return error
     return rpc_errors.Cancelled("the thread that made this call with others was ended")  # type: ignore[no-untyped-call]

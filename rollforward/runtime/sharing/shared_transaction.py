@@ -20,7 +20,7 @@ touch a common row do not share. A body of a user, which may do anything, is nev
     left open by a lost    go together once more: each body finds its own proof that it was
     reply or a time-out    committed, if it was
     refused otherwise      all get the error
-    left by its leader,    have their results, or go on by their own threads as after a lost reply
+    left by its leader,    have their results, or try again by their own threads
     whose thread is ended
 
 So a caller's attempts are counted as by `transact`: at most four without success, not counting
@@ -70,7 +70,7 @@ MAX_BYTES = 9_000_000
 MAX_WAIT_S = 1.0
 # Both emulators are fastest with one (docs/performance.md).
 GROUPS_IN_PROGRESS = 1
-# After so many lost races the halves of a group go on, one after the other.
+# After two lost races a group is parted into halves.
 LOST_TOGETHER = 2
 # The service refuses the data of one of the callers; of the others it says nothing.
 _DATA_REFUSED = (
@@ -302,7 +302,7 @@ def _after_failure(callers: list[_Caller[Any]], cause: Exception) -> Sequence[li
 def _after_refusal(callers: list[_Caller[Any]], error: Exception) -> Sequence[list[_Caller[Any]]]:
     """Part callers until the one whose data was refused is alone with the error.
 
-    So it is if a row cannot be read, as one whose kind this version of the app does not know.
+    So it is if a row cannot be read, for one if this version of the app does not know its kind.
     """
     is_of_service = isinstance(error, rpc_errors.GoogleAPIError)
     if len(callers) > 1 and (isinstance(error, _DATA_REFUSED) or not is_of_service):
@@ -364,7 +364,7 @@ def _committable(callers: Sequence[_Caller[Any]]) -> list[_Caller[Any]]:
     """Return the callers that one commit takes; the others run again in the next one.
 
     It has no room for more than its limits, and writes no row twice: the second body has not read
-    what the first one writes. `SharedBody.rows` keeps such bodies apart, if it names all rows.
+    the writes of the first one. `SharedBody.rows` keeps such bodies apart, if it names all rows.
     """
     committable: list[_Caller[Any]] = []
     mutations, size, written = 0, 0, set[bytes]()

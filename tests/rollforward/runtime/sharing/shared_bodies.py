@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,6 +12,9 @@ from google.cloud import ndb
 from rollforward.datastore import current
 from rollforward.runtime.sharing import shared_transaction
 from rollforward.runtime.sharing.shared_transaction import SharedBody, _Caller
+from tests.infra.world import World
+
+SHARED = ["BeginTransaction", "Lookup", "Commit"]
 
 
 class RunningSum(ndb.Model):
@@ -64,3 +69,34 @@ def totals(*names: str) -> list[int]:
     """Return the sums of callers, 0 for one that has none."""
     rows = ndb.get_multi([ndb.Key(RunningSum, name) for name in names])
     return [row.total if row is not None else 0 for row in rows]
+
+
+def calls_of(world: World) -> list[str]:
+    """Return the calls; a lookup whose answer leaves keys for the next one counts as one."""
+    return [name for name, _ in itertools.groupby(world.plan.calls)]
+
+
+def fail(error: Exception) -> None:
+    raise error
+
+
+class Full(ndb.Model):
+    """An entity that is larger than Datastore takes."""
+
+    text = ndb.TextProperty()
+
+
+class Hook:
+    """A hook that notes its calls, and their threads."""
+
+    def __init__(self, calls: list[tuple[str, int]]) -> None:
+        self.calls = calls
+
+    def on_retry(self, cause: Exception) -> None:
+        self.calls.append((type(cause).__name__, 0))
+
+    def on_commit(self) -> None:
+        self.calls.append(("committed", threading.get_ident()))
+
+    def on_give_up(self) -> None:
+        self.calls.append(("given up", threading.get_ident()))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import threading
 from typing import Any
 
@@ -24,40 +23,20 @@ from rollforward.testing.injection import ERROR, MEANWHILE, REPLY_LOST
 from rollforward.testing.world import in_threads
 from tests.infra.world import World
 from tests.rollforward.runtime.sharing.shared_bodies import (
+    SHARED,
+    Full,
+    Hook,
     Proof,
     RunningSum,
     add_once,
+    calls_of,
     end,
+    fail,
     together,
     totals,
 )
 
 pytestmark = pytest.mark.fast
-
-SHARED = ["BeginTransaction", "Lookup", "Commit"]
-
-
-@pytest.fixture
-def watched(world: World, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A world whose calls are counted, in a context that is open; nobody pauses."""
-    monkeypatch.setattr(shared_transaction, "pause_before_retry", lambda failures: None)
-    with world.clients.context(), world.plan.watched():
-        yield world
-
-
-def calls_of(world: World) -> list[str]:
-    """Return the calls; a lookup whose answer leaves keys for the next one counts as one."""
-    return [name for name, _ in itertools.groupby(world.plan.calls)]
-
-
-def fail(error: Exception) -> None:
-    raise error
-
-
-class Full(ndb.Model):
-    """An entity that is larger than Datastore takes."""
-
-    text = ndb.TextProperty()
 
 
 def test_a_group_begins_reads_and_commits_once(watched: World) -> None:
@@ -157,28 +136,6 @@ def test_data_that_the_service_refuses_is_its_callers_own_error(watched: World) 
     assert totals(*"abcdefg") == [1, 1, 1, 1, 0, 1, 1]
 
 
-def test_an_error_that_the_leader_handles_is_no_error_of_the_group(watched: World) -> None:
-    """It leads from its `except` block, where Python links that error to each new one."""
-    bodies = [add_once(name) for name in "abc"]
-    bodies[1] = add_once("b", lambda: current.put(Full(id="b", text="x" * 2_000_000)))
-    bodies[2] = add_once("c", lambda: fail(rpc_errors.PermissionDenied("c")))  # type: ignore[no-untyped-call]
-    try:
-        fail(rpc_errors.ServiceUnavailable("an old one"))  # type: ignore[no-untyped-call]
-    except rpc_errors.ServiceUnavailable:
-        answers = together(watched.clients, bodies)
-        alone = _Caller(bodies[1], "")
-        by_its_thread = end(watched.clients, alone)
-
-    assert answers[0] == "a"
-    assert [type(answer) for answer in answers[1:]] == [
-        rpc_errors.InvalidArgument,
-        rpc_errors.PermissionDenied,
-    ]
-    assert isinstance(by_its_thread, rpc_errors.InvalidArgument)
-    assert alone.attempts == 1
-    assert totals("a", "b", "c") == [1, 0, 0]
-
-
 class Odd(ndb.Model):
     """A kind that another version of the app knows."""
 
@@ -197,46 +154,6 @@ def test_a_row_that_cannot_be_read_is_its_callers_own_error(
     assert isinstance(answers.pop(1), ndb.KindError)
     assert answers == list("acd")
     assert totals("a", "c", "d") == [1, 1, 1]
-
-
-def test_a_thread_that_is_ended_leaves_no_row_locked(watched: World) -> None:
-    """Its transaction is rolled back."""
-
-    def end_thread() -> None:
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        together(watched.clients, [add_once("a"), add_once("b", end_thread)])
-
-    assert calls_of(watched) == [*SHARED[:2], "Rollback"]
-
-
-@pytest.mark.parametrize("is_committed", [True, False])
-@pytest.mark.parametrize("error", [rpc_errors.Cancelled, RuntimeError])
-def test_a_caller_whose_leader_fails_knows_its_own_result(
-    watched: World, monkeypatch: pytest.MonkeyPatch, is_committed: bool, error: type[Exception]
-) -> None:
-    """Its hooks are called, if it is committed; a caller in doubt goes on alone."""
-    calls: list[tuple[str, int]] = []
-
-    def lead(caller: _Caller[Any]) -> None:
-        if is_committed:
-            shared_transaction._try_together(watched.clients, [caller])
-        raise error("of the leader")
-
-    monkeypatch.setattr(shared_transaction, "_groups", lambda clients: lead)
-    body = add_once("a", lambda: note_end(calls))
-    if error is RuntimeError and not is_committed:
-        with pytest.raises(RuntimeError):
-            transact_shared(watched.clients, body)
-    else:
-        assert transact_shared(watched.clients, body) == "a"
-        assert [name for name, _ in calls] == ["committed"]
-        assert totals("a") == [1]
-
-
-def note_end(calls: list[tuple[str, int]]) -> None:
-    current_transaction().hook("note", lambda: Hook(calls))
 
 
 @pytest.mark.parametrize("services", ["datastore"], indirect=True)
@@ -385,22 +302,6 @@ def test_a_body_alone_may_write_too_much_and_learns_it(watched: World) -> None:
     answers = together(watched.clients, [SharedBody(run, lambda draw: [], frozenset())])
 
     assert isinstance(answers[0], rpc_errors.InvalidArgument)
-
-
-class Hook:
-    """A hook that notes its calls, and their threads."""
-
-    def __init__(self, calls: list[tuple[str, int]]) -> None:
-        self.calls = calls
-
-    def on_retry(self, cause: Exception) -> None:
-        self.calls.append((type(cause).__name__, 0))
-
-    def on_commit(self) -> None:
-        self.calls.append(("committed", threading.get_ident()))
-
-    def on_give_up(self) -> None:
-        self.calls.append(("given up", threading.get_ident()))
 
 
 def test_each_caller_has_a_transaction_of_its_own_through_all_attempts(watched: World) -> None:
