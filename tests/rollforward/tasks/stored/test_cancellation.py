@@ -271,7 +271,7 @@ def test_the_faults_bite(
 def test_a_name_is_one_task_whichever_way_it_is_enqueued_in_one_transaction(
     studio: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """B8, B9: two callers name one distant task. They share no group; forced to, one commit."""
+    """M9: two callers name one distant task. They share no group; forced to, one commit."""
     bodies: list[SharedBody[Any]] = []
     for module in (cancellable, distant):
         monkeypatch.setattr(module, "transact_shared", lambda clients, body: bodies.append(body))
