@@ -190,11 +190,11 @@ class GroupCommit(Generic[C, R]):
         """Take a group off the queue, this waiter first."""
         group, room = [leader], self._max_bytes - self._size(leader.call)
         touched = self._touched().union(self._rows(leader.call))
-        # Another leader makes its own commit, for itself and the calls behind it.
+        # Another leader makes its own commit, for itself and the calls that follow.
         for waiter in [waiter for waiter in self._waiting if not waiter.is_leader]:
             rows = self._rows(waiter.call)
             is_apart = touched.isdisjoint(rows)
-            touched.update(rows)  # Of one that stays queued, too: later ones stay behind it.
+            touched.update(rows)  # Rows of a queued call, too: later calls wait for it.
             if not is_apart:
                 continue
             room -= self._size(waiter.call)

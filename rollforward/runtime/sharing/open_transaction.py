@@ -101,7 +101,7 @@ class OpenTransaction:
         call_stub(self._client.stub.commit, request)
 
     def roll_back(self) -> None:
-        """Roll back; nobody waits for the answer, so none is an error."""
+        """Roll back; no caller waits for the answer, so none is an error."""
         request = RollbackRequest.pb()(**self._where, transaction=self._id)
         try:
             call_stub(self._client.stub.rollback, request)

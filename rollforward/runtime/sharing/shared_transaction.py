@@ -14,7 +14,7 @@ touch a common row do not share. A body of a user, which may do anything, is nev
     the commit             the callers of the group
     succeeded              get their results
     lost a race (ABORTED)  go together once more, then in halves; one that is left over alone tries
-                           again by its own thread, so that nobody waits for its rival
+                           again by its own thread, so that no caller waits for its rival
     refused for its data,  go in halves until the one at fault is alone, who gets the error
     or a row is unreadable
     left open by a lost    go together once more: each body finds its own proof that it was
@@ -102,7 +102,7 @@ class SharedBody(Generic[T]):
 
 
 def transact_shared(clients: Clients, body: SharedBody[T]) -> T:
-    """Run a body in a transaction, together with those of other callers; return its result.
+    """Run a body in a transaction, together with bodies of other callers; return its result.
 
     Raises:
         NoContextError: this thread has no context of Datastore.
@@ -283,7 +283,7 @@ def _attempt_part(
 
 
 def _after_failure(callers: list[_Caller[Any]], cause: Exception) -> Sequence[list[_Caller[Any]]]:
-    """Let callers pause before they go together once more; part those that lose races."""
+    """Let callers pause before they go together once more; part callers that lose races."""
     is_race = isinstance(cause, rpc_errors.Aborted)
     is_last = len(callers) == 1
     for caller in callers:
@@ -364,7 +364,7 @@ def _committable(callers: Sequence[_Caller[Any]]) -> list[_Caller[Any]]:
     """Return the callers that one commit takes; the others run again in the next one.
 
     It has no room for more than its limits, and writes no row twice: the second body has not read
-    the writes of the first one. `SharedBody.rows` keeps such bodies apart, if it names all rows.
+    the writes of the first one. `SharedBody.rows` keeps these bodies apart, if it names all rows.
     """
     committable: list[_Caller[Any]] = []
     mutations, size, written = 0, 0, set[bytes]()
