@@ -30,7 +30,11 @@ from models.sums import LoadWriter, Sum, SumAddition, SumDirectory, SumLoads, Su
 from models.weblog import AccessLogs
 from models.zeitgeist import ZeitgeistPlayback
 from rollforward.batches.entities import BatchPage, BatchState, BatchWork
-from rollforward.continuations.entities import ContinuationPage, ContinuationRun
+from rollforward.continuations.entities import (
+    ContinuationPage,
+    ContinuationRun,
+    ContinuationTotals,
+)
 from rollforward.continuations.upload_entities import UploadChunk
 from rollforward.counters.entities import CounterConfig, CounterReceipt, CounterShard
 from rollforward.flask.settings import APP_ENGINE, CLOUD_RUN
@@ -53,7 +57,8 @@ from tests.handlers.invitations.party import ID, PAGE, invite
 from tests.infra.world import World
 
 KINDS = (
-    *(Party, Guest, GuestImport, ContinuationRun, ContinuationPage, UploadChunk, DeadTask),
+    *(Party, Guest, GuestImport, UploadChunk, DeadTask),
+    *(ContinuationRun, ContinuationPage, ContinuationTotals),
     TaskAttempts,
     *(Quilt, QuiltPiece, QuiltSquare, BatchPage, BatchState, BatchWork),
     *(BlogIndex, Comment, Commenter, CommentReceipt, Post, PostReceipt),

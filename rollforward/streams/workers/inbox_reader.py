@@ -9,10 +9,12 @@ fill a bundle.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 from rollforward.streams.exchange.forwarding import scan_late
 from rollforward.streams.graph.environment import StreamConfig
+from rollforward.streams.storage.inbox import Bundle
 from rollforward.streams.storage.layout import Inbox
 from rollforward.streams.storage.remote_calls import Scan, ScanKeys, ScanKeysMany, Steps, StoredRow
 from rollforward.streams.storage.schema import (
@@ -23,6 +25,7 @@ from rollforward.streams.storage.schema import (
     first_name,
     past_names,
 )
+from rollforward.tracing import Span, context_of, current_traceparent, is_on, start_span
 
 # Limit for the chunks beyond the first `max_chunks`, which may have as many bytes.
 MAX_BYTES = 5_000_000
@@ -87,3 +90,25 @@ def count_fitting(names: Sequence[str], max_records: int) -> int:
         if records > max_records or size > MAX_BYTES:
             return count
     return len(names)
+
+
+def bundle_span(
+    pipeline: str, computation: str, bundle: Bundle
+) -> AbstractContextManager[Span | None]:
+    """Process a bundle in a span.
+
+    Records of one trace: the span continues it, and links to the worker's delivery. Records of many
+    traces, or of one and of none: the span belongs to the worker's delivery, and links to each of
+    them. The records that the bundle emits follow from this span.
+    """
+    if not is_on():
+        return nullcontext()
+    traces = [trace for trace in bundle.traceparents if trace]
+    is_of_one = len(traces) == 1 and bundle.traceparents == traces
+    return start_span(
+        f"bundle {pipeline}/{computation}",
+        "CONSUMER" if traces else "INTERNAL",
+        attributes={"rollforward.records": len(bundle.inputs)},
+        parent=context_of(traces[0]) if is_of_one else None,
+        links=[current_traceparent()] if is_of_one else traces,
+    )

@@ -24,7 +24,7 @@ from rollforward.streams.storage.remote_calls import (
     StoredRow,
     UnworkableError,
 )
-from rollforward.streams.workers.bundle_spans import bundle_span
+from rollforward.streams.workers.inbox_reader import bundle_span
 from rollforward.streams.workers.lease import CAREFUL_AFTER
 from rollforward.streams.workers.worker import Worker
 

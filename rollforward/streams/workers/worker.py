@@ -39,8 +39,7 @@ from rollforward.streams.storage.remote_calls import (
     UnworkableError,
 )
 from rollforward.streams.storage.schema import MAX_LEASE_MS, DeadRow, InboxRecord, Interval
-from rollforward.streams.workers.bundle_spans import bundle_span
-from rollforward.streams.workers.inbox_reader import InboxReader
+from rollforward.streams.workers.inbox_reader import InboxReader, bundle_span
 from rollforward.streams.workers.lease import (
     CAREFUL_AFTER,
     GoneError,

@@ -9,7 +9,11 @@ from typing import Any, ClassVar
 
 from google.cloud import ndb
 
-from rollforward.continuations.entities import ContinuationPage, ContinuationRun
+from rollforward.continuations.entities import (
+    ContinuationPage,
+    ContinuationRun,
+    ContinuationTotals,
+)
 from rollforward.materialized_views import Contributions, Row, View, ViewGroup, ViewMaintenance
 from rollforward.materialized_views.entities import RowMarker, SourceMarker, ViewCatalog, ViewRow
 from rollforward.outbox.entities import OutboxTask
@@ -21,6 +25,7 @@ STORED = (
     ViewCatalog,
     ViewRow,
     OutboxTask,
+    ContinuationTotals,
     ContinuationPage,
     ContinuationRun,
 )
