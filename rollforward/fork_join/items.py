@@ -31,8 +31,6 @@ MAX_PACK_ITEMS = 450
 # Of a batch: with its receipt they are one commit.
 MAX_BATCH_PACKS = 498
 
-_MISMATCHES = (pydantic_core.PydanticSerializationError, pydantic.ValidationError)
-
 
 @dataclass(frozen=True)
 class Accepted:
@@ -179,7 +177,7 @@ class ItemCodec(Generic[I]):
 
     def _checked(self, key: str, items: Sequence[I], start: int) -> str:
         """Return items, of which `start` come first, as JSON without the brackets of their list."""
-        with contextlib.suppress(*_MISMATCHES):
+        with contextlib.suppress(*_mismatches()):
             body = self._items.dump_json(list(items), warnings=False)
             self._items.validate_json(body, strict=True)
             if len(body) <= MAX_ITEM_BYTES:
@@ -208,7 +206,7 @@ class ItemCodec(Generic[I]):
             body = self._item.dump_json(item, warnings=False)
             # As in its pack, where it is nested one level deeper than alone.
             self._items.validate_json(b"[%b]" % body, strict=True)
-        except _MISMATCHES as error:
+        except _mismatches() as error:
             raise BadItemError(f"item does not match the type of {self._queue}: {error}") from error
         if len(body) > MAX_ITEM_BYTES:
             raise BadItemError(f"item must have at most {MAX_ITEM_BYTES} bytes, got {len(body)}")
@@ -229,3 +227,8 @@ class ItemCodec(Generic[I]):
         """
         text = self._item.dump_json(item, exclude=self._uncompared, exclude_defaults=True)
         return text.decode()
+
+
+def _mismatches() -> tuple[type[ValueError], type[ValueError]]:
+    """Return the errors of an item of another type; their modules are loaded on first use."""
+    return pydantic_core.PydanticSerializationError, pydantic.ValidationError

@@ -54,7 +54,7 @@ def stack(request: pytest.FixtureRequest) -> Iterator[Stack]:
 def test_killed_workers_leave_nothing_to_the_sweep(stack: Stack) -> None:
     """L5: kill -9 in the middle of sums, mails and grades: all exact, without one run of cron."""
     where = {"app": stack.app.rstrip("/"), "console": stack.console}
-    platform = dev_server.Stack(Path(), {}, where)
+    platform = dev_server.Stack(Path(), {}, where=where)
     with resting_cron(platform):
         page = new_party(stack)
         response = stack.post(f"{page}/sample-guests", page=page, count=str(HEALED_GUESTS))
