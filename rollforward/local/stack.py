@@ -67,8 +67,8 @@ class Stack:
         self._lock = dev_lock.take(chosen.dev_dir) if chosen.dev_dir else None
         self._secret_key = settings.secret_key(chosen.dev_dir)
         self.logs = chosen.dev_dir / "logs" if chosen.dev_dir else None
+        self.tasks = self._emulator()  # Before what else would have to be closed if it fails.
         self.backing = Backing(chosen, terminal, self.logs)
-        self.tasks = self._emulator()
         self.app = AppServer(
             chosen.root,
             port=chosen.app_port,

@@ -17,6 +17,8 @@ OWN_TASKS_FOR_S = 3_600
 PLACE_FOR_S = 3_600
 # Rows of a table that are remembered, the newest of them.
 MAX_ROWS = 300
+# Of a row's updates of one microsecond so many are remembered.
+MAX_AT_ONCE = 100
 
 
 class OwnTasks:
@@ -30,21 +32,34 @@ class OwnTasks:
         self._name = f"views:own-tasks:{table}"
         rows = _stored(clients, self._name)
         items = rows.items() if isinstance(rows, dict) else ()
-        self._newest = {tag: at for tag, at in items if isinstance(at, str)}
+        self._newest: dict[str, tuple[str, list[str]]] = {
+            tag: (newest[0], newest[1]) for tag, newest in items if _is_newest(newest)
+        }
 
     def has(self, tag: str, id_: str) -> bool:
         """Return whether an update of a row has a task of its own."""
-        newest = self._newest.get(tag)
-        return newest is not None and _saved(id_) <= newest
+        at, ids = self._newest.get(tag, ("", []))
+        return _saved(id_) < at or id_ in ids
 
     def add(self, updates: Iterable[tuple[str, str]]) -> None:
         """Remember updates, given by tag and key."""
         for tag, id_ in updates:
-            newest = max(_saved(id_), self._newest.pop(tag, ""))
-            self._newest[tag] = newest
+            at, ids = self._newest.pop(tag, ("", []))
+            saved = _saved(id_)
+            if saved > at:
+                at, ids = saved, []
+            self._newest[tag] = (at, [*ids, id_][-MAX_AT_ONCE:] if saved == at else ids)
         rows = dict(list(self._newest.items())[-MAX_ROWS:])
         value = json.dumps(rows, ensure_ascii=False).encode()
         self._clients.cache.set(self._name, value, OWN_TASKS_FOR_S)
+
+
+def _is_newest(value: Any) -> bool:
+    """Return whether a stored value is the time of a row's newest updates, and their keys."""
+    match value:
+        case [str(), list(ids)]:
+            return all(isinstance(id_, str) for id_ in ids)
+    return False
 
 
 class Place:
