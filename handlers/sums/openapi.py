@@ -68,6 +68,12 @@ _AMOUNT = {
 _ITEM_KEY = {"type": "string", "pattern": KEY_PATTERN, "maxLength": 200}
 _INTEGER = {"type": "integer"}
 _COUNT = {"type": "integer", "minimum": 0}
+_PROBLEM = {
+    "type": {"type": "string"},
+    "title": {"type": "string"},
+    "status": _INTEGER,
+    "detail": {"type": "string"},
+}
 
 _ACCEPTED: dict[str, Any] = {
     "sum": {"type": "string"},
@@ -262,10 +268,7 @@ DESCRIPTION: dict[str, Any] = {
                 "type": "object",
                 "description": "A problem, and the bad items of a batch, if that is what it is.",
                 "properties": {
-                    "type": {"type": "string"},
-                    "title": {"type": "string"},
-                    "status": _INTEGER,
-                    "detail": {"type": "string"},
+                    **_PROBLEM,
                     "errors": {
                         "type": "array",
                         "description": "The bad items of a batch, 20 at most.",
@@ -279,18 +282,13 @@ DESCRIPTION: dict[str, Any] = {
                         },
                     },
                 },
-                "required": ["type", "title", "status", "detail"],
+                "required": [*_PROBLEM],
             },
             "Problem": {
                 "type": "object",
                 "description": "RFC 9457.",
-                "properties": {
-                    "type": {"type": "string"},
-                    "title": {"type": "string"},
-                    "status": _INTEGER,
-                    "detail": {"type": "string"},
-                },
-                "required": ["type", "title", "status", "detail"],
+                "properties": _PROBLEM,
+                "required": [*_PROBLEM],
             },
         }
     },

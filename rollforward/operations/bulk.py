@@ -60,9 +60,7 @@ class DeadTaskSource:
     def read(self, span: Span, size: int) -> Slice[DeadTask]:
         args = self._args
         if args.ids:
-            position = int(span.after or 0)
-            names = args.ids[position : position + size]
-            following = str(position + size) if position + size < len(args.ids) else None
+            names, following = selected_ids(args.ids, span, size)
             return Slice(names, self.load("", names), "", following)
         page = read_page(args.facets, max(args.start_after, span.after), args.until, size)
         names = [dead.key.id() for dead in page.dead_tasks]
@@ -70,6 +68,13 @@ class DeadTaskSource:
 
     def load(self, load_from: str, names: Sequence[str]) -> Sequence[DeadTask | None]:
         return ndb.get_multi([ndb.Key(DeadTask, name) for name in names])  # type: ignore[no-any-return]
+
+
+def selected_ids(ids: Sequence[str], span: Span, size: int) -> tuple[Sequence[str], str | None]:
+    """Return the ids of a slice of a selection, and the position of the next one; None: none."""
+    position = int(span.after or 0)
+    end = position + size
+    return ids[position:end], str(end) if end < len(ids) else None
 
 
 @job("replay-dead-tasks", queue="default", source=DeadTaskSource, page_size=PAGE_SIZE)

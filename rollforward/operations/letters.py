@@ -18,6 +18,7 @@ import pydantic
 from rollforward.continuations.jobs import Job, RefusedItemError, SkippedItemError
 from rollforward.continuations.runs import start
 from rollforward.continuations.sources import Slice, Span
+from rollforward.operations.bulk import selected_ids
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.process.current import current_clients
 from rollforward.tasks.runs import (
@@ -75,9 +76,7 @@ class LetterSource:
     def read(self, span: Span, size: int) -> Slice[Letter]:
         args = self._args
         if args.ids:
-            position = int(span.after or 0)
-            names = args.ids[position : position + size]
-            following = str(position + size) if position + size < len(args.ids) else None
+            names, following = selected_ids(args.ids, span, size)
             return Slice(names, self.load("", names), "", following)
         page = self._app.letters(
             current_clients(), args.pattern, args.part, cursor=span.after, limit=size

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
+from typing import TypeVar
 
 from flask import current_app
 
@@ -40,10 +41,11 @@ from rollforward.tasks.runs import (
     LetterRefusedError,
     LetterVerb,
     RunRefusedError,
-    RunVerb,
     UnknownLetterError,
     UnknownRunError,
 )
+
+V = TypeVar("V", bound=str)
 
 NO_RUN = "There is no such run."
 NO_LETTER = "There is no such dead letter, or no more."
@@ -167,11 +169,7 @@ def letter_verb(verb: str) -> LetterVerb:
     Raises:
         ChangeRefusedError: it is none.
     """
-    for name in LETTER_VERBS:
-        if name == verb:
-            return name
-    verbs = ", ".join(f":{name}" for name in LETTER_VERBS)
-    raise ChangeRefusedError(404, f"Dead letters are told what to do by {verbs}.")
+    return _known_verb(verb, LETTER_VERBS, "Dead letters are")
 
 
 def control_run(pattern: str, run_id: str, verb: str) -> str:
@@ -180,11 +178,7 @@ def control_run(pattern: str, run_id: str, verb: str) -> str:
     Raises:
         ChangeRefusedError: nothing was changed.
     """
-    known_verb: RunVerb | None = next((name for name in VERBS if name == verb), None)
-    if known_verb is None or not run_id:
-        raise ChangeRefusedError(
-            404, f"A run is told what to do by {', '.join(f':{name}' for name in VERBS)}."
-        )
+    known_verb = _known_verb(verb if run_id else "", VERBS, "A run is")
     if len(run_id.encode()) > MAX_ID_BYTES:
         raise ChangeRefusedError(404, NO_RUN)
     with _recorded(f"{verb} run", f"{pattern}/{run_id}"):
@@ -204,10 +198,7 @@ def control_queue(queue: str, verb: str, max_per_s: float | None = None) -> None
         ChangeRefusedError: nothing was changed.
         google.api_core.exceptions.GoogleAPICallError: it is unknown whether it was.
     """
-    known_verb = next((name for name in QUEUE_VERBS if name == verb), None)
-    if known_verb is None:
-        verbs = ", ".join(f":{name}" for name in QUEUE_VERBS)
-        raise ChangeRefusedError(404, f"A queue is told what to do by {verbs}.")
+    known_verb = _known_verb(verb, QUEUE_VERBS, "A queue is")
     if queue not in queue_names():
         raise ChangeRefusedError(404, f"No task of this app goes to a queue {queue!r:.100}.")
     rate = max_per_s or 0.0
@@ -245,11 +236,16 @@ def bulk_verb(verb: str) -> BulkVerb:
     Raises:
         ChangeRefusedError: it is none.
     """
-    for name in BULK_VERBS:
+    return _known_verb(verb, BULK_VERBS, "Dead tasks are")
+
+
+def _known_verb(verb: str, verbs: Sequence[V], subject: str) -> V:
+    """Return a verb that is among some; end the request with 404 and their names if it is not."""
+    for name in verbs:
         if name == verb:
             return name
-    verbs = ", ".join(f":{name}" for name in BULK_VERBS)
-    raise ChangeRefusedError(404, f"Dead tasks are told what to do by {verbs}.")
+    names = ", ".join(f":{name}" for name in verbs)
+    raise ChangeRefusedError(404, f"{subject} told what to do by {names}.")
 
 
 @contextmanager
