@@ -28,6 +28,7 @@ imported on first use, so `import rollforward` alone loads neither Datastore nor
     pull_queues         items that workers lease, each in turn
     schedules           functions at the times of cron expressions, each tick once
     batches             many tasks, and one more when all of them have ended
+    flows               one thing and many steps over time, each step with one outcome
     counters            totals under many writers, in shards or gathered
     paging              lists in pages, forward and back, each row once
     materialized_views  rows that follow their sources, in any order of updates
@@ -66,6 +67,7 @@ if TYPE_CHECKING:  # For mypy and editors: `_HOMES` says the same to Python.
         counters as counters,
         datastore as datastore,
         flask as flask,
+        flows as flows,
         fork_join as fork_join,
         materialized_views as materialized_views,
         operations as operations,
@@ -86,6 +88,7 @@ if TYPE_CHECKING:  # For mypy and editors: `_HOMES` says the same to Python.
     from rollforward.counters import Counter
     from rollforward.datastore import transact
     from rollforward.flask import clients, serve
+    from rollforward.flows import flow
     from rollforward.fork_join import ForkJoin
     from rollforward.materialized_views import View, ViewGroup
     from rollforward.outbox import enqueue
@@ -93,12 +96,11 @@ if TYPE_CHECKING:  # For mypy and editors: `_HOMES` says the same to Python.
     from rollforward.query_cache import cached
     from rollforward.registry import Registry
     from rollforward.runtime import Clients
-    from rollforward.streams import Computation, Pipeline
+    from rollforward.streams import Pipeline
     from rollforward.tasks import task
 
 __all__ = [
     "Clients",
-    "Computation",
     "Console",
     "Counter",
     "EntitySource",
@@ -113,6 +115,7 @@ __all__ = [
     "cached",
     "clients",
     "enqueue",
+    "flow",
     "job",
     "serve",
     "task",
@@ -121,7 +124,6 @@ __all__ = [
 
 _HOMES = {
     "Clients": "runtime",
-    "Computation": "streams",
     "Console": "console",
     "Counter": "counters",
     "EntitySource": "continuations",
@@ -136,6 +138,7 @@ _HOMES = {
     "cached": "query_cache",
     "clients": "flask",
     "enqueue": "outbox",
+    "flow": "flows",
     "job": "continuations",
     "serve": "flask",
     "task": "tasks",

@@ -20,6 +20,7 @@ from rollforward.batches.pattern import Batches
 from rollforward.continuations import Job
 from rollforward.continuations.pattern import Continuations
 from rollforward.counters.pattern import Counters
+from rollforward.flows.pattern import Flows
 from rollforward.fork_join.pattern import ForkJoins
 from rollforward.materialized_views.pattern import MaterializedViews
 from rollforward.operations.letters import letters_job
@@ -61,6 +62,7 @@ PATTERNS: tuple[Pattern[Any], ...] = (
     Counters(),
     MaterializedViews(),
     Batches(),
+    Flows(),
     Schedules(),
     Streams(),
     Operations(),

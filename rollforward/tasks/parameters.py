@@ -52,33 +52,41 @@ def bound(
     return kind(**call.arguments)
 
 
-def form_of(function: Callable[..., object]) -> tuple[type[Any], TaskFunction]:
+def form_of(
+    function: Callable[..., object], first: type[Any] = Clients, form: str = _FORM
+) -> tuple[type[Any], TaskFunction]:
     """Return the type of a task's arguments, and the work that takes them.
+
+    Args:
+        first: The type of a first parameter that is no argument. A task may do without it.
+        form: Code that shows how to declare it, for error messages.
 
     Raises:
         TypeError: the function does not have the form of a task.
     """
     name = getattr(function, "__qualname__", repr(function))
     if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
-        raise TypeError(f"{name} must be a plain function: called, it would not run; {_FORM}")
+        raise TypeError(f"{name} must be a plain function: called, it would not run; {form}")
     declared = list(inspect.signature(function).parameters.values())
-    hints = _hints(name, function)
-    takes_clients = bool(declared) and _takes_clients(declared[0], hints)
-    parameters = declared[1:] if takes_clients else declared
-    work = function if takes_clients else _without_clients(function)
+    hints = _hints(name, function, first, form)
+    takes_first = bool(declared) and _takes(declared[0], hints, first)
+    if first is not Clients and not takes_first:
+        raise TypeError(f"{name}: its first parameter must be a {first.__name__}; {form}")
+    parameters = declared[1:] if takes_first else declared
+    work = function if takes_first else _without_clients(function)
     if len(parameters) == 1 and parameters[0].kind is inspect.Parameter.POSITIONAL_OR_KEYWORD:
         args = hints.get(parameters[0].name)
         if isinstance(args, type) and dataclasses.is_dataclass(args):
             return args, work
-    kind = _parameters_type(name, function, parameters, hints)
+    kind = _parameters_type(name, function, parameters, hints, form)
     return kind, _unpacking(kind, work)
 
 
-def _takes_clients(parameter: inspect.Parameter, hints: Mapping[str, Any]) -> bool:
-    """Return whether a function's first parameter is for the clients."""
+def _takes(parameter: inspect.Parameter, hints: Mapping[str, Any], first: type[Any]) -> bool:
+    """Return whether a function's first parameter is for the clients, or the like."""
     if parameter.name not in hints:
-        return parameter.name in _CLIENTS_NAMES
-    return hints[parameter.name] is Clients
+        return first is Clients and parameter.name in _CLIENTS_NAMES
+    return hints[parameter.name] is first
 
 
 def _without_clients(function: Callable[..., object]) -> Callable[..., object]:
@@ -91,13 +99,15 @@ def _without_clients(function: Callable[..., object]) -> Callable[..., object]:
     return work
 
 
-def _hints(name: str, function: Callable[..., object]) -> dict[str, Any]:
+def _hints(
+    name: str, function: Callable[..., object], first: type[Any], form: str
+) -> dict[str, Any]:
     try:
-        # A module may import Clients for type checkers alone.
-        return get_type_hints(function, localns={"Clients": Clients})
+        # A module may import it for type checkers alone.
+        return get_type_hints(function, localns={first.__name__: first})
     except NameError as error:
         raise TypeError(
-            f"{name}: {error.name} must be defined in its module, above the task; {_FORM}"
+            f"{name}: {error.name} must be defined in its module, above the task; {form}"
         ) from error
 
 
@@ -106,10 +116,11 @@ def _parameters_type(
     function: Callable[..., object],
     parameters: Sequence[inspect.Parameter],
     hints: Mapping[str, Any],
+    form: str,
 ) -> type[Parameters[Any]]:
     for parameter in parameters:
         if problem := _problem(parameter, hints):
-            raise TypeError(f"{name}: `{parameter.name}` {problem}; {_FORM}")
+            raise TypeError(f"{name}: `{parameter.name}` {problem}; {form}")
     fields = [
         (parameter.name, hints[parameter.name], _field(parameter)) for parameter in parameters
     ]

@@ -14,6 +14,7 @@ from rollforward import testing
 from rollforward.batches import TaskBatch
 from rollforward.continuations import Job
 from rollforward.counters import Counter
+from rollforward.flows import Flow
 from rollforward.fork_join import ForkJoin
 from rollforward.local.services.mail import MailServer
 from rollforward.materialized_views import ViewMaintenance, catalog
@@ -39,6 +40,7 @@ SWEEPS = (
     "/cron/pull-queues/sweep",
     "/cron/counters/sweep",
     "/cron/batches/sweep",
+    "/cron/flows/sweep",
     "/cron/schedules/sweep",
     "/cron/streams/sweep",
     "/cron/operations/sweep",
@@ -73,6 +75,7 @@ class World(testing.World):
     batches: Sequence[TaskBatch] = ()
     streams: Sequence[Pipeline] = ()
     schedules: Sequence[DeclaredSchedule] = ()
+    flows: Sequence[Flow[Any]] = ()
     plan: FaultPlan = field(default_factory=FaultPlan)
 
     sweep_paths = SWEEPS
@@ -89,7 +92,7 @@ class World(testing.World):
         mailer = FaultyMailer(smtp, self.plan)
         clients = open_clients(self.services, self.plan, wire, app_services={Mailer: mailer})
         own = (*self.jobs, *self.tasks, *self.builds, *self.fork_joins, *self.pull_queues)
-        own = (*own, *self.counters, *self.batches, *self.streams, *self.schedules)
+        own = (*own, *self.counters, *self.batches, *self.streams, *self.schedules, *self.flows)
         registry = Registry(*APP.declared, *own)
         app = main.create_app(self.settings, clients, registry)
         app.testing = False

@@ -1,0 +1,250 @@
+"""One delivery's right to change a flow: the row as it knows it, its lease, and its writes.
+
+A write is a compare-and-set by the version that the row had, without a transaction. Whoever wrote
+meanwhile (an event, a cancellation, the end of a batch) makes it fail: the row is read again, and
+the change is decided anew. So an event or a cancellation is never overwritten, and of two
+deliveries that overlap one gets on.
+"""
+
+from __future__ import annotations
+
+import datetime
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn, TypeVar
+
+from google.api_core import exceptions as rpc_errors
+from google.cloud import ndb
+
+from rollforward.datastore import current
+from rollforward.datastore.transactions import OUTCOME_UNKNOWN, pause_before_retry, transact
+from rollforward.datastore.versions import CHANGED, commit_unchanged, read_versions
+from rollforward.flows.entities import RUNNING, UNDOING, FlowRun, run_key
+from rollforward.flows.errors import LeasedError, Suspended
+from rollforward.flows.wakes import FlowArgs, due_at, wake
+from rollforward.runtime.clients import Clients
+from rollforward.runtime.clock import CLOCK_SKEW_S, naive_utc
+from rollforward.tasks.declaration import Task
+
+T = TypeVar("T")
+
+LEASE = datetime.timedelta(seconds=15)
+BEATS_PER_LEASE = 3
+MAX_WRITES = 10
+_LOST = (rpc_errors.Aborted, rpc_errors.AlreadyExists, *CHANGED)
+
+
+@dataclass(frozen=True)
+class Wait:
+    """The decision that a flow waits, until an aware time; None: something else wakes it."""
+
+    until: datetime.datetime | None = None
+
+
+class FlowAttempt:
+    """One delivery of a flow.
+
+    Attributes:
+        row: The flow as this delivery last saw it.
+        is_leased: Whether this delivery holds the lease.
+        has_doubt: Whether the delivery before died over a step that is not known: the first one
+            that has not ended.
+    """
+
+    def __init__(self, clients: Clients, task: Task[FlowArgs], run_id: str) -> None:
+        self.clients = clients
+        self.task = task
+        self.key = run_key(run_id)
+        self.run_id = run_id
+        self.row: FlowRun
+        self.is_leased = False
+        self.has_doubt = False
+        self._owner = clients.new_owner()
+        self._writes = 0
+        self._version: int | None = None
+        self._lock = threading.RLock()  # A heartbeat writes the row from another thread.
+
+    def open(self) -> bool:
+        """Read the flow; return whether there is something to do.
+
+        Raises:
+            LeasedError: another delivery works on it.
+        """
+        if not self._read() or self.row.state not in (RUNNING, UNDOING):
+            return False
+        self._generation = self.row.generation
+        if self.row.owner is not None:
+            self._check_silent(self.row)
+            self.has_doubt = True
+        return True
+
+    @property
+    def is_undoing(self) -> bool:
+        return bool(self.row.state == UNDOING)
+
+    def now_s(self) -> float:
+        """Return the time, in seconds since 1970."""
+        return self.clients.clock.now().timestamp()
+
+    # Write
+
+    def change(self, decide: Callable[[FlowRun], T], values: Sequence[ndb.Model] = ()) -> T:
+        """Write what `decide` makes of the flow's row, and rows of values with it.
+
+        Args:
+            decide: Changes the row; it is called again for the row as another has written it.
+            values: New rows, under keys that no other write uses.
+
+        Raises:
+            Suspended: the flow ended, failed or was retried meanwhile.
+            LeasedError: another delivery has taken the flow over.
+            google.api_core.exceptions.GoogleAPICallError: it is unknown whether it was written.
+        """
+        with self._lock:
+            proof, decided = self._proof(), None
+            for failures in range(1, MAX_WRITES + 1):
+                if self._version is None:
+                    self._read_again()
+                    if self.row.written_by == proof:
+                        return decided  # type: ignore[return-value]
+                decided = decide(self.row)
+                self._sign(self.row, decided)
+                self.row.written_by = proof
+                try:
+                    self._write(values)
+                except (*_LOST, *OUTCOME_UNKNOWN):
+                    self._version = None
+                    if failures == MAX_WRITES:
+                        raise
+                    pause_before_retry(min(failures, 3))
+                else:
+                    return decided
+            raise AssertionError("unreachable")
+
+    def transact(self, body: Callable[[FlowRun], T]) -> T:
+        """Run the body in a transaction with the flow's row, which it changes, and write that.
+
+        Raises: as `change`, and what the body raises.
+        """
+
+        def run() -> T:
+            [row] = current.get_multi([self.key])
+            self._take(row)
+            self.row = row
+            result = body(row)
+            self._sign(row)
+            current.put(row)
+            return result
+
+        with self._lock:
+            self._version = None
+            return transact(run)
+
+    def lease(self, decide: Callable[[FlowRun], None]) -> None:
+        """Take the lease, or keep it, with a change."""
+        was_leased, self.is_leased = self.is_leased, True
+        try:
+            self.change(decide)
+        except BaseException:
+            self.is_leased = was_leased
+            raise
+
+    def go_on_or_wait(
+        self, decide: Callable[[FlowRun], T | Wait], values: Sequence[ndb.Model] = ()
+    ) -> T:
+        """Write a change by which the flow goes on or waits; if it waits, end this delivery.
+
+        A flow that waits has no owner. It is woken at the time that the change says.
+
+        Raises:
+            Suspended: it waits.
+        """
+        was_leased = self.is_leased
+
+        def decide_lease(row: FlowRun) -> T | Wait:
+            decided = decide(row)
+            self.is_leased = was_leased and not isinstance(decided, Wait)
+            return decided
+
+        decided = self.change(decide_lease, values)
+        if not isinstance(decided, Wait):
+            return decided
+        if decided.until is not None:
+            wake(self.clients, self.task, self.run_id, decided.until)
+        raise Suspended
+
+    def wait(self, until: datetime.datetime | None, note: Callable[[FlowRun], None]) -> NoReturn:
+        """Write a change after which the flow waits until a time, or for an event, and end this."""
+
+        def decide(row: FlowRun) -> Wait:
+            note(row)
+            return Wait(until)
+
+        self.go_on_or_wait(decide)
+        raise AssertionError("unreachable")
+
+    def give_back(self) -> None:
+        """Give the lease back, if this delivery holds it: the queue delivers the flow again."""
+        if self.is_leased:
+            self.is_leased = False
+            self.change(lambda row: None)
+
+    def beat(self) -> None:
+        """Keep the lease of a step that lasts; on the heart's thread."""
+        with self._lock:
+            if self.is_leased:
+                with self.clients.context():
+                    self.change(lambda row: None)
+
+    def _proof(self) -> str:
+        self._writes += 1
+        return f"{self._owner}:{self._writes}"
+
+    def _sign(self, row: FlowRun, decided: object = None) -> None:
+        """Set the owner of a row that is to be written, and when the sweep looks at it."""
+        expires_at = naive_utc(self.clients.clock.now()) + LEASE
+        row.owner = self._owner if self.is_leased else None
+        row.lease_expires_at = expires_at if self.is_leased else None
+        row.sweeps = 0
+        if isinstance(decided, Wait):
+            row.due = due_at(self.clients, decided.until) if decided.until is not None else None
+        elif row.state in (RUNNING, UNDOING):
+            row.due = due_at(self.clients)
+
+    def _write(self, values: Sequence[ndb.Model]) -> None:
+        new: list[tuple[ndb.Model, int | None]] = [(row, None) for row in values]
+        puts = [(self.row, self._version), *new]
+        self._version = commit_unchanged(self.clients.datastore, puts=puts)[0]
+
+    # Read
+
+    def _read(self) -> bool:
+        [found] = read_versions(self.clients.datastore, [self.key])
+        if found is not None:
+            self.row, self._version = found
+        return found is not None
+
+    def _read_again(self) -> None:
+        self._take(self.row if self._read() else None)
+
+    def _take(self, row: FlowRun | None) -> None:
+        """Check that this delivery may still change a row."""
+        if row is None or row.state not in (RUNNING, UNDOING):
+            raise Suspended
+        if row.generation != self._generation:
+            raise Suspended
+        if row.owner is not None and row.owner != self._owner:
+            self._check_silent(row)
+        if row.owner != self._owner and self.is_leased:
+            raise LeasedError(f"another delivery has taken {self.run_id} over", after_s=1.0)
+
+    def _check_silent(self, row: FlowRun) -> None:
+        """Check that the owner of a row is dead, or has been silent for its lease."""
+        if self.clients.processes.is_dead(row.owner):
+            return
+        left = row.lease_expires_at - naive_utc(self.clients.clock.now())
+        # A lease beyond that is from a clock that was far ahead, and means nothing.
+        if datetime.timedelta(0) < left <= LEASE + datetime.timedelta(seconds=CLOCK_SKEW_S):
+            after_s = left.total_seconds() + 0.5
+            raise LeasedError(f"another delivery works on {self.run_id}", after_s=after_s)

@@ -1,0 +1,173 @@
+"""Calls of a step's function: in a transaction, or with an effect elsewhere."""
+
+from __future__ import annotations
+
+import datetime
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, NoReturn
+
+from google.cloud import ndb
+
+from rollforward.datastore.transactions import TRANSIENT
+from rollforward.flows import values
+from rollforward.flows.attempt import BEATS_PER_LEASE, LEASE, FlowAttempt
+from rollforward.flows.entities import UNDOING, FlowRun
+from rollforward.flows.errors import BadStepError, Unwinding
+from rollforward.flows.policy import RetryPolicy
+from rollforward.flows.records import DONE, FAILED, Kind, StepRecord
+from rollforward.flows.values import BadValueError
+from rollforward.tasks.errors import Reject, Retry, Unavailable
+
+log = logging.getLogger(__name__)
+
+MAX_ERROR_CHARS = 200
+# The pause after an error that is nobody's fault.
+UNAVAILABLE_FOR_S = 5.0
+# A delivery that has worked so long goes on in another one: it may take ten minutes.
+MAX_DELIVERY_S = 240.0
+
+
+@dataclass(frozen=True)
+class StepCall:
+    """A step that calls a function, and its retries."""
+
+    name: str
+    kind: Kind
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    options: dict[str, Any]
+    policy: RetryPolicy
+    is_undo: bool = False
+
+    def run(self) -> Any:
+        return self.function(*self.args, **self.options)
+
+    def first_record(self, now_s: float) -> StepRecord:
+        """Return the record of the step as it begins."""
+        return StepRecord(self.kind, began=now_s, is_undo=self.is_undo)
+
+
+def make(attempt: FlowAttempt, call: StepCall) -> StepRecord:
+    """Make a call of a step that has not ended; return its record as it has ended.
+
+    Raises:
+        Suspended: it is tried again later.
+        Unwinding: the flow was cancelled before it began.
+        BadStepError: its result cannot be stored.
+    """
+    record = attempt.row.step(call.name) or call.first_record(attempt.now_s())
+    if record.until > attempt.now_s():
+        until = datetime.datetime.fromtimestamp(record.until, datetime.UTC)
+        attempt.wait(until, lambda row: None)
+    run = _commit if call.kind == "commit" else _call
+    return run(attempt, call, record)
+
+
+def _call(attempt: FlowAttempt, call: StepCall, record: StepRecord) -> StepRecord:
+    record = _claim(attempt, call, record)
+    every_s = LEASE.total_seconds() / BEATS_PER_LEASE
+    try:
+        with attempt.clients.heart.beating(attempt.beat, every_s):
+            value = call.run()
+    except Exception as error:
+        return _failed(attempt, call, record, error)
+    try:
+        text = values.dump(call.function, value)
+    except BadValueError as error:
+        _give_up(attempt, call, record, error)
+    fields, rows = values.stored(attempt.run_id, attempt.clients.new_id(), text)
+    record = record.ends(DONE, attempt.now_s(), **fields)
+    attempt.change(lambda row: row.note(call.name, record), rows)
+    return record
+
+
+def _claim(attempt: FlowAttempt, call: StepCall, record: StepRecord) -> StepRecord:
+    """Take the lease before a call whose effect is elsewhere, and count it if it is in doubt.
+
+    A delivery that has the lease keeps it: if it dies, the next one knows by that.
+    """
+    if attempt.has_doubt:
+        log.warning("%s: the step %s may have taken effect before", attempt.run_id, call.name)
+        record = replace(record, doubts=record.doubts + 1)
+
+    def note(row: FlowRun) -> None:
+        is_open = call.name in row.steps or attempt.has_doubt or call.is_undo
+        if row.state == UNDOING and not is_open:
+            raise Unwinding
+        row.note(call.name, record)
+
+    if not attempt.is_leased:
+        attempt.lease(note)
+    attempt.has_doubt = False
+    return record
+
+
+def _commit(attempt: FlowAttempt, call: StepCall, record: StepRecord) -> StepRecord:
+    owner = attempt.clients.new_id()
+
+    def body(row: FlowRun) -> StepRecord:
+        committed = row.step(call.name)
+        if committed is not None and committed.has_ended:
+            return committed
+        if row.state == UNDOING and not call.is_undo:
+            raise Unwinding
+        text = values.dump(call.function, call.run())
+        fields, rows = values.stored(attempt.run_id, owner, text)
+        ndb.put_multi(rows)
+        ended = record.ends(DONE, attempt.now_s(), **fields)
+        row.note(call.name, ended)
+        return ended
+
+    attempt.has_doubt = False
+    try:
+        return attempt.transact(body)
+    except BadValueError as error:
+        _give_up(attempt, call, record, error)
+    except TRANSIENT:
+        raise  # No more could be noted than was committed.
+    except BadStepError:
+        raise
+    except Exception as error:
+        return _failed(attempt, call, record, error)
+
+
+def _failed(
+    attempt: FlowAttempt, call: StepCall, record: StepRecord, error: Exception
+) -> StepRecord:
+    """Note the error of a call: it is made again later, or that was the last time."""
+    now_s = attempt.now_s()
+    text = _said(error)
+    if isinstance(error, Reject):
+        return _ended(attempt, call, record.ends(FAILED, now_s, error=text, is_reject=True))
+    if isinstance(error, Retry) and error.after_s is not None:
+        pause_s = error.after_s
+    elif isinstance(error, (Retry, Unavailable, *TRANSIENT)):
+        pause_s = UNAVAILABLE_FOR_S
+    else:
+        log.error("%s: the step %s failed", attempt.run_id, call.name, exc_info=error)
+        record = replace(record, attempts=record.attempts + 1)
+        if call.policy.is_over(record.attempts, attempt.clients.clock.now()):
+            return _ended(attempt, call, record.ends(FAILED, now_s, error=text))
+        pause_s = call.policy.pause_s(record.attempts)
+    waiting = replace(record, error=text, until=now_s + pause_s)
+    until = datetime.datetime.fromtimestamp(waiting.until, datetime.UTC)
+    attempt.wait(until, lambda row: row.note(call.name, waiting))
+
+
+def _give_up(
+    attempt: FlowAttempt, call: StepCall, record: StepRecord, error: BadValueError
+) -> NoReturn:
+    """Note that a result cannot be stored; the code's mistake ends the flow's attempt."""
+    _ended(attempt, call, record.ends(FAILED, attempt.now_s(), error=_said(error)))
+    raise BadStepError(f"the step {call.name!r}: {error}") from error
+
+
+def _ended(attempt: FlowAttempt, call: StepCall, record: StepRecord) -> StepRecord:
+    attempt.change(lambda row: row.note(call.name, record))
+    return record
+
+
+def _said(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"[:MAX_ERROR_CHARS]

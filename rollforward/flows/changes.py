@@ -1,0 +1,215 @@
+"""Changes of a flow by others: start, signal, cancel and retry, each in one transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from rollforward.datastore import current
+from rollforward.datastore.transactions import current_transaction, is_in_transaction
+from rollforward.flows import events, values
+from rollforward.flows.entities import (
+    CANCELLED,
+    FAILED,
+    RUNNING,
+    SUCCEEDED,
+    UNDOING,
+    FlowRun,
+    run_key,
+)
+from rollforward.flows.errors import (
+    BadFlowError,
+    FlowEndedError,
+    FlowRefusedError,
+    UnknownFlowError,
+)
+from rollforward.flows.records import FAILED as STEP_FAILED
+from rollforward.flows.values import BadValueError
+from rollforward.flows.wakes import due_at, wake_after_commit
+from rollforward.runtime.clients import Clients
+from rollforward.runtime.clock import naive_utc
+from rollforward.runtime.sharing.shared_transaction import SharedBody, transact_shared
+
+if TYPE_CHECKING:
+    from rollforward.flows.declaration import Flow
+
+T = TypeVar("T")
+
+MAX_FLOW_ID_BYTES = 100
+
+
+def run_id_of(name: str, flow_id: str) -> str:
+    """Return the id of a flow among all flows.
+
+    Raises:
+        BadFlowError: there can be no flow of this id.
+    """
+    if not isinstance(flow_id, str) or not flow_id or not flow_id.isprintable():
+        raise BadFlowError(f"flow_id must be printable and not empty, got {flow_id!r:.100}")
+    if set(flow_id) & set(":;|"):
+        raise BadFlowError(f"flow_id must not have : ; or |, got {flow_id!r:.100}")
+    if len(flow_id.encode()) > MAX_FLOW_ID_BYTES:
+        raise BadFlowError(
+            f"flow_id must have at most {MAX_FLOW_ID_BYTES} bytes, got {flow_id!r:.200}"
+        )
+    return f"{name}|{flow_id}"
+
+
+def start(clients: Clients, flow: Flow[Any], flow_id: str, args: str) -> bool:
+    """Write the row of a flow, unless there is one; return whether this call did."""
+    key = run_key(run_id_of(flow.name, flow_id))
+
+    def body() -> bool:
+        transaction = current_transaction()
+        [row] = current.get_multi([key])
+        if row is None:
+            created = naive_utc(clients.clock.now())
+            row = FlowRun(key=key, args=args, created=created, started_by=transaction.id)
+            row.due = due_at(clients)
+            current.put(row)
+        elif row.started_by != transaction.id:
+            return False
+        wake_after_commit(clients, flow.task, key.id())
+        return True
+
+    return _transact(clients, key, body)
+
+
+def signal(
+    clients: Clients, flow: Flow[Any], flow_id: str, event: str, payload: Any, event_id: str
+) -> bool:
+    """Keep an event for a flow, once for its id; return whether this call did."""
+    key = run_key(run_id_of(flow.name, flow_id))
+    _check("event", event, events.MAX_NAME_BYTES)
+    if event_id:
+        _check("event_id", event_id, events.MAX_ID_BYTES)
+    try:
+        text = values.dump_plain(payload)
+    except BadValueError as error:
+        raise BadFlowError(f"payload: {error}") from error
+
+    def body() -> bool:
+        transaction = current_transaction()
+        row = _existing(current.get_multi([key]), flow_id)
+        unique = event_id or f"{transaction.id}-{transaction.count(f'event|{key.id()}')}"
+        if unique in row.event_ids:  # By this very call, if a reply was lost.
+            return bool(row.event_ids[unique] == transaction.id)
+        if row.has_ended:
+            raise FlowEndedError(f"the flow {flow_id!r} has ended as {row.state}: it takes no event")
+        if len(row.event_ids) >= events.MAX_EVENTS:
+            raise FlowRefusedError(f"the flow {flow_id!r} has got {events.MAX_EVENTS} events already")
+        fields, rows = values.stored(key.id(), f"event-{transaction.id}-{len(row.event_ids)}", text)
+        row.event_ids = {**row.event_ids, unique: transaction.id}
+        is_awaited = events.add(row, event, unique, clients.clock.now().timestamp(), dict(fields))
+        if is_awaited and row.state == RUNNING:
+            row.due = due_at(clients)
+            wake_after_commit(clients, flow.task, key.id())
+        for stored in (*rows, row):
+            current.put(stored)
+        return True
+
+    return _transact(clients, key, body, writes=6)
+
+
+def cancel(clients: Clients, flow: Flow[Any], flow_id: str) -> bool:
+    """Undo a flow that has not ended; return whether it will end as cancelled."""
+    key = run_key(run_id_of(flow.name, flow_id))
+
+    def body() -> bool:
+        row = _existing(current.get_multi([key]), flow_id)
+        if row.has_ended or row.state == UNDOING:
+            return bool(row.state == CANCELLED or row.verdict == CANCELLED)
+        row.state, row.verdict, row.failure = UNDOING, row.verdict or CANCELLED, None
+        _reopen(row)
+        row.due = due_at(clients)
+        current.put(row)
+        wake_after_commit(clients, flow.task, key.id())
+        return True
+
+    return _transact(clients, key, body)
+
+
+def retry(clients: Clients, flow: Flow[Any], flow_id: str, from_step: str) -> None:
+    """Let a flow that has failed go on, or run again from one of its steps."""
+    key = run_key(run_id_of(flow.name, flow_id))
+
+    def body() -> None:
+        transaction = current_transaction()
+        row = _existing(current.get_multi([key]), flow_id)
+        if row.started_by_retry == transaction.id:
+            return  # The commit's reply was lost.
+        _check_retried(row, flow_id, from_step)
+        if from_step:
+            _drop_from(row, from_step)
+        _reopen(row)
+        row.state = UNDOING if row.verdict else RUNNING
+        row.generation += 1
+        row.ended = row.expires = row.result = row.failure = None
+        row.started_by_retry = transaction.id
+        row.due = due_at(clients)
+        current.put(row)
+        wake_after_commit(clients, flow.task, key.id())
+
+    _transact(clients, key, body)
+
+
+def _check_retried(row: FlowRun, flow_id: str, from_step: str) -> None:
+    if row.state not in (FAILED, SUCCEEDED):
+        raise FlowRefusedError(
+            f"the flow {flow_id!r} is {row.state}: only one that has failed or succeeded can be "
+            "retried"
+        )
+    if row.state == SUCCEEDED and not from_step:
+        raise FlowRefusedError(f"the flow {flow_id!r} has succeeded: say from which step")
+    if from_step and from_step not in row.steps:
+        raise FlowRefusedError(f"the flow {flow_id!r} has no step {from_step!r}")
+    if from_step and row.verdict:
+        raise FlowRefusedError(f"the flow {flow_id!r} is being undone: retry it as it is")
+
+
+def _drop_from(row: FlowRun, from_step: str) -> None:
+    """Drop the outcome of a step and of those that began after it; keep their events again."""
+    names = list(row.steps)
+    dropped = names[names.index(from_step) :]
+    records = row.records()
+    reruns = dict(row.reruns)
+    for name in reversed(dropped):
+        if records[name].event_id:
+            events.give_back(row, records[name])
+        if records[name].has_ended:
+            reruns[name] = reruns.get(name, 0) + 1
+    row.steps = {name: body for name, body in row.steps.items() if name not in dropped}
+    row.reruns = reruns
+
+
+def _reopen(row: FlowRun) -> None:
+    """Let steps that have failed run again, and those that pause go on now."""
+    for name, record in row.records().items():
+        if record.state == STEP_FAILED and not record.is_reject:
+            row.note(name, record.reopened())
+        elif not record.has_ended and record.kind in ("commit", "outside") and record.until:
+            row.note(name, record.reopened())
+
+
+def _existing(rows: list[Any], flow_id: str) -> FlowRun:
+    [row] = rows
+    if row is None:
+        raise UnknownFlowError(f"there is no flow {flow_id!r}, or its rows were deleted")
+    return row  # type: ignore[no-any-return]
+
+
+def _check(field: str, text: object, max_bytes: int) -> None:
+    if not isinstance(text, str) or not text.isprintable() or not text:
+        raise BadFlowError(f"{field} must be printable and not empty, got {text!r:.100}")
+    if len(text.encode()) > max_bytes:
+        raise BadFlowError(f"{field} must have at most {max_bytes} bytes, got {text!r:.200}")
+
+
+def _transact(clients: Clients, key: Any, body: Callable[[], T], *, writes: int = 1) -> T:
+    """Run a body in the transaction that this code runs in, or in one that callers share."""
+    if is_in_transaction():
+        return body()
+    shared = SharedBody(
+        lambda draw: body(), reads=lambda draw: [key], rows=frozenset([key]), writes=writes
+    )
+    return transact_shared(clients, shared)

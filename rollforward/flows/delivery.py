@@ -1,0 +1,167 @@
+"""One delivery of a flow: its code runs until a step has to wait, or to its end."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from typing import TYPE_CHECKING, Any
+
+from rollforward.datastore.expiry import expiry
+from rollforward.datastore.transactions import transact
+from rollforward.flows import values
+from rollforward.flows.attempt import FlowAttempt
+from rollforward.flows.entities import (
+    CANCELLED,
+    FAILED,
+    REJECTED,
+    RUNNING,
+    SUCCEEDED,
+    UNDOING,
+    FlowRun,
+    run_key,
+)
+from rollforward.flows.errors import BadStepError, StepFailedError, Suspended, Unwinding
+from rollforward.flows.steps import Steps
+from rollforward.flows.values import BadValueError
+from rollforward.flows.wakes import FlowArgs
+from rollforward.runtime.clients import Clients
+from rollforward.runtime.clock import naive_utc
+from rollforward.tasks.errors import BadArgumentsError, OtherVersionError, Reject
+from rollforward.tasks.stored.names import hashed_name
+
+if TYPE_CHECKING:
+    from rollforward.flows.declaration import Flow
+
+log = logging.getLogger(__name__)
+
+MAX_RESULT_BYTES = 100_000
+MAX_REASON_CHARS = 1_000
+
+
+def deliver(flow: Flow[Any], clients: Clients, args: FlowArgs) -> None:
+    """Run a flow's code, from its beginning, as far as it goes now.
+
+    Raises:
+        LeasedError: another delivery works on it.
+        OtherVersionError: this version of the code does not read its arguments.
+    """
+    attempt = FlowAttempt(clients, flow.task, args.run_id)
+    if not attempt.open():
+        return
+    try:
+        flow_args = flow.read(attempt.row.args)
+    except BadArgumentsError as error:
+        raise OtherVersionError(f"{args.run_id}: {error}") from error
+    steps = Steps(attempt, flow.batch, flow.retries)
+    try:
+        _run(flow, attempt, steps, flow_args)
+    except Suspended:
+        return
+    except BaseException:
+        # The error matters more, and without this the lease expires.
+        with contextlib.suppress(Exception, Suspended):
+            attempt.give_back()
+        raise
+
+
+def _run(flow: Flow[Any], attempt: FlowAttempt, steps: Steps, args: Any) -> None:
+    try:
+        result = flow.work(steps, args)
+        if not attempt.is_undoing:
+            _succeed(flow, attempt, result)
+            return
+    except Unwinding:
+        pass
+    except (BadStepError, BadValueError) as error:
+        _fail(attempt, error)
+        return
+    except StepFailedError as error:
+        if not attempt.is_undoing:
+            _fail(attempt, error)
+            return
+    except Reject as error:
+        if not attempt.is_undoing:
+            _reject(flow, attempt, steps, str(error))
+    _undo(flow, attempt, steps)
+
+
+def _succeed(flow: Flow[Any], attempt: FlowAttempt, result: Any) -> None:
+    """End a flow, unless it was cancelled meanwhile."""
+    text = values.dump(flow.function, result)
+    if len(text.encode()) > MAX_RESULT_BYTES:
+        raise BadValueError(f"a flow returns at most {MAX_RESULT_BYTES:,} bytes: store more in rows")
+
+    def decide(row: FlowRun) -> None:
+        if row.state == UNDOING:
+            raise Unwinding
+        row.result = text
+        _end(flow, attempt, row, SUCCEEDED)
+
+    attempt.change(decide)
+
+
+def _reject(flow: Flow[Any], attempt: FlowAttempt, steps: Steps, reason: str) -> None:
+    """Note that a flow is rejected; it has ended if nothing is to be undone.
+
+    Raises:
+        Suspended: it has ended.
+    """
+
+    def decide(row: FlowRun) -> None:
+        row.verdict = row.verdict or REJECTED
+        row.reason = row.reason or reason[:MAX_REASON_CHARS]
+        row.state = UNDOING
+        if not steps.has_undos:
+            _end(flow, attempt, row, row.verdict)
+
+    attempt.change(decide)
+    if attempt.row.has_ended:
+        raise Suspended
+
+
+def _undo(flow: Flow[Any], attempt: FlowAttempt, steps: Steps) -> None:
+    try:
+        steps.run_undos()
+    except (BadStepError, StepFailedError) as error:
+        _fail(attempt, error)
+        return
+    attempt.change(lambda row: _end(flow, attempt, row, row.verdict or CANCELLED))
+
+
+def _end(flow: Flow[Any], attempt: FlowAttempt, row: FlowRun, state: str) -> None:
+    """End a flow: its row is deleted after a while."""
+    now_utc = naive_utc(attempt.clients.clock.now())
+    row.state, row.ended, row.due = state, now_utc, None
+    row.expires = expiry(hashed_name(row.key.id()), now_utc + flow.keep)
+    attempt.is_leased = False
+
+
+def _fail(attempt: FlowAttempt, error: Exception) -> None:
+    """Note that a flow cannot go on until somebody retries or cancels it."""
+    reason = f"{type(error).__name__}: {error}"
+    log.error("the flow %s failed: %s", attempt.run_id, reason, exc_info=error)
+
+    def decide(row: FlowRun) -> None:
+        fail(row, reason)
+        attempt.is_leased = False
+
+    attempt.change(decide)
+
+
+def fail(row: FlowRun, reason: str) -> None:
+    """Mark a row as failed, in a write of the caller's."""
+    row.state, row.failure, row.due = FAILED, reason[:MAX_REASON_CHARS], None
+    row.owner = row.lease_expires_at = None
+
+
+def give_up(clients: Clients, args: FlowArgs, reason: str) -> None:
+    """Mark a flow as failed whose code has failed too often between its steps."""
+
+    def body() -> None:
+        row: FlowRun | None = run_key(args.run_id).get()
+        if row is not None and row.state in (RUNNING, UNDOING):
+            fail(row, reason)
+            row.put()
+
+    log.error("the flow %s failed: %s", args.run_id, reason)
+    transact(body)

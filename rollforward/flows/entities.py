@@ -1,0 +1,127 @@
+"""Flows: their steps, their events, and results that are too large for a row.
+
+FlowRun
+    Key: "<name of the flow>|<id>". All that a flow has done and waits for. Each change is a
+    compare-and-set by its version, or a transaction that reads it.
+    Queries: due <= a time, by due: flows that are overdue, or wake from a sleep. state = a state,
+    by key: how many run, or have failed. By created: the newest are listed. A range of `expires`:
+    expired rows. Single-property indexes.
+    Growth: one row for each flow, until `keep` after its end. 500 and more that start in the same
+    second slow each other down, by the indexes of `created` and `due`.
+
+FlowValue
+    Key: "<flow>|<owner>|<number>": a chunk of a result or of an event's content.
+    Queries: ranges of keys: what is deleted with its flow. Growth: a row for each 900,000 bytes of
+    a value of more than 1,000 bytes, until its flow is deleted.
+"""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+from google.cloud import ndb
+
+from rollforward.flows.records import StepRecord, record_of
+
+EPOCH = datetime.datetime.fromtimestamp(0, datetime.UTC).replace(tzinfo=None)
+RUNNING, UNDOING = "running", "undoing"
+SUCCEEDED, REJECTED, CANCELLED, FAILED = "succeeded", "rejected", "cancelled", "failed"
+# A failed flow waits for a person, who has it retried or cancelled. The others have ended.
+ENDED = (SUCCEEDED, REJECTED, CANCELLED)
+
+
+class FlowRun(ndb.Model):
+    """One flow."""
+
+    state = ndb.StringProperty(required=True, default=RUNNING)
+    # What it ends as once it is undone: rejected or cancelled. Kept when undoing it fails.
+    verdict = ndb.TextProperty()
+    reason = ndb.TextProperty()  # Why it was rejected.
+    failure = ndb.TextProperty()  # Why it cannot go on until somebody retries or cancels it.
+    args = ndb.TextProperty(required=True)
+    steps = ndb.JsonProperty(default={})  # By name, in the order in which they began.
+    # Each with its id and name, when it came, and its content or the rows that hold it.
+    events = ndb.JsonProperty(default=[])  # Those that no step has taken, the oldest first.
+    event_ids = ndb.JsonProperty(default={})  # Of all that came; by which transaction.
+    result = ndb.TextProperty()  # What it returned, as JSON.
+    started_by = ndb.TextProperty(required=True)  # The transaction that wrote it.
+    started_by_retry = ndb.TextProperty()  # The transaction that had it retried last.
+    written_by = ndb.TextProperty()  # The last write of a delivery: proof that it was made.
+    owner = ndb.TextProperty()  # The delivery that works on it, until lease_expires_at.
+    lease_expires_at = ndb.DateTimeProperty(indexed=False)
+    generation = ndb.IntegerProperty(indexed=False, default=1)  # One more whenever it is retried.
+    reruns = ndb.JsonProperty(default={})  # By step: how often a result of it was dropped.
+    created = ndb.DateTimeProperty(required=True)
+    ended = ndb.DateTimeProperty(indexed=False)
+    due = ndb.DateTimeProperty()  # When the sweep wakes it; None: it has ended, or has failed.
+    sweeps = ndb.IntegerProperty(indexed=False, default=0)  # That woke it since its last change.
+    expires = ndb.StringProperty()  # None: it has not ended.
+
+    @property
+    def flow_id(self) -> str:
+        return str(self.key.id().partition("|")[2])
+
+    @property
+    def has_ended(self) -> bool:
+        return self.state in ENDED
+
+    def step(self, name: str) -> StepRecord | None:
+        """Return the record of a step; None: it never began."""
+        body = self.steps.get(name)
+        return None if body is None else record_of(body)
+
+    def note(self, name: str, record: StepRecord) -> None:
+        """Set the record of a step."""
+        self.steps = {**self.steps, name: record.body}
+
+    def records(self) -> dict[str, StepRecord]:
+        """Return the records of all steps, by name, in the order in which they began."""
+        return {name: record_of(body) for name, body in self.steps.items()}
+
+
+class FlowValue(ndb.Model):
+    """A chunk of a value."""
+
+    data = ndb.BlobProperty(required=True)
+    expires = ndb.StringProperty()
+
+
+def run_key(run_id: str) -> Any:
+    """Return the key of a flow, by its name and id as one text."""
+    return ndb.Key(FlowRun, run_id)
+
+
+def value_key(run_id: str, owner: str, number: int) -> Any:
+    """Return the key of a chunk."""
+    return ndb.Key(FlowValue, f"{run_id}|{owner}|{number:04d}")
+
+
+def values_of(run_id: str) -> Any:
+    """Return the query for the chunks of a flow."""
+    lower, upper = ndb.Key(FlowValue, f"{run_id}|"), ndb.Key(FlowValue, f"{run_id}}}")
+    return FlowValue.query(FlowValue._key > lower, FlowValue._key < upper)
+
+
+def due_by(end_utc: datetime.datetime) -> Any:
+    """Return the query for the flows that are due by some time, the first one first."""
+    due: Any = FlowRun.due
+    # The lower bound keeps out flows that are not due at any time: None sorts first.
+    return FlowRun.query(due > EPOCH, due <= end_utc).order(due)
+
+
+def in_state(state: str) -> Any:
+    """Return the query for the flows in a state."""
+    return FlowRun.query(FlowRun.state == state).order(FlowRun._key)
+
+
+def newest_flows(*, created_before: datetime.datetime | None = None) -> Any:
+    """Return the query for all flows, the newest first, those created before a time."""
+    created: Any = FlowRun.created
+    query = FlowRun.query().order(-created)
+    return query.filter(created < created_before) if created_before else query
+
+
+def flows_created_at(at: datetime.datetime) -> Any:
+    """Return the query for the flows that were created at the very same time."""
+    return FlowRun.query(FlowRun.created == at).order(FlowRun._key)

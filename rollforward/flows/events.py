@@ -1,0 +1,68 @@
+"""Events of a flow: kept in its row until a step takes them, each by one step."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from rollforward.flows.entities import FlowRun
+from rollforward.flows.records import DONE, StepRecord
+
+MAX_EVENTS = 500
+# With the content of all of them the row has to stay below 1 MiB.
+MAX_NAME_BYTES = 60
+MAX_ID_BYTES = 100
+
+
+@dataclass(frozen=True)
+class Event:
+    """An event that came.
+
+    Attributes:
+        payload: What it was sent with: JSON.
+        at: When it was sent, aware.
+    """
+
+    name: str
+    id: str
+    payload: Any
+    at: datetime.datetime
+
+
+def add(row: FlowRun, name: str, event_id: str, at_s: float, stored: dict[str, Any]) -> bool:
+    """Keep an event in a flow's row; return whether a step waits for it."""
+    row.events = [*row.events, {"id": event_id, "name": name, "at": at_s, **stored}]
+    return any(
+        record.kind == "wait" and not record.has_ended and record.event == name
+        for record in row.records().values()
+    )
+
+
+def taken(row: FlowRun, record: StepRecord, now_s: float) -> StepRecord:
+    """Return the record of a wait as it is now: with its event, timed out, or waiting.
+
+    An event that has come counts, even if the time is over.
+    """
+    for number, event in enumerate(row.events):
+        if event["name"] == record.event:
+            row.events = [*row.events[:number], *row.events[number + 1 :]]
+            stored = {key: event[key] for key in ("value", "rows", "chunks") if key in event}
+            return record.ends(DONE, now_s, event_id=event["id"], event_at=event["at"], **stored)
+    if record.until and now_s >= record.until:
+        return record.ends(DONE, now_s)
+    return record
+
+
+def give_back(row: FlowRun, record: StepRecord) -> None:
+    """Keep the event again that a step had taken, before those that came after it."""
+    stored = {"value": record.value, "rows": record.rows, "chunks": record.chunks}
+    event = {"id": record.event_id, "name": record.event, "at": record.event_at, **stored}
+    row.events = [event, *row.events]
+
+
+def event_of(record: StepRecord, text: str) -> Event:
+    """Return the event that a step has taken, with its content as JSON."""
+    at = datetime.datetime.fromtimestamp(record.event_at, datetime.UTC)
+    return Event(record.event, record.event_id, json.loads(text), at)

@@ -1,0 +1,76 @@
+"""Flows, as the registry knows them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from rollforward.flows import listing, sweep
+from rollforward.flows.declaration import Flow
+from rollforward.flows.entities import FAILED, RUNNING, due_by, in_state
+from rollforward.runtime.clients import Clients
+from rollforward.runtime.clock import age_s, naive_utc
+from rollforward.tasks.declaration import Task
+from rollforward.tasks.pattern import Gauge, Pattern
+from rollforward.tasks.runs import RunDetails, RunList, RunQuery, RunVerb
+
+log = logging.getLogger(__name__)
+
+MAX_COUNTED = 1_000
+
+
+class Flows(Pattern[Flow[Any]]):
+    """Flows of steps, until each has ended."""
+
+    name = "flows"
+    takes = Flow
+    has_unique_names = True
+
+    def expand(self, part: Flow[Any]) -> Iterable[object]:
+        """A flow brings the batches that it waits for."""
+        return [] if part.batch is None else [part.batch]
+
+    def tasks(self, parts: Sequence[Flow[Any]]) -> Iterable[Task[Any]]:
+        return [part.task for part in parts]
+
+    def sweep(
+        self, clients: Clients, parts: Sequence[Flow[Any]], *, stale_s: float | None = None
+    ) -> Mapping[str, int]:
+        """Wake the flows that are due: after a long sleep, or since their task was lost."""
+        return {"woken": sweep.wake_due(clients, {part.name: part.task for part in parts})}
+
+    def delete_expired(self, clients: Clients) -> int:
+        return sweep.remove_expired(clients)
+
+    def gauges(self, clients: Clients, parts: Sequence[Flow[Any]]) -> Sequence[Gauge]:
+        now_utc = naive_utc(clients.clock.now())
+        first = due_by(now_utc).get()
+        return [
+            Gauge(
+                "flows_running",
+                f"Flows that have not ended or failed; at most {MAX_COUNTED} are counted.",
+                in_state(RUNNING).count(MAX_COUNTED),
+            ),
+            Gauge(
+                "flows_failed",
+                f"Flows that wait for somebody; at most {MAX_COUNTED} are counted.",
+                in_state(FAILED).count(MAX_COUNTED),
+            ),
+            Gauge(
+                "flows_late_seconds",
+                "Time by which the first flow that is due is late.",
+                age_s(clients.clock, first.due) if first is not None else 0.0,
+            ),
+        ]
+
+    def runs(self, clients: Clients, parts: Sequence[Flow[Any]], query: RunQuery) -> RunList:
+        return listing.list_runs([part.name for part in parts], query)
+
+    def run(self, clients: Clients, parts: Sequence[Flow[Any]], run_id: str) -> RunDetails:
+        return listing.run_details([part.name for part in parts], run_id)
+
+    def control_run(
+        self, clients: Clients, parts: Sequence[Flow[Any]], run_id: str, verb: RunVerb
+    ) -> str:
+        return listing.control(clients, {part.name: part for part in parts}, run_id, verb)

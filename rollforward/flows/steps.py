@@ -1,0 +1,275 @@
+"""Steps, as the code of a flow calls them: each by a name, with one outcome for ever."""
+
+from __future__ import annotations
+
+import copy
+import datetime
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar
+
+from google.cloud import ndb
+
+from rollforward.batches import Completed, TaskBatch
+from rollforward.flows import calls, values, waits
+from rollforward.flows.attempt import FlowAttempt
+from rollforward.flows.calls import MAX_DELIVERY_S, StepCall
+from rollforward.flows.errors import BadStepError, StepFailedError, Unwinding
+from rollforward.flows.events import Event, event_of
+from rollforward.flows.policy import RetryPolicy
+from rollforward.flows.records import DONE, FAILED, Kind, StepRecord
+from rollforward.flows.waits import Members
+from rollforward.runtime.clients import Clients
+from rollforward.runtime.type_adapters import adapter_of
+from rollforward.tasks.errors import Reject
+from rollforward.tasks.stored.names import hashed_name
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+MAX_STEPS = 1_000
+MAX_NAME_BYTES = 60
+
+
+class Steps:
+    """The steps of one flow: `step`, in its code.
+
+    The code runs from its beginning in each delivery. A step that has ended returns its stored
+    outcome; the first one that has not is run. So a name means one thing, and occurs once in a
+    flow: `f"mail {number}"` in a loop.
+    """
+
+    def __init__(self, attempt: FlowAttempt, batch: TaskBatch | None, policy: RetryPolicy) -> None:
+        self._attempt = attempt
+        self._batch = batch
+        self._policy = policy
+        self._used: set[str] = set()
+        self._undos: list[StepCall] = []
+        self._began_s = attempt.now_s()
+
+    @property
+    def flow_id(self) -> str:
+        """The id that the flow was started with."""
+        return self._attempt.row.flow_id
+
+    @property
+    def clients(self) -> Clients:
+        """The clients of this delivery."""
+        return self._attempt.clients
+
+    @property
+    def has_undos(self) -> bool:
+        """Whether the code has said so far how to undo something."""
+        return bool(self._undos)
+
+    def key(self, name: str) -> str:
+        """Return an idempotency key for a step: the same in each attempt at it.
+
+        It changes if a person drops the step's result to have it run again.
+        """
+        row = self._attempt.row
+        return hashed_name(
+            *("flow-step", self._attempt.run_id, row.created.isoformat(), name),
+            row.reruns.get(name, 0),
+        )
+
+    def retrying(self, policy: RetryPolicy) -> Steps:
+        """Return the same steps with other retries: `step.retrying(...).outside(...)`."""
+        view = copy.copy(self)
+        view._policy = policy
+        return view
+
+    # Call
+
+    def commit(
+        self, name: str, function: Callable[P, R], /, *args: P.args, **options: P.kwargs
+    ) -> R:
+        """Call a function that works in Datastore, in a transaction; return its result.
+
+        Its writes, the tasks that it enqueues and its result are one commit: exactly once. It may
+        run more often, as the body of any transaction.
+
+        Raises:
+            StepFailedError: it has failed as often as it may.
+            Reject: it rejects the flow.
+        """
+        return self._made(name, "commit", function, args, options)  # type: ignore[no-any-return]
+
+    def outside(
+        self, name: str, function: Callable[P, R], /, *args: P.args, **options: P.kwargs
+    ) -> R:
+        """Call a function that works elsewhere; return its result.
+
+        It runs at least once: again after an error, and when its worker died over it. Give it
+        `step.key(name)`, so that the other side can tell a repetition.
+
+        Raises: as `commit`.
+        """
+        return self._made(name, "outside", function, args, options)  # type: ignore[no-any-return]
+
+    def undo(
+        self, name: str, function: Callable[P, object], /, *args: P.args, **options: P.kwargs
+    ) -> None:
+        """Have a function called, as by `outside`, if the flow is rejected or cancelled.
+
+        The last one is called first.
+        """
+        self._add_undo(name, "outside", function, args, options)
+
+    def undo_commit(
+        self, name: str, function: Callable[P, object], /, *args: P.args, **options: P.kwargs
+    ) -> None:
+        """Have a function called, as by `commit`, if the flow is rejected or cancelled."""
+        self._add_undo(name, "commit", function, args, options)
+
+    def _made(
+        self,
+        name: str,
+        kind: Kind,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        options: dict[str, Any],
+    ) -> Any:
+        record = self._enter(name, kind)
+        if record is None or not record.has_ended:
+            call = StepCall(name, kind, function, args, options, self._policy)
+            record = calls.make(self._attempt, call)
+        if record.state == FAILED:
+            if record.is_reject:
+                raise Reject(record.error.removeprefix("Reject: "))
+            raise StepFailedError(name, record.error)
+        return values.load(function, self._text_of(record))
+
+    def _add_undo(
+        self,
+        name: str,
+        kind: Kind,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        options: dict[str, Any],
+    ) -> None:
+        self._use(name)
+        self._undos.append(
+            StepCall(name, kind, function, args, options, self._policy, is_undo=True)
+        )
+
+    def run_undos(self) -> None:
+        """Call what undoes the steps of the code so far, the last one first.
+
+        Raises:
+            StepFailedError: one has failed as often as it may.
+        """
+        waits.cancel_batches(self._attempt, self._batch)
+        for call in reversed(self._undos):
+            record = self._attempt.row.step(call.name)
+            if record is None or not record.has_ended:
+                record = calls.make(self._attempt, call)
+            if record.state != DONE and not record.is_reject:
+                raise StepFailedError(call.name, record.error)
+
+    # Wait
+
+    def sleep(
+        self,
+        name: str,
+        *,
+        seconds: float = 0,
+        minutes: float = 0,
+        hours: float = 0,
+        days: float = 0,
+        until: datetime.datetime | None = None,
+    ) -> None:
+        """Wait for so long, up to ten years, or until an aware time; no worker waits."""
+        wait_s = seconds + 60 * (minutes + 60 * (hours + 24 * days))
+        now_s = self._attempt.now_s()
+        until_s = until.timestamp() if until is not None else now_s + wait_s
+        waits.check_ahead(name, until_s - now_s)
+        self._enter(name, "sleep")
+        waits.sleep(self._attempt, name, until_s)
+
+    def wait_for(
+        self, name: str, *, timeout_s: float | None = None, event: str = ""
+    ) -> Event | None:
+        """Wait for an event of the step's name, or of another one; None: it did not come in time.
+
+        Events that came before are kept, and taken in their order, each by one step.
+
+        Args:
+            timeout_s: Seconds, up to ten years; None: without an end.
+        """
+        waits.check_ahead(name, timeout_s or 0.0)
+        record = self._enter(name, "wait")
+        if record is None or not record.has_ended:
+            record = waits.wait_for_event(self._attempt, name, event or name, timeout_s)
+        return event_of(record, self._text_of(record)) if record.event_id else None
+
+    def batch(self, name: str, members: Members, /) -> Completed:
+        """Run tasks as a batch, and wait until all of them have ended; return the totals.
+
+        Args:
+            members: Pairs of a task that the flow declares as a member, and its arguments: the
+                same whenever the code runs.
+        """
+        if self._batch is None:
+            raise BadStepError("a flow with a batch declares its tasks: @flow(..., members=[...])")
+        record = self._enter(name, "batch")
+        if record is None or not record.has_ended:
+            record = waits.wait_for_batch(self._attempt, self._batch, name, members)
+        completed: Completed = adapter_of(Completed).validate_json(self._text_of(record))
+        return completed
+
+    # Enter
+
+    def _use(self, name: str) -> None:
+        """Check a step's name, and note that it was used."""
+        if not name or not name.isprintable() or len(name.encode()) > MAX_NAME_BYTES:
+            raise BadStepError(
+                f"a step's name must be printable and have 1 to {MAX_NAME_BYTES} bytes, "
+                f"got {name!r:.100}"
+            )
+        if set(name) & set(":;|"):
+            raise BadStepError(f"a step's name must not have : ; or |, got {name!r}")
+        if name in self._used:
+            raise BadStepError(
+                f"two steps are called {name!r}: give each a name of its own, as in "
+                'f"mail {number}" in a loop'
+            )
+        if len(self._used) >= MAX_STEPS:
+            raise BadStepError(
+                f"a flow has at most {MAX_STEPS} steps: work on many things in a batch, a "
+                "continuation, or flows of their own"
+            )
+        self._used.add(name)
+
+    def _enter(self, name: str, kind: Kind) -> StepRecord | None:
+        """Return the record of a step; None: it never began.
+
+        Raises:
+            Unwinding: the flow is being undone, and this step has no outcome to wait for.
+            Suspended: the delivery has lasted too long.
+        """
+        self._use(name)
+        attempt = self._attempt
+        record = attempt.row.step(name)
+        if record is not None and record.kind != kind:
+            raise BadStepError(
+                f"the step {name!r} was of the kind {record.kind} when it ran, and is {kind} now: "
+                "give it another name"
+            )
+        if record is not None and record.has_ended:
+            return record
+        is_over = kind == "sleep" and record is not None and record.until <= attempt.now_s()
+        # A call that was begun may have taken effect: its outcome is needed to undo it.
+        is_begun = kind == "outside" and (record is not None or attempt.has_doubt)
+        if attempt.is_undoing and not (is_begun or is_over):
+            raise Unwinding
+        if kind != "outside":
+            attempt.has_doubt = False  # What the worker before died over was this step.
+        if attempt.now_s() - self._began_s > MAX_DELIVERY_S:
+            attempt.wait(attempt.clients.clock.now(), lambda row: None)
+        return record
+
+    def _text_of(self, record: StepRecord) -> str:
+        if not record.rows:
+            return record.value
+        keys = values.chunk_keys(self._attempt.run_id, record.rows, record.chunks)
+        return values.joined(ndb.get_multi(keys))

@@ -1,0 +1,131 @@
+"""Values of steps and events: JSON in the flow's row, or in rows of their own when they are large.
+
+A value has the type that the step's function declares to return, and is read back as this type. A
+function without one returns plain JSON. So the code gets the same value from the first run of a
+step and from each later one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import Any, get_type_hints
+
+import pydantic
+import pydantic_core
+
+from rollforward.flows.entities import FlowValue, value_key
+from rollforward.flows.errors import BadStepError
+from rollforward.runtime.type_adapters import adapter_of
+
+# In the flow's row, which has room for 1,000 steps.
+MAX_INLINE_BYTES = 300
+CHUNK_BYTES = 900_000
+# With all else that its step commits: the service takes 10 MiB, the emulators 4 MiB.
+MAX_VALUE_BYTES = 3_500_000
+
+_PLAIN: Any = object()
+
+
+class BadValueError(ValueError):
+    """A value cannot be stored; the text says why."""
+
+
+def dump(function: Callable[..., Any], value: Any) -> str:
+    """Return what a function has returned, as JSON.
+
+    Raises:
+        BadValueError: it is no JSON, has another type than declared, or is too large.
+    """
+    kind = _kind_of(function)
+    if kind is _PLAIN:
+        return dump_plain(value)
+    try:
+        text = adapter_of(kind).dump_json(value, warnings=False).decode()
+        adapter_of(kind).validate_json(text)
+    except (pydantic_core.PydanticSerializationError, pydantic.ValidationError) as error:
+        raise BadValueError(f"{value!r:.100} does not go by its type: {error}") from None
+    return _checked(text)
+
+
+def load(function: Callable[..., Any], text: str) -> Any:
+    """Return the value in some JSON, of the type that a function returns now.
+
+    Raises:
+        BadStepError: the code has changed its type since, and does not read what it stored.
+    """
+    kind = _kind_of(function)
+    if kind is _PLAIN:
+        return json.loads(text)
+    try:
+        return adapter_of(kind).validate_json(text)
+    except pydantic.ValidationError as error:
+        raise BadStepError(
+            f"the stored result of {function.__qualname__} has another type than it returns now: "
+            f"give the step another name, or let the type read both. {error}"
+        ) from None
+
+
+def dump_plain(value: Any) -> str:
+    """Return a value of lists, dicts with text keys, texts, numbers, booleans and None, as JSON.
+
+    Raises:
+        BadValueError: it is something else, or too large.
+    """
+    try:
+        text = json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise BadValueError(f"{value!r:.100} is no JSON: {error}") from None
+    return _checked(text)
+
+
+def stored(run_id: str, owner: str, text: str) -> tuple[Mapping[str, Any], list[FlowValue]]:
+    """Return the fields of a record that hold a value, and the rows that it needs.
+
+    Args:
+        owner: An id of this write, so that two writes never share a row.
+    """
+    data = text.encode()
+    if len(data) <= MAX_INLINE_BYTES:
+        return {"value": text}, []
+    parts = [data[at : at + CHUNK_BYTES] for at in range(0, len(data), CHUNK_BYTES)]
+    rows = [
+        FlowValue(key=value_key(run_id, owner, number), data=part)
+        for number, part in enumerate(parts)
+    ]
+    return {"value": "", "rows": owner, "chunks": len(rows)}, rows
+
+
+def chunk_keys(run_id: str, owner: str, chunks: int) -> list[Any]:
+    """Return the keys of the rows that hold a value."""
+    return [value_key(run_id, owner, number) for number in range(chunks)]
+
+
+def joined(rows: list[FlowValue | None]) -> str:
+    """Return the value in its rows, in order.
+
+    Raises:
+        BadStepError: some were deleted.
+    """
+    if None in rows:
+        raise BadStepError("the rows of a result were deleted")
+    return b"".join(row.data for row in rows if row is not None).decode()
+
+
+def _checked(text: str) -> str:
+    size = len(text.encode())
+    if size > MAX_VALUE_BYTES:
+        raise BadValueError(f"a value must have at most {MAX_VALUE_BYTES:,} bytes, got {size:,}")
+    return text
+
+
+@lru_cache(maxsize=1_024)
+def _kind_of(function: Callable[..., Any]) -> Any:
+    """Return the type that a function declares to return; _PLAIN: none."""
+    try:
+        hints = get_type_hints(function)
+    except (NameError, TypeError):
+        return _PLAIN  # A type that only type checkers know, or an object without annotations.
+    kind = hints.get("return", _PLAIN)
+    return _PLAIN if kind in (Any, object) else kind

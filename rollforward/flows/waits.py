@@ -1,0 +1,126 @@
+"""Steps that wait: for a time, for an event, for a batch. No worker waits with them."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Sequence
+from typing import Any
+
+from google.cloud import ndb
+
+from rollforward.batches import Completed, TaskBatch, UnknownBatchError
+from rollforward.datastore.transactions import transact
+from rollforward.flows import values
+from rollforward.flows.attempt import FlowAttempt, Wait
+from rollforward.flows.entities import RUNNING, FlowRun, run_key
+from rollforward.flows.errors import BadStepError
+from rollforward.flows.events import taken
+from rollforward.flows.records import DONE, StepRecord
+from rollforward.flows.wakes import FlowArgs, due_at, wake_after_commit
+from rollforward.runtime.clients import Clients
+from rollforward.runtime.type_adapters import adapter_of
+from rollforward.tasks.declaration import Task
+
+MAX_AHEAD_S = 10 * 366 * 24 * 3600.0
+
+Members = Sequence[tuple[Task[Any], Any]]
+
+
+def check_ahead(name: str, wait_s: float) -> None:
+    """Check that a step waits for no longer than ten years.
+
+    Raises:
+        BadStepError: it would.
+    """
+    if not -MAX_AHEAD_S <= wait_s <= MAX_AHEAD_S:
+        raise BadStepError(f"the step {name!r} may wait for ten years, got {wait_s:g} s")
+
+
+def sleep(attempt: FlowAttempt, name: str, until_s: float) -> None:
+    """Wait until a time, in seconds since 1970, that the first call has set.
+
+    A sleep is over for good once a later step has begun, whatever this machine's clock says.
+    """
+    record, now_s = attempt.row.step(name), attempt.now_s()
+    is_last = record is not None and next(reversed(attempt.row.steps)) == name
+    until_s = record.until if record is not None else until_s
+    if until_s <= now_s or (record is not None and not is_last):
+        return
+    sleeping = record or StepRecord("sleep", began=now_s, until=until_s)
+    attempt.wait(_time(until_s), lambda row: row.note(name, sleeping))
+
+
+def wait_for_event(
+    attempt: FlowAttempt, name: str, event: str, timeout_s: float | None
+) -> StepRecord:
+    """Take an event, or find that it did not come in time: one commit decides it."""
+    now_s = attempt.now_s()
+    until_s = 0.0 if timeout_s is None else now_s + timeout_s
+
+    def decide(row: FlowRun) -> StepRecord | Wait:
+        record = row.step(name) or StepRecord("wait", began=now_s, until=until_s, event=event)
+        if not record.has_ended:
+            record = taken(row, record, now_s)
+            row.note(name, record)
+        if record.has_ended:
+            return record
+        return Wait(_time(record.until) if record.until else None)
+
+    return attempt.go_on_or_wait(decide)
+
+
+def wait_for_batch(
+    attempt: FlowAttempt, batch: TaskBatch, name: str, members: Members
+) -> StepRecord:
+    """Start a batch, once; wait for its end."""
+    record = attempt.row.step(name)
+    batch_id = f"{attempt.row.flow_id}|{name}|{attempt.row.generation}"
+    if record is None:
+        batch.populate(attempt.clients, batch_id, members, seal=True)
+    began = StepRecord("batch", began=attempt.now_s(), batch=batch_id)
+
+    def decide(row: FlowRun) -> StepRecord | Wait:
+        record = row.step(name) or began
+        row.note(name, record)
+        return record if record.has_ended else Wait()
+
+    return attempt.go_on_or_wait(decide)
+
+
+def note_batch(clients: Clients, flow: str, task: Task[FlowArgs], args: Completed) -> None:
+    """Note the end of a batch as the outcome of its step, and wake the flow."""
+    flow_id, name, generation = args.batch_id.rsplit("|", 2)
+    run_id = f"{flow}|{flow_id}"
+    now_s = clients.clock.now().timestamp()
+
+    def body() -> None:
+        row: FlowRun | None = run_key(run_id).get()
+        if row is None or row.state != RUNNING:
+            return
+        record = row.step(name)
+        if record is None and str(row.generation) == generation:
+            record = StepRecord("batch", began=now_s, batch=args.batch_id)  # It ended that soon.
+        if record is None or record.has_ended or record.batch != args.batch_id:
+            return
+        text = adapter_of(Completed).dump_json(args).decode()
+        fields, rows = values.stored(run_id, f"batch-{generation}-{name}", text)
+        row.note(name, record.ends(DONE, now_s, **fields))
+        row.due = due_at(clients)
+        ndb.put_multi([*rows, row])
+        wake_after_commit(clients, task, run_id)
+
+    transact(body)
+
+
+def cancel_batches(attempt: FlowAttempt, batch: TaskBatch | None) -> None:
+    """Cancel the batches that a flow waits for: it is being undone."""
+    for record in attempt.row.records().values():
+        if batch is not None and record.batch and not record.has_ended:
+            try:
+                batch.cancel(attempt.clients, record.batch)
+            except UnknownBatchError:
+                continue  # Its rows were deleted.
+
+
+def _time(at_s: float) -> datetime.datetime:
+    return datetime.datetime.fromtimestamp(at_s, datetime.UTC)
