@@ -12,7 +12,7 @@ import datetime
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn, TypeVar
+from typing import NoReturn, TypeVar
 
 from google.api_core import exceptions as rpc_errors
 from google.cloud import ndb

@@ -153,7 +153,7 @@ def _failed(
         pause_s = call.policy.pause_s(record.attempts)
     waiting = replace(record, error=text, until=now_s + pause_s)
     until = datetime.datetime.fromtimestamp(waiting.until, datetime.UTC)
-    attempt.wait(until, lambda row: row.note(call.name, waiting))
+    return attempt.wait(until, lambda row: row.note(call.name, waiting))
 
 
 def _give_up(

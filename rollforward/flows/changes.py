@@ -95,9 +95,13 @@ def signal(
         if unique in row.event_ids:  # By this very call, if a reply was lost.
             return bool(row.event_ids[unique] == transaction.id)
         if row.has_ended:
-            raise FlowEndedError(f"the flow {flow_id!r} has ended as {row.state}: it takes no event")
+            raise FlowEndedError(
+                f"the flow {flow_id!r} has ended as {row.state}: it takes no event"
+            )
         if len(row.event_ids) >= events.MAX_EVENTS:
-            raise FlowRefusedError(f"the flow {flow_id!r} has got {events.MAX_EVENTS} events already")
+            raise FlowRefusedError(
+                f"the flow {flow_id!r} has got {events.MAX_EVENTS} events already"
+            )
         fields, rows = values.stored(key.id(), f"event-{transaction.id}-{len(row.event_ids)}", text)
         row.event_ids = {**row.event_ids, unique: transaction.id}
         is_awaited = events.add(row, event, unique, clients.clock.now().timestamp(), dict(fields))
@@ -185,9 +189,9 @@ def _drop_from(row: FlowRun, from_step: str) -> None:
 def _reopen(row: FlowRun) -> None:
     """Let steps that have failed run again, and those that pause go on now."""
     for name, record in row.records().items():
-        if record.state == STEP_FAILED and not record.is_reject:
-            row.note(name, record.reopened())
-        elif not record.has_ended and record.kind in ("commit", "outside") and record.until:
+        has_failed = record.state == STEP_FAILED and not record.is_reject
+        is_call = record.kind in ("commit", "outside")
+        if has_failed or (is_call and not record.has_ended and record.until):
             row.note(name, record.reopened())
 
 

@@ -194,9 +194,7 @@ class Flow(Generic[P]):
             waits.note_batch(clients, self.name, self.task, args)
 
         done = Task(f"/tasks/flows/{self.name}/batch", self.queue, Completed, note_end)
-        return TaskBatch(
-            f"flow-{self.name}", members=members, on_complete=done, keep=self.keep
-        )
+        return TaskBatch(f"flow-{self.name}", members=members, on_complete=done, keep=self.keep)
 
 
 def flow(

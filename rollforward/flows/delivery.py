@@ -89,7 +89,9 @@ def _succeed(flow: Flow[Any], attempt: FlowAttempt, result: Any) -> None:
     """End a flow, unless it was cancelled meanwhile."""
     text = values.dump(flow.function, result)
     if len(text.encode()) > MAX_RESULT_BYTES:
-        raise BadValueError(f"a flow returns at most {MAX_RESULT_BYTES:,} bytes: store more in rows")
+        raise BadValueError(
+            f"a flow returns at most {MAX_RESULT_BYTES:,} bytes: store more in rows"
+        )
 
     def decide(row: FlowRun) -> None:
         if row.state == UNDOING:

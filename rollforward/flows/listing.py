@@ -20,8 +20,8 @@ from rollforward.flows.entities import (
     run_key,
 )
 from rollforward.flows.errors import FlowRefusedError, UnknownFlowError
-from rollforward.flows.records import StepRecord
 from rollforward.flows.records import FAILED as STEP_FAILED
+from rollforward.flows.records import StepRecord
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import aware_utc
 from rollforward.tasks.runs import (
@@ -83,9 +83,7 @@ def run_details(names: Sequence[str], run_id: str) -> RunDetails:
     )
 
 
-def control(
-    clients: Clients, flows: Mapping[str, Flow[Any]], run_id: str, verb: RunVerb
-) -> str:
+def control(clients: Clients, flows: Mapping[str, Flow[Any]], run_id: str, verb: RunVerb) -> str:
     """Cancel a flow, or let one that has failed go on; return its id.
 
     Raises:
@@ -119,8 +117,10 @@ def _row(run_id: str) -> FlowRun:
 
 def _run(names: Sequence[str], row: FlowRun) -> Run:
     records = row.records().values()
-    counts = Counter({"d": "done", "f": "failed", "r": "retrying", ".": "waiting"}[_letter(record)]
-                     for record in records)
+    counts = Counter(
+        {"d": "done", "f": "failed", "r": "retrying", ".": "waiting"}[_letter(record)]
+        for record in records
+    )
     return Run(
         pattern=PATTERN,
         id=row.key.id(),

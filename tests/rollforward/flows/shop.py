@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from google.cloud import ndb
 
-from rollforward.flows import Flow, RetryPolicy, Steps, flow
+from rollforward.flows import RetryPolicy, Steps, flow
 from rollforward.runtime import Clients
 from rollforward.tasks import task
 from rollforward.tasks.errors import Reject
@@ -103,6 +103,3 @@ def order(step: Steps, item: str, mails: int = 2) -> str:
     step.sleep("to try it on", days=45)
     done = step.batch("mails", [(mail, mail.bind(step.flow_id, n)) for n in range(mails)])
     return f"{number}, {paid}, {came.payload}, {done.done} mails"
-
-
-

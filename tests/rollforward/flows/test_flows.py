@@ -6,8 +6,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from rollforward.datastore.transactions import transact
-from rollforward.flows import FlowEndedError, UnknownFlowError
 from tests.infra.world import Services, World
 from tests.rollforward.flows import shop
 from tests.rollforward.flows.shop import BANK, DAY_S, SWEEP, FlowMail, FlowStock, order
