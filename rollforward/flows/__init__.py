@@ -31,12 +31,12 @@ time-out one commit decides. Quick steps run one after the other in one delivery
 
 A call outside takes a lease of the row, for this delivery. If its worker dies, the next delivery
 counts the call as in doubt, and makes it again under the same key. A flow that is cancelled
-meanwhile finds out what came of it first, and then undoes it.
+meanwhile makes the call to its end first, and then undoes it.
 
 Lost on failure: nothing. A wake that was lost costs a round of the sweep.
-Cost of a flow: a write and a task to start it, a write to end it. Of a step: one write, and one
-more for the lease before the first call outside in a delivery. Of a sleep or a wait: one write and
-one task more. While it waits: nothing.
+Cost: a flow starts by a write and a task, and ends by a write. A step is one write; the first call
+outside in a delivery is one more, for the lease. A sleep or a wait is one write and one task. A
+flow that waits costs nothing.
 
 Routes: POST /tasks/flows/<name>; GET /cron/flows/sweep.
 Source: the Pipeline API and Fantasm of App Engine, 2010 to 2012; their successors' steps by name,
@@ -53,9 +53,9 @@ from rollforward.flows.errors import (
     StepFailedError,
     UnknownFlowError,
 )
-from rollforward.flows.events import Event
-from rollforward.flows.policy import RetryPolicy
-from rollforward.flows.steps import Steps
+from rollforward.flows.rows.events import Event
+from rollforward.flows.steps.policy import RetryPolicy
+from rollforward.flows.steps.steps import Steps
 
 __all__ = [
     "BadFlowError",

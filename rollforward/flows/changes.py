@@ -7,8 +7,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from rollforward.datastore import current
 from rollforward.datastore.transactions import current_transaction, is_in_transaction
-from rollforward.flows import events, values
-from rollforward.flows.entities import (
+from rollforward.flows.errors import (
+    BadFlowError,
+    FlowEndedError,
+    FlowRefusedError,
+    UnknownFlowError,
+)
+from rollforward.flows.rows import events, values
+from rollforward.flows.rows.entities import (
     CANCELLED,
     FAILED,
     RUNNING,
@@ -17,14 +23,8 @@ from rollforward.flows.entities import (
     FlowRun,
     run_key,
 )
-from rollforward.flows.errors import (
-    BadFlowError,
-    FlowEndedError,
-    FlowRefusedError,
-    UnknownFlowError,
-)
-from rollforward.flows.records import FAILED as STEP_FAILED
-from rollforward.flows.values import BadValueError
+from rollforward.flows.rows.records import FAILED as STEP_FAILED
+from rollforward.flows.rows.values import BadValueError
 from rollforward.flows.wakes import due_at, wake_after_commit
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import naive_utc
@@ -134,7 +134,7 @@ def cancel(clients: Clients, flow: Flow[Any], flow_id: str) -> bool:
 
 
 def retry(clients: Clients, flow: Flow[Any], flow_id: str, from_step: str) -> None:
-    """Let a flow that has failed go on, or run again from one of its steps."""
+    """Run a flow again that has failed, or any flow from one of its steps."""
     key = run_key(run_id_of(flow.name, flow_id))
 
     def body() -> None:
@@ -172,7 +172,7 @@ def _check_retried(row: FlowRun, flow_id: str, from_step: str) -> None:
 
 
 def _drop_from(row: FlowRun, from_step: str) -> None:
-    """Drop the outcome of a step and of those that began after it; keep their events again."""
+    """Drop the outcomes of a step and all later ones; keep their events again."""
     names = list(row.steps)
     dropped = names[names.index(from_step) :]
     records = row.records()
@@ -187,7 +187,7 @@ def _drop_from(row: FlowRun, from_step: str) -> None:
 
 
 def _reopen(row: FlowRun) -> None:
-    """Let steps that have failed run again, and those that pause go on now."""
+    """Let failed steps run again, and end the pauses of others."""
     for name, record in row.records().items():
         has_failed = record.state == STEP_FAILED and not record.is_reject
         is_call = record.kind in ("commit", "outside")

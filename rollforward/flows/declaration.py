@@ -9,11 +9,12 @@ from functools import cached_property, partial
 from typing import Any, Concatenate, Generic, ParamSpec, cast, overload
 
 from rollforward.batches import Completed, TaskBatch
-from rollforward.flows import changes, reading, waits
-from rollforward.flows.delivery import deliver, give_up
-from rollforward.flows.policy import RetryPolicy
+from rollforward.flows import changes, reading
 from rollforward.flows.reading import FlowState
-from rollforward.flows.steps import Steps
+from rollforward.flows.steps import waits
+from rollforward.flows.steps.delivery import deliver, give_up
+from rollforward.flows.steps.policy import RetryPolicy
+from rollforward.flows.steps.steps import Steps
 from rollforward.flows.wakes import FlowArgs
 from rollforward.runtime.clients import Clients
 from rollforward.tasks.arguments import ArgumentsCodec
@@ -105,7 +106,7 @@ class Flow(Generic[P]):
         """Start a flow under an id of its own; in a transaction, with it.
 
         Args:
-            clients: What changes it; default those of the request or task that runs now.
+            clients: Default the clients of the request or task that runs now.
             flow_id: Chosen so that the same intent has the same id, up to 100 bytes.
 
         Returns:
@@ -114,9 +115,9 @@ class Flow(Generic[P]):
         Raises:
             BadFlowError, BadArgumentsError, TooLargeError, UnknownTaskError: nothing was started.
         """
-        clients, (flow_id, *rest) = with_clients(args)
+        clients, (flow_id, *flow_args) = with_clients(args)
         self.task.check_registered(clients)
-        body = self._codec.dump(self._bound(rest, options))
+        body = self._codec.dump(self._bound(flow_args, options))
         if len(body) > MAX_BODY_BYTES:
             raise TooLargeError(
                 f"arguments of a flow must have at most {MAX_BODY_BYTES:,} bytes, got {len(body):,}"
@@ -136,7 +137,7 @@ class Flow(Generic[P]):
             True if this call sent it, False if an event of this id had come before.
 
         Raises:
-            UnknownFlowError, FlowEndedError: nobody would get it.
+            UnknownFlowError, FlowEndedError: no step would get it.
             BadFlowError, FlowRefusedError: nothing was sent; the text says why.
         """
         clients, (flow_id, event, *payload) = with_clients(args)
@@ -159,11 +160,11 @@ class Flow(Generic[P]):
         return changes.cancel(clients, self, flow_id)
 
     def retry(self, /, *args: Any, from_step: str = "") -> None:
-        """Let a flow that has failed go on: `order.retry("A1")`.
+        """Run a flow again that has failed: `order.retry("A1")`.
 
         Args:
-            from_step: Drop the outcome of this step and of those that began after it, and run
-                them again. Their effects stay.
+            from_step: Drop the outcomes of this step and all later ones, and run them again. Their
+                effects stay.
 
         Raises:
             UnknownFlowError: there is none.
@@ -175,7 +176,7 @@ class Flow(Generic[P]):
     # Read
 
     def state(self, flow_id: str) -> FlowState:
-        """Return what a flow has done and waits for: one read.
+        """Return the state of a flow, with its steps: one read.
 
         Raises:
             UnknownFlowError: there is none.
@@ -213,7 +214,7 @@ def flow(
         name: Stands in keys and routes: never change it while flows run.
         queue: A queue of queue.yaml.
         members: Tasks that its batches may have as members.
-        retries: Of its steps; None: ten attempts, over a quarter of an hour.
+        retries: Policy for its steps; None: ten attempts, over a quarter of an hour.
         keep: How long a flow can be read after its end. Then its id is free again.
 
     Raises:

@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from rollforward.flows.entities import (
+from rollforward.flows.errors import FlowRefusedError, UnknownFlowError
+from rollforward.flows.rows.entities import (
     CANCELLED,
     FAILED,
     REJECTED,
@@ -19,9 +20,8 @@ from rollforward.flows.entities import (
     newest_flows,
     run_key,
 )
-from rollforward.flows.errors import FlowRefusedError, UnknownFlowError
-from rollforward.flows.records import FAILED as STEP_FAILED
-from rollforward.flows.records import StepRecord
+from rollforward.flows.rows.records import FAILED as STEP_FAILED
+from rollforward.flows.rows.records import StepRecord
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import aware_utc
 from rollforward.tasks.runs import (
@@ -49,7 +49,7 @@ def list_runs(names: Sequence[str], query: RunQuery) -> RunList:
     """Return flows, the newest first: about `limit`, of the rows that were read."""
     shown, next_before = newest(
         query,
-        lambda before: newest_flows(created_before=before),
+        lambda end_utc: newest_flows(created_before=end_utc),
         flows_created_at,
         lambda row: row.created,
         partial(_is_asked_for, query),
@@ -84,7 +84,7 @@ def run_details(names: Sequence[str], run_id: str) -> RunDetails:
 
 
 def control(clients: Clients, flows: Mapping[str, Flow[Any]], run_id: str, verb: RunVerb) -> str:
-    """Cancel a flow, or let one that has failed go on; return its id.
+    """Cancel a flow, or retry one that has failed; return its id.
 
     Raises:
         UnknownRunError: it does not exist, or no more.

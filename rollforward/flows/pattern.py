@@ -8,7 +8,7 @@ from typing import Any
 
 from rollforward.flows import listing, sweep
 from rollforward.flows.declaration import Flow
-from rollforward.flows.entities import FAILED, RUNNING, due_by, in_state
+from rollforward.flows.rows.entities import FAILED, RUNNING, due_by, in_state
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import age_s, naive_utc
 from rollforward.tasks.declaration import Task
@@ -45,7 +45,7 @@ class Flows(Pattern[Flow[Any]]):
 
     def gauges(self, clients: Clients, parts: Sequence[Flow[Any]]) -> Sequence[Gauge]:
         now_utc = naive_utc(clients.clock.now())
-        first = due_by(now_utc).get()
+        earliest = due_by(now_utc).get()
         return [
             Gauge(
                 "flows_running",
@@ -54,13 +54,13 @@ class Flows(Pattern[Flow[Any]]):
             ),
             Gauge(
                 "flows_failed",
-                f"Flows that wait for somebody; at most {MAX_COUNTED} are counted.",
+                f"Flows that wait for a person; at most {MAX_COUNTED} are counted.",
                 in_state(FAILED).count(MAX_COUNTED),
             ),
             Gauge(
                 "flows_late_seconds",
                 "Time by which the first flow that is due is late.",
-                age_s(clients.clock, first.due) if first is not None else 0.0,
+                age_s(clients.clock, earliest.due) if earliest is not None else 0.0,
             ),
         ]
 

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rollforward.flows.entities import FlowRun, run_key
 from rollforward.flows.errors import UnknownFlowError
-from rollforward.flows.records import StepRecord
+from rollforward.flows.rows.entities import FlowRun, run_key
+from rollforward.flows.rows.records import StepRecord
 from rollforward.runtime.clock import aware_utc
 
 
@@ -22,7 +22,7 @@ class FlowState:
         state: "running"; "undoing", because it was rejected or cancelled; "failed", until somebody
             retries or cancels it; or it has ended as "succeeded", "rejected" or "cancelled".
         reason: Why it was rejected, or has failed.
-        result: What it returned, as JSON values; None: it has not succeeded.
+        result: Its function's result, as JSON values; None: it has not succeeded.
         steps: By name, in the order in which they began.
         unread: The names of events that no step has taken.
         due: When it is woken, aware; None: an event wakes it, or nothing.
@@ -54,7 +54,7 @@ def state(run_id: str) -> FlowState:
 
 
 def state_of(row: FlowRun) -> FlowState:
-    """Return what a row says."""
+    """Return the state in a row."""
     return FlowState(
         flow_id=row.flow_id,
         state=row.state,

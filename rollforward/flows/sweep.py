@@ -1,4 +1,4 @@
-"""The sweep of flows: it wakes those that are due, and deletes those that ended long ago."""
+"""The sweep of flows: due flows are woken, and flows that ended long ago are deleted."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rollforward.datastore.batched import batched
 from rollforward.datastore.expiry import delete_expired, expired, expiry
 from rollforward.datastore.partitions import PARTITIONS
 from rollforward.datastore.transactions import transact
-from rollforward.flows.entities import FlowRun, due_by, values_of
+from rollforward.flows.rows.entities import FlowRun, due_by, values_of
 from rollforward.flows.wakes import GRACE, FlowArgs
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import naive_utc
@@ -33,8 +33,8 @@ def wake_due(clients: Clients, tasks: Mapping[str, Task[FlowArgs]]) -> int:
     """
     now_utc = naive_utc(clients.clock.now())
     keys = due_by(now_utc).fetch(MAX_WOKEN, keys_only=True)
-    own = [key for key in keys if key.id().partition("|")[0] in tasks]
-    return sum(_wake(clients, tasks, part, now_utc) for part in batched(own, MAX_PER_COMMIT))
+    declared = [key for key in keys if key.id().partition("|")[0] in tasks]
+    return sum(_wake(clients, tasks, part, now_utc) for part in batched(declared, MAX_PER_COMMIT))
 
 
 def _wake(
@@ -54,7 +54,7 @@ def _wake(
 
 
 def _postpone(keys: Sequence[Any], now_utc: datetime.datetime) -> list[str]:
-    """Let flows be due later, in a transaction; return the ids of those that were due."""
+    """Let flows be due later, in a transaction; return the ids of the due ones."""
     rows = [row for row in ndb.get_multi(keys) if row is not None]
     due = [row for row in rows if row.due is not None and row.due <= now_utc]
     for row in due:
@@ -65,17 +65,15 @@ def _postpone(keys: Sequence[Any], now_utc: datetime.datetime) -> list[str]:
 
 
 def remove_expired(clients: Clients) -> int:
-    """Delete flows that ended long ago, with their values; return how many rows went."""
-    end = expiry("0", naive_utc(clients.clock.now()))[1:]
-    deleted = 0
-    for partition in PARTITIONS:
-        rows = expired(FlowRun, partition, partition + end).fetch(MAX_DELETED, keys_only=True)
-        for key in rows:
-            chunks = values_of(key.id()).fetch(keys_only=True)
-            ndb.delete_multi(chunks)
-            deleted += len(chunks)
-        delete_expired(rows, partition + end)
-        deleted += len(rows)
-        if deleted >= MAX_DELETED:
-            break
-    return deleted
+    """Delete flows that ended long ago, with their values; return how many rows went.
+
+    One partition in each minute: a query when nothing is due.
+    """
+    now_utc = naive_utc(clients.clock.now())
+    partition = PARTITIONS[now_utc.minute % len(PARTITIONS)]
+    end = expiry(partition, now_utc)
+    keys = expired(FlowRun, partition, end).fetch(MAX_DELETED, keys_only=True)
+    chunks = [chunk for key in keys for chunk in values_of(key.id()).fetch(keys_only=True)]
+    ndb.delete_multi(chunks)
+    delete_expired(keys, end)
+    return len(chunks) + len(keys)

@@ -53,12 +53,12 @@ def bound(
 
 
 def form_of(
-    function: Callable[..., object], first: type[Any] = Clients, form: str = _FORM
+    function: Callable[..., object], leading: type[Any] = Clients, form: str = _FORM
 ) -> tuple[type[Any], TaskFunction]:
     """Return the type of a task's arguments, and the work that takes them.
 
     Args:
-        first: The type of a first parameter that is no argument. A task may do without it.
+        leading: The type of a first parameter that is no argument. A task may do without it.
         form: Code that shows how to declare it, for error messages.
 
     Raises:
@@ -68,10 +68,10 @@ def form_of(
     if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
         raise TypeError(f"{name} must be a plain function: called, it would not run; {form}")
     declared = list(inspect.signature(function).parameters.values())
-    hints = _hints(name, function, first, form)
-    takes_first = bool(declared) and _takes(declared[0], hints, first)
-    if first is not Clients and not takes_first:
-        raise TypeError(f"{name}: its first parameter must be a {first.__name__}; {form}")
+    hints = _hints(name, function, leading, form)
+    takes_first = bool(declared) and _takes(declared[0], hints, leading)
+    if leading is not Clients and not takes_first:
+        raise TypeError(f"{name}: its first parameter must be a {leading.__name__}; {form}")
     parameters = declared[1:] if takes_first else declared
     work = function if takes_first else _without_clients(function)
     if len(parameters) == 1 and parameters[0].kind is inspect.Parameter.POSITIONAL_OR_KEYWORD:
@@ -82,11 +82,11 @@ def form_of(
     return kind, _unpacking(kind, work)
 
 
-def _takes(parameter: inspect.Parameter, hints: Mapping[str, Any], first: type[Any]) -> bool:
+def _takes(parameter: inspect.Parameter, hints: Mapping[str, Any], leading: type[Any]) -> bool:
     """Return whether a function's first parameter is for the clients, or the like."""
     if parameter.name not in hints:
-        return first is Clients and parameter.name in _CLIENTS_NAMES
-    return hints[parameter.name] is first
+        return leading is Clients and parameter.name in _CLIENTS_NAMES
+    return hints[parameter.name] is leading
 
 
 def _without_clients(function: Callable[..., object]) -> Callable[..., object]:
@@ -100,11 +100,11 @@ def _without_clients(function: Callable[..., object]) -> Callable[..., object]:
 
 
 def _hints(
-    name: str, function: Callable[..., object], first: type[Any], form: str
+    name: str, function: Callable[..., object], leading: type[Any], form: str
 ) -> dict[str, Any]:
     try:
         # A module may import it for type checkers alone.
-        return get_type_hints(function, localns={first.__name__: first})
+        return get_type_hints(function, localns={leading.__name__: leading})
     except NameError as error:
         raise TypeError(
             f"{name}: {error.name} must be defined in its module, above the task; {form}"

@@ -15,8 +15,8 @@ from typing import Any, get_type_hints
 import pydantic
 import pydantic_core
 
-from rollforward.flows.entities import FlowValue, value_key
 from rollforward.flows.errors import BadStepError
+from rollforward.flows.rows.entities import FlowValue, value_key
 from rollforward.runtime.type_adapters import adapter_of
 
 # In the flow's row, which has room for 1,000 steps.
@@ -33,7 +33,7 @@ class BadValueError(ValueError):
 
 
 def dump(function: Callable[..., Any], value: Any) -> str:
-    """Return what a function has returned, as JSON.
+    """Return the result of a function as JSON.
 
     Raises:
         BadValueError: it is no JSON, has another type than declared, or is too large.
@@ -53,7 +53,7 @@ def load(function: Callable[..., Any], text: str) -> Any:
     """Return the value in some JSON, of the type that a function returns now.
 
     Raises:
-        BadStepError: the code has changed its type since, and does not read what it stored.
+        BadStepError: the code has changed its type since, and does not read the old one.
     """
     kind = _kind_of(function)
     if kind is _PLAIN:

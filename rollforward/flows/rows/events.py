@@ -7,8 +7,8 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from rollforward.flows.entities import FlowRun
-from rollforward.flows.records import DONE, StepRecord
+from rollforward.flows.rows.entities import FlowRun
+from rollforward.flows.rows.records import DONE, StepRecord
 
 MAX_EVENTS = 500
 # With the content of all of them the row has to stay below 1 MiB.
@@ -21,7 +21,7 @@ class Event:
     """An event that came.
 
     Attributes:
-        payload: What it was sent with: JSON.
+        payload: JSON, from its sender.
         at: When it was sent, aware.
     """
 
@@ -56,7 +56,7 @@ def taken(row: FlowRun, record: StepRecord, now_s: float) -> StepRecord:
 
 
 def give_back(row: FlowRun, record: StepRecord) -> None:
-    """Keep the event again that a step had taken, before those that came after it."""
+    """Keep the event again that a step had taken, as the first one."""
     stored = {"value": record.value, "rows": record.rows, "chunks": record.chunks}
     event = {"id": record.event_id, "name": record.event, "at": record.event_at, **stored}
     row.events = [event, *row.events]

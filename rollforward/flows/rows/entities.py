@@ -22,7 +22,7 @@ from typing import Any
 
 from google.cloud import ndb
 
-from rollforward.flows.records import StepRecord, record_of
+from rollforward.flows.rows.records import StepRecord, record_of
 
 EPOCH = datetime.datetime.fromtimestamp(0, datetime.UTC).replace(tzinfo=None)
 RUNNING, UNDOING = "running", "undoing"

@@ -27,7 +27,7 @@ class StepRecord:
         rows: The owner of these rows; "": none.
         chunks: How many rows they are.
         event: The event that it waits for.
-        event_id, event_at: Of the event that it has taken; "": none came in time.
+        event_id, event_at: The event that it has taken; "": none came in time.
         batch: The id of its batch.
         is_undo: Whether it undoes another.
         is_reject: Whether it has failed by rejecting its flow.
@@ -57,7 +57,7 @@ class StepRecord:
 
     @property
     def body(self) -> dict[str, Any]:
-        """The record as JSON, without what is as by default."""
+        """The record as JSON, without defaults."""
         return {key: value for key, value in asdict(self).items() if value != _DEFAULTS[key]}
 
     def ends(self, state: State, at_s: float, **fields: Any) -> StepRecord:

@@ -1,8 +1,8 @@
 """One delivery's right to change a flow: the row as it knows it, its lease, and its writes.
 
-A write is a compare-and-set by the version that the row had, without a transaction. Whoever wrote
-meanwhile (an event, a cancellation, the end of a batch) makes it fail: the row is read again, and
-the change is decided anew. So an event or a cancellation is never overwritten, and of two
+A write is a compare-and-set by the version that the row had, without a transaction. A write
+between (an event, a cancellation, the end of a batch) makes it fail: the row is read again, and the
+change is decided once more. So an event or a cancellation is never overwritten, and of two
 deliveries that overlap one gets on.
 """
 
@@ -20,8 +20,8 @@ from google.cloud import ndb
 from rollforward.datastore import current
 from rollforward.datastore.transactions import OUTCOME_UNKNOWN, pause_before_retry, transact
 from rollforward.datastore.versions import CHANGED, commit_unchanged, read_versions
-from rollforward.flows.entities import RUNNING, UNDOING, FlowRun, run_key
 from rollforward.flows.errors import LeasedError, Suspended
+from rollforward.flows.rows.entities import RUNNING, UNDOING, FlowRun, run_key
 from rollforward.flows.wakes import FlowArgs, due_at, wake
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import CLOCK_SKEW_S, naive_utc
@@ -125,7 +125,7 @@ class FlowAttempt:
     def transact(self, body: Callable[[FlowRun], T]) -> T:
         """Run the body in a transaction with the flow's row, which it changes, and write that.
 
-        Raises: as `change`, and what the body raises.
+        Raises: as `change` and the body do.
         """
 
         def run() -> T:
@@ -153,7 +153,7 @@ class FlowAttempt:
     def go_on_or_wait(
         self, decide: Callable[[FlowRun], T | Wait], values: Sequence[ndb.Model] = ()
     ) -> T:
-        """Write a change by which the flow goes on or waits; if it waits, end this delivery.
+        """Write a change after which the flow continues or waits; a wait ends this delivery.
 
         A flow that waits has no owner. It is woken at the time that the change says.
 
@@ -213,17 +213,17 @@ class FlowAttempt:
             row.due = due_at(self.clients)
 
     def _write(self, values: Sequence[ndb.Model]) -> None:
-        new: list[tuple[ndb.Model, int | None]] = [(row, None) for row in values]
-        puts = [(self.row, self._version), *new]
+        inserted: list[tuple[ndb.Model, int | None]] = [(row, None) for row in values]
+        puts = [(self.row, self._version), *inserted]
         self._version = commit_unchanged(self.clients.datastore, puts=puts)[0]
 
     # Read
 
     def _read(self) -> bool:
-        [found] = read_versions(self.clients.datastore, [self.key])
-        if found is not None:
-            self.row, self._version = found
-        return found is not None
+        [stored] = read_versions(self.clients.datastore, [self.key])
+        if stored is not None:
+            self.row, self._version = stored
+        return stored is not None
 
     def _read_again(self) -> None:
         self._take(self.row if self._read() else None)
@@ -243,8 +243,8 @@ class FlowAttempt:
         """Check that the owner of a row is dead, or has been silent for its lease."""
         if self.clients.processes.is_dead(row.owner):
             return
-        left = row.lease_expires_at - naive_utc(self.clients.clock.now())
+        remaining = row.lease_expires_at - naive_utc(self.clients.clock.now())
         # A lease beyond that is from a clock that was far ahead, and means nothing.
-        if datetime.timedelta(0) < left <= LEASE + datetime.timedelta(seconds=CLOCK_SKEW_S):
-            after_s = left.total_seconds() + 0.5
+        if datetime.timedelta(0) < remaining <= LEASE + datetime.timedelta(seconds=CLOCK_SKEW_S):
+            after_s = remaining.total_seconds() + 0.5
             raise LeasedError(f"another delivery works on {self.run_id}", after_s=after_s)

@@ -10,12 +10,12 @@ from google.cloud import ndb
 
 from rollforward.batches import Completed, TaskBatch, UnknownBatchError
 from rollforward.datastore.transactions import transact
-from rollforward.flows import values
-from rollforward.flows.attempt import FlowAttempt, Wait
-from rollforward.flows.entities import RUNNING, FlowRun, run_key
 from rollforward.flows.errors import BadStepError
-from rollforward.flows.events import taken
-from rollforward.flows.records import DONE, StepRecord
+from rollforward.flows.rows import values
+from rollforward.flows.rows.entities import RUNNING, FlowRun, run_key
+from rollforward.flows.rows.events import taken
+from rollforward.flows.rows.records import DONE, StepRecord
+from rollforward.flows.steps.attempt import FlowAttempt, Wait
 from rollforward.flows.wakes import FlowArgs, due_at, wake_after_commit
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.type_adapters import adapter_of
@@ -39,7 +39,7 @@ def check_ahead(name: str, wait_s: float) -> None:
 def sleep(attempt: FlowAttempt, name: str, until_s: float) -> None:
     """Wait until a time, in seconds since 1970, that the first call has set.
 
-    A sleep is over for good once a later step has begun, whatever this machine's clock says.
+    A sleep is over for good once a later step has begun, even if this machine's clock is behind.
     """
     record, now_s = attempt.row.step(name), attempt.now_s()
     is_last = record is not None and next(reversed(attempt.row.steps)) == name

@@ -1,4 +1,4 @@
-"""How often a step is tried, and how long it waits between."""
+"""Policies of retries: the number of attempts, and the pauses between them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class RetryPolicy:
     Attributes:
         attempts: How often it may fail; None: any number of times.
         first_s: Seconds before the second attempt.
-        factor: Each pause is so many times as long as the one before.
+        factor: Each pause is longer than the last one by this factor.
         longest_s: No pause is longer, in seconds.
         until: An aware time after which a failure is the last one; None: there is none.
     """
@@ -38,7 +38,7 @@ class RetryPolicy:
             raise ValueError(f"until must be an aware time, got {self.until}")
 
     def pause_s(self, failures: int) -> float:
-        """Return the seconds to wait after so many failures, at least one.
+        """Return the seconds to wait after a number of failures, at least one.
 
         >>> [RetryPolicy().pause_s(failures) for failures in (1, 2, 5, 30)]
         [1.0, 2.0, 16.0, 600.0]
@@ -46,6 +46,6 @@ class RetryPolicy:
         return float(min(self.longest_s, self.first_s * self.factor ** min(failures - 1, 100)))
 
     def is_over(self, failures: int, now_utc: datetime.datetime) -> bool:
-        """Return whether there is no further attempt after so many failures."""
+        """Return whether there is no further attempt after a number of failures."""
         is_late = self.until is not None and now_utc >= self.until
         return is_late or (self.attempts is not None and failures >= self.attempts)

@@ -11,13 +11,13 @@ from typing import Any, NoReturn
 from google.cloud import ndb
 
 from rollforward.datastore.transactions import TRANSIENT
-from rollforward.flows import values
-from rollforward.flows.attempt import BEATS_PER_LEASE, LEASE, FlowAttempt
-from rollforward.flows.entities import UNDOING, FlowRun
 from rollforward.flows.errors import BadStepError, Unwinding
-from rollforward.flows.policy import RetryPolicy
-from rollforward.flows.records import DONE, FAILED, Kind, StepRecord
-from rollforward.flows.values import BadValueError
+from rollforward.flows.rows import values
+from rollforward.flows.rows.entities import UNDOING, FlowRun
+from rollforward.flows.rows.records import DONE, FAILED, Kind, StepRecord
+from rollforward.flows.rows.values import BadValueError
+from rollforward.flows.steps.attempt import BEATS_PER_LEASE, LEASE, FlowAttempt
+from rollforward.flows.steps.policy import RetryPolicy
 from rollforward.tasks.errors import Reject, Retry, Unavailable
 
 log = logging.getLogger(__name__)

@@ -10,14 +10,15 @@ from typing import Any, ParamSpec, TypeVar
 from google.cloud import ndb
 
 from rollforward.batches import Completed, TaskBatch
-from rollforward.flows import calls, values, waits
-from rollforward.flows.attempt import FlowAttempt
-from rollforward.flows.calls import MAX_DELIVERY_S, StepCall
 from rollforward.flows.errors import BadStepError, StepFailedError, Unwinding
-from rollforward.flows.events import Event, event_of
-from rollforward.flows.policy import RetryPolicy
-from rollforward.flows.records import DONE, FAILED, Kind, StepRecord
-from rollforward.flows.waits import Members
+from rollforward.flows.rows import values
+from rollforward.flows.rows.events import Event, event_of
+from rollforward.flows.rows.records import DONE, FAILED, Kind, StepRecord
+from rollforward.flows.steps import calls, waits
+from rollforward.flows.steps.attempt import FlowAttempt
+from rollforward.flows.steps.calls import MAX_DELIVERY_S, StepCall
+from rollforward.flows.steps.policy import RetryPolicy
+from rollforward.flows.steps.waits import Members
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.type_adapters import adapter_of
 from rollforward.tasks.errors import Reject
@@ -109,16 +110,16 @@ class Steps:
     def undo(
         self, name: str, function: Callable[P, object], /, *args: P.args, **options: P.kwargs
     ) -> None:
-        """Have a function called, as by `outside`, if the flow is rejected or cancelled.
+        """Declare a call, as by `outside`, that is made if the flow is rejected or cancelled.
 
-        The last one is called first.
+        The last one comes first.
         """
         self._add_undo(name, "outside", function, args, options)
 
     def undo_commit(
         self, name: str, function: Callable[P, object], /, *args: P.args, **options: P.kwargs
     ) -> None:
-        """Have a function called, as by `commit`, if the flow is rejected or cancelled."""
+        """Declare a call, as by `commit`, that is made if the flow is rejected or cancelled."""
         self._add_undo(name, "commit", function, args, options)
 
     def _made(
@@ -178,7 +179,7 @@ class Steps:
         days: float = 0,
         until: datetime.datetime | None = None,
     ) -> None:
-        """Wait for so long, up to ten years, or until an aware time; no worker waits."""
+        """Wait for a time, up to ten years, or until an aware one; no worker waits."""
         wait_s = seconds + 60 * (minutes + 60 * (hours + 24 * days))
         now_s = self._attempt.now_s()
         until_s = until.timestamp() if until is not None else now_s + wait_s

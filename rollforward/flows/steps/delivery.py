@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from rollforward.datastore.expiry import expiry
 from rollforward.datastore.transactions import transact
-from rollforward.flows import values
-from rollforward.flows.attempt import FlowAttempt
-from rollforward.flows.entities import (
+from rollforward.flows.errors import BadStepError, StepFailedError, Suspended, Unwinding
+from rollforward.flows.rows import values
+from rollforward.flows.rows.entities import (
     CANCELLED,
     FAILED,
     REJECTED,
@@ -20,9 +20,9 @@ from rollforward.flows.entities import (
     FlowRun,
     run_key,
 )
-from rollforward.flows.errors import BadStepError, StepFailedError, Suspended, Unwinding
-from rollforward.flows.steps import Steps
-from rollforward.flows.values import BadValueError
+from rollforward.flows.rows.values import BadValueError
+from rollforward.flows.steps.attempt import FlowAttempt
+from rollforward.flows.steps.steps import Steps
 from rollforward.flows.wakes import FlowArgs
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import naive_utc
@@ -139,7 +139,7 @@ def _end(flow: Flow[Any], attempt: FlowAttempt, row: FlowRun, state: str) -> Non
 
 
 def _fail(attempt: FlowAttempt, error: Exception) -> None:
-    """Note that a flow cannot go on until somebody retries or cancels it."""
+    """Note that a flow waits for a person, who retries or cancels it."""
     reason = f"{type(error).__name__}: {error}"
     log.error("the flow %s failed: %s", attempt.run_id, reason, exc_info=error)
 

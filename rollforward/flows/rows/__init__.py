@@ -1,0 +1,1 @@
+"""Rows of flows: what each says of its steps, values and events."""

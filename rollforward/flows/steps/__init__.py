@@ -1,0 +1,1 @@
+"""Steps of a flow in one delivery: called, waited for, undone."""
