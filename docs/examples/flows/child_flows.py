@@ -1,4 +1,4 @@
-"""Child flows: a shipment starts a flow for each parcel, and each signals back when it has ended."""
+"""Child flows: a shipment starts a flow for each parcel, and each signals back at its end."""
 
 from __future__ import annotations
 
