@@ -60,6 +60,7 @@ class FlowAttempt:
         self.row: FlowRun
         self.is_leased = False
         self.has_doubt = False
+        self._holds = False  # Whether the row had this delivery's lease when it last wrote it.
         self._owner = clients.new_owner()
         self._writes = 0
         self._version: int | None = None
@@ -104,10 +105,8 @@ class FlowAttempt:
         with self._lock:
             proof, decided = self._proof(), None
             for failures in range(1, MAX_WRITES + 1):
-                if self._version is None:
-                    self._read_again()
-                    if self.row.written_by == proof:
-                        return decided  # type: ignore[return-value]
+                if self._version is None and self._has_written(proof):
+                    return decided  # type: ignore[return-value]
                 decided = decide(self.row)
                 self._sign(self.row, decided)
                 self.row.written_by = proof
@@ -119,6 +118,7 @@ class FlowAttempt:
                         raise
                     pause_before_retry(min(failures, 3))
                 else:
+                    self._holds = self.is_leased
                     return decided
             raise AssertionError("unreachable")
 
@@ -139,7 +139,9 @@ class FlowAttempt:
 
         with self._lock:
             self._version = None
-            return transact(run)
+            result = transact(run)
+            self._holds = self.is_leased
+            return result
 
     def lease(self, decide: Callable[[FlowRun], None]) -> None:
         """Take the lease, or keep it, with a change."""
@@ -225,8 +227,14 @@ class FlowAttempt:
             self.row, self._version = stored
         return stored is not None
 
-    def _read_again(self) -> None:
-        self._take(self.row if self._read() else None)
+    def _has_written(self, proof: str) -> bool:
+        """Read the row again; return whether it has this write, whose reply was lost."""
+        is_there = self._read()
+        if is_there and self.row.written_by == proof:
+            self._holds = self.is_leased
+            return True
+        self._take(self.row if is_there else None)
+        return False
 
     def _take(self, row: FlowRun | None) -> None:
         """Check that this delivery may still change a row."""
@@ -236,7 +244,7 @@ class FlowAttempt:
             raise Suspended
         if row.owner is not None and row.owner != self._owner:
             self._check_silent(row)
-        if row.owner != self._owner and self.is_leased:
+        if row.owner != self._owner and self._holds:
             raise LeasedError(f"another delivery has taken {self.run_id} over", after_s=1.0)
 
     def _check_silent(self, row: FlowRun) -> None:

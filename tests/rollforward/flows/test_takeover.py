@@ -1,0 +1,75 @@
+"""A delivery that was taken for dead, and comes back: it changes nothing any more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from rollforward.flows.errors import LeasedError, Suspended
+from rollforward.flows.rows.entities import run_key
+from rollforward.flows.rows.records import DONE, StepRecord
+from rollforward.flows.steps.attempt import LEASE, FlowAttempt
+from tests.infra.world import Services, World
+from tests.rollforward.flows.shop import mail, order
+
+RUN_ID = "test-orders|A1"
+CHARGE = StepRecord("outside", began=1.0)
+
+
+@pytest.fixture
+def world(services: Services) -> Iterator[World]:
+    """Yield the app with the flow of orders."""
+    world = World(services, flows=[order], tasks=[mail])
+    with world.clients.context():
+        yield world
+
+
+def leased(world: World) -> FlowAttempt:
+    """Return a delivery that makes a call."""
+    attempt = FlowAttempt(world.clients, order.task, RUN_ID)
+    assert attempt.open()
+    attempt.lease(lambda row: row.note("charge", CHARGE))
+    return attempt
+
+
+def test_a_late_failure_does_not_undo_the_outcome_of_the_delivery_that_took_over(
+    world: World,
+) -> None:
+    """Its own lease is given up with that write, and is checked all the same."""
+    order.start(world.clients, "A1", "boots")
+    slow = leased(world)
+    world.clock.sleep(LEASE.total_seconds() + 10)
+    quick = leased(world)
+    ended = CHARGE.ends(DONE, 2.0, value="1")
+    quick.change(lambda row: row.note("charge", ended))
+    quick.give_back()
+
+    with pytest.raises(LeasedError, match="has taken"):
+        slow.wait(world.clients.clock.now(), lambda row: row.note("charge", CHARGE))
+
+    assert run_key(RUN_ID).get(use_cache=False).step("charge") == ended
+
+
+def test_a_call_outside_after_a_commit_takes_the_lease(world: World) -> None:
+    """The row has to be read again before: by another delivery nobody has taken it over."""
+    order.start(world.clients, "A1", "boots")
+    attempt = FlowAttempt(world.clients, order.task, RUN_ID)
+    attempt.open()
+    attempt.transact(lambda row: row.note("reserve", StepRecord("commit").ends(DONE, 1.0)))
+
+    attempt.lease(lambda row: row.note("charge", CHARGE))
+
+    assert run_key(RUN_ID).get(use_cache=False).owner is not None
+
+
+def test_a_wait_whose_reply_is_lost_is_a_wait(world: World) -> None:
+    """It has given the lease up itself: nobody has taken the flow over."""
+    order.start(world.clients, "A1", "boots")
+    attempt = leased(world)
+    world.plan.break_next("Commit", "reply-lost")
+
+    with world.plan.watched(), pytest.raises(Suspended):
+        attempt.wait(None, lambda row: row.note("charge", CHARGE))
+
+    assert run_key(RUN_ID).get(use_cache=False).owner is None
