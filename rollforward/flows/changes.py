@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from rollforward.datastore import current
@@ -123,8 +124,8 @@ def cancel(clients: Clients, flow: Flow[Any], flow_id: str) -> bool:
         row = _existing(current.get_multi([key]), flow_id)
         if row.has_ended or row.state == UNDOING:
             return bool(row.state == CANCELLED or row.verdict == CANCELLED)
-        row.state, row.verdict, row.failure = UNDOING, row.verdict or CANCELLED, None
         _reopen(row)
+        row.state, row.verdict, row.failure = UNDOING, row.verdict or CANCELLED, None
         row.due = due_at(clients)
         current.put(row)
         wake_after_commit(clients, flow.task, key.id())
@@ -187,12 +188,17 @@ def _drop_from(row: FlowRun, from_step: str) -> None:
 
 
 def _reopen(row: FlowRun) -> None:
-    """Let failed steps run again, and end the pauses of others."""
+    """Let the step that a flow has failed at run again, and end the pauses of others.
+
+    Other steps that have failed have an outcome: the code went another way.
+    """
     for name, record in row.records().items():
-        has_failed = record.state == STEP_FAILED and not record.is_reject
-        is_call = record.kind in ("commit", "outside")
-        if has_failed or (is_call and not record.has_ended and record.until):
+        has_failed = row.state == FAILED and name == row.failed_step
+        if has_failed and record.state == STEP_FAILED:
             row.note(name, record.reopened())
+        elif record.kind in ("commit", "outside") and not record.has_ended:
+            row.note(name, replace(record, until=0.0))
+    row.failed_step = None
 
 
 def _existing(rows: list[Any], flow_id: str) -> FlowRun:

@@ -26,7 +26,15 @@ class FlowRefusedError(FlowError):
 
 
 class BadStepError(Exception):
-    """The code of a flow has a mistake that no retry mends: the flow fails, and nothing is lost."""
+    """The code of a flow has a mistake that no retry mends: the flow fails, and nothing is lost.
+
+    Attributes:
+        step: The step whose outcome it is; "": none.
+    """
+
+    def __init__(self, message: str, *, step: str = "") -> None:
+        super().__init__(message)
+        self.step = step
 
 
 class StepFailedError(Exception):
@@ -51,6 +59,13 @@ class Suspended(BaseException):
     """The flow waits, and its row says for what: this delivery is over.
 
     Not an `Exception`, so that a flow's own `except Exception` lets it pass.
+    """
+
+
+class Interrupted(BaseException):
+    """An error that is none of a step's ends the delivery; its cause is that error.
+
+    Not an `Exception`, so that a flow's code cannot take it for the outcome of a step.
     """
 
 

@@ -38,6 +38,7 @@ class FlowRun(ndb.Model):
     # What it ends as once it is undone: rejected or cancelled. Kept when undoing it fails.
     verdict = ndb.TextProperty()
     reason = ndb.TextProperty()  # Why it was rejected.
+    failed_step = ndb.TextProperty()  # The step that it has failed at; None: its code has failed.
     failure = ndb.TextProperty()  # Why it cannot go on until somebody retries or cancels it.
     args = ndb.TextProperty(required=True)
     steps = ndb.JsonProperty(default={})  # By name, in the order in which they began.
@@ -74,6 +75,14 @@ class FlowRun(ndb.Model):
     def note(self, name: str, record: StepRecord) -> None:
         """Set the record of a step."""
         self.steps = {**self.steps, name: record.body}
+
+    def end_step(self, name: str, record: StepRecord) -> StepRecord:
+        """Set the outcome of a step unless it has one; return the one that counts."""
+        ended = self.step(name)
+        if ended is not None and ended.has_ended:
+            return ended
+        self.note(name, record)
+        return record
 
     def records(self) -> dict[str, StepRecord]:
         """Return the records of all steps, by name, in the order in which they began."""

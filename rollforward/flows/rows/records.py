@@ -29,6 +29,7 @@ class StepRecord:
         event: The event that it waits for.
         event_id, event_at: The event that it has taken; "": none came in time.
         batch: The id of its batch.
+        is_called: Whether a delivery has begun its call and not noted what came of it.
         is_undo: Whether it undoes another.
         is_reject: Whether it has failed by rejecting its flow.
     """
@@ -48,6 +49,7 @@ class StepRecord:
     event_id: str = ""
     event_at: float = 0.0
     batch: str = ""
+    is_called: bool = False
     is_undo: bool = False
     is_reject: bool = False
 
@@ -62,7 +64,7 @@ class StepRecord:
 
     def ends(self, state: State, at_s: float, **fields: Any) -> StepRecord:
         """Return the record of the step as it has ended."""
-        return replace(self, state=state, ended=at_s, until=0.0, **fields)
+        return replace(self, state=state, ended=at_s, until=0.0, is_called=False, **fields)
 
     def reopened(self) -> StepRecord:
         """Return the record of the step as it is tried again, at once."""

@@ -12,9 +12,6 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any, get_type_hints
 
-import pydantic
-import pydantic_core
-
 from rollforward.flows.errors import BadStepError
 from rollforward.flows.rows.entities import FlowValue, value_key
 from rollforward.runtime.type_adapters import adapter_of
@@ -44,7 +41,7 @@ def dump(function: Callable[..., Any], value: Any) -> str:
     try:
         text = adapter_of(kind).dump_json(value, warnings=False).decode()
         adapter_of(kind).validate_json(text)
-    except (pydantic_core.PydanticSerializationError, pydantic.ValidationError) as error:
+    except Exception as error:  # Such as a type that pydantic does not know.
         raise BadValueError(f"{value!r:.100} does not go by its type: {error}") from None
     return _checked(text)
 
@@ -60,7 +57,7 @@ def load(function: Callable[..., Any], text: str) -> Any:
         return json.loads(text)
     try:
         return adapter_of(kind).validate_json(text)
-    except pydantic.ValidationError as error:
+    except Exception as error:
         raise BadStepError(
             f"the stored result of {function.__qualname__} has another type than it returns now: "
             f"give the step another name, or let the type read both. {error}"
@@ -114,7 +111,10 @@ def joined(rows: list[FlowValue | None]) -> str:
 
 
 def _checked(text: str) -> str:
-    size = len(text.encode())
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError as error:
+        raise BadValueError(f"a text holds half a character: {error}") from None
     if size > MAX_VALUE_BYTES:
         raise BadValueError(f"a value must have at most {MAX_VALUE_BYTES:,} bytes, got {size:,}")
     return text
@@ -125,7 +125,7 @@ def _kind_of(function: Callable[..., Any]) -> Any:
     """Return the type that a function declares to return; _PLAIN: none."""
     try:
         hints = get_type_hints(function)
-    except (NameError, TypeError):
+    except Exception:
         return _PLAIN  # A type that only type checkers know, or an object without annotations.
     kind = hints.get("return", _PLAIN)
     return _PLAIN if kind in (Any, object) else kind

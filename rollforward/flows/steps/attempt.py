@@ -8,6 +8,7 @@ deliveries that overlap one gets on.
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import threading
 from collections.abc import Callable, Sequence
@@ -32,7 +33,7 @@ T = TypeVar("T")
 LEASE = datetime.timedelta(seconds=15)
 BEATS_PER_LEASE = 3
 MAX_WRITES = 10
-_LOST = (rpc_errors.Aborted, rpc_errors.AlreadyExists, *CHANGED)
+_RETRIED = (rpc_errors.Aborted, rpc_errors.AlreadyExists, *CHANGED, *OUTCOME_UNKNOWN)
 
 
 @dataclass(frozen=True)
@@ -48,8 +49,7 @@ class FlowAttempt:
     Attributes:
         row: The flow as this delivery last saw it.
         is_leased: Whether this delivery holds the lease.
-        has_doubt: Whether the delivery before died over a step that is not known: the first one
-            that has not ended.
+        stopped: How this delivery ended; None: it goes on.
     """
 
     def __init__(self, clients: Clients, task: Task[FlowArgs], run_id: str) -> None:
@@ -59,7 +59,7 @@ class FlowAttempt:
         self.run_id = run_id
         self.row: FlowRun
         self.is_leased = False
-        self.has_doubt = False
+        self.stopped: BaseException | None = None
         self._holds = False  # Whether the row had this delivery's lease when it last wrote it.
         self._owner = clients.new_owner()
         self._writes = 0
@@ -77,7 +77,6 @@ class FlowAttempt:
         self._generation = self.row.generation
         if self.row.owner is not None:
             self._check_silent(self.row)
-            self.has_doubt = True
         return True
 
     @property
@@ -112,9 +111,9 @@ class FlowAttempt:
                 self.row.written_by = proof
                 try:
                     self._write(values)
-                except (*_LOST, *OUTCOME_UNKNOWN):
-                    self._version = None
-                    if failures == MAX_WRITES:
+                except BaseException as error:
+                    self._version = None  # The row here is not the one that is stored.
+                    if failures == MAX_WRITES or not isinstance(error, _RETRIED):
                         raise
                     pause_before_retry(min(failures, 3))
                 else:
@@ -143,11 +142,11 @@ class FlowAttempt:
             self._holds = self.is_leased
             return result
 
-    def lease(self, decide: Callable[[FlowRun], None]) -> None:
+    def lease(self, decide: Callable[[FlowRun], T]) -> T:
         """Take the lease, or keep it, with a change."""
         was_leased, self.is_leased = self.is_leased, True
         try:
-            self.change(decide)
+            return self.change(decide)
         except BaseException:
             self.is_leased = was_leased
             raise
@@ -196,8 +195,8 @@ class FlowAttempt:
         """Keep the lease of a step that lasts; on the heart's thread."""
         with self._lock:
             if self.is_leased:
-                with self.clients.context():
-                    self.change(lambda row: None)
+                with self.clients.context(), contextlib.suppress(Suspended, LeasedError):
+                    self.change(lambda row: None)  # Else the step's own write finds it lost.
 
     def _proof(self) -> str:
         self._writes += 1

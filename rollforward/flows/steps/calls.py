@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import datetime
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 from google.cloud import ndb
 
 from rollforward.datastore.transactions import TRANSIENT
-from rollforward.flows.errors import BadStepError, Unwinding
+from rollforward.flows.errors import BadStepError, LeasedError, Unwinding
 from rollforward.flows.rows import values
 from rollforward.flows.rows.entities import UNDOING, FlowRun
 from rollforward.flows.rows.records import DONE, FAILED, Kind, StepRecord
 from rollforward.flows.rows.values import BadValueError
-from rollforward.flows.steps.attempt import BEATS_PER_LEASE, LEASE, FlowAttempt
+from rollforward.flows.steps.attempt import BEATS_PER_LEASE, LEASE, FlowAttempt, Wait
 from rollforward.flows.steps.policy import RetryPolicy
 from rollforward.tasks.errors import Reject, Retry, Unavailable
 
@@ -67,6 +67,8 @@ def make(attempt: FlowAttempt, call: StepCall) -> StepRecord:
 
 def _call(attempt: FlowAttempt, call: StepCall, record: StepRecord) -> StepRecord:
     record = _claim(attempt, call, record)
+    if record.has_ended:
+        return record
     every_s = LEASE.total_seconds() / BEATS_PER_LEASE
     try:
         with attempt.clients.heart.beating(attempt.beat, every_s):
@@ -78,30 +80,27 @@ def _call(attempt: FlowAttempt, call: StepCall, record: StepRecord) -> StepRecor
     except BadValueError as error:
         _give_up(attempt, call, record, error)
     fields, rows = values.stored(attempt.run_id, attempt.clients.new_id(), text)
-    record = record.ends(DONE, attempt.now_s(), **fields)
-    attempt.change(lambda row: row.note(call.name, record), rows)
-    return record
+    return _ended(attempt, call, record.ends(DONE, attempt.now_s(), **fields), rows)
 
 
 def _claim(attempt: FlowAttempt, call: StepCall, record: StepRecord) -> StepRecord:
-    """Take the lease before a call whose effect is elsewhere, and count it if it is in doubt.
+    """Take the lease, and note that the call begins: if its worker dies, it is in doubt."""
 
-    A delivery that has the lease keeps it: if it dies, the next one knows by that.
-    """
-    if attempt.has_doubt:
-        log.warning("%s: the step %s may have taken effect before", attempt.run_id, call.name)
-        record = replace(record, doubts=record.doubts + 1)
-
-    def note(row: FlowRun) -> None:
-        is_open = call.name in row.steps or attempt.has_doubt or call.is_undo
-        if row.state == UNDOING and not is_open:
+    def note(row: FlowRun) -> StepRecord:
+        begun = row.step(call.name)
+        if begun is not None and begun.has_ended:
+            return begun
+        if row.state == UNDOING and begun is None and not call.is_undo:
             raise Unwinding
-        row.note(call.name, record)
+        claimed = begun or record
+        claimed = replace(claimed, is_called=True, doubts=claimed.doubts + claimed.is_called)
+        row.note(call.name, claimed)
+        return claimed
 
-    if not attempt.is_leased:
-        attempt.lease(note)
-    attempt.has_doubt = False
-    return record
+    claimed = attempt.lease(note)
+    if claimed.doubts > record.doubts:
+        log.warning("%s: the step %s may have taken effect before", attempt.run_id, call.name)
+    return claimed
 
 
 def _commit(attempt: FlowAttempt, call: StepCall, record: StepRecord) -> StepRecord:
@@ -120,15 +119,12 @@ def _commit(attempt: FlowAttempt, call: StepCall, record: StepRecord) -> StepRec
         row.note(call.name, ended)
         return ended
 
-    attempt.has_doubt = False
     try:
         return attempt.transact(body)
     except BadValueError as error:
         _give_up(attempt, call, record, error)
-    except TRANSIENT:
-        raise  # No more could be noted than was committed.
-    except BadStepError:
-        raise
+    except (*TRANSIENT, BadStepError, LeasedError):
+        raise  # No error of the step.
     except Exception as error:
         return _failed(attempt, call, record, error)
 
@@ -151,9 +147,17 @@ def _failed(
         if call.policy.is_over(record.attempts, attempt.clients.clock.now()):
             return _ended(attempt, call, record.ends(FAILED, now_s, error=text))
         pause_s = call.policy.pause_s(record.attempts)
-    waiting = replace(record, error=text, until=now_s + pause_s)
+    waiting = replace(record, error=text, until=now_s + pause_s, is_called=False)
     until = datetime.datetime.fromtimestamp(waiting.until, datetime.UTC)
-    return attempt.wait(until, lambda row: row.note(call.name, waiting))
+
+    def decide(row: FlowRun) -> StepRecord | Wait:
+        ended = row.step(call.name)
+        if ended is not None and ended.has_ended:
+            return ended  # By a delivery that overlaps.
+        row.note(call.name, waiting)
+        return Wait(until)
+
+    return attempt.go_on_or_wait(decide)
 
 
 def _give_up(
@@ -161,12 +165,13 @@ def _give_up(
 ) -> NoReturn:
     """Note that a result cannot be stored; the code's mistake ends the flow's attempt."""
     _ended(attempt, call, record.ends(FAILED, attempt.now_s(), error=_said(error)))
-    raise BadStepError(f"the step {call.name!r}: {error}") from error
+    raise BadStepError(f"the step {call.name!r}: {error}", step=call.name) from error
 
 
-def _ended(attempt: FlowAttempt, call: StepCall, record: StepRecord) -> StepRecord:
-    attempt.change(lambda row: row.note(call.name, record))
-    return record
+def _ended(
+    attempt: FlowAttempt, call: StepCall, record: StepRecord, rows: Sequence[Any] = ()
+) -> StepRecord:
+    return attempt.change(lambda row: row.end_step(call.name, record), rows)
 
 
 def _said(error: Exception) -> str:

@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from rollforward.datastore.expiry import expiry
 from rollforward.datastore.transactions import transact
-from rollforward.flows.errors import BadStepError, StepFailedError, Suspended, Unwinding
+from rollforward.flows.errors import (
+    BadStepError,
+    Interrupted,
+    StepFailedError,
+    Suspended,
+    Unwinding,
+)
 from rollforward.flows.rows import values
 from rollforward.flows.rows.entities import (
     CANCELLED,
@@ -57,16 +63,18 @@ def deliver(flow: Flow[Any], clients: Clients, args: FlowArgs) -> None:
         _run(flow, attempt, steps, flow_args)
     except Suspended:
         return
-    except BaseException:
+    except BaseException as error:
         # The error matters more, and without this the lease expires.
         with contextlib.suppress(Exception, Suspended):
             attempt.give_back()
+        if isinstance(error, Interrupted) and error.__cause__ is not None:
+            raise error.__cause__ from None
         raise
 
 
 def _run(flow: Flow[Any], attempt: FlowAttempt, steps: Steps, args: Any) -> None:
     try:
-        result = flow.work(steps, args)
+        result = _called(flow, attempt, steps, args)
         if not attempt.is_undoing:
             _succeed(flow, attempt, result)
             return
@@ -83,6 +91,21 @@ def _run(flow: Flow[Any], attempt: FlowAttempt, steps: Steps, args: Any) -> None
         if not attempt.is_undoing:
             _reject(flow, attempt, steps, str(error))
     _undo(flow, attempt, steps)
+
+
+def _called(flow: Flow[Any], attempt: FlowAttempt, steps: Steps, args: Any) -> Any:
+    """Run the code, and end as the delivery does, even if the code has caught that."""
+    try:
+        result = flow.work(steps, args)
+    except BaseException as error:
+        if attempt.stopped is None or error is attempt.stopped:
+            raise
+        log.warning("%s: the code has caught the end of its delivery", attempt.run_id)
+        raise attempt.stopped from attempt.stopped.__cause__
+    if attempt.stopped is not None:
+        log.warning("%s: the code has caught the end of its delivery", attempt.run_id)
+        raise attempt.stopped
+    return result
 
 
 def _succeed(flow: Flow[Any], attempt: FlowAttempt, result: Any) -> None:
@@ -113,7 +136,7 @@ def _reject(flow: Flow[Any], attempt: FlowAttempt, steps: Steps, reason: str) ->
         row.verdict = row.verdict or REJECTED
         row.reason = row.reason or reason[:MAX_REASON_CHARS]
         row.state = UNDOING
-        if not steps.has_undos:
+        if not steps.has_undos and not steps.unmet():
             _end(flow, attempt, row, row.verdict)
 
     attempt.change(decide)
@@ -123,11 +146,25 @@ def _reject(flow: Flow[Any], attempt: FlowAttempt, steps: Steps, reason: str) ->
 
 def _undo(flow: Flow[Any], attempt: FlowAttempt, steps: Steps) -> None:
     try:
+        _check_met(steps)
         steps.run_undos()
     except (BadStepError, StepFailedError) as error:
         _fail(attempt, error)
         return
     attempt.change(lambda row: _end(flow, attempt, row, row.verdict or CANCELLED))
+
+
+def _check_met(steps: Steps) -> None:
+    """Check that the code has come to all calls that are to be undone.
+
+    Raises:
+        BadStepError: this version of the code ends before.
+    """
+    if unmet := steps.unmet():
+        raise BadStepError(
+            f"the code does not come to {', '.join(map(repr, unmet[:5]))}, so it is unknown how to "
+            "undo that: let it come there, and retry"
+        )
 
 
 def _end(flow: Flow[Any], attempt: FlowAttempt, row: FlowRun, state: str) -> None:
@@ -141,17 +178,19 @@ def _end(flow: Flow[Any], attempt: FlowAttempt, row: FlowRun, state: str) -> Non
 def _fail(attempt: FlowAttempt, error: Exception) -> None:
     """Note that a flow waits for a person, who retries or cancels it."""
     reason = f"{type(error).__name__}: {error}"
+    step = getattr(error, "step", "")
     log.error("the flow %s failed: %s", attempt.run_id, reason, exc_info=error)
 
     def decide(row: FlowRun) -> None:
-        fail(row, reason)
+        fail(row, reason, step)
         attempt.is_leased = False
 
     attempt.change(decide)
 
 
-def fail(row: FlowRun, reason: str) -> None:
-    """Mark a row as failed, in a write of the caller's."""
+def fail(row: FlowRun, reason: str, step: str = "") -> None:
+    """Mark a row as failed, at a step or in the code between, in a write of the caller's."""
+    row.failed_step = step or None
     row.state, row.failure, row.due = FAILED, reason[:MAX_REASON_CHARS], None
     row.owner = row.lease_expires_at = None
 

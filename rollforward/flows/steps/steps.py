@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import datetime
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
 from google.cloud import ndb
 
 from rollforward.batches import Completed, TaskBatch
-from rollforward.flows.errors import BadStepError, StepFailedError, Unwinding
+from rollforward.flows.errors import (
+    BadStepError,
+    Interrupted,
+    StepFailedError,
+    Suspended,
+    Unwinding,
+)
 from rollforward.flows.rows import values
 from rollforward.flows.rows.events import Event, event_of
 from rollforward.flows.rows.records import DONE, FAILED, Kind, StepRecord
 from rollforward.flows.steps import calls, waits
 from rollforward.flows.steps.attempt import FlowAttempt
 from rollforward.flows.steps.calls import MAX_DELIVERY_S, StepCall
+from rollforward.flows.steps.names import StepNames
 from rollforward.flows.steps.policy import RetryPolicy
 from rollforward.flows.steps.waits import Members
 from rollforward.runtime.clients import Clients
@@ -26,9 +35,6 @@ from rollforward.tasks.stored.names import hashed_name
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-MAX_STEPS = 1_000
-MAX_NAME_BYTES = 60
 
 
 class Steps:
@@ -43,7 +49,7 @@ class Steps:
         self._attempt = attempt
         self._batch = batch
         self._policy = policy
-        self._used: set[str] = set()
+        self._names = StepNames()
         self._undos: list[StepCall] = []
         self._began_s = attempt.now_s()
 
@@ -130,15 +136,16 @@ class Steps:
         args: tuple[Any, ...],
         options: dict[str, Any],
     ) -> Any:
-        record = self._enter(name, kind)
-        if record is None or not record.has_ended:
-            call = StepCall(name, kind, function, args, options, self._policy)
-            record = calls.make(self._attempt, call)
+        with self._entered(name, kind) as record:
+            if record is None or not record.has_ended:
+                call = StepCall(name, kind, function, args, options, self._policy)
+                record = calls.make(self._attempt, call)
+            text = self._text_of(record)
         if record.state == FAILED:
             if record.is_reject:
                 raise Reject(record.error.removeprefix("Reject: "))
             raise StepFailedError(name, record.error)
-        return values.load(function, self._text_of(record))
+        return values.load(function, text)
 
     def _add_undo(
         self,
@@ -148,10 +155,23 @@ class Steps:
         args: tuple[Any, ...],
         options: dict[str, Any],
     ) -> None:
-        self._use(name)
+        if self._attempt.stopped is not None:
+            raise self._attempt.stopped
+        self._names.use(name)
         self._undos.append(
             StepCall(name, kind, function, args, options, self._policy, is_undo=True)
         )
+
+    def unmet(self) -> list[str]:
+        """Return the calls in the flow's row that the code has not come to: those to be undone."""
+        return [
+            name
+            for name, record in self._attempt.row.records().items()
+            if record.kind in ("commit", "outside")
+            and not record.is_undo
+            and record.state != FAILED
+            and name not in self._names
+        ]
 
     def run_undos(self) -> None:
         """Call what undoes the steps of the code so far, the last one first.
@@ -184,8 +204,10 @@ class Steps:
         now_s = self._attempt.now_s()
         until_s = until.timestamp() if until is not None else now_s + wait_s
         waits.check_ahead(name, until_s - now_s)
-        self._enter(name, "sleep")
-        waits.sleep(self._attempt, name, until_s)
+        is_over = partial(waits.is_over, self._attempt, name, until_s)
+        with self._entered(name, "sleep", is_over):
+            if not is_over():
+                waits.sleep(self._attempt, name, until_s)
 
     def wait_for(
         self, name: str, *, timeout_s: float | None = None, event: str = ""
@@ -198,10 +220,10 @@ class Steps:
             timeout_s: Seconds, up to ten years; None: without an end.
         """
         waits.check_ahead(name, timeout_s or 0.0)
-        record = self._enter(name, "wait")
-        if record is None or not record.has_ended:
-            record = waits.wait_for_event(self._attempt, name, event or name, timeout_s)
-        return event_of(record, self._text_of(record)) if record.event_id else None
+        with self._entered(name, "wait") as record:
+            if record is None or not record.has_ended:
+                record = waits.wait_for_event(self._attempt, name, event or name, timeout_s)
+            return event_of(record, self._text_of(record)) if record.event_id else None
 
     def batch(self, name: str, members: Members, /) -> Completed:
         """Run tasks as a batch, and wait until all of them have ended; return the totals.
@@ -212,43 +234,42 @@ class Steps:
         """
         if self._batch is None:
             raise BadStepError("a flow with a batch declares its tasks: @flow(..., members=[...])")
-        record = self._enter(name, "batch")
-        if record is None or not record.has_ended:
-            record = waits.wait_for_batch(self._attempt, self._batch, name, members)
-        completed: Completed = adapter_of(Completed).validate_json(self._text_of(record))
+        with self._entered(name, "batch") as record:
+            if record is None or not record.has_ended:
+                record = waits.wait_for_batch(self._attempt, self._batch, name, members)
+            completed: Completed = adapter_of(Completed).validate_json(self._text_of(record))
         return completed
 
     # Enter
 
-    def _use(self, name: str) -> None:
-        """Check a step's name, and note that it was used."""
-        if not name or not name.isprintable() or len(name.encode()) > MAX_NAME_BYTES:
-            raise BadStepError(
-                f"a step's name must be printable and have 1 to {MAX_NAME_BYTES} bytes, "
-                f"got {name!r:.100}"
-            )
-        if set(name) & set(":;|"):
-            raise BadStepError(f"a step's name must not have : ; or |, got {name!r}")
-        if name in self._used:
-            raise BadStepError(
-                f"two steps are called {name!r}: give each a name of its own, as in "
-                'f"mail {number}" in a loop'
-            )
-        if len(self._used) >= MAX_STEPS:
-            raise BadStepError(
-                f"a flow has at most {MAX_STEPS} steps: work on many things in a batch, a "
-                "continuation, or flows of their own"
-            )
-        self._used.add(name)
+    @contextlib.contextmanager
+    def _entered(
+        self, name: str, kind: Kind, is_over: Callable[[], bool] = lambda: False
+    ) -> Iterator[StepRecord | None]:
+        """Yield the record of a step, None if it never began; end the delivery with the block.
 
-    def _enter(self, name: str, kind: Kind) -> StepRecord | None:
-        """Return the record of a step; None: it never began.
+        An error inside that is no outcome of a step is no business of the flow's code.
 
         Raises:
-            Unwinding: the flow is being undone, and this step has no outcome to wait for.
-            Suspended: the delivery has lasted too long.
+            Suspended, Unwinding, Interrupted: the delivery is over, and all further steps say so.
+            BadStepError: the code has a mistake.
         """
-        self._use(name)
+        attempt = self._attempt
+        if attempt.stopped is not None:
+            raise attempt.stopped
+        self._names.use(name)
+        try:
+            yield self._record(name, kind, is_over)
+        except BadStepError:
+            raise
+        except Exception as error:
+            attempt.stopped = Interrupted()
+            raise attempt.stopped from error
+        except (Suspended, Unwinding) as end:
+            attempt.stopped = end
+            raise
+
+    def _record(self, name: str, kind: Kind, is_over: Callable[[], bool]) -> StepRecord | None:
         attempt = self._attempt
         record = attempt.row.step(name)
         if record is not None and record.kind != kind:
@@ -258,13 +279,10 @@ class Steps:
             )
         if record is not None and record.has_ended:
             return record
-        is_over = kind == "sleep" and record is not None and record.until <= attempt.now_s()
         # A call that was begun may have taken effect: its outcome is needed to undo it.
-        is_begun = kind == "outside" and (record is not None or attempt.has_doubt)
-        if attempt.is_undoing and not (is_begun or is_over):
+        is_begun = kind == "outside" and record is not None
+        if attempt.is_undoing and not is_begun and not is_over():
             raise Unwinding
-        if kind != "outside":
-            attempt.has_doubt = False  # What the worker before died over was this step.
         if attempt.now_s() - self._began_s > MAX_DELIVERY_S:
             attempt.wait(attempt.clients.clock.now(), lambda row: None)
         return record

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from google.cloud import ndb
 
 from rollforward.batches import Completed, TaskBatch, UnknownBatchError
 from rollforward.datastore.transactions import transact
-from rollforward.flows.errors import BadStepError
+from rollforward.flows.errors import BadStepError, Unwinding
 from rollforward.flows.rows import values
-from rollforward.flows.rows.entities import RUNNING, FlowRun, run_key
+from rollforward.flows.rows.entities import RUNNING, UNDOING, FlowRun, run_key
 from rollforward.flows.rows.events import taken
 from rollforward.flows.rows.records import DONE, StepRecord
 from rollforward.flows.steps.attempt import FlowAttempt, Wait
@@ -36,18 +36,39 @@ def check_ahead(name: str, wait_s: float) -> None:
         raise BadStepError(f"the step {name!r} may wait for ten years, got {wait_s:g} s")
 
 
-def sleep(attempt: FlowAttempt, name: str, until_s: float) -> None:
-    """Wait until a time, in seconds since 1970, that the first call has set.
+def is_over(attempt: FlowAttempt, name: str, until_s: float) -> bool:
+    """Return whether a sleep is over, which its first call has set an end to.
 
-    A sleep is over for good once a later step has begun, even if this machine's clock is behind.
+    It is over for good once a later step has begun, even if this machine's clock is behind.
     """
-    record, now_s = attempt.row.step(name), attempt.now_s()
-    is_last = record is not None and next(reversed(attempt.row.steps)) == name
-    until_s = record.until if record is not None else until_s
-    if until_s <= now_s or (record is not None and not is_last):
-        return
-    sleeping = record or StepRecord("sleep", began=now_s, until=until_s)
-    attempt.wait(_time(until_s), lambda row: row.note(name, sleeping))
+    record = attempt.row.step(name)
+    if record is None:
+        return until_s <= attempt.now_s()
+    return record.until <= attempt.now_s() or next(reversed(attempt.row.steps)) != name
+
+
+def sleep(attempt: FlowAttempt, name: str, until_s: float) -> NoReturn:
+    """Wait until a time, in seconds since 1970, that the first call has set."""
+    now_s = attempt.now_s()
+
+    def decide(row: FlowRun) -> Wait:
+        check_running(row)
+        record = row.step(name) or StepRecord("sleep", began=now_s, until=until_s)
+        row.note(name, record)
+        return Wait(_time(record.until))
+
+    attempt.go_on_or_wait(decide)
+    raise AssertionError("unreachable")
+
+
+def check_running(row: FlowRun) -> None:
+    """Check that a flow was not cancelled meanwhile: it would wait instead of being undone.
+
+    Raises:
+        Unwinding: it was.
+    """
+    if row.state == UNDOING:
+        raise Unwinding
 
 
 def wait_for_event(
@@ -60,6 +81,7 @@ def wait_for_event(
     def decide(row: FlowRun) -> StepRecord | Wait:
         record = row.step(name) or StepRecord("wait", began=now_s, until=until_s, event=event)
         if not record.has_ended:
+            check_running(row)
             record = taken(row, record, now_s)
             row.note(name, record)
         if record.has_ended:
@@ -81,8 +103,11 @@ def wait_for_batch(
 
     def decide(row: FlowRun) -> StepRecord | Wait:
         record = row.step(name) or began
+        if record.has_ended:
+            return record
+        check_running(row)
         row.note(name, record)
-        return record if record.has_ended else Wait()
+        return Wait()
 
     return attempt.go_on_or_wait(decide)
 
