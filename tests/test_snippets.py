@@ -160,8 +160,9 @@ def mypy(folder: Path) -> str:
 
 
 def test_every_page_that_has_an_example_is_looked_at() -> None:
-    """The four of docs/examples that a page shows."""
+    """Those of docs/examples that a page shows, the flows among them."""
     texts = [page.read_text(encoding="utf-8") for page in [ROOT / "README.md", *PAGES]]
     shown = {example for text in texts for example, _ in BLOCK.findall(text) if example}
 
-    assert shown == {named(path) for path in (ROOT / "docs/examples").glob("*.py")}
+    examples = ROOT / "docs/examples"
+    assert shown == {named(path) for path in (*examples.glob("*.py"), *examples.glob("flows/*.py"))}

@@ -21,6 +21,7 @@ from docs.examples.flows.until_noon import ExchangeRate, fetch_rate
 from rollforward.flows import FlowEndedError
 from rollforward.tasks import Reject
 from rollforward.testing import Rollforward
+from tests.infra.documents import ROOT, cells
 from tests.infra.world import Services
 
 HOUR_S = 3600
@@ -279,3 +280,13 @@ def test_a_shipment_that_is_cancelled_recalls_its_parcels(kit: Rollforward) -> N
 
     assert shipment.state("s1").state == "cancelled"
     assert [parcel.state(f"s1-{number}").state for number in (0, 1)] == ["succeeded", "cancelled"]
+
+
+def test_the_mistakes_in_the_howto_are_those_of_the_code() -> None:
+    """A reader finds the text that they see."""
+    sources = "".join(path.read_text("utf-8") for path in (ROOT / "rollforward").rglob("*.py"))
+    rows = cells("docs/howto/run-a-flow.md", "11. Mend mistakes")
+    quoted = [row[0].strip("`") for row in rows if row[0].startswith("`") and "Error" not in row[0]]
+
+    assert len(quoted) == 8
+    assert [text for text in quoted if text.replace("10", "{failures}") not in sources] == []
