@@ -34,7 +34,7 @@ from rollforward.streams.pattern import Streams
 from rollforward.tasks import Task
 from rollforward.tasks.dead_tasks import replay_task
 from rollforward.tasks.errors import UnknownQueueError
-from rollforward.tasks.pattern import Gauge, Pattern, Tasks
+from rollforward.tasks.pattern import Gauge, Pattern, SteppedPattern, Tasks
 from rollforward.tasks.runs import (
     BadCursorError,
     Letter,
@@ -43,6 +43,7 @@ from rollforward.tasks.runs import (
     RunDetails,
     RunList,
     RunQuery,
+    RunRefusedError,
     RunVerb,
     StandingPart,
     UnknownRunError,
@@ -152,10 +153,12 @@ class Registry:
             yield from pattern.gauges(clients, self._parts[name])
 
     def runs(self, clients: Clients, query: RunQuery) -> RunList:
-        """Return the runs of all patterns, the newest first."""
+        """Return the runs of all patterns, or of one, the newest first."""
         lists = [
             pattern.runs(clients, self._parts[name], query)
             for name, pattern in self.patterns.items()
+            if query.pattern in ("", name)
+            and (query.state != "failed" or isinstance(pattern, SteppedPattern))
         ]
         return merged(lists, query.limit)
 
@@ -175,14 +178,25 @@ class Registry:
         """
         return self._pattern_of_runs(pattern).run(clients, self._parts[pattern], run_id)
 
-    def control_run(self, clients: Clients, pattern: str, run_id: str, verb: RunVerb) -> str:
+    def control_run(
+        self, clients: Clients, pattern: str, run_id: str, verb: RunVerb, *, from_step: str = ""
+    ) -> str:
         """Tell a run what to do; return the id of the run that continues, or is cancelled.
+
+        Args:
+            from_step: Retry this step and all later ones; "": what has failed.
 
         Raises:
             UnknownRunError: there is none.
             RunRefusedError: not as it is now.
         """
         controlled = self._pattern_of_runs(pattern)
+        if from_step:
+            if verb != "retry":
+                raise RunRefusedError("only a retry has a step")
+            if not isinstance(controlled, SteppedPattern):
+                raise RunRefusedError("its pattern has no steps")
+            return controlled.retry_from(clients, self._parts[pattern], run_id, from_step)
         return controlled.control_run(clients, self._parts[pattern], run_id, verb)
 
     def letters(

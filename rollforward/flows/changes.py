@@ -198,7 +198,7 @@ def _reopen(row: FlowRun) -> None:
             row.note(name, record.reopened())
         elif record.kind in ("commit", "outside") and not record.has_ended:
             row.note(name, replace(record, until=0.0))
-    row.failed_step = None
+    row.failed = row.failed_step = None
 
 
 def _existing(rows: list[Any], flow_id: str) -> FlowRun:

@@ -3,36 +3,27 @@
 from __future__ import annotations
 
 import datetime
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from rollforward.flows import inspection
 from rollforward.flows.errors import FlowRefusedError, UnknownFlowError
 from rollforward.flows.rows.entities import (
-    CANCELLED,
-    FAILED,
-    REJECTED,
-    RUNNING,
-    UNDOING,
     FlowRun,
+    failed_flows,
+    failed_flows_created_at,
     flows_created_at,
     newest_flows,
     run_key,
 )
-from rollforward.flows.rows.records import FAILED as STEP_FAILED
-from rollforward.flows.rows.records import StepRecord
 from rollforward.runtime.clients import Clients
-from rollforward.runtime.clock import aware_utc
 from rollforward.tasks.runs import (
-    Run,
     RunDetails,
-    RunIssue,
     RunList,
-    RunPart,
     RunQuery,
     RunRefusedError,
-    RunState,
     RunVerb,
     UnknownRunError,
     newest,
@@ -41,20 +32,19 @@ from rollforward.tasks.runs import (
 if TYPE_CHECKING:
     from rollforward.flows.declaration import Flow
 
-PATTERN = "flows"
-MAX_SHOWN_CHARS = 200
-
 
 def list_runs(names: Sequence[str], query: RunQuery) -> RunList:
-    """Return flows, the newest first: about `limit`, of the rows that were read."""
+    """Return flows, the newest first: about `limit`, of the rows that were read.
+
+    Failed ones have an index of their own: none is behind many that have not failed.
+    """
+    scan, before, at = query, _newest, flows_created_at
+    if query.state == "failed":
+        scan, before, at = replace(query, state=""), _failed, failed_flows_created_at
     shown, next_before = newest(
-        query,
-        lambda end_utc: newest_flows(created_before=end_utc),
-        flows_created_at,
-        lambda row: row.created,
-        partial(_is_asked_for, query),
+        scan, before, at, lambda row: row.created, partial(_is_asked_for, query)
     )
-    return RunList([_run(names, row) for row in shown], next_before)
+    return RunList([inspection.run_of(names, row) for row in shown], next_before)
 
 
 def run_details(names: Sequence[str], run_id: str) -> RunDetails:
@@ -63,24 +53,7 @@ def run_details(names: Sequence[str], run_id: str) -> RunDetails:
     Raises:
         UnknownRunError: it does not exist, or no more.
     """
-    row = _row(run_id)
-    records = row.records()
-    progressed = max([record.ended or record.began for record in records.values()], default=0.0)
-    at = _time(progressed) if progressed else row.created.replace(tzinfo=datetime.UTC)
-    letters = "".join(map(_letter, records.values()))
-    return RunDetails(
-        run=_run(names, row),
-        parts=[RunPart("steps", letters, row.generation, at)] if letters else (),
-        issues=_issues(row, records),
-        numbers={
-            "state": row.state,
-            "due": "an event" if row.due is None and row.state == RUNNING else _due(row),
-            "generation": row.generation,
-            "events_unread": len(row.events),
-            "result": (row.result or "")[:MAX_SHOWN_CHARS],
-        },
-        rows=[_row_of(name, record) for name, record in records.items()],
-    )
+    return inspection.details_of(names, _row(run_id))
 
 
 def control(clients: Clients, flows: Mapping[str, Flow[Any]], run_id: str, verb: RunVerb) -> str:
@@ -90,17 +63,39 @@ def control(clients: Clients, flows: Mapping[str, Flow[Any]], run_id: str, verb:
         UnknownRunError: it does not exist, or no more.
         RunRefusedError: not as it is now; the text says why.
     """
-    row = _row(run_id)
-    flow = flows.get(_name(row))
-    if flow is None:
-        raise RunRefusedError(f"this app declares no flow {_name(row)}")
-    if verb not in _verbs(list(flows), row):
-        raise RunRefusedError(f"it is a flow that is {row.state}")
-    try:
+
+    def change(flow: Flow[Any], row: FlowRun) -> None:
+        if verb not in inspection.verbs_of(list(flows), row):
+            raise FlowRefusedError(f"it is a flow that is {row.state}")
         if verb == "cancel":
             flow.cancel(clients, row.flow_id)
         else:
             flow.retry(clients, row.flow_id)
+
+    return _change(flows, run_id, change)
+
+
+def retry_from(clients: Clients, flows: Mapping[str, Flow[Any]], run_id: str, step: str) -> str:
+    """Run a step of a flow and all later ones again; return its id.
+
+    Raises:
+        UnknownRunError: it does not exist, or no more.
+        RunRefusedError: not as it is now, or it has no such step; the text says why.
+    """
+    return _change(
+        flows, run_id, lambda flow, row: flow.retry(clients, row.flow_id, from_step=step)
+    )
+
+
+def _change(
+    flows: Mapping[str, Flow[Any]], run_id: str, change: Callable[[Flow[Any], FlowRun], None]
+) -> str:
+    row = _row(run_id)
+    name = inspection.name_of(row)
+    if name not in flows:
+        raise RunRefusedError(f"this app declares no flow {name}")
+    try:
+        change(flows[name], row)
     except UnknownFlowError as error:
         raise UnknownRunError(str(error)) from error
     except FlowRefusedError as error:
@@ -115,86 +110,16 @@ def _row(run_id: str) -> FlowRun:
     return row
 
 
-def _run(names: Sequence[str], row: FlowRun) -> Run:
-    records = row.records().values()
-    counts = Counter(
-        {"d": "done", "f": "failed", "r": "retrying", ".": "waiting"}[_letter(record)]
-        for record in records
-    )
-    return Run(
-        pattern=PATTERN,
-        id=row.key.id(),
-        name=_name(row),
-        state=_state(row),
-        args=row.args,
-        started=row.created.replace(tzinfo=datetime.UTC),
-        ended=aware_utc(row.ended),
-        counts=counts,
-        expected=len(records),
-        verbs=_verbs(names, row),
-    )
+def _newest(created_before: datetime.datetime | None) -> Any:
+    return newest_flows(created_before=created_before)
 
 
-def _state(row: FlowRun) -> RunState:
-    """Return a flow's state in the words of all runs: one that has failed waits for a person."""
-    if row.state in (RUNNING, UNDOING, FAILED):
-        return "running"
-    return "cancelled" if row.state in (CANCELLED, REJECTED) else "finished"
-
-
-def _verbs(names: Sequence[str], row: FlowRun) -> Sequence[RunVerb]:
-    if _name(row) not in names:
-        return ()
-    if row.state == FAILED:
-        return ("retry", "cancel")
-    return ("cancel",) if row.state == RUNNING else ()
-
-
-def _letter(record: StepRecord) -> str:
-    if record.state == STEP_FAILED:
-        return "f"
-    if record.has_ended:
-        return "d"
-    return "r" if record.error else "."
-
-
-def _row_of(name: str, record: StepRecord) -> Mapping[str, float | str]:
-    return {
-        "step": name,
-        "kind": f"undo, {record.kind}" if record.is_undo else record.kind,
-        "state": record.state,
-        "attempts failed": record.attempts,
-        "in doubt": record.doubts,
-        "began": record.began,
-        "ended": record.ended or "",
-        "until": record.until or "",
-        "result": f"{record.chunks} rows" if record.rows else record.value[:MAX_SHOWN_CHARS],
-        "error": record.error,
-    }
-
-
-def _issues(row: FlowRun, records: Mapping[str, StepRecord]) -> list[RunIssue]:
-    issues = [
-        RunIssue(name, "failed" if record.state == STEP_FAILED else "retrying", record.error)
-        for name, record in records.items()
-        if record.error and (record.state == STEP_FAILED or not record.has_ended)
-    ]
-    if row.failure or row.reason:
-        issues.append(RunIssue("flow", "failed", row.failure or row.reason))
-    return issues
-
-
-def _due(row: FlowRun) -> str:
-    return f"{row.due:%Y-%m-%d %H:%M:%S} UTC" if row.due is not None else "never"
+def _failed(created_before: datetime.datetime | None) -> Any:
+    return failed_flows(created_before=created_before)
 
 
 def _is_asked_for(query: RunQuery, row: FlowRun) -> bool:
-    return query.state in ("", _state(row)) and query.name in ("", _name(row))
-
-
-def _name(row: FlowRun) -> str:
-    return str(row.key.id()).partition("|")[0]
-
-
-def _time(at_s: float) -> datetime.datetime:
-    return datetime.datetime.fromtimestamp(at_s, datetime.UTC)
+    return query.state in ("", inspection.state_of(row)) and query.name in (
+        "",
+        inspection.name_of(row),
+    )

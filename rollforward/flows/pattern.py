@@ -8,11 +8,11 @@ from typing import Any
 
 from rollforward.flows import listing, sweep
 from rollforward.flows.declaration import Flow
-from rollforward.flows.rows.entities import FAILED, RUNNING, due_by, in_state
+from rollforward.flows.rows.entities import RUNNING, due_by, failed_flows, in_state
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import age_s, naive_utc
 from rollforward.tasks.declaration import Task
-from rollforward.tasks.pattern import Gauge, Pattern
+from rollforward.tasks.pattern import Gauge, SteppedPattern
 from rollforward.tasks.runs import RunDetails, RunList, RunQuery, RunVerb
 
 log = logging.getLogger(__name__)
@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 MAX_COUNTED = 1_000
 
 
-class Flows(Pattern[Flow[Any]]):
+class Flows(SteppedPattern[Flow[Any]]):
     """Flows of steps, until each has ended."""
 
     name = "flows"
@@ -50,12 +50,12 @@ class Flows(Pattern[Flow[Any]]):
             Gauge(
                 "flows_running",
                 f"Flows that have not ended or failed; at most {MAX_COUNTED} are counted.",
-                in_state(RUNNING).count(MAX_COUNTED),
+                len(in_state(RUNNING).fetch(MAX_COUNTED, keys_only=True)),
             ),
             Gauge(
                 "flows_failed",
                 f"Flows that wait for a person; at most {MAX_COUNTED} are counted.",
-                in_state(FAILED).count(MAX_COUNTED),
+                self.count_failed(MAX_COUNTED),
             ),
             Gauge(
                 "flows_late_seconds",
@@ -74,3 +74,11 @@ class Flows(Pattern[Flow[Any]]):
         self, clients: Clients, parts: Sequence[Flow[Any]], run_id: str, verb: RunVerb
     ) -> str:
         return listing.control(clients, {part.name: part for part in parts}, run_id, verb)
+
+    def retry_from(
+        self, clients: Clients, parts: Sequence[Flow[Any]], run_id: str, step: str
+    ) -> str:
+        return listing.retry_from(clients, {part.name: part for part in parts}, run_id, step)
+
+    def count_failed(self, limit: int) -> int:
+        return len(failed_flows().fetch(limit, keys_only=True))

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from rollforward.flows.errors import UnknownFlowError
-from rollforward.flows.rows.entities import FlowRun, run_key
-from rollforward.flows.rows.records import StepRecord
+from rollforward.flows.rows.entities import SUCCEEDED, FlowRun, run_key
+from rollforward.flows.rows.records import DONE, StepRecord
 from rollforward.runtime.clock import aware_utc
 
 
@@ -53,6 +53,20 @@ def state(run_id: str) -> FlowState:
     return state_of(row)
 
 
+def steps_of(row: FlowRun) -> dict[str, StepRecord]:
+    """Return the records of a flow's steps, by name, in the order in which they began.
+
+    No write ends a sleep: it is over once a later step has begun, or the flow has succeeded.
+    """
+    records = row.records()
+    is_over = row.state == SUCCEEDED
+    for name, record in reversed(list(records.items())):
+        if record.kind == "sleep" and not record.has_ended and is_over:
+            records[name] = record.ends(DONE, record.until)
+        is_over = is_over or not record.is_undo
+    return records
+
+
 def state_of(row: FlowRun) -> FlowState:
     """Return the state in a row."""
     return FlowState(
@@ -60,7 +74,7 @@ def state_of(row: FlowRun) -> FlowState:
         state=row.state,
         reason=row.failure or row.reason or "",
         result=json.loads(row.result) if row.result else None,
-        steps=row.records(),
+        steps=steps_of(row),
         unread=[event["name"] for event in row.events],
         created=row.created.replace(tzinfo=datetime.UTC),
         ended=aware_utc(row.ended),

@@ -32,6 +32,7 @@ STATES = {
 }
 RUN_STATES = {
     "running": STATES["running"],
+    "failed": StateWord("✕", "Failed: needs a person", "failed"),
     "finished": StateWord("✓", "Finished", "done"),
     "cancelled": StateWord("⊘", "Cancelled", "cancelled"),
 }

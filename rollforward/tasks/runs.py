@@ -19,17 +19,20 @@ from typing import Any, Literal, TypeVar
 
 from rollforward.runtime.clock import aware_utc, naive_utc
 
-RunState = Literal["running", "finished", "cancelled"]
+RunState = Literal["running", "failed", "finished", "cancelled"]
 RunVerb = Literal["cancel", "resume", "retry", "rebuild"]
 LetterVerb = Literal["replay", "delete"]
 
-STATES: tuple[RunState, ...] = ("running", "finished", "cancelled")
+# A failed run waits for a person; only those of some patterns can be it.
+STATES: tuple[RunState, ...] = ("running", "failed", "finished", "cancelled")
 VERBS: tuple[RunVerb, ...] = ("cancel", "resume", "retry", "rebuild")
 LETTER_VERBS: tuple[LetterVerb, ...] = ("replay", "delete")
 # What may become of an item, and its letter in `RunPart.items`.
 OUTCOMES = {"done": "d", "skipped": "s", "failed": "f", "retrying": "r", "waiting": "."}
 
 MAX_LISTED = 100
+# Of the name of a step of a run.
+MAX_STEP_BYTES = 200
 # A list that is filtered looks at so many runs at a time.
 MAX_SCANNED = 200
 
@@ -69,6 +72,9 @@ class Run:
         expected: How many items there will be, as far as is known.
         is_partial: Whether there are more items than were counted, to keep the list quick.
         verbs: Actions that it allows now.
+        note: Its present work or wait, in words of its pattern; "": its state says it all.
+        waits_until: The end of that wait.
+        reason: The cause of its failure, or of its rejection.
     """
 
     pattern: str
@@ -84,6 +90,9 @@ class Run:
     retry_of: str | None = None
     retried_by: str | None = None
     verbs: Sequence[RunVerb] = ()
+    note: str = ""
+    waits_until: datetime.datetime | None = None
+    reason: str = ""
 
 
 def standing_run(pattern: str, name: str, verbs: Sequence[RunVerb] = ()) -> Run:
@@ -102,6 +111,34 @@ class RunPart:
 
 
 @dataclass(frozen=True)
+class RunLink:
+    """Another run, as a fact of a run or a cell of its table."""
+
+    pattern: str
+    id: str
+
+
+Fact = float | str | RunLink
+
+
+@dataclass(frozen=True)
+class RunSpan:
+    """A step of a run on its axis of time.
+
+    Attributes:
+        outcome: One of OUTCOMES.
+        ended: None: it has not ended.
+        is_wait: True for a wait, which occupies no worker.
+    """
+
+    label: str
+    outcome: str
+    began: datetime.datetime
+    ended: datetime.datetime | None
+    is_wait: bool = False
+
+
+@dataclass(frozen=True)
 class RunIssue:
     """An item that was not simply done, and why."""
 
@@ -116,7 +153,11 @@ class RunDetails:
 
     Attributes:
         numbers: Facts of its pattern, by name; a time is in seconds since 1970.
-        rows: A table of its pattern, each row by the names of its columns.
+        rows: A table of its pattern, each row by the names of its columns; times as in `numbers`.
+        left_out: The number of rows before these that are not shown.
+        starts: Names in the first column from which the run can be retried now, in their order.
+        spans: Its last steps, for a picture of them.
+        result: Its result, as JSON.
         has_letters: Whether it keeps dead letters: `Registry.letters` lists them.
         has_all_parts: Whether `parts` is complete. A long run has more, and an old run's are
             deleted.
@@ -126,8 +167,12 @@ class RunDetails:
     parts: Sequence[RunPart] = ()
     issues: Sequence[RunIssue] = ()
     cost: Mapping[str, int] = field(default_factory=dict)
-    numbers: Mapping[str, float | str] = field(default_factory=dict)
-    rows: Sequence[Mapping[str, float | str]] = ()
+    numbers: Mapping[str, Fact] = field(default_factory=dict)
+    rows: Sequence[Mapping[str, Fact]] = ()
+    left_out: int = 0
+    starts: Sequence[str] = ()
+    spans: Sequence[RunSpan] = ()
+    result: str = ""
     has_letters: bool = False
     has_all_parts: bool = True
 
@@ -183,6 +228,7 @@ class RunQuery:
         state: One of STATES; "" for all.
         name: One kind of work; "" for all.
         limit: How many, about: runs of the same instant are never torn apart.
+        pattern: One pattern; "" for all.
         max_reads: A bound of the rows that a pattern reads, about; 0: the pattern's own. The eight
             rows of totals of an unfinished run are read all the same.
     """
@@ -192,6 +238,7 @@ class RunQuery:
     name: str = ""
     limit: int = 20
     max_reads: int = 0
+    pattern: str = ""
 
 
 @dataclass(frozen=True)

@@ -79,7 +79,8 @@ def test_a_new_pattern_needs_no_handler() -> None:
     assert [each.value for each in Chores().gauges(clients, registry.parts("chores"))] == [2]
     assert [pattern.name for pattern in registry.patterns.values() if pattern.is_swept] == [
         *("chores", "tasks", "outbox", "continuations", "fork-join", "pull-queues"),
-        *("counters", "materialized-views", "batches", "schedules", "streams", "operations"),
+        *("counters", "materialized-views", "batches", "flows", "schedules", "streams"),
+        "operations",
     ]
 
 

@@ -1,4 +1,4 @@
-"""`rollforward runs`: jobs, batches and streams at work; cancelled, resumed and retried."""
+"""`rollforward runs`: jobs, batches, flows and streams; cancelled, resumed and retried."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rollforward.cli.commands.tasks import add_page_options
 from rollforward.cli.remote import place
 from rollforward.cli.remote.tables import moment, printable, table
 
-STATES = ("running", "finished", "cancelled")
+STATES = ("running", "failed", "finished", "cancelled")
 VERBS = {
     "cancel": "stop a run after its items in progress",
     "resume": "continue a cancelled run",
@@ -24,14 +24,23 @@ _HEAD = ("PATTERN", "ID", "NAME", "STATE", "DONE", "FAILED", "EXPECTED", "STARTE
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the filters, the options of a place, and the verbs."""
+    parser.add_argument("--pattern", default="", help="runs of one pattern, as listed")
     parser.add_argument("--state", default="", choices=STATES, help="runs of one state")
-    parser.add_argument("--name", default="", help="runs of one job, batch or pipeline")
+    parser.add_argument("--name", default="", help="runs of one job, batch, flow or pipeline")
     add_page_options(parser)
     place.add_options(parser)
     verbs = parser.add_subparsers(metavar="VERB", dest="verb")
     _add_run(place.add_verb(verbs, "show", "show a run with its items and issues", _show))
     for verb, summary in VERBS.items():
-        _add_run(place.add_verb(verbs, verb, summary, _control))
+        verb_parser = place.add_verb(verbs, verb, summary, _control)
+        _add_run(verb_parser)
+        if verb == "retry":
+            verb_parser.add_argument(
+                "--from",
+                dest="from_step",
+                metavar="STEP",
+                help="of a flow: run this step and all later ones again; their effects stay",
+            )
 
 
 def _add_run(parser: argparse.ArgumentParser) -> None:
@@ -46,6 +55,7 @@ def run(options: argparse.Namespace) -> int:
         return code
     answer = place.place_of(options).app.get(
         "/runs",
+        pattern=options.pattern,
         state=options.state,
         name=options.name,
         before=options.after,
@@ -82,24 +92,42 @@ def _show(options: argparse.Namespace) -> int:
     counts = row.get("counts")
     if isinstance(counts, dict):
         print("\n" + printable(", ".join(f"{name} {count}" for name, count in counts.items())))
+    if reason := row.get("reason"):
+        print("\n" + printable(str(reason)))
+    if steps := place.rows_of(answer, "rows"):
+        columns = list(dict.fromkeys(column for step in steps for column in step))
+        head = [column.removesuffix("_at").replace("_", " ").upper() for column in columns]
+        print("\n" + table(head, [[_fact(column, step) for column in columns] for step in steps]))
     if issues := place.rows_of(answer, "issues"):
         cells = [[issue.get(name) for name in ("item", "outcome", "reason")] for issue in issues]
         print("\n" + table(("ITEM", "OUTCOME", "REASON"), cells))
     return 0
 
 
+def _fact(column: str, row: Mapping[str, Any]) -> object:
+    """Return a cell of a run's table: a time, a link to another run, or what it is."""
+    cell = row.get(column)
+    if isinstance(cell, dict):
+        return f"{cell.get('pattern')} {cell.get('id')}"
+    is_time = column.endswith("_at") and isinstance(cell, int | float)
+    return moment(cell) if is_time else cell
+
+
 def _control(options: argparse.Namespace) -> int:
-    answer = place.place_of(options).app.post(f"{_path(options)}:{options.verb}")
+    step = getattr(options, "from_step", None)
+    path, body = f"{_path(options)}:{options.verb}", {"from_step": step} if step else {}
+    answer = place.place_of(options).app.post(path, body)
     words = {"cancel": "Cancelled", "resume": "Resumed", "retry": "Retried"}[options.verb]
+    words += f" from {step}," if step else ""
     sentence = f"{words} {options.pattern} {options.id}; look at run {answer.get('id')}."
     return place.confirm(options, answer, sentence)
 
 
 COMMAND = Command(
     "runs",
-    "list runs of jobs, batches and streams; cancel, resume, retry",
-    "List runs, the newest first: jobs, batches and streams with the number of their items. A verb "
-    "shows, cancels, resumes or retries one.",
+    "list runs of jobs, batches, flows and streams; cancel, resume, retry",
+    "List runs, the newest first: jobs, batches, flows and streams with the number of their items. "
+    "A verb shows, cancels, resumes or retries one. A run that has failed waits for a person.",
     add_options,
     run,
     place.EPILOG.format(name="runs") + " --json prints {runs: [{pattern, id, name, state, args, "

@@ -7,9 +7,10 @@
     POST /dead-tasks:<verb>         replay, delete: {"ids": [...]} or {"filter": {...}}, each of
                                     pattern, queue, error, since, until; 202 {"run": {"pattern",
                                     "id"}}. `{"filter": {}}` takes all
-    GET  /runs?state=&name=&before=&limit=    {"runs": [...], "next_before": ... or null}
+    GET  /runs?pattern=&state=&name=&before=&limit=   {"runs": [...], "next_before": ... or null}
     GET  /runs/<pattern>/<id>                 a run with its items
-    POST /runs/<pattern>/<id>:<verb>          cancel, resume, retry: {"id": ...}
+    POST /runs/<pattern>/<id>:<verb>          cancel, resume, retry: {"id": ...}. A flow is retried
+                                    from a step by {"from_step": "charge"}
     GET  /dead-letters/<pattern>/<part>?cursor=&limit=   of a pipeline or a pull queue
     GET  /dead-letters/<pattern>/<part>/<id>             a dead letter with its body
     POST /dead-letters/<pattern>/<part>/<id>:<verb>      replay, delete: {"id": ..., "result": ...}

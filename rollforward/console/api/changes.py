@@ -37,6 +37,7 @@ from rollforward.operations.waiting import CannotListError
 from rollforward.tasks import hashed_name
 from rollforward.tasks.runs import (
     LETTER_VERBS,
+    MAX_STEP_BYTES,
     VERBS,
     LetterRefusedError,
     LetterVerb,
@@ -172,18 +173,26 @@ def letter_verb(verb: str) -> LetterVerb:
     return _known_verb(verb, LETTER_VERBS, "Dead letters are")
 
 
-def control_run(pattern: str, run_id: str, verb: str) -> str:
+def control_run(pattern: str, run_id: str, verb: str, *, from_step: str = "") -> str:
     """Cancel, resume or retry a run; return the id of the run to look at.
+
+    Args:
+        from_step: Retry this step and all later ones; "": what has failed.
 
     Raises:
         ChangeRefusedError: nothing was changed.
     """
     known_verb = _known_verb(verb if run_id else "", VERBS, "A run is")
-    if len(run_id.encode()) > MAX_ID_BYTES:
+    if len(run_id.encode(errors="replace")) > MAX_ID_BYTES:
         raise ChangeRefusedError(404, NO_RUN)
-    with _recorded(f"{verb} run", f"{pattern}/{run_id}"):
+    if len(from_step.encode(errors="replace")) > MAX_STEP_BYTES:
+        raise ChangeRefusedError(400, f"A step has a name of at most {MAX_STEP_BYTES} bytes.")
+    target = f"{pattern}/{run_id}" + (f" from the step {from_step}" if from_step else "")
+    with _recorded(f"{verb} run", target):
         try:
-            return registry().control_run(clients(), pattern, run_id, known_verb)
+            return registry().control_run(
+                clients(), pattern, run_id, known_verb, from_step=from_step
+            )
         except UnknownRunError:
             raise ChangeRefusedError(404, NO_RUN) from None
         except RunRefusedError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import re
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from rollforward.operations import DeadTaskFilter
@@ -12,8 +13,9 @@ from rollforward.tasks.runs import STATES, RunQuery
 PAGE_ROWS = 20
 MAX_ROWS = 50
 MAX_FACET_CHARS = 200
-# A list's reads and those of its pages together.
-MAX_LIST_READS = 40
+# For each pattern that has runs: a list's reads and those of its pages together.
+MAX_LIST_READS = 24
+MAX_PATTERN_READS = 40
 LIST_RUNS = 10
 AGES = {
     "last-hour": "Within the last hour",
@@ -99,22 +101,36 @@ def filter_of(pattern: str, queue: str, error: str, since: str, until: str) -> D
     return DeadTaskFilter(pattern, queue, error, time_of(since, "since"), time_of(until, "until"))
 
 
-def list_query(state: str, name: str, started_before: str) -> RunQuery:
+def list_query(
+    fields: Mapping[str, str], patterns: Collection[str], limit: int = LIST_RUNS
+) -> RunQuery:
     """Return a query for a page of runs, at a bounded cost.
 
     Raises:
         BadQueryError: it cannot be understood.
     """
-    query = run_query(state, name, started_before, str(LIST_RUNS))
-    return replace(query, max_reads=MAX_LIST_READS)
+    query = run_query({**fields, "limit": str(limit)}, patterns)
+    return replace(query, max_reads=MAX_PATTERN_READS if query.pattern else MAX_LIST_READS)
 
 
-def run_query(state: str, name: str, started_before: str, limit: str) -> RunQuery:
-    """Return a query for runs.
+def run_query(fields: Mapping[str, str], patterns: Collection[str]) -> RunQuery:
+    """Return a query for runs, of an address.
+
+    Args:
+        fields: pattern, state, name, before and limit; what is left out takes any.
 
     Raises:
         BadQueryError: it cannot be understood.
     """
+    pattern, state = fields.get("pattern", ""), fields.get("state", "")
     if state not in ("", *STATES):
         raise BadQueryError(f"state is one of {', '.join(STATES)}.")
-    return RunQuery(time_of(started_before, "before"), state, name, limit_of(limit))
+    if pattern not in ("", *patterns):
+        raise BadQueryError(f"pattern is one of {', '.join(patterns)}.")
+    return RunQuery(
+        time_of(fields.get("before", ""), "before"),
+        state,
+        fields.get("name", ""),
+        limit_of(fields.get("limit", "")),
+        pattern=pattern,
+    )

@@ -49,7 +49,7 @@ from rollforward.operations.waiting import (
 )
 from rollforward.runtime.clock import aware_utc
 from rollforward.tasks.errors import Retry
-from rollforward.tasks.runs import UnknownLetterError, UnknownRunError
+from rollforward.tasks.runs import MAX_STEP_BYTES, UnknownLetterError, UnknownRunError
 
 View = Callable[..., ResponseReturnValue]
 Routes = Sequence[tuple[str, str, View]]
@@ -93,6 +93,14 @@ class LettersChange:
         pydantic.Field(max_length=MAX_SELECTED),
     ] = field(default_factory=list)
     all: bool = False
+
+
+@dataclass(frozen=True)
+class RetryChange:
+    """A retry of what has failed, or of a step and all later ones."""
+
+    __pydantic_config__ = _STRICT
+    from_step: Annotated[str, pydantic.Field(max_length=MAX_STEP_BYTES)] = ""
 
 
 @dataclass(frozen=True)
@@ -171,8 +179,7 @@ def change_dead_tasks(verb: str) -> ResponseReturnValue:
 @_answering
 def runs() -> ResponseReturnValue:
     """List runs, the newest first."""
-    args = request.args
-    query = run_query(*(args.get(name, "") for name in ("state", "name", "before", "limit")))
+    query = run_query(request.args, list(registry().patterns))
     listed = registry().runs(clients(), query)
     return json_response(
         {"runs": [asdict(run) for run in listed.runs], "next_before": listed.next_before}
@@ -192,10 +199,14 @@ def run(pattern: str, run_id: str) -> ResponseReturnValue:
 
 @_answering
 def control_run(pattern: str, target: str) -> ResponseReturnValue:
-    """Cancel, resume or retry a run."""
-    _check_empty_body()
+    """Cancel, resume or retry a run, or retry it from one of its steps."""
     run_id, _, verb = target.rpartition(":")
-    return json_response({"id": changes.control_run(pattern, run_id, verb)})
+    step = ""
+    if verb == "retry":
+        step = typed_body(RetryChange, MAX_BODY_BYTES).from_step
+    else:
+        _check_empty_body()
+    return json_response({"id": changes.control_run(pattern, run_id, verb, from_step=step)})
 
 
 @_answering

@@ -43,6 +43,8 @@ NOTICES = {
     "cancel": "Cancelled: finished items stay finished, and the run can be resumed.",
     "resume": "Resumed.",
     "retry": "This run retries the failed items.",
+    "step-cancel": "Cancelled: what its steps declared to undo is undone, the last one first.",
+    "step-retry": "Retried: steps that are done keep their results, and the others run now.",
     "rebuild": "A new table is being built.",
     "swept": "Swept: tasks that were pending for 15 seconds are being created.",
     "letters": "The run has begun: it takes what was dead a moment ago, each once.",

@@ -15,9 +15,11 @@ from rollforward.operations.dead_task_lists import count_dead_tasks
 from rollforward.operations.sweeps import last_sweeps
 from rollforward.operations.waiting import failing_tasks
 from rollforward.outbox.depth import Depth, depth
+from rollforward.tasks.pattern import SteppedPattern
 
 MAX_COUNTED = 1_000
 MAX_FAILING = 20
+MAX_FAILED = 1_000
 # As docs/operations.md says of the gauges.
 LATE_S, UNACKED_LATE_S, SWEEP_LATE_S = 120.0, 600.0, 600.0
 
@@ -38,17 +40,46 @@ def overview() -> ResponseReturnValue:
     dead_count = count_dead_tasks(DeadTaskFilter(), MAX_COUNTED)
     rows = depth(clients())
     failing = failing_tasks(MAX_FAILING)
+    failed_runs = _failed_runs()
     entries, _ = list_audit(limit=5)
     return render(
         "overview.html",
         dead_count=dead_count,
         is_cut=dead_count == MAX_COUNTED,
+        failed_count=sum(failed_runs.values()),
+        is_failed_cut=MAX_FAILED in failed_runs.values(),
         depth=rows,
         failing_count=len(failing),
         is_failing_cut=len(failing) == MAX_FAILING,
-        attention=[*_dead(dead_count), *_late(rows), *_failing(len(failing)), *_sweeps()],
+        attention=[
+            *_failed(failed_runs),
+            *_dead(dead_count),
+            *_late(rows),
+            *_failing(len(failing)),
+            *_sweeps(),
+        ],
         entries=[audit_row(entry) for entry in entries],
     )
+
+
+def _failed_runs() -> dict[str, int]:
+    """Return how many runs wait for a person, by pattern; at most MAX_FAILED are counted."""
+    return {
+        name: pattern.count_failed(MAX_FAILED)
+        for name, pattern in registry().patterns.items()
+        if isinstance(pattern, SteppedPattern)
+    }
+
+
+def _failed(counts: dict[str, int]) -> list[Attention]:
+    attention = []
+    for pattern, count in counts.items():
+        if count:
+            suffix = " or more" if count == MAX_FAILED else ""
+            text = f"{counted(count, pattern.removesuffix('s'))}{suffix} failed: retry or cancel"
+            link = f"/runs?pattern={pattern}&state=failed"
+            attention.append(Attention("✕", "failed", text, link))
+    return attention
 
 
 def _dead(count: int) -> list[Attention]:

@@ -1,4 +1,4 @@
-"""A run as pictures: a dot for each item, and a curve of the ended ones.
+"""A run as pictures: a dot for each item and a curve of the ended ones, or a bar for each step.
 
 Only coordinates are computed here; the templates draw them as SVG, with classes for colours.
 """
@@ -6,9 +6,10 @@ Only coordinates are computed here; the templates draw them as SVG, with classes
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rollforward.tasks.runs import OUTCOMES, RunDetails, RunPart
+from rollforward.tasks.runs import OUTCOMES, RunDetails, RunPart, RunSpan
 
 LETTERS = {letter: outcome for outcome, letter in OUTCOMES.items()}
 ENDED = "dsf"
@@ -19,6 +20,7 @@ HEIGHT = 190.0
 MAX_CELLS = 20_000
 CURVE_HEIGHT = 160.0
 MIN_PARTS = 3
+MIN_WIDTH = 6.0  # Of a bar, so that a step of a millisecond is seen beside one of a month.
 
 
 @dataclass(frozen=True)
@@ -54,12 +56,62 @@ class Curve:
         return self.seconds * share
 
 
+@dataclass(frozen=True)
+class Lane:
+    """A step on the axis of its run: its bar, and how long it took or has been at work."""
+
+    label: str
+    outcome: str
+    is_wait: bool
+    seconds: float
+    x: float
+    width: float
+
+
+@dataclass(frozen=True)
+class Lanes:
+    """Steps below each other, from the first one's begin to the last end, or to now."""
+
+    seconds: float
+    lanes: Sequence[Lane]
+
+    def mark(self, share: float) -> float:
+        """Return the seconds at a part of the axis."""
+        return self.seconds * share
+
+
+def lanes_of(details: RunDetails, now_s: float) -> Lanes | None:
+    """Return the steps of a run as bars; None: it has none."""
+    times = [(span.began.timestamp(), _ended_s(span, now_s)) for span in details.spans]
+    if not times:
+        return None
+    begun = min(began for began, _ in times)
+    seconds = max(0.001, max(ended for _, ended in times) - begun)
+    lanes = []
+    for span, (began, ended) in zip(details.spans, times, strict=True):
+        width = max(MIN_WIDTH, (ended - began) / seconds * WIDTH)
+        x = min((began - begun) / seconds * WIDTH, WIDTH - width)
+        lanes.append(Lane(span.label, span.outcome, span.is_wait, ended - began, x, width))
+    return Lanes(seconds, lanes)
+
+
+def _ended_s(span: RunSpan, now_s: float) -> float:
+    """Return when a step ended, or now; a clock that was behind makes no step end before it began.
+
+    A step that waits for a person has no end either.
+    """
+    ended = span.ended.timestamp() if span.ended else now_s
+    return max(ended, span.began.timestamp())
+
+
 def dots_of(details: RunDetails) -> Dots | None:
-    """Return a run's items; None: nothing is known of any.
+    """Return a run's items; None: nothing is known of any, or steps show it better.
 
     Those of parts that have not begun wait. If parts are left out, theirs are not drawn: they may
     have ended long ago.
     """
+    if details.spans:
+        return None
     known = "".join(part.items for part in details.parts)
     items = max(len(known), details.run.expected) if details.has_all_parts else len(known)
     if not items:

@@ -1,8 +1,9 @@
-"""Runs of all patterns: a list, and one with its items, numbers and verbs."""
+"""Runs of all patterns: a list, and one with its items or steps, numbers and verbs."""
 
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import Any
 from urllib.parse import quote
 
@@ -16,10 +17,13 @@ from rollforward.console.api.queries import list_query
 from rollforward.console.pages import run_pictures
 from rollforward.console.pages.frame import Routes, go_to, page, render, with_query
 from rollforward.flask.context import clients, registry, settings
+from rollforward.flask.guards.fields import limits
 from rollforward.look import words
-from rollforward.tasks.runs import Run, UnknownRunError
+from rollforward.tasks.pattern import Pattern, SteppedPattern
+from rollforward.tasks.runs import Run, RunDetails, UnknownRunError
 
 SHOWN_PARTS = 50
+SHOWN_REASON_CHARS = 200
 _URLSAFE_KEY = re.compile(r"[A-Za-z0-9_-]{16,2000}")
 VERB_WORDS = {
     "cancel": "Cancel",
@@ -27,65 +31,121 @@ VERB_WORDS = {
     "retry": "Retry the failed items",
     "rebuild": "Rebuild",
 }
+STEP_VERB_WORDS = {"cancel": "Cancel and undo", "retry": "Retry"}
 ENDED = ("done", "skipped", "failed")
+NO_STEP = "This run cannot be retried from such a step as it is now."
 
 
 @page
 def runs() -> ResponseReturnValue:
     """Show runs, the newest first, and the parts that have no end."""
-    names = ("state", "name", "before")
-    state, name, started_before = (request.args.get(key, "").strip() for key in names)
-    listed = registry().runs(clients(), list_query(state, name, started_before))
+    names = ("pattern", "state", "name")
+    choice = {key: request.args.get(key, "").strip() for key in names}
+    started_before, patterns = request.args.get("before", "").strip(), _patterns_with_runs()
+    query = list_query({**choice, "before": started_before}, patterns)
+    listed = registry().runs(clients(), query)
     older = ""
     if listed.next_before:
-        next_before = listed.next_before.isoformat()
-        older = with_query("/runs", state=state, name=name, before=next_before)
+        older = with_query("/runs", **choice, before=listed.next_before.isoformat())
+    is_filtered = any(choice.values())
     return render(
         "runs.html",
         rows=[_shown(run) for run in listed.runs],
-        standing=registry().standing() if not (state or name or started_before) else (),
-        state=state,
-        name=name,
+        standing=registry().standing() if not (is_filtered or started_before) else (),
+        choice=choice,
+        patterns=patterns,
+        is_filtered=is_filtered,
         older=older,
         is_first=not started_before,
-        first=with_query("/runs", state=state, name=name),
-        verb_words=VERB_WORDS,
+        first=with_query("/runs", **choice),
+        word_of=_verb_word,
     )
 
 
 @page
 def run(pattern: str, run_id: str) -> ResponseReturnValue:
     """Show one run."""
-    if len(run_id.encode()) > changes.MAX_ID_BYTES:
-        raise ChangeRefusedError(404, NO_RUN)
-    try:
-        details = registry().run(clients(), pattern, run_id)
-    except UnknownRunError:
-        raise ChangeRefusedError(404, NO_RUN) from None
-    columns = list(dict.fromkeys(name for row in details.rows for name in row))
+    details = _details(pattern, run_id)
+    now_s = clients().clock.now().timestamp()
     return render(
         "run.html",
         details=details,
         run=_shown(details.run),
         args=words.body(details.run.args.encode()),
+        result=words.body(details.result.encode()) if details.result else None,
         parts=details.parts[:SHOWN_PARTS],
         part_count=len(details.parts),
-        columns=columns,
+        columns=_columns(details),
         dots=run_pictures.dots_of(details),
-        curve=run_pictures.curve_of(details, clients().clock.now().timestamp()),
+        curve=run_pictures.curve_of(details, now_s),
+        lanes=run_pictures.lanes_of(details, now_s),
         attempts_url=_attempts_url(pattern, run_id),
-        verb_words=VERB_WORDS,
+        word_of=_verb_word,
+        retry_url=partial(_retry_url, pattern, run_id),
         item_words=_item_words,
     )
 
 
 @page
+@limits(id=changes.MAX_ID_BYTES)
+def confirm_retry() -> ResponseReturnValue:
+    """Say which steps a retry runs again, and ask."""
+    names = ("pattern", "id", "step")
+    pattern, run_id, step = (request.args.get(name, "") for name in names)
+    details = _details(pattern, run_id)
+    if step not in details.starts:
+        raise ChangeRefusedError(409, NO_STEP)
+    again = details.starts[details.starts.index(step) :]
+    return render(
+        "retry.html",
+        run=_shown(details.run),
+        step=step,
+        again=again,
+        columns=_columns(details),
+        rows=[row for row in details.rows if next(iter(row.values())) in again],
+    )
+
+
+@page
+@limits(id=changes.MAX_ID_BYTES)
 def change_run() -> ResponseReturnValue:
     """Cancel, resume or retry a run."""
     form = request.form
     pattern, run_id, verb = (form.get(name, "") for name in ("pattern", "id", "verb"))
-    next_id = changes.control_run(pattern, run_id, verb)
-    return go_to(f"/runs/{pattern}/{next_id}", verb)
+    next_id = changes.control_run(pattern, run_id, verb, from_step=form.get("step", ""))
+    has_steps = isinstance(registry().patterns[pattern], SteppedPattern)
+    path = f"/runs/{quote(pattern, safe='')}/{quote(next_id)}"
+    return go_to(path, f"step-{verb}" if has_steps else verb)
+
+
+def _details(pattern: str, run_id: str) -> RunDetails:
+    if len(run_id.encode(errors="replace")) > changes.MAX_ID_BYTES:
+        raise ChangeRefusedError(404, NO_RUN)
+    try:
+        return registry().run(clients(), pattern, run_id)
+    except UnknownRunError:
+        raise ChangeRefusedError(404, NO_RUN) from None
+
+
+def _columns(details: RunDetails) -> list[str]:
+    """Return the names of the columns of a run's table, in the order of the fullest rows."""
+    return list(dict.fromkeys(name for row in details.rows for name in row))
+
+
+def _patterns_with_runs() -> list[str]:
+    patterns = registry().patterns.items()
+    return [name for name, pattern in patterns if type(pattern).runs is not Pattern.runs]
+
+
+def _verb_word(pattern: str, verb: str) -> str:
+    """Return a verb on its button."""
+    if isinstance(registry().patterns.get(pattern), SteppedPattern):
+        return STEP_VERB_WORDS.get(verb, VERB_WORDS[verb])
+    return VERB_WORDS[verb]
+
+
+def _retry_url(pattern: str, run_id: str, step: str) -> str:
+    return with_query("/runs/retry", pattern=pattern, id=run_id, step=step)
 
 
 def _item_words(item: str) -> str:
@@ -118,19 +178,22 @@ def _shown(run: Run) -> dict[str, Any]:
     started = run.started.timestamp() if run.started else None
     ended = run.ended.timestamp() if run.ended else None
     now_s = clients().clock.now().timestamp()
-    is_timed = started is not None and (ended is not None or run.state == "running")
+    is_timed = started is not None and (ended is not None or run.state in ("running", "failed"))
     return {
         **vars(run),
         "started": started,
         "ended": ended,
         "ended_items": ended_items,
         "share": min(1.0, ended_items / run.expected) if run.expected else 0.0,
+        "waits_until": run.waits_until.timestamp() if run.waits_until else None,
+        "short_reason": run.reason[:SHOWN_REASON_CHARS],
         "elapsed_s": max(0.0, (ended or now_s) - (started or 0.0)) if is_timed else None,
     }
 
 
 ROUTES: Routes = (
     ("/runs", "GET", runs),
+    ("/runs/retry", "GET", confirm_retry),
     ("/runs/change", "POST", change_run),
     ("/runs/<pattern>/<path:run_id>", "GET", run),
 )

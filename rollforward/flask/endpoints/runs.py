@@ -1,8 +1,9 @@
 """Runs of all patterns, for an operator's program: the console of the local platform, or a script.
 
-    GET  /control/runs?state=&name=&before=&limit=   {"runs": [...], "next_before": ...}
+    GET  /control/runs?pattern=&state=&name=&before=&limit=   {"runs": [...], "next_before": ...}
     GET  /control/runs/<pattern>/<id>                a run with its items
     POST /control/runs/<pattern>/<id>:<verb>         cancel, resume, retry: {"id": ...}
+    POST /control/runs/flows/<id>:retry?from_step=   the step and all later ones: {"id": ...}
 
 Times are ISO 8601 in UTC. The caller proves itself as the scheduler does. Errors are problem
 details (RFC 9457). The verb follows a colon, as in Google's APIs (AIP-136): no id has one.
@@ -25,6 +26,7 @@ from rollforward.flask.endpoints.tasks import ANY_METHOD
 from rollforward.flask.guards.auth import operators_only
 from rollforward.tasks.runs import (
     MAX_LISTED,
+    MAX_STEP_BYTES,
     STATES,
     VERBS,
     RunQuery,
@@ -74,14 +76,18 @@ def show_run(pattern: str, run_id: str) -> ResponseReturnValue:
 @operators_only
 def control_run(pattern: str, target: str) -> ResponseReturnValue:
     """Cancel, resume or retry a run; return the id of the run to look at."""
+    step = request.args.get("from_step", "")
     run_id, _, action = target.rpartition(":")
     verb = next((verb for verb in VERBS if verb == action), None)
     if verb is None or not run_id:
         return problem(404, f"A run is told what to do by {', '.join(f':{v}' for v in VERBS)}.")
     if not _is_id(run_id):
         return problem(404, NO_RUN)
+    if len(step.encode()) > MAX_STEP_BYTES:
+        return problem(400, f"A step has a name of at most {MAX_STEP_BYTES} bytes.")
     try:
-        return jsonify({"id": registry().control_run(clients(), pattern, run_id, verb)})
+        next_id = registry().control_run(clients(), pattern, run_id, verb, from_step=step)
+        return jsonify({"id": next_id})
     except UnknownRunError:
         return problem(404, NO_RUN)
     except RunRefusedError as error:
@@ -106,7 +112,10 @@ def _query() -> RunQuery:
         raise ValueError(f"state is one of {', '.join(STATES)}.")
     if not re.fullmatch(r"[0-9]{1,9}", limit) or not 1 <= int(limit) <= MAX_LISTED:
         raise ValueError(f"limit is a number from 1 to {MAX_LISTED}.")
-    return RunQuery(_before(), state, request.args.get("name", ""), int(limit))
+    pattern, patterns = request.args.get("pattern", ""), registry().patterns
+    if pattern not in ("", *patterns):
+        raise ValueError(f"pattern is one of {', '.join(patterns)}.")
+    return RunQuery(_before(), state, request.args.get("name", ""), int(limit), pattern=pattern)
 
 
 def _before() -> datetime.datetime | None:

@@ -4,8 +4,8 @@ FlowRun
     Key: "<name of the flow>|<id>". All that a flow has done and waits for. Each change is a
     compare-and-set by its version, or a transaction that reads it.
     Queries: due <= a time, by due: flows that are overdue, or wake from a sleep. state = a state,
-    by key: how many run, or have failed. By created: the newest are listed. A range of `expires`:
-    expired rows. Single-property indexes.
+    by key: how many run, or have failed. By created, or by failed: the newest are listed. A range
+    of `expires`: expired rows. Single-property indexes.
     Growth: one row for each flow, until `keep` after its end. 500 and more that start in the same
     second slow each other down, by the indexes of `created` and `due`.
 
@@ -55,6 +55,7 @@ class FlowRun(ndb.Model):
     reruns = ndb.JsonProperty(default={})  # By step: how often a result of it was dropped.
     created = ndb.DateTimeProperty(required=True)
     ended = ndb.DateTimeProperty(indexed=False)
+    failed = ndb.DateTimeProperty()  # Its `created`, while it has failed: lists find it by that.
     due = ndb.DateTimeProperty()  # When the sweep wakes it; None: it has ended, or has failed.
     sweeps = ndb.IntegerProperty(indexed=False, default=0)  # That woke it since its last change.
     expires = ndb.StringProperty()  # None: it has not ended.
@@ -122,6 +123,18 @@ def due_by(end_utc: datetime.datetime) -> Any:
 def in_state(state: str) -> Any:
     """Return the query for the flows in a state."""
     return FlowRun.query(FlowRun.state == state).order(FlowRun._key)
+
+
+def failed_flows(*, created_before: datetime.datetime | None = None) -> Any:
+    """Return the query for the flows that have failed, the newest first."""
+    failed: Any = FlowRun.failed
+    query = FlowRun.query(failed > EPOCH).order(-failed)
+    return query.filter(failed < created_before) if created_before else query
+
+
+def failed_flows_created_at(at: datetime.datetime) -> Any:
+    """Return the query for the failed flows that were created at the very same time."""
+    return FlowRun.query(FlowRun.failed == at).order(FlowRun._key)
 
 
 def newest_flows(*, created_before: datetime.datetime | None = None) -> Any:

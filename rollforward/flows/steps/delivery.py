@@ -192,6 +192,7 @@ def fail(row: FlowRun, reason: str, step: str = "") -> None:
     """Mark a row as failed, at a step or in the code between, in a write of the caller's."""
     row.failed_step = step or None
     row.state, row.failure, row.due = FAILED, reason[:MAX_REASON_CHARS], None
+    row.failed = row.created
     row.owner = row.lease_expires_at = None
 
 

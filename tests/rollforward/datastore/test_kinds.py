@@ -13,6 +13,7 @@ from models import counters as clicks
 from rollforward.batches import entities as batches
 from rollforward.continuations import entities as continuations
 from rollforward.counters import entities as counters
+from rollforward.flows.rows import entities as flows
 from rollforward.fork_join import entities as fork_join
 from rollforward.materialized_views import entities as materialized_views
 from rollforward.outbox import entities as outbox
@@ -44,6 +45,8 @@ INDEXED = {
         "listed_by_queue_error",
         "resolved",
     },
+    "FlowRun": {"created", "due", "expires", "failed", "state"},
+    "FlowValue": {"expires"},
     "NumberScratch": {"tens"},
     "NumbersRun": {"started"},
     "Quilt": {"created"},
@@ -84,6 +87,8 @@ REQUIRED = {
     "CounterConfig": {"generation", "read_shards", "shards"},
     "CounterReceipt": {"commit", "digest", "expires"},
     "DeadTask": {"body", "created", "path", "queue", "reason", "task_name", "updated"},
+    "FlowRun": {"args", "created", "started_by", "state"},
+    "FlowValue": {"data"},
     "Guest": {"address", "import_id", "import_number", "line", "name"},
     "GuestImport": {"created", "file_name", "party_id", "size_bytes"},
     "NumbersRun": {"machine", "started"},
@@ -151,7 +156,7 @@ def test_only_what_is_queried_is_indexed() -> None:
 
 
 def test_numbers_begin_at_zero_and_flags_are_down() -> None:
-    """A new number is zero; parties and batches begin at one."""
+    """A new number is zero; parties, batches and flows begin at one."""
     begin = {
         f"{kind._get_kind()}.{name}": prop._default
         for kind in kinds()
@@ -160,7 +165,7 @@ def test_numbers_begin_at_zero_and_flags_are_down() -> None:
     }
 
     nonempty = {name: value for name, value in begin.items() if value}
-    assert nonempty == {"BatchState.generation": 1, "Party.change": 1}
+    assert nonempty == {"BatchState.generation": 1, "FlowRun.generation": 1, "Party.change": 1}
     assert begin["WorkPack.failures"] == begin["DeadTask.resolved"] == 0
 
 
@@ -189,6 +194,8 @@ KEYS: list[tuple[Callable[[], Any], tuple[str, ...]]] = [
     (lambda: continuations.heartbeat_key("p", "o"), ("ContinuationHeartbeat", "p:o")),
     (lambda: continuations.sweep_key("s"), ("ContinuationSweep", "s")),
     (lambda: continuations.totals_keys("r")[7], ("ContinuationTotals", "r:7")),
+    (lambda: flows.run_key("f|i"), ("FlowRun", "f|i")),
+    (lambda: flows.value_key("f|i", "o", 3), ("FlowValue", "f|i|o|0003")),
     (lambda: clicks.loads_key(), ("ClickLoads", "clicks")),
     (lambda: clicks.switch_key(), ("ClickSwitch", "write-limit")),
     (lambda: clicks.writer_key("l", "sharded", 3), ("ClickWriter", "l|sharded|03")),
