@@ -17,6 +17,7 @@ from handlers import (
     invitations,
     limits,
     numbers,
+    orders,
     quilt,
     sums,
     weblog,
@@ -34,7 +35,7 @@ from rollforward.runtime import Clients
 
 # Takes nothing but JSON, and no cookies: handlers/sums/api.py says why.
 API_PREFIX = "/api/"
-DEMOS = (home, invitations, grades, sums, numbers, counters, blog, quilt, weblog, zeitgeist)
+DEMOS = (home, invitations, grades, sums, numbers, counters, blog, quilt, orders, weblog, zeitgeist)
 
 
 def mount(app: Flask, settings: DemoSettings, clients: Clients, registry: Registry) -> None:

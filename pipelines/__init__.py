@@ -7,6 +7,7 @@
     blog         paging by a key order, and cached queries   B. Slatkin, Google I/O 2008
     numbers      latencies of each operation of the stack    B. Slatkin, Google I/O 2008
     quilt        batches of tasks, nested, with a callback   D. Hermes, 2012
+    orders       flows of steps, with waits and undos        H. Garcia-Molina, 1987
     weblog       streams: windows, sessions, top lists       MillWheel paper, VLDB 2013
     zeitgeist    streams: a model, and spikes and dips       MillWheel paper, VLDB 2013
 

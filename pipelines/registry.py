@@ -1,4 +1,4 @@
-"""Registry of the demo app: the jobs, views, counters and streams that its demos declare."""
+"""Registry of the demo app: the jobs, views, counters, flows and streams that its demos declare."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from pipelines.invitations.imports import add_guests
 from pipelines.invitations.sending import tell_guests
 from pipelines.numbers.echo import echo
 from pipelines.numbers.runs import measure_numbers
+from pipelines.orders import orders
 from pipelines.quilt.quilts import BATCHES as QUILT_BATCHES
 from pipelines.sums import load
 from pipelines.sums.sums import add_up
@@ -33,6 +34,7 @@ APP = Registry(
     *(BLOG_BUILDS, COMMENT_COUNTS),
     *(samples.add_posts, samples.add_comments, begin_deletion, delete_comments),
     *QUILT_BATCHES,
+    *(orders.order, orders.open_orders, orders.courier),
     WEBLOG,
     *(ZEITGEIST, play),
 )

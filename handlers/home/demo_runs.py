@@ -16,6 +16,8 @@ from werkzeug.datastructures import MultiDict
 
 from handlers.invitations.forms import made_up_guests, read_details, sample_form
 from handlers.numbers.routes import start_run
+from handlers.orders.routes import FILLED_IN as FORM_OF_ORDERS
+from handlers.orders.routes import sale_form
 from handlers.quilt.routes import FILLED_IN, design_for
 from handlers.shared.faults import strike_once_each
 from handlers.shared.forms import id_in_form
@@ -23,6 +25,7 @@ from handlers.shared.quotas import (
     SAMPLE_BYTES,
     let_in_guests,
     let_in_load,
+    let_in_orders,
     let_in_quilt,
     let_in_upload,
 )
@@ -36,6 +39,7 @@ from pipelines.invitations import parties
 from pipelines.invitations.imports import import_guests
 from pipelines.invitations.sending import Pace
 from pipelines.loads import LoadGoesOnError
+from pipelines.orders import orders
 from pipelines.quilt import quilts
 from pipelines.sums import load, sums
 from pipelines.sums.load import Load
@@ -117,7 +121,10 @@ TOUR = (
 )
 
 
-@bp.post("/demo/<any(invitations, grades, sums, counters, quilt, weblog, zeitgeist, numbers):name>")
+@bp.post(
+    "/demo/<any(invitations, grades, sums, counters, quilt, orders, weblog, zeitgeist, numbers)"
+    ":name>"
+)
 def run(name: str) -> ResponseReturnValue:
     """Run a demo, and lead to its stage."""
     form_id = id_in_form()
@@ -169,6 +176,13 @@ def _quilt(form_id: str, tour: int | None) -> str:
     return url_for("quilt.quilt", quilt_id=form_id, tour=tour)
 
 
+def _orders(form_id: str, tour: int | None) -> str:
+    form = sale_form(FORM_OF_ORDERS)
+    let_in_orders(form_id, form.orders, orders.PACES_MS[form.pace])
+    orders.open_sale(clients(), form_id, form)
+    return url_for("orders.sale", sale_id=form_id, tour=tour)
+
+
 def _counters(form_id: str, tour: int | None) -> str:
     started_ms = round(clients().clock.now().timestamp() * 1000)
     is_limited = bool(apply_switch(clients()))
@@ -207,6 +221,7 @@ _RUNS: Mapping[str, Callable[[str, int | None], str]] = {
     "sums": _sums,
     "counters": _counters,
     "quilt": _quilt,
+    "orders": _orders,
     "weblog": _weblog,
     "zeitgeist": _zeitgeist,
     "numbers": _numbers,

@@ -21,11 +21,14 @@ QUILTS = Quota("quilt", "squares", total=5_200, per_visitor=2_600)
 SUMS = Quota("sums", "items", total=60_000, per_visitor=30_000, is_serial=False)
 INVITATIONS = Quota("invitations", "guests and mails", total=120_000, per_visitor=40_000)
 SCHOOLS = Quota("grades", "students to count", total=200_000, per_visitor=100_000)
+ORDERS = Quota("orders", "orders", total=4_800, per_visitor=2_400)
 UPLOADS = Quota("uploads", "bytes", total=64 * 1024**2, per_visitor=32 * 1024**2)
 # What a small app does in a second, about.
 SQUARES_AT_A_TIME = 8
 GUESTS_PER_S = 500
 MAILS_PER_S = 200
+ORDERS_PER_S = 10
+SIGNALS_PER_S = 50
 COUNTED_PER_S = 5_000
 UPLOADED_BYTES_PER_S = 500_000
 # About what the sample of the web log has.
@@ -56,6 +59,16 @@ def let_in_quilt(quilt: str, design: Design) -> None:
     """Enter a quilt that is about to be made."""
     square_s = max(0.02, design.pace_ms / 1000)
     let_in(QUILTS, quilt, design.count, design.count * square_s / SQUARES_AT_A_TIME)
+
+
+def let_in_orders(sale: str, count: int, bank_ms: int) -> None:
+    """Enter the orders of a sale that is about to open."""
+    let_in(ORDERS, sale, count, count * max(1 / ORDERS_PER_S, bank_ms / 1000 / SQUARES_AT_A_TIME))
+
+
+def let_in_courier(visit: str, count: int) -> None:
+    """Enter a courier's visit to the orders of a sale, each of which takes an event."""
+    let_in(ORDERS, visit, count, count / SIGNALS_PER_S)
 
 
 def let_in_load(load: Load) -> None:

@@ -24,6 +24,7 @@ from models.counters import ClickLoads, ClickSwitch, ClickWriter
 from models.grades import Comparison, School, Student, Teacher
 from models.invitations import Guest, GuestImport, Party
 from models.numbers import NumbersRun
+from models.orders import OrderCard, OrderCharge, OrderSale, OrderShelf
 from models.quilt import Quilt, QuiltPiece, QuiltSquare
 from models.quotas import DemoUsage
 from models.sums import LoadWriter, Sum, SumAddition, SumDirectory, SumLoads, SumTally
@@ -38,6 +39,7 @@ from rollforward.continuations.entities import (
 from rollforward.continuations.upload_entities import UploadChunk
 from rollforward.counters.entities import CounterConfig, CounterReceipt, CounterShard
 from rollforward.flask.settings import APP_ENGINE, CLOUD_RUN
+from rollforward.flows.rows.entities import FlowRun
 from rollforward.fork_join.entities import WorkPack, WorkReceipt
 from rollforward.materialized_views.entities import ViewCatalog
 from rollforward.outbox.entities import OutboxTask
@@ -61,6 +63,7 @@ KINDS = (
     *(ContinuationRun, ContinuationPage, ContinuationTotals),
     TaskAttempts,
     *(Quilt, QuiltPiece, QuiltSquare, BatchPage, BatchState, BatchWork),
+    *(OrderSale, OrderCard, OrderShelf, OrderCharge, FlowRun),
     *(BlogIndex, Comment, Commenter, CommentReceipt, Post, PostReceipt),
     *(School, Student, Teacher, Comparison, OutboxTask, ViewCatalog),
     *(Sum, SumDirectory, SumLoads, SumTally, SumAddition, LoadWriter, WorkPack, WorkReceipt),

@@ -27,7 +27,7 @@ PARTS = {
     "party_id": "a" * 32, "run_id": "0" * 40, "verb": "stop", "number": "1", "order": "x!y!1",
     "student_id": "a" * 32, "teacher_id": "a" * 32, "school": "demo", "name": "visitors",
     "playback_id": "a" * 32, "version": 1, "to": "on", "switch": "errors", "quilt_id": "a" * 32,
-    "tag": "x",
+    "tag": "x", "sale_id": "a" * 32,
 }  # fmt: skip
 
 
