@@ -34,9 +34,9 @@ counts the call as in doubt, and makes it again under the same key. A flow that 
 meanwhile makes the call to its end first, and then undoes it.
 
 Lost on failure: nothing. A wake that was lost costs a round of the sweep.
-Cost: a flow starts by a write and a task, and ends by a write. A step is one write; the first call
-outside in a delivery is one more, for the lease. A sleep or a wait is one write and one task. A
-flow that waits costs nothing.
+Cost: a flow starts by a write and a task, and ends by a write. A step is one write; a call outside
+is one more as it begins, with the lease. A sleep or a wait is one write and one task. A flow that
+waits costs nothing.
 
 Routes: POST /tasks/flows/<name>; GET /cron/flows/sweep.
 Source: the Pipeline API and Fantasm of App Engine, 2010 to 2012; their successors' steps by name,

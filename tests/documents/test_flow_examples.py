@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -21,7 +22,7 @@ from docs.examples.flows.until_noon import ExchangeRate, fetch_rate
 from rollforward.flows import FlowEndedError
 from rollforward.tasks import Reject
 from rollforward.testing import Rollforward
-from tests.infra.documents import ROOT, cells
+from tests.infra.documents import ROOT, cells, text_of
 from tests.infra.world import Services
 
 HOUR_S = 3600
@@ -102,6 +103,24 @@ def test_a_book_is_reserved_charged_and_shipped(kit: Rollforward, outside: Outsi
     assert list(state.steps) == ["reserve", "charge", "ship"]
     assert Bookshelf.get_by_id("Emma").copies == 1
     assert (list(outside.charged.values()), outside.refunded) == ([900], set())
+
+
+def test_the_saga_costs_what_the_concept_page_says(kit: Rollforward) -> None:
+    """Of its own: writes of its row, reads of it, tasks."""
+    Bookshelf(id="Emma", copies=2).put()
+    plan = kit.world.plan
+    plan.remote_calls.clear()
+    with plan.watched():
+        book_order.start("o1", "Emma", 900)
+        kit.settle()
+    calls = [str(call) for call in plan.remote_calls]
+
+    writes, reads, tasks = (
+        sum(bool(re.search(pattern, call)) for call in calls)
+        for pattern in (r"Commit of .*FlowRun", r"Lookup of FlowRun", r"CreateTask")
+    )
+    sentence = f"It takes {writes} writes of its row, {reads} reads and {tasks} task in all"
+    assert sentence in text_of("docs/concepts/flows.md")
 
 
 def test_without_a_courier_all_is_undone_backwards(kit: Rollforward, outside: Outside) -> None:
@@ -288,5 +307,5 @@ def test_the_mistakes_in_the_howto_are_those_of_the_code() -> None:
     rows = cells("docs/howto/run-a-flow.md", "11. Mend mistakes")
     quoted = [row[0].strip("`") for row in rows if row[0].startswith("`") and "Error" not in row[0]]
 
-    assert len(quoted) == 8
+    assert len(quoted) == 9
     assert [text for text in quoted if text.replace("10", "{failures}") not in sources] == []
