@@ -37,6 +37,7 @@ MAX_EXCERPT_CHARS = 200
 # Of a flow of a thousand steps: the last ones, and those of the picture.
 MAX_ROWS = 200
 MAX_SPANS = 50
+STEP_OUTCOMES = ("done", "failed", "retrying", "waiting")
 
 Records = dict[str, StepRecord]
 
@@ -58,7 +59,7 @@ def run_of(names: Sequence[str], row: FlowRun) -> Run:
         args=row.args,
         started=row.created.replace(tzinfo=datetime.UTC),
         ended=aware_utc(row.ended),
-        counts=dict(counts),
+        counts={name: counts[name] for name in STEP_OUTCOMES},
         expected=len(records),
         verbs=verbs_of(names, row),
         note=note,
@@ -162,6 +163,8 @@ def _numbers(row: FlowRun, records: Records) -> Mapping[str, Fact]:
             facts["batch"] = _batch(name_of(row), record)
     if row.due is not None:
         facts["woken_at_the_latest_at"] = row.due.replace(tzinfo=datetime.UTC).timestamp()
+    if row.failed_step:
+        facts["failed_step"] = row.failed_step
     if row.verdict and row.verdict != row.state:
         facts["ends_as"] = row.verdict
     unread = Counter(event["name"] for event in row.events)
