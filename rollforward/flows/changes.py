@@ -14,7 +14,7 @@ from rollforward.flows.errors import (
     FlowRefusedError,
     UnknownFlowError,
 )
-from rollforward.flows.rows import events, values
+from rollforward.flows.rows import events, pending, values
 from rollforward.flows.rows.entities import (
     CANCELLED,
     FAILED,
@@ -62,12 +62,12 @@ def start(clients: Clients, flow: Flow[Any], flow_id: str, args: str) -> bool:
 
     def body() -> bool:
         transaction = current_transaction()
-        [row] = current.get_multi([key])
+        row = pending.get(key)
         if row is None:
             created = naive_utc(clients.clock.now())
             row = FlowRun(key=key, args=args, created=created, started_by=transaction.id)
             row.due = due_at(clients)
-            current.put(row)
+            pending.put(row)
         elif row.started_by != transaction.id:
             return False
         wake_after_commit(clients, flow.task, key.id())
@@ -91,7 +91,7 @@ def signal(
 
     def body() -> bool:
         transaction = current_transaction()
-        row = _existing(current.get_multi([key]), flow_id)
+        row = _existing(pending.get(key), flow_id)
         unique = event_id or f"{transaction.id}-{transaction.count(f'event|{key.id()}')}"
         if unique in row.event_ids:  # By this very call, if a reply was lost.
             return bool(row.event_ids[unique] == transaction.id)
@@ -99,18 +99,19 @@ def signal(
             raise FlowEndedError(
                 f"the flow {flow_id!r} has ended as {row.state}: it takes no event"
             )
-        if len(row.event_ids) >= events.MAX_EVENTS:
+        if len(row.events) >= events.MAX_UNREAD and not events.is_awaited(row, event):
             raise FlowRefusedError(
-                f"the flow {flow_id!r} has got {events.MAX_EVENTS} events already"
+                f"the flow {flow_id!r} has {events.MAX_UNREAD} events that no step has taken"
             )
         fields, rows = values.stored(key.id(), f"event-{transaction.id}-{len(row.event_ids)}", text)
-        row.event_ids = {**row.event_ids, unique: transaction.id}
-        is_awaited = events.add(row, event, unique, clients.clock.now().timestamp(), dict(fields))
-        if is_awaited and row.state == RUNNING:
+        events.add(row, event, unique, clients.clock.now().timestamp(), dict(fields))
+        row.event_ids = events.newest_ids({**row.event_ids, unique: transaction.id})
+        if events.is_awaited(row, event) and row.state == RUNNING:
             row.due = due_at(clients)
             wake_after_commit(clients, flow.task, key.id())
-        for stored in (*rows, row):
+        for stored in rows:
             current.put(stored)
+        pending.put(row)
         return True
 
     return _transact(clients, key, body, writes=6)
@@ -121,13 +122,14 @@ def cancel(clients: Clients, flow: Flow[Any], flow_id: str) -> bool:
     key = run_key(run_id_of(flow.name, flow_id))
 
     def body() -> bool:
-        row = _existing(current.get_multi([key]), flow_id)
+        row = _existing(pending.get(key), flow_id)
+        row.skips_unknown = row.state == FAILED and row.verdict is not None
         if row.has_ended or row.state == UNDOING:
             return bool(row.state == CANCELLED or row.verdict == CANCELLED)
         _reopen(row)
         row.state, row.verdict, row.failure = UNDOING, row.verdict or CANCELLED, None
         row.due = due_at(clients)
-        current.put(row)
+        pending.put(row)
         wake_after_commit(clients, flow.task, key.id())
         return True
 
@@ -140,7 +142,7 @@ def retry(clients: Clients, flow: Flow[Any], flow_id: str, from_step: str) -> No
 
     def body() -> None:
         transaction = current_transaction()
-        row = _existing(current.get_multi([key]), flow_id)
+        row = _existing(pending.get(key), flow_id)
         if row.started_by_retry == transaction.id:
             return  # The commit's reply was lost.
         _check_retried(row, flow_id, from_step)
@@ -152,7 +154,7 @@ def retry(clients: Clients, flow: Flow[Any], flow_id: str, from_step: str) -> No
         row.ended = row.expires = row.result = row.failure = None
         row.started_by_retry = transaction.id
         row.due = due_at(clients)
-        current.put(row)
+        pending.put(row)
         wake_after_commit(clients, flow.task, key.id())
 
     _transact(clients, key, body)
@@ -201,11 +203,10 @@ def _reopen(row: FlowRun) -> None:
     row.failed = row.failed_step = None
 
 
-def _existing(rows: list[Any], flow_id: str) -> FlowRun:
-    [row] = rows
+def _existing(row: FlowRun | None, flow_id: str) -> FlowRun:
     if row is None:
         raise UnknownFlowError(f"there is no flow {flow_id!r}, or its rows were deleted")
-    return row  # type: ignore[no-any-return]
+    return row
 
 
 def _check(field: str, text: object, max_bytes: int) -> None:

@@ -32,6 +32,8 @@ from rollforward.tasks.runs import (
 if TYPE_CHECKING:
     from rollforward.flows.declaration import Flow
 
+MAX_RUN_ID_BYTES = 300
+
 
 def list_runs(names: Sequence[str], query: RunQuery) -> RunList:
     """Return flows, the newest first: about `limit`, of the rows that were read.
@@ -104,7 +106,9 @@ def _change(
 
 
 def _row(run_id: str) -> FlowRun:
-    row: FlowRun | None = run_key(run_id).get() if run_id else None
+    row: FlowRun | None = (
+        run_key(run_id).get() if 0 < len(run_id.encode()) <= MAX_RUN_ID_BYTES else None
+    )
     if row is None:
         raise UnknownRunError(f"there is no flow {run_id}, or no more")
     return row

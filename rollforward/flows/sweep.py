@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from google.api_core import exceptions as rpc_errors
 from google.cloud import ndb
 
 from rollforward.datastore.batched import batched
-from rollforward.datastore.expiry import delete_expired, expired, expiry
+from rollforward.datastore.expiry import expired, expiry
 from rollforward.datastore.partitions import PARTITIONS
 from rollforward.datastore.transactions import transact
 from rollforward.flows.rows.entities import FlowRun, due_by, values_of
 from rollforward.flows.wakes import GRACE, FlowArgs
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import naive_utc
+from rollforward.runtime.run_each import run_each
 from rollforward.tasks.declaration import Task
 
 MAX_WOKEN = 1_000
 MAX_PER_COMMIT = 20
-MAX_DELETED = 500
+MAX_DELETED = 200
+MAX_CHUNKS = 200
 MAX_PAUSE = datetime.timedelta(hours=1)
 
 
@@ -33,8 +36,14 @@ def wake_due(clients: Clients, tasks: Mapping[str, Task[FlowArgs]]) -> int:
     """
     now_utc = naive_utc(clients.clock.now())
     keys = due_by(now_utc).fetch(MAX_WOKEN, keys_only=True)
-    declared = [key for key in keys if key.id().partition("|")[0] in tasks]
-    return sum(_wake(clients, tasks, part, now_utc) for part in batched(declared, MAX_PER_COMMIT))
+    parts = batched(keys, MAX_PER_COMMIT)
+    actions = (
+        ("flows could not be woken", partial(_wake, clients, tasks, part, now_utc))
+        for part in parts
+    )
+    results = run_each(actions)
+    results.raise_first()
+    return sum(results.returned)
 
 
 def _wake(
@@ -43,14 +52,17 @@ def _wake(
     keys: Sequence[Any],
     now_utc: datetime.datetime,
 ) -> int:
+    """Wake flows that are due; those that this app does not declare are due later, too."""
     try:
         due = transact(lambda: _postpone(keys, now_utc))
     except rpc_errors.Aborted:
         return 0  # Deliveries are at work. The next sweep comes soon.
+    woken = 0
     for name, task in tasks.items():
         run_ids = [run_id for run_id in due if run_id.partition("|")[0] == name]
         task.enqueue_many(clients, [FlowArgs(run_id) for run_id in run_ids])
-    return len(due)
+        woken += len(run_ids)
+    return woken
 
 
 def _postpone(keys: Sequence[Any], now_utc: datetime.datetime) -> list[str]:
@@ -73,7 +85,25 @@ def remove_expired(clients: Clients) -> int:
     partition = PARTITIONS[now_utc.minute % len(PARTITIONS)]
     end = expiry(partition, now_utc)
     keys = expired(FlowRun, partition, end).fetch(MAX_DELETED, keys_only=True)
-    chunks = [chunk for key in keys for chunk in values_of(key.id()).fetch(keys_only=True)]
-    ndb.delete_multi(chunks)
-    delete_expired(keys, end)
-    return len(chunks) + len(keys)
+    return sum(_remove(key, end) for key in keys)
+
+
+def _remove(key: Any, end: str) -> int:
+    """Delete a flow with its values, if it has not been retried meanwhile."""
+    deleted = 0
+    chunks = values_of(key.id()).fetch(MAX_CHUNKS, keys_only=True)
+
+    def body(keys: Sequence[Any]) -> int:
+        row: FlowRun | None = key.get()
+        if row is None or row.expires is None or row.expires >= end:
+            return 0
+        ndb.delete_multi(keys)
+        return len(keys)
+
+    while len(chunks) == MAX_CHUNKS:
+        removed = transact(lambda: body(chunks))  # noqa: B023
+        if not removed:
+            return deleted
+        deleted += removed
+        chunks = values_of(key.id()).fetch(MAX_CHUNKS, keys_only=True)
+    return deleted + transact(lambda: body([*chunks, key]))

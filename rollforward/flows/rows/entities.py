@@ -18,11 +18,17 @@ FlowValue
 from __future__ import annotations
 
 import datetime
+import json
 from typing import Any
 
 from google.cloud import ndb
 
+from rollforward.flows.errors import BadStepError
 from rollforward.flows.rows.records import StepRecord, record_of
+
+# Of the row's 1 MiB, with room for the outcomes of the steps that have begun.
+MAX_STEPS_BYTES = 500_000
+MANY = 100
 
 EPOCH = datetime.datetime.fromtimestamp(0, datetime.UTC).replace(tzinfo=None)
 RUNNING, UNDOING = "running", "undoing"
@@ -39,6 +45,9 @@ class FlowRun(ndb.Model):
     verdict = ndb.TextProperty()
     reason = ndb.TextProperty()  # Why it was rejected.
     failed_step = ndb.TextProperty()  # The step that it has failed at; None: its code has failed.
+    # A person has cancelled it once more after undoing it had failed: calls of which nothing is
+    # known are left as they are.
+    skips_unknown = ndb.BooleanProperty(indexed=False, default=False)
     failure = ndb.TextProperty()  # Why it cannot go on until somebody retries or cancels it.
     args = ndb.TextProperty(required=True)
     steps = ndb.JsonProperty(default={})  # By name, in the order in which they began.
@@ -76,6 +85,18 @@ class FlowRun(ndb.Model):
     def note(self, name: str, record: StepRecord) -> None:
         """Set the record of a step."""
         self.steps = {**self.steps, name: record.body}
+
+    def check_room(self) -> None:
+        """Check that the row has room for another step.
+
+        Raises:
+            BadStepError: it has not.
+        """
+        if len(self.steps) > MANY and len(json.dumps(self.steps)) > MAX_STEPS_BYTES:
+            raise BadStepError(
+                f"the steps of a flow take at most {MAX_STEPS_BYTES:,} bytes: have shorter names, "
+                "results and errors, or flows of their own"
+            )
 
     def end_step(self, name: str, record: StepRecord) -> StepRecord:
         """Set the outcome of a step unless it has one; return the one that counts."""

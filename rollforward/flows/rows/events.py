@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import datetime
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from rollforward.flows.rows.entities import FlowRun
 from rollforward.flows.rows.records import DONE, StepRecord
 
-MAX_EVENTS = 500
-# With the content of all of them the row has to stay below 1 MiB.
+# With all else in it the row has to stay below 1 MiB: texts in JSON take up to six bytes a byte.
+MAX_UNREAD = 100
+MAX_KNOWN_IDS = 200
 MAX_NAME_BYTES = 60
 MAX_ID_BYTES = 100
 
@@ -31,9 +33,18 @@ class Event:
     at: datetime.datetime
 
 
-def add(row: FlowRun, name: str, event_id: str, at_s: float, stored: dict[str, Any]) -> bool:
-    """Keep an event in a flow's row; return whether a step waits for it."""
+def add(row: FlowRun, name: str, event_id: str, at_s: float, stored: dict[str, Any]) -> None:
+    """Keep an event in a flow's row."""
     row.events = [*row.events, {"id": event_id, "name": name, "at": at_s, **stored}]
+
+
+def newest_ids(ids: Mapping[str, str]) -> dict[str, str]:
+    """Return the last ids of events, as many as a row keeps to know repetitions."""
+    return dict(list(ids.items())[-MAX_KNOWN_IDS:])
+
+
+def is_awaited(row: FlowRun, name: str) -> bool:
+    """Return whether a step waits for an event."""
     return any(
         record.kind == "wait" and not record.has_ended and record.event == name
         for record in row.records().values()

@@ -15,6 +15,7 @@ from typing import Any, get_type_hints
 from rollforward.flows.errors import BadStepError
 from rollforward.flows.rows.entities import FlowValue, value_key
 from rollforward.runtime.type_adapters import adapter_of
+from rollforward.tasks.errors import OtherVersionError
 
 # In the flow's row, which has room for 1,000 steps.
 MAX_INLINE_BYTES = 300
@@ -50,7 +51,7 @@ def load(function: Callable[..., Any], text: str) -> Any:
     """Return the value in some JSON, of the type that a function returns now.
 
     Raises:
-        BadStepError: the code has changed its type since, and does not read the old one.
+        OtherVersionError: this version of the code has another type, and does not read that.
     """
     kind = _kind_of(function)
     if kind is _PLAIN:
@@ -58,7 +59,7 @@ def load(function: Callable[..., Any], text: str) -> Any:
     try:
         return adapter_of(kind).validate_json(text)
     except Exception as error:
-        raise BadStepError(
+        raise OtherVersionError(
             f"the stored result of {function.__qualname__} has another type than it returns now: "
             f"give the step another name, or let the type read both. {error}"
         ) from None

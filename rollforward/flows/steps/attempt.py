@@ -18,10 +18,10 @@ from typing import NoReturn, TypeVar
 from google.api_core import exceptions as rpc_errors
 from google.cloud import ndb
 
-from rollforward.datastore import current
 from rollforward.datastore.transactions import OUTCOME_UNKNOWN, pause_before_retry, transact
 from rollforward.datastore.versions import CHANGED, commit_unchanged, read_versions
-from rollforward.flows.errors import LeasedError, Suspended
+from rollforward.flows.errors import LeasedError, Suspended, Unwinding
+from rollforward.flows.rows import pending
 from rollforward.flows.rows.entities import RUNNING, UNDOING, FlowRun, run_key
 from rollforward.flows.wakes import FlowArgs, due_at, wake
 from rollforward.runtime.clients import Clients
@@ -76,7 +76,7 @@ class FlowAttempt:
             return False
         self._generation = self.row.generation
         if self.row.owner is not None:
-            self._check_silent(self.row)
+            check_silent(self.clients, self.row)
         return True
 
     @property
@@ -106,10 +106,10 @@ class FlowAttempt:
             for failures in range(1, MAX_WRITES + 1):
                 if self._version is None and self._has_written(proof):
                     return decided  # type: ignore[return-value]
-                decided = decide(self.row)
-                self._sign(self.row, decided)
-                self.row.written_by = proof
                 try:
+                    decided = decide(self.row)
+                    self._sign(self.row, decided)
+                    self.row.written_by = proof
                     self._write(values)
                 except BaseException as error:
                     self._version = None  # The row here is not the one that is stored.
@@ -127,18 +127,25 @@ class FlowAttempt:
         Raises: as `change` and the body do.
         """
 
-        def run() -> T:
-            [row] = current.get_multi([self.key])
-            self._take(row)
-            self.row = row
-            result = body(row)
-            self._sign(row)
-            current.put(row)
+        proof = self._proof()
+
+        def run() -> T | BaseException:
+            row = pending.get(self.key)
+            try:
+                self.row = self._take(row)
+                result = body(self.row)
+            except (Suspended, Unwinding) as end:
+                return end  # ndb rolls back after an Exception only: nothing was written.
+            self._sign(self.row)
+            self.row.written_by = proof
+            pending.put(self.row)
             return result
 
         with self._lock:
             self._version = None
             result = transact(run)
+            if isinstance(result, BaseException):
+                raise result
             self._holds = self.is_leased
             return result
 
@@ -230,28 +237,36 @@ class FlowAttempt:
         """Read the row again; return whether it has this write, whose reply was lost."""
         is_there = self._read()
         if is_there and self.row.written_by == proof:
-            self._holds = self.is_leased
+            if self.row.generation != self._generation:
+                raise Suspended  # It was retried since: this delivery is of the past.
+            self._holds = self.is_leased = self.row.owner == self._owner
             return True
         self._take(self.row if is_there else None)
         return False
 
-    def _take(self, row: FlowRun | None) -> None:
-        """Check that this delivery may still change a row."""
+    def _take(self, row: FlowRun | None) -> FlowRun:
+        """Check that this delivery may still change a row; return it."""
         if row is None or row.state not in (RUNNING, UNDOING):
             raise Suspended
         if row.generation != self._generation:
             raise Suspended
         if row.owner is not None and row.owner != self._owner:
-            self._check_silent(row)
+            check_silent(self.clients, row)
         if row.owner != self._owner and self._holds:
             raise LeasedError(f"another delivery has taken {self.run_id} over", after_s=1.0)
+        return row
 
-    def _check_silent(self, row: FlowRun) -> None:
-        """Check that the owner of a row is dead, or has been silent for its lease."""
-        if self.clients.processes.is_dead(row.owner):
-            return
-        remaining = row.lease_expires_at - naive_utc(self.clients.clock.now())
-        # A lease beyond that is from a clock that was far ahead, and means nothing.
-        if datetime.timedelta(0) < remaining <= LEASE + datetime.timedelta(seconds=CLOCK_SKEW_S):
-            after_s = remaining.total_seconds() + 0.5
-            raise LeasedError(f"another delivery works on {self.run_id}", after_s=after_s)
+
+def check_silent(clients: Clients, row: FlowRun) -> None:
+    """Check that the owner of a row is dead, or has been silent for its lease.
+
+    Raises:
+        LeasedError: it works on the flow.
+    """
+    if row.owner is None or clients.processes.is_dead(row.owner):
+        return
+    remaining = row.lease_expires_at - naive_utc(clients.clock.now())
+    # A lease beyond that is from a clock that was far ahead, and means nothing.
+    if datetime.timedelta(0) < remaining <= LEASE + datetime.timedelta(seconds=CLOCK_SKEW_S):
+        after_s = remaining.total_seconds() + 0.5
+        raise LeasedError(f"another delivery works on {row.key.id()}", after_s=after_s)

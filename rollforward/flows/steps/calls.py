@@ -18,11 +18,12 @@ from rollforward.flows.rows.records import DONE, FAILED, Kind, StepRecord
 from rollforward.flows.rows.values import BadValueError
 from rollforward.flows.steps.attempt import BEATS_PER_LEASE, LEASE, FlowAttempt, Wait
 from rollforward.flows.steps.policy import RetryPolicy
+from rollforward.runtime.texts import storable, within_json
 from rollforward.tasks.errors import Reject, Retry, Unavailable
 
 log = logging.getLogger(__name__)
 
-MAX_ERROR_CHARS = 200
+MAX_ERROR_BYTES = 300
 # The pause after an error that is nobody's fault.
 UNAVAILABLE_FOR_S = 5.0
 # A delivery that has worked so long goes on in another one: it may take ten minutes.
@@ -92,6 +93,7 @@ def _claim(attempt: FlowAttempt, call: StepCall, record: StepRecord) -> StepReco
             return begun
         if row.state == UNDOING and begun is None and not call.is_undo:
             raise Unwinding
+        row.check_room()
         claimed = begun or record
         claimed = replace(claimed, is_called=True, doubts=claimed.doubts + claimed.is_called)
         row.note(call.name, claimed)
@@ -100,6 +102,9 @@ def _claim(attempt: FlowAttempt, call: StepCall, record: StepRecord) -> StepReco
     claimed = attempt.lease(note)
     if claimed.doubts > record.doubts:
         log.warning("%s: the step %s may have taken effect before", attempt.run_id, call.name)
+        if call.policy.is_over(claimed.attempts + claimed.doubts, attempt.clients.clock.now()):
+            error = f"its worker died over it {claimed.doubts} times"
+            return _ended(attempt, call, claimed.ends(FAILED, attempt.now_s(), error=error))
     return claimed
 
 
@@ -112,6 +117,7 @@ def _commit(attempt: FlowAttempt, call: StepCall, record: StepRecord) -> StepRec
             return committed
         if row.state == UNDOING and not call.is_undo:
             raise Unwinding
+        row.check_room()
         text = values.dump(call.function, call.run())
         fields, rows = values.stored(attempt.run_id, owner, text)
         ndb.put_multi(rows)
@@ -137,9 +143,11 @@ def _failed(
     text = _said(error)
     if isinstance(error, Reject):
         return _ended(attempt, call, record.ends(FAILED, now_s, error=text, is_reject=True))
-    if isinstance(error, Retry) and error.after_s is not None:
+    is_late = call.policy.is_over(0, attempt.clients.clock.now())
+    is_counted = is_late or (attempt.is_undoing and not call.is_undo)
+    if isinstance(error, Retry) and error.after_s is not None and not is_counted:
         pause_s = error.after_s
-    elif isinstance(error, (Retry, Unavailable, *TRANSIENT)):
+    elif isinstance(error, (Retry, Unavailable, *TRANSIENT)) and not is_counted:
         pause_s = UNAVAILABLE_FOR_S
     else:
         log.error("%s: the step %s failed", attempt.run_id, call.name, exc_info=error)
@@ -175,4 +183,8 @@ def _ended(
 
 
 def _said(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"[:MAX_ERROR_CHARS]
+    try:
+        text = f"{type(error).__name__}: {error}"
+    except Exception:  # Its own text fails.
+        text = type(error).__name__
+    return within_json(storable(text, MAX_ERROR_BYTES), MAX_ERROR_BYTES)

@@ -27,11 +27,12 @@ from rollforward.flows.rows.entities import (
     run_key,
 )
 from rollforward.flows.rows.values import BadValueError
-from rollforward.flows.steps.attempt import FlowAttempt
+from rollforward.flows.steps.attempt import FlowAttempt, check_silent
 from rollforward.flows.steps.steps import Steps
 from rollforward.flows.wakes import FlowArgs
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import naive_utc
+from rollforward.runtime.texts import storable
 from rollforward.tasks.errors import BadArgumentsError, OtherVersionError, Reject
 from rollforward.tasks.stored.names import hashed_name
 
@@ -73,24 +74,31 @@ def deliver(flow: Flow[Any], clients: Clients, args: FlowArgs) -> None:
 
 
 def _run(flow: Flow[Any], attempt: FlowAttempt, steps: Steps, args: Any) -> None:
+    with contextlib.suppress(Unwinding):
+        _run_forward(flow, attempt, steps, args)
+        if not attempt.is_undoing:
+            return
+    _undo(flow, attempt, steps)
+
+
+def _run_forward(flow: Flow[Any], attempt: FlowAttempt, steps: Steps, args: Any) -> None:
+    """Run the code, and end the flow as it ends.
+
+    Raises:
+        Unwinding: the flow is being undone.
+    """
     try:
         result = _called(flow, attempt, steps, args)
         if not attempt.is_undoing:
             _succeed(flow, attempt, result)
-            return
-    except Unwinding:
-        pass
-    except (BadStepError, BadValueError) as error:
-        _fail(attempt, error)
-        return
     except StepFailedError as error:
         if not attempt.is_undoing:
             _fail(attempt, error)
-            return
+    except (BadStepError, BadValueError) as error:
+        _fail(attempt, error)
     except Reject as error:
         if not attempt.is_undoing:
             _reject(flow, attempt, steps, str(error))
-    _undo(flow, attempt, steps)
 
 
 def _called(flow: Flow[Any], attempt: FlowAttempt, steps: Steps, args: Any) -> Any:
@@ -134,9 +142,9 @@ def _reject(flow: Flow[Any], attempt: FlowAttempt, steps: Steps, reason: str) ->
 
     def decide(row: FlowRun) -> None:
         row.verdict = row.verdict or REJECTED
-        row.reason = row.reason or reason[:MAX_REASON_CHARS]
+        row.reason = row.reason or storable(reason, MAX_REASON_CHARS)
         row.state = UNDOING
-        if not steps.has_undos and not steps.unmet():
+        if not steps.has_undos and not steps.unknown():
             _end(flow, attempt, row, row.verdict)
 
     attempt.change(decide)
@@ -160,10 +168,12 @@ def _check_met(steps: Steps) -> None:
     Raises:
         BadStepError: this version of the code ends before.
     """
-    if unmet := steps.unmet():
+    if unmet := steps.unknown():
         raise BadStepError(
-            f"the code does not come to {', '.join(map(repr, unmet[:5]))}, so it is unknown how to "
-            "undo that: let it come there, and retry"
+            f"{', '.join(map(repr, unmet[:5]))} may have taken effect, and it is unknown how to "
+            "undo that: the code does not come there, or the call has failed after a worker died "
+            "over it. Retry when that is mended, or cancel once more to leave it",
+            step=unmet[0],
         )
 
 
@@ -178,10 +188,12 @@ def _end(flow: Flow[Any], attempt: FlowAttempt, row: FlowRun, state: str) -> Non
 def _fail(attempt: FlowAttempt, error: Exception) -> None:
     """Note that a flow waits for a person, who retries or cancels it."""
     reason = f"{type(error).__name__}: {error}"
-    step = getattr(error, "step", "")
+    step, was_undoing = getattr(error, "step", ""), attempt.is_undoing
     log.error("the flow %s failed: %s", attempt.run_id, reason, exc_info=error)
 
     def decide(row: FlowRun) -> None:
+        if row.state == UNDOING and not was_undoing:
+            raise Unwinding  # It was cancelled meanwhile.
         fail(row, reason, step)
         attempt.is_leased = False
 
@@ -191,7 +203,7 @@ def _fail(attempt: FlowAttempt, error: Exception) -> None:
 def fail(row: FlowRun, reason: str, step: str = "") -> None:
     """Mark a row as failed, at a step or in the code between, in a write of the caller's."""
     row.failed_step = step or None
-    row.state, row.failure, row.due = FAILED, reason[:MAX_REASON_CHARS], None
+    row.state, row.failure, row.due = FAILED, storable(reason, MAX_REASON_CHARS), None
     row.failed = row.created
     row.owner = row.lease_expires_at = None
 
@@ -202,7 +214,8 @@ def give_up(clients: Clients, args: FlowArgs, reason: str) -> None:
     def body() -> None:
         row: FlowRun | None = run_key(args.run_id).get()
         if row is not None and row.state in (RUNNING, UNDOING):
-            fail(row, reason)
+            check_silent(clients, row)
+            fail(row, reason[-MAX_REASON_CHARS:])
             row.put()
 
     log.error("the flow %s failed: %s", args.run_id, reason)

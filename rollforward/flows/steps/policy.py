@@ -43,7 +43,10 @@ class RetryPolicy:
         >>> [RetryPolicy().pause_s(failures) for failures in (1, 2, 5, 30)]
         [1.0, 2.0, 16.0, 600.0]
         """
-        return float(min(self.longest_s, self.first_s * self.factor ** min(failures - 1, 100)))
+        try:
+            return float(min(self.longest_s, self.first_s * self.factor ** (failures - 1)))
+        except OverflowError:
+            return self.longest_s
 
     def is_over(self, failures: int, now_utc: datetime.datetime) -> bool:
         """Return whether there is no further attempt after a number of failures."""

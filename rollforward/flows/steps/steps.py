@@ -12,6 +12,7 @@ from typing import Any, ParamSpec, TypeVar
 from google.cloud import ndb
 
 from rollforward.batches import Completed, TaskBatch
+from rollforward.datastore.transactions import is_in_transaction
 from rollforward.flows.errors import (
     BadStepError,
     Interrupted,
@@ -30,7 +31,7 @@ from rollforward.flows.steps.policy import RetryPolicy
 from rollforward.flows.steps.waits import Members
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.type_adapters import adapter_of
-from rollforward.tasks.errors import Reject
+from rollforward.tasks.errors import OtherVersionError, Reject
 from rollforward.tasks.stored.names import hashed_name
 
 P = ParamSpec("P")
@@ -140,12 +141,11 @@ class Steps:
             if record is None or not record.has_ended:
                 call = StepCall(name, kind, function, args, options, self._policy)
                 record = calls.make(self._attempt, call)
-            text = self._text_of(record)
-        if record.state == FAILED:
-            if record.is_reject:
-                raise Reject(record.error.removeprefix("Reject: "))
-            raise StepFailedError(name, record.error)
-        return values.load(function, text)
+            if record.state == DONE:
+                return values.load(function, self._text_of(record))
+        if record.is_reject:
+            raise Reject(record.error.removeprefix("Reject: "))
+        raise StepFailedError(name, record.error)
 
     def _add_undo(
         self,
@@ -162,15 +162,18 @@ class Steps:
             StepCall(name, kind, function, args, options, self._policy, is_undo=True)
         )
 
-    def unmet(self) -> list[str]:
-        """Return the calls in the flow's row that the code has not come to: those to be undone."""
+    def unknown(self) -> list[str]:
+        """Return the calls that may have taken effect, and that the code does not undo.
+
+        It has not come to them, or they have failed after a worker had died over them.
+        """
+        row = self._attempt.row
         return [
             name
-            for name, record in self._attempt.row.records().items()
+            for name, record in row.records().items()
             if record.kind in ("commit", "outside")
-            and not record.is_undo
-            and record.state != FAILED
-            and name not in self._names
+            and not (record.is_undo or record.is_reject or row.skips_unknown)
+            and (record.doubts if record.state == FAILED else name not in self._names)
         ]
 
     def run_undos(self) -> None:
@@ -271,11 +274,13 @@ class Steps:
 
     def _record(self, name: str, kind: Kind, is_over: Callable[[], bool]) -> StepRecord | None:
         attempt = self._attempt
+        if is_in_transaction():
+            raise BadStepError(f"the step {name!r} is called within a transaction, or another step")
         record = attempt.row.step(name)
         if record is not None and record.kind != kind:
-            raise BadStepError(
-                f"the step {name!r} was of the kind {record.kind} when it ran, and is {kind} now: "
-                "give it another name"
+            raise OtherVersionError(
+                f"the step {name!r} was of the kind {record.kind} when it ran, and is {kind} in "
+                "this version of the code: give it another name"
             )
         if record is not None and record.has_ended:
             return record

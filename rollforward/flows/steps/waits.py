@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 from collections.abc import Sequence
 from typing import Any, NoReturn
@@ -9,9 +10,10 @@ from typing import Any, NoReturn
 from google.cloud import ndb
 
 from rollforward.batches import Completed, TaskBatch, UnknownBatchError
+from rollforward.batches.errors import DifferentWorkError
 from rollforward.datastore.transactions import transact
 from rollforward.flows.errors import BadStepError, Unwinding
-from rollforward.flows.rows import values
+from rollforward.flows.rows import pending, values
 from rollforward.flows.rows.entities import RUNNING, UNDOING, FlowRun, run_key
 from rollforward.flows.rows.events import taken
 from rollforward.flows.rows.records import DONE, StepRecord
@@ -20,6 +22,7 @@ from rollforward.flows.wakes import FlowArgs, due_at, wake_after_commit
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.type_adapters import adapter_of
 from rollforward.tasks.declaration import Task
+from rollforward.tasks.stored.names import hashed_name
 
 MAX_AHEAD_S = 10 * 366 * 24 * 3600.0
 
@@ -39,12 +42,13 @@ def check_ahead(name: str, wait_s: float) -> None:
 def is_over(attempt: FlowAttempt, name: str, until_s: float) -> bool:
     """Return whether a sleep is over, which its first call has set an end to.
 
-    It is over for good once a later step has begun, even if this machine's clock is behind.
+    It is over for good once a step has begun after its end, even if this machine's clock is behind.
     """
     record = attempt.row.step(name)
     if record is None:
         return until_s <= attempt.now_s()
-    return record.until <= attempt.now_s() or next(reversed(attempt.row.steps)) != name
+    others = attempt.row.records().values()
+    return record.until <= max(attempt.now_s(), *(other.began for other in others))
 
 
 def sleep(attempt: FlowAttempt, name: str, until_s: float) -> NoReturn:
@@ -94,45 +98,55 @@ def wait_for_event(
 def wait_for_batch(
     attempt: FlowAttempt, batch: TaskBatch, name: str, members: Members
 ) -> StepRecord:
-    """Start a batch, once; wait for its end."""
-    record = attempt.row.step(name)
-    batch_id = f"{attempt.row.flow_id}|{name}|{attempt.row.generation}"
-    if record is None:
-        batch.populate(attempt.clients, batch_id, members, seal=True)
+    """Note a batch, start it, and wait for its end."""
+    batch_id = _batch_id(attempt.row, name)
     began = StepRecord("batch", began=attempt.now_s(), batch=batch_id)
+
+    def note(row: FlowRun) -> StepRecord:
+        check_running(row)
+        row.check_room()
+        return row.end_step(name, row.step(name) or began)
+
+    record = attempt.row.step(name) or attempt.change(note)
+    if record.has_ended:
+        return record
+    with contextlib.suppress(DifferentWorkError):  # It was started with what the code said then.
+        batch.populate(attempt.clients, record.batch, members, seal=True)
 
     def decide(row: FlowRun) -> StepRecord | Wait:
         record = row.step(name) or began
         if record.has_ended:
             return record
         check_running(row)
-        row.note(name, record)
         return Wait()
 
     return attempt.go_on_or_wait(decide)
 
 
+def _batch_id(row: FlowRun, name: str) -> str:
+    """Return an id that no batch of another flow of this id had, nor one of an earlier run."""
+    once = hashed_name(row.created.isoformat(), row.generation)[:12]
+    return f"{row.flow_id}|{name}|{once}"
+
+
 def note_batch(clients: Clients, flow: str, task: Task[FlowArgs], args: Completed) -> None:
     """Note the end of a batch as the outcome of its step, and wake the flow."""
-    flow_id, name, generation = args.batch_id.rsplit("|", 2)
+    flow_id, name, once = args.batch_id.rsplit("|", 2)
     run_id = f"{flow}|{flow_id}"
-    now_s = clients.clock.now().timestamp()
 
     def body() -> None:
-        row: FlowRun | None = run_key(run_id).get()
-        if row is None or row.state != RUNNING:
-            return
-        record = row.step(name)
-        if record is None and str(row.generation) == generation:
-            record = StepRecord("batch", began=now_s, batch=args.batch_id)  # It ended that soon.
-        if record is None or record.has_ended or record.batch != args.batch_id:
+        row = pending.get(run_key(run_id))
+        record = row.step(name) if row is not None else None
+        if row is None or record is None or record.has_ended or record.batch != args.batch_id:
             return
         text = adapter_of(Completed).dump_json(args).decode()
-        fields, rows = values.stored(run_id, f"batch-{generation}-{name}", text)
-        row.note(name, record.ends(DONE, now_s, **fields))
-        row.due = due_at(clients)
-        ndb.put_multi([*rows, row])
-        wake_after_commit(clients, task, run_id)
+        fields, rows = values.stored(run_id, f"batch-{once}-{name}", text)
+        row.note(name, record.ends(DONE, clients.clock.now().timestamp(), **fields))
+        ndb.put_multi(rows)
+        if row.state == RUNNING:
+            row.due = due_at(clients)
+            wake_after_commit(clients, task, run_id)
+        pending.put(row)
 
     transact(body)
 

@@ -1,0 +1,46 @@
+"""Rows of flows that a transaction has written.
+
+A transaction reads the state before it. So a second change of a flow in one transaction, as by a
+step that sends its own flow an event, has to take the row of the first.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rollforward.datastore import current
+from rollforward.datastore.transactions import current_transaction
+from rollforward.flows.rows.entities import FlowRun
+
+_HOOK = "flow-rows"
+
+
+def get(key: Any) -> FlowRun | None:
+    """Return the row of a flow as this transaction has read or written it."""
+    rows = current_transaction().hook(_HOOK, _Rows)
+    if key not in rows.by_key:
+        [row] = current.get_multi([key])
+        if row is None:
+            return None
+        rows.by_key[key] = row
+    return rows.by_key[key]
+
+
+def put(row: FlowRun) -> None:
+    """Write the row of a flow in this transaction."""
+    current_transaction().hook(_HOOK, _Rows).by_key[row.key] = row
+    current.put(row)
+
+
+class _Rows:
+    """The rows of one attempt."""
+
+    def __init__(self) -> None:
+        self.by_key: dict[Any, FlowRun] = {}
+
+    def on_retry(self, cause: Exception) -> None:
+        self.by_key.clear()
+
+    def on_commit(self) -> None: ...
+
+    def on_give_up(self) -> None: ...
