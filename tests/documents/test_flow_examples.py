@@ -137,6 +137,20 @@ def test_without_a_courier_all_is_undone_backwards(kit: Rollforward, outside: Ou
     assert set(outside.charged) == outside.refunded
 
 
+def test_a_step_that_a_person_drops_runs_again_under_another_key(
+    kit: Rollforward, outside: Outside
+) -> None:
+    """As the howto warns: a charge that is dropped is charged again."""
+    Bookshelf(id="Emma", copies=2).put()
+    book_order.start("o1", "Emma", 900)
+    kit.settle()
+    book_order.retry("o1", from_step="charge")
+    kit.settle()
+
+    assert book_order.state("o1").state == "succeeded"
+    assert (len(outside.charged), Bookshelf.get_by_id("Emma").copies) == (2, 1)
+
+
 def test_an_order_of_a_book_that_is_sold_out_undoes_nothing(
     kit: Rollforward, outside: Outside
 ) -> None:
@@ -307,5 +321,5 @@ def test_the_mistakes_in_the_howto_are_those_of_the_code() -> None:
     rows = cells("docs/howto/run-a-flow.md", "11. Mend mistakes")
     quoted = [row[0].strip("`") for row in rows if row[0].startswith("`") and "Error" not in row[0]]
 
-    assert len(quoted) == 9
+    assert len(quoted) == 11
     assert [text for text in quoted if text.replace("10", "{failures}") not in sources] == []
