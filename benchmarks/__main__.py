@@ -29,6 +29,7 @@ from benchmarks.inserts import benchmark as inserts
 from benchmarks.live import benchmark as live
 from benchmarks.materialized_views import benchmark as materialized_views
 from benchmarks.query_cache import benchmark as query_cache
+from benchmarks.steps import benchmark as steps
 from benchmarks.streams import benchmark as streams
 from benchmarks.streams import growth as streams_growth
 from benchmarks.tracing import benchmark as tracing
@@ -52,6 +53,7 @@ BENCHMARKS: dict[str, Callable[[], Iterator[Result]]] = {
     "query_cache": query_cache.measure,
     "saves": saves.measure,
     "startup": startup.measure,
+    "steps": steps.measure,
     "streams": streams.measure,
     "streams_growth": streams_growth.measure,
     "testkit": testkit.measure,

@@ -1,0 +1,109 @@
+"""The app that is measured: flows of five quick steps, each of which writes a row or calls outside.
+
+none      a flow without a step: what a start and an end cost
+commits   five steps that write a row each, in the commit of the step
+outside   five calls that do nothing
+mix       two commits and a call, a sleep of a second, an event, and one more commit
+long      a sleep of 45 days, and then a commit
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from flask import Flask, request
+from google.cloud import ndb
+
+from benchmarks.harness.testbed import app_for
+from rollforward.flows import Flow, Steps, flow
+from rollforward.registry import Registry
+from rollforward.runtime import Clients
+
+STEPS = 5
+STARTERS = 16  # Threads that start flows, in the one request that asks for them.
+SLEEP_S = 1.0
+
+
+class BenchRow(ndb.Model):
+    """What a step writes: a row of its own."""
+
+    number = ndb.IntegerProperty(indexed=False)
+
+
+def write(flow_id: str, number: int) -> int:
+    """Write a row of a step."""
+    BenchRow(id=f"{flow_id}-{number}", number=number).put()
+    return number
+
+
+def call(flow_id: str, number: int, key: str) -> int:
+    """Do nothing, as a call of a fast service."""
+    return number
+
+
+@flow("bench-none", queue="bench")
+def none(step: Steps) -> int:
+    return 0
+
+
+@flow("bench-commits", queue="bench")
+def commits(step: Steps) -> int:
+    return sum(step.commit(f"write {n}", write, step.flow_id, n) for n in range(STEPS))
+
+
+@flow("bench-outside", queue="bench")
+def outside(step: Steps) -> int:
+    names = [f"call {n}" for n in range(STEPS)]
+    return sum(
+        step.outside(name, call, step.flow_id, n, step.key(name)) for n, name in enumerate(names)
+    )
+
+
+@flow("bench-mix", queue="bench")
+def mix(step: Steps) -> int:
+    """Do some of each, as an order does."""
+    first = step.commit("reserve", write, step.flow_id, 0)
+    paid = step.outside("charge", call, step.flow_id, 1, step.key("charge"))
+    step.sleep("a while", seconds=SLEEP_S)
+    came = step.wait_for("courier", timeout_s=600.0)
+    return first + paid + came.payload if came is not None else 0  # type: ignore[no-any-return]
+
+
+@flow("bench-long", queue="bench")
+def long(step: Steps) -> int:
+    """Sleep for longer than a task may wait."""
+    step.sleep("45 days", days=45)
+    return step.commit("write", write, step.flow_id, 0)
+
+
+FLOWS: Sequence[Flow[Any]] = (none, commits, outside, mix, long)
+BY_NAME = {each.name.removeprefix("bench-"): each for each in FLOWS}
+
+
+def serve() -> Flask:
+    """Return the app."""
+    app, clients = app_for(Registry(*FLOWS))
+
+    @app.get("/bench/start/<name>/<prefix>")
+    def start(name: str, prefix: str) -> Any:
+        """Start flows, as many as are asked for, with the threads of one process."""
+        flow_ids = [f"{prefix}-{n}" for n in range(int(request.args["count"]))]
+        with ThreadPoolExecutor(STARTERS) as threads:
+            started = list(threads.map(lambda one: _start(clients, name, one), flow_ids))
+        return ("", 204) if all(started) else ("a flow was there", 409)
+
+    @app.get("/bench/signal/<prefix>")
+    def signal(prefix: str) -> Any:
+        """Send each of some flows the event that it waits for."""
+        for n in range(int(request.args["count"])):
+            mix.signal(clients, f"{prefix}-{n}", "courier", 1)
+        return "", 204
+
+    return app
+
+
+def _start(clients: Clients, name: str, flow_id: str) -> bool:
+    with clients.context():
+        return BY_NAME[name].start(clients, flow_id)

@@ -1,0 +1,128 @@
+"""What flows cost in operations: a flow, a step of it, and a flow that sleeps."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from google.cloud import ndb
+
+from benchmarks.harness.results import Result
+from benchmarks.harness.testbed import Bench
+from benchmarks.steps.app import SLEEP_S, STEPS
+from benchmarks.steps.runs import ask, check_ended, run, start, until_idle
+from rollforward.datastore.batched import batched
+from rollforward.flows.rows.entities import FlowRun, run_key
+from rollforward.runtime import Cost
+
+FLOWS = 50
+SLEEPERS, PER_PUT = 10_000, 500
+SWEEPS = 60  # An hour of them.
+COUNTED = ("writes", "reads", "tasks", "round_trips")
+# Of a step: its flow's row, and the row that the step writes itself.
+GOALS = {"writes": 2.0, "tasks": 1.0}
+
+
+def measure(bench: Bench) -> Iterator[Result]:
+    """Count what a flow and a step cost."""
+    spent = {name: _spent(bench, name) for name in ("none", "commits", "outside")}
+    spent["mix"] = _mix(bench)
+    for name, cost in spent.items():
+        for counted in COUNTED:
+            yield Result(
+                f"steps.{counted}_per_flow_{name}",
+                cost[counted],
+                "operations a flow",
+                "its start and its end included",
+            )
+    for name in ("commits", "outside"):
+        for counted in COUNTED:
+            goal = 0.0 if counted == "tasks" else GOALS.get(counted)
+            yield Result(
+                f"steps.{counted}_per_step_{name}",
+                (spent[name][counted] - spent["none"][counted]) / STEPS,
+                "operations a step",
+                "a flow without steps",
+                goal,
+                at_least=False,
+            )
+    for counted in COUNTED:
+        yield Result(
+            f"steps.{counted}_per_step_mix",
+            (spent["mix"][counted] - spent["none"][counted]) / 4,
+            "operations a step",
+            "a commit, a call, a sleep and a wait with its event",
+            GOALS.get(counted),
+            at_least=False,
+        )
+
+
+def _spent(bench: Bench, name: str) -> dict[str, float]:
+    before = bench.cost()
+    run(bench, name, FLOWS)
+    return _per_flow(bench.cost() - before)
+
+
+def _mix(bench: Bench) -> dict[str, float]:
+    """Count flows whose event is sent while they wait for it."""
+    prefix, before = f"{time.monotonic_ns()}", bench.cost()
+    start(bench, "mix", prefix, FLOWS)
+    time.sleep(SLEEP_S + 2.0)
+    ask(bench, f"/bench/signal/{prefix}?count={FLOWS}")
+    # The task of its time-out, ten minutes away, is still there.
+    bench.queue.wait_idle(60)
+    time.sleep(2.0)
+    check_ended(bench, "mix", prefix, FLOWS)
+    cost = _per_flow(bench.cost() - before)
+    bench.queue.engine.reset()
+    return cost
+
+
+def _per_flow(cost: Cost) -> dict[str, float]:
+    return {counted: getattr(cost, counted) / FLOWS for counted in COUNTED}
+
+
+# Sleep
+
+
+def measure_sleepers(bench: Bench) -> Iterator[Result]:
+    """Count what an hour of sweeps costs, with no flow that sleeps and with 10,000."""
+    empty = _swept(bench)
+    _sleep(bench)
+    slept = _swept(bench)
+    for counted in ("reads", "query_reads", "writes", "tasks", "round_trips"):
+        before, after = getattr(empty, counted), getattr(slept, counted)
+        yield Result(
+            f"steps.{counted}_by_sleepers",
+            after - before,
+            "operations an hour",
+            f"{SLEEPERS:,} flows that sleep, {SWEEPS} sweeps, against none",
+            0.0,
+            at_least=False,
+            raw={"with_sleepers": after, "without": before},
+        )
+
+
+def _swept(bench: Bench) -> Cost:
+    before = bench.cost()
+    for _ in range(SWEEPS):
+        ask(bench, "/cron/flows/sweep")
+    return bench.cost() - before
+
+
+def _sleep(bench: Bench) -> None:
+    """Let one flow fall asleep, and store its row as those of the others."""
+    prefix = f"{time.monotonic_ns()}"
+    start(bench, "long", prefix, 1)
+    until_idle(bench)
+    with bench.clients.context():
+        row: Any = run_key(f"bench-long|{prefix}-0").get()
+        if row is None or row.due is None:
+            raise RuntimeError("the flow does not sleep")
+        values = row.to_dict()
+        copies = [
+            FlowRun(key=run_key(f"bench-long|{prefix}-{n}"), **values) for n in range(1, SLEEPERS)
+        ]
+        for part in batched(copies, PER_PUT):
+            ndb.put_multi(part)
