@@ -30,8 +30,8 @@ from benchmarks.steps.app import STEPS
 from benchmarks.steps.runs import run
 from rollforward.local.app.server import THREADS, WORKERS
 
-COUNT, WARM_UP = 200, 100
-ROUNDS, DISK_ROUNDS = 3, 1
+COUNT, WARM_UP = 100, 100
+ROUNDS, DISK_ROUNDS = 5, 2
 DESIGNS = ("commits", "outside")
 PYTHON = Path(__file__).parents[2] / ".venv" / "rivals" / "bin" / "python"
 MEMORY = Path("/dev/shm")
