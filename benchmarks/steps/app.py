@@ -18,6 +18,7 @@ from google.cloud import ndb
 
 from benchmarks.harness.testbed import app_for
 from rollforward.flows import Flow, Steps, flow
+from rollforward.flows.pattern import Flows
 from rollforward.registry import Registry
 from rollforward.runtime import Clients
 
@@ -99,6 +100,15 @@ def serve() -> Flask:
         """Send each of some flows the event that it waits for."""
         for n in range(int(request.args["count"])):
             mix.signal(clients, f"{prefix}-{n}", "courier", 1)
+        return "", 204
+
+    @app.get("/bench/sweep")
+    def sweep() -> Any:
+        """Sweep so many times, as cron does."""
+        flows = Flows()
+        for _ in range(int(request.args["count"])):
+            flows.sweep(clients, FLOWS)
+            flows.delete_expired(clients)
         return "", 204
 
     return app

@@ -106,8 +106,7 @@ def measure_sleepers(bench: Bench) -> Iterator[Result]:
 
 def _swept(bench: Bench) -> Cost:
     before = bench.cost()
-    for _ in range(SWEEPS):
-        ask(bench, "/cron/flows/sweep")
+    ask(bench, f"/bench/sweep?count={SWEEPS}")
     return bench.cost() - before
 
 
@@ -115,11 +114,11 @@ def _sleep(bench: Bench) -> None:
     """Let one flow fall asleep, and store its row as those of the others."""
     prefix = f"{time.monotonic_ns()}"
     start(bench, "long", prefix, 1)
-    until_idle(bench)
     with bench.clients.context():
-        row: Any = run_key(f"bench-long|{prefix}-0").get()
-        if row is None or row.due is None:
-            raise RuntimeError("the flow does not sleep")
+        row: Any = None
+        while row is None or not row.steps:
+            until_idle(bench)
+            row = run_key(f"bench-long|{prefix}-0").get()
         values = row.to_dict()
         copies = [
             FlowRun(key=run_key(f"bench-long|{prefix}-{n}"), **values) for n in range(1, SLEEPERS)

@@ -32,9 +32,9 @@ def start(bench: Bench, name: str, prefix: str, count: int) -> None:
 
 
 def ask(bench: Bench, path: str) -> None:
-    """GET a path of the app, as cron does."""
+    """GET a path of the app."""
     connection = http.client.HTTPConnection("127.0.0.1", bench.port, timeout=TIMEOUT_S)
-    connection.request("GET", path, headers={"X-Appengine-Cron": "true"})
+    connection.request("GET", path)
     response = connection.getresponse()
     connection.close()
     if response.status >= 300:
