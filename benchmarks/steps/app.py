@@ -28,7 +28,7 @@ SLEEP_S = 1.0
 
 
 class BenchRow(ndb.Model):
-    """What a step writes: a row of its own."""
+    """A row that a step writes."""
 
     number = ndb.IntegerProperty(indexed=False)
 
@@ -80,7 +80,7 @@ def long(step: Steps) -> int:
 
 
 FLOWS: Sequence[Flow[Any]] = (none, commits, outside, mix, long)
-BY_NAME = {each.name.removeprefix("bench-"): each for each in FLOWS}
+BY_NAME = {declared.name.removeprefix("bench-"): declared for declared in FLOWS}
 
 
 def serve() -> Flask:
@@ -92,7 +92,7 @@ def serve() -> Flask:
         """Start flows, as many as are asked for, with the threads of one process."""
         flow_ids = [f"{prefix}-{n}" for n in range(int(request.args["count"]))]
         with ThreadPoolExecutor(STARTERS) as threads:
-            started = list(threads.map(lambda one: _start(clients, name, one), flow_ids))
+            started = list(threads.map(lambda flow_id: _start(clients, name, flow_id), flow_ids))
         return ("", 204) if all(started) else ("a flow was there", 409)
 
     @app.get("/bench/signal/<prefix>")

@@ -76,7 +76,7 @@ def _rates(bench: Bench) -> Iterator[Result]:
                         seconds[f"{name}_{design}"].append(ask(design, COUNT))
         settings = {name: said for name, (_, said) in rivals.items()}
     for name, taken in seconds.items():
-        rates = [COUNT / each for each in taken]
+        rates = [COUNT / took_s for took_s in taken]
         yield Result(
             f"steps.{name}_per_s",
             statistics.median(rates),

@@ -1,4 +1,4 @@
-"""What flows cost in operations: a flow, a step of it, and a flow that sleeps."""
+"""Operations of flows: of a flow, of a step, and of flows that sleep."""
 
 from __future__ import annotations
 
