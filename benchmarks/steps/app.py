@@ -65,11 +65,11 @@ def outside(step: Steps) -> int:
 @flow("bench-mix", queue="bench")
 def mix(step: Steps) -> int:
     """Do some of each, as an order does."""
-    first = step.commit("reserve", write, step.flow_id, 0)
+    reserved = step.commit("reserve", write, step.flow_id, 0)
     paid = step.outside("charge", call, step.flow_id, 1, step.key("charge"))
     step.sleep("a while", seconds=SLEEP_S)
-    came = step.wait_for("courier", timeout_s=600.0)
-    return first + paid + came.payload if came is not None else 0  # type: ignore[no-any-return]
+    courier = step.wait_for("courier", timeout_s=600.0)
+    return reserved + paid + courier.payload if courier is not None else 0  # type: ignore[no-any-return]
 
 
 @flow("bench-long", queue="bench")

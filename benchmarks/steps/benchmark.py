@@ -74,7 +74,7 @@ def _rates(bench: Bench) -> Iterator[Result]:
                 for name, (ask, _) in rivals.items():
                     if name != "dbos_on_disk" or number < DISK_ROUNDS:
                         seconds[f"{name}_{design}"].append(ask(design, COUNT))
-        settings = {name: said for name, (_, said) in rivals.items()}
+        settings = {name: sqlite for name, (_, sqlite) in rivals.items()}
     for name, taken in seconds.items():
         rates = [COUNT / took_s for took_s in taken]
         yield Result(
@@ -91,7 +91,8 @@ def _rates(bench: Bench) -> Iterator[Result]:
 
 def _settings(settings: Mapping[str, str], name: str) -> dict[str, str]:
     return next(
-        ({"sqlite": said} for rival, said in settings.items() if name.startswith(f"{rival}_")), {}
+        ({"sqlite": sqlite} for rival, sqlite in settings.items() if name.startswith(f"{rival}_")),
+        {},
     )
 
 
@@ -124,8 +125,8 @@ def _rival(folder: Path, threads: int) -> Iterator[tuple[Ask, str]]:
     """Start DBOS; yield what runs some of its workflows, and what SQLite says of its settings."""
     program = Path(__file__).parent / "rivals.py"
     where = folder if folder.is_dir() else None
-    with tempfile.TemporaryDirectory(dir=where) as made:
-        command = [str(PYTHON), str(program), made, str(threads)]
+    with tempfile.TemporaryDirectory(dir=where) as files:
+        command = [str(PYTHON), str(program), files, str(threads)]
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
         with subprocess.Popen(command, text=True, **pipes) as process:  # Which waits for its end.
             asks, answers = process.stdin, process.stdout
@@ -138,7 +139,7 @@ def _rival(folder: Path, threads: int) -> Iterator[tuple[Ask, str]]:
                 return float(answers.readline())
 
             with asks:
-                said = answers.readline().strip()
+                settings = answers.readline().strip()
                 for name in DESIGNS:
                     ask(name, WARM_UP // 4)
-                yield ask, said
+                yield ask, settings

@@ -26,9 +26,9 @@ GOALS = {"writes": 2.0, "tasks": 1.0}
 
 def measure(bench: Bench) -> Iterator[Result]:
     """Count what a flow and a step cost."""
-    spent = {name: _spent(bench, name) for name in ("none", "commits", "outside")}
-    spent["mix"] = _mix(bench)
-    for name, cost in spent.items():
+    costs = {name: _spent(bench, name) for name in ("none", "commits", "outside")}
+    costs["mix"] = _mix(bench)
+    for name, cost in costs.items():
         for counted in COUNTED:
             yield Result(
                 f"steps.{counted}_per_flow_{name}",
@@ -41,7 +41,7 @@ def measure(bench: Bench) -> Iterator[Result]:
             goal = 0.0 if counted == "tasks" else GOALS.get(counted)
             yield Result(
                 f"steps.{counted}_per_step_{name}",
-                (spent[name][counted] - spent["none"][counted]) / STEPS,
+                (costs[name][counted] - costs["none"][counted]) / STEPS,
                 "operations a step",
                 "a flow without steps",
                 goal,
@@ -50,7 +50,7 @@ def measure(bench: Bench) -> Iterator[Result]:
     for counted in COUNTED:
         yield Result(
             f"steps.{counted}_per_step_mix",
-            (spent["mix"][counted] - spent["none"][counted]) / 4,
+            (costs["mix"][counted] - costs["none"][counted]) / 4,
             "operations a step",
             "a commit, a call, a sleep and a wait with its event",
             GOALS.get(counted),
@@ -59,14 +59,14 @@ def measure(bench: Bench) -> Iterator[Result]:
 
 
 def _spent(bench: Bench, name: str) -> dict[str, float]:
-    before = bench.cost()
+    start_cost = bench.cost()
     run(bench, name, FLOWS)
-    return _per_flow(bench.cost() - before)
+    return _per_flow(bench.cost() - start_cost)
 
 
 def _mix(bench: Bench) -> dict[str, float]:
     """Count flows whose event is sent while they wait for it."""
-    prefix, before = f"{time.monotonic_ns()}", bench.cost()
+    prefix, start_cost = f"{time.monotonic_ns()}", bench.cost()
     start(bench, "mix", prefix, FLOWS)
     time.sleep(SLEEP_S + 2.0)
     ask(bench, f"/bench/signal/{prefix}?count={FLOWS}")
@@ -74,7 +74,7 @@ def _mix(bench: Bench) -> dict[str, float]:
     bench.queue.wait_idle(60)
     time.sleep(2.0)
     check_ended(bench, "mix", prefix, FLOWS)
-    cost = _per_flow(bench.cost() - before)
+    cost = _per_flow(bench.cost() - start_cost)
     bench.queue.engine.reset()
     return cost
 
@@ -92,22 +92,22 @@ def measure_sleepers(bench: Bench) -> Iterator[Result]:
     _sleep(bench)
     slept = _swept(bench)
     for counted in ("reads", "query_reads", "writes", "tasks", "round_trips"):
-        before, after = getattr(empty, counted), getattr(slept, counted)
+        none, many = getattr(empty, counted), getattr(slept, counted)
         yield Result(
             f"steps.{counted}_by_sleepers",
-            after - before,
+            many - none,
             "operations an hour",
             f"{SLEEPERS:,} flows that sleep, {SWEEPS} sweeps, against none",
             0.0,
             at_least=False,
-            raw={"with_sleepers": after, "without": before},
+            raw={"with_sleepers": many, "without": none},
         )
 
 
 def _swept(bench: Bench) -> Cost:
-    before = bench.cost()
+    start_cost = bench.cost()
     ask(bench, f"/bench/sweep?count={SWEEPS}")
-    return bench.cost() - before
+    return bench.cost() - start_cost
 
 
 def _sleep(bench: Bench) -> None:
