@@ -143,19 +143,17 @@ def _waits(row: FlowRun, records: Records) -> tuple[str, float]:
 
 def _wait(name: str, record: StepRecord) -> str:
     if record.kind == "wait":
-        return f"waits for the event {record.event}"
+        return f"waits for the event {record.event}{', times out' if record.until else ''}"
     if record.kind == "sleep":
-        return f"sleeps: {name}"
+        return f"sleeps for {name}, wakes"
     if record.kind == "batch":
         return f"waits for the batch of {name}"
     return f"retries {name}" if record.error else f"works on {name}"
 
 
 def _numbers(row: FlowRun, records: Records) -> Mapping[str, Fact]:
-    note, until_s = _waits(row, records)
+    _, until_s = _waits(row, records)
     facts: dict[str, Fact] = {"flow": row.flow_id, "state": row.state}
-    if note and note != row.state:
-        facts["now"] = note
     if until_s:
         facts["waits_until_at"] = until_s
     for record in records.values():
@@ -170,7 +168,7 @@ def _numbers(row: FlowRun, records: Records) -> Mapping[str, Fact]:
     unread = Counter(event["name"] for event in row.events)
     events = [f"{name} × {count}" if count > 1 else name for name, count in unread.items()]
     facts["unread_events"] = _excerpt(", ".join(events)) or "none"
-    facts["times_run"] = row.generation
+    facts["runs"] = row.generation
     return facts
 
 
@@ -178,10 +176,7 @@ def _rows(flow: str, records: Records) -> Sequence[Mapping[str, Fact]]:
     """Return the table of steps, without the columns that none of them fills."""
     rows = [_row_of(flow, name, record) for name, record in records.items()]
     filled = {column for row in rows for column, cell in row.items() if cell not in ("", 0)}
-    return [
-        {column: cell for column, cell in row.items() if column in filled and cell != ""}
-        for row in rows
-    ]
+    return [{column: cell for column, cell in row.items() if column in filled} for row in rows]
 
 
 def _row_of(flow: str, name: str, record: StepRecord) -> dict[str, Fact]:

@@ -117,8 +117,8 @@ def late(moment: float, now_s: float) -> Markup:
 def span(seconds: float | None) -> str:
     """Return seconds as people say them.
 
-    >>> span(0.034), span(7.21), span(75), span(7500), span(None)
-    ('34 ms', '7.2 s', '1 min 15 s', '2 h 5 min', '–')
+    >>> span(0.034), span(7.21), span(75), span(7500), span(100_000), span(None)
+    ('34 ms', '7.2 s', '1 min 15 s', '2 h 5 min', '1 d 3 h', '–')
     """
     if seconds is None:
         return "–"
@@ -129,7 +129,9 @@ def span(seconds: float | None) -> str:
     total_s = int(seconds)
     if total_s < 3600:
         return f"{total_s // 60} min {total_s % 60} s"
-    return f"{total_s // 3600} h {total_s % 3600 // 60} min"
+    if total_s < 86_400:
+        return f"{total_s // 3600} h {total_s % 3600 // 60} min"
+    return f"{total_s // 86_400} d {total_s % 86_400 // 3600} h"
 
 
 def clock(moment: float) -> Markup:

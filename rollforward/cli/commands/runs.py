@@ -118,8 +118,8 @@ def _control(options: argparse.Namespace) -> int:
     path, body = f"{_path(options)}:{options.verb}", {"from_step": step} if step else {}
     answer = place.place_of(options).app.post(path, body)
     words = {"cancel": "Cancelled", "resume": "Resumed", "retry": "Retried"}[options.verb]
-    words += f" from {step}," if step else ""
-    sentence = f"{words} {options.pattern} {options.id}; look at run {answer.get('id')}."
+    target = f"{options.pattern} {options.id}" + (f" from {step}" if step else "")
+    sentence = f"{words} {target}; look at run {answer.get('id')}."
     return place.confirm(options, answer, sentence)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, replace
 
 from flask import request
@@ -12,6 +13,7 @@ from rollforward.console.api.changes import NO_DEAD_TASK, ChangeRefusedError, bu
 from rollforward.console.api.queries import AGES, PAGE_ROWS, age_bounds, filter_of
 from rollforward.console.api.rows import dead_task_row
 from rollforward.console.pages.frame import Routes, go_to, page, render, trace_url, with_query
+from rollforward.console.pages.runs import patterns_with_runs
 from rollforward.flask.context import clients, registry
 from rollforward.flask.guards.fields import limits
 from rollforward.look import words
@@ -91,7 +93,17 @@ def dead_task(dead_id: str) -> ResponseReturnValue:
         dead=row,
         is_known=dead.path in registry().tasks,
         trace_url=trace_url(str(row["trace_id"])),
+        run_id=_run_of(dead.pattern, dead.body),
     )
+
+
+def _run_of(pattern: str, body: str) -> str:
+    """Return the id of the run that a task works for, by its arguments; "": it has none."""
+    try:
+        run_id = json.loads(body).get("run_id", "")
+    except (ValueError, AttributeError, RecursionError):
+        return ""
+    return run_id if isinstance(run_id, str) and pattern in patterns_with_runs() else ""
 
 
 @page

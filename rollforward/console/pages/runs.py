@@ -41,7 +41,7 @@ def runs() -> ResponseReturnValue:
     """Show runs, the newest first, and the parts that have no end."""
     names = ("pattern", "state", "name")
     choice = {key: request.args.get(key, "").strip() for key in names}
-    started_before, patterns = request.args.get("before", "").strip(), _patterns_with_runs()
+    started_before, patterns = request.args.get("before", "").strip(), patterns_with_runs()
     query = list_query({**choice, "before": started_before}, patterns)
     listed = registry().runs(clients(), query)
     older = ""
@@ -83,6 +83,7 @@ def run(pattern: str, run_id: str) -> ResponseReturnValue:
         word_of=_verb_word,
         retry_url=partial(_retry_url, pattern, run_id),
         item_words=_item_words,
+        has_steps=_has_steps(pattern),
     )
 
 
@@ -113,9 +114,8 @@ def change_run() -> ResponseReturnValue:
     form = request.form
     pattern, run_id, verb = (form.get(name, "") for name in ("pattern", "id", "verb"))
     next_id = changes.control_run(pattern, run_id, verb, from_step=form.get("step", ""))
-    has_steps = isinstance(registry().patterns[pattern], SteppedPattern)
     path = f"/runs/{quote(pattern, safe='')}/{quote(next_id)}"
-    return go_to(path, f"step-{verb}" if has_steps else verb)
+    return go_to(path, f"step-{verb}" if _has_steps(pattern) else verb)
 
 
 def _details(pattern: str, run_id: str) -> RunDetails:
@@ -132,14 +132,19 @@ def _columns(details: RunDetails) -> list[str]:
     return list(dict.fromkeys(name for row in details.rows for name in row))
 
 
-def _patterns_with_runs() -> list[str]:
+def patterns_with_runs() -> list[str]:
+    """Return the names of the patterns that list runs."""
     patterns = registry().patterns.items()
     return [name for name, pattern in patterns if type(pattern).runs is not Pattern.runs]
 
 
+def _has_steps(pattern: str) -> bool:
+    return isinstance(registry().patterns.get(pattern), SteppedPattern)
+
+
 def _verb_word(pattern: str, verb: str) -> str:
     """Return a verb on its button."""
-    if isinstance(registry().patterns.get(pattern), SteppedPattern):
+    if _has_steps(pattern):
         return STEP_VERB_WORDS.get(verb, VERB_WORDS[verb])
     return VERB_WORDS[verb]
 

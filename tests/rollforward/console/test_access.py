@@ -12,6 +12,8 @@ from flask import Flask, Request
 
 from rollforward import flask as endpoints
 from rollforward.console import Console, Role, local
+from rollforward.flows.rows.entities import FlowRun, run_key
+from rollforward.flows.rows.records import StepRecord
 from rollforward.operations.entities import AuditEntry
 from rollforward.operations.waiting import list_waiting, queue_states
 from rollforward.pull_queues.entities import PullItem
@@ -21,6 +23,7 @@ from rollforward.tasks.dead_task_entities import DeadTask
 from tests.infra.world import Services, World
 from tests.rollforward.console.conftest import API, PATH, Desk, desk_with
 from tests.rollforward.console.test_letters import kill_items
+from tests.rollforward.flows.shop import mail, order
 from tests.rollforward.pull_queues.harness import WORK
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
@@ -35,6 +38,7 @@ NEAR = (
     f"{API}/runs/",
     f"{API}//",
 )
+FLOW = "test-orders|A1"
 CHANGES = ("POST", "PUT", "PATCH", "DELETE")
 
 
@@ -51,17 +55,38 @@ def addresses(app: Flask, dead_id: str) -> Iterator[str]:
         "letter_id": "letter",
     }
     targets = [f"{dead_id}:{verb}" for verb in ("replay", "delete")]
+    targets += [f"{FLOW}:{verb}" for verb in ("retry", "cancel")]
     targets += [f"default:{verb}" for verb in ("pause", "resume", "purge", "rate")]
     for rule in app.url_map.iter_rules():
         if rule.rule.startswith("/rollforward"):
+            values["pattern"] = "flows" if "/runs/" in rule.rule else "continuations"
             for target in targets if "<target>" in rule.rule.replace("path:", "") else targets[:1]:
                 yield rule.build({**values, "target": target})[1]  # type: ignore[index]
+
+
+def fail_flow(desk: Desk) -> None:
+    """Write a flow that has failed at its second step."""
+    now_utc = desk.world.clock.now().replace(tzinfo=None)
+    done, failed = StepRecord("commit", "done", value="1"), StepRecord("outside", "failed")
+    with desk.world.context():
+        FlowRun(
+            key=run_key(FLOW),
+            state="failed",
+            failed_step="charge",
+            failure="StepFailedError: x",
+            args='{"item": "boots"}',
+            steps={"reserve": done.body, "charge": failed.body},
+            started_by="test",
+            created=now_utc,
+            failed=now_utc,
+        ).put()
 
 
 def stored(desk: Desk) -> list[Any]:
     """Return the rows that a change would touch, the queues and what waits in them."""
     with desk.world.context():
         rows = [*DeadTask.query().fetch(), *AuditEntry.query().fetch(), *PullItem.query().fetch()]
+        rows += FlowRun.query().fetch()
         queues = sorted(queue_states(desk.world.clients), key=lambda queue: queue.name)
         waiting = [task.name for task in list_waiting(desk.world.clients, "default").tasks]
     return [*sorted(str(row.to_dict()) for row in rows), *queues, waiting]
@@ -85,7 +110,8 @@ def test_a_caller_without_a_role_gets_what_an_unknown_address_gets(desk: Desk) -
 
 def test_a_reader_changes_nothing_by_any_method_on_any_route(services: Services) -> None:
     """Nor leaves an entry in the audit trail; an operator does change something there."""
-    desk = desk_with(services, WORK)
+    desk = desk_with(services, WORK, order, mail)
+    fail_flow(desk)
     dead_id = desk.give_up("x")
     [letter_id] = kill_items(desk, "poison")
     later = desk.world.clock.now() + datetime.timedelta(hours=1)
@@ -98,8 +124,10 @@ def test_a_reader_changes_nothing_by_any_method_on_any_route(services: Services)
         {"queue": "default", "verb": "pause"},
         {"queue": "default", "typed": "default"},
         {"pattern": "pull-queues", "part": "work", "id": letter_id, "verb": "delete"},
+        {"pattern": "flows", "id": FLOW, "verb": "retry", "step": "reserve"},
     )
     bodies = ({"json": {}}, {"json": {"filter": {}}}, {"json": {"max_per_s": 1}})
+    bodies += ({"json": {"from_step": "reserve"}},)
     options_of: tuple[dict[str, Any], ...] = (*bodies, *({"data": form} for form in forms))
 
     for path in paths:
@@ -115,6 +143,8 @@ def test_a_reader_changes_nothing_by_any_method_on_any_route(services: Services)
     assert desk.change("/queues/default:purge").status_code == 200
     assert desk.change(f"/dead-letters/pull-queues/work/{letter_id}:delete").status_code == 200
     assert stored(desk) != before
+    retry = f"/runs/flows/{FLOW}:retry"
+    assert desk.change(retry, {"from_step": "reserve"}).status_code == 200
 
 
 def test_a_reader_reads(desk: Desk) -> None:

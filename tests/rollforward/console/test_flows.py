@@ -108,7 +108,7 @@ def test_the_page_of_a_flow_shows_its_steps_and_what_it_waits_for(desk: Desk) ->
 
     shown = Browser(desk).read(A1)
 
-    assert "Waits for the event courier, until <time" in shown
+    assert "Waits for the event courier, times out <time" in shown
     assert re.search(r"Unread events</dt><dd[^>]*>&lt;door&gt;", shown)
     assert [f'<th scope="row">{name}</th>' in shown for name in ("reserve", "charge", "courier")]
     assert re.search(r'data-label="Began"[^>]*><time', shown)
@@ -127,7 +127,7 @@ def test_a_flow_that_has_ended_shows_its_result_its_batch_and_no_open_sleep(desk
 
     shown = Browser(desk).read(A1)
 
-    assert "Sleeps: to try it on, until <time" in asleep
+    assert "Sleeps for to try it on, wakes <time" in asleep
     assert "2 mails" in shown
     assert "Waiting" not in shown.split("<h2>Steps")[1]
     [batch] = re.findall(rf'href="({ROOT}/runs/batches/[^"]+)"', shown)
@@ -255,6 +255,20 @@ def test_the_api_retries_from_a_step(desk: Desk) -> None:
     assert (answer.status_code, answer.json) == (200, {"id": "test-orders|A1"})
     assert state_of(desk).steps["charge"].state == "done"
     assert taken(desk) == 1
+
+
+def test_a_dead_task_of_a_flow_leads_to_its_run(desk: Desk) -> None:
+    """A body that names none, or is no JSON, has no link."""
+    start(desk)
+    path = "/tasks/flows/test-orders"
+    bodies = {"a": b'{"run_id": "test-orders|A1"}', "b": b"[]", "c": b'{"run_id": 7}'}
+    ids = [desk.give_up(tag, path=path, body=body) for tag, body in bodies.items()]
+
+    pages = [Browser(desk).read(f"/dead/one/{dead_id}") for dead_id in ids]
+
+    assert [f'href="{ROOT}/runs/flows/test-orders%7CA1"' in page for page in pages] == [
+        *(True, False, False)
+    ]
 
 
 def write(desk: Desk, count: int, **fields: object) -> None:

@@ -7,8 +7,24 @@ import datetime
 
 import pytest
 
-from rollforward.console.pages.run_pictures import CURVE_HEIGHT, MAX_CELLS, WIDTH, curve_of, dots_of
-from rollforward.tasks.runs import OUTCOMES, Run, RunDetails, RunPart, RunState, standing_run
+from rollforward.console.pages.run_pictures import (
+    CURVE_HEIGHT,
+    MAX_CELLS,
+    MIN_WIDTH,
+    WIDTH,
+    curve_of,
+    dots_of,
+    lanes_of,
+)
+from rollforward.tasks.runs import (
+    OUTCOMES,
+    Run,
+    RunDetails,
+    RunPart,
+    RunSpan,
+    RunState,
+    standing_run,
+)
 
 pytestmark = pytest.mark.fast
 
@@ -80,6 +96,34 @@ def test_the_curve_rises_to_all_items_that_have_ended() -> None:
     assert (points[0], points[-1]) == ((0.0, CURVE_HEIGHT), (WIDTH, points[-2][1]))
     assert points[-1][1] == pytest.approx(CURVE_HEIGHT * (1 - 0.96 * 4 / 5), abs=0.1)
     assert all(0 <= x <= WIDTH and 0 < y <= CURVE_HEIGHT for x, y in points)
+
+
+def span(began_s: float, ended_s: float | None, outcome: str = "done") -> RunSpan:
+    """A step of a run that began at BEGUN."""
+    ended = None if ended_s is None else BEGUN + datetime.timedelta(seconds=ended_s)
+    return RunSpan("s", outcome, BEGUN + datetime.timedelta(seconds=began_s), ended)
+
+
+def test_steps_are_bars_on_one_axis_up_to_now() -> None:
+    """A step of a millisecond is seen beside one of a month, and none ends before it began."""
+    spans = [span(0, 0.001), span(1, 40), span(41, 40.5), span(50, None, "waiting")]
+    drawn = lanes_of(dataclasses.replace(details("ddd."), spans=spans), now_s=200.0)
+
+    assert drawn is not None
+    assert (drawn.seconds, drawn.mark(0.5)) == (100.0, 50.0)
+    assert [lane.width for lane in drawn.lanes] == pytest.approx([MIN_WIDTH, 390, MIN_WIDTH, 500])
+    assert [lane.seconds for lane in drawn.lanes] == pytest.approx([0.001, 39, 0, 50])
+    assert all(0 <= lane.x <= WIDTH - lane.width for lane in drawn.lanes)
+    assert dots_of(dataclasses.replace(details("ddd."), spans=spans)) is None
+
+
+def test_a_single_step_of_no_time_is_a_bar() -> None:
+    """Its axis has a length; a run without steps has no axis."""
+    drawn = lanes_of(dataclasses.replace(details("d"), spans=[span(0, 0)]), now_s=100.0)
+
+    assert drawn is not None
+    assert drawn.lanes[0].width == MIN_WIDTH
+    assert lanes_of(details("d"), now_s=100.0) is None
 
 
 def test_what_has_no_items_has_no_pictures() -> None:

@@ -15,7 +15,7 @@ from rollforward.continuations import ItemError, Job, RefusedItemError
 from rollforward.continuations.progress import run_of
 from rollforward.runtime import Clients
 from tests.handlers.conftest import app_with, on_app_engine
-from tests.infra.world import World
+from tests.infra.world import Services, World
 from tests.rollforward.continuations.walk_jobs import (
     APPLY,
     Walk,
@@ -24,6 +24,7 @@ from tests.rollforward.continuations.walk_jobs import (
     put_items,
     run_to_end,
 )
+from tests.rollforward.flows.shop import BANK, SWEEP, mail, order
 
 pytestmark = pytest.mark.parametrize("services", ["datastore"], indirect=True)
 
@@ -280,3 +281,49 @@ def test_each_item_is_applied_once_whatever_is_pressed(world: World) -> None:
     world.settle()
 
     assert ledger(world, "run") == dict.fromkeys(names, 1)
+
+
+def fail_a_flow(services: Services) -> World:
+    """Return an app in which the flow A1 has failed at its charge."""
+    world = World(services, [APPLY], flows=[order], tasks=[mail])
+    BANK.__init__()  # type: ignore[misc]
+    BANK.before = lambda verb: 1 / 0  # type: ignore[assignment, return-value]
+    with world.context():
+        order.start(world.clients, "A1", "boots")
+    for _ in range(6):
+        world.settle(patience_s=60)
+        world.clock.sleep(3_600)
+        world.sweep(SWEEP)
+    BANK.before = lambda verb: None
+    return world
+
+
+def test_a_failed_flow_is_listed_and_retried_from_a_step(services: Services) -> None:
+    """It is a state of its own; what cannot be retried is refused, and changes nothing."""
+    world = fail_a_flow(services)
+    start(world, "run")
+    path = f"/flows/{quote('test-orders|A1')}"
+
+    [run] = get(world, "?state=failed").json["runs"]
+    refused = [
+        post(world, f"{path}:retry?from_step={step}").status_code
+        for step in ("nothing", "s" * 201, quote("本" * 100), "%00")
+    ]
+    refused += [
+        post(world, f"{target}?from_step=charge").status_code
+        for target in (f"{path}:cancel", "/continuations/run:retry", "/flows/none:retry")
+    ]
+    unchanged = get(world, path).json
+    retried = post(world, f"{path}:retry?from_step=charge")
+    world.settle(patience_s=60)
+
+    assert (run["id"], run["verbs"]) == ("test-orders|A1", ["retry", "cancel"])
+    assert "ZeroDivisionError" in run["reason"]
+    assert refused == [409, 413, 400, 409, 409, 409, 404]
+    assert (unchanged["run"], unchanged["starts"]) == (run, ["reserve", "charge"])
+    assert retried.json == {"id": "test-orders|A1"}
+    [again] = get(world, "?pattern=flows").json["runs"]
+    assert (again["state"], again["counts"]["done"]) == ("running", 2)
+    assert again["note"] == "waits for the event courier, times out"
+    assert listed(get(world, "?pattern=continuations")) == ["run"]
+    assert get(world, "?pattern=nothing").status_code == 400
