@@ -25,6 +25,12 @@ _READ_WRITE = TransactionOptions.pb(TransactionOptions(read_write=TransactionOpt
 _FAIL = Mutation.ConflictResolutionStrategy.FAIL
 
 
+def key_of(mutation: Any) -> Any:
+    """Return the key that a mutation writes."""
+    operation = mutation.WhichOneof("operation")
+    return mutation.delete if operation == "delete" else getattr(mutation, operation).key
+
+
 class Commit:
     """Mutations that are applied together; entities and keys are protobufs."""
 
@@ -69,6 +75,22 @@ class Commit:
         transform = mutation.property_transforms.add(property=name)
         transform.increment.integer_value = amount
         transform.increment.exclude_from_indexes = True
+
+    def take(self, other: Commit) -> None:
+        """Add the mutations of another commit."""
+        self._request.mutations.extend(other._request.mutations)
+
+    def keys(self) -> list[bytes]:
+        """Return the keys of all mutations, in order."""
+        return [key_of(mutation).SerializeToString() for mutation in self._request.mutations]
+
+    def __len__(self) -> int:
+        return len(self._request.mutations)
+
+    @property
+    def size(self) -> int:
+        """The bytes of the request."""
+        return int(self._request.ByteSize())
 
     def apply(self) -> Sequence[Any]:
         """Apply all mutations, or none; return their results in order.

@@ -68,15 +68,21 @@ def commit_unchanged(
 
     Raises: as `Commit.apply`.
     """
+    commit = commit_of_puts(client, puts)
+    for key, version in deletes:
+        commit.delete(protobuf_of_key(key), version)
+    return [result.version for result in commit.apply()]
+
+
+def commit_of_puts(client: ndb.Client, puts: Sequence[tuple[ndb.Model, int | None]]) -> Commit:
+    """Return the commit of entities, each with the version that it has; None: it is new."""
     commit = Commit(client)
     for entity, version in puts:
         if version is None:
             commit.insert(protobuf_of(entity))
         else:
             commit.update(protobuf_of(entity), version)
-    for key, version in deletes:
-        commit.delete(protobuf_of_key(key), version)
-    return [result.version for result in commit.apply()]
+    return commit
 
 
 def read_versions(client: ndb.Client, keys: Sequence[Any]) -> list[tuple[ndb.Model, int] | None]:

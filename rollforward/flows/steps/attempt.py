@@ -19,13 +19,14 @@ from google.api_core import exceptions as rpc_errors
 from google.cloud import ndb
 
 from rollforward.datastore.transactions import OUTCOME_UNKNOWN, pause_before_retry, transact
-from rollforward.datastore.versions import CHANGED, commit_unchanged, read_versions
+from rollforward.datastore.versions import CHANGED, commit_of_puts, read_versions
 from rollforward.flows.errors import LeasedError, Suspended, Unwinding
 from rollforward.flows.rows import pending
 from rollforward.flows.rows.entities import RUNNING, UNDOING, FlowRun, run_key
 from rollforward.flows.wakes import FlowArgs, due_at, wake
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import CLOCK_SKEW_S, naive_utc
+from rollforward.runtime.sharing.conditional_writes import apply_together
 from rollforward.tasks.declaration import Task
 
 T = TypeVar("T")
@@ -223,7 +224,8 @@ class FlowAttempt:
     def _write(self, values: Sequence[ndb.Model]) -> None:
         inserted: list[tuple[ndb.Model, int | None]] = [(row, None) for row in values]
         puts = [(self.row, self._version), *inserted]
-        self._version = commit_unchanged(self.clients.datastore, puts=puts)[0]
+        commit = commit_of_puts(self.clients.datastore, puts)
+        self._version = apply_together(self.clients, commit)[0]
 
     # Read
 

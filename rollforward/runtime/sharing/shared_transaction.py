@@ -43,6 +43,7 @@ from typing import Any, Generic, TypeVar
 from google.api_core import exceptions as rpc_errors
 from google.cloud.ndb.context import get_context
 
+from rollforward.datastore.commit import key_of
 from rollforward.datastore.contexts import ADVICE
 from rollforward.datastore.transactions import (
     MAX_ATTEMPTS,
@@ -202,7 +203,7 @@ class _Caller(Generic[T]):
 
     def written(self) -> set[bytes]:
         """Return the keys of the entities that it writes."""
-        return {_key_of(mutation).SerializeToString() for mutation in self.mutations or []}
+        return {key_of(mutation).SerializeToString() for mutation in self.mutations or []}
 
     def defer(self) -> None:
         """Drop its writes: it runs again in the next transaction, having failed at nothing."""
@@ -216,11 +217,6 @@ class _Caller(Generic[T]):
             raise self.error
         self.transaction.on_commit()
         return self.result  # type: ignore[return-value]
-
-
-def _key_of(mutation: Any) -> Any:
-    operation = mutation.WhichOneof("operation")
-    return mutation.delete if operation == "delete" else getattr(mutation, operation).key
 
 
 def _groups(clients: Clients) -> GroupCommit[_Caller[Any], None]:
