@@ -47,6 +47,8 @@ class OrderCard(ndb.Model):
     stage = ndb.TextProperty(required=True)
     reason = ndb.TextProperty()  # Why it went backwards.
     payment = ndb.TextProperty()
+    # Calls to the bank of which nobody knew whether they had taken effect.
+    doubts = ndb.IntegerProperty(indexed=False, default=0)
     changed = ndb.DateTimeProperty(indexed=False, required=True)
 
 

@@ -33,6 +33,12 @@ class Lane:
     text: str
     state: str
     orders: Sequence[OrderProgress]
+    of: int
+
+    @property
+    def growth(self) -> int:
+        """How wide the lane is beside others, 1 to 4: wider when more of the orders are there."""
+        return 1 + min(3, 5 * len(self.orders) // max(1, self.of))
 
 
 @dataclass(frozen=True)
@@ -50,6 +56,6 @@ def board_of(sale: SaleProgress) -> Board:
 
 def _lanes(sale: SaleProgress, stages: dict[str, tuple[str, str, str]]) -> list[Lane]:
     return [
-        Lane(stage, *words, [order for order in sale.orders if order.stage == stage])
+        Lane(stage, *words, [order for order in sale.orders if order.stage == stage], sale.asked)
         for stage, words in stages.items()
     ]

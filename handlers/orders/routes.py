@@ -49,7 +49,7 @@ FILLED_IN = {
 PATIENCE_NAMES = {"15": "15 s", "60": "a minute", "300": "five minutes"}
 COURIER_NAMES = {"two-thirds": "for two of three", "you": "when you send him"}
 PACE_NAMES = {"fast": "20 ms a call", "watch": "0.4 s a call", "slow": "1.5 s a call"}
-VISIT_NAMES = {"all": "all", "half": "every second one", "two-thirds": "two of three"}
+VISIT_NAMES = {"all": "for all", "half": "for every second", "two-thirds": "for two of three"}
 
 
 @bp.get("")
@@ -104,7 +104,7 @@ def send_courier(sale_id: str) -> ResponseReturnValue:
         abort(400, f"visit must be one of {', '.join(VISITS)}.")
     let_in_courier(clients().new_id(), row.orders)
     orders.courier.enqueue(clients(), orders.courier.bind(sale_id, visit))
-    flash(f"The courier is on the way to {VISIT_NAMES[visit]} of the orders that are open.")
+    flash(f"The courier is on the way, {VISIT_NAMES[visit]} of the orders that are open.")
     return redirect(url_for(".sale", sale_id=sale_id, _anchor="now"), 303)
 
 

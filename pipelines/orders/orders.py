@@ -148,11 +148,18 @@ def release(args: OrderArgs) -> None:
 
 
 def note_payment(clients: Clients, args: OrderArgs, payment: str) -> None:
-    """Note the answer of the bank."""
+    """Note the answer of the bank, and how often it was in doubt."""
+    doubts = doubts_of(args)
     if payment:
-        _note(clients, args, CHARGED, payment=payment)
+        _note(clients, args, CHARGED, payment=payment, doubts=doubts)
     else:
-        _note(clients, args, reason="the card was declined")
+        _note(clients, args, reason="the card was declined", doubts=doubts)
+
+
+def doubts_of(args: OrderArgs) -> int:
+    """Return how many calls of an order's flow were in doubt, by its row: a read, in a step."""
+    steps = order.state(flow_id_of(args.sale, args.number)).steps.values()
+    return sum(record.doubts for record in steps)
 
 
 def hand_over(clients: Clients, args: OrderArgs, is_there: bool) -> None:
@@ -179,10 +186,11 @@ def close(clients: Clients, args: OrderArgs) -> None:
     if row is not None:
         row.stage = REFUNDED if row.stage == RETURNING else REFUSED
         row.reason = row.reason or "cancelled"
+        row.doubts = doubts_of(args)
         _save(clients, args.sale, row)
 
 
-def _note(clients: Clients, args: OrderArgs, stage: str = "", **fields: str) -> None:
+def _note(clients: Clients, args: OrderArgs, stage: str = "", **fields: object) -> None:
     """Write an order's row, in the transaction of a step."""
     row = order_key(args.sale, args.number).get()
     if row is None:

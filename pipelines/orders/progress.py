@@ -30,7 +30,6 @@ from models.orders import (
     orders_of,
     shelf_key,
 )
-from pipelines.orders import orders
 from pipelines.orders.orders import (
     BEFORE_THE_COURIER,
     CHARGED,
@@ -41,31 +40,28 @@ from pipelines.orders.orders import (
     RESERVED,
     RETURNING,
     SHELVES,
-    flow_id_of,
 )
-from rollforward.flows import UnknownFlowError
 from rollforward.runtime import Clients, naive_utc
 
-# Flows that are read to learn whether their calls were in doubt: one read each.
-MAX_READ = 40
 # An order waits for five minutes at most. The page of an older sale need not poll every second.
 MOVES_FOR = datetime.timedelta(minutes=45)
 
 
 @dataclass(frozen=True)
 class OrderProgress:
-    """An order: its stage, and how often the bank was asked to charge for it."""
+    """An order: its stage, and how often the bank was asked to charge for it, or that in doubt."""
 
     number: int
     stage: str
     reason: str
     payment: str
     asked: int
+    doubts: int
     changed_s: float
 
     @property
-    def was_asked_again(self) -> bool:
-        return self.asked > 1
+    def was_hit(self) -> bool:
+        return self.asked > 1 or self.doubts > 0
 
 
 @dataclass(frozen=True)
@@ -85,8 +81,8 @@ class SaleProgress:
     """A sale: its orders, the bank's statement, and the stock.
 
     Attributes:
-        in_doubt: Calls to the bank of which nobody knew whether they had taken effect, among those
-            that were made again.
+        in_doubt: Calls to the bank of which nobody knew whether they had taken effect, as the flows
+            counted them.
         elapsed_s: Until its last order ended, or until now.
     """
 
@@ -162,7 +158,7 @@ class SaleProgress:
 
 
 def progress(clients: Clients, sale: OrderSale) -> SaleProgress:
-    """Return the progress of a sale: two queries, the shelves, and some flows.
+    """Return the progress of a sale: two queries, and the shelves.
 
     A stage that the bank or the stock is ahead of is not yet written. So they agree at the end, and
     in between whenever no step is at work.
@@ -184,7 +180,7 @@ def progress(clients: Clients, sale: OrderSale) -> SaleProgress:
         orders=listed,
         bank=_statement(charges),
         stock_reserved=sum(shelf.reserved for shelf in shelves if shelf is not None),
-        in_doubt=sum(_doubts(sale_id, order.number) for order in _again(listed)[:MAX_READ]),
+        in_doubt=sum(order.doubts for order in listed),
         elapsed_s=max([order.changed_s for order in listed], default=0.0) if is_over else now_s,
         is_recent=read_at - sale.created < MOVES_FOR,
     )
@@ -192,20 +188,14 @@ def progress(clients: Clients, sale: OrderSale) -> SaleProgress:
 
 def reads_of(sale: SaleProgress) -> int:
     """Return how many rows a page of a sale reads."""
-    reread = min(MAX_READ, len(_again(sale.orders)))
     charges = sale.bank.held + sale.bank.refunded + sale.bank.declined
-    return 1 + sale.started + charges + SHELVES + reread
-
-
-def _again(listed: Sequence[OrderProgress]) -> Sequence[OrderProgress]:
-    return [order for order in listed if order.was_asked_again]
+    return 1 + sale.started + charges + SHELVES
 
 
 def _order(sale: OrderSale, row: OrderCard, asked: int) -> OrderProgress:
     changed_s = max(0.0, (row.changed - sale.created).total_seconds())
-    return OrderProgress(
-        row.number, row.stage, row.reason or "", row.payment or "", asked, changed_s
-    )
+    reason, payment = row.reason or "", row.payment or ""
+    return OrderProgress(row.number, row.stage, reason, payment, asked, row.doubts or 0, changed_s)
 
 
 def _statement(charges: Sequence[OrderCharge]) -> BankStatement:
@@ -220,11 +210,3 @@ def _statement(charges: Sequence[OrderCharge]) -> BankStatement:
         repeats=sum(charge.asked - 1 for charge in charges),
         twice=sum(count - 1 for count in of_orders.values()),
     )
-
-
-def _doubts(sale: str, number: int) -> int:
-    try:
-        steps = orders.order.state(flow_id_of(sale, number)).steps
-    except UnknownFlowError:
-        return 0  # Its row is deleted, some days after its end.
-    return steps["charge"].doubts if "charge" in steps else 0

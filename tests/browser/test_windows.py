@@ -54,6 +54,9 @@ def pages(browser: Browser, stack: Stack, tmp_path_factory: pytest.TempPathFacto
     if not has_closed(page, stack, "/quilt"):
         page.goto(stack.app)
         press(page, page.get_by_role("button", name="Make a quilt"))
+    if not has_closed(page, stack, "/orders"):
+        page.get_by_label("The bank takes").select_option("fast")
+        press(page, page.get_by_role("button", name="Order", exact=True))
     count_log(page, stack, tmp_path_factory.mktemp("log") / "sample.log")
     publish(page, stack, "On stages")
     post = page.url.partition("#")[0]
@@ -65,7 +68,10 @@ def pages(browser: Browser, stack: Stack, tmp_path_factory: pytest.TempPathFacto
     page.goto(f"{stack.app}/zeitgeist")
     play(page, [write_series(tmp_path_factory.mktemp("series"), "two-days", 5, days=2)])
     party = sent_party(page, stack)
-    for path in ("/quilt", "/streams/weblog", "/numbers", "/counters", "/sums/visitors", "/grades"):
+    for path in ("/quilt", "/orders", "/streams/weblog", "/numbers", "/counters"):
+        page.goto(stack.app + path)
+        expect_still(page)
+    for path in ("/sums/visitors", "/grades"):
         page.goto(stack.app + path)
         expect_still(page)
     context.close()
@@ -81,6 +87,7 @@ def pages(browser: Browser, stack: Stack, tmp_path_factory: pytest.TempPathFacto
         *(f"/numbers?tab={tab}" for tab in ("how", "code", "limits")),
         *("/blog?tab=cache", "/blog?tab=code"),
         *(f"/quilt?tab={tab}" for tab in ("how", "code", "table")),
+        *(f"/orders?tab={tab}" for tab in ("how", "code", "table")),
         "/streams/weblog",
         *(f"/streams/weblog?tab={tab}" for tab in ("results", "state", "how", "code")),
         *("/zeitgeist", "/zeitgeist?tab=compare", "/zeitgeist?tab=code"),
