@@ -33,6 +33,8 @@ from rollforward.tasks.declaration import Task
 NOTE_S = 5
 # Rings for busy rows fall on multiples of this, so that one task serves many rows.
 TICK_MS = 100
+_TICK = datetime.timedelta(milliseconds=TICK_MS)
+_EPOCH = datetime.datetime.fromtimestamp(0, datetime.UTC)
 # A save of more rows of a table than this asks for a fold now, which knows when the others are due.
 MAX_ASKED = 20
 
@@ -88,7 +90,7 @@ def tick_of(at: datetime.datetime | None) -> int:
     >>> tick_of(datetime.datetime(1970, 1, 1, 0, 0, 1, 1, datetime.UTC))
     1100
     """
-    return 0 if at is None else -(-int(at.timestamp() * 1e6) // (TICK_MS * 1000)) * TICK_MS
+    return 0 if at is None else -((_EPOCH - at) // _TICK) * TICK_MS
 
 
 def _is_valid(value: bytes | None, now_ms: int, lasts_s: int) -> bool:
