@@ -131,7 +131,7 @@ def cancel(clients: Clients, flow: Flow[Any], flow_id: str) -> bool:
         row.due = due_at(clients)
         pending.put(row)
         wake_after_commit(clients, flow.task, key.id())
-        return True
+        return bool(row.verdict == CANCELLED)
 
     return _transact(clients, key, body)
 

@@ -47,6 +47,23 @@ def dump(function: Callable[..., Any], value: Any) -> str:
     return _checked(text)
 
 
+def check(function: Callable[..., Any]) -> None:
+    """Check before a call that its result can have the type that the function declares.
+
+    Raises:
+        BadStepError: no value of this type can be stored.
+    """
+    kind = _kind_of(function)
+    if kind is _PLAIN:
+        return
+    try:
+        adapter_of(kind)
+    except Exception as error:
+        raise BadStepError(
+            f"{_name(function)} returns {kind!r:.100}, which cannot be stored as JSON. {error}"
+        ) from None
+
+
 def load(function: Callable[..., Any], text: str) -> Any:
     """Return the value in some JSON, of the type that a function returns now.
 
@@ -60,7 +77,7 @@ def load(function: Callable[..., Any], text: str) -> Any:
         return adapter_of(kind).validate_json(text)
     except Exception as error:
         raise OtherVersionError(
-            f"the stored result of {function.__qualname__} has another type than it returns now: "
+            f"the stored result of {_name(function)} has another type than it returns now: "
             f"give the step another name, or let the type read both. {error}"
         ) from None
 
@@ -121,9 +138,20 @@ def _checked(text: str) -> str:
     return text
 
 
-@lru_cache(maxsize=1_024)
+def _name(function: Callable[..., Any]) -> str:
+    return f"{getattr(function, '__qualname__', function)!s:.100}"
+
+
 def _kind_of(function: Callable[..., Any]) -> Any:
     """Return the type that a function declares to return; _PLAIN: none."""
+    try:
+        return _known_kind_of(function)
+    except TypeError:  # A method of an object that has no hash.
+        return _known_kind_of.__wrapped__(function)
+
+
+@lru_cache(maxsize=1_024)
+def _known_kind_of(function: Callable[..., Any]) -> Any:
     try:
         hints = get_type_hints(function)
     except Exception:

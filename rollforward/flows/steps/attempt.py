@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NoReturn, TypeVar
 
@@ -20,7 +20,7 @@ from google.cloud import ndb
 
 from rollforward.datastore.transactions import OUTCOME_UNKNOWN, pause_before_retry, transact
 from rollforward.datastore.versions import CHANGED, commit_of_puts, read_versions
-from rollforward.flows.errors import LeasedError, Suspended, Unwinding
+from rollforward.flows.errors import Interrupted, LeasedError, Suspended, Unwinding
 from rollforward.flows.rows import pending
 from rollforward.flows.rows.entities import RUNNING, UNDOING, FlowRun, run_key
 from rollforward.flows.wakes import FlowArgs, due_at, wake
@@ -34,7 +34,15 @@ T = TypeVar("T")
 LEASE = datetime.timedelta(seconds=15)
 BEATS_PER_LEASE = 3
 MAX_WRITES = 10
-_RETRIED = (rpc_errors.Aborted, rpc_errors.AlreadyExists, *CHANGED, *OUTCOME_UNKNOWN)
+# A delivery that comes earlier than that, by the clocks, came for nothing: another will come.
+EARLY = datetime.timedelta(minutes=1)
+_RETRIED = (
+    rpc_errors.Aborted,
+    rpc_errors.AlreadyExists,
+    rpc_errors.ResourceExhausted,
+    *CHANGED,
+    *OUTCOME_UNKNOWN,
+)
 
 
 @dataclass(frozen=True)
@@ -88,6 +96,27 @@ class FlowAttempt:
         """Return the time, in seconds since 1970."""
         return self.clients.clock.now().timestamp()
 
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        """End the delivery with a block of a step, whatever the flow's code makes of its end.
+
+        An error inside that is no outcome of a step is no business of the flow's code: neither an
+        error of Datastore nor a mistake of the code is a reason to go another way.
+
+        Raises:
+            Suspended, Unwinding, Interrupted: the delivery is over, and all further steps say so.
+        """
+        if self.stopped is not None:
+            raise self.stopped
+        try:
+            yield
+        except Exception as error:
+            self.stopped = Interrupted()
+            raise self.stopped from error
+        except (Suspended, Unwinding) as end:
+            self.stopped = end
+            raise
+
     # Write
 
     def change(self, decide: Callable[[FlowRun], T], values: Sequence[ndb.Model] = ()) -> T:
@@ -103,14 +132,15 @@ class FlowAttempt:
             google.api_core.exceptions.GoogleAPICallError: it is unknown whether it was written.
         """
         with self._lock:
-            proof, decided = self._proof(), None
+            decisions: dict[str, T] = {}  # By the proof of their write: a lost one may come late.
             for failures in range(1, MAX_WRITES + 1):
-                if self._version is None and self._has_written(proof):
-                    return decided  # type: ignore[return-value]
+                if self._version is None and (written := self._written(decisions)):
+                    return decisions[written]
                 try:
                     decided = decide(self.row)
                     self._sign(self.row, decided)
-                    self.row.written_by = proof
+                    self.row.written_by = proof = self._proof()
+                    decisions[proof] = decided
                     self._write(values)
                 except BaseException as error:
                     self._version = None  # The row here is not the one that is stored.
@@ -185,6 +215,7 @@ class FlowAttempt:
 
     def wait(self, until: datetime.datetime | None, note: Callable[[FlowRun], None]) -> NoReturn:
         """Write a change after which the flow waits until a time, or for an event, and end this."""
+        self.check_parked(until)
 
         def decide(row: FlowRun) -> Wait:
             note(row)
@@ -192,6 +223,25 @@ class FlowAttempt:
 
         self.go_on_or_wait(decide)
         raise AssertionError("unreachable")
+
+    def check_parked(self, until: datetime.datetime | None) -> None:
+        """End this delivery, without a write, if the row waits until a time already.
+
+        So a task too many does not go on as a second chain of tasks.
+
+        Raises:
+            Suspended: it does.
+        """
+        row = self.row
+        if row.owner is not None or row.sweeps:
+            return
+        if until is None:
+            is_parked = row.due is None
+        else:
+            is_early = until - self.clients.clock.now() > EARLY
+            is_parked = is_early and row.due == due_at(self.clients, until)
+        if is_parked:
+            raise Suspended
 
     def give_back(self) -> None:
         """Give the lease back, if this delivery holds it: the queue delivers the flow again."""
@@ -235,16 +285,16 @@ class FlowAttempt:
             self.row, self._version = stored
         return stored is not None
 
-    def _has_written(self, proof: str) -> bool:
-        """Read the row again; return whether it has this write, whose reply was lost."""
+    def _written(self, decisions: Mapping[str, object]) -> str | None:
+        """Read the row again; return which of these writes it has, whose reply was lost."""
         is_there = self._read()
-        if is_there and self.row.written_by == proof:
+        if is_there and self.row.written_by in decisions:
             if self.row.generation != self._generation:
                 raise Suspended  # It was retried since: this delivery is of the past.
             self._holds = self.is_leased = self.row.owner == self._owner
-            return True
+            return str(self.row.written_by)
         self._take(self.row if is_there else None)
-        return False
+        return None
 
     def _take(self, row: FlowRun | None) -> FlowRun:
         """Check that this delivery may still change a row; return it."""

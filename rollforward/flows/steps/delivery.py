@@ -102,18 +102,25 @@ def _run_forward(flow: Flow[Any], attempt: FlowAttempt, steps: Steps, args: Any)
 
 
 def _called(flow: Flow[Any], attempt: FlowAttempt, steps: Steps, args: Any) -> Any:
-    """Run the code, and end as the delivery does, even if the code has caught that."""
+    """Run the code, and end as the delivery does, even if the code has caught that.
+
+    Raises:
+        BadStepError: it has a mistake.
+    """
+    raised: BaseException | None = None
     try:
         result = flow.work(steps, args)
     except BaseException as error:
-        if attempt.stopped is None or error is attempt.stopped:
+        if attempt.stopped is None:
             raise
+        raised = error
+    if (stopped := attempt.stopped) is None:
+        return result
+    if raised is not stopped:
         log.warning("%s: the code has caught the end of its delivery", attempt.run_id)
-        raise attempt.stopped from attempt.stopped.__cause__
-    if attempt.stopped is not None:
-        log.warning("%s: the code has caught the end of its delivery", attempt.run_id)
-        raise attempt.stopped
-    return result
+    if isinstance(stopped.__cause__, BadStepError):
+        raise stopped.__cause__
+    raise stopped from stopped.__cause__
 
 
 def _succeed(flow: Flow[Any], attempt: FlowAttempt, result: Any) -> None:

@@ -15,9 +15,7 @@ from rollforward.batches import Completed, TaskBatch
 from rollforward.datastore.transactions import is_in_transaction
 from rollforward.flows.errors import (
     BadStepError,
-    Interrupted,
     StepFailedError,
-    Suspended,
     Unwinding,
 )
 from rollforward.flows.rows import values
@@ -155,9 +153,8 @@ class Steps:
         args: tuple[Any, ...],
         options: dict[str, Any],
     ) -> None:
-        if self._attempt.stopped is not None:
-            raise self._attempt.stopped
-        self._names.use(name)
+        with self._attempt.running():
+            self._names.use(name)
         self._undos.append(
             StepCall(name, kind, function, args, options, self._policy, is_undo=True)
         )
@@ -206,9 +203,9 @@ class Steps:
         wait_s = seconds + 60 * (minutes + 60 * (hours + 24 * days))
         now_s = self._attempt.now_s()
         until_s = until.timestamp() if until is not None else now_s + wait_s
-        waits.check_ahead(name, until_s - now_s)
         is_over = partial(waits.is_over, self._attempt, name, until_s)
         with self._entered(name, "sleep", is_over):
+            waits.check_ahead(name, until_s - now_s)
             if not is_over():
                 waits.sleep(self._attempt, name, until_s)
 
@@ -222,8 +219,8 @@ class Steps:
         Args:
             timeout_s: Seconds, up to ten years; None: without an end.
         """
-        waits.check_ahead(name, timeout_s or 0.0)
         with self._entered(name, "wait") as record:
+            waits.check_ahead(name, timeout_s or 0.0)
             if record is None or not record.has_ended:
                 record = waits.wait_for_event(self._attempt, name, event or name, timeout_s)
             return event_of(record, self._text_of(record)) if record.event_id else None
@@ -235,9 +232,11 @@ class Steps:
             members: Pairs of a task that the flow declares as a member, and its arguments: the
                 same whenever the code runs.
         """
-        if self._batch is None:
-            raise BadStepError("a flow with a batch declares its tasks: @flow(..., members=[...])")
         with self._entered(name, "batch") as record:
+            if self._batch is None:
+                raise BadStepError(
+                    "a flow with a batch declares its tasks: @flow(..., members=[...])"
+                )
             if record is None or not record.has_ended:
                 record = waits.wait_for_batch(self._attempt, self._batch, name, members)
             completed: Completed = adapter_of(Completed).validate_json(self._text_of(record))
@@ -249,28 +248,13 @@ class Steps:
     def _entered(
         self, name: str, kind: Kind, is_over: Callable[[], bool] = lambda: False
     ) -> Iterator[StepRecord | None]:
-        """Yield the record of a step, None if it never began; end the delivery with the block.
+        """Yield the record of a step, None if it never began.
 
-        An error inside that is no outcome of a step is no business of the flow's code.
-
-        Raises:
-            Suspended, Unwinding, Interrupted: the delivery is over, and all further steps say so.
-            BadStepError: the code has a mistake.
+        Raises: as `FlowAttempt.running`.
         """
-        attempt = self._attempt
-        if attempt.stopped is not None:
-            raise attempt.stopped
-        self._names.use(name)
-        try:
+        with self._attempt.running():
+            self._names.use(name)
             yield self._record(name, kind, is_over)
-        except BadStepError:
-            raise
-        except Exception as error:
-            attempt.stopped = Interrupted()
-            raise attempt.stopped from error
-        except (Suspended, Unwinding) as end:
-            attempt.stopped = end
-            raise
 
     def _record(self, name: str, kind: Kind, is_over: Callable[[], bool]) -> StepRecord | None:
         attempt = self._attempt

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 from collections.abc import Sequence
 from typing import Any, NoReturn
@@ -10,7 +9,7 @@ from typing import Any, NoReturn
 from google.cloud import ndb
 
 from rollforward.batches import Completed, TaskBatch, UnknownBatchError
-from rollforward.batches.errors import DifferentWorkError
+from rollforward.batches.errors import BadWorkError, DifferentWorkError
 from rollforward.datastore.transactions import transact
 from rollforward.flows.errors import BadStepError, Unwinding
 from rollforward.flows.rows import pending, values
@@ -81,6 +80,9 @@ def wait_for_event(
     """Take an event, or find that it did not come in time: one commit decides it."""
     now_s = attempt.now_s()
     until_s = 0.0 if timeout_s is None else now_s + timeout_s
+    waiting = attempt.row.step(name)
+    if waiting is not None:
+        attempt.check_parked(_time(waiting.until) if waiting.until else None)
 
     def decide(row: FlowRun) -> StepRecord | Wait:
         record = row.step(name) or StepRecord("wait", began=now_s, until=until_s, event=event)
@@ -107,11 +109,18 @@ def wait_for_batch(
         row.check_room()
         return row.end_step(name, row.step(name) or began)
 
-    record = attempt.row.step(name) or attempt.change(note)
+    record = attempt.row.step(name)
+    if record is not None:
+        attempt.check_parked(None)
+    record = record or attempt.change(note)
     if record.has_ended:
         return record
-    with contextlib.suppress(DifferentWorkError):  # It was started with what the code said then.
+    try:
         batch.populate(attempt.clients, record.batch, members, seal=True)
+    except DifferentWorkError:
+        pass  # It was started with what the code said then.
+    except BadWorkError as error:
+        raise BadStepError(f"the step {name!r}: {error}") from error
 
     def decide(row: FlowRun) -> StepRecord | Wait:
         record = row.step(name) or began

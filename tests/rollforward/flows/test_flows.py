@@ -2,22 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-import pytest
-
-from tests.infra.world import Services, World
-from tests.rollforward.flows import shop
+from tests.infra.world import World
 from tests.rollforward.flows.shop import BANK, DAY_S, SWEEP, FlowMail, FlowStock, order
-
-
-@pytest.fixture
-def world(services: Services) -> Iterator[World]:
-    """Yield the app with the flow of orders."""
-    world = World(services, flows=[order], tasks=[shop.mail])
-    BANK.__init__()  # type: ignore[misc]
-    with world.clients.context():
-        yield world
 
 
 def pass_days(world: World, days: float) -> None:

@@ -1,0 +1,150 @@
+"""Two versions of a flow's code, side by side: a name means one thing, and nothing else counts."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable
+
+import pytest
+
+from rollforward.flows import Steps
+from tests.infra.world import World
+from tests.rollforward.flows.probe import CODE, DAY_S, ID, counted, probe, run, settle
+from tests.rollforward.tasks.reminders import one_emulator
+
+pytestmark = pytest.mark.fast
+
+
+@one_emulator
+def test_a_new_version_adds_drops_and_reorders_steps(world: World) -> None:
+    """W20: what is done stays done; a step that the code dropped is shown, and ignored."""
+
+    def old(step: Steps) -> None:
+        for name in ("dropped", "a", "b"):
+            step.outside(name, CODE.act, name)
+        step.wait_for("go", timeout_s=DAY_S)
+        step.outside("never", CODE.act, "never")
+
+    def new(step: Steps) -> str:
+        for name in ("b", "added", "a"):
+            step.outside(name, CODE.act, name)
+        event = step.wait_for("go", timeout_s=1)
+        step.outside("end", CODE.act, "end")
+        return "timed out" if event is None else "came"
+
+    run(world, old)
+    CODE.run = new
+    probe.signal(world.clients, ID, "go")
+    state = settle(world)
+    assert (state.state, state.result) == ("succeeded", "came")
+    assert CODE.done == ["dropped", "a", "b", "added", "end"]
+    assert list(state.steps) == ["dropped", "a", "b", "go", "added", "end"]
+
+
+@one_emulator
+def test_a_sleep_is_not_cut_short_by_a_step_before_it(world: World) -> None:
+    """W20: that only the new version has."""
+
+    def old(step: Steps) -> None:
+        step.sleep("long", days=2)
+        step.outside("end", CODE.act, "end")
+
+    def new(step: Steps) -> None:
+        step.outside("added", CODE.act, "added")
+        old(step)
+
+    run(world, old)
+    CODE.run = new
+    probe.task.enqueue(world.clients, probe.task.args(f"test-probe|{ID}"))
+    assert settle(world).state == "running"
+    assert CODE.done == ["added"]
+    assert settle(world, days=2.1).state == "succeeded"
+    assert CODE.done == ["added", "end"]
+
+
+@one_emulator
+def test_a_version_that_does_not_read_a_step_leaves_it_to_the_other(world: World) -> None:
+    """W20: of another kind, or with a result of another type: the queue delivers it again."""
+
+    def text() -> str:
+        return "boots"
+
+    def number() -> int:
+        return 7
+
+    def old(step: Steps) -> str:
+        kept = step.outside("a", text)
+        step.wait_for("go")
+        return kept
+
+    run(world, old)
+    probe.signal(world.clients, ID, "go")
+    versions: list[Callable[[Steps], object]] = [
+        lambda step: step.sleep("a", days=1),
+        lambda step: step.outside("a", number),
+    ]
+    for version in versions:
+        CODE.run = version
+        state = settle(world)
+        assert (state.state, state.steps["go"].state) == ("running", "waiting")
+    CODE.run = old
+    world.clock.sleep(3600)
+    assert settle(world).result == "boots"
+
+
+@one_emulator
+def test_a_cancelled_flow_whose_code_has_dropped_a_call_waits_for_a_person(world: World) -> None:
+    """W20: nothing tells how to undo it; the version that has it goes on."""
+
+    def old(step: Steps) -> None:
+        step.outside("a", CODE.act, "a")
+        step.undo("undo a", CODE.act, "undo a")
+        step.wait_for("go")
+
+    run(world, old)
+    CODE.run = lambda step: step.wait_for("go")
+    probe.cancel(world.clients, ID)
+    state = settle(world)
+    assert (state.state, "'a' may have taken effect" in state.reason) == ("failed", True)
+    CODE.run = old
+    probe.retry(world.clients, ID)
+    assert settle(world).state == "cancelled"
+    assert CODE.done == ["a", "undo a"]
+
+
+@one_emulator
+@pytest.mark.parametrize("seed", range(3))
+def test_deliveries_of_two_versions_do_each_step_once(world: World, seed: int) -> None:
+    """W20: whichever version has the next delivery, also twice and in any order."""
+    chance = random.Random(seed)
+    names = ["a", "b", "c", "d", "e"]
+
+    def version(order: list[str]) -> None:
+        def code(step: Steps) -> list[int]:
+            made = []
+            for name in order:
+                made.append(step.commit(name, CODE.act_in_store, name))
+                step.outside(f"out {name}", CODE.act, f"out {name}")
+                step.sleep(f"sleep {name}", seconds=chance.choice([0, 5]))
+            step.wait_for("go", timeout_s=DAY_S)
+            return made
+
+        CODE.run = code
+
+    orders = itertools.cycle([names, names[::-1]])
+    version(next(orders))
+    probe.start(world.clients, ID)
+    probe.signal(world.clients, ID, "go")
+    while probe.state(ID).state == "running":
+        version(next(orders))
+        due = world.engine.due()
+        if due:
+            world.doubles = chance.random() < 0.5
+            world.deliver(chance.choice(due).task_name)
+        else:
+            world.clock.sleep(6)
+    state = probe.state(ID)
+    assert (state.state, state.result) == ("succeeded", [1] * 5)
+    assert [counted(name) for name in names] == [1] * 5
+    assert sorted(name for name in CODE.done if "out" in name) == [f"out {name}" for name in names]
