@@ -179,12 +179,20 @@ class Registry:
         return self._pattern_of_runs(pattern).run(clients, self._parts[pattern], run_id)
 
     def control_run(
-        self, clients: Clients, pattern: str, run_id: str, verb: RunVerb, *, from_step: str = ""
+        self,
+        clients: Clients,
+        pattern: str,
+        run_id: str,
+        verb: RunVerb,
+        *,
+        from_step: str = "",
+        runs: int = 0,
     ) -> str:
         """Tell a run what to do; return the id of the run that continues, or is cancelled.
 
         Args:
-            from_step: Retry this step and all later ones; "": what has failed.
+            from_step: The first step to run again; "": the failed one.
+            runs: The expected number of its runs, or else it is refused; 0: any.
 
         Raises:
             UnknownRunError: there is none.
@@ -196,7 +204,8 @@ class Registry:
                 raise RunRefusedError("only a retry has a step")
             if not isinstance(controlled, SteppedPattern):
                 raise RunRefusedError("its pattern has no steps")
-            return controlled.retry_from(clients, self._parts[pattern], run_id, from_step)
+            parts = self._parts[pattern]
+            return controlled.retry_from(clients, parts, run_id, from_step, runs=runs)
         return controlled.control_run(clients, self._parts[pattern], run_id, verb)
 
     def letters(

@@ -136,8 +136,14 @@ def cancel(clients: Clients, flow: Flow[Any], flow_id: str) -> bool:
     return _transact(clients, key, body)
 
 
-def retry(clients: Clients, flow: Flow[Any], flow_id: str, from_step: str) -> None:
-    """Run a flow again that has failed, or any flow from one of its steps."""
+def retry(
+    clients: Clients, flow: Flow[Any], flow_id: str, from_step: str, *, generation: int = 0
+) -> None:
+    """Run a flow again that has failed, or any flow from one of its steps.
+
+    Args:
+        generation: Refuse it if the flow was retried since it had this one; 0: in any.
+    """
     key = run_key(run_id_of(flow.name, flow_id))
 
     def body() -> None:
@@ -145,6 +151,8 @@ def retry(clients: Clients, flow: Flow[Any], flow_id: str, from_step: str) -> No
         row = _existing(pending.get(key), flow_id)
         if row.started_by_retry == transaction.id:
             return  # The commit's reply was lost.
+        if generation not in (0, row.generation):
+            raise FlowRefusedError(f"the flow {flow_id!r} was retried meanwhile: look at it again")
         _check_retried(row, flow_id, from_step)
         if from_step:
             _drop_from(row, from_step)

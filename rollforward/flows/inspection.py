@@ -200,7 +200,7 @@ def _result(record: StepRecord) -> str:
         return "timed out"
     if record.rows:
         return f"large: in {record.chunks} {'row' if record.chunks == 1 else 'rows'} of its own"
-    return "" if record.value == "null" and record.is_undo else _excerpt(record.value)
+    return "" if record.value == "null" else _excerpt(record.value)
 
 
 def _batch(flow: str, record: StepRecord) -> RunLink:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from rollforward.flows import inspection
+from rollforward.flows import changes, inspection
 from rollforward.flows.errors import FlowRefusedError, UnknownFlowError
 from rollforward.flows.rows.entities import (
     FlowRun,
@@ -77,16 +77,20 @@ def control(clients: Clients, flows: Mapping[str, Flow[Any]], run_id: str, verb:
     return _change(flows, run_id, change)
 
 
-def retry_from(clients: Clients, flows: Mapping[str, Flow[Any]], run_id: str, step: str) -> str:
+def retry_from(
+    clients: Clients, flows: Mapping[str, Flow[Any]], run_id: str, step: str, *, runs: int = 0
+) -> str:
     """Run a step of a flow and all later ones again; return its id.
 
     Raises:
         UnknownRunError: it does not exist, or no more.
         RunRefusedError: not as it is now, or it has no such step; the text says why.
     """
-    return _change(
-        flows, run_id, lambda flow, row: flow.retry(clients, row.flow_id, from_step=step)
-    )
+
+    def change(flow: Flow[Any], row: FlowRun) -> None:
+        changes.retry(clients, flow, row.flow_id, step, generation=runs)
+
+    return _change(flows, run_id, change)
 
 
 def _change(

@@ -76,9 +76,16 @@ class Flows(SteppedPattern[Flow[Any]]):
         return listing.control(clients, {part.name: part for part in parts}, run_id, verb)
 
     def retry_from(
-        self, clients: Clients, parts: Sequence[Flow[Any]], run_id: str, step: str
+        self,
+        clients: Clients,
+        parts: Sequence[Flow[Any]],
+        run_id: str,
+        step: str,
+        *,
+        runs: int = 0,
     ) -> str:
-        return listing.retry_from(clients, {part.name: part for part in parts}, run_id, step)
+        flows = {part.name: part for part in parts}
+        return listing.retry_from(clients, flows, run_id, step, runs=runs)
 
     def count_failed(self, limit: int) -> int:
         return len(failed_flows().fetch(limit, keys_only=True))

@@ -231,8 +231,13 @@ class Tasks(Pattern[Task[Any]]):
 class SteppedPattern(Pattern[P]):
     """A pattern whose runs have steps by name, and wait for a person when one has failed."""
 
-    def retry_from(self, clients: Clients, parts: Sequence[P], run_id: str, step: str) -> str:
+    def retry_from(
+        self, clients: Clients, parts: Sequence[P], run_id: str, step: str, *, runs: int = 0
+    ) -> str:
         """Run a step and all later ones again; return the id of the run.
+
+        Args:
+            runs: The expected number of its runs, or else it is refused; 0: any.
 
         Raises:
             UnknownRunError: there is none.

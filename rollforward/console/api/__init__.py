@@ -10,7 +10,8 @@
     GET  /runs?pattern=&state=&name=&before=&limit=   {"runs": [...], "next_before": ... or null}
     GET  /runs/<pattern>/<id>                 a run with its items
     POST /runs/<pattern>/<id>:<verb>          cancel, resume, retry: {"id": ...}. A flow is retried
-                                    from a step by {"from_step": "charge"}
+                                    from a step by {"from_step": "charge", "runs": 1}: refused
+                                    unless its number of `runs`, if given, is that
     GET  /dead-letters/<pattern>/<part>?cursor=&limit=   of a pipeline or a pull queue
     GET  /dead-letters/<pattern>/<part>/<id>             a dead letter with its body
     POST /dead-letters/<pattern>/<part>/<id>:<verb>      replay, delete: {"id": ..., "result": ...}

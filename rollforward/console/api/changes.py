@@ -173,11 +173,12 @@ def letter_verb(verb: str) -> LetterVerb:
     return _known_verb(verb, LETTER_VERBS, "Dead letters are")
 
 
-def control_run(pattern: str, run_id: str, verb: str, *, from_step: str = "") -> str:
+def control_run(pattern: str, run_id: str, verb: str, *, from_step: str = "", runs: int = 0) -> str:
     """Cancel, resume or retry a run; return the id of the run to look at.
 
     Args:
-        from_step: Retry this step and all later ones; "": what has failed.
+        from_step: The first step to run again; "": the failed one.
+        runs: The expected number of its runs, or else it is refused; 0: any.
 
     Raises:
         ChangeRefusedError: nothing was changed.
@@ -191,7 +192,7 @@ def control_run(pattern: str, run_id: str, verb: str, *, from_step: str = "") ->
     with _recorded(f"{verb} run", target):
         try:
             return registry().control_run(
-                clients(), pattern, run_id, known_verb, from_step=from_step
+                clients(), pattern, run_id, known_verb, from_step=from_step, runs=runs
             )
         except UnknownRunError:
             raise ChangeRefusedError(404, NO_RUN) from None

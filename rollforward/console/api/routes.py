@@ -97,10 +97,11 @@ class LettersChange:
 
 @dataclass(frozen=True)
 class RetryChange:
-    """A retry of what has failed, or of a step and all later ones."""
+    """A retry of the failed step, or of a step and all later ones."""
 
     __pydantic_config__ = _STRICT
     from_step: Annotated[str, pydantic.Field(max_length=MAX_STEP_BYTES)] = ""
+    runs: Annotated[int, pydantic.Field(ge=0)] = 0
 
 
 @dataclass(frozen=True)
@@ -201,12 +202,11 @@ def run(pattern: str, run_id: str) -> ResponseReturnValue:
 def control_run(pattern: str, target: str) -> ResponseReturnValue:
     """Cancel, resume or retry a run, or retry it from one of its steps."""
     run_id, _, verb = target.rpartition(":")
-    step = ""
-    if verb == "retry":
-        step = typed_body(RetryChange, MAX_BODY_BYTES).from_step
-    else:
+    if verb != "retry":
         _check_empty_body()
-    return json_response({"id": changes.control_run(pattern, run_id, verb, from_step=step)})
+        return json_response({"id": changes.control_run(pattern, run_id, verb)})
+    asked = typed_body(RetryChange, MAX_BODY_BYTES)
+    return json_response({"id": changes.control_run(pattern, run_id, verb, **asdict(asked))})
 
 
 @_answering

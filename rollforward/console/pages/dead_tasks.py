@@ -98,7 +98,7 @@ def dead_task(dead_id: str) -> ResponseReturnValue:
 
 
 def _run_of(pattern: str, body: str) -> str:
-    """Return the id of the run that a task works for, by its arguments; "": it has none."""
+    """Return the id of a task's run, by its arguments; "": it has none."""
     try:
         run_id = json.loads(body).get("run_id", "")
     except (ValueError, AttributeError, RecursionError):

@@ -96,10 +96,7 @@ def lanes_of(details: RunDetails, now_s: float) -> Lanes | None:
 
 
 def _ended_s(span: RunSpan, now_s: float) -> float:
-    """Return when a step ended, or now; a clock that was behind makes no step end before it began.
-
-    A step that waits for a person has no end either.
-    """
+    """Return the end of a step, or now; by clocks that differ it is not before its begin."""
     ended = span.ended.timestamp() if span.ended else now_s
     return max(ended, span.began.timestamp())
 

@@ -13,7 +13,7 @@ from google.cloud import ndb
 
 from rollforward.console.api import changes
 from rollforward.console.api.changes import NO_RUN, ChangeRefusedError
-from rollforward.console.api.queries import list_query
+from rollforward.console.api.queries import list_query, number_of
 from rollforward.console.pages import run_pictures
 from rollforward.console.pages.frame import Routes, go_to, page, render, with_query
 from rollforward.flask.context import clients, registry, settings
@@ -101,6 +101,7 @@ def confirm_retry() -> ResponseReturnValue:
         "retry.html",
         run=_shown(details.run),
         step=step,
+        runs=details.numbers.get("runs", 0),
         again=again,
         columns=_columns(details),
         rows=[row for row in details.rows if next(iter(row.values())) in again],
@@ -113,7 +114,8 @@ def change_run() -> ResponseReturnValue:
     """Cancel, resume or retry a run."""
     form = request.form
     pattern, run_id, verb = (form.get(name, "") for name in ("pattern", "id", "verb"))
-    next_id = changes.control_run(pattern, run_id, verb, from_step=form.get("step", ""))
+    step, runs = form.get("step", ""), int(number_of(form.get("runs", "0"), "runs"))
+    next_id = changes.control_run(pattern, run_id, verb, from_step=step, runs=runs)
     path = f"/runs/{quote(pattern, safe='')}/{quote(next_id)}"
     return go_to(path, f"step-{verb}" if _has_steps(pattern) else verb)
 

@@ -30,6 +30,7 @@ PAGES = (
     "/runs/streams/weblog",
     "/waiting?queue=default",
 )
+PAGES += ("/runs?pattern=flows&state=failed", "/runs/retry?pattern=flows&id=x&step=x")
 PAGES += ("/letters/streams/weblog", "/letters/streams/weblog/all/replay")
 PAGES += (
     "/queues/purge?queue=default",

@@ -126,8 +126,8 @@ def test_a_reader_changes_nothing_by_any_method_on_any_route(services: Services)
         {"pattern": "pull-queues", "part": "work", "id": letter_id, "verb": "delete"},
         {"pattern": "flows", "id": FLOW, "verb": "retry", "step": "reserve"},
     )
-    bodies = ({"json": {}}, {"json": {"filter": {}}}, {"json": {"max_per_s": 1}})
-    bodies += ({"json": {"from_step": "reserve"}},)
+    contents: tuple[Any, ...] = ({}, {"filter": {}}, {"max_per_s": 1}, {"from_step": "reserve"})
+    bodies = ({"json": content} for content in contents)
     options_of: tuple[dict[str, Any], ...] = (*bodies, *({"data": form} for form in forms))
 
     for path in paths:

@@ -164,6 +164,29 @@ def test_a_flow_is_retried_from_a_step_by_a_page_that_says_what_stays(desk: Desk
     assert actions.count(("retry run", "flows/test-orders|A1 from the step reserve")) == 2
 
 
+def test_a_question_that_was_answered_once_retries_no_later_run(desk: Desk) -> None:
+    """A form sent again after the retry has failed, too, would charge once more."""
+    fail(desk)
+    confirm = f"/runs/retry?pattern=flows&id={quote('test-orders|A1')}&step=charge"
+    browser = Browser(desk)
+    page = browser.read(confirm)
+    fields = dict(re.findall(r'type="hidden" name="(\w+)" value="([^"]*)"', page))
+
+    first = browser.client.post(f"{ROOT}/runs/change", data=fields, headers=browser.headers)
+    settle(desk)
+    with desk.world.context():
+        order.cancel(desk.world.clients, "A1")
+        row = run_key("test-orders|A1").get()
+        row.state, row.verdict = "succeeded", None
+        row.put()
+    late = browser.client.post(f"{ROOT}/runs/change", data=fields, headers=browser.headers)
+    by_api = [desk.change(f"{A1}:retry", {"from_step": "charge", "runs": n}) for n in (1, -1, 2)]
+
+    assert (first.status_code, late.status_code) == (303, 409)
+    assert "was retried meanwhile" in late.text
+    assert [answer.status_code for answer in by_api] == [409, 400, 200]
+
+
 def test_a_flow_is_retried_and_cancelled_by_its_buttons(desk: Desk) -> None:
     """A retry keeps the results; a cancel undoes what was done."""
     fail(desk)
