@@ -7,7 +7,7 @@ compare-and-set.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from google.cloud import ndb
@@ -34,14 +34,18 @@ def key_of(mutation: Any) -> Any:
 class Commit:
     """Mutations that are applied together; entities and keys are protobufs."""
 
-    def __init__(self, client: ndb.Client) -> None:
+    def __init__(self, client: ndb.Client, *, transaction: bytes = b"") -> None:
+        """Begin with no mutations; by default they are a transaction of their own."""
         self._client = client
         self._request = CommitRequest.pb()(
             project_id=client.project,
             database_id=client.database or "",
             mode=CommitRequest.Mode.TRANSACTIONAL,
-            single_use_transaction=_READ_WRITE,
         )
+        if transaction:
+            self._request.transaction = transaction
+        else:
+            self._request.single_use_transaction.CopyFrom(_READ_WRITE)
 
     def insert(self, entity: Any) -> None:
         """Write an entity that must not exist."""
@@ -78,7 +82,11 @@ class Commit:
 
     def take(self, other: Commit) -> None:
         """Add the mutations of another commit."""
-        self._request.mutations.extend(other._request.mutations)
+        self.extend(other._request.mutations)
+
+    def extend(self, mutations: Iterable[Any]) -> None:
+        """Add mutations."""
+        self._request.mutations.extend(mutations)
 
     def keys(self) -> list[bytes]:
         """Return the keys of all mutations, in order."""

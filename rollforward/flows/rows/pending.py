@@ -26,6 +26,11 @@ def get(key: Any) -> FlowRun | None:
     return rows.by_key[key]
 
 
+def hold(row: FlowRun) -> None:
+    """Let this transaction have the row of a flow that was read before it."""
+    current_transaction().hook(_HOOK, _Rows).by_key[row.key] = row
+
+
 def put(row: FlowRun) -> None:
     """Write the row of a flow in this transaction."""
     current_transaction().hook(_HOOK, _Rows).by_key[row.key] = row

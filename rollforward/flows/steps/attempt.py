@@ -18,7 +18,7 @@ from typing import NoReturn, TypeVar
 from google.api_core import exceptions as rpc_errors
 from google.cloud import ndb
 
-from rollforward.datastore.transactions import OUTCOME_UNKNOWN, pause_before_retry, transact
+from rollforward.datastore.transactions import OUTCOME_UNKNOWN, pause_before_retry
 from rollforward.datastore.versions import CHANGED, commit_of_puts, read_versions
 from rollforward.flows.errors import Interrupted, LeasedError, Suspended, Unwinding
 from rollforward.flows.rows import pending
@@ -27,6 +27,7 @@ from rollforward.flows.wakes import FlowArgs, due_at, wake
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import CLOCK_SKEW_S, naive_utc
 from rollforward.runtime.sharing.conditional_writes import apply_together
+from rollforward.runtime.sharing.lazy_transaction import transact_around
 from rollforward.tasks.declaration import Task
 
 T = TypeVar("T")
@@ -155,28 +156,28 @@ class FlowAttempt:
     def transact(self, body: Callable[[FlowRun], T]) -> T:
         """Run the body in a transaction with the flow's row, which it changes, and write that.
 
+        The transaction begins when the body reads. The row is written by its version.
+
         Raises: as `change` and the body do.
         """
-
         proof = self._proof()
 
-        def run() -> T | BaseException:
-            row = pending.get(self.key)
-            try:
-                self.row = self._take(row)
-                result = body(self.row)
-            except (Suspended, Unwinding) as end:
-                return end  # ndb rolls back after an Exception only: nothing was written.
+        def current_row() -> tuple[FlowRun, int]:
+            if self._version is None:
+                self._take(self.row if self._read() else None)
+            version, self._version = self._version, None  # An attempt after this one reads again.
+            assert version is not None
+            return self.row, version
+
+        def run() -> T:
+            pending.hold(self.row)
+            result = body(self.row)
             self._sign(self.row)
             self.row.written_by = proof
-            pending.put(self.row)
             return result
 
         with self._lock:
-            self._version = None
-            result = transact(run)
-            if isinstance(result, BaseException):
-                raise result
+            result, self._version = transact_around(self.clients, current_row, run)
             self._holds = self.is_leased
             return result
 

@@ -41,11 +41,22 @@ class OpenTransaction:
             google.api_core.exceptions.GoogleAPICallError: the service's answer.
         """
         self._client = client
-        self._where = {"project_id": client.project, "database_id": client.database or ""}
+        self._id = self._begin()
+        self._context = self._context_of(client)
+
+    @property
+    def _where(self) -> dict[str, str]:
+        return {"project_id": self._client.project, "database_id": self._client.database or ""}
+
+    def _begin(self) -> bytes:
         request = BeginTransactionRequest.pb()(**self._where, transaction_options=_READ_WRITE)
-        response = BeginTransactionResponse.pb(call_stub(client.stub.begin_transaction, request))
-        self._id = response.transaction
-        self._context = get_context().new(
+        answer = call_stub(self._client.stub.begin_transaction, request)
+        return bytes(BeginTransactionResponse.pb(answer).transaction)
+
+    def _context_of(self, client: Any) -> Any:
+        """Return the context in which ndb's calls belong to this transaction."""
+        return get_context().new(
+            client=client,
             transaction=self._id,
             on_commit_callbacks=[],
             transaction_complete_callbacks=[],
