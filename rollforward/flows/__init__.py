@@ -36,7 +36,7 @@ meanwhile makes the call to its end first, and then undoes it.
 Lost on failure: nothing. A wake that was lost costs a round of the sweep.
 Cost: a flow starts by a write and a task, and ends by a write. A step is one write; a call outside
 is one more as it begins, with the lease. A sleep or a wait is one write and one task. A flow that
-waits costs nothing.
+waits costs nothing. A commit that reads nothing is one round trip, which flows of a process share.
 
 Routes: POST /tasks/flows/<name>; GET /cron/flows/sweep.
 Source: the Pipeline API and Fantasm of App Engine, 2010 to 2012; their successors' steps by name,
