@@ -34,10 +34,11 @@ from models.orders import (
     shelf_key,
 )
 from pipelines.orders import bank
+from rollforward import outbox
 from rollforward.datastore import current_transaction, transact
 from rollforward.flows import FlowEndedError, Steps, UnknownFlowError, flow
 from rollforward.runtime import Clients, naive_utc
-from rollforward.tasks import Reject, task
+from rollforward.tasks import Reject, Retry, task
 
 MAX_ORDERS = 200
 MAX_SALES = 20
@@ -238,10 +239,11 @@ def open_sale(clients: Clients, sale: str, form: SaleForm) -> bool:
         if sale_key(sale).get() is not None:
             return False
         ndb.put_multi([_sale(clients, sale, form), *_shelves(sale, form)])
-        open_orders.enqueue(clients, open_orders.bind(sale, 0))
+        outbox.enqueue(clients, open_orders, open_orders.bind(sale, 0))
         if form.courier != "you":
             visit = courier.bind(sale, "two-thirds")
-            courier.enqueue(clients, visit, delay_s=COURIER_AFTER_S + _charging_s(form))
+            delay_s = COURIER_AFTER_S + _charging_s(form)
+            outbox.enqueue(clients, courier, visit, delay_s=delay_s)
         return True
 
     is_new = transact(body)
@@ -281,9 +283,9 @@ def _shelves(sale: str, form: SaleForm) -> Iterator[OrderShelf]:
         yield OrderShelf(key=shelf_key(sale, number), stock=stock, reserved=0)
 
 
-@task("/tasks/orders/open", queue="orders")
+@task("/tasks/orders/open", queue="default")
 def open_orders(clients: Clients, sale: SaleId, first: int) -> None:
-    """Start the next orders of a sale, and have the rest started: one commit."""
+    """Start the next orders of a sale, and enqueue the start of the rest: one commit."""
     row = sale_key(sale).get()
     if row is None:
         return  # It was deleted, to make room for newer ones.
@@ -299,7 +301,7 @@ def open_orders(clients: Clients, sale: SaleId, first: int) -> None:
             key = order_key(sale, args.number)
             OrderCard(key=key, number=args.number, stage=ACCEPTED, changed=created).put()
         if numbers.stop < row.orders:
-            open_orders.enqueue(clients, open_orders.bind(sale, numbers.stop))
+            outbox.enqueue(clients, open_orders, open_orders.bind(sale, numbers.stop))
 
     transact(body)
     clients.publish(topic_of(sale))
@@ -323,13 +325,18 @@ def _delete_old() -> None:
 # The courier
 
 
-@task("/tasks/orders/courier", queue="orders")
+@task("/tasks/orders/courier", queue="default")
 def courier(clients: Clients, sale: SaleId, visit: Visit) -> int:
     """Come for all orders that are open, or for some; return for how many.
 
     An order that does not wait yet keeps the event until it does. It takes one courier at most.
+
+    Raises:
+        Retry: not all orders have been started.
     """
-    rows = orders_of(sale).fetch(MAX_ORDERS)
+    row, rows = sale_key(sale).get(), orders_of(sale).fetch(MAX_ORDERS)
+    if row is not None and len(rows) < row.orders:
+        raise Retry("orders are still being started", after_s=1.0)
     open_rows = [row for row in rows if row.stage in BEFORE_THE_COURIER]
     numbers = [row.number for row in open_rows if _is_visited(row.number, visit)]
     parts = (numbers[at : at + PER_COMMIT] for at in range(0, len(numbers), PER_COMMIT))

@@ -8,6 +8,7 @@ from models.orders import OrderSale, charges_of, order_key, sale_key
 from pipelines.orders import bank, orders
 from pipelines.orders.orders import SaleForm, flow_id_of
 from pipelines.orders.progress import SaleProgress, progress
+from rollforward.testing.injection import CRASH_BEFORE, Crash
 from tests.infra.world import World
 
 SALE = "a" * 32
@@ -71,6 +72,17 @@ def test_stock_that_runs_out_and_cards_that_are_declined_are_refused(world: Worl
     assert after.by_stage["done"] + after.by_stage["refunded"] == 10
     assert (after.bank.held, after.stock_reserved) == (after.by_stage["done"],) * 2
     assert after.adds_up
+
+
+@one_emulator
+def test_no_task_is_there_before_its_sale(world: World) -> None:
+    """It would find nothing to start, and nothing would start it again."""
+    with world.context():
+        world.plan.break_next("Commit", CRASH_BEFORE)
+        with world.plan.watched(), pytest.raises(Crash):
+            orders.open_sale(world.clients, SALE, SaleForm(6, 6, "60", "you", "fast"))
+
+    assert world.engine.due() == []
 
 
 @one_emulator
