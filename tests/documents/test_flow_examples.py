@@ -321,5 +321,5 @@ def test_the_mistakes_in_the_howto_are_those_of_the_code() -> None:
     rows = cells("docs/howto/run-a-flow.md", "11. Mend mistakes")
     quoted = [row[0].strip("`") for row in rows if row[0].startswith("`") and "Error" not in row[0]]
 
-    assert len(quoted) == 11
+    assert len(quoted) == 12
     assert [text for text in quoted if text.replace("10", "{failures}") not in sources] == []
