@@ -149,8 +149,13 @@ def protobuf_of_key(key: Any) -> Any:
 
 def _is_plain(value: Any) -> bool:
     if type(value) is list:
-        return all(type(part) in _PLAIN for part in value)
-    return type(value) in _PLAIN
+        return all(_type_of(part) in _PLAIN for part in value)
+    return _type_of(value) in _PLAIN
+
+
+def _type_of(value: Any) -> type:
+    """Return a value's type; a time that was read from Datastore has a type of the client's own."""
+    return datetime.datetime if isinstance(value, datetime.datetime) else type(value)
 
 
 def _set(message: Any, value: Any, *, is_excluded: bool) -> None:
@@ -160,7 +165,7 @@ def _set(message: Any, value: Any, *, is_excluded: bool) -> None:
         for part in value:
             _set(message.array_value.values.add(), part, is_excluded=is_excluded)
         return
-    if type(value) is datetime.datetime:
+    if isinstance(value, datetime.datetime):
         message.timestamp_value.CopyFrom(_datetime_to_pb_timestamp(value))
     else:
         setattr(message, _PLAIN[type(value)], 0 if value is None else value)

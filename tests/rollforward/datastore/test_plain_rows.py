@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import datetime
+
 import pytest
+from google.cloud.datastore import helpers
+from google.cloud.ndb import model
 
 from rollforward.datastore.bodies import PlainRow, insert_rows
 from rollforward.datastore.versions import protobuf_of
+from rollforward.flows.rows.entities import FlowRun, run_key
 from rollforward.fork_join.entities import PackId, WorkPack, WorkReceipt, pack_key, receipt_key
 from rollforward.fork_join.insert import _Pack
 from rollforward.fork_join.items import Insertion
+from rollforward.runtime.clock import naive_utc
 from tests.infra.world import World
 
 PACK = PackId("q", "c0ffee012345.20300501T120000000000.1a2b3c4d", 2, 0, "id")
@@ -51,3 +57,17 @@ def test_a_receipt_is_the_row_that_ndb_writes(world: World) -> None:
         entity = WorkReceipt(key=key, **properties)
         row = PlainRow(WorkReceipt, key, properties)
         assert row.protobuf(world.clients.datastore) == protobuf_of(entity)
+
+
+def test_a_row_that_was_read_is_written_as_by_the_client_library(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its times have a type of the library's own; it is converted without the library."""
+    with world.context():
+        created = naive_utc(datetime.datetime(2026, 1, 2, 3, 4, 5, 678901, datetime.UTC))
+        FlowRun(key=run_key("f|1"), args="{}", created=created, started_by="t").put()
+        row = run_key("f|1").get()
+        row.due = created
+        expected = helpers.entity_to_protobuf(model._entity_to_ds_entity(row))._pb
+        monkeypatch.delattr(helpers, "entity_to_protobuf")
+        assert protobuf_of(row) == expected
