@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 import secrets
+from urllib.parse import quote
 
 import pytest
 import requests
@@ -166,3 +167,28 @@ def test_a_stranded_row_is_seen_and_swept(page: Page, stack: Stack, problems: li
     expect(row).to_have_count(0)
     assert width <= 0, "the page is wider than the window"
     assert problems == []
+
+
+def open_sale(stack: Stack) -> str:
+    """Open a sale of one order in the demo, whose courier does not come; return the run's id."""
+    page = stack.visitor.get(f"{stack.app}/orders", timeout=30).text
+    names = ("csrf_token", "id")
+    hidden = {name: page.split(f'name="{name}" value="')[1].split('"')[0] for name in names}
+    form = {"orders": "1", "stock": "1", "patience": "300", "courier": "you", "pace": "fast"}
+    stack.visitor.post(f"{stack.app}/orders", data=hidden | form, timeout=30)
+    return f"orders|{hidden['id']}-000"
+
+
+def test_a_flow_leads_to_its_tasks_and_back(stack: Stack, address: str, page: Page) -> None:
+    """Its page has its steps, and a task of it on the local platform leads to that page."""
+    run_id = open_sale(stack)
+    api = f"{address}/api/v1/runs/flows/{quote(run_id)}"
+    until(lambda: "event courier" in requests.get(api, timeout=30).text, 60)
+
+    page.goto(f"{address}/runs/flows/{quote(run_id)}")
+    expect(page.get_by_text("Waits for the event courier")).to_be_visible()
+    assert width_beyond(page) <= 0
+    page.get_by_role("link", name="Tasks and attempts").click()
+    page.locator("a[href^='/tasks/orders/']").first.click()
+
+    expect(page.locator(f"a[href*='/runs/flows/{quote(run_id)}']").first).to_be_visible()
