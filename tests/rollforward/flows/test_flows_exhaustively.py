@@ -18,12 +18,13 @@ from google.cloud import ndb
 from rollforward.datastore import transactions
 from rollforward.datastore.transactions import Transaction
 from rollforward.flows import FlowEndedError, Steps, changes, flow
-from rollforward.flows.rows.entities import CANCELLED, SUCCEEDED, FlowRun, run_key
+from rollforward.flows.rows.entities import CANCELLED, RUNNING, SUCCEEDED, FlowRun, run_key
 from rollforward.flows.steps import delivery
 from rollforward.flows.steps.attempt import FlowAttempt
 from rollforward.flows.wakes import FlowArgs
 from rollforward.runtime.sharing.shared_transaction import SharedBody
 from tests.infra.faults.explorer import IS_EXHAUSTIVE
+from tests.infra.memory_datastore import Memory
 from tests.infra.model_checking import stepwise
 from tests.infra.model_checking.model_checker import CRASH, REPLY_LOST, UNHEARD, End, Search
 from tests.infra.model_checking.stepwise import NOON, ROWS, Call, Process, Run
@@ -88,6 +89,27 @@ def transact_shared(clients: Any, body: SharedBody[Any]) -> Any:
     return transact(lambda: body.run(0))
 
 
+def transact_around(
+    clients: Any, read: Callable[[], tuple[Any, Any]], body: Callable[[], Any]
+) -> tuple[Any, None]:
+    """Run a body and write a row by its version, as one step."""
+    for _ in range(4):
+        row, version = read()
+
+        def inside(row: Any = row, version: Any = version) -> Any:
+            if Memory.current.facts[row.key][2] != version:
+                raise rpc_errors.Aborted("made by the search")
+            result = body()
+            row.put()
+            return result
+
+        try:
+            return transact(inside), None
+        except rpc_errors.Aborted as error:
+            lost = error
+    raise lost
+
+
 def write(attempt: FlowAttempt, values: Any) -> None:
     """Write the row of a delivery; its next version is known by reading it."""
     stepwise.commit_unchanged(None, puts=[(attempt.row, attempt._version)])
@@ -129,7 +151,7 @@ def in_steps() -> Iterator[None]:
         stepwise.stepwise(),
         mock.patch("rollforward.flows.steps.attempt.read_versions", stepwise._read_versions),
         mock.patch("rollforward.flows.steps.attempt.pause_before_retry"),
-        mock.patch("rollforward.flows.steps.attempt.transact", transact),
+        mock.patch("rollforward.flows.steps.attempt.transact_around", transact_around),
         mock.patch("rollforward.flows.changes.transact_shared", transact_shared),
         mock.patch.object(FlowAttempt, "_write", write),
         mock.patch.object(ndb, "put_multi", lambda rows: [row.put() for row in rows]),
@@ -159,6 +181,7 @@ def check(search: Search, end: End) -> str:
         Process(f"sweep {n}", acting(deliver), LAST + n * datetime.timedelta(days=1))
         for n in (0, 1)
     ]
+    _check_woken(end.rows.get(run_key(RUN_ID)))
     healed = end
     for sweep in later:
         healed = search.heal(healed, [sweep])
@@ -170,6 +193,14 @@ def check(search: Search, end: End) -> str:
     _check_outcomes(row, outcomes)
     _check_answers(row, end)
     return f"{row.state} {row.result}"
+
+
+def _check_woken(row: FlowRun | None) -> None:
+    """The sweep will find a flow that is to be undone, or whose event is there."""
+    if row is not None and not row.has_ended:
+        wait = row.step("go")
+        is_waiting = wait is not None and not wait.has_ended and not row.events
+        assert row.due is not None or (is_waiting and row.state == RUNNING), row
 
 
 def _check_outcomes(row: FlowRun, outcomes: list[Any]) -> None:

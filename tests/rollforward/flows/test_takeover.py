@@ -10,6 +10,7 @@ from rollforward.flows.errors import LeasedError, Suspended
 from rollforward.flows.rows.entities import run_key
 from rollforward.flows.rows.records import DONE, StepRecord
 from rollforward.flows.steps.attempt import LEASE, FlowAttempt
+from rollforward.flows.steps.delivery import fail
 from tests.infra.world import Services, World
 from tests.rollforward.flows.shop import mail, order
 
@@ -73,3 +74,18 @@ def test_a_wait_whose_reply_is_lost_is_a_wait(world: World) -> None:
         attempt.wait(None, lambda row: row.note("charge", CHARGE))
 
     assert run_key(RUN_ID).get(use_cache=False).owner is None
+
+
+def test_a_delivery_from_before_a_retry_changes_nothing(world: World) -> None:
+    """Its outcomes are of steps that a person has dropped since."""
+    order.start(world.clients, "A1", "boots")
+    old = leased(world)
+    row = run_key(RUN_ID).get(use_cache=False)
+    fail(row, "a mistake")
+    row.put()
+    order.retry(world.clients, "A1")
+
+    with pytest.raises(Suspended):
+        old.change(lambda row: row.note("charge", CHARGE.ends(DONE, 2.0)))
+
+    assert run_key(RUN_ID).get(use_cache=False).step("charge").state == "waiting"
