@@ -13,16 +13,23 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from benchmarks.harness import dev_server
 from benchmarks.harness.books import Books
 from models.invitations import Party
+from models.orders import sale_key
 from models.quilt import Quilt, QuiltSquare
+from pipelines.orders.progress import SaleProgress
+from pipelines.orders.progress import progress as sale_progress
 from rollforward.batches.entities import COMPLETED, BatchState
 from rollforward.continuations.entities import FINISHED, pages_of
 from rollforward.continuations.progress import RunProgress, progress
+from rollforward.flows.rows.entities import FlowRun
+from rollforward.runtime import SystemClock
 from tests.infra.faults.explorer import IS_EXHAUSTIVE
 from tests.infra.runs.sampling import kills
 from tests.infra.stack import Stack, running_stack, until
@@ -36,6 +43,8 @@ HEALED_KILLS = 4
 HEALED_GUESTS = 100
 SQUARES = 64
 KILL_AT_SQUARES = (4, 20, 40)
+ORDERS = 60
+KILL_AT_CHARGES = (3, 20, 40)
 
 # The locking emulator does the same, and takes longer.
 EMULATORS = os.environ.get("PROCESS_EMULATORS", "datastore").split()
@@ -117,6 +126,36 @@ def squares(stack: Stack) -> list[QuiltSquare]:
 def quilt(stack: Stack) -> Quilt:
     with stack.context():
         return Quilt.query().get()
+
+
+@pytest.mark.timeout(240)
+def test_orders_are_charged_once_while_workers_are_killed(stack: Stack) -> None:
+    """W1, W2: kill -9 between steps and during calls; no step that has ended runs again."""
+    chosen = {"orders": str(ORDERS), "stock": str(ORDERS - 4), "patience": "15"}
+    page = f"{stack.app}/orders"
+    answer = stack.post(page, page=page, courier="two-thirds", pace="watch", **chosen)
+    answer.raise_for_status()
+    sale = answer.url.rpartition("/")[2].partition("#")[0]
+    for least in KILL_AT_CHARGES:
+        until(lambda least=least: sale_of(stack, sale).bank.calls >= least, 60, 0.02)  # type: ignore[misc]
+        assert not sale_of(stack, sale).is_over, "it was over before a worker was killed"
+        stack.control("/api/v1/workers/kill", {})
+    until(lambda: sale_of(stack, sale).is_over, 150)
+
+    found = sale_of(stack, sale)
+    assert found.adds_up, found
+    assert found.bank.held == found.stock_reserved == found.by_stage["done"]
+    assert found.bank.repeats <= found.in_doubt, "a call was repeated that was not in doubt"
+    with stack.context():
+        flows: list[FlowRun] = FlowRun.query().fetch()
+    assert len(flows) == ORDERS
+    assert {flow.state for flow in flows} == {"succeeded", "rejected"}
+
+
+def sale_of(stack: Stack, sale: str) -> SaleProgress:
+    with stack.context():
+        clock: Any = SimpleNamespace(clock=SystemClock())
+        return sale_progress(clock, sale_key(sale).get())
 
 
 @pytest.mark.timeout(600)
