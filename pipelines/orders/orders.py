@@ -63,7 +63,6 @@ AT_A_TIME = 8  # Deliveries of the queue.
 
 Visit = Literal["all", "half", "two-thirds"]
 VISITS: tuple[Visit, ...] = ("all", "half", "two-thirds")
-SaleId = Annotated[str, pydantic.Field(min_length=32, max_length=32)]
 
 
 @dataclass(frozen=True)
@@ -81,7 +80,7 @@ class SaleForm:
 class OrderArgs:
     """An order, and how long its calls and waits take."""
 
-    sale: SaleId
+    sale: Annotated[str, pydantic.Field(min_length=32, max_length=32)]
     number: Annotated[int, pydantic.Field(ge=0, lt=MAX_ORDERS)]
     patience_s: Annotated[int, pydantic.Field(ge=1, le=3600)]
     bank_ms: Annotated[int, pydantic.Field(ge=0, le=5_000)]
@@ -284,7 +283,7 @@ def _shelves(sale: str, form: SaleForm) -> Iterator[OrderShelf]:
 
 
 @task("/tasks/orders/open", queue="default")
-def open_orders(clients: Clients, sale: SaleId, first: int) -> None:
+def open_orders(clients: Clients, sale: Annotated[str, pydantic.Field(min_length=32, max_length=32)], first: int) -> None:
     """Start the next orders of a sale, and enqueue the start of the rest: one commit."""
     row = sale_key(sale).get()
     if row is None:
@@ -326,7 +325,7 @@ def _delete_old() -> None:
 
 
 @task("/tasks/orders/courier", queue="default")
-def courier(clients: Clients, sale: SaleId, visit: Visit) -> int:
+def courier(clients: Clients, sale: Annotated[str, pydantic.Field(min_length=32, max_length=32)], visit: Visit) -> int:
     """Come for all orders that are open, or for some; return for how many.
 
     An order that does not wait yet keeps the event until it does. It takes one courier at most.

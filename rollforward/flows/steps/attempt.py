@@ -120,12 +120,19 @@ class FlowAttempt:
 
     # Write
 
-    def change(self, decide: Callable[[FlowRun], T], values: Sequence[ndb.Model] = ()) -> T:
+    def change(
+        self,
+        decide: Callable[[FlowRun], T],
+        values: Sequence[ndb.Model] = (),
+        *,
+        is_alone: bool = False,
+    ) -> T:
         """Write what `decide` makes of the flow's row, and rows of values with it.
 
         Args:
             decide: Changes the row; it is called again for the row as another has written it.
             values: New rows, under keys that no other write uses.
+            is_alone: Whether to wait for no other writer, nor write for any.
 
         Raises:
             Suspended: the flow ended, failed or was retried meanwhile.
@@ -142,7 +149,7 @@ class FlowAttempt:
                     self._sign(self.row, decided)
                     self.row.written_by = proof = self._proof()
                     decisions[proof] = decided
-                    self._write(values)
+                    self._write(values, is_alone=is_alone)
                 except BaseException as error:
                     self._version = None  # The row here is not the one that is stored.
                     if failures == MAX_WRITES or not isinstance(error, _RETRIED):
@@ -252,10 +259,14 @@ class FlowAttempt:
 
     def beat(self) -> None:
         """Keep the lease of a step that lasts; on the heart's thread."""
-        with self._lock:
+        if not self._lock.acquire(blocking=False):
+            return  # The delivery writes the row itself, with its lease.
+        try:
             if self.is_leased:
                 with self.clients.context(), contextlib.suppress(Suspended, LeasedError):
-                    self.change(lambda row: None)  # Else the step's own write finds it lost.
+                    self.change(lambda row: None, is_alone=True)  # If lost, its own write finds it.
+        finally:
+            self._lock.release()
 
     def _proof(self) -> str:
         self._writes += 1
@@ -272,11 +283,14 @@ class FlowAttempt:
         elif row.state in (RUNNING, UNDOING):
             row.due = due_at(self.clients)
 
-    def _write(self, values: Sequence[ndb.Model]) -> None:
+    def _write(self, values: Sequence[ndb.Model], *, is_alone: bool) -> None:
         inserted: list[tuple[ndb.Model, int | None]] = [(row, None) for row in values]
         puts = [(self.row, self._version), *inserted]
         commit = commit_of_puts(self.clients.datastore, puts)
-        self._version = apply_together(self.clients, commit)[0]
+        if is_alone:
+            self._version = int(commit.apply()[0].version)
+        else:
+            self._version = apply_together(self.clients, commit)[0]
 
     # Read
 

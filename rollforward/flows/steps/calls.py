@@ -165,6 +165,7 @@ def _failed(
         ended = row.step(call.name)
         if ended is not None and ended.has_ended:
             return ended  # By a delivery that overlaps.
+        _check_wanted(row, call)
         row.note(call.name, waiting)
         return Wait(until)
 
@@ -182,7 +183,21 @@ def _give_up(
 def _ended(
     attempt: FlowAttempt, call: StepCall, record: StepRecord, rows: Sequence[Any] = ()
 ) -> StepRecord:
-    return attempt.change(lambda row: row.end_step(call.name, record), rows)
+    def decide(row: FlowRun) -> StepRecord:
+        _check_wanted(row, call)
+        return row.end_step(call.name, record)
+
+    return attempt.change(decide, rows)
+
+
+def _check_wanted(row: FlowRun, call: StepCall) -> None:
+    """Check that a commit step still counts: what it has read may be of after a cancellation.
+
+    Raises:
+        Unwinding: the flow is being undone, and the step has had no effect.
+    """
+    if call.kind == "commit" and row.state == UNDOING and not call.is_undo:
+        raise Unwinding
 
 
 def _said(error: Exception) -> str:

@@ -20,6 +20,7 @@ outcome.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from functools import cached_property
 
@@ -94,9 +95,16 @@ def _apply(client: ndb.Client, calls: Sequence[_Call]) -> list[Sequence[int] | E
             return [error]
         middle = len(calls) // 2
         return [*_apply(client, calls[:middle]), *_apply(client, calls[middle:])]
-    except rpc_errors.GoogleAPICallError as error:
-        return [error] * len(calls)
+    except Exception as error:
+        return [error, *(_copy(error) for _ in calls[1:])]
     return [[next(versions) for _ in range(len(call.commit))] for call in calls]
+
+
+def _copy(error: Exception) -> Exception:
+    """Return an error of one caller's own: raised in its thread, it gets a context there."""
+    own = copy.copy(error)
+    own.__cause__ = error
+    return own
 
 
 def _merged(client: ndb.Client, calls: Sequence[_Call]) -> Commit:

@@ -14,6 +14,8 @@ Lost on failure: nothing. A transaction whose process dies expires.
 from __future__ import annotations
 
 import itertools
+import sys
+import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -22,11 +24,11 @@ from google.cloud import ndb
 
 from rollforward.datastore.commit import Commit, key_of
 from rollforward.datastore.transactions import (
-    MAX_ATTEMPTS,
     OUTCOME_UNKNOWN,
     Transaction,
     first_cause,
     inside,
+    is_last_attempt,
     pause_before_retry,
 )
 from rollforward.datastore.versions import CHANGED, protobuf_of, protobuf_of_key
@@ -55,7 +57,7 @@ def transact_around(
 
     Raises: as `transact` does.
     """
-    transaction = Transaction()
+    transaction, began_s, handled = Transaction(), time.monotonic(), sys.exc_info()[1]
     with start_span("transaction") as span:
         for failures in itertools.count(1):
             span.set_attribute("rollforward.attempts", failures)
@@ -64,14 +66,15 @@ def transact_around(
                 with inside(transaction):
                     committed = commit_around(clients, body, row, version)
             except BaseException as error:
-                cause = first_cause(error) if isinstance(error, Exception) else None
+                cause = first_cause(error, handled) if isinstance(error, Exception) else None
+                is_last = cause is None or is_last_attempt(failures, began_s)
                 if isinstance(cause, OUTCOME_UNKNOWN):
                     transaction.doubt = cause
-                if cause is None or failures == MAX_ATTEMPTS:
+                if is_last:
                     transaction.on_give_up()
                 if cause is None:
                     raise
-                if failures == MAX_ATTEMPTS:
+                if is_last:
                     raise (transaction.doubt or cause) from None
                 transaction.on_retry(cause)
                 pause_before_retry(failures)
@@ -107,7 +110,10 @@ def commit_around(
         if lazy.begun_id:
             lazy.roll_back()
         raise
-    lazy.call_back()
+    else:
+        lazy.call_back()
+    finally:
+        lazy.complete()
     return result, new_version
 
 
@@ -144,6 +150,9 @@ class LazyTransaction(OpenTransaction):
         """Call the functions that the body has left for the commit."""
         for callback in self._context.on_commit_callbacks:
             callback()
+
+    def complete(self) -> None:
+        """Call the functions that the body has left for the end, with or without a commit."""
         for callback in self._context.transaction_complete_callbacks:
             callback()
 
