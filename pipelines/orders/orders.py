@@ -283,7 +283,7 @@ def _shelves(sale: str, form: SaleForm) -> Iterator[OrderShelf]:
 
 
 @task("/tasks/orders/open", queue="default")
-def open_orders(clients: Clients, sale: Annotated[str, pydantic.Field(min_length=32, max_length=32)], first: int) -> None:
+def open_orders(clients: Clients, sale: str, first: int) -> None:
     """Start the next orders of a sale, and enqueue the start of the rest: one commit."""
     row = sale_key(sale).get()
     if row is None:
@@ -325,7 +325,7 @@ def _delete_old() -> None:
 
 
 @task("/tasks/orders/courier", queue="default")
-def courier(clients: Clients, sale: Annotated[str, pydantic.Field(min_length=32, max_length=32)], visit: Visit) -> int:
+def courier(clients: Clients, sale: str, visit: Visit) -> int:
     """Come for all orders that are open, or for some; return for how many.
 
     An order that does not wait yet keeps the event until it does. It takes one courier at most.

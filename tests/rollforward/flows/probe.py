@@ -73,7 +73,8 @@ def settle(world: World, days: float = 0) -> FlowState:
     if days:
         world.clock.sleep(days * DAY_S)
         world.sweep(SWEEP)
-    world.settle(patience_s=60)
+    # A task that waits for another version pauses for a minute at most, and is tried for an hour.
+    world.settle(patience_s=50)
     return probe.state(ID)
 
 

@@ -110,7 +110,7 @@ def transact_around(
     raise lost
 
 
-def write(attempt: FlowAttempt, values: Any) -> None:
+def write(attempt: FlowAttempt, values: Any, *, is_alone: bool) -> None:
     """Write the row of a delivery; its next version is known by reading it."""
     stepwise.commit_unchanged(None, puts=[(attempt.row, attempt._version)])
     attempt._version = None
