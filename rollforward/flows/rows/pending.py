@@ -33,7 +33,7 @@ def hold(row: FlowRun) -> None:
 
 def put(row: FlowRun) -> None:
     """Write the row of a flow in this transaction."""
-    current_transaction().hook(_HOOK, _Rows).by_key[row.key] = row
+    hold(row)
     current.put(row)
 
 

@@ -117,8 +117,7 @@ def _commit(attempt: FlowAttempt, call: StepCall, record: StepRecord) -> StepRec
         committed = row.step(call.name)
         if committed is not None and committed.has_ended:
             return committed
-        if row.state == UNDOING and not call.is_undo:
-            raise Unwinding
+        _check_wanted(row, call)
         if not call.is_undo:
             row.check_room()
         text = values.dump(call.function, call.run())

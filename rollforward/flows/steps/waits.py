@@ -21,9 +21,8 @@ from rollforward.flows.wakes import FlowArgs, due_at, wake_after_commit
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.type_adapters import adapter_of
 from rollforward.tasks.declaration import Task
+from rollforward.tasks.stored.distant import MAX_AHEAD_S
 from rollforward.tasks.stored.names import hashed_name
-
-MAX_AHEAD_S = 10 * 366 * 24 * 3600.0
 
 Members = Sequence[tuple[Task[Any], Any]]
 
