@@ -95,7 +95,7 @@ def test_a_page_on_which_nothing_changes_stops_until_it_is_looked_at(
     """It says that it is idle; what changes then, it does not see."""
     open_sum(other, stack, "at-rest")
     page.goto(other.url)
-    for _ in range(60):
+    for _ in range(PATIENT_STEPS):
         if page.locator("[data-live-status]").inner_text() == "Idle":
             break
         asked(page, 1)

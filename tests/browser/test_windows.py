@@ -54,8 +54,10 @@ def pages(browser: Browser, stack: Stack, tmp_path_factory: pytest.TempPathFacto
     if not has_closed(page, stack, "/quilt"):
         page.goto(stack.app)
         press(page, page.get_by_role("button", name="Make a quilt"))
-    page.goto(f"{stack.app}/orders")  # One of another test may wait for its courier for minutes.
-    page.get_by_label("The bank takes").select_option("fast")
+    # A sale of another test may wait for its courier for minutes, and fills in the form.
+    page.goto(f"{stack.app}/orders")
+    for field, value in {"courier": "two-thirds", "patience": "15", "pace": "fast"}.items():
+        page.locator(f"select#{field}").select_option(value)
     press(page, page.get_by_role("button", name="Order", exact=True))
     count_log(page, stack, tmp_path_factory.mktemp("log") / "sample.log")
     publish(page, stack, "On stages")
