@@ -6,11 +6,12 @@ belongs behind `make soak` (tests/infra/runs/soak.py).
 
 from __future__ import annotations
 
+import os
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from typing import Any
 
-from tests.infra.runs import sampling, soak
+from tests.infra.runs import distribution, sampling, soak
 
 # What a file may take on a machine with two cores that does nothing else: its tests in a row.
 MAX_FILE_S = 30.0
@@ -25,6 +26,8 @@ def tell(terminalreporter: Any) -> None:
         terminalreporter.section(f"longest files; on a quiet machine at most {MAX_FILE_S:g} s")
         for line in durations(timed):
             terminalreporter.line(line)
+    if os.environ.get("KEEP_TIMES"):
+        distribution.keep(timed)
     if sampling.IS_SAMPLED:
         again = f"make test SEED={sampling.SEED}"
         terminalreporter.line(f"drawn by the seed {sampling.SEED}: `{again}` draws the same")
