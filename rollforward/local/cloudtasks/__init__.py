@@ -1,4 +1,4 @@
-"""Cloud Tasks on this machine: the real v2 gRPC API, and a window into it.
+"""Cloud Tasks on this machine: the real API, gRPC and REST, and a window into it.
 
 The official google-cloud-tasks client talks to it unchanged; what the service
 hides (attempts, clock, faults) is open through a JSON API.
@@ -7,6 +7,7 @@ hides (attempts, clock, faults) is open through a JSON API.
   outcomes), history and operations, which change one engine_state.
 - store: what is kept, in the tables of one database.
 - errors, validation, statuses: what the service refuses, demands and makes of a response.
-- grpc_server, dispatcher, control: the three networks around it.
+- methods: the calls of the API. front: one port, from which grpc_server and rest serve them.
+- dispatcher, control: deliveries, and the window.
 - emulator: all of it together, started and stopped.
 """

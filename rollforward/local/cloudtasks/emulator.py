@@ -11,13 +11,13 @@ A test uses running(), which does that on a thread of its own:
     with running(app_url=handler_url) as emulator:
         client = tasks_client(emulator.grpc_address)
 
-It listens on the loopback interface only, speaks gRPC only, and asks nobody who they are.
+One port takes gRPC, REST and the control API. It asks nobody who they are, and listens on the
+loopback interface unless it is told to listen beyond.
 """
 
 import asyncio
 import concurrent.futures
 import contextlib
-import ipaddress
 import logging
 import random
 import threading
@@ -38,9 +38,12 @@ from rollforward.local.cloudtasks.engine.engine import Engine
 from rollforward.local.cloudtasks.engine.engine_state import Retention
 from rollforward.local.cloudtasks.protocol.names import Place
 from rollforward.local.cloudtasks.queue_yaml import QueueYamlError
-from rollforward.local.cloudtasks.server import control
+from rollforward.local.cloudtasks.server import control, methods
+from rollforward.local.cloudtasks.server.callers import Callers, is_loopback
 from rollforward.local.cloudtasks.server.dispatcher import Dispatcher, KillWorker
-from rollforward.local.cloudtasks.server.grpc_server import create_server
+from rollforward.local.cloudtasks.server.front import GRPC_HOST, Front
+from rollforward.local.cloudtasks.server.grpc_server import MAX_MESSAGE_BYTES, create_server
+from rollforward.local.cloudtasks.server.rest import Rest
 from rollforward.local.cloudtasks.store.store import Store
 
 _WATCH_S = 1.0
@@ -54,7 +57,7 @@ class EmulatorSettings:
     """The options of one emulator.
 
     Attributes:
-        port: The port of the gRPC server; 0 picks a free one, then in .port.
+        port: The port of all APIs; 0 picks a free one, then in .port.
         store_path: The SQLite file; None keeps everything in memory.
         queue_yaml: The file that declares the queues, read again when it changes.
         app_url: The URL of App Engine targets of the default service.
@@ -94,7 +97,7 @@ class Emulator:
 
     def __init__(self, settings: EmulatorSettings) -> None:
         host = settings.host
-        if not _is_loopback(host):
+        if not is_loopback(host):
             raise ValueError(f"the emulator listens on the loopback interface only, not on {host}")
         self.host = host
         self.port = settings.port
@@ -123,7 +126,10 @@ class Emulator:
         if settings.dispatching:
             self._dispatcher = Dispatcher(self.engine, settings.kill_worker)
         self._is_dispatching = False
+        self._callers = Callers()
         self._server: Any = None
+        self._front: Front | None = None
+        self._runner: web.AppRunner | None = None
         self._watcher: asyncio.Task[None] | None = None
 
     @property
@@ -133,12 +139,12 @@ class Emulator:
 
     @property
     def grpc_address(self) -> str:
-        """The address of the gRPC server, as host:port."""
+        """The address of all APIs, as host:port."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     def routes(self) -> list[web.RouteDef]:
         """Return the routes of the control API, to be mounted on any server."""
-        return control.routes(self.engine, self.kill_worker)
+        return control.routes(self.engine, self.kill_worker, self._callers)
 
     async def start(self) -> None:
         """Listen, and begin to dispatch.
@@ -155,9 +161,20 @@ class Emulator:
         Raises:
             RuntimeError: the port is taken.
         """
-        self._server = create_server(self.engine)
-        self.port = self._server.add_insecure_port(self.grpc_address)
+        services = methods.services(self.engine)
+        all_methods = {name: method for part in services.values() for name, method in part.items()}
+        app = web.Application(client_max_size=MAX_MESSAGE_BYTES)
+        app.add_routes(self.routes())
+        app.add_routes(Rest({"v2": all_methods}, self._callers).routes())
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
+        await self._runner.setup()
+        self._server = create_server(services)
+        self._front = Front(self._runner.server, self._server.add_insecure_port(f"{GRPC_HOST}:0"))
         await self._server.start()
+        try:
+            self.port = await self._front.start(self.host, self.port)
+        except OSError as error:
+            raise RuntimeError(f"cannot listen on {self.grpc_address}: {error}") from error
         if self._yaml_path is not None and self._is_watching:
             self._watcher = asyncio.create_task(self._watch_yaml(self._yaml_path))
 
@@ -184,6 +201,10 @@ class Emulator:
             await asyncio.gather(self._watcher, return_exceptions=True)
         if self._server is not None:
             await self._server.stop(grace=0.2)
+        if self._front is not None:
+            await self._front.stop()
+        if self._runner is not None:
+            await self._runner.cleanup()
         if self._dispatcher is not None and self._is_dispatching:
             await self._dispatcher.stop()
         self.engine.close()
@@ -223,23 +244,14 @@ def _modified_at(path: Path) -> int:
         return 0
 
 
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
 class RunningEmulator:
     """An emulator on its own thread, as running() yields it."""
 
-    def __init__(self, emulator: Emulator, loop: asyncio.AbstractEventLoop, url: str) -> None:
+    def __init__(self, emulator: Emulator, loop: asyncio.AbstractEventLoop) -> None:
         self.emulator = emulator
         self.engine = emulator.engine
         self.grpc_address = emulator.grpc_address
-        self.control_url = url
+        self.control_url = f"http://{emulator.grpc_address}"
         self._loop = loop
 
     def wait_idle(
@@ -272,18 +284,17 @@ class RunningEmulator:
 
 
 @contextlib.contextmanager
-def running(*, control_port: int = 0, **settings: Any) -> Iterator[RunningEmulator]:
-    """Run an Emulator and a server of its control API on a thread of their own.
+def running(**settings: Any) -> Iterator[RunningEmulator]:
+    """Run an Emulator on a thread of its own.
 
     Args:
-        control_port: The port of the control API; 0 picks a free one.
         settings: The fields of EmulatorSettings.
     """
     chosen = EmulatorSettings(**settings)
     started: concurrent.futures.Future[RunningEmulator] = concurrent.futures.Future()
     stop: concurrent.futures.Future[None] = concurrent.futures.Future()
     thread = threading.Thread(
-        target=lambda: asyncio.run(_serve(control_port, chosen, started, stop)),
+        target=lambda: asyncio.run(_serve(chosen, started, stop)),
         name="cloud-tasks-emulator",
         daemon=True,
     )
@@ -296,7 +307,6 @@ def running(*, control_port: int = 0, **settings: Any) -> Iterator[RunningEmulat
 
 
 async def _serve(
-    control_port: int,
     settings: EmulatorSettings,
     started: "concurrent.futures.Future[RunningEmulator]",
     stop: "concurrent.futures.Future[None]",
@@ -308,23 +318,10 @@ async def _serve(
         return
     try:
         await emulator.start()
-        runner, url = await _serve_control(emulator, control_port)
     except BaseException as error:
         await emulator.stop()
         started.set_exception(error)
         return
-    started.set_result(RunningEmulator(emulator, asyncio.get_running_loop(), url))
+    started.set_result(RunningEmulator(emulator, asyncio.get_running_loop()))
     await asyncio.wrap_future(stop)
-    await runner.cleanup()
     await emulator.stop()
-
-
-async def _serve_control(emulator: Emulator, port: int) -> tuple[web.AppRunner, str]:
-    app = web.Application()
-    app.add_routes(emulator.routes())
-    runner = web.AppRunner(app, access_log=None)
-    await runner.setup()
-    site = web.TCPSite(runner, emulator.host, port)
-    await site.start()
-    bound = runner.addresses[0]
-    return runner, f"http://{bound[0]}:{bound[1]}"

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 
-from rollforward.local.cloudtasks.server.control import is_own_origin
+from rollforward.local.cloudtasks.server.callers import is_own_origin
 
 log = logging.getLogger(__name__)
 

@@ -10,8 +10,8 @@ ends them.
 3. end_attempt takes the response: the task is done, or waits for its retry, or
    is out of retries and gone. Its name stays blocked for a while.
 
-`queues`, `tasks` and `attempts` change one EngineState, under one lock; `history`, `incidents`
-and `operations` keep what the service hides or returns later.
+`queues`, `tasks` and `attempts` change one EngineState, under one lock; `history`, `incidents`,
+`operations` and `policies` keep what the service hides or returns later.
 
 Source: cloud.google.com/tasks/docs/reference/rpc/google.cloud.tasks.v2
 """
@@ -33,6 +33,7 @@ from rollforward.local.cloudtasks.engine.engine_state import EngineState, Retent
 from rollforward.local.cloudtasks.engine.history import History
 from rollforward.local.cloudtasks.engine.incidents import Incidents
 from rollforward.local.cloudtasks.engine.operations import Operations
+from rollforward.local.cloudtasks.engine.policies import Policies
 from rollforward.local.cloudtasks.engine.queues import Queues
 from rollforward.local.cloudtasks.engine.tasks import Tasks
 from rollforward.local.cloudtasks.protocol import messages
@@ -101,6 +102,7 @@ class Engine:
             self.history = History(state)
             self.incidents = Incidents(state)
             self.operations = Operations(state)
+            self.policies = Policies(state)
             self.clock.offset_s += float(store.meta("clock_offset_s") or 0.0)
             state.load()
 

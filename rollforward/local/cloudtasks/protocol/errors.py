@@ -57,6 +57,15 @@ def entity_unknown() -> Refused:
     return Refused("NOT_FOUND", "Requested entity was not found.")
 
 
+def policy_changed() -> Refused:
+    """Refuse a policy that was read before another caller changed it."""
+    return Refused(
+        "ABORTED",
+        "There were concurrent policy changes. Please retry the whole read-modify-write with "
+        "exponential backoff.",
+    )
+
+
 def task_ended() -> Refused:
     """Recorded: the task ended, but its name is remembered."""
     return Refused(

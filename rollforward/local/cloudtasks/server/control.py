@@ -22,11 +22,9 @@ plain form can send.
 
 import asyncio
 import functools
-import ipaddress
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 from typing import Any
-from urllib.parse import urlsplit
 
 from aiohttp import web
 
@@ -34,6 +32,7 @@ from rollforward.local.cloudtasks.delivery.faults import FaultRuleError
 from rollforward.local.cloudtasks.engine.engine import Engine
 from rollforward.local.cloudtasks.protocol.errors import Refused
 from rollforward.local.cloudtasks.server import views
+from rollforward.local.cloudtasks.server.callers import Callers
 from rollforward.local.cloudtasks.server.dispatcher import KillWorker
 from rollforward.local.system.json_bodies import json_object
 
@@ -48,8 +47,11 @@ _HTTP_OF_CODE = {"NOT_FOUND": 404, "FAILED_PRECONDITION": 409, "PERMISSION_DENIE
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-def routes(engine: Engine, kill_worker: KillWorker | None = None) -> list[web.RouteDef]:
+def routes(
+    engine: Engine, kill_worker: KillWorker | None = None, callers: Callers | None = None
+) -> list[web.RouteDef]:
     """Return the routes, guarded, for an aiohttp application."""
+    admitted = callers or Callers()
     control = Control(engine, kill_worker)
     table: list[tuple[str, str, Handler]] = [
         ("GET", "/api/v1/queues", control.list_queues),
@@ -70,19 +72,16 @@ def routes(engine: Engine, kill_worker: KillWorker | None = None) -> list[web.Ro
         ("GET", "/oauth2/v3/certs", control.jwks),
         ("GET", "/.well-known/openid-configuration", control.openid_configuration),
     ]
-    return [web.route(method, path, _guarded(handler)) for method, path, handler in table]
+    return [web.route(method, path, _guarded(handler, admitted)) for method, path, handler in table]
 
 
-def _guarded(handler: Handler) -> Handler:
+def _guarded(handler: Handler, callers: Callers) -> Handler:
     """Wrap a handler: refuse strangers, turn refusals into JSON answers."""
 
     @functools.wraps(handler)
     async def guarded(request: web.Request) -> web.StreamResponse:
-        if not is_loopback_host(request.headers.get("Host", "")):
-            return _problem(403, "The Host header is not this machine's.")
-        origin = request.headers.get("Origin")
-        if origin is not None and not is_own_origin(origin, request.headers["Host"]):
-            return _problem(403, "The Origin is another site's.")
+        if problem := callers.problem(request.headers):
+            return _problem(403, problem)
         if request.method != "GET" and request.content_type != "application/json":
             return _problem(403, "A request that changes something must be application/json.")
         try:
@@ -93,36 +92,6 @@ def _guarded(handler: Handler) -> Handler:
             return _problem(400, str(error))
 
     return guarded
-
-
-def is_own_origin(origin: str, host: str) -> bool:
-    """Return whether an Origin header names the host that was asked.
-
-    >>> is_own_origin("http://127.0.0.1:8000", "127.0.0.1:8000"), is_own_origin("http://[", "[")
-    (True, False)
-    """
-    try:
-        return urlsplit(origin).netloc == host
-    except ValueError:
-        return False
-
-
-def is_loopback_host(host: str) -> bool:
-    """Return whether a Host header names this machine.
-
-    >>> is_loopback_host("127.0.0.1:8080"), is_loopback_host("evil.example:8080")
-    (True, False)
-    """
-    try:
-        name = urlsplit(f"//{host}").hostname or ""
-    except ValueError:
-        return False
-    if name == "localhost" or name.endswith(".localhost"):
-        return True
-    try:
-        return ipaddress.ip_address(name).is_loopback
-    except ValueError:
-        return False
 
 
 def _problem(status: int, message: str) -> web.Response:

@@ -7,7 +7,7 @@ import urllib.request
 import pytest
 
 from rollforward.local.cloudtasks.emulator import Emulator, EmulatorSettings, running
-from rollforward.local.cloudtasks.server.control import is_loopback_host
+from rollforward.local.cloudtasks.server.callers import is_loopback_host
 from tests.rollforward.local.cloudtasks.control_calls import JSON, add, call, with_queue
 
 
