@@ -23,6 +23,7 @@ imported on first use, so `import rollforward` alone loads neither Datastore nor
     runtime             clients, clock, cache, cost: what every pattern is handed
     tasks               declared tasks on Cloud Tasks, and dead tasks
     outbox              a task that is committed with the data, or not at all
+    lanes               tasks that wait by key: order, limit, rate and a fair share for each
     continuations       any number of items, in linked pages, each item once
     fork_join           many small writes gathered into few
     pull_queues         items that workers lease, each in turn
@@ -69,6 +70,7 @@ if TYPE_CHECKING:  # For mypy and editors: `_HOMES` says the same to Python.
         flask as flask,
         flows as flows,
         fork_join as fork_join,
+        lanes as lanes,
         materialized_views as materialized_views,
         operations as operations,
         outbox as outbox,
@@ -84,12 +86,13 @@ if TYPE_CHECKING:  # For mypy and editors: `_HOMES` says the same to Python.
     )
     from rollforward.batches import TaskBatch
     from rollforward.console import Console
-    from rollforward.continuations import EntitySource, ItemError, job
+    from rollforward.continuations import EntitySource, job
     from rollforward.counters import Counter
     from rollforward.datastore import transact
     from rollforward.flask import clients, serve
     from rollforward.flows import flow
     from rollforward.fork_join import ForkJoin
+    from rollforward.lanes import Lane
     from rollforward.materialized_views import View, ViewGroup
     from rollforward.outbox import enqueue
     from rollforward.pull_queues import PullQueue
@@ -105,7 +108,7 @@ __all__ = [
     "Counter",
     "EntitySource",
     "ForkJoin",
-    "ItemError",
+    "Lane",
     "Pipeline",
     "PullQueue",
     "Registry",
@@ -128,7 +131,7 @@ _HOMES = {
     "Counter": "counters",
     "EntitySource": "continuations",
     "ForkJoin": "fork_join",
-    "ItemError": "continuations",
+    "Lane": "lanes",
     "Pipeline": "streams",
     "PullQueue": "pull_queues",
     "Registry": "registry",

@@ -22,6 +22,7 @@ from rollforward.continuations.pattern import Continuations
 from rollforward.counters.pattern import Counters
 from rollforward.flows.pattern import Flows
 from rollforward.fork_join.pattern import ForkJoins
+from rollforward.lanes.pattern import Lanes
 from rollforward.materialized_views.pattern import MaterializedViews
 from rollforward.operations.letters import letters_job
 from rollforward.operations.pattern import Operations
@@ -57,6 +58,7 @@ MAX_CURSOR_BYTES = 1_200
 PATTERNS: tuple[Pattern[Any], ...] = (
     Tasks(),
     Outbox(),
+    Lanes(),
     Continuations(),
     ForkJoins(),
     PullQueues(),

@@ -127,6 +127,15 @@ class Transaction:
         """Return this transaction's hook of a name; make it if there is none yet."""
         return self.hooks.setdefault(name, make())  # type: ignore[return-value]
 
+    def before_commit(self) -> None:
+        """Let hooks write what has to be decided last: the body has run to its end.
+
+        A hook does so by a method `before_commit`. Its error is the body's.
+        """
+        for hook in tuple(self.hooks.values()):
+            if (write := getattr(hook, "before_commit", None)) is not None:
+                write()
+
     def on_retry(self, cause: Exception) -> None:
         self.counts.clear()
         self._call(lambda hook: hook.on_retry(cause))
@@ -240,7 +249,7 @@ def _transact(
         span.set_attribute("rollforward.attempts", retry + 1)
         # Not `transaction`: raising in the caller's `except` block forgets what came first.
         with inside(transaction):
-            future = _begin(body)
+            future = _begin(lambda: run_body(body, transaction))
             future.wait()
         error = future.exception()
         if error is None:
@@ -280,6 +289,13 @@ def pause_before_retry(
     """Pause before the next attempt, longer after each failure."""
     longest_s = INITIAL_BACKOFF_S * BACKOFF_FACTOR ** max(0, failures - 1)
     sleep(jitter(longest_s / 3, longest_s))
+
+
+def run_body(body: Callable[[], T], transaction: Transaction) -> T:
+    """Run the body of a transaction to its end, and then what its hooks write last."""
+    result = body()
+    transaction.before_commit()
+    return result
 
 
 def _begin(body: Callable[[], T]) -> Any:

@@ -15,7 +15,7 @@ from rollforward.outbox.entities import OutboxTask, RowId, outbox_key
 from rollforward.outbox.relay import row_of
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import naive_utc
-from rollforward.runtime.messages import Message
+from rollforward.runtime.messages import Message, MessageLane
 from rollforward.tasks.declaration import Task, with_clients
 from rollforward.tasks.stored.arguments import store_in_transaction
 from rollforward.tasks.stored.distant import MAX_AHEAD_S, is_distant, put_distant
@@ -36,6 +36,7 @@ def enqueue(
     name: Sequence[str | int] | None = None,
     delay_s: float = 0,
     at: datetime.datetime | None = None,
+    lane: MessageLane | None = None,
 ) -> None: ...
 
 
@@ -48,6 +49,7 @@ def enqueue(
     name: Sequence[str | int] | None = None,
     delay_s: float = 0,
     at: datetime.datetime | None = None,
+    lane: MessageLane | None = None,
 ) -> None: ...
 
 
@@ -56,6 +58,7 @@ def enqueue(
     name: Sequence[str | int] | None = None,
     delay_s: float = 0,
     at: datetime.datetime | None = None,
+    lane: MessageLane | None = None,
 ) -> None:
     """Enqueue a task in the transaction that this code runs in: `enqueue(ship, ship.bind("A1"))`.
 
@@ -67,7 +70,10 @@ def enqueue(
         BadArgumentsError, TooLargeError, UnknownTaskError, NoClientsError: nothing was enqueued.
     """
     clients, message = message_of(args, name=name, delay_s=delay_s, at=at)
-    enqueue_message(clients, message)
+    if lane is not None:
+        lane.add_in_transaction(clients, message)
+    else:
+        enqueue_message(clients, message)
 
 
 def message_of(

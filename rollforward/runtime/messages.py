@@ -1,11 +1,14 @@
-"""Messages, and the protocol of the task queue that takes them; `tasks` implements it."""
+"""Messages, and the protocols of what takes them: the task queue, and the key of a lane."""
 
 from __future__ import annotations
 
 import datetime
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from rollforward.runtime.clients import Clients
 
 
 @dataclass(frozen=True)
@@ -44,4 +47,16 @@ class TaskQueue(Protocol):
 
     def ping(self) -> bool:
         """Return whether the service answers."""
+        ...
+
+
+class MessageLane(Protocol):
+    """A key of a lane, in which messages wait for their turn; `lanes` implements it."""
+
+    def add(self, clients: Clients, messages: Sequence[Message]) -> None:
+        """Let messages wait, by one commit of their own."""
+        ...
+
+    def add_in_transaction(self, clients: Clients, message: Message) -> None:
+        """Let a message wait, by the commit of the transaction that this code runs in."""
         ...

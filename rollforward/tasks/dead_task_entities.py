@@ -29,8 +29,8 @@ KEPT_FOR = datetime.timedelta(days=30)
 _LATEST_MS = 10**14  # In the year 5138: times are listed as what is left until then.
 # The second part of paths of tasks that patterns bring along.
 _PATTERNS = (
-    *("batches", "continuations", "counters", "flows", "fork-join", "materialized-views"),
-    *("operations", "outbox", "pull-queues", "schedules", "streams"),
+    *("batches", "continuations", "counters", "flows", "fork-join", "lanes"),
+    *("materialized-views", "operations", "outbox", "pull-queues", "schedules", "streams"),
 )
 _ERROR = re.compile(r"(?:[a-z_]\w*\.)*([A-Z]\w*)(?=:|$)")
 

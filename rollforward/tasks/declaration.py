@@ -19,7 +19,7 @@ from typing import (
 )
 
 from rollforward.runtime.clients import Clients
-from rollforward.runtime.messages import Message
+from rollforward.runtime.messages import Message, MessageLane
 from rollforward.runtime.process.current import current_clients
 from rollforward.tasks.arguments import ArgumentsCodec
 from rollforward.tasks.errors import (
@@ -98,6 +98,7 @@ class Task(Generic[A]):
         delay_s: float = 0,
         at: datetime.datetime | None = None,
         max_attempts: int | None = None,
+        lane: MessageLane | None = None,
     ) -> bool: ...
 
     @overload
@@ -110,6 +111,7 @@ class Task(Generic[A]):
         delay_s: float = 0,
         at: datetime.datetime | None = None,
         max_attempts: int | None = None,
+        lane: MessageLane | None = None,
     ) -> bool: ...
 
     @overload
@@ -130,6 +132,7 @@ class Task(Generic[A]):
             name: Parts of a unique name; a second task of this name is not created.
             delay_s: Seconds from now, up to ten years; or give `at`, an aware time.
             max_attempts: Deliveries after which Cloud Tasks drops the task.
+            lane: Key of a lane in which it waits for its turn: `lane=BY_USER("ada")`.
 
         Returns:
             True if this call created it, False if the name exists already.
@@ -153,9 +156,13 @@ class Task(Generic[A]):
         delay_s: float = 0,
         at: datetime.datetime | None = None,
         max_attempts: int | None = None,
+        lane: MessageLane | None = None,
     ) -> bool:
         self.check_registered(clients)
         due = self.due(clients, delay_s, at, max_s=MAX_AHEAD_S)
+        if lane is not None:
+            lane.add(clients, [self._waiting(args, name, due, max_attempts)])
+            return True
         message = self._sendable(clients, args, name, due, max_attempts)
         if is_distant(clients, due):
             return create_distant(clients, message)
@@ -180,6 +187,7 @@ class Task(Generic[A]):
         *,
         names: Sequence[Sequence[str | int]] | None = None,
         delay_s: float = 0,
+        lane: MessageLane | None = None,
     ) -> list[bool]: ...
 
     @overload
@@ -190,6 +198,7 @@ class Task(Generic[A]):
         *,
         names: Sequence[Sequence[str | int]] | None = None,
         delay_s: float = 0,
+        lane: MessageLane | None = None,
     ) -> list[bool]: ...
 
     def enqueue_many(
@@ -198,14 +207,22 @@ class Task(Generic[A]):
         *args: Any,
         names: Sequence[Sequence[str | int]] | None = None,
         delay_s: float = 0,
+        lane: MessageLane | None = None,
     ) -> list[bool]:
-        """Create a task for each of many arguments, 100 per call; results as of `enqueue`."""
+        """Create a task for each of many arguments, 100 per call; results as of `enqueue`.
+
+        In a lane they wait in their order, 400 per commit.
+        """
         clients: Clients
         clients, (many,) = with_clients(args, 1)
         self.check_registered(clients)
         due = self.due(clients, delay_s, None, max_s=MAX_AHEAD_S)
         unnamed = [None] * len(many)
         all_names: Sequence[Sequence[str | int] | None] = unnamed if names is None else names
+        if lane is not None:
+            pairs = zip(many, all_names, strict=True)
+            lane.add(clients, [self._waiting(args, name, due) for args, name in pairs])
+            return [True] * len(many)
         messages = [
             self._sendable(clients, args, name, due)
             for args, name in zip(many, all_names, strict=True)
@@ -235,6 +252,18 @@ class Task(Generic[A]):
             *(self.path, self.queue, body, task_name, at, max_attempts),
             headers=trace_headers(),
             deadline_s=self.deadline_s,
+        )
+
+    def _waiting(
+        self,
+        args: A,
+        name: Sequence[str | int] | None,
+        due: datetime.datetime | None,
+        max_attempts: int | None = None,
+    ) -> Message:
+        """Return what waits in a lane."""
+        return self.message(
+            args, name=name, at=due, max_attempts=max_attempts, max_bytes=MAX_ARGUMENTS_BYTES
         )
 
     def _sendable(

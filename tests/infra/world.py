@@ -16,6 +16,7 @@ from rollforward.continuations import Job
 from rollforward.counters import Counter
 from rollforward.flows import Flow
 from rollforward.fork_join import ForkJoin
+from rollforward.lanes import Lane
 from rollforward.local.services.mail import MailServer
 from rollforward.materialized_views import ViewMaintenance, catalog
 from rollforward.materialized_views import entities as materialized_views
@@ -35,6 +36,7 @@ SWEEPS = (
     "/cron/continuations/sweep",
     "/cron/tasks/sweep",
     "/cron/outbox/sweep",
+    "/cron/lanes/sweep",
     "/cron/materialized-views/sweep",
     "/cron/fork-join/sweep",
     "/cron/pull-queues/sweep",
@@ -76,6 +78,7 @@ class World(testing.World):
     streams: Sequence[Pipeline] = ()
     schedules: Sequence[DeclaredSchedule] = ()
     flows: Sequence[Flow[Any]] = ()
+    lanes: Sequence[Lane] = ()
     plan: FaultPlan = field(default_factory=FaultPlan)
 
     sweep_paths = SWEEPS
@@ -88,12 +91,16 @@ class World(testing.World):
             uncut=UNCUT,
         )
         wire = FaultyWire(self.plan, answers.ask)
-        smtp = SmtpMailer(self.settings.smtp_host, self.settings.smtp_port, self.settings.mail_from)
-        mailer = FaultyMailer(smtp, self.plan)
-        clients = open_clients(self.services, self.plan, wire, app_services={Mailer: mailer})
         own = (*self.jobs, *self.tasks, *self.builds, *self.fork_joins, *self.pull_queues)
         own = (*own, *self.counters, *self.batches, *self.streams, *self.schedules, *self.flows)
-        registry = Registry(*APP.declared, *own)
+        registry = Registry(*APP.declared, *own, *self.lanes)
+        smtp = SmtpMailer(self.settings.smtp_host, self.settings.smtp_port, self.settings.mail_from)
+        mailer = FaultyMailer(smtp, self.plan)
+        clients = open_clients(
+            *(self.services, self.plan, wire),
+            app_services={Mailer: mailer},
+            task_paths=registry.tasks,
+        )
         app = main.create_app(self.settings, clients, registry)
         app.testing = False
         super().__init__(self.services, app, clients, registry, wire)

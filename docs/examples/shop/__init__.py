@@ -77,7 +77,7 @@ class Raise:
 @rf.job("raise-prices", queue="default", source=lambda args: rf.EntitySource(Product))
 def raise_prices(
     clients: rf.Clients, args: Raise, products: Sequence[Product]
-) -> Sequence[rf.ItemError | None]:
+) -> Sequence[rf.continuations.ItemError | None]:
     """Raise some prices, in a transaction, perhaps twice, so it reads them again."""
     fresh = ndb.get_multi([product.key for product in products])
     for product in fresh:

@@ -17,6 +17,7 @@ import itertools
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar
 
 from google.api_core import exceptions as rpc_errors
@@ -30,6 +31,7 @@ from rollforward.datastore.transactions import (
     inside,
     is_last_attempt,
     pause_before_retry,
+    run_body,
 )
 from rollforward.datastore.versions import CHANGED, protobuf_of, protobuf_of_key
 from rollforward.runtime.clients import Clients
@@ -64,7 +66,8 @@ def transact_around(
             try:
                 row, version = read()
                 with inside(transaction):
-                    committed = commit_around(clients, body, row, version)
+                    whole = partial(run_body, body, transaction)
+                    committed = commit_around(clients, whole, row, version)
             except BaseException as error:
                 cause = first_cause(error, handled) if isinstance(error, Exception) else None
                 is_last = cause is None or is_last_attempt(failures, began_s)

@@ -169,6 +169,7 @@ class _Caller(Generic[T]):
                 inside(self.transaction),
             ):
                 self.result = self.body.run(draw)
+                self.transaction.before_commit()
         except Exception as error:
             opened.discard()
             self.mutations = None

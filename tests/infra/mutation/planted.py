@@ -110,6 +110,7 @@ PACKAGES = {
     ),
     "batches": Package(["rollforward/batches/**/*.py"], [f"{TESTS}/batches/**/test_*.py"], DEEP),
     "flows": Package(["rollforward/flows/**/*.py"], [f"{TESTS}/flows/**/test_*.py"], DEEP),
+    "lanes": Package(["rollforward/lanes/**/*.py"], [f"{TESTS}/lanes/**/test_*.py"], DEEP),
     "pull_queues": Package(
         ["rollforward/pull_queues/*.py"],
         [f"{TESTS}/pull_queues/test_*.py", "tests/rollforward/flask/api/test_pull_queues.py"],

@@ -149,7 +149,7 @@ class Raise:
 @rf.job("raise-prices", queue="default", source=lambda args: rf.EntitySource(Price), page_size=5)
 def raise_prices(
     clients: rf.Clients, args: Raise, prices: Sequence[Price]
-) -> Sequence[rf.ItemError | None]:
+) -> Sequence[rf.continuations.ItemError | None]:
     fresh = ndb.get_multi([price.key for price in prices])
     for price in fresh:
         price.cents += args.cents

@@ -212,7 +212,7 @@ class Raise:
 @rf.job("raise-prices", queue="default", source=lambda args: rf.EntitySource(Price), page_size=5)
 def raise_prices(
     clients: rf.Clients, args: Raise, prices: Sequence[Price]
-) -> Sequence[rf.ItemError | None]:
+) -> Sequence[rf.continuations.ItemError | None]:
     fresh = ndb.get_multi([price.key for price in prices])
     for price in fresh:
         price.cents = max(args.floor_cents, price.cents + args.cents)

@@ -15,6 +15,7 @@ from rollforward.continuations import entities as continuations
 from rollforward.counters import entities as counters
 from rollforward.flows.rows import entities as flows
 from rollforward.fork_join import entities as fork_join
+from rollforward.lanes.rows import entities as lanes
 from rollforward.materialized_views import entities as materialized_views
 from rollforward.outbox import entities as outbox
 from rollforward.pull_queues import entities as pull_queues
@@ -47,6 +48,8 @@ INDEXED = {
     },
     "FlowRun": {"created", "due", "expires", "failed", "state"},
     "FlowValue": {"expires"},
+    "LaneState": {"expires"},
+    "LaneTask": {"place"},
     "NumberScratch": {"tens"},
     "NumbersRun": {"started"},
     "Quilt": {"created"},
@@ -92,6 +95,8 @@ REQUIRED = {
     "FlowValue": {"data"},
     "Guest": {"address", "import_id", "import_number", "line", "name"},
     "GuestImport": {"created", "file_name", "party_id", "size_bytes"},
+    "LaneState": {"stamp"},
+    "LaneTask": {"place", "path", "body", "added"},
     "NumbersRun": {"machine", "started"},
     "OrderCharge": {"number", "state", "asked", "refunds"},
     "OrderCard": {"number", "stage", "changed"},
@@ -199,6 +204,8 @@ KEYS: list[tuple[Callable[[], Any], tuple[str, ...]]] = [
     (lambda: continuations.heartbeat_key("p", "o"), ("ContinuationHeartbeat", "p:o")),
     (lambda: continuations.sweep_key("s"), ("ContinuationSweep", "s")),
     (lambda: continuations.totals_keys("r")[7], ("ContinuationTotals", "r:7")),
+    (lambda: lanes.state_key("l|k"), ("LaneState", "l|k")),
+    (lambda: lanes.task_key("l|k|7-a"), ("LaneTask", "l|k|7-a")),
     (lambda: flows.run_key("f|i"), ("FlowRun", "f|i")),
     (lambda: flows.value_key("f|i", "o", 3), ("FlowValue", "f|i|o|0003")),
     (lambda: clicks.loads_key(), ("ClickLoads", "clicks")),

@@ -1,0 +1,213 @@
+"""Adding to a key of a lane: alone, or in the caller's transaction.
+
+In a lane with an order, the place of a task is behind the last one of its key. It is chosen when
+the transaction's body has run to its end, by a look at the rows outside of the transaction. So of
+two transactions that conflict, or of which one began after the other had been committed, the later
+one has the later place, although their clocks may differ.
+
+Lost on failure: nothing. A commit whose reply was lost may be made again. Its rows keep their ids
+then, so there are no more of them. A task that has run meanwhile may run once more.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from google.api_core import exceptions as rpc_errors
+from google.cloud import ndb
+from google.cloud.datastore_v1.types import PropertyOrder, RunQueryRequest
+
+from rollforward.datastore import current
+from rollforward.datastore.batched import batched
+from rollforward.datastore.queries import run_query
+from rollforward.datastore.transactions import OUTCOME_UNKNOWN, Transaction, current_transaction
+from rollforward.datastore.versions import commit_of_puts
+from rollforward.lanes import hints
+from rollforward.lanes.hints import LaneArgs
+from rollforward.lanes.rows.entities import LaneTask, id_at, place_of, task_key
+from rollforward.runtime.clients import Clients
+from rollforward.runtime.clock import naive_utc
+from rollforward.runtime.messages import Message
+from rollforward.runtime.sharing.conditional_writes import apply_together
+from rollforward.tasks.declaration import Task
+from rollforward.tasks.stored.arguments import store_in_transaction, with_large_arguments
+from rollforward.tasks.stored.names import MAX_BODY_BYTES
+from rollforward.tracing import TRACE_HEADER
+
+MAX_PER_COMMIT = 400
+MAX_COMMIT_BYTES = 3_500_000
+MAX_ATTEMPTS = 3
+PAUSE_S = 0.05
+
+_HOOK = "lanes"
+_NOT_LESS, _LESS = 4, 1  # Operators of a filter.
+
+
+def add(
+    clients: Clients,
+    task: Task[LaneArgs],
+    lane_id: str,
+    messages: Sequence[Message],
+    *,
+    is_ordered: bool,
+) -> None:
+    """Let messages wait, up to 400 a commit, in their order.
+
+    Raises:
+        google.api_core.exceptions.GoogleAPICallError: the service's answer. If the outcome is
+            unknown, the messages of that commit may wait or not; earlier commits hold.
+    """
+    for part in batched(messages, MAX_PER_COMMIT):
+        part = [
+            with_large_arguments(clients, message, most_bytes=MAX_BODY_BYTES) for message in part
+        ]
+        place = _next_place(clients, lane_id, is_ordered=is_ordered)
+        unique = clients.new_id()[:12]
+        rows = [
+            _row(clients, id_at(lane_id, _at(place, message) + number, unique), message)
+            for number, message in enumerate(part)
+        ]
+        _insert(clients, rows)
+        hints.hint_later(clients, task, [lane_id] if any(not m.at for m in part) else [])
+        for message in part:
+            if message.at is not None:
+                hints.hint_later(clients, task, [lane_id], message.at)
+
+
+def add_in_transaction(
+    clients: Clients, task: Task[LaneArgs], lane_id: str, message: Message, *, is_ordered: bool
+) -> None:
+    """Let a message wait, by the commit of the transaction that this code runs in.
+
+    Raises:
+        NoTransactionError: this is not the body of `transact`.
+    """
+    transaction = current_transaction()
+    adding = transaction.hook(_HOOK, lambda: _Adding(clients, transaction))
+    if len(message.body) > MAX_BODY_BYTES:
+        owner = f"{transaction.id}-{transaction.count(f'{_HOOK}|{lane_id}')}"
+        message = store_in_transaction(clients, message, owner)
+    adding.added.append(_Added(task, lane_id, message, is_ordered))
+
+
+@dataclass(frozen=True)
+class _Added:
+    task: Task[LaneArgs]
+    lane_id: str
+    message: Message
+    is_ordered: bool
+
+
+@dataclass
+class _Adding:
+    """The tasks that a transaction adds to lanes.
+
+    Attributes:
+        places: By key of a lane. They are kept after an attempt whose outcome is open: the next
+            attempt writes the same rows.
+    """
+
+    clients: Clients
+    transaction: Transaction
+    added: list[_Added] = field(default_factory=list)
+    places: dict[str, int] = field(default_factory=dict)
+    is_given_up: bool = False
+
+    def before_commit(self) -> None:
+        """Write the rows, each key's behind the last one that is committed."""
+        numbers: dict[str, int] = {}
+        for added in self.added:
+            number = numbers[added.lane_id] = numbers.get(added.lane_id, -1) + 1
+            if added.lane_id not in self.places:
+                self.places[added.lane_id] = _next_place(
+                    self.clients, added.lane_id, is_ordered=added.is_ordered
+                )
+            place = _at(self.places[added.lane_id], added.message) + number
+            unique = f"{self.transaction.id[:12]}{_digest(added.message)}"
+            row_id = id_at(added.lane_id, place, unique)
+            current.put(_row(self.clients, row_id, added.message))
+
+    def on_retry(self, cause: Exception) -> None:
+        self.added = []
+        if self.transaction.doubt is None:
+            self.places = {}
+
+    def on_commit(self) -> None:
+        for added in self.added:
+            hints.hint_later(self.clients, added.task, [added.lane_id], added.message.at)
+
+    def on_give_up(self) -> None:
+        """Create hints for rows that may be committed anyway."""
+        if self.transaction.doubt is not None:
+            self.on_commit()
+
+
+def _insert(clients: Clients, rows: Sequence[ndb.Model]) -> None:
+    """Insert rows; after a lost reply find out whether they were."""
+    for attempt in range(1, MAX_ATTEMPTS + 1):
+        try:
+            puts: list[tuple[ndb.Model, int | None]] = [(row, None) for row in rows]
+            apply_together(clients, commit_of_puts(clients.datastore, puts))
+        except (rpc_errors.AlreadyExists, rpc_errors.Aborted, *OUTCOME_UNKNOWN) as error:
+            if rows[-1].key.get() is not None:
+                return
+            # It may have been inserted and have run: another insert would bring it back.
+            if attempt == MAX_ATTEMPTS or isinstance(error, OUTCOME_UNKNOWN):
+                raise
+            clients.clock.sleep(PAUSE_S)
+        else:
+            return
+
+
+def _row(clients: Clients, row_id: str, message: Message) -> LaneTask:
+    return LaneTask(
+        key=task_key(row_id),
+        place=row_id,
+        path=message.path,
+        body=message.body.decode(),
+        added=naive_utc(clients.clock.now()),
+        traceparent=message.headers.get(TRACE_HEADER),
+    )
+
+
+def _at(place: int, message: Message) -> int:
+    return place if message.at is None else max(place, place_of(message.at))
+
+
+def _next_place(clients: Clients, lane_id: str, *, is_ordered: bool) -> int:
+    """Return the place for the next task of a key: now, in an order behind its last task."""
+    place = place_of(clients.clock.now())
+    if not is_ordered:
+        return place
+    results = run_query(clients.datastore, _last_task(clients.datastore, lane_id))
+    if not results:
+        return place
+    last_id = results[0].entity.key.path[-1].name
+    return max(place, int(last_id.rpartition("|")[2].partition("-")[0]) + 1)
+
+
+def _last_task(client: ndb.Client, lane_id: str) -> Any:
+    """Return the query for the last task of a key, outside of any transaction."""
+    request = RunQueryRequest.pb()(project_id=client.project, database_id=client.database or "")
+    request.partition_id.project_id = client.project
+    request.partition_id.database_id = client.database or ""
+    request.partition_id.namespace_id = client.namespace or ""
+    query = request.query
+    query.kind.add(name=LaneTask._get_kind())
+    query.order.add(direction=PropertyOrder.Direction.DESCENDING).property.name = "place"
+    query.limit.value = 1
+    query.filter.composite_filter.op = 1  # AND
+    for operator, bound in ((_NOT_LESS, f"{lane_id}|"), (_LESS, f"{lane_id}|~")):
+        condition = query.filter.composite_filter.filters.add().property_filter
+        condition.property.name, condition.op = "place", operator
+        condition.value.string_value = bound
+    return request
+
+
+def _digest(message: Message) -> str:
+    parts = [message.path, message.body.decode()]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:8]

@@ -1,0 +1,140 @@
+"""Declared lanes: how the tasks of each key share a queue."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal
+
+from rollforward.lanes import adding
+from rollforward.lanes.errors import BadLaneError
+from rollforward.lanes.hints import LaneArgs
+from rollforward.lanes.rate import Rate
+from rollforward.lanes.rows.entities import quoted
+from rollforward.lanes.runs.delivery import deliver
+from rollforward.runtime.clients import Clients
+from rollforward.runtime.messages import Message
+from rollforward.tasks.declaration import Task
+
+MAX_LIMIT = 50
+MAX_WEIGHT = 20.0
+MAX_KEY_BYTES = 200
+_NAME = re.compile(r"[a-z][a-z0-9-]{0,49}")
+
+
+class Lane:
+    """A lane: tasks wait by key, and each key has its own order, limit, rate and share.
+
+        BY_USER = rf.Lane("by-user", queue="default", order=True)
+        notify.enqueue(notify.bind("ada"), lane=BY_USER("ada"))
+
+    An app registers it like a task: `rf.serve(app, notify, BY_USER)`.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        queue: str = "default",
+        order: bool = False,
+        limit: int = 1,
+        rate: Rate | None = None,
+        weight: float = 1.0,
+        on_dead: Literal["pass", "block"] = "pass",
+        deadline_s: int = 600,
+    ) -> None:
+        """Declare a lane.
+
+        Args:
+            name: Stands in keys and routes: never change it while tasks wait.
+            queue: A queue of queue.yaml, which delivers the lane.
+            order: Whether the tasks of a key run one after the other, in the order of their
+                commits, also over retries.
+            limit: How many tasks of a key run at a time, 1 to 50; 1 with an order.
+            rate: How many tasks of a key begin in some time; None: any number.
+            weight: The share of each key among all keys of its queue, 0.1 to 20.
+            on_dead: Whether a task that was given up lets the next one of its key pass, or blocks
+                the key until an operator resumes it; "block" needs an order.
+            deadline_s: Seconds that one of its tasks may take, 15 to 1,800.
+
+        Raises:
+            ValueError: the declaration is invalid.
+        """
+        if not _NAME.fullmatch(name):
+            raise ValueError(f"name must be 1 to 50 of a-z, 0-9 and -, got {name!r}")
+        if not 1 <= limit <= MAX_LIMIT:
+            raise ValueError(f"limit must be 1 to {MAX_LIMIT}, got {limit}")
+        if order and limit != 1:
+            raise ValueError(f"a lane with an order runs one task of a key at a time, got {limit}")
+        if not 0.1 <= weight <= MAX_WEIGHT:
+            raise ValueError(f"weight must be 0.1 to {MAX_WEIGHT:g}, got {weight}")
+        if on_dead not in ("pass", "block") or (on_dead == "block" and not order):
+            raise ValueError(f'on_dead must be "pass", or "block" with an order, got {on_dead!r}')
+        self.name = name
+        self.queue = queue
+        self.order = order
+        self.limit = limit
+        self.rate = rate
+        self.weight = weight
+        self.on_dead = on_dead
+        self.task = Task(
+            f"/tasks/lanes/{name}",
+            queue,
+            LaneArgs,
+            partial(deliver, self),
+            deadline_s=deadline_s,
+        )
+
+    def __call__(self, key: str | int) -> LaneKey:
+        """Return a key of the lane: a user, a tenant, a repository.
+
+        Raises:
+            BadLaneError: it is empty, or too long.
+        """
+        text = str(key)
+        if not text or len(quoted(text).encode()) > MAX_KEY_BYTES:
+            raise BadLaneError(
+                f"a key of the lane {self.name} must have 1 to {MAX_KEY_BYTES} bytes, quoted as "
+                f"in a URL, got {text!r:.100}"
+            )
+        return LaneKey(self, text)
+
+
+@dataclass(frozen=True)
+class LaneKey:
+    """A key of a lane, whose tasks wait for each other."""
+
+    lane: Lane
+    key: str
+
+    @property
+    def id(self) -> str:
+        """Its id among the keys of all lanes."""
+        return f"{self.lane.name}|{quoted(self.key)}"
+
+    def add(self, clients: Clients, messages: Sequence[Message]) -> None:
+        """Let messages wait, by commits of their own."""
+        self._check(clients, messages)
+        adding.add(clients, self.lane.task, self.id, messages, is_ordered=self.lane.order)
+
+    def add_in_transaction(self, clients: Clients, message: Message) -> None:
+        """Let a message wait, by the commit of the transaction that this code runs in."""
+        self._check(clients, [message])
+        adding.add_in_transaction(
+            clients, self.lane.task, self.id, message, is_ordered=self.lane.order
+        )
+
+    def _check(self, clients: Clients, messages: Sequence[Message]) -> None:
+        self.lane.task.check_registered(clients)
+        for message in messages:
+            if message.name is not None or message.max_attempts is not None:
+                raise BadLaneError(
+                    f"{message.path}: a task in a lane takes neither name nor max_attempts"
+                )
+            if self.lane.order and message.at is not None:
+                raise BadLaneError(
+                    f"{message.path}: the lane {self.lane.name} has an order, so a task of it "
+                    "takes no delay: it would hold up all others"
+                )

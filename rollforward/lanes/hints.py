@@ -1,0 +1,125 @@
+"""Hints: tasks of Cloud Tasks that have the tasks of a key run.
+
+The tasks wait in rows; a hint only makes their turn come soon. The sweep finds keys whose hint was
+lost. A mark in memcached says that a hint has been created and has not looked at the rows yet. So a
+key with a backlog gets one hint, and not one for each task.
+
+The protocol of the mark, for any order of its steps:
+
+    who adds    commits the row, then adds the mark; creates a hint if it was not there
+    who runs    deletes the mark, then looks at the rows; after its claim is given back once more
+
+A row whose hint was saved was committed before a mark was found, and each mark is deleted before a
+look. A key at its limit keeps the mark: the delivery that gives a claim back looks again.
+
+Lost on failure: a hint whose process dies after it has added the mark. Its tasks, and tasks that
+find the mark within its minute, wait for the sweep.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Annotated
+
+import pydantic
+
+from rollforward.outbox import create_later
+from rollforward.runtime.clients import Clients
+from rollforward.runtime.messages import Message
+from rollforward.tasks.declaration import Task
+
+MARK_S = 60
+# Cloud Tasks takes tasks for 30 days; the sweep wakes what is further ahead.
+LONGEST = datetime.timedelta(days=29)
+
+
+@dataclass(frozen=True)
+class LaneArgs:
+    """Arguments of a hint.
+
+    Attributes:
+        lane_id: "<lane>|<key>".
+        is_check: Sent by the sweep: its delivery finds out whether dead workers hold claims.
+        due_ms: The time for which it was created, in milliseconds since 1970; 0: for now.
+        early: How many hints for that time were delivered before it.
+    """
+
+    lane_id: Annotated[str, pydantic.Field(min_length=3, max_length=1_000)]
+    is_check: bool = False
+    due_ms: int = 0
+    early: int = 0
+
+
+def hint_later(
+    clients: Clients,
+    task: Task[LaneArgs],
+    lane_ids: Iterable[str],
+    at: datetime.datetime | None = None,
+) -> None:
+    """Create hints for keys whose new rows are committed, after the response."""
+    messages = [
+        _message(clients, task, LaneArgs(lane_id), at)
+        for lane_id in dict.fromkeys(lane_ids)
+        if _is_wanted(clients, lane_id, at)
+    ]
+    if messages:
+        create_later(clients, messages)
+
+
+def hint(clients: Clients, task: Task[LaneArgs], lane_id: str) -> None:
+    """Create a hint for now before this call returns; an error says that it may not exist."""
+    clients.tasks.create(_message(clients, task, LaneArgs(lane_id), None))
+
+
+def hint_at(
+    clients: Clients,
+    task: Task[LaneArgs],
+    lane_id: str,
+    at: datetime.datetime,
+    delivered: LaneArgs | None = None,
+) -> None:
+    """Create the one hint of a key for a time; a second call for that time creates none.
+
+    Args:
+        delivered: The hint that has come. If it was for that very time, it came too early, by this
+            machine's clock, and there is one more.
+    """
+    if at - clients.clock.now() > LONGEST:
+        return
+    due_ms = round(at.timestamp() * 1000)
+    is_early = delivered is not None and delivered.due_ms == due_ms
+    early = delivered.early + 1 if delivered is not None and is_early else 0
+    args = LaneArgs(lane_id, due_ms=due_ms, early=early)
+    clients.tasks.create(_message(clients, task, args, at, ("lane", lane_id, due_ms, early)))
+
+
+def _message(
+    clients: Clients,
+    task: Task[LaneArgs],
+    args: LaneArgs,
+    at: datetime.datetime | None,
+    name: tuple[str | int, ...] | None = None,
+) -> Message:
+    due = at if at is not None and at > clients.clock.now() else None
+    return task.message(args, name=name, at=due)
+
+
+def unmark(clients: Clients, lane_id: str) -> None:
+    """Let the next row that is added have a hint."""
+    clients.cache.delete(_mark(lane_id))
+
+
+def _is_wanted(clients: Clients, lane_id: str, at: datetime.datetime | None) -> bool:
+    """Return whether a new row needs a hint; a row for later always has one of its own."""
+    now_utc = clients.clock.now()
+    if at is not None and at > now_utc:
+        return at - now_utc <= LONGEST
+    if clients.cache.add(_mark(lane_id), b"1", MARK_S):
+        return True
+    return clients.cache.get(_mark(lane_id)) is None  # memcached is away.
+
+
+def _mark(lane_id: str) -> str:
+    return f"lanes:hint:{lane_id}"

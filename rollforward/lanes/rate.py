@@ -1,0 +1,69 @@
+"""The rate of a key: how many tasks may begin now, and when the next one may.
+
+The generic cell rate algorithm (GCRA): each key has a theoretical arrival time of its next task,
+which each task moves on by one interval. A task may begin early by as much as a burst takes. So in
+any t seconds at most `burst + t * rate` tasks of a key begin, by one clock.
+"""
+
+from __future__ import annotations
+
+import datetime
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Rate:
+    """A number of tasks in a number of seconds: `rf.lanes.Rate(10)`, `Rate(1, per_s=60)`.
+
+    Attributes:
+        burst: How many may begin at once after a rest; None: as many as in one second, at least 1.
+    """
+
+    tasks: float
+    per_s: float = 1.0
+    burst: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.tasks <= 0 or self.per_s <= 0:
+            raise ValueError(
+                f"a rate must be some tasks in some seconds, got {self.tasks} in {self.per_s}"
+            )
+        if self.burst is not None and self.burst < 1:
+            raise ValueError(f"burst must be at least 1, got {self.burst}")
+
+    @property
+    def interval_ms(self) -> float:
+        return 1000 * self.per_s / self.tasks
+
+    @property
+    def most_at_once(self) -> int:
+        return self.burst if self.burst is not None else max(1, int(self.tasks / self.per_s))
+
+    def allowed(self, arrival_ms: int, now_ms: int) -> int:
+        """Return how many tasks may begin now.
+
+        >>> Rate(10, burst=3).allowed(0, 1_000), Rate(10, burst=3).allowed(1_150, 1_000)
+        (3, 1)
+        """
+        early_ms = self.interval_ms * self.most_at_once
+        start_ms = max(now_ms, self._sound(arrival_ms, now_ms))
+        return max(0, int((now_ms + early_ms - start_ms) / self.interval_ms + 1e-6))
+
+    def moved(self, arrival_ms: int, now_ms: int, tasks: int) -> int:
+        """Return the arrival time after some tasks have begun."""
+        return round(max(now_ms, self._sound(arrival_ms, now_ms)) + tasks * self.interval_ms)
+
+    def given_back(self, arrival_ms: int, tasks: int) -> int:
+        """Return the arrival time when some tasks have not begun after all."""
+        return round(arrival_ms - tasks * self.interval_ms)
+
+    def next_at(self, arrival_ms: int, now_ms: int) -> datetime.datetime:
+        """Return when the next task may begin, aware."""
+        early_ms = self.interval_ms * (self.most_at_once - 1)
+        due_ms = max(now_ms, self._sound(arrival_ms, now_ms) - early_ms)
+        return datetime.datetime.fromtimestamp(due_ms / 1000, datetime.UTC)
+
+    def _sound(self, arrival_ms: int, now_ms: int) -> int:
+        """Return an arrival time; a later one than this rate can give is of a wrong clock."""
+        latest_ms = now_ms + self.interval_ms * (self.most_at_once + 1)
+        return min(arrival_ms, round(latest_ms))

@@ -1,0 +1,1 @@
+"""Rows of lanes: the tasks that wait, and the state of each key that has some."""

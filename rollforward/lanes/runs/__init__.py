@@ -1,0 +1,1 @@
+"""Deliveries of a lane: a key is claimed, some of its tasks run, and the claim is given back."""

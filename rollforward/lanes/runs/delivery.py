@@ -1,0 +1,179 @@
+"""A delivery of a lane: it runs some tasks of one key, the first ones first, for half a second.
+
+A key with more tasks gets another hint, behind the hints of other keys. So each key that has tasks
+gets its turn after at most a turn of each other one, however many tasks they have (deficit round
+robin, M. Shreedhar and G. Varghese, 1995; the lane's `weight` is the length of its turns).
+
+    the task               its row
+    is done                is deleted
+    waits, or fails        waits for its time: in an order at its place, and holds up the others
+    can never work         becomes a dead task, in the commit that deletes it
+
+A task runs as a delivery of Cloud Tasks would run it: the same function, arguments, log context and
+errors. Its deadline is the lane's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from rollforward import telemetry
+from rollforward.lanes import hints
+from rollforward.lanes.hints import LaneArgs
+from rollforward.lanes.rows.entities import LaneTask, place_of, waiting
+from rollforward.lanes.runs import ends
+from rollforward.lanes.runs.claims import BEAT_S, Claimed, Holder, Rest, take
+from rollforward.lanes.runs.ends import Dead, End, Later
+from rollforward.runtime.clients import Clients
+from rollforward.tasks.declaration import Task
+from rollforward.tasks.errors import ArgumentsGoneError, BadArgumentsError, EndedError
+from rollforward.tasks.stored import deliveries
+from rollforward.tracing import caused_by, start_span
+
+if TYPE_CHECKING:
+    from rollforward.lanes.declaration import Lane
+
+log = logging.getLogger(__name__)
+
+
+def deliver(lane: Lane, clients: Clients, args: LaneArgs) -> None:
+    """Run tasks of a key, if some may begin and no limit is reached.
+
+    Raises:
+        LaneBusyError: others change the key at the same time.
+        google.api_core.exceptions.GoogleAPICallError: the service's answer; the queue
+            repeats the hint.
+    """
+    current = telemetry.current_task()
+    watches = args.is_check or (current is not None and current.attempt > 0)
+    claimed = take(clients, lane, args.lane_id, watches=watches)
+    if isinstance(claimed, Rest):
+        if claimed.until is not None:
+            hints.hint_at(clients, lane.task, args.lane_id, claimed.until, args)
+        return
+    if claimed.has_more and lane.limit > 1:
+        hints.hint(clients, lane.task, args.lane_id)  # For a delivery beside this one.
+    holder = Holder(clients, lane, args.lane_id, claimed.claim)
+    turn = _Turn(holder, claimed)
+    try:
+        with clients.heart.beating(holder.beat, BEAT_S):
+            turn.run()
+    except BaseException:
+        # The error matters more, and without this the claim expires.
+        with contextlib.suppress(Exception):
+            turn.release()
+        raise
+    turn.release()
+    if not turn.waits_for_head:
+        _go_on(clients, lane, args.lane_id, has_more=turn.has_more)
+
+
+def _go_on(clients: Clients, lane: Lane, lane_id: str, *, has_more: bool) -> None:
+    """Create a hint for the next tasks; look once more after the claim was given back."""
+    if not has_more:
+        hints.unmark(clients, lane_id)
+        until = None if lane.order else place_of(clients.clock.now())
+        if not waiting(lane_id, until).fetch(1, keys_only=True):
+            return
+    hints.hint(clients, lane.task, lane_id)
+
+
+class _Turn:
+    """The run of claimed tasks.
+
+    Attributes:
+        has_more: Whether tasks of the key wait that could begin now.
+        waits_for_head: Whether all others wait for one that has a hint for its time.
+    """
+
+    def __init__(self, holder: Holder, claimed: Claimed) -> None:
+        self._holder = holder
+        self._tasks = claimed.tasks
+        self._ended: set[str] = set()
+        self._begun = 0
+        self._took_s = 0.0
+        self.has_more = claimed.has_more
+        self.waits_for_head = False
+
+    def run(self) -> None:
+        holder = self._holder
+        for task in self._tasks:
+            if self._begun and not holder.has_time:
+                self.has_more = True
+                return
+            if not holder.may_begin():
+                self.has_more = not holder.is_lost
+                return
+            if not self._run_task(task):
+                return
+
+    def _run_task(self, task: LaneTask) -> bool:
+        """Run a task; return whether the next one may begin."""
+        holder = self._holder
+        began_s = holder.monotonic()
+        self._begun += 1
+        end = _run(holder, task)
+        self._took_s += holder.monotonic() - began_s
+        if not isinstance(end, Later):
+            self._ended.add(task.key.id())
+            return not (isinstance(end, Dead) and holder.lane.on_dead == "block")
+        is_postponed = ends.postpone(holder, task, end)
+        self.waits_for_head = is_postponed and holder.lane.order
+        return not holder.lane.order
+
+    def release(self) -> None:
+        pace_ms = max(1, round(1000 * self._took_s / self._begun)) if self._begun else 0
+        self._holder.release(self._ended, begun=self._begun, pace_ms=pace_ms)
+
+
+def _run(holder: Holder, task: LaneTask) -> End:
+    """Run a task, and delete it if it has ended."""
+    clients = holder.clients
+    declared = _declared(clients, task.path)
+    context = telemetry.TaskContext(task.key.id(), holder.lane.queue, task.path, int(task.failures))
+    with telemetry.in_task(context), caused_by(task.traceparent or ""), start_span("lane task"):
+        end = _end(clients, task, declared)
+        if isinstance(end, Later) and ends.is_unknown_for_long(task, clients.clock.now()):
+            end = Dead(end.reason)
+        if isinstance(end, Dead):
+            ends.give_up(holder, task, declared, end.reason)
+        elif end is None:
+            ends.finish(holder, task)
+        else:
+            log.info("%s waits for %g s: %s", task.path, end.pause_s, end.reason)
+    return end
+
+
+def _end(clients: Clients, task: LaneTask, declared: Task[Any] | None) -> End:
+    """Call the function of a task; return how that ended."""
+    if declared is None:
+        return Later(ends.VERSION_PAUSE_S, f"{task.path} is not declared", is_unknown=True)
+    if task.failures >= declared.max_attempts:
+        return Dead(f"{task.failures} runs failed, or ended without a word: {task.reason}")
+    try:
+        args = declared.read(deliveries.begin(clients, task.body.encode()))
+    except EndedError:
+        return None
+    except ArgumentsGoneError as error:
+        return Dead(str(error))
+    except BadArgumentsError as error:
+        return Later(ends.VERSION_PAUSE_S, f"BadArgumentsError: {error}", is_unknown=True)
+    except Exception as error:
+        return ends.end_of(error, task, declared)
+    try:
+        declared.work(clients, args)
+    except Exception as error:
+        end = ends.end_of(error, task, declared)
+        if isinstance(end, Dead) or (isinstance(end, Later) and end.is_failure):
+            log.exception("%s failed", task.path)
+        return end
+    return None
+
+
+def _declared(clients: Clients, path: str) -> Task[Any] | None:
+    tasks = clients.task_paths
+    task = tasks.get(path) if isinstance(tasks, Mapping) else None
+    return task if isinstance(task, Task) else None

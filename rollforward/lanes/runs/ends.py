@@ -1,0 +1,214 @@
+"""Ends of a task in a lane: it is deleted, waits for another turn, or becomes a dead task."""
+
+from __future__ import annotations
+
+import datetime
+import logging
+import traceback
+from dataclasses import dataclass
+from typing import Any
+
+from google.api_core import exceptions as rpc_errors
+
+from rollforward.datastore.commit import Commit
+from rollforward.datastore.transactions import TRANSIENT, transact
+from rollforward.datastore.versions import protobuf_of_key
+from rollforward.lanes import hints
+from rollforward.lanes.rows.entities import (
+    LaneState,
+    LaneTask,
+    id_at,
+    place_of,
+    state_key,
+    task_key,
+)
+from rollforward.lanes.runs.claims import Holder, put_state
+from rollforward.runtime.clock import aware_utc, naive_utc
+from rollforward.runtime.sharing.conditional_writes import apply_together
+from rollforward.runtime.texts import storable
+from rollforward.tasks import dead_tasks
+from rollforward.tasks.declaration import Task, hashed_name
+from rollforward.tasks.errors import (
+    BadArgumentsError,
+    OtherVersionError,
+    Reject,
+    Retry,
+    TooLargeError,
+    Unavailable,
+)
+from rollforward.tasks.stored import deliveries
+
+log = logging.getLogger(__name__)
+
+MAX_REASON_CHARS = 2_000
+DELETE_ATTEMPTS = 4
+PAUSE_S = 0.05
+# The pause of a task that has lost a race, and of one whose service does not answer.
+RACE_PAUSE_S = 0.5
+UNAVAILABLE_PAUSE_S = 5.0
+FIRST_PAUSE_S = 1.0
+LONGEST_PAUSE_S = 60.0
+# A deployment takes no longer.
+VERSION_WAIT = datetime.timedelta(hours=1)
+VERSION_PAUSE_S = 10.0
+
+
+@dataclass(frozen=True)
+class Later:
+    """The task runs again after a pause.
+
+    Attributes:
+        is_failure: Whether that counts, so that it is given up one day.
+        is_unknown: Whether only another version of the code can run it.
+    """
+
+    pause_s: float
+    reason: str
+    is_failure: bool = False
+    is_unknown: bool = False
+
+
+@dataclass(frozen=True)
+class Dead:
+    """The task can never work."""
+
+    reason: str
+
+
+End = Later | Dead | None  # None: it is done.
+
+
+def end_of(error: Exception, task: LaneTask, declared: Task[Any]) -> End:
+    """Return what becomes of a task that has raised an error."""
+    text = f"{type(error).__name__}: {error}"
+    if isinstance(error, (Reject, BadArgumentsError, TooLargeError)):
+        return Dead(text)
+    if isinstance(error, OtherVersionError):
+        return Later(VERSION_PAUSE_S, text, is_unknown=True)
+    if isinstance(error, Retry):
+        return Later(RACE_PAUSE_S if error.after_s is None else error.after_s, text)
+    if isinstance(error, rpc_errors.Aborted):
+        return Later(RACE_PAUSE_S, text)
+    if isinstance(error, (Unavailable, *TRANSIENT)):
+        return Later(UNAVAILABLE_PAUSE_S, text)
+    failures = int(task.failures) + 1
+    stack = "".join(traceback.format_exception(error))
+    if failures >= declared.max_attempts:
+        return Dead(f"gave up after {failures} failures. {stack}")
+    return Later(pause_s(failures), text, is_failure=True)
+
+
+def pause_s(failures: int) -> float:
+    """Return the seconds to wait after a number of failures, at least one.
+
+    >>> [pause_s(failures) for failures in (1, 2, 3, 7, 5_000)]
+    [1.0, 2.0, 4.0, 60.0, 60.0]
+    """
+    return min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(failures - 1, 10))
+
+
+def finish(holder: Holder, task: LaneTask) -> None:
+    """Delete a task that is done.
+
+    Raises:
+        google.api_core.exceptions.GoogleAPICallError: it may still be there, and run once more.
+    """
+    clients = holder.clients
+    for attempt in range(1, DELETE_ATTEMPTS + 1):
+        commit = Commit(clients.datastore)
+        commit.delete(protobuf_of_key(task.key))
+        try:
+            apply_together(clients, commit)
+        except TRANSIENT:
+            if attempt == DELETE_ATTEMPTS:
+                raise
+            clients.clock.sleep(PAUSE_S * attempt)
+        else:
+            break
+    deliveries.finish(clients, task.body.encode())
+
+
+def postpone(holder: Holder, task: LaneTask, end: Later) -> bool:
+    """Let a task wait for another turn: in an order at its place, else behind others.
+
+    Returns:
+        False: the delivery has lost its claim, or the task is gone, and nothing was changed.
+    """
+    clients, lane = holder.clients, holder.lane
+    now_utc = clients.clock.now()
+    until = now_utc + datetime.timedelta(seconds=end.pause_s)
+
+    def body() -> bool:
+        row, state = _mine(holder, task)
+        if row is None or state is None:
+            return False
+        row.failures += end.is_failure
+        row.waits += not end.is_failure
+        row.reason = storable(end.reason, MAX_REASON_CHARS)
+        row.not_before = naive_utc(until)
+        row.unknown_since = (row.unknown_since or naive_utc(now_utc)) if end.is_unknown else None
+        if lane.order:
+            state.head = row.key.id()
+            put_state(clients, state)
+            row.put()
+        else:
+            _move(row, holder.lane_id, place_of(until))
+        return True
+
+    is_postponed = transact(body)
+    if is_postponed:
+        hints.hint_at(clients, lane.task, holder.lane_id, until)
+    return is_postponed
+
+
+def _move(row: LaneTask, lane_id: str, place: int) -> None:
+    """Write a task at another place, in a transaction."""
+    unique = row.key.id().rpartition("-")[2]
+    row.key.delete()
+    row_id = id_at(lane_id, place, unique)
+    row.key, row.place = task_key(row_id), row_id
+    row.put()
+
+
+def give_up(holder: Holder, task: LaneTask, declared: Task[Any] | None, reason: str) -> None:
+    """Keep a task as a dead task, or let its declaration handle that; then delete it."""
+    clients, lane = holder.clients, holder.lane
+    body = task.body.encode()
+    if declared is not None and declared.on_give_up is not None:
+        args = declared.read(deliveries.begin(clients, body))
+        declared.on_give_up(clients, args, reason)
+        log.error("gave up %r: %s", task.path[:100], reason)
+        finish(holder, task)
+        deliveries.give_up(clients, body)
+        return
+    dead_id = hashed_name("lane", task.key.id())
+
+    def keep() -> None:
+        row, state = _mine(holder, task)
+        if row is None or state is None:
+            return
+        dead_tasks.dead_letter_in_transaction(
+            clients, dead_id=dead_id, path=task.path, queue=lane.queue, body=body, reason=reason
+        )
+        row.key.delete()
+        if lane.order and lane.on_dead == "block":
+            state.blocked_by = dead_id
+            put_state(clients, state)
+
+    log.error("dead-lettered %r: %s", task.path[:100], reason, extra={"dead_task": dead_id})
+    transact(keep)
+
+
+def is_unknown_for_long(task: LaneTask, now_utc: datetime.datetime) -> bool:
+    """Return whether no version has known a task for longer than a deployment takes."""
+    since = aware_utc(task.unknown_since)
+    return since is not None and now_utc - since >= VERSION_WAIT
+
+
+def _mine(holder: Holder, task: LaneTask) -> tuple[LaneTask | None, LaneState | None]:
+    """Return the row of a task and the state of its key, if both are still this delivery's."""
+    row: LaneTask | None = task.key.get()
+    state: LaneState | None = state_key(holder.lane_id).get()
+    if state is None or state.claim_of(holder.claim.owner) is None:
+        return None, None
+    return row, state
