@@ -24,6 +24,7 @@ from rollforward.flows.pattern import Flows
 from rollforward.fork_join.pattern import ForkJoins
 from rollforward.lanes.pattern import Lanes
 from rollforward.materialized_views.pattern import MaterializedViews
+from rollforward.operations.failed_runs import failed_runs_job
 from rollforward.operations.letters import letters_job
 from rollforward.operations.pattern import Operations
 from rollforward.outbox.pattern import Outbox
@@ -91,6 +92,7 @@ class Registry:
                 self._add(part)
         if Continuations.name in self.patterns:
             self._add(letters_job(self))
+            self._add(failed_runs_job(self))
         for name, pattern in self.patterns.items():
             pattern.check(self._parts[name])
         declared: dict[str, Task[Any]] = {}
@@ -189,26 +191,29 @@ class Registry:
         *,
         from_step: str = "",
         runs: int = 0,
+        request_id: str = "",
     ) -> str:
         """Tell a run what to do; return the id of the run that continues, or is cancelled.
 
         Args:
             from_step: The first step to run again; "": the failed one.
             runs: The expected number of its runs, or else it is refused; 0: any.
+            request_id: A second retry of steps with this id does nothing.
 
         Raises:
             UnknownRunError: there is none.
             RunRefusedError: not as it is now.
         """
-        controlled = self._pattern_of_runs(pattern)
+        controlled, parts = self._pattern_of_runs(pattern), self._parts[pattern]
+        if from_step and verb != "retry":
+            raise RunRefusedError("only a retry has a step")
+        if verb == "retry" and isinstance(controlled, SteppedPattern):
+            return controlled.retry(
+                *(clients, parts, run_id), from_step=from_step, runs=runs, request_id=request_id
+            )
         if from_step:
-            if verb != "retry":
-                raise RunRefusedError("only a retry has a step")
-            if not isinstance(controlled, SteppedPattern):
-                raise RunRefusedError("its pattern has no steps")
-            parts = self._parts[pattern]
-            return controlled.retry_from(clients, parts, run_id, from_step, runs=runs)
-        return controlled.control_run(clients, self._parts[pattern], run_id, verb)
+            raise RunRefusedError("its pattern has no steps")
+        return controlled.control_run(clients, parts, run_id, verb)
 
     def letters(
         self, clients: Clients, pattern: str, part: str, *, cursor: str = "", limit: int

@@ -18,6 +18,7 @@ from rollforward.batches.reading import BatchProgress, MemberResult
 from rollforward.datastore.transactions import transact
 from rollforward.runtime.clients import Clients
 from rollforward.tasks.declaration import Task
+from rollforward.tasks.runs import RunLink
 
 KEEP = datetime.timedelta(days=7)
 
@@ -73,6 +74,10 @@ class TaskBatch:
         if self.on_complete is None:
             return members
         return [*members, callbacks.task_of(self.name, self.on_complete)]
+
+    def waiter(self, batch_id: str) -> RunLink | None:
+        """Return the run that waits for a batch; None: none that is known."""
+        return None
 
     # Add
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from rollforward.batches import listing, sweep
@@ -71,7 +72,12 @@ class Batches(Pattern[TaskBatch]):
         return listing.list_runs([part.name for part in parts], query)
 
     def run(self, clients: Clients, parts: Sequence[TaskBatch], run_id: str) -> RunDetails:
-        return listing.run_details([part.name for part in parts], run_id)
+        details = listing.run_details([part.name for part in parts], run_id)
+        name, _, batch_id = run_id.partition(":")
+        waiters = [part.waiter(batch_id) for part in parts if part.name == name]
+        if not waiters or waiters[0] is None:
+            return details
+        return replace(details, numbers={"waited_for_by": waiters[0], **details.numbers})
 
     def control_run(
         self, clients: Clients, parts: Sequence[TaskBatch], run_id: str, verb: RunVerb

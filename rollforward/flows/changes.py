@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 MAX_FLOW_ID_BYTES = 100
+MAX_KNOWN_RETRIES = 20
 
 
 def run_id_of(name: str, flow_id: str) -> str:
@@ -137,20 +138,32 @@ def cancel(clients: Clients, flow: Flow[Any], flow_id: str) -> bool:
 
 
 def retry(
-    clients: Clients, flow: Flow[Any], flow_id: str, from_step: str, *, generation: int = 0
-) -> None:
-    """Run a flow again that has failed, or any flow from one of its steps.
+    clients: Clients,
+    flow: Flow[Any],
+    flow_id: str,
+    from_step: str,
+    *,
+    generation: int = 0,
+    request_id: str = "",
+) -> bool:
+    """Run a flow again that has failed, or any flow from one of its steps, once for a request.
 
     Args:
         generation: Refuse it if the flow was retried since it had this one; 0: in any.
+
+    Returns:
+        False: a call with this request's id has done it before.
     """
     key = run_key(run_id_of(flow.name, flow_id))
+    if request_id:
+        _check("request_id", request_id, events.MAX_ID_BYTES)
 
-    def body() -> None:
+    def body() -> bool:
         transaction = current_transaction()
         row = _existing(pending.get(key), flow_id)
-        if row.started_by_retry == transaction.id:
-            return  # The commit's reply was lost.
+        unique = request_id or transaction.id
+        if unique in row.retries:  # By this very call, if a reply was lost.
+            return bool(row.retries[unique] == transaction.id)
         if generation not in (0, row.generation):
             raise FlowRefusedError(f"the flow {flow_id!r} was retried meanwhile: look at it again")
         _check_retried(row, flow_id, from_step)
@@ -160,12 +173,13 @@ def retry(
         row.state = UNDOING if row.verdict else RUNNING
         row.generation += 1
         row.ended = row.expires = row.result = row.failure = None
-        row.started_by_retry = transaction.id
+        row.retries = events.newest_ids({**row.retries, unique: transaction.id}, MAX_KNOWN_RETRIES)
         row.due = due_at(clients)
         pending.put(row)
         wake_after_commit(clients, flow.task, key.id())
+        return True
 
-    _transact(clients, key, body)
+    return _transact(clients, key, body)
 
 
 def _check_retried(row: FlowRun, flow_id: str, from_step: str) -> None:

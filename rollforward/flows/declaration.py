@@ -8,13 +8,12 @@ from collections.abc import Callable, Sequence
 from functools import cached_property, partial
 from typing import Any, Concatenate, Generic, ParamSpec, cast, overload
 
-from rollforward.batches import Completed, TaskBatch
 from rollforward.flows import changes, reading
 from rollforward.flows.reading import FlowState
-from rollforward.flows.steps import waits
 from rollforward.flows.steps.delivery import deliver, give_up
 from rollforward.flows.steps.policy import RetryPolicy
 from rollforward.flows.steps.steps import Steps
+from rollforward.flows.steps.waits import FlowBatch
 from rollforward.flows.wakes import FlowArgs
 from rollforward.runtime.clients import Clients
 from rollforward.tasks.arguments import ArgumentsCodec
@@ -63,7 +62,9 @@ class Flow(Generic[P]):
         self.keep = keep
         self.args, work = form_of(function, Steps, _FORM)
         self.work: Callable[[Steps, Any], object] = cast(Any, work)
-        self.batch = self._batch(members) if members else None
+        self.batch = (
+            FlowBatch(name, self.task, members, queue=queue, keep=keep) if members else None
+        )
 
     def __repr__(self) -> str:
         return f"Flow({self.name!r})"
@@ -159,19 +160,23 @@ class Flow(Generic[P]):
         clients, (flow_id,) = with_clients(args)
         return changes.cancel(clients, self, flow_id)
 
-    def retry(self, /, *args: Any, from_step: str = "") -> None:
+    def retry(self, /, *args: Any, from_step: str = "", request_id: str = "") -> bool:
         """Run a flow again that has failed: `order.retry("A1")`.
 
         Args:
             from_step: Drop the outcomes of this step and all later ones, and run them again. Their
                 effects stay.
+            request_id: A second call with this id, of the flow's last 20 retries, does nothing.
+
+        Returns:
+            True if this call retried it, False if one with this id had.
 
         Raises:
             UnknownFlowError: there is none.
-            FlowRefusedError: not as it is now.
+            BadFlowError, FlowRefusedError: not by this id, or not as it is now.
         """
         clients, (flow_id,) = with_clients(args)
-        changes.retry(clients, self, flow_id, from_step)
+        return changes.retry(clients, self, flow_id, from_step, request_id=request_id)
 
     # Read
 
@@ -189,13 +194,6 @@ class Flow(Generic[P]):
         if len(args) != 1 or options:
             raise TypeError(f"flow {self.name} takes one {self.args.__name__}")
         return args[0]
-
-    def _batch(self, members: Sequence[Task[Any]]) -> TaskBatch:
-        def note_end(clients: Clients, args: Completed) -> None:
-            waits.note_batch(clients, self.name, self.task, args)
-
-        done = Task(f"/tasks/flows/{self.name}/batch", self.queue, Completed, note_end)
-        return TaskBatch(f"flow-{self.name}", members=members, on_complete=done, keep=self.keep)
 
 
 def flow(

@@ -18,7 +18,7 @@ from rollforward.flows.rows.entities import (
 )
 from rollforward.flows.rows.records import FAILED as STEP_FAILED
 from rollforward.flows.rows.records import StepRecord
-from rollforward.runtime.clock import aware_utc
+from rollforward.runtime.clock import aware_utc, utc_at
 from rollforward.tasks.runs import (
     OUTCOMES,
     Fact,
@@ -63,8 +63,8 @@ def run_of(names: Sequence[str], row: FlowRun) -> Run:
         expected=len(records),
         verbs=verbs_of(names, row),
         note=note,
-        waits_until=_time(until_s) if until_s else None,
-        reason=row.failure or row.reason or "",
+        waits_until=utc_at(until_s) if until_s else None,
+        reason=row.failure or row.other_version or row.reason or "",
     )
 
 
@@ -72,7 +72,7 @@ def details_of(names: Sequence[str], row: FlowRun) -> RunDetails:
     """Return a flow with its steps: the last ones, if there are many."""
     records = steps_of(row)
     progressed = max([record.ended or record.began for record in records.values()], default=0.0)
-    at = _time(progressed) if progressed else row.created.replace(tzinfo=datetime.UTC)
+    at = utc_at(progressed) if progressed else row.created.replace(tzinfo=datetime.UTC)
     letters = "".join(OUTCOMES[outcome_of(record)] for record in records.values())
     shown = dict(list(records.items())[-MAX_ROWS:])
     return RunDetails(
@@ -134,6 +134,8 @@ def _waits(row: FlowRun, records: Records) -> tuple[str, float]:
         return row.state, 0.0
     if row.state not in (RUNNING, UNDOING):
         return "", 0.0
+    if row.other_version:
+        return "waits for another version of the code", 0.0
     prefix = "undoes its steps; " if row.state == UNDOING else ""
     for name, record in reversed(records.items()):
         if not record.has_ended and (row.state == RUNNING or record.is_undo):
@@ -160,7 +162,9 @@ def _numbers(row: FlowRun, records: Records) -> Mapping[str, Fact]:
         if record.batch and not record.has_ended:
             facts["batch"] = _batch(name_of(row), record)
     if row.due is not None:
-        facts["woken_at_the_latest_at"] = row.due.replace(tzinfo=datetime.UTC).timestamp()
+        facts["woken_at_the_latest_at"] = _seconds(row.due)
+    if row.other_version_since is not None:
+        facts["waits_for_version_since_at"] = _seconds(row.other_version_since)
     if row.failed_step:
         facts["failed_step"] = row.failed_step
     if row.verdict and row.verdict != row.state:
@@ -211,8 +215,8 @@ def _span(row: FlowRun, name: str, record: StepRecord) -> RunSpan:
     return RunSpan(
         label=name,
         outcome=outcome_of(record),
-        began=_time(record.began or record.ended),
-        ended=_time(record.ended) if record.ended else aware_utc(row.ended),
+        began=utc_at(record.began or record.ended),
+        ended=utc_at(record.ended) if record.ended else aware_utc(row.ended),
         is_wait=record.kind in ("sleep", "wait", "batch"),
     )
 
@@ -232,5 +236,6 @@ def _excerpt(text: str) -> str:
     return text if len(text) <= MAX_EXCERPT_CHARS else f"{text[:MAX_EXCERPT_CHARS]}…"
 
 
-def _time(at_s: float) -> datetime.datetime:
-    return datetime.datetime.fromtimestamp(at_s, datetime.UTC)
+def _seconds(at: datetime.datetime) -> float:
+    """Return a stored time in seconds since 1970."""
+    return at.replace(tzinfo=datetime.UTC).timestamp()

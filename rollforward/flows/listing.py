@@ -59,7 +59,7 @@ def run_details(names: Sequence[str], run_id: str) -> RunDetails:
 
 
 def control(clients: Clients, flows: Mapping[str, Flow[Any]], run_id: str, verb: RunVerb) -> str:
-    """Cancel a flow, or retry one that has failed; return its id.
+    """Cancel a flow; return its id.
 
     Raises:
         UnknownRunError: it does not exist, or no more.
@@ -69,26 +69,31 @@ def control(clients: Clients, flows: Mapping[str, Flow[Any]], run_id: str, verb:
     def change(flow: Flow[Any], row: FlowRun) -> None:
         if verb not in inspection.verbs_of(list(flows), row):
             raise FlowRefusedError(f"it is a flow that is {row.state}")
-        if verb == "cancel":
-            flow.cancel(clients, row.flow_id)
-        else:
-            flow.retry(clients, row.flow_id)
+        flow.cancel(clients, row.flow_id)
 
     return _change(flows, run_id, change)
 
 
-def retry_from(
-    clients: Clients, flows: Mapping[str, Flow[Any]], run_id: str, step: str, *, runs: int = 0
+def retry(
+    clients: Clients,
+    flows: Mapping[str, Flow[Any]],
+    run_id: str,
+    *,
+    from_step: str,
+    runs: int,
+    request_id: str,
 ) -> str:
-    """Run a step of a flow and all later ones again; return its id.
+    """Retry a flow that has failed, or run a step and all later ones again; return its id.
 
     Raises:
         UnknownRunError: it does not exist, or no more.
-        RunRefusedError: not as it is now, or it has no such step; the text says why.
+        RunRefusedError: not as it is now, or it has no step of this name; the text says why.
     """
 
     def change(flow: Flow[Any], row: FlowRun) -> None:
-        changes.retry(clients, flow, row.flow_id, step, generation=runs)
+        changes.retry(
+            *(clients, flow, row.flow_id, from_step), generation=runs, request_id=request_id
+        )
 
     return _change(flows, run_id, change)
 

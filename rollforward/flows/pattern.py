@@ -8,7 +8,13 @@ from typing import Any
 
 from rollforward.flows import listing, sweep
 from rollforward.flows.declaration import Flow
-from rollforward.flows.rows.entities import RUNNING, due_by, failed_flows, in_state
+from rollforward.flows.rows.entities import (
+    RUNNING,
+    due_by,
+    failed_flows,
+    in_state,
+    waiting_for_version,
+)
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import age_s, naive_utc
 from rollforward.tasks.declaration import Task
@@ -58,6 +64,12 @@ class Flows(SteppedPattern[Flow[Any]]):
                 self.count_failed(MAX_COUNTED),
             ),
             Gauge(
+                "flows_waiting_for_version",
+                "Flows that the deployed code cannot continue, and another version may; at most "
+                f"{MAX_COUNTED} are counted.",
+                len(waiting_for_version().fetch(MAX_COUNTED, keys_only=True)),
+            ),
+            Gauge(
                 "flows_late_seconds",
                 "Time by which the first flow that is due is late.",
                 age_s(clients.clock, earliest.due) if earliest is not None else 0.0,
@@ -75,17 +87,20 @@ class Flows(SteppedPattern[Flow[Any]]):
     ) -> str:
         return listing.control(clients, {part.name: part for part in parts}, run_id, verb)
 
-    def retry_from(
+    def retry(
         self,
         clients: Clients,
         parts: Sequence[Flow[Any]],
         run_id: str,
-        step: str,
         *,
+        from_step: str = "",
         runs: int = 0,
+        request_id: str = "",
     ) -> str:
         flows = {part.name: part for part in parts}
-        return listing.retry_from(clients, flows, run_id, step, runs=runs)
+        return listing.retry(
+            *(clients, flows, run_id), from_step=from_step, runs=runs, request_id=request_id
+        )
 
     def count_failed(self, limit: int) -> int:
         return len(failed_flows().fetch(limit, keys_only=True))

@@ -19,9 +19,10 @@ class FlowState:
     """A flow.
 
     Attributes:
-        state: "running"; "undoing", because it was rejected or cancelled; "failed", until somebody
+        state: "running"; "undoing", because it was rejected or cancelled; "failed", until a person
             retries or cancels it; or it has ended as "succeeded", "rejected" or "cancelled".
         reason: Why it was rejected, or has failed.
+        other_version: Why the deployed code cannot continue, and another version may; "": it can.
         result: Its function's result, as JSON values; None: it has not succeeded.
         steps: By name, in the order in which they began.
         unread: The names of events that no step has taken.
@@ -31,6 +32,7 @@ class FlowState:
     flow_id: str
     state: str
     reason: str
+    other_version: str
     result: Any
     steps: Mapping[str, StepRecord]
     unread: Sequence[str]
@@ -73,6 +75,7 @@ def state_of(row: FlowRun) -> FlowState:
         flow_id=row.flow_id,
         state=row.state,
         reason=row.failure or row.reason or "",
+        other_version=row.other_version or "",
         result=json.loads(row.result) if row.result else None,
         steps=steps_of(row),
         unread=[event["name"] for event in row.events],

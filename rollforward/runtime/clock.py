@@ -38,6 +38,15 @@ def naive_utc(at: datetime.datetime) -> datetime.datetime:
     return at.astimezone(datetime.UTC).replace(tzinfo=None)
 
 
+def utc_at(at_s: float) -> datetime.datetime:
+    """Return an aware time of some seconds since 1970.
+
+    >>> utc_at(1.5).isoformat()
+    '1970-01-01T00:00:01.500000+00:00'
+    """
+    return datetime.datetime.fromtimestamp(at_s, datetime.UTC)
+
+
 def aware_utc(at: datetime.datetime | None) -> datetime.datetime | None:
     """Return a stored time with its zone."""
     return None if at is None else at.replace(tzinfo=datetime.UTC)

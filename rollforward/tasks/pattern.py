@@ -231,17 +231,26 @@ class Tasks(Pattern[Task[Any]]):
 class SteppedPattern(Pattern[P]):
     """A pattern whose runs have steps by name, and wait for a person when one has failed."""
 
-    def retry_from(
-        self, clients: Clients, parts: Sequence[P], run_id: str, step: str, *, runs: int = 0
+    def retry(
+        self,
+        clients: Clients,
+        parts: Sequence[P],
+        run_id: str,
+        *,
+        from_step: str = "",
+        runs: int = 0,
+        request_id: str = "",
     ) -> str:
-        """Run a step and all later ones again; return the id of the run.
+        """Retry a run that has failed, or run a step and all later ones again; return its id.
 
         Args:
+            from_step: The first step to run again; "": the failed one.
             runs: The expected number of its runs, or else it is refused; 0: any.
+            request_id: A second call with this id does nothing.
 
         Raises:
             UnknownRunError: there is none.
-            RunRefusedError: not as it is now, or it has no such step.
+            RunRefusedError: not as it is now, or it has no step of this name.
         """
         raise UnknownRunError(run_id)
 

@@ -74,7 +74,7 @@ class Run:
         verbs: Actions that it allows now.
         note: Its present work or wait, in words of its pattern; "": its state says it all.
         waits_until: The end of that wait.
-        reason: The cause of its failure, or of its rejection.
+        reason: The cause of its failure, its rejection, or its wait for other code.
     """
 
     pattern: str

@@ -109,10 +109,7 @@ def _change(options: argparse.Namespace) -> int:
         answer = app.post(f"{_path(ids[0])}:{verb}")
         return place.confirm(options, answer, f"{ids[0]}: {answer.get('result')}.")
     answer = app.post(f"/dead-tasks:{verb}", {"ids": ids} if ids else {"filter": chosen})
-    started = answer.get("run")
-    run_row: Mapping[str, Any] = started if isinstance(started, dict) else {}
-    name = f"{run_row.get('pattern')} {run_row.get('id')}"
-    return place.confirm(options, answer, f"Started a run: rollforward runs show {name}")
+    return place.confirm_run(options, answer)
 
 
 COMMAND = Command(

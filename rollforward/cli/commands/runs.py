@@ -10,9 +10,11 @@ from urllib.parse import quote
 
 from rollforward.cli.command import Command
 from rollforward.cli.commands.tasks import add_page_options
+from rollforward.cli.errors import WrongUsageError
 from rollforward.cli.remote import place
 from rollforward.cli.remote.tables import moment, printable, table
 
+MAX_IDS = 100
 STATES = ("running", "failed", "finished", "cancelled")
 VERBS = {
     "cancel": "stop a run after its items in progress",
@@ -32,15 +34,26 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     verbs = parser.add_subparsers(metavar="VERB", dest="verb")
     _add_run(place.add_verb(verbs, "show", "show a run with its items and issues", _show))
     for verb, summary in VERBS.items():
-        verb_parser = place.add_verb(verbs, verb, summary, _control)
-        _add_run(verb_parser)
-        if verb == "retry":
-            verb_parser.add_argument(
-                "--from",
-                dest="from_step",
-                metavar="STEP",
-                help="of a flow: run this step and all later ones again; their effects stay",
-            )
+        if verb != "retry":
+            _add_run(place.add_verb(verbs, verb, summary, _control))
+    _add_retry(place.add_verb(verbs, "retry", VERBS["retry"], _retry))
+
+
+def _add_retry(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("pattern", metavar="PATTERN", help="the pattern of the run, as listed")
+    parser.add_argument(
+        "ids", metavar="ID", nargs="*", default=[], help=f"its id; of flows up to {MAX_IDS}"
+    )
+    parser.add_argument(
+        "--from",
+        dest="from_step",
+        metavar="STEP",
+        help="of a flow: run this step and all later ones again; their effects stay",
+    )
+    parser.add_argument(
+        "--all", action="store_true", default=False, help="all flows that have failed"
+    )
+    parser.add_argument("--name", help="with --all: the failed flows of this name")
 
 
 def _add_run(parser: argparse.ArgumentParser) -> None:
@@ -113,6 +126,22 @@ def _fact(column: str, row: Mapping[str, Any]) -> object:
     return moment(cell) if is_time else cell
 
 
+def _retry(options: argparse.Namespace) -> int:
+    ids, name, step = options.ids, options.name or "", getattr(options, "from_step", None)
+    if options.all == bool(ids) or (name and ids) or (step and len(ids) != 1):
+        raise WrongUsageError(
+            "Name what to retry: ids, or --all, with a --name or not; --from takes one id."
+        )
+    if len(ids) > MAX_IDS:
+        raise WrongUsageError(f"Name at most {MAX_IDS} ids, or use --all.")
+    if len(ids) == 1:
+        options.id = ids[0]
+        return _control(options)
+    body: dict[str, Any] = {"ids": ids} if ids else {"all": True, "name": name}
+    path = f"/runs/{quote(options.pattern, safe='')}:retry"
+    return place.confirm_run(options, place.place_of(options).app.post(path, body))
+
+
 def _control(options: argparse.Namespace) -> int:
     step = getattr(options, "from_step", None)
     path, body = f"{_path(options)}:{options.verb}", {"from_step": step} if step else {}
@@ -127,10 +156,11 @@ COMMAND = Command(
     "runs",
     "list runs of jobs, batches, flows and streams; cancel, resume, retry",
     "List runs, the newest first: jobs, batches, flows and streams with the number of their items. "
-    "A verb shows, cancels, resumes or retries one. A run that has failed waits for a person.",
+    "A verb shows, cancels, resumes or retries one. A run that has failed waits for a person; "
+    "failed flows are retried one, some, or all at once.",
     add_options,
     run,
     place.EPILOG.format(name="runs") + " --json prints {runs: [{pattern, id, name, state, args, "
     "started, ended, counts, expected, verbs, ...}], next}; a verb prints {id} of the run to look "
-    "at.",
+    "at, or {run: {pattern, id}} of the run that retries many.",
 )

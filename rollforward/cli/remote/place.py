@@ -147,6 +147,14 @@ def confirm(options: argparse.Namespace, answer: Mapping[str, Any], sentence: st
     return 0
 
 
+def confirm_run(options: argparse.Namespace, answer: Mapping[str, Any]) -> int:
+    """Print the run that makes a change of many things."""
+    started = answer.get("run")
+    row: Mapping[str, Any] = started if isinstance(started, dict) else {}
+    name = f"{row.get('pattern')} {row.get('id')}"
+    return confirm(options, answer, f"Started a run: rollforward runs show {name}")
+
+
 def rows_of(answer: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
     """Return the rows of an answer; what is no row is left out."""
     rows = answer.get(name)

@@ -8,6 +8,9 @@
                                     pattern, queue, error, since, until; 202 {"run": {"pattern",
                                     "id"}}. `{"filter": {}}` takes all
     GET  /runs?pattern=&state=&name=&before=&limit=   {"runs": [...], "next_before": ... or null}
+    POST /runs/<pattern>:retry      the failed runs of a pattern with steps, as flows:
+                                    {"ids": [...]} or {"all": true, "name": "orders"}, of any name
+                                    without it; 202 {"run": {"pattern", "id"}}
     GET  /runs/<pattern>/<id>                 a run with its items
     POST /runs/<pattern>/<id>:<verb>          cancel, resume, retry: {"id": ...}. A flow is retried
                                     from a step by {"from_step": "charge", "runs": 1}: refused

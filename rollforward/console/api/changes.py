@@ -24,6 +24,8 @@ from rollforward.operations import (
     start_bulk,
 )
 from rollforward.operations.bulk import BULK_VERBS, MAX_SELECTED, BulkVerb
+from rollforward.operations.failed_runs import JOB as FAILED_RUNS_JOB
+from rollforward.operations.failed_runs import start_failed_runs
 from rollforward.operations.letters import JOB as LETTERS_JOB
 from rollforward.operations.letters import start_letters
 from rollforward.operations.queue_control import (
@@ -35,6 +37,7 @@ from rollforward.operations.queue_control import (
 from rollforward.operations.queue_control import control_queue as control_queue_of
 from rollforward.operations.waiting import CannotListError
 from rollforward.tasks import hashed_name
+from rollforward.tasks.pattern import SteppedPattern
 from rollforward.tasks.runs import (
     LETTER_VERBS,
     MAX_STEP_BYTES,
@@ -49,6 +52,7 @@ from rollforward.tasks.runs import (
 V = TypeVar("V", bound=str)
 
 NO_RUN = "There is no such run."
+NO_FAILED_RUNS = "There is no such pattern, or its runs do not fail: they have failed items."
 NO_LETTER = "There is no such dead letter, or no more."
 NO_LETTERS = "There is no such pipeline or pull queue."
 NO_DEAD_TASK = "There is no such dead task, or no more."
@@ -173,12 +177,21 @@ def letter_verb(verb: str) -> LetterVerb:
     return _known_verb(verb, LETTER_VERBS, "Dead letters are")
 
 
-def control_run(pattern: str, run_id: str, verb: str, *, from_step: str = "", runs: int = 0) -> str:
+def control_run(
+    pattern: str,
+    run_id: str,
+    verb: str,
+    *,
+    from_step: str = "",
+    runs: int = 0,
+    idempotency_key: str | None = None,
+) -> str:
     """Cancel, resume or retry a run; return the id of the run to look at.
 
     Args:
         from_step: The first step to run again; "": the failed one.
         runs: The expected number of its runs, or else it is refused; 0: any.
+        idempotency_key: The same key is the same retry of steps.
 
     Raises:
         ChangeRefusedError: nothing was changed.
@@ -192,13 +205,44 @@ def control_run(pattern: str, run_id: str, verb: str, *, from_step: str = "", ru
     with _recorded(f"{verb} run", target):
         try:
             return registry().control_run(
-                clients(), pattern, run_id, known_verb, from_step=from_step, runs=runs
+                *(clients(), pattern, run_id, known_verb),
+                from_step=from_step,
+                runs=runs,
+                request_id=hashed_name("retry", idempotency_key) if idempotency_key else "",
             )
         except UnknownRunError:
             raise ChangeRefusedError(404, NO_RUN) from None
         except RunRefusedError as error:
             reason = f"This run cannot be told to {verb}: {error}."
             raise ChangeRefusedError(409, reason) from None
+
+
+def retry_failed_runs(
+    pattern: str, name: str, ids: Sequence[str], idempotency_key: str | None
+) -> str:
+    """Start a run that retries failed runs of a pattern; return the run's id.
+
+    Args:
+        name: One flow, for example; "": all.
+        ids: Those that were selected; none: all that have failed.
+        idempotency_key: The same key and choice are the same run.
+
+    Raises:
+        ChangeRefusedError: nothing was changed.
+    """
+    if not isinstance(registry().patterns.get(pattern), SteppedPattern):
+        raise ChangeRefusedError(404, NO_FAILED_RUNS)
+    if len(ids) > MAX_SELECTED or (name and ids):
+        raise ChangeRefusedError(400, f"Select 1 to {MAX_SELECTED} runs, or those of a name.")
+    sizes = [len(text.encode(errors="replace")) for text in (*ids, name or "all")]
+    if not all(0 < size <= MAX_ID_BYTES for size in sizes):
+        raise ChangeRefusedError(400, f"An id or a name has 1 to {MAX_ID_BYTES} bytes.")
+    words = f"{pattern}: {', '.join(ids) or name or 'all'}"
+    run_id = hashed_name("failed-runs", words, idempotency_key or clients().new_id())
+    job = registry().jobs[FAILED_RUNS_JOB]
+    with _recorded("retry failed runs", f"{words} (run {run_id})"):
+        start_failed_runs(clients(), job, pattern, name=name, ids=ids, run_id=run_id)
+    return run_id
 
 
 def control_queue(queue: str, verb: str, max_per_s: float | None = None) -> None:

@@ -105,6 +105,19 @@ class RetryChange:
 
 
 @dataclass(frozen=True)
+class FailedRunsChange:
+    """Failed runs to retry: ids, or all, or all of a name."""
+
+    __pydantic_config__ = _STRICT
+    ids: Annotated[
+        list[Annotated[str, pydantic.Field(min_length=1, max_length=1_000)]],
+        pydantic.Field(max_length=MAX_SELECTED),
+    ] = field(default_factory=list)
+    all: bool = False
+    name: Annotated[str, pydantic.Field(max_length=MAX_FACET_CHARS)] = ""
+
+
+@dataclass(frozen=True)
 class RateChange:
     """The rate of a queue."""
 
@@ -206,7 +219,19 @@ def control_run(pattern: str, target: str) -> ResponseReturnValue:
         _check_empty_body()
         return json_response({"id": changes.control_run(pattern, run_id, verb)})
     asked = typed_body(RetryChange, MAX_BODY_BYTES)
-    return json_response({"id": changes.control_run(pattern, run_id, verb, **asdict(asked))})
+    key = idempotency_key()
+    next_id = changes.control_run(pattern, run_id, verb, idempotency_key=key, **asdict(asked))
+    return json_response({"id": next_id})
+
+
+@_answering
+def retry_failed_runs(pattern: str) -> ResponseReturnValue:
+    """Start a run that retries failed runs of a pattern."""
+    asked = typed_body(FailedRunsChange, MAX_BODY_BYTES)
+    if asked.all == bool(asked.ids) or (asked.name and not asked.all):
+        return problem(400, 'Send either "ids" or "all": true, of one "name" if there is one.')
+    run_id = changes.retry_failed_runs(pattern, asked.name, asked.ids, idempotency_key())
+    return json_response({"run": {"pattern": "continuations", "id": run_id}}, 202)
 
 
 @_answering
@@ -317,6 +342,7 @@ ROUTES: Routes = (
     ("/dead-tasks/<path:target>", "POST", change_dead_task),
     ("/dead-tasks:<verb>", "POST", change_dead_tasks),
     ("/runs", "GET", runs),
+    ("/runs/<pattern>:retry", "POST", retry_failed_runs),
     ("/runs/<pattern>/<path:run_id>", "GET", run),
     ("/runs/<pattern>/<path:target>", "POST", control_run),
     ("/dead-letters/<pattern>/<part>", "GET", letters),

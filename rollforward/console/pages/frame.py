@@ -48,6 +48,7 @@ NOTICES = {
     "rebuild": "A new table is being built.",
     "swept": "Swept: tasks that were pending for 15 seconds are being created.",
     "letters": "The run has begun: it takes what was dead a moment ago, each once.",
+    "failed-runs": "The run has begun: it takes what had failed a moment ago, each once.",
     "letter-replayed": "Replayed: it is worked on again.",
     "letter-deleted": "Deleted.",
     "queue-pause": "Paused: no attempt begins until it is resumed. Those under way go on.",

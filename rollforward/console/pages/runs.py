@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 from urllib.parse import quote
@@ -23,6 +24,7 @@ from rollforward.tasks.pattern import Pattern, SteppedPattern
 from rollforward.tasks.runs import Run, RunDetails, UnknownRunError
 
 SHOWN_PARTS = 50
+SHOWN_RUNS = 5
 SHOWN_REASON_CHARS = 200
 _URLSAFE_KEY = re.compile(r"[A-Za-z0-9_-]{16,2000}")
 VERB_WORDS = {
@@ -59,6 +61,7 @@ def runs() -> ResponseReturnValue:
         is_first=not started_before,
         first=with_query("/runs", **choice),
         word_of=_verb_word,
+        retry_alls=_retry_alls(choice, listed.runs),
     )
 
 
@@ -109,6 +112,34 @@ def confirm_retry() -> ResponseReturnValue:
 
 
 @page
+def confirm_retry_all() -> ResponseReturnValue:
+    """Count the failed runs that a retry of all would take, and ask."""
+    pattern, name = (request.args.get(field, "").strip() for field in ("pattern", "name"))
+    if not _has_steps(pattern):
+        raise ChangeRefusedError(404, changes.NO_FAILED_RUNS)
+    query = list_query({"pattern": pattern, "state": "failed", "name": name}, patterns_with_runs())
+    listed = registry().runs(clients(), query)
+    return render(
+        "runs_confirm.html",
+        pattern=pattern,
+        name=name,
+        count=len(listed.runs),
+        is_cut=listed.next_before is not None,
+        rows=[_shown(run) for run in listed.runs[:SHOWN_RUNS]],
+        key=clients().new_id(),
+        back=with_query("/runs", pattern=pattern, state="failed", name=name),
+    )
+
+
+@page
+def retry_all() -> ResponseReturnValue:
+    """Start a run that retries all failed runs of a pattern, or of one name."""
+    pattern, name, key = (request.form.get(field, "") for field in ("pattern", "name", "key"))
+    run_id = changes.retry_failed_runs(pattern, name, (), key or None)
+    return go_to(f"/runs/continuations/{run_id}", "failed-runs")
+
+
+@page
 @limits(id=changes.MAX_ID_BYTES)
 def change_run() -> ResponseReturnValue:
     """Cancel, resume or retry a run."""
@@ -149,6 +180,17 @@ def _verb_word(pattern: str, verb: str) -> str:
     if _has_steps(pattern):
         return STEP_VERB_WORDS.get(verb, VERB_WORDS[verb])
     return VERB_WORDS[verb]
+
+
+def _retry_alls(choice: Mapping[str, str], runs: Sequence[Run]) -> Mapping[str, str]:
+    """Return where to retry all runs of a list of failed ones, by pattern."""
+    if choice["state"] != "failed":
+        return {}
+    patterns = sorted({run.pattern for run in runs if "retry" in run.verbs})
+    return {
+        pattern: with_query("/runs/retry-all", pattern=pattern, name=choice["name"])
+        for pattern in patterns
+    }
 
 
 def _retry_url(pattern: str, run_id: str, step: str) -> str:
@@ -202,5 +244,7 @@ ROUTES: Routes = (
     ("/runs", "GET", runs),
     ("/runs/retry", "GET", confirm_retry),
     ("/runs/change", "POST", change_run),
+    ("/runs/retry-all", "GET", confirm_retry_all),
+    ("/runs/retry-all", "POST", retry_all),
     ("/runs/<pattern>/<path:run_id>", "GET", run),
 )

@@ -4,7 +4,8 @@ FlowRun
     Key: "<name of the flow>|<id>". All that a flow has done and waits for. Each change is a
     compare-and-set by its version, or a transaction that reads it.
     Queries: due <= a time, by due: flows that are overdue, or wake from a sleep. state = a state,
-    by key: how many run, or have failed. By created, or by failed: the newest are listed. A range
+    by key: how many run, or have failed. other_version_since > the epoch: how many wait for another
+    version of the code. By created, or by failed: the newest are listed. A range
     of `expires`: expired rows. Single-property indexes.
     Growth: one row for each flow, until `keep` after its end. 500 and more that start in the same
     second slow each other down, by the indexes of `created` and `due`.
@@ -56,7 +57,8 @@ class FlowRun(ndb.Model):
     event_ids = ndb.JsonProperty(default={})  # Of all that came; by which transaction.
     result = ndb.TextProperty()  # What it returned, as JSON.
     started_by = ndb.TextProperty(required=True)  # The transaction that wrote it.
-    started_by_retry = ndb.TextProperty()  # The transaction that had it retried last.
+    # Its last retries, by the id that their caller chose; by which transaction.
+    retries = ndb.JsonProperty(default={})
     written_by = ndb.TextProperty()  # The last write of a delivery: proof that it was made.
     owner = ndb.TextProperty()  # The delivery that works on it, until lease_expires_at.
     lease_expires_at = ndb.DateTimeProperty(indexed=False)
@@ -66,6 +68,9 @@ class FlowRun(ndb.Model):
     ended = ndb.DateTimeProperty(indexed=False)
     failed = ndb.DateTimeProperty()  # Its `created`, while it has failed: lists find it by that.
     due = ndb.DateTimeProperty()  # When the sweep wakes it; None: it has ended, or has failed.
+    # Why the version that last delivered it cannot go on, and since when; None: it can.
+    other_version = ndb.TextProperty()
+    other_version_since = ndb.DateTimeProperty()
     sweeps = ndb.IntegerProperty(indexed=False, default=0)  # That woke it since its last change.
     expires = ndb.StringProperty()  # None: it has not ended.
 
@@ -115,7 +120,6 @@ class FlowValue(ndb.Model):
     """A chunk of a value."""
 
     data = ndb.BlobProperty(required=True)
-    expires = ndb.StringProperty()
 
 
 def run_key(run_id: str) -> Any:
@@ -139,6 +143,12 @@ def due_by(end_utc: datetime.datetime) -> Any:
     due: Any = FlowRun.due
     # The lower bound keeps out flows that are not due at any time: None sorts first.
     return FlowRun.query(due > EPOCH, due <= end_utc).order(due)
+
+
+def waiting_for_version() -> Any:
+    """Return the query for the flows that wait for another version of the code, the first first."""
+    since: Any = FlowRun.other_version_since
+    return FlowRun.query(since > EPOCH).order(since)
 
 
 def in_state(state: str) -> Any:

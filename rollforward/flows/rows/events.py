@@ -10,6 +10,7 @@ from typing import Any
 
 from rollforward.flows.rows.entities import FlowRun
 from rollforward.flows.rows.records import DONE, StepRecord
+from rollforward.runtime.clock import utc_at
 
 # With all else in it the row has to stay below 1 MiB: texts in JSON take up to six bytes a byte.
 MAX_UNREAD = 100
@@ -38,9 +39,9 @@ def add(row: FlowRun, name: str, event_id: str, at_s: float, stored: dict[str, A
     row.events = [*row.events, {"id": event_id, "name": name, "at": at_s, **stored}]
 
 
-def newest_ids(ids: Mapping[str, str]) -> dict[str, str]:
-    """Return the last ids of events, as many as a row keeps to know repetitions."""
-    return dict(list(ids.items())[-MAX_KNOWN_IDS:])
+def newest_ids(ids: Mapping[str, str], most: int = MAX_KNOWN_IDS) -> dict[str, str]:
+    """Return the last ids, as many as a row keeps to know repetitions."""
+    return dict(list(ids.items())[-most:])
 
 
 def is_awaited(row: FlowRun, name: str) -> bool:
@@ -75,5 +76,4 @@ def give_back(row: FlowRun, record: StepRecord) -> None:
 
 def event_of(record: StepRecord, text: str) -> Event:
     """Return the event that a step has taken, with its content as JSON."""
-    at = datetime.datetime.fromtimestamp(record.event_at, datetime.UTC)
-    return Event(record.event, record.event_id, json.loads(text), at)
+    return Event(record.event, record.event_id, json.loads(text), utc_at(record.event_at))

@@ -28,6 +28,7 @@ from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import CLOCK_SKEW_S, naive_utc
 from rollforward.runtime.sharing.conditional_writes import apply_together
 from rollforward.runtime.sharing.lazy_transaction import transact_around
+from rollforward.runtime.texts import storable
 from rollforward.tasks.declaration import Task
 
 T = TypeVar("T")
@@ -35,6 +36,7 @@ T = TypeVar("T")
 LEASE = datetime.timedelta(seconds=15)
 BEATS_PER_LEASE = 3
 MAX_WRITES = 10
+MAX_REASON_CHARS = 1_000
 # A delivery that comes earlier than that, by the clocks, came for nothing: another will come.
 EARLY = datetime.timedelta(minutes=1)
 _RETRIED = (
@@ -53,13 +55,29 @@ class Wait:
     until: datetime.datetime | None = None
 
 
+@dataclass(frozen=True)
+class Noted:
+    """The decision that a flow waits for another version of the code, or no more: "".
+
+    It is due as before.
+    """
+
+    other_version: str
+
+    def sign(self, row: FlowRun, clients: Clients) -> None:
+        """Set the fields of a row that say so."""
+        since = row.other_version_since or naive_utc(clients.clock.now())
+        row.other_version = self.other_version or None
+        row.other_version_since = since if self.other_version else None
+
+
 class FlowAttempt:
     """One delivery of a flow.
 
     Attributes:
         row: The flow as this delivery last saw it.
         is_leased: Whether this delivery holds the lease.
-        stopped: How this delivery ended; None: it goes on.
+        stopped: How this delivery ended; None: it has not.
     """
 
     def __init__(self, clients: Clients, task: Task[FlowArgs], run_id: str) -> None:
@@ -184,7 +202,7 @@ class FlowAttempt:
             return result
 
         with self._lock:
-            result, self._version = transact_around(self.clients, current_row, run)
+            result, self._version = transact_around(self.clients, self.key, current_row, run)
             self._holds = self.is_leased
             return result
 
@@ -257,6 +275,16 @@ class FlowAttempt:
             self.is_leased = False
             self.change(lambda row: None)
 
+    def note_version(self, reason: str) -> None:
+        """Note why this version of the code cannot continue the flow; "": it can.
+
+        The lease is given back. The flow stays due as before: its task waits for a version.
+        """
+        noted = Noted(storable(reason, MAX_REASON_CHARS))
+        if self.is_leased or (self.row.other_version or "") != noted.other_version:
+            self.is_leased = False
+            self.change(lambda row: noted)
+
     def beat(self) -> None:
         """Keep the lease of a step that lasts; on the heart's thread."""
         if not self._lock.acquire(blocking=False):
@@ -277,6 +305,10 @@ class FlowAttempt:
         expires_at = naive_utc(self.clients.clock.now()) + LEASE
         row.owner = self._owner if self.is_leased else None
         row.lease_expires_at = expires_at if self.is_leased else None
+        if isinstance(decided, Noted):
+            decided.sign(row, self.clients)
+            return
+        row.other_version = row.other_version_since = None
         row.sweeps = 0
         if isinstance(decided, Wait):
             row.due = due_at(self.clients, decided.until) if decided.until is not None else None

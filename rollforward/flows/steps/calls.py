@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -18,6 +17,7 @@ from rollforward.flows.rows.records import DONE, FAILED, Kind, StepRecord
 from rollforward.flows.rows.values import BadValueError
 from rollforward.flows.steps.attempt import BEATS_PER_LEASE, LEASE, FlowAttempt, Wait
 from rollforward.flows.steps.policy import RetryPolicy
+from rollforward.runtime.clock import utc_at
 from rollforward.runtime.texts import storable, within_json
 from rollforward.tasks.errors import Reject, Retry, Unavailable
 
@@ -61,8 +61,7 @@ def make(attempt: FlowAttempt, call: StepCall) -> StepRecord:
     values.check(call.function)
     record = attempt.row.step(call.name) or call.first_record(attempt.now_s())
     if record.until > attempt.now_s():
-        until = datetime.datetime.fromtimestamp(record.until, datetime.UTC)
-        attempt.wait(until, lambda row: None)
+        attempt.wait(utc_at(record.until), lambda row: None)
     run = _commit if call.kind == "commit" else _call
     return run(attempt, call, record)
 
@@ -158,7 +157,6 @@ def _failed(
             return _ended(attempt, call, record.ends(FAILED, now_s, error=text))
         pause_s = call.policy.pause_s(record.attempts)
     waiting = replace(record, error=text, until=now_s + pause_s, is_called=False)
-    until = datetime.datetime.fromtimestamp(waiting.until, datetime.UTC)
 
     def decide(row: FlowRun) -> StepRecord | Wait:
         ended = row.step(call.name)
@@ -166,7 +164,7 @@ def _failed(
             return ended  # By a delivery that overlaps.
         _check_wanted(row, call)
         row.note(call.name, waiting)
-        return Wait(until)
+        return Wait(utc_at(waiting.until))
 
     return attempt.go_on_or_wait(decide)
 

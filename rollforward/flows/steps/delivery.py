@@ -11,6 +11,7 @@ from rollforward.datastore.transactions import transact
 from rollforward.flows.errors import (
     BadStepError,
     Interrupted,
+    LeasedError,
     StepFailedError,
     Suspended,
     Unwinding,
@@ -27,8 +28,9 @@ from rollforward.flows.rows.entities import (
     run_key,
 )
 from rollforward.flows.rows.values import BadValueError
-from rollforward.flows.steps.attempt import FlowAttempt, check_silent
+from rollforward.flows.steps.attempt import MAX_REASON_CHARS, FlowAttempt, check_silent
 from rollforward.flows.steps.steps import Steps
+from rollforward.flows.steps.undoing import Undos
 from rollforward.flows.wakes import FlowArgs
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import naive_utc
@@ -42,7 +44,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 MAX_RESULT_BYTES = 100_000
-MAX_REASON_CHARS = 1_000
 
 
 def deliver(flow: Flow[Any], clients: Clients, args: FlowArgs) -> None:
@@ -56,37 +57,52 @@ def deliver(flow: Flow[Any], clients: Clients, args: FlowArgs) -> None:
     if not attempt.open():
         return
     try:
-        flow_args = flow.read(attempt.row.args)
-    except BadArgumentsError as error:
-        raise OtherVersionError(f"{args.run_id}: {error}") from error
-    steps = Steps(attempt, flow.batch, flow.retries)
-    try:
-        _run(flow, attempt, steps, flow_args)
+        _run(flow, attempt, _read(flow, attempt))
     except Suspended:
-        return
+        _end_well(attempt)
     except BaseException as error:
+        cause = error.__cause__ if isinstance(error, Interrupted) else None
         # The error matters more, and without this the lease expires.
         with contextlib.suppress(Exception, Suspended):
-            attempt.give_back()
-        if isinstance(error, Interrupted) and error.__cause__ is not None:
-            raise error.__cause__ from None
+            if isinstance(other := cause or error, OtherVersionError):
+                attempt.note_version(str(other))
+            else:
+                attempt.give_back()
+        if cause is not None:
+            raise cause from None
         raise
 
 
-def _run(flow: Flow[Any], attempt: FlowAttempt, steps: Steps, args: Any) -> None:
+def _read(flow: Flow[Any], attempt: FlowAttempt) -> Any:
+    try:
+        return flow.read(attempt.row.args)
+    except BadArgumentsError as error:
+        raise OtherVersionError(f"{attempt.run_id}: {error}") from error
+
+
+def _end_well(attempt: FlowAttempt) -> None:
+    """Note that this version of the code continues a flow that another could not."""
+    if attempt.row.state in (RUNNING, UNDOING):
+        with contextlib.suppress(LeasedError, Suspended):
+            attempt.note_version("")
+
+
+def _run(flow: Flow[Any], attempt: FlowAttempt, args: Any) -> None:
+    undos = Undos(attempt, flow.batch)
     with contextlib.suppress(Unwinding):
-        _run_forward(flow, attempt, steps, args)
+        _run_forward(flow, attempt, undos, args)
         if not attempt.is_undoing:
             return
-    _undo(flow, attempt, steps)
+    _undo(flow, attempt, undos)
 
 
-def _run_forward(flow: Flow[Any], attempt: FlowAttempt, steps: Steps, args: Any) -> None:
+def _run_forward(flow: Flow[Any], attempt: FlowAttempt, undos: Undos, args: Any) -> None:
     """Run the code, and end the flow as it ends.
 
     Raises:
         Unwinding: the flow is being undone.
     """
+    steps = Steps(attempt, flow.batch, flow.retries, undos)
     try:
         result = _called(flow, attempt, steps, args)
         if not attempt.is_undoing:
@@ -98,7 +114,7 @@ def _run_forward(flow: Flow[Any], attempt: FlowAttempt, steps: Steps, args: Any)
         _fail(attempt, error)
     except Reject as error:
         if not attempt.is_undoing:
-            _reject(flow, attempt, steps, str(error))
+            _reject(flow, attempt, undos, str(error))
 
 
 def _called(flow: Flow[Any], attempt: FlowAttempt, steps: Steps, args: Any) -> Any:
@@ -140,7 +156,7 @@ def _succeed(flow: Flow[Any], attempt: FlowAttempt, result: Any) -> None:
     attempt.change(decide)
 
 
-def _reject(flow: Flow[Any], attempt: FlowAttempt, steps: Steps, reason: str) -> None:
+def _reject(flow: Flow[Any], attempt: FlowAttempt, undos: Undos, reason: str) -> None:
     """Note that a flow is rejected; it has ended if nothing is to be undone.
 
     Raises:
@@ -151,7 +167,7 @@ def _reject(flow: Flow[Any], attempt: FlowAttempt, steps: Steps, reason: str) ->
         row.verdict = row.verdict or REJECTED
         row.reason = row.reason or storable(reason, MAX_REASON_CHARS)
         row.state = UNDOING
-        if not steps.has_undos and not steps.unknown():
+        if not undos.calls and not undos.unknown():
             _end(flow, attempt, row, row.verdict)
 
     attempt.change(decide)
@@ -159,23 +175,23 @@ def _reject(flow: Flow[Any], attempt: FlowAttempt, steps: Steps, reason: str) ->
         raise Suspended
 
 
-def _undo(flow: Flow[Any], attempt: FlowAttempt, steps: Steps) -> None:
+def _undo(flow: Flow[Any], attempt: FlowAttempt, undos: Undos) -> None:
     try:
-        _check_met(steps)
-        steps.run_undos()
+        _check_met(undos)
+        undos.run()
     except (BadStepError, StepFailedError) as error:
         _fail(attempt, error)
         return
     attempt.change(lambda row: _end(flow, attempt, row, row.verdict or CANCELLED))
 
 
-def _check_met(steps: Steps) -> None:
+def _check_met(undos: Undos) -> None:
     """Check that the code has come to all calls that are to be undone.
 
     Raises:
         BadStepError: this version of the code ends before.
     """
-    if unmet := steps.unknown():
+    if unmet := undos.unknown():
         raise BadStepError(
             f"{', '.join(map(repr, unmet[:5]))} may have taken effect, and it is unknown how to "
             "undo that: the code does not come there, or the call has failed after a worker died "
@@ -212,6 +228,7 @@ def fail(row: FlowRun, reason: str, step: str = "") -> None:
     row.failed_step = step or None
     row.state, row.failure, row.due = FAILED, storable(reason, MAX_REASON_CHARS), None
     row.failed = row.created
+    row.other_version = row.other_version_since = None
     row.owner = row.lease_expires_at = None
 
 

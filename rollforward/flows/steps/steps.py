@@ -7,7 +7,7 @@ import copy
 import datetime
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar, overload
 
 from google.cloud import ndb
 
@@ -20,12 +20,12 @@ from rollforward.flows.errors import (
 )
 from rollforward.flows.rows import values
 from rollforward.flows.rows.events import Event, event_of
-from rollforward.flows.rows.records import DONE, FAILED, Kind, StepRecord
+from rollforward.flows.rows.records import DONE, Kind, StepRecord
 from rollforward.flows.steps import calls, waits
 from rollforward.flows.steps.attempt import FlowAttempt
 from rollforward.flows.steps.calls import MAX_DELIVERY_S, StepCall
-from rollforward.flows.steps.names import StepNames
 from rollforward.flows.steps.policy import RetryPolicy
+from rollforward.flows.steps.undoing import Undos
 from rollforward.flows.steps.waits import Members
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.type_adapters import adapter_of
@@ -44,12 +44,17 @@ class Steps:
     flow: `f"mail {number}"` in a loop.
     """
 
-    def __init__(self, attempt: FlowAttempt, batch: TaskBatch | None, policy: RetryPolicy) -> None:
+    def __init__(
+        self,
+        attempt: FlowAttempt,
+        batch: TaskBatch | None,
+        policy: RetryPolicy,
+        undos: Undos,
+    ) -> None:
         self._attempt = attempt
         self._batch = batch
         self._policy = policy
-        self._names = StepNames()
-        self._undos: list[StepCall] = []
+        self._undos = undos
         self._began_s = attempt.now_s()
 
     @property
@@ -61,11 +66,6 @@ class Steps:
     def clients(self) -> Clients:
         """The clients of this delivery."""
         return self._attempt.clients
-
-    @property
-    def has_undos(self) -> bool:
-        """Whether the code has said so far how to undo something."""
-        return bool(self._undos)
 
     def key(self, name: str) -> str:
         """Return an idempotency key for a step: the same in each attempt at it.
@@ -153,39 +153,9 @@ class Steps:
         args: tuple[Any, ...],
         options: dict[str, Any],
     ) -> None:
+        call = StepCall(name, kind, function, args, options, self._policy, is_undo=True)
         with self._attempt.running():
-            self._names.use(name)
-        self._undos.append(
-            StepCall(name, kind, function, args, options, self._policy, is_undo=True)
-        )
-
-    def unknown(self) -> list[str]:
-        """Return the calls that may have taken effect, and that the code does not undo.
-
-        It has not come to them, or they have failed after a worker had died over them.
-        """
-        row = self._attempt.row
-        return [
-            name
-            for name, record in row.records().items()
-            if record.kind in ("commit", "outside")
-            and not (record.is_undo or record.is_reject or row.skips_unknown)
-            and (record.doubts if record.state == FAILED else name not in self._names)
-        ]
-
-    def run_undos(self) -> None:
-        """Call what undoes the steps of the code so far, the last one first.
-
-        Raises:
-            StepFailedError: one has failed as often as it may.
-        """
-        waits.cancel_batches(self._attempt, self._batch)
-        for call in reversed(self._undos):
-            record = self._attempt.row.step(call.name)
-            if record is None or not record.has_ended:
-                record = calls.make(self._attempt, call)
-            if record.state != DONE and not record.is_reject:
-                raise StepFailedError(call.name, record.error)
+            self._undos.add(call)
 
     # Wait
 
@@ -208,6 +178,15 @@ class Steps:
             waits.check_ahead(name, until_s - now_s)
             if not is_over():
                 waits.sleep(self._attempt, name, until_s)
+
+    @overload
+    def wait_for(self, name: str, *, timeout_s: None = None, event: str = "") -> Event: ...
+
+    @overload
+    def wait_for(self, name: str, *, timeout_s: float, event: str = "") -> Event | None: ...
+
+    @overload
+    def wait_for(self, name: str, *, timeout_s: float | None, event: str = "") -> Event | None: ...
 
     def wait_for(
         self, name: str, *, timeout_s: float | None = None, event: str = ""
@@ -253,7 +232,7 @@ class Steps:
         Raises: as `FlowAttempt.running`.
         """
         with self._attempt.running():
-            self._names.use(name)
+            self._undos.names.use(name)
             yield self._record(name, kind, is_over)
 
     def _record(self, name: str, kind: Kind, is_over: Callable[[], bool]) -> StepRecord | None:

@@ -19,12 +19,40 @@ from rollforward.flows.rows.records import DONE, StepRecord
 from rollforward.flows.steps.attempt import FlowAttempt, Wait
 from rollforward.flows.wakes import FlowArgs, due_at, wake_after_commit
 from rollforward.runtime.clients import Clients
+from rollforward.runtime.clock import utc_at
 from rollforward.runtime.type_adapters import adapter_of
 from rollforward.tasks.declaration import Task
+from rollforward.tasks.runs import RunLink
 from rollforward.tasks.stored.distant import MAX_AHEAD_S
 from rollforward.tasks.stored.names import hashed_name
 
 Members = Sequence[tuple[Task[Any], Any]]
+
+
+class FlowBatch(TaskBatch):
+    """The batches of the flows of one name."""
+
+    def __init__(
+        self,
+        flow: str,
+        task: Task[FlowArgs],
+        members: Sequence[Task[Any]],
+        *,
+        queue: str,
+        keep: datetime.timedelta,
+    ) -> None:
+        self._flow = flow
+
+        def note_end(clients: Clients, args: Completed) -> None:
+            note_batch(clients, flow, task, args)
+
+        done = Task(f"/tasks/flows/{flow}/batch", queue, Completed, note_end)
+        super().__init__(f"flow-{flow}", members=members, on_complete=done, keep=keep)
+
+    def waiter(self, batch_id: str) -> RunLink | None:
+        """Return the flow that waits for a batch."""
+        flow_id, _, _ = batch_id.partition("|")
+        return RunLink("flows", f"{self._flow}|{flow_id}")
 
 
 def check_ahead(name: str, wait_s: float) -> None:
@@ -57,7 +85,7 @@ def sleep(attempt: FlowAttempt, name: str, until_s: float) -> NoReturn:
         check_running(row)
         record = row.step(name) or StepRecord("sleep", began=now_s, until=until_s)
         row.note(name, record)
-        return Wait(_time(record.until))
+        return Wait(utc_at(record.until))
 
     attempt.go_on_or_wait(decide)
     raise AssertionError("unreachable")
@@ -81,7 +109,7 @@ def wait_for_event(
     until_s = 0.0 if timeout_s is None else now_s + timeout_s
     waiting = attempt.row.step(name)
     if waiting is not None:
-        attempt.check_parked(_time(waiting.until) if waiting.until else None)
+        attempt.check_parked(utc_at(waiting.until) if waiting.until else None)
 
     def decide(row: FlowRun) -> StepRecord | Wait:
         record = row.step(name) or StepRecord("wait", began=now_s, until=until_s, event=event)
@@ -91,7 +119,7 @@ def wait_for_event(
             row.note(name, record)
         if record.has_ended:
             return record
-        return Wait(_time(record.until) if record.until else None)
+        return Wait(utc_at(record.until) if record.until else None)
 
     return attempt.go_on_or_wait(decide)
 
@@ -167,7 +195,3 @@ def cancel_batches(attempt: FlowAttempt, batch: TaskBatch | None) -> None:
                 batch.cancel(attempt.clients, record.batch)
             except UnknownBatchError:
                 continue  # Its rows were deleted.
-
-
-def _time(at_s: float) -> datetime.datetime:
-    return datetime.datetime.fromtimestamp(at_s, datetime.UTC)

@@ -8,6 +8,10 @@ commit, which callers of this process share (`conditional_writes.py`).
     only writes   one, and a share of one among many callers
     reads         begin, its reads, commit
 
+Once another writer has won, the next attempt begins at once and looks the row up in its
+transaction. If reads lock, as by default in the service, writers of the row wait for it from then
+on. So a slow body gets on however many of them there are.
+
 Lost on failure: nothing. A transaction whose process dies expires.
 """
 
@@ -24,6 +28,7 @@ from google.api_core import exceptions as rpc_errors
 from google.cloud import ndb
 
 from rollforward.datastore.commit import Commit, key_of
+from rollforward.datastore.lookup import look_up
 from rollforward.datastore.transactions import (
     OUTCOME_UNKNOWN,
     Transaction,
@@ -47,12 +52,16 @@ _READS = ("lookup", "run_query", "run_aggregation_query")
 
 
 def transact_around(
-    clients: Clients, read: Callable[[], tuple[ndb.Model, int]], body: Callable[[], T]
+    clients: Clients,
+    key: Any,
+    read: Callable[[], tuple[ndb.Model, int]],
+    body: Callable[[], T],
 ) -> tuple[T, int]:
     """Run a body in a transaction around a row, tried again as by `transact`.
 
     Args:
-        read: Returns the row and its version, before each attempt.
+        key: The row's.
+        read: Returns the row and its version, in each attempt.
 
     Returns:
         The body's result, and the new version of the row.
@@ -60,14 +69,16 @@ def transact_around(
     Raises: as `transact` does.
     """
     transaction, began_s, handled = Transaction(), time.monotonic(), sys.exc_info()[1]
+    is_contended = False  # Whether another has written the row meanwhile.
     with start_span("transaction") as span:
         for failures in itertools.count(1):
             span.set_attribute("rollforward.attempts", failures)
             try:
-                row, version = read()
                 with inside(transaction):
                     whole = partial(run_body, body, transaction)
-                    committed = commit_around(clients, whole, row, version)
+                    committed = commit_around(
+                        clients, read, whole, locked=key if is_contended else None
+                    )
             except BaseException as error:
                 cause = first_cause(error, handled) if isinstance(error, Exception) else None
                 is_last = cause is None or is_last_attempt(failures, began_s)
@@ -79,6 +90,7 @@ def transact_around(
                     raise
                 if is_last:
                     raise (transaction.doubt or cause) from None
+                is_contended = is_contended or isinstance(cause, rpc_errors.Aborted)
                 transaction.on_retry(cause)
                 pause_before_retry(failures)
             else:
@@ -88,13 +100,18 @@ def transact_around(
 
 
 def commit_around(
-    clients: Clients, body: Callable[[], T], row: ndb.Model, version: int
+    clients: Clients,
+    read: Callable[[], tuple[ndb.Model, int]],
+    body: Callable[[], T],
+    *,
+    locked: Any = None,
 ) -> tuple[T, int]:
     """Run a body, and write a row with all that it writes; return its result and the new version.
 
     Args:
+        read: Returns the row, which has to keep its version until the body has ended.
         body: It reads and writes by ndb, and changes the row last.
-        row: It still has to have its version when the body has ended.
+        locked: The row's key, if its writers are to wait.
 
     Raises:
         google.api_core.exceptions.Aborted: the row, or one that was read, has changed.
@@ -102,6 +119,9 @@ def commit_around(
     """
     lazy = LazyTransaction(clients.datastore)
     try:
+        if locked is not None:
+            lazy.lock(locked)
+        row, version = read()
         with lazy.collected() as mutations:
             result = body()
         key = protobuf_of_key(row.key)
@@ -148,6 +168,10 @@ class LazyTransaction(OpenTransaction):
         if not self.begun_id:
             self.begun_id = self._begin()
         return self.begun_id
+
+    def lock(self, key: Any) -> None:
+        """Look a row up in this transaction: where reads lock, its writers wait."""
+        look_up(self._client, [protobuf_of_key(key)], transaction=self.begun())
 
     def call_back(self) -> None:
         """Call the functions that the body has left for the commit."""

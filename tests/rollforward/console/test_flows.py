@@ -131,7 +131,10 @@ def test_a_flow_that_has_ended_shows_its_result_its_batch_and_no_open_sleep(desk
     assert "2 mails" in shown
     assert "Waiting" not in shown.split("<h2>Steps")[1]
     [batch] = re.findall(rf'href="({ROOT}/runs/batches/[^"]+)"', shown)
-    assert "flow-test-orders" in Browser(desk).read(batch)
+    page = Browser(desk).read(batch)
+    assert "flow-test-orders" in page
+    [flow_url] = re.findall(rf'Waited for by</dt><dd[^>]*><a href="({ROOT}/runs/[^"]+)"', page)
+    assert flow_url == f"{ROOT}/runs/flows/test-orders%7CA1"
 
 
 def test_a_flow_is_retried_from_a_step_by_a_page_that_says_what_stays(desk: Desk) -> None:
@@ -250,10 +253,13 @@ def test_a_reader_is_shown_a_flow_and_offered_nothing(desk: Desk) -> None:
     reader = Browser(desk, "read")
     confirm = f"/runs/retry?pattern=flows&id={quote('test-orders|A1')}&step=reserve"
 
-    for path in (A1, confirm, "/runs?pattern=flows&state=failed"):
+    retry_all = "/runs/retry-all?pattern=flows"
+    assert "None has failed" not in reader.read(retry_all)
+    for path in (A1, confirm, retry_all, "/runs?pattern=flows&state=failed"):
         text = reader.read(path)
         assert 'method="post"' not in text, path
         assert "Retry from here" not in text, path
+        assert "All that have failed:" not in text, path
 
 
 def test_the_api_retries_from_a_step(desk: Desk) -> None:
@@ -278,6 +284,89 @@ def test_the_api_retries_from_a_step(desk: Desk) -> None:
     assert (answer.status_code, answer.json) == (200, {"id": "test-orders|A1"})
     assert state_of(desk).steps["charge"].state == "done"
     assert taken(desk) == 1
+
+
+def test_all_failed_flows_are_retried_by_a_page_that_asks(desk: Desk) -> None:
+    """Those of the list; its run is watched, and a form sent twice is one run."""
+    fail(desk)
+    fail(desk, "A2")
+    start(desk, "fine")
+    browser = Browser(desk)
+    [confirm] = re.findall(r'href="([^"]*retry-all[^"]*)"', browser.read("/runs?state=failed"))
+    assert "retry-all" not in browser.read("/runs")
+    page = browser.read(confirm.replace("&amp;", "&"))
+    fields = dict(re.findall(r'type="hidden" name="(\w+)" value="([^"]*)"', page))
+
+    forged = browser.client.post(
+        f"{ROOT}/runs/retry-all", data={**fields, "csrf_token": "x"}, headers=browser.headers
+    )
+    answers = [
+        browser.client.post(f"{ROOT}/runs/retry-all", data=fields, headers=browser.headers)
+        for _ in "ab"
+    ]
+    settle(desk)
+
+    assert "Retry 2 failed flows?" in page
+    assert "the bank is &lt;closed&gt;" in page
+    assert [answer.status_code for answer in (forged, *answers)] == [403, 303, 303]
+    assert answers[0].headers["Location"] == answers[1].headers["Location"]
+    assert "each once" in browser.read(answers[0].headers["Location"])
+    assert [state_of(desk, name).steps["charge"].state for name in ("A1", "A2")] == ["done"] * 2
+    assert "None has failed" in browser.read(confirm.replace("&amp;", "&"))
+    with desk.world.context():
+        actions = [entry.action for entry in list_audit(limit=5)[0]]
+    assert actions.count("retry failed runs") == 2
+
+
+def test_failed_flows_are_retried_by_the_api(desk: Desk) -> None:
+    """By their ids or by their name; a bad request changes nothing."""
+    fail(desk)
+    write(desk, 1, state="failed", failure="x")
+    path = "/runs/flows:retry"
+    bad = [
+        desk.change(path, body).status_code
+        for body in (
+            *({}, {"ids": []}, {"ids": ["x"], "all": True}, {"ids": ["x"], "name": "n"}),
+            *({"name": "n"}, {"ids": [""]}, {"ids": ["x"] * 101}, {"all": True, "from": "x"}),
+        )
+    ]
+    unknown = [
+        desk.change(f"/runs/{pattern}:retry", {"all": True}).status_code
+        for pattern in ("continuations", "nothing")
+    ]
+    before = row_of(desk)
+    other = desk.change(path, {"all": True, "name": "other"})
+    settle(desk)
+    untouched = row_of(desk)
+    key = {"Idempotency-Key": "k"}
+    ids = ["test-orders|A1", "test-orders|none", "test-orders|none"]
+    by_ids = [desk.change(path, {"ids": ids}, headers=key).json for _ in "ab"]
+    settle(desk)
+
+    assert (bad, unknown) == ([400] * 8, [404] * 2)
+    assert (other.status_code, untouched) == (202, before)
+    assert by_ids[0] == by_ids[1]
+    assert state_of(desk).steps["charge"].state == "done"
+    assert taken(desk) == 1
+    with desk.world.context():
+        details = desk.world.registry.run(
+            desk.world.clients, "continuations", by_ids[0]["run"]["id"]
+        )
+        assert run_key("test-long|000").get().state == "failed"
+    assert (details.run.counts["done"], details.run.state) == (1, "finished")
+
+
+def test_a_retry_by_the_api_is_made_once_for_its_key(desk: Desk) -> None:
+    """Another key is another retry."""
+    fail(desk)
+    keys = [{"Idempotency-Key": key} for key in ("k", "k", "l")]
+
+    answers = [desk.change(f"{A1}:retry", headers=key).status_code for key in keys]
+    outdated = desk.change(f"{A1}:retry", {"runs": 1})
+
+    assert answers == [200, 200, 409]
+    assert "was retried meanwhile" in outdated.text
+    assert row_of(desk)["generation"] == 2
 
 
 def test_a_dead_task_of_a_flow_leads_to_its_run(desk: Desk) -> None:

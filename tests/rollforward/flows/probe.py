@@ -20,6 +20,7 @@ from tests.rollforward.flows.shop import mail
 SWEEP = "/cron/flows/sweep"
 DAY_S = 24 * 3600.0
 ID = "f1"
+RUN_ID = f"test-probe|{ID}"
 
 
 class ProbeCount(ndb.Model):

@@ -90,7 +90,7 @@ def transact_shared(clients: Any, body: SharedBody[Any]) -> Any:
 
 
 def transact_around(
-    clients: Any, read: Callable[[], tuple[Any, Any]], body: Callable[[], Any]
+    clients: Any, key: Any, read: Callable[[], tuple[Any, Any]], body: Callable[[], Any]
 ) -> tuple[Any, None]:
     """Run a body and write a row by its version, as one step."""
     for _ in range(4):

@@ -9,8 +9,19 @@ from collections.abc import Callable
 import pytest
 
 from rollforward.flows import Steps
+from rollforward.flows.rows.entities import run_key
 from tests.infra.world import World
-from tests.rollforward.flows.probe import CODE, DAY_S, ID, counted, probe, run, settle
+from tests.rollforward.flows.probe import (
+    CODE,
+    DAY_S,
+    ID,
+    RUN_ID,
+    counted,
+    deliver_again,
+    probe,
+    run,
+    settle,
+)
 from tests.rollforward.tasks.reminders import one_emulator
 
 pytestmark = pytest.mark.fast
@@ -91,6 +102,51 @@ def test_a_version_that_does_not_read_a_step_leaves_it_to_the_other(world: World
     CODE.run = old
     world.clock.sleep(3600)
     assert settle(world).result == "boots"
+
+
+@one_emulator
+def test_an_operator_sees_that_a_flow_waits_for_another_version(world: World) -> None:
+    """W20: by a gauge, in the list and on its page, until a version goes on with it."""
+    run(world, lambda step: step.outside("a", CODE.act, "a") and step.wait_for("go"))
+    due = run_key(RUN_ID).get().due
+    CODE.run = lambda step: step.sleep("a", days=1)
+    deliver_again(world)
+    begun_at = run_key(RUN_ID).get().other_version_since
+    world.clock.sleep(300)
+    state = settle(world)
+    row = run_key(RUN_ID).get()
+    assert "of the kind outside" in state.other_version
+    assert (row.other_version_since, row.due) == (begun_at, due)
+    details = world.registry.run(world.clients, "flows", RUN_ID)
+    assert details.run.note == "waits for another version of the code"
+    assert details.run.reason == state.other_version
+    assert details.numbers["waits_for_version_since_at"] == begun_at.timestamp()
+    assert waiting_for_version(world) == 1
+
+    CODE.run = lambda step: step.outside("a", CODE.act, "a") and step.wait_for("go")
+    world.clock.sleep(60)
+    settle(world)
+    assert probe.state(ID).other_version == ""
+    assert (waiting_for_version(world), run_key(RUN_ID).get().due) == (0, due)
+
+
+@one_emulator
+def test_a_flow_that_no_version_goes_on_with_fails(world: World) -> None:
+    """W20: after an hour; then it waits for a person, and no more for a version."""
+    run(world, lambda step: step.outside("a", CODE.act, "a") and step.wait_for("go"))
+    CODE.run = lambda step: step.sleep("a", days=1)
+    deliver_again(world)
+    world.clock.sleep(3700)
+    state = settle(world)
+    assert (state.state, state.other_version) == ("failed", "")
+    assert "of the kind outside" in state.reason
+    assert waiting_for_version(world) == 0
+
+
+def waiting_for_version(world: World) -> float:
+    gauges = world.registry.gauges(world.clients)
+    [value] = [gauge.value for gauge in gauges if gauge.name == "flows_waiting_for_version"]
+    return value
 
 
 @one_emulator

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rollforward.flows import FlowRefusedError, StepFailedError, Steps
+from rollforward.flows import BadFlowError, FlowRefusedError, StepFailedError, Steps
 from rollforward.flows.rows.entities import run_key
 from rollforward.testing.injection import CRASH_AFTER, CRASH_BEFORE
 from rollforward.testing.world import in_threads
@@ -249,6 +249,30 @@ def test_a_retry_from_a_step_gives_its_events_back_and_new_keys(world: World) ->
     assert CODE.done == ["a", "b", "b"]
     assert len(set(keys)) == 2
     assert run_key(f"test-probe|{ID}").get().generation == 2
+
+
+@one_emulator
+def test_a_retry_is_made_once_for_its_request(world: World) -> None:
+    """W16: also if it is asked again after the next end, or its reply was lost."""
+    run(world, lambda step: step.outside("a", CODE.act, "a"))
+
+    def retry(request_id: str) -> bool:
+        return probe.retry(world.clients, ID, from_step="a", request_id=request_id)
+
+    world.plan.break_next("Commit", "reply-lost", 1)
+    assert retry("r1")
+    assert not retry("r1")
+    assert settle(world).state == "succeeded"
+    assert not retry("r1")
+    assert settle(world).state == "succeeded"
+    assert CODE.done == ["a", "a"]
+    for number in range(2, 23):
+        assert retry(f"r{number}")
+        settle(world)
+    assert not retry("r3")
+    assert retry("r1"), "the last 20 are known"
+    with pytest.raises(BadFlowError, match="request_id must have at most"):
+        retry("x" * 101)
 
 
 @one_emulator

@@ -51,3 +51,25 @@ def test_a_flow_is_retried_from_a_step(shop: Shop) -> None:
     assert shop.json("runs", "show", "flows", FLOW)["run"]["counts"]["done"] == 2
     with pytest.raises(SystemExit, match="2"):
         shop.run("runs", "cancel", "flows", FLOW, "--from", "charge")
+
+
+def test_failed_flows_are_retried_at_once(shop: Shop) -> None:
+    """All, those of a name, or by their ids; what is not named is not retried."""
+    for arguments in (
+        *([], [FLOW, "--all"], [FLOW, "--name", "x"], ["--name", "x"]),
+        *(["--from", "charge", "--all"], [FLOW, "b", "--from", "charge"], ["x"] * 101),
+    ):
+        assert "Name " in shop.run("runs", "retry", "flows", *arguments, code=2), arguments
+    shop.token = READER
+    shop.run("runs", "retry", "flows", "--all", code=4)
+    shop.token = "operator.token"
+    shop.desk.world.clock.sleep(1)  # Those that were started before it are retried.
+    other = shop.json("runs", "retry", "flows", "--all", "--name", "other")
+    shop.desk.world.settle(patience_s=60)
+    untouched = shop.json("runs", "show", "flows", FLOW)["run"]["state"]
+    started = shop.run("runs", "retry", "flows", "--all", "--name", "test-orders")
+    shop.desk.world.settle(patience_s=60)
+
+    assert (other["run"]["pattern"], untouched) == ("continuations", "failed")
+    assert re.fullmatch(r"Started a run: rollforward runs show continuations \w+\n", started)
+    assert shop.json("runs", "show", "flows", FLOW)["run"]["state"] == "running"

@@ -46,7 +46,7 @@ def test_an_idle_app_has_nothing_that_waits(world: World) -> None:
         *("distant_tasks_late_seconds", "schedules_late_seconds"),
         *("batches_running", "batches_oldest_seconds"),
         *("continuations_running", "continuations_oldest_seconds"),
-        *("flows_running", "flows_failed", "flows_late_seconds"),
+        *("flows_running", "flows_failed", "flows_waiting_for_version", "flows_late_seconds"),
         *("fork_join_waiting_items", "fork_join_oldest_seconds", "fork_join_parked_items"),
         *("views_waiting_updates", "views_oldest_seconds"),
     }
