@@ -309,22 +309,21 @@ def test_queue_in_another_location(cloud):
     assert [queue.name for queue in cloud.client.list_queues(parent=PARENT)] == [cloud.queue]
 
 
-def test_iam_is_not_served(cloud):
-    """IAM calls say that there is no IAM here (REF#getiampolicy)."""
-    calls = [
-        lambda: cloud.client.get_iam_policy(request={"resource": cloud.queue}),
-        lambda: cloud.client.set_iam_policy(request={"resource": cloud.queue}),
-        lambda: cloud.client.test_iam_permissions(
-            request={"resource": cloud.queue, "permissions": ["cloudtasks.tasks.create"]}
-        ),
-    ]
+def test_policies_are_stored_and_stop_nobody(cloud):
+    """A policy is answered as it was set (REF#setiampolicy), and every caller may do everything."""
+    bindings = [{"role": "roles/cloudtasks.viewer", "members": ["user:nobody@example.com"]}]
+    request = {"resource": cloud.queue, "policy": {"bindings": bindings}}
+    stored = cloud.client.set_iam_policy(request=request)
 
-    for call in calls:
-        with pytest.raises(exceptions.MethodNotImplemented, match="no IAM"):
-            call()
+    assert cloud.client.get_iam_policy(request={"resource": cloud.queue}) == stored
+    assert [binding.role for binding in stored.bindings] == ["roles/cloudtasks.viewer"]
+    assert cloud.create().name.startswith(cloud.queue)
 
 
-def test_encryption_keys_are_not_served(cloud):
-    """CMEK calls say that nothing is encrypted here (REF#getcmekconfig)."""
-    with pytest.raises(exceptions.MethodNotImplemented, match="unencrypted"):
-        cloud.client.get_cmek_config(request={"name": f"{PARENT}/cmekConfig"})
+def test_a_key_is_stored_and_encrypts_nothing(cloud):
+    """The configuration of keys is answered as it was set (REF#updatecmekconfig)."""
+    config = {"name": f"{PARENT}/cmekConfig", "kms_key": "projects/p/keys/k"}
+    cloud.client.update_cmek_config(cmek_config=config)
+
+    stored = cloud.client.get_cmek_config(name=config["name"])
+    assert (stored.name, stored.kms_key) == (config["name"], config["kms_key"])

@@ -22,7 +22,7 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,8 @@ from rollforward.local.cloudtasks.delivery.behaviour import Behaviour
 from rollforward.local.cloudtasks.delivery.outgoing import AppEngineApp
 from rollforward.local.cloudtasks.engine.engine import Engine
 from rollforward.local.cloudtasks.engine.engine_state import Retention
-from rollforward.local.cloudtasks.protocol.names import Place
+from rollforward.local.cloudtasks.protocol import messages
+from rollforward.local.cloudtasks.protocol.names import Place, parent_of
 from rollforward.local.cloudtasks.queue_yaml import QueueYamlError
 from rollforward.local.cloudtasks.server import control, methods
 from rollforward.local.cloudtasks.server.callers import Callers, is_loopback
@@ -62,6 +63,11 @@ class EmulatorSettings:
         queue_yaml: The file that declares the queues, read again when it changes.
         app_url: The URL of App Engine targets of the default service.
         service_urls: The URLs of other services, by name.
+        host: The address to listen on.
+        beyond_loopback: True lets it listen where other machines may call it.
+        every_place: True serves every project and location; project and location are those of
+            queue.yaml and of queues without a place.
+        queues: Queues to create if they are missing, by short id or full name.
         issuer: The `iss` claim of OIDC tokens.
         watching: False leaves it to the caller to call reload_queues() when queue.yaml changes.
         dispatching: False leaves the delivery of tasks to the caller.
@@ -72,6 +78,9 @@ class EmulatorSettings:
     app_url: str = "http://127.0.0.1:8080"
     service_urls: Mapping[str, str] = field(default_factory=dict)
     host: str = "127.0.0.1"
+    beyond_loopback: bool = False
+    every_place: bool = False
+    queues: Sequence[str] = ()
     port: int = 0
     store_path: str | Path | None = None
     queue_yaml: str | Path | None = None
@@ -93,11 +102,12 @@ class Emulator:
     Raises:
         ValueError: the host is not of the loopback interface.
         QueueYamlError: queue.yaml cannot be used.
+        Refused: a queue of the settings cannot be created.
     """
 
     def __init__(self, settings: EmulatorSettings) -> None:
         host = settings.host
-        if not is_loopback(host):
+        if not settings.beyond_loopback and not is_loopback(host):
             raise ValueError(f"the emulator listens on the loopback interface only, not on {host}")
         self.host = host
         self.port = settings.port
@@ -105,7 +115,7 @@ class Emulator:
         self.queue_yaml_problem = ""
         self.engine = Engine(
             Store(settings.store_path),
-            Place(settings.project, settings.location),
+            Place(settings.project, settings.location, settings.every_place),
             AppEngineApp(settings.app_url, settings.service_urls),
             clock=Clock(settings.clock),
             rng=settings.rng,
@@ -116,17 +126,18 @@ class Emulator:
         )
         self._yaml_path = Path(settings.queue_yaml) if settings.queue_yaml is not None else None
         self._is_watching = settings.watching
-        if self._yaml_path is not None:
-            try:
+        try:
+            if self._yaml_path is not None:
                 self._apply_yaml(self._yaml_path)
-            except BaseException:
-                self.engine.close()
-                raise
+            self._create_queues(settings.queues)
+        except BaseException:
+            self.engine.close()
+            raise
         self._dispatcher: Dispatcher | None = None
         if settings.dispatching:
             self._dispatcher = Dispatcher(self.engine, settings.kill_worker)
         self._is_dispatching = False
-        self._callers = Callers()
+        self._callers = Callers(are_local=is_loopback(host))
         self._server: Any = None
         self._front: Front | None = None
         self._runner: web.AppRunner | None = None
@@ -176,7 +187,8 @@ class Emulator:
         except OSError as error:
             raise RuntimeError(f"cannot listen on {self.grpc_address}: {error}") from error
         if self._yaml_path is not None and self._is_watching:
-            self._watcher = asyncio.create_task(self._watch_yaml(self._yaml_path))
+            seen = _modified_at(self._yaml_path)
+            self._watcher = asyncio.create_task(self._watch_yaml(self._yaml_path, seen))
 
     async def dispatch(self) -> None:
         """Begin to deliver."""
@@ -209,9 +221,8 @@ class Emulator:
             await self._dispatcher.stop()
         self.engine.close()
 
-    async def _watch_yaml(self, path: Path) -> None:
+    async def _watch_yaml(self, path: Path, seen: int) -> None:
         """Apply queue.yaml whenever it changes; a wrong one changes nothing."""
-        seen = _modified_at(path)
         while True:
             await asyncio.sleep(_WATCH_S)
             modified_at = _modified_at(path)
@@ -230,6 +241,19 @@ class Emulator:
             return False
         log.info("Applied %s", path)
         return True
+
+    def _create_queues(self, wanted: Sequence[str]) -> None:
+        """Create the queues that are missing.
+
+        Raises:
+            Refused: a name is malformed, or belongs to a place that is not served.
+        """
+        present = {queue.name for queue in self.engine.queues.all()}
+        for queue in wanted:
+            name = queue if "/" in queue else self.engine.place.queue_name(queue)
+            if name not in present:
+                self.engine.queues.create(parent_of(name), messages.Queue(name=name))
+                present.add(name)
 
     def _apply_yaml(self, path: Path) -> None:
         queue_yaml.apply(self.engine, queue_yaml.read(path, self.engine.place))

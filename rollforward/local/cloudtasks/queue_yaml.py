@@ -28,7 +28,7 @@ import yaml
 
 from rollforward.local.cloudtasks.engine.engine import Engine
 from rollforward.local.cloudtasks.protocol import messages
-from rollforward.local.cloudtasks.protocol.names import Place, is_queue_id, short
+from rollforward.local.cloudtasks.protocol.names import Place, is_queue_id, parent_of, short
 
 _UNIT_S = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _RATE = re.compile(r"(\d+(?:\.\d+)?)/([smhd])")
@@ -96,7 +96,8 @@ def apply(engine: Engine, file: QueueYaml) -> bool:
         engine.queues.put_from_yaml(queue)
     named = {queue.name for queue in file.queues}
     for name in states:
-        if name not in named and short(name) != "default":
+        is_here = parent_of(name) == engine.place.parent
+        if is_here and name not in named and short(name) != "default":
             engine.queues.pause(name)
     engine.queues.set_yaml_digest(file.digest)
     return True

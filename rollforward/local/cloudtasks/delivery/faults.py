@@ -15,7 +15,7 @@ import random
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from rollforward.local.cloudtasks.protocol.names import short
+from rollforward.local.cloudtasks.protocol.names import is_named, short
 from rollforward.local.cloudtasks.store.records import TaskRecord
 
 KINDS = ("duplicate", "overlap", "delay", "reorder", "lose_response", "error", "kill_worker")
@@ -32,7 +32,7 @@ class FaultRule:
 
     Attributes:
         rate: How likely it fires when it matches, 0 to 1.
-        queue: The short id of a queue.
+        queue: The id of a queue; a short one is that queue of every place.
         path: A part of the request's path and query.
         task: A part of the task's short id.
         max_count: How often it fires at most; None is no limit.
@@ -53,7 +53,7 @@ class FaultRule:
     def matches(self, task: TaskRecord) -> bool:
         """Return whether this rule is about the task."""
         return (
-            (not self.queue or self.queue == short(task.queue))
+            (not self.queue or is_named(task.queue, self.queue))
             and self.path in task.path
             and self.task in short(task.name)
         )

@@ -17,7 +17,7 @@ from typing import Any
 from rollforward.local.cloudtasks.delivery.reasons import reason_of
 from rollforward.local.cloudtasks.engine.engine_state import EngineState
 from rollforward.local.cloudtasks.protocol import messages
-from rollforward.local.cloudtasks.protocol.names import short
+from rollforward.local.cloudtasks.protocol.names import Place, short
 
 MAX_INCIDENTS = 1000
 MAX_MARKS = 500
@@ -74,7 +74,7 @@ class Incidents:
         end = float("inf") if until is None else until
         with self._state.lock:
             rows = self._state.store.attempts.incidents(since, end, path, text, MAX_INCIDENTS)
-            deliveries = [_delivery_json(row) for row in rows]
+            deliveries = [_delivery_json(row, self._state.place) for row in rows]
             marks = [asdict(mark) for mark in self._marks if since <= mark.at <= end]
             return {
                 "now": self._state.clock.now(),
@@ -93,7 +93,7 @@ class Incidents:
             if queue.throttle.factor < 1.0:
                 slowed.append(
                     {
-                        "queue": short(name),
+                        "queue": self._state.place.queue_id(name),
                         "speed_factor": queue.throttle.factor,
                         "full_speed_at": queue.throttle.full_speed_at,
                     }
@@ -101,11 +101,11 @@ class Incidents:
         return slowed
 
 
-def _delivery_json(row: Any) -> dict[str, Any]:
+def _delivery_json(row: Any, place: Place) -> dict[str, Any]:
     reason = reason_of(row["response_body"])
     return {
         "task": short(row["name"]),
-        "queue": short(row["queue"]),
+        "queue": place.queue_id(row["queue"]),
         "path": row["path"],
         "kind": row["kind"],
         "faults": json.loads(row["faults"]),

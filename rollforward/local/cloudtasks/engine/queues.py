@@ -7,6 +7,7 @@ from rollforward.local.cloudtasks.engine.engine_state import EngineState
 from rollforward.local.cloudtasks.engine.queue_state import QueueState
 from rollforward.local.cloudtasks.protocol import errors, messages, validation
 from rollforward.local.cloudtasks.protocol.listing import QueueFilter
+from rollforward.local.cloudtasks.protocol.names import parent_of
 from rollforward.local.cloudtasks.protocol.paging import PageTokens
 from rollforward.local.cloudtasks.store.records import DELETED
 from rollforward.local.cloudtasks.store.tables import StoredQueue
@@ -115,12 +116,14 @@ class Queues:
         """
         with self._state.lock:
             self._state.place.check_parent(parent)
-            chosen, listing = QueueFilter(query), "queues:" + query
+            chosen, listing = QueueFilter(query), f"queues:{parent}:{query}"
             start, limit = self._page_tokens.start(listing, size, token, MAX_QUEUES_PAGE)
             queues = [
                 queue.message
                 for queue in self.all()
-                if queue.name > start and chosen.matches(queue.message)
+                if queue.name > start
+                and parent_of(queue.name) == parent
+                and chosen.matches(queue.message)
             ]
             page = queues[:limit]
             has_more = len(queues) > limit

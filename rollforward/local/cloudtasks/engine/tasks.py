@@ -8,7 +8,7 @@ from rollforward.local.cloudtasks.engine.engine_state import EngineState
 from rollforward.local.cloudtasks.engine.queue_state import QueueState
 from rollforward.local.cloudtasks.protocol import errors, messages, validation
 from rollforward.local.cloudtasks.protocol.errors import Refused
-from rollforward.local.cloudtasks.protocol.names import queue_of_task
+from rollforward.local.cloudtasks.protocol.names import project_of, queue_of_task
 from rollforward.local.cloudtasks.protocol.paging import PageTokens
 from rollforward.local.cloudtasks.protocol.task_messages import record_of, shown
 from rollforward.local.cloudtasks.store.records import (
@@ -73,7 +73,7 @@ class Tasks:
         now_s = self._state.clock.now()
         schedule_at = validation.schedule_of(request, now_s)
         message = messages.Task()
-        validation.complete_task(request, message, self._state.place.project)
+        validation.complete_task(request, message, project_of(queue.name))
         if request.name and self._is_taken(queue, request.name, now_s):
             raise errors.task_exists()
         sequence = self._last_sequence + 1

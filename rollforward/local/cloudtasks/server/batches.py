@@ -20,6 +20,7 @@ from rollforward.local.cloudtasks.delivery.statuses import code_number
 from rollforward.local.cloudtasks.engine.engine import Engine
 from rollforward.local.cloudtasks.protocol import errors, messages
 from rollforward.local.cloudtasks.protocol.errors import Refused
+from rollforward.local.cloudtasks.protocol.names import parent_of
 
 MAX_CREATES = 100
 MAX_DELETES = 1000
@@ -87,9 +88,10 @@ class Batches:
             raise errors.entity_unknown()
         return operation
 
-    def list(self) -> list[Any]:
-        """Return all kept operations, oldest first."""
-        return [operations_pb2.Operation.FromString(raw) for raw in self._engine.operations.all()]
+    def list(self, parent: str = "") -> list[Any]:
+        """Return the kept operations of a location, or all, oldest first."""
+        operations = map(operations_pb2.Operation.FromString, self._engine.operations.all())
+        return [operation for operation in operations if parent in ("", parent_of(operation.name))]
 
     def delete_operation(self, name: str) -> None:
         """Forget an operation, not its effect.
@@ -116,7 +118,7 @@ class Batches:
             operation_id = hashlib.sha256(f"{verb} {queue} {request_id}".encode()).hexdigest()[:32]
         else:
             operation_id = uuid.uuid4().hex
-        return f"{self._engine.place.parent}/operations/{operation_id}"
+        return f"{parent_of(queue)}/operations/{operation_id}"
 
     def _earlier(self, name: str) -> Any | None:
         raw = self._engine.operations.get(name)

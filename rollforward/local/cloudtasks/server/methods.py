@@ -15,7 +15,8 @@ from google.longrunning import operations_pb2
 from google.protobuf import empty_pb2
 
 from rollforward.local.cloudtasks.engine.engine import Engine
-from rollforward.local.cloudtasks.protocol import buffer_messages, errors, messages
+from rollforward.local.cloudtasks.protocol import buffer_messages, messages
+from rollforward.local.cloudtasks.protocol.names import Place, parent_of, short
 from rollforward.local.cloudtasks.server.batches import Batches
 from rollforward.local.cloudtasks.server.buffering import buffer
 from rollforward.local.cloudtasks.server.policies import Policies
@@ -144,7 +145,8 @@ def _operations(batches: Batches) -> Methods:
     pb, empty = operations_pb2, empty_pb2.Empty
 
     def list_operations(r: Any) -> Any:
-        return pb.ListOperationsResponse(operations=batches.list())
+        operations = batches.list(r.name.removesuffix("/operations"))
+        return pb.ListOperationsResponse(operations=operations)
 
     def delete_operation(r: Any) -> Any:
         batches.delete_operation(r.name)
@@ -171,18 +173,21 @@ def _operations(batches: Batches) -> Methods:
 
 def _locations(engine: Engine) -> Methods:
     pb, place = locations_pb2, engine.place
-    location = pb.Location(
-        name=place.parent, location_id=place.location, display_name=place.location
-    )
+
+    def location_of(parent: str) -> Any:
+        location_id = short(parent)
+        return pb.Location(name=parent, location_id=location_id, display_name=location_id)
 
     def list_locations(r: Any) -> Any:
-        if r.name != f"projects/{place.project}":
-            raise errors.permission_denied(r.name.removeprefix("projects/"))
-        return pb.ListLocationsResponse(locations=[location])
+        own = Place(r.name.removeprefix("projects/"), place.location).parent
+        place.check_parent(own)
+        parents = {parent_of(queue.name) for queue in engine.queues.all()}
+        others = sorted(parent for parent in parents - {own} if parent.startswith(f"{r.name}/"))
+        return pb.ListLocationsResponse(locations=map(location_of, [own, *others]))
 
     def get_location(r: Any) -> Any:
         place.check_parent(r.name)
-        return location
+        return location_of(r.name)
 
     return {
         "ListLocations": Method(list_locations, pb.ListLocationsRequest, pb.ListLocationsResponse),

@@ -25,13 +25,13 @@ _QUEUE_STATES = {
 def queues_json(engine: Engine) -> list[dict[str, Any]]:
     """Return all queues: settings, load, and how many tasks are in each state."""
     counts = engine.history.counts()
-    return [_queue_json(queue, counts[queue.name]) for queue in engine.queues.all()]
+    return [_queue_json(engine, queue, counts[queue.name]) for queue in engine.queues.all()]
 
 
-def _queue_json(queue: QueueState, counts: Mapping[str, int]) -> dict[str, Any]:
+def _queue_json(engine: Engine, queue: QueueState, counts: Mapping[str, int]) -> dict[str, Any]:
     limits, retries = queue.message.rate_limits, queue.message.retry_config
     return {
-        "id": short(queue.name),
+        "id": engine.place.queue_id(queue.name),
         "name": queue.name,
         "state": _QUEUE_STATES[queue.message.state],
         "from_queue_yaml": queue.from_yaml,
@@ -54,7 +54,7 @@ def task_json(engine: Engine, task: TaskRecord) -> dict[str, Any]:
     return {
         "id": short(task.name),
         "name": task.name,
-        "queue": short(task.queue),
+        "queue": engine.place.queue_id(task.queue),
         "sequence": task.sequence,
         "state": engine.history.state_of(task),
         "target": "app_engine" if task.is_app_engine else "http",
