@@ -9,7 +9,18 @@ from collections.abc import Sequence
 from importlib import metadata
 
 from rollforward.cli.command import Command
-from rollforward.cli.commands import dead, deploy, doctor, new, queues, run, runs, shell, tasks
+from rollforward.cli.commands import (
+    dead,
+    deploy,
+    doctor,
+    new,
+    queues,
+    run,
+    runs,
+    shell,
+    tasks,
+    tasks_emulator,
+)
 from rollforward.cli.errors import CliError
 from rollforward.local.errors import PlatformError
 
@@ -18,6 +29,7 @@ COMMANDS: tuple[Command, ...] = (
     run.COMMAND,
     shell.COMMAND,
     doctor.COMMAND,
+    tasks_emulator.COMMAND,
     tasks.COMMAND,
     runs.COMMAND,
     dead.COMMAND,

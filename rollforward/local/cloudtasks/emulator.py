@@ -251,6 +251,7 @@ class Emulator:
         present = {queue.name for queue in self.engine.queues.all()}
         for queue in wanted:
             name = queue if "/" in queue else self.engine.place.queue_name(queue)
+            self.engine.place.check_queue_name(name)
             if name not in present:
                 self.engine.queues.create(parent_of(name), messages.Queue(name=name))
                 present.add(name)

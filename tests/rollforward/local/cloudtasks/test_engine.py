@@ -6,7 +6,7 @@ import random
 import pytest
 
 from rollforward.local.cloudtasks.delivery import retries, statuses
-from rollforward.local.cloudtasks.protocol import messages
+from rollforward.local.cloudtasks.protocol import messages, names
 from rollforward.local.cloudtasks.protocol.errors import Refused
 from rollforward.local.cloudtasks.server import callers, rest_routes
 from rollforward.local.cloudtasks.store.records import DUPLICATE, FORCED, OVERLAP
@@ -236,7 +236,7 @@ def test_two_stores_make_up_different_ids():
 # --- examples in the docstrings --------------------------------------------
 
 
-@pytest.mark.parametrize("module", [callers, rest_routes, retries, statuses])
+@pytest.mark.parametrize("module", [callers, names, rest_routes, retries, statuses])
 def test_docstring_examples(module):
     """The examples in the docstrings are true."""
     results = doctest.testmod(module)

@@ -1,0 +1,106 @@
+"""`rollforward tasks-emulator`: Cloud Tasks alone, for an app of any kind, until Ctrl-C.
+
+It serves every project and location. Nothing else of the local platform runs.
+"""
+
+import argparse
+import asyncio
+import json
+import logging
+import signal
+from pathlib import Path
+
+from rollforward.local.cloudtasks.emulator import Emulator, EmulatorSettings
+from rollforward.local.cloudtasks.protocol.errors import Refused
+from rollforward.local.cloudtasks.queue_yaml import QueueYamlError
+from rollforward.local.cloudtasks.server.callers import is_loopback
+from rollforward.local.cloudtasks.store.database import StoreInUseError
+from rollforward.local.errors import PlatformError, PortTakenError, UsageError
+
+STORE = "tasks.sqlite"
+
+
+def run(options: argparse.Namespace) -> int:
+    """Serve until a signal comes; return the exit code.
+
+    Raises:
+        PlatformError: a queue, a file or the port cannot be used.
+    """
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
+    return asyncio.run(_serve(_emulator(options), options))
+
+
+def _emulator(options: argparse.Namespace) -> Emulator:
+    data: Path | None = options.data
+    if data is not None and data.exists() and not data.is_dir():
+        raise UsageError(f"--data must be a folder, got {data}")
+    settings = EmulatorSettings(
+        host=options.host,
+        port=options.port,
+        beyond_loopback=True,
+        every_place=True,
+        project=options.project,
+        location=options.location,
+        queues=options.queue,
+        queue_yaml=options.queue_yaml,
+        store_path=data / STORE if data is not None else None,
+        app_url=options.app_url,
+        service_urls=dict(map(_service, options.service)),
+    )
+    try:
+        return Emulator(settings)
+    except Refused as refused:
+        raise UsageError(f"--queue: {refused.message}") from refused
+    except (QueueYamlError, StoreInUseError) as error:
+        raise PlatformError(str(error)) from error
+
+
+def _service(text: str) -> tuple[str, str]:
+    name, separator, url = text.partition("=")
+    if not (name and separator and url.startswith(("http://", "https://"))):
+        raise UsageError(f"--service must be NAME=URL, got {text!r}")
+    return name, url
+
+
+async def _serve(emulator: Emulator, options: argparse.Namespace) -> int:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(number, stop.set)
+    try:
+        await emulator.listen()
+        url = f"http://{_reachable(emulator)}"
+        emulator.engine.tokens.issuer = options.issuer or url
+        await emulator.dispatch()
+        _announce(emulator, url, is_json=options.json)
+        await stop.wait()
+    except RuntimeError as error:
+        raise PortTakenError(f"The emulator {error}. Choose another --port or --host.") from error
+    finally:
+        await emulator.stop()
+    return 0
+
+
+def _reachable(emulator: Emulator) -> str:
+    """Return an address by which this machine reaches the emulator, as host:port."""
+    if emulator.host in ("0.0.0.0", "::"):
+        return f"localhost:{emulator.port}"
+    return emulator.grpc_address
+
+
+def _announce(emulator: Emulator, url: str, *, is_json: bool) -> None:
+    queues = [queue.name for queue in emulator.engine.queues.all()]
+    issuer = emulator.engine.tokens.issuer
+    if is_json:
+        address = url.removeprefix("http://")
+        print(json.dumps({"address": address, "issuer": issuer, "queues": queues}), flush=True)
+        return
+    print(f"\n  Cloud Tasks   {url}   gRPC and REST, every project and location")
+    for name in queues:
+        print(f"  queue         {name}")
+    print(f"  OIDC issuer   {issuer}")
+    print(f"  gcloud        CLOUDSDK_API_ENDPOINT_OVERRIDES_CLOUDTASKS={url}/ \\")
+    print("                CLOUDSDK_AUTH_DISABLE_CREDENTIALS=true gcloud tasks queues list")
+    if not is_loopback(emulator.host):
+        print("\n  Whoever reaches this port may read and change everything: no caller is checked.")
+    print("\n  (Ctrl-C stops it)\n", flush=True)
