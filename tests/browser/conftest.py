@@ -6,11 +6,15 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from playwright.sync_api import Page, sync_playwright
+from playwright.sync_api import Page, expect, sync_playwright
 
 from rollforward.local.system import debian
 from rollforward.local.system.debian import CHROMIUM_SHELL, CHROMIUMS
+from tests.browser.forms import TIMEOUT_MS
 from tests.infra.stack import Stack, running_stack
+
+# Of each claim about a page. By itself it is 5 s: on a busy machine a page may need more.
+expect.set_options(timeout=TIMEOUT_MS)
 
 QUIET = [
     "--no-sandbox",

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from tests.infra.faults.explorer import IS_EXHAUSTIVE
 
-TIMEOUT_MS = 60_000
+TIMEOUT_MS = 120_000
 IS_IN_PLACE = "button => Boolean(window.live && button.form?.matches('[data-in-place]'))"
 
 # For what does not depend on the window: both sizes with SOAK=1.
@@ -44,11 +47,26 @@ def press(page: Page, button: Locator) -> None:
 
 def refresh_until_still(page: Page) -> None:
     """Follow the link that replaces the script, until nothing changes any more."""
-    for _ in range(60):
+    live = page.locator("#live")
+    refresh_until(page, lambda: live.get_attribute("data-moving") == "no")
+
+
+def refresh_until(page: Page, claim: Callable[[], bool]) -> None:
+    """Follow the link that replaces the script, until a claim holds."""
+
+    def holds_now() -> bool:
         press(page, page.get_by_role("link", name="Refresh"))
-        if page.locator("#live").get_attribute("data-moving") == "no":
-            return
-        page.wait_for_timeout(500)
+        return claim()
+
+    wait_until(page, holds_now)
+
+
+def wait_until(page: Page, claim: Callable[[], bool], every_ms: int = 200) -> None:
+    """Wait until a claim holds that `expect` has no words for; the page goes on meanwhile."""
+    ends_at = time.monotonic() + TIMEOUT_MS / 1000
+    while not claim():
+        assert time.monotonic() < ends_at, "it did not happen"
+        page.wait_for_timeout(every_ms)
 
 
 def expect_still(page: Page) -> None:

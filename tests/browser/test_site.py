@@ -16,7 +16,7 @@ from tests.browser.looks import AXE, LOOKS, RUN_AXE, turn
 from tests.documents.built_site import built_site
 from tests.infra.documents import DOCUMENTS
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(480)]
 
 PAGES = ("", "tutorial/", "concepts/outbox/", "reference/api/", "operations/", "howto/deploy/")
 # The theme's lists have one label each, and a block of code has the next one's.

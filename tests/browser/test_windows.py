@@ -21,7 +21,7 @@ from tests.browser.forms import TIMEOUT_MS, expect_still, press
 from tests.browser.looks import WINDOWS, bottom, drawn, turn, violations
 from tests.infra.stack import Stack
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(480)]
 
 # Of which all that moves is in the window at once.
 FITTING = ("/counters", "/numbers", "/numbers?scale=long", "/sums/visitors", "/streams/weblog")

@@ -8,7 +8,7 @@ from playwright.sync_api import Page, expect
 
 from tests.infra.stack import Stack
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(480)]
 
 
 def test_a_queue_is_paused_and_resumed(page: Page, stack: Stack, problems: list[str]) -> None:

@@ -11,7 +11,7 @@ from tests.browser.console.conftest import OTHER_PAGES, links
 from tests.browser.looks import drawn, violations
 from tests.infra.stack import Stack
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(480)]
 
 PAGES = (
     *("/", "/queues", "/queues/default/purge", "/tasks", "/tasks/all/retry/confirm"),

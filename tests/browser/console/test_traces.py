@@ -13,7 +13,7 @@ from tests.infra.stack import Stack, until
 
 pytest.importorskip("opentelemetry.exporter.otlp.proto.http")
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(480)]
 
 
 @pytest.fixture(scope="package")

@@ -10,7 +10,7 @@ from playwright.sync_api import Page, expect
 from tests.browser.forms import TIMEOUT_MS, check_width, one_window, press, without_scripts
 from tests.infra.stack import Stack
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(480)]
 
 LONG = "\n\n".join(["A line that is long enough to be read for a while. " * 6] * 12)
 

@@ -17,7 +17,7 @@ from tests.browser.forms import (
 )
 from tests.infra.stack import Stack
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(480)]
 
 
 def total(page: Page) -> int:

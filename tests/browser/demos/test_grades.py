@@ -21,7 +21,7 @@ from tests.infra.stack import Stack
 
 STUDENTS = 300
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(480)]
 
 
 def add_student(page: Page, name: str, grade: str, points: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from tests.browser.forms import TIMEOUT_MS, check_width, press, without_scripts
+from tests.browser.forms import TIMEOUT_MS, check_width, press, refresh_until, without_scripts
 from tests.infra.stack import Stack
 
 GUESTS = 40
@@ -15,7 +15,7 @@ LIST = (
     + "佐藤 花子,hanako@example.com\r\n"
     + "Nobody,not-an-address\r\n"
 ).encode()
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(480)]
 
 
 def create_party(page: Page, stack: Stack) -> None:
@@ -89,17 +89,9 @@ def test_everything_works_without_javascript(browser: Browser, stack: Stack) -> 
     upload(page, LIST)
     live = page.locator("#live")
 
-    for _ in range(60):
-        page.get_by_role("link", name="Refresh").click()
-        if f"{GUESTS} guests" in (live.text_content() or ""):
-            break
-        page.wait_for_timeout(500)
+    refresh_until(page, lambda: f"{GUESTS} guests" in (live.text_content() or ""))
     send(page)
-    for _ in range(60):
-        page.get_by_role("link", name="Refresh").click()
-        if f"{GUESTS} sent" in (live.text_content() or ""):
-            break
-        page.wait_for_timeout(500)
+    refresh_until(page, lambda: f"{GUESTS} sent" in (live.text_content() or ""))
 
     expect(live).to_contain_text(f"{GUESTS} sent")
     context.close()

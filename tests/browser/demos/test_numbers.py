@@ -18,7 +18,7 @@ from tests.browser.forms import (
 )
 from tests.infra.stack import Stack
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(480)]
 
 
 @one_window

@@ -16,12 +16,13 @@ from tests.browser.forms import (
     not_by_kills,
     one_window,
     press,
+    refresh_until,
     refresh_until_still,
     without_scripts,
 )
 from tests.infra.stack import Stack
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(480)]
 
 
 def order(page: Page, stack: Stack, count: int, **chosen: str) -> None:
@@ -79,8 +80,7 @@ def test_orders_without_javascript(browser: Browser, stack: Stack) -> None:
     context = browser.new_context(java_script_enabled=False)
     page = context.new_page()
     order(page, stack, 6, patience="15", pace="fast")
-    while not page.get_by_label("For which orders").count():
-        press(page, page.get_by_role("link", name="Refresh"))
+    refresh_until(page, lambda: page.get_by_label("For which orders").count() > 0)
     page.get_by_label("For which orders").select_option("half")
     press(page, page.get_by_role("button", name="The courier comes"))
     expect(page.locator(".notices")).to_contain_text("The courier is on the way")

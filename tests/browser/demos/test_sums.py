@@ -21,7 +21,7 @@ from tests.browser.forms import (
 )
 from tests.infra.stack import Stack
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(480)]
 
 
 def open_sum(page: Page, stack: Stack, name: str) -> None:

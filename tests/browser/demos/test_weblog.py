@@ -21,13 +21,14 @@ from tests.browser.forms import (
     one_window,
     press,
     refresh_until_still,
+    wait_until,
     without_scripts,
 )
 from tests.browser.looks import WINDOWS, bottom, turn
 from tests.infra.stack import Stack
 from tests.pipelines.weblog.test_pipeline import Counts, plain_counts, plain_lines
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(480)]
 
 SHARE = re.compile(r"(\d+)\s*%")
 BAR_MS = 300_000
@@ -40,11 +41,7 @@ def share_read(page: Page) -> int:
 
 
 def wait_for_share(page: Page, percent: int) -> None:
-    for _ in range(300):
-        if share_read(page) >= percent:
-            return
-        page.wait_for_timeout(200)
-    raise AssertionError(f"{percent} percent were not read in time")
+    wait_until(page, lambda: share_read(page) >= percent)
 
 
 def expect_counts(page: Page, plain: Counts, requests: int) -> None:

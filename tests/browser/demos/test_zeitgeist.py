@@ -26,7 +26,7 @@ from tests.browser.forms import (
 from tests.infra.stack import Stack, until
 from tests.pipelines.zeitgeist.test_detector import series
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(480)]
 
 FEEDS = ("tokyo", "paris", "austin")
 DAYS = 7
