@@ -42,10 +42,10 @@ def environment(**more):
     return {**kept, **ports, "PYTHONPATH": str(ROOT), "GOOGLE_CLOUD_PROJECT": "demo-run", **more}
 
 
-def run(folder, *arguments, **more):
+def run(folder, *arguments, program=("-m", "rollforward.local"), **more):
     """Start the dev server in a folder."""
     return subprocess.Popen(
-        [sys.executable, "-m", "rollforward.local", "--json", *arguments],
+        [sys.executable, *program, "--json", *arguments],
         cwd=folder,
         env=environment(**more),
         stdout=subprocess.PIPE,
