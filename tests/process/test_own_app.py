@@ -17,6 +17,7 @@ import requests
 import rollforward as rf
 from rollforward.local.system import ports
 from tests.infra import tutorial
+from tests.infra.runs import sampling
 from tests.infra.stack import ROOT, Stack, running_stack, until
 
 pytestmark = pytest.mark.process
@@ -183,6 +184,7 @@ def test_the_exports_of_the_console_are_all_that_an_own_program_needs(shop: Stac
 # The tutorial
 
 
+@sampling.long
 def test_the_tutorial_works_as_written(tmp_path: Path) -> None:
     """Each step's files are copied over those of the step before, while the app runs."""
     hello, sell, view, visits, prices = tutorial.steps()[:5]

@@ -187,6 +187,7 @@ def test_without_the_extra_a_command_works_or_says_how_to_install_it(
     assert text in (done.stderr if code else done.stdout)
 
 
+@sampling.long
 def test_the_first_task_of_the_readme_runs_on_the_local_platform(python: Path, app: Path) -> None:
     """Its page enqueues it, the Cloud Tasks emulator delivers it, and the terminal shows it."""
     with platform(python, app, "hello:serve") as (url, terminal):

@@ -34,6 +34,7 @@ from rollforward.testing.injection import (
     REPLY_LOST,
 )
 from tests.infra.faults.explorer import ALL, IS_EXHAUSTIVE, Explorer
+from tests.infra.runs import sampling
 from tests.infra.world import Services, World
 from tests.pipelines.invitations.scenarios import ImportScenario, SendScenario
 from tests.pipelines.sums.loading import LoadScenario
@@ -211,6 +212,7 @@ def test_totals_are_exact_when_a_reply_is_lost_beside_an_item_that_fails(
     Explorer(scenario.world, scenario).explore([REPLY_LOST])
 
 
+@sampling.long
 @pytest.mark.parametrize("seed", [4])  # A page of all items: its halves have several, too.
 @pytest.mark.parametrize("scenario", ["bad item"], indirect=True)
 def test_a_code_that_is_not_known_to_leave_the_outcome_open_is_found(

@@ -1,10 +1,10 @@
 """The sample of `make test`: it leaves out most tests that differ only in their parameters.
 
 A test that calls services runs with one in CALLING_OF of its parameters, on the emulator that lets
-the first commit win. On the emulator that locks it is one in LOCKING_OF of the tests of each file
-that run on the other one, too. A test that calls none runs with up to FEW parameters, or half. A
-page is driven in one of two windows. What is marked `one_of` is tried by one in so many. `make test
-ALL=1`, `make soak` and pytest by itself leave out none.
+the first commit win. On the emulator that locks it is one in LOCKING_OF of the tests of each
+folder that run on the other one, too. A test that calls none runs with up to FEW parameters, or
+half. A page is driven in one of two windows. What is marked `one_of` is tried by one in so many.
+`make test ALL=1`, `make soak` and pytest by itself leave out none.
 
 SEED says which: `make test` takes the number of the day, and prints it; `make test SEED=7` draws as
 on another day. Of n tests of which one is drawn, n days in a row draw each.
@@ -25,9 +25,9 @@ T = TypeVar("T")
 
 # For a claim about hours that pass or about limits, which no lock changes.
 one_emulator = pytest.mark.parametrize("services", ["datastore"], indirect=True)
-# Of what kills processes beside real work for many seconds, `make test` plays one in two.
-kills = pytest.mark.one_of("kills", 2)
-# Of what takes twenty seconds or more, and is no promise of a pattern in small, one in three.
+# Of what kills processes beside real work for many seconds, `make test` plays one in three.
+kills = pytest.mark.one_of("kills", 3)
+# Of what keeps a processor busy for seconds, and is no promise of a pattern in small, one in three.
 long = pytest.mark.one_of("long", 3)
 
 IS_SAMPLED = os.environ.get("SAMPLED") == "1"
@@ -83,7 +83,7 @@ def _group(item: pytest.Item, elsewhere: Collection[str]) -> Group:
     """
     function, parameters = _function(item), _parameters(item)
     if _locks(item) and function in elsewhere:
-        return Group(item.nodeid.partition("::")[0] + " locks", LOCKING_OF)
+        return Group(f"{_folder(item)} locks", LOCKING_OF)
     if (one_of := item.get_closest_marker("one_of")) is not None:
         return Group(*one_of.args)
     if {"page", "window"} & parameters.keys():
@@ -95,6 +95,10 @@ def _locks(item: pytest.Item) -> bool:
     """Return whether a test runs on the emulator that locks."""
     parameters = _parameters(item)
     return "firestore" in (parameters.get("services"), parameters.get("kind"))
+
+
+def _folder(item: pytest.Item) -> str:
+    return item.nodeid.partition("::")[0].rpartition("/")[0]
 
 
 def _function(item: pytest.Item) -> str:

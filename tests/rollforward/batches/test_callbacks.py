@@ -19,6 +19,7 @@ from rollforward.tasks import Reject, Task
 from rollforward.tasks.dead_task_entities import DeadTask
 from rollforward.tasks.dead_tasks import ReplayDeadTask
 from rollforward.testing.world import in_threads
+from tests.infra.runs import sampling
 from tests.infra.world import Services, World
 from tests.rollforward.batches.harness import (
     BEST,
@@ -92,6 +93,7 @@ def test_a_callback_that_its_queue_lost_is_called_after_an_hour(world: World) ->
     assert set(CALLED.values()) == {1}
 
 
+@sampling.long
 @pytest.mark.parametrize("ran_days", [0, 3])
 def test_a_callback_that_is_lost_again_and_again_is_called_ever_more_rarely(
     world: World, ran_days: int

@@ -13,6 +13,7 @@ import pytest
 import requests
 
 from rollforward.cli import main
+from tests.infra.runs import sampling
 from tests.infra.stack import ROOT, Stack, running_stack, until
 from tests.rollforward.local.installed import NEEDS_DATASTORE
 
@@ -137,6 +138,7 @@ def test_a_new_app_is_sound_python(shop: Path, command: tuple[str, ...]) -> None
     assert output.startswith("0\n"), output
 
 
+@sampling.long
 @pytest.mark.process
 @NEEDS_DATASTORE
 def test_a_new_app_passes_its_tests(shop: Path) -> None:

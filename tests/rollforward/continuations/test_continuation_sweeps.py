@@ -26,6 +26,7 @@ from rollforward.continuations.pages.attempt import page_task
 from rollforward.continuations.progress import progress
 from rollforward.tasks.dead_task_entities import open_dead_tasks
 from rollforward.testing.services import LOCATION, PROJECT
+from tests.infra.runs import sampling
 from tests.infra.runs.sampling import one_emulator
 from tests.infra.world import Services, World
 from tests.rollforward.continuations.walk_jobs import (
@@ -229,6 +230,7 @@ def test_a_chain_whose_last_page_is_closed_is_ended(world: World, how: str) -> N
     assert state(world, "run") == FINISHED
 
 
+@sampling.long
 @one_emulator
 def test_a_page_whose_wakes_are_lost_is_woken_each_hour(world: World) -> None:
     """A3: the names of wakes do not run out: one for each doubling, then one an hour.

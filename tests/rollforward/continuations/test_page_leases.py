@@ -29,6 +29,7 @@ from rollforward.continuations.progress import progress
 from rollforward.continuations.sources import EntitySource, Slice, Span
 from rollforward.runtime import Clients, naive_utc
 from rollforward.tasks import hashed_name
+from tests.infra.runs import sampling
 from tests.infra.world import Services, World
 from tests.rollforward.continuations.under_faults.overlapping_attempts import Timeline
 from tests.rollforward.continuations.walk_jobs import APPLY, Item, Walk, items_of, ledger, put_items
@@ -157,6 +158,7 @@ def test_a_page_goes_on_within_ten_seconds_after_its_worker_was_killed(services:
     assert in_doubt >= 1
 
 
+@sampling.long
 def test_an_attempt_does_not_keep_its_lease_for_ever(services: Services) -> None:
     """H4: what hangs for longer than an attempt may last is taken over, and commits nothing."""
     slow = Slow(seconds=3600)

@@ -24,6 +24,7 @@ from rollforward.continuations.pages.seen_pages import RememberedPages, seen_run
 from rollforward.continuations.progress import item_issues, progress, run_of
 from rollforward.runtime import Clients
 from rollforward.runtime.channel.rpc import Cost
+from tests.infra.runs import sampling
 from tests.infra.world import World
 from tests.rollforward.continuations.walk_jobs import (
     APPLY,
@@ -104,6 +105,7 @@ def test_who_asks_again_is_told_what_is_stored(world: World, seed: int, chains: 
     assert len(issues) == 70 - ends["None"]
 
 
+@sampling.long
 def test_to_ask_again_costs_what_changed_and_not_what_there_is(world: World) -> None:
     """Ten pages were done, or sixty: the same reads, and no query that looks at all of them."""
     costs = []
@@ -139,6 +141,7 @@ def test_a_run_that_has_ended_is_read_once(world: World) -> None:
     assert [cost.reads for cost in costs] == [1 + count, 1, 1]
 
 
+@sampling.long
 def test_who_comes_back_late_reads_what_came_meanwhile_in_few_calls(world: World) -> None:
     """A chain went on for seventy pages: a few looks ahead, then all the rest at once."""
     put_items(world, 160)

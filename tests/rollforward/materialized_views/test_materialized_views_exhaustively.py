@@ -29,6 +29,7 @@ from rollforward.runtime.cache import NoCache
 from rollforward.runtime.process.process_state import ProcessState
 from tests.infra.faults.explorer import IS_EXHAUSTIVE
 from tests.infra.memory_datastore import Memory, offline
+from tests.infra.runs import sampling
 from tests.rollforward.materialized_views.harness import as_work_items
 from tests.rollforward.materialized_views.student_views import (
     ByGrade,
@@ -315,6 +316,7 @@ def check_at_every_moment(memory: Memory) -> None:
 # A long random history
 
 
+@sampling.long
 @pytest.mark.timeout(600)
 def test_updates_in_disorder_end_as_the_recomputation(clients: Any) -> None:
     """C1, C2, C3, C4: three thousand, unordered and doubled; in `make soak` a hundred thousand."""

@@ -19,6 +19,7 @@ from rollforward.outbox.relay import RelayResult
 from rollforward.outbox.sweep import LEASE_S, Drain, _lease, _take, drain, sweep
 from rollforward.runtime import Clients, naive_utc
 from tests.infra.clocks import ahead
+from tests.infra.runs import sampling
 from tests.infra.runs.sampling import one_emulator
 from tests.infra.world import World
 from tests.rollforward.outbox.order_tasks import (
@@ -299,6 +300,7 @@ def test_a_queue_that_stands_still_does_not_stop_the_sweep(world: World) -> None
     assert walks <= len(PARTITIONS)
 
 
+@sampling.long
 @one_emulator
 def test_what_a_round_could_not_hand_over_is_due_in_the_next_one(world: World) -> None:
     """B5: walks that an earlier round asked for may be past these rows already."""
@@ -348,6 +350,7 @@ def test_walks_that_cannot_be_asked_for_are_asked_for_by_the_next_sweep(world: W
     assert len(sent(world)) == 300
 
 
+@sampling.long
 @one_emulator
 def test_rows_that_are_young_get_no_walk(world: World) -> None:
     """However many were just committed: they are their processes' own."""

@@ -13,6 +13,7 @@ from google.cloud import ndb
 
 from rollforward.paging import Edge, Entry, KeyRange, Listing, Merged, QueryRange, Range
 from rollforward.paging import listing as listings
+from tests.infra.runs import sampling
 from tests.infra.runs.soak import IS_SOAK
 from tests.infra.world import World
 from tests.rollforward.paging.model import NAMES, TOKENS, History, MemoryStore, SortedRange
@@ -23,11 +24,13 @@ HISTORIES = 10_000
 STORED_HISTORIES = 2_000 if IS_SOAK else 60
 
 
+@sampling.long
 def test_a_row_is_seen_exactly_once_in_10_000_random_histories() -> None:
     """I3: forward and back, any page sizes, one range or several, clocks that jump back."""
     play_all(range(HISTORIES))
 
 
+@sampling.long
 def test_a_reader_turns_round_at_any_page_of_10_000_random_histories() -> None:
     """I3: each page is the rows that lie beyond the last one there and then, and no others."""
     for seed in range(HISTORIES):

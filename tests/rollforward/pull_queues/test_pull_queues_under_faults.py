@@ -19,6 +19,7 @@ from rollforward.testing.injection import (
     UNKNOWN_OUTCOMES,
     Crash,
 )
+from tests.infra.runs import sampling
 from tests.infra.runs.soak import IS_SOAK
 from tests.infra.world import World
 
@@ -66,6 +67,7 @@ def drained(world: World) -> list[str]:
     return drainer.acked
 
 
+@sampling.long
 def test_every_order_of_two_workers_steps_acks_each_item_once(world: World) -> None:
     """Exhaustive: a lease and an ack of each, or one dies over it; an expiry; in a soak two."""
     with_a_crash = tuple(step for step in STEPS if step != "Aa")

@@ -26,6 +26,7 @@ from rollforward.streams.gauges import HELP
 from rollforward.streams.operators.windows import Session, Windowed
 from rollforward.streams.storage import dedup
 from rollforward.testing.injection import Crash
+from tests.infra.runs import sampling
 from tests.infra.world import Services, World
 from tests.rollforward.streams.harness import PACE, WEBLOG, hits, is_drained, stream_world
 
@@ -51,6 +52,7 @@ class Bomb(Computation):
 BOMB = Pipeline("bomb", Bomb, intervals=1)
 
 
+@sampling.long
 @one_emulator
 def test_a_timer_that_kills_its_workers_is_a_dead_letter_and_can_be_replayed(
     services: Services, monkeypatch: pytest.MonkeyPatch

@@ -96,6 +96,7 @@ def windows(desk: Desk, key: str = "a") -> Any:
     return desk.state("written", key).get("windows", [])
 
 
+@pytest.mark.one_of("faults between steps", 4)
 @pytest.mark.parametrize("kind", FAULTS)
 def test_a_fault_between_any_two_steps_changes_no_total(kind: str) -> None:
     """A: of workers, ticks, sources, replays and the very first commit; then all comes to rest."""

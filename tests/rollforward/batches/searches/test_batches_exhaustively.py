@@ -77,6 +77,7 @@ def walk(search: Search, scenario: Scenario) -> int:
     return sum(1 for end in search.ends() if check(search, end, scenario) is None)
 
 
+@pytest.mark.one_of("interleavings of a batch", 4)
 @pytest.mark.timeout(3600 if IS_EXHAUSTIVE else 240)
 @pytest.mark.parametrize(
     ("scenario", "fault"),

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from rollforward.cli import main
+from tests.infra.runs import sampling
 from tests.infra.stack import ROOT, Stack, running_stack, until
 from tests.rollforward.local.installed import NEEDS_DATASTORE
 
@@ -121,6 +122,7 @@ def test_runs_are_those_of_the_app(stack: Stack, run: Run) -> None:
     assert run("runs")["runs"][0]["pattern"] == "continuations"
 
 
+@sampling.long
 def test_the_platform_of_a_folder_is_found_there(tmp_path: Path) -> None:
     """Without a port, and whichever other platforms run; a stopped one leaves no address."""
     (tmp_path / "hello.py").write_text(APP)

@@ -11,6 +11,7 @@ from rollforward.tasks.errors import Unavailable
 from rollforward.testing.injection import Crash
 from tests.handlers.conftest import Queue, app_with
 from tests.infra.clocks import ahead
+from tests.infra.runs import sampling
 from tests.infra.world import World
 from tests.rollforward.flask.acts import PATH, Act, Work, attempt, delivery, one_emulator
 
@@ -28,6 +29,7 @@ def enqueued(world: World, app: Flask) -> None:
     task.enqueue(world.clients, Act("x"))
 
 
+@sampling.long
 @one_emulator
 @pytest.mark.parametrize(("end", "tries"), [(KeyError("bug"), 50), (Crash(), 53)])
 def test_attempts_of_a_task_that_keeps_failing_outlast_a_bad_deployment(

@@ -13,6 +13,7 @@ from rollforward.tasks.declaration import Task
 from rollforward.tasks.errors import Retry
 from rollforward.tasks.stored.names import MAX_TASK_BYTES
 from tests.handlers.conftest import Queue, app_with, on_app_engine, on_cloud_run
+from tests.infra.runs import sampling
 from tests.infra.world import World
 from tests.rollforward.flask.acts import (
     PATH,
@@ -59,6 +60,7 @@ def test_a_task_waits_as_long_as_it_says(world: World, app: Flask, work: Work) -
     assert attempt(world) == "gone"
 
 
+@sampling.long
 def test_a_thousand_waits_slow_no_queue_and_count_as_no_failure(
     world: World, app: Flask, work: Work
 ) -> None:

@@ -42,6 +42,7 @@ from tests.infra.model_checking.model_checker import (
     Search,
 )
 from tests.infra.model_checking.stepwise import NOON, LocalState, Process, stepwise
+from tests.infra.runs import sampling
 from tests.rollforward.fork_join.searches import talk_code
 from tests.rollforward.fork_join.tally_queue import Mark
 
@@ -394,6 +395,7 @@ def test_the_search_finds_what_is_stranded_without_a_sweep(fault: str) -> None:
         walk(searched(WAITING, fault), WAITING, at_least=0)
 
 
+@sampling.long
 @pytest.mark.usefixtures("no_mutex")
 def test_what_is_left_out_leads_nowhere_else(monkeypatch: pytest.MonkeyPatch) -> None:
     """Local states with the same future are one to the search; they end alike.

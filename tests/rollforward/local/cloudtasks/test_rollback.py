@@ -19,6 +19,7 @@ from rollforward.local.cloudtasks.engine.engine import Engine
 from rollforward.local.cloudtasks.protocol import messages
 from rollforward.tasks.attempts import FAILED
 from rollforward.tasks.waits import version_wait_s
+from tests.infra.runs import sampling
 from tests.rollforward.local.cloudtasks.engines import PLACE, QUEUE, make_engine
 
 OF_ANOTHER_VERSION = 5_000
@@ -106,6 +107,7 @@ def poison(waits: int) -> tuple[int, float | None]:
     return FAILED, None
 
 
+@sampling.long
 def test_known_tasks_keep_their_rate_after_a_rollback() -> None:
     """5,000 tasks of the newer version wait beside them for an hour; no target brakes for 204."""
     assert share_done(of_another_version, OF_ANOTHER_VERSION) >= 0.9

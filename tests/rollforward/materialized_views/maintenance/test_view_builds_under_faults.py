@@ -10,6 +10,7 @@ from rollforward.continuations.entities import FINISHED
 from rollforward.materialized_views import ConsistencyToken
 from rollforward.testing.injection import KINDS
 from tests.infra.faults.explorer import IS_EXHAUSTIVE, Explorer
+from tests.infra.runs import sampling
 from tests.infra.world import Services
 from tests.rollforward.materialized_views.harness import ThreadedWorld, as_work_items
 from tests.rollforward.materialized_views.student_views import (
@@ -84,6 +85,7 @@ def test_a_verification_ends_with_nothing_found_after_all_that(services: Service
             assert found.checked == found.expected > 0
 
 
+@sampling.long
 @pytest.mark.parametrize("is_of_old", [False, True], ids=["folds", "work items"])
 def test_a_token_that_was_met_stays_met_while_its_table_is_replaced(
     services: Services, monkeypatch: pytest.MonkeyPatch, is_of_old: bool

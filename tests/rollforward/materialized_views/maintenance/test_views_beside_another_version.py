@@ -13,6 +13,7 @@ from rollforward.materialized_views.entities import SourceMarker, ViewCatalog, V
 from rollforward.materialized_views.maintenance.walks import BACKFILL, Walk
 from rollforward.outbox.entities import OutboxTask
 from rollforward.tasks.dead_task_entities import DeadTask
+from tests.infra.runs import sampling
 from tests.infra.world import Services, World
 from tests.rollforward.materialized_views.harness import (
     by_own_tasks,
@@ -153,6 +154,7 @@ def test_an_update_of_a_table_that_was_replaced_ends_in_any_version(world: World
         assert differences(new.views) == []
 
 
+@sampling.long
 @pytest.mark.parametrize("services", ["datastore"], indirect=True)
 def test_an_update_that_no_version_takes_for_an_hour_is_left_to_the_sweep(
     world: World, monkeypatch: pytest.MonkeyPatch

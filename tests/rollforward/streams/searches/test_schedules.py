@@ -18,7 +18,7 @@ from tests.rollforward.streams.scenarios.fusing import Fusing
 from tests.rollforward.streams.simulator.schedules import Busy, Schedule, found
 from tests.rollforward.streams.simulator.store import Violation
 
-SCHEDULES = 100_000 if IS_SOAK else 800
+SCHEDULES = 100_000 if IS_SOAK else 400 if sampling.IS_SAMPLED else 800
 # Another seed, of a soak or of the day, plays others.
 FIRST = SCHEDULES * (int(SEED) if IS_SOAK and SEED.isdecimal() else sampling.SEED)
 PARTS = 2  # All of which `make test` draws.

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.infra.runs import sampling
 from tests.infra.runs.soak import BUDGET, IS_SOAK
 from tests.rollforward.streams.planted import weak_changes
 from tests.rollforward.streams.scenarios.weak_changes import WeakChanges
@@ -19,6 +20,7 @@ DONE = {"attach", "drain", "discard", "replace", "split", "merge"}
 Variant = Callable[[WeakChanges, pytest.MonkeyPatch], None]
 
 
+@sampling.long
 def test_each_commit_sends_what_follows_by_its_topology_in_any_schedule() -> None:
     """G14, G15, G1, G3, G7, G10: weak and strong, after each commit, and at rest."""
     done, inlined = Counter[str](), 0
@@ -34,6 +36,7 @@ def test_each_commit_sends_what_follows_by_its_topology_in_any_schedule() -> Non
     assert IS_SOAK or inlined > SCHEDULES / 2
 
 
+@sampling.long
 def test_no_wake_is_lost_without_faults_when_weak_computations_change() -> None:
     """G14, G15: the sweep makes up for crashes alone."""
     calm = BUDGET.plays(range(SCHEDULES // 2))

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.infra.runs import sampling
 from tests.infra.runs.soak import BUDGET, IS_SOAK
 from tests.rollforward.streams.planted import weak
 from tests.rollforward.streams.scenarios.weak import Killing, Weak
@@ -18,6 +19,7 @@ MAX_SEARCHED = 3_000
 Variant = Callable[[Weak, pytest.MonkeyPatch], None]
 
 
+@sampling.long
 def test_nothing_is_lost_or_doubled_behind_weak_stages_in_any_schedule() -> None:
     """G14, G1, G3, G7: after each commit, and at rest."""
     inlined = 0
@@ -55,6 +57,7 @@ def test_a_source_that_counts_no_attempts_is_noticed() -> None:
     assert found(Killing, weak.attempts_are_forgotten, range(100)) is not None
 
 
+@sampling.long
 def test_deaths_that_count_against_whatever_stands_first_are_noticed() -> None:
     """G7: an older record that comes meanwhile would be a dead letter in place of the killer."""
     assert found(Killing, weak.nobody_is_suspected, range(500)) is not None
