@@ -54,8 +54,12 @@ def add(
     messages: Sequence[Message],
     *,
     is_ordered: bool,
+    after_s: float = 0.0,
 ) -> None:
     """Let messages wait, up to 400 a commit, in their order.
+
+    Args:
+        after_s: Seconds after which they may run.
 
     Raises:
         google.api_core.exceptions.GoogleAPICallError: the service's answer. If the outcome is
@@ -72,14 +76,21 @@ def add(
             for number, message in enumerate(part)
         ]
         _insert(clients, rows)
-        hints.hint_later(clients, task, [lane_id] if any(not m.at for m in part) else [])
+        lane_ids = [lane_id] if any(not message.at for message in part) else []
+        hints.hint_later(clients, task, lane_ids, after_s=after_s)
         for message in part:
             if message.at is not None:
                 hints.hint_later(clients, task, [lane_id], message.at)
 
 
 def add_in_transaction(
-    clients: Clients, task: Task[LaneArgs], lane_id: str, message: Message, *, is_ordered: bool
+    clients: Clients,
+    task: Task[LaneArgs],
+    lane_id: str,
+    message: Message,
+    *,
+    is_ordered: bool,
+    after_s: float = 0.0,
 ) -> None:
     """Let a message wait, by the commit of the transaction that this code runs in.
 
@@ -91,7 +102,7 @@ def add_in_transaction(
     if len(message.body) > MAX_BODY_BYTES:
         owner = f"{transaction.id}-{transaction.count(f'{_HOOK}|{lane_id}')}"
         message = store_in_transaction(clients, message, owner)
-    adding.added.append(_Added(task, lane_id, message, is_ordered))
+    adding.added.append(_Added(task, lane_id, message, is_ordered, after_s))
 
 
 @dataclass(frozen=True)
@@ -100,6 +111,7 @@ class _Added:
     lane_id: str
     message: Message
     is_ordered: bool
+    after_s: float
 
 
 @dataclass
@@ -138,7 +150,10 @@ class _Adding:
 
     def on_commit(self) -> None:
         for added in self.added:
-            hints.hint_later(self.clients, added.task, [added.lane_id], added.message.at)
+            hints.hint_later(
+                *(self.clients, added.task, [added.lane_id], added.message.at),
+                after_s=added.after_s,
+            )
 
     def on_give_up(self) -> None:
         """Create hints for rows that may be committed anyway."""

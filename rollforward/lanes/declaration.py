@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,9 +13,10 @@ from rollforward.lanes import adding
 from rollforward.lanes.errors import BadLaneError
 from rollforward.lanes.hints import LaneArgs
 from rollforward.lanes.rate import Rate
-from rollforward.lanes.rows.entities import quoted
+from rollforward.lanes.rows.entities import LaneState, LaneTask, quoted, time_of
 from rollforward.lanes.runs.delivery import deliver
 from rollforward.runtime.clients import Clients
+from rollforward.runtime.clock import aware_utc
 from rollforward.runtime.messages import Message
 from rollforward.tasks.declaration import Task
 
@@ -100,6 +102,10 @@ class Lane:
                 f"in a URL, got {text!r:.100}"
             )
         return LaneKey(self, text)
+
+    def due_at(self, first: LaneTask, state: LaneState | None) -> datetime.datetime:
+        """Return when the first task of a key should begin, aware, as far as it is known."""
+        return aware_utc(first.not_before) or time_of(first.key.id())
 
 
 @dataclass(frozen=True)

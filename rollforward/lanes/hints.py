@@ -57,12 +57,19 @@ def hint_later(
     task: Task[LaneArgs],
     lane_ids: Iterable[str],
     at: datetime.datetime | None = None,
+    *,
+    after_s: float = 0.0,
 ) -> None:
-    """Create hints for keys whose new rows are committed, after the response."""
+    """Create hints for keys whose new rows are committed, after the response.
+
+    Args:
+        at: When the rows are due; None: now.
+        after_s: Seconds after which rows that are due now may run; they share a hint.
+    """
     messages = [
-        _message(clients, task, LaneArgs(lane_id), at)
+        _message(clients, task, LaneArgs(lane_id), at or _after(clients, after_s))
         for lane_id in dict.fromkeys(lane_ids)
-        if _is_wanted(clients, lane_id, at)
+        if _is_wanted(clients, lane_id, at, after_s)
     ]
     if messages:
         create_later(clients, messages)
@@ -111,14 +118,35 @@ def unmark(clients: Clients, lane_id: str) -> None:
     clients.cache.delete(_mark(lane_id))
 
 
-def _is_wanted(clients: Clients, lane_id: str, at: datetime.datetime | None) -> bool:
+def mark_until(clients: Clients, lane_id: str, at: datetime.datetime) -> None:
+    """Let rows that are added have no hint: one exists for this time."""
+    left_s = max(0, round((at - clients.clock.now()).total_seconds()))
+    clients.cache.add(_mark(lane_id), _due(at), MARK_S + left_s)
+
+
+def _is_wanted(
+    clients: Clients, lane_id: str, at: datetime.datetime | None, after_s: float
+) -> bool:
     """Return whether a new row needs a hint; a row for later always has one of its own."""
     now_utc = clients.clock.now()
     if at is not None and at > now_utc:
         return at - now_utc <= LONGEST
-    if clients.cache.add(_mark(lane_id), b"1", MARK_S):
+    due = _after(clients, after_s) or now_utc
+    if clients.cache.add(_mark(lane_id), _due(due), MARK_S + round(after_s)):
         return True
-    return clients.cache.get(_mark(lane_id)) is None  # memcached is away.
+    marked = clients.cache.get(_mark(lane_id))
+    if marked is None:
+        return True  # memcached is away.
+    # A hint of before a wait was made shorter comes too late.
+    return bool(after_s) and marked.isdigit() and int(marked) > int(_due(due))
+
+
+def _after(clients: Clients, after_s: float) -> datetime.datetime | None:
+    return clients.clock.now() + datetime.timedelta(seconds=after_s) if after_s else None
+
+
+def _due(at: datetime.datetime) -> bytes:
+    return str(round(at.timestamp() * 1000)).encode()
 
 
 def _mark(lane_id: str) -> str:

@@ -21,10 +21,9 @@ from rollforward.lanes.rows.entities import (
     first_behind,
     lane_id_of,
     state_key,
-    time_of,
 )
 from rollforward.runtime.clients import Clients
-from rollforward.runtime.clock import aware_utc, naive_utc
+from rollforward.runtime.clock import naive_utc
 
 if TYPE_CHECKING:
     from rollforward.lanes.declaration import Lane
@@ -57,12 +56,13 @@ def _wake(clients: Clients, lane: Lane, end: datetime.datetime) -> int:
         position = lane_id_of(task.key.id())
     # A position that memcached has lost means to begin anew.
     clients.cache.set(position_key, position.encode(), _POSITION_S)
-    due = [task for task in firsts if _due_at(task) <= end]
+    due = [task for task in firsts if lane.due_at(task, None) <= end]
     states = ndb.get_multi([state_key(lane_id_of(task.key.id())) for task in due])
     hints = [
         LaneArgs(lane_id_of(task.key.id()), is_check=state is not None and bool(state.claimed))
         for task, state in zip(due, states, strict=True)
-        if state is None or not (state.rests or _is_served(clients, state))
+        if state is None
+        or not (state.rests or _is_served(clients, state) or lane.due_at(task, state) > end)
     ]
     lane.task.enqueue_many(clients, hints)
     return len(hints)
@@ -72,10 +72,6 @@ def _is_served(clients: Clients, state: LaneState) -> bool:
     """Return whether a delivery has claimed tasks a moment ago, by the clocks."""
     now_s = clients.clock.now().timestamp()
     return any(abs(now_s - claim.began) < STALE_S for claim in state.claims)
-
-
-def _due_at(task: LaneTask) -> datetime.datetime:
-    return aware_utc(task.not_before) or time_of(task.key.id())
 
 
 def remove_expired(clients: Clients) -> int:

@@ -80,7 +80,8 @@ class LaneState(ndb.Model):
     pace_ms = ndb.IntegerProperty(indexed=False, default=0)  # What a task takes, about.
     is_paused = ndb.BooleanProperty(indexed=False, default=False)
     blocked_by = ndb.TextProperty()  # The dead task that must be dealt with before.
-    expires = ndb.DateTimeProperty()  # None: it is paused.
+    gathered = ndb.JsonProperty()  # The window of a key whose tasks run together.
+    expires = ndb.DateTimeProperty()  # None: it is paused, or a window has begun.
 
     @property
     def claims(self) -> list[Claim]:
@@ -158,6 +159,13 @@ def waiting(lane_id: str, until: int | None = None) -> Any:
     end = f"{lane_id}|{_END}" if until is None else f"{lane_id}|{until:016d}{_END}"
     lower, upper = task_key(f"{lane_id}|"), task_key(end)
     return LaneTask.query(LaneTask._key > lower, LaneTask._key < upper).order(LaneTask._key)
+
+
+def last_of(lane_id: str) -> Any:
+    """Return the query for the last task of a key."""
+    place: Any = LaneTask.place
+    query = LaneTask.query(place >= f"{lane_id}|", place < f"{lane_id}|{_END}")
+    return query.order(-place)
 
 
 def first_behind(lane: str, lane_id: str = "") -> Any:

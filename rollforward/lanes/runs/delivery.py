@@ -162,15 +162,20 @@ def _end(clients: Clients, task: LaneTask, declared: Task[Any] | None) -> End:
     except BadArgumentsError as error:
         return Later(ends.VERSION_PAUSE_S, f"BadArgumentsError: {error}", is_unknown=True)
     except Exception as error:
-        return ends.end_of(error, task, declared)
+        return _end_of(error, task, declared)
     try:
         declared.work(clients, args)
     except Exception as error:
-        end = ends.end_of(error, task, declared)
+        end = _end_of(error, task, declared)
         if isinstance(end, Dead) or (isinstance(end, Later) and end.is_failure):
             log.exception("%s failed", task.path)
         return end
     return None
+
+
+def _end_of(error: Exception, task: LaneTask, declared: Task[Any]) -> End:
+    failures = int(task.failures)
+    return ends.end_of(error, failures=failures, max_attempts=declared.max_attempts)
 
 
 def _declared(clients: Clients, path: str) -> Task[Any] | None:

@@ -78,8 +78,12 @@ class Dead:
 End = Later | Dead | None  # None: it is done.
 
 
-def end_of(error: Exception, task: LaneTask, declared: Task[Any]) -> End:
-    """Return what becomes of a task that has raised an error."""
+def end_of(error: Exception, *, failures: int, max_attempts: int) -> End:
+    """Return what becomes of a task that has raised an error.
+
+    Args:
+        failures: How often it had failed before.
+    """
     text = f"{type(error).__name__}: {error}"
     if isinstance(error, (Reject, BadArgumentsError, TooLargeError)):
         return Dead(text)
@@ -91,9 +95,9 @@ def end_of(error: Exception, task: LaneTask, declared: Task[Any]) -> End:
         return Later(RACE_PAUSE_S, text)
     if isinstance(error, (Unavailable, *TRANSIENT)):
         return Later(UNAVAILABLE_PAUSE_S, text)
-    failures = int(task.failures) + 1
+    failures += 1
     stack = "".join(traceback.format_exception(error))
-    if failures >= declared.max_attempts:
+    if failures >= max_attempts:
         return Dead(f"gave up after {failures} failures. {stack}")
     return Later(pause_s(failures), text, is_failure=True)
 
