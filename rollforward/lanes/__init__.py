@@ -38,6 +38,19 @@ client of DynamoDB, Amazon, 2017.
 
 from rollforward.lanes.declaration import Lane, LaneKey
 from rollforward.lanes.errors import BadLaneError, LaneBusyError
+from rollforward.lanes.gathered.calls import Call
+from rollforward.lanes.gathered.declaration import Gathered, debounced, throttled, unique
 from rollforward.lanes.rate import Rate
 
-__all__ = ["BadLaneError", "Lane", "LaneBusyError", "LaneKey", "Rate"]
+__all__ = [
+    "BadLaneError",
+    "Call",
+    "Gathered",
+    "Lane",
+    "LaneBusyError",
+    "LaneKey",
+    "Rate",
+    "debounced",
+    "throttled",
+    "unique",
+]

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 from rollforward.lanes import adding
 from rollforward.lanes.errors import BadLaneError
@@ -103,9 +103,18 @@ class Lane:
             )
         return LaneKey(self, text)
 
-    def due_at(self, first: LaneTask, state: LaneState | None) -> datetime.datetime:
-        """Return when the first task of a key should begin, aware, as far as it is known."""
-        return aware_utc(first.not_before) or time_of(first.key.id())
+    @property
+    def tasks(self) -> Sequence[Task[Any]]:
+        """Its tasks, which an app delivers."""
+        return [self.task]
+
+    def due_at(self, task: LaneTask, state: LaneState | None) -> datetime.datetime:
+        """Return when a key should run, by its first task, aware.
+
+        Args:
+            state: The state of the key; None: it is not known.
+        """
+        return aware_utc(task.not_before) or time_of(task.key.id())
 
 
 @dataclass(frozen=True)

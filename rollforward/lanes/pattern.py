@@ -20,7 +20,7 @@ class Lanes(Pattern[Lane]):
     has_unique_names = True
 
     def tasks(self, parts: Sequence[Lane]) -> Iterable[Task[Any]]:
-        return [part.task for part in parts]
+        return [task for part in parts for task in part.tasks]
 
     def sweep(
         self, clients: Clients, parts: Sequence[Lane], *, stale_s: float | None = None

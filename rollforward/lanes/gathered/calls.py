@@ -1,0 +1,94 @@
+"""Calls: what is gathered, and what the function of a gathering lane gets."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar, get_args, get_origin, get_type_hints
+
+from rollforward.lanes.gathered.window import place_in_key
+from rollforward.lanes.rows.entities import LaneTask, time_of
+from rollforward.runtime.clients import Clients
+from rollforward.tasks.arguments import ArgumentsCodec
+
+A = TypeVar("A")
+Run = Callable[[Clients, str, Sequence["Call[Any]"]], object]
+
+_FORM = """declare it in one of these forms, with a dataclass of the arguments of a call:
+    def digest(user: str, calls: Sequence[Call[NewPost]]) -> None: ...
+    def digest(clients: Clients, user: str, calls: Sequence[Call[NewPost]]) -> None: ..."""
+
+
+@dataclass(frozen=True)
+class Call(Generic[A]):
+    """A call that was gathered.
+
+    Attributes:
+        args: Its arguments.
+        at: When it was made, by the clock of its caller, or behind the call before it; aware.
+        id: Unique among the calls of its key, and the same in each run. That of a run's first call
+            names the run, as an idempotency key.
+    """
+
+    args: A
+    at: datetime.datetime
+    id: str
+
+
+def call_of(row: LaneTask, codec: ArgumentsCodec[A]) -> Call[A]:
+    """Return the call of a row.
+
+    Raises:
+        BadArgumentsError: its arguments are of another form.
+    """
+    task_id = row.key.id()
+    return Call(codec.read(row.body.encode()), time_of(task_id), place_in_key(task_id))
+
+
+def form_of(function: Callable[..., object]) -> tuple[type[Any], Run]:
+    """Return the type of the arguments of a call, and the work that takes a key and calls.
+
+    Raises:
+        TypeError: the function does not have the form.
+    """
+    name = getattr(function, "__qualname__", repr(function))
+    if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
+        raise TypeError(f"{name} must be a plain function: called, it would not run; {_FORM}")
+    parameters = list(inspect.signature(function).parameters)
+    try:
+        hints: Mapping[str, Any] = get_type_hints(function, localns={"Clients": Clients})
+    except NameError as error:
+        raise TypeError(
+            f"{name}: {error.name} must be defined in its module, above it; {_FORM}"
+        ) from error
+    takes_clients = bool(parameters) and hints.get(parameters[0]) is Clients
+    if len(parameters) != 2 + takes_clients:
+        raise TypeError(f"{name} must take a key and calls; {_FORM}")
+    key, calls = parameters[-2:]
+    if hints.get(key) is not str:
+        raise TypeError(f"{name}: `{key}` must be a str; {_FORM}")
+    args = _arguments(hints.get(calls))
+    if args is None:
+        raise TypeError(f"{name}: `{calls}` must be a Sequence[Call[...]]; {_FORM}")
+    return args, function if takes_clients else _without_clients(function)
+
+
+def _arguments(calls: Any) -> type[Any] | None:
+    """Return the dataclass of arguments in the type of a sequence of calls; None: it has none."""
+    items = get_args(calls)
+    if len(items) != 1 or get_origin(items[0]) is not Call:
+        return None
+    [args] = get_args(items[0])
+    return args if isinstance(args, type) and dataclasses.is_dataclass(args) else None
+
+
+def _without_clients(function: Callable[..., object]) -> Run:
+    @functools.wraps(function)
+    def work(clients: Clients, key: str, calls: Sequence[Call[Any]]) -> object:
+        return function(key, calls)
+
+    return work

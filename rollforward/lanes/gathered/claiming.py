@@ -1,0 +1,179 @@
+"""Claims of windows: one run of a key at a time, with calls that are fixed by one commit."""
+
+from __future__ import annotations
+
+import datetime
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from google.cloud import ndb
+
+from rollforward.datastore.transactions import transact
+from rollforward.lanes import hints
+from rollforward.lanes.errors import LaneBusyError
+from rollforward.lanes.gathered.window import Window, milliseconds, place_in_key, time_at
+from rollforward.lanes.rows.entities import (
+    Claim,
+    LaneState,
+    LaneTask,
+    last_of,
+    state_key,
+    time_of,
+    waiting,
+)
+from rollforward.lanes.runs.claims import KEEP_STATE, MAX_ATTEMPTS, Rest, dead_claims
+from rollforward.runtime.clients import Clients
+from rollforward.runtime.clock import naive_utc
+
+if TYPE_CHECKING:
+    from rollforward.lanes.gathered.declaration import Gathered
+
+log = logging.getLogger(__name__)
+
+# Of one run: its end deletes its calls by one commit.
+MAX_CALLS = 400
+MAX_CALLS_BYTES = 1_000_000
+
+
+@dataclass(frozen=True)
+class ClaimedWindow:
+    """A window whose run may begin.
+
+    Attributes:
+        claim: The right of this delivery to run it.
+        rows: The calls in it.
+    """
+
+    claim: Claim
+    window: Window
+    rows: Sequence[LaneTask]
+
+
+def take(
+    clients: Clients, gathered: Gathered[Any], lane_id: str, *, watches: bool
+) -> ClaimedWindow | Rest:
+    """Claim the window of a key, if it may run now.
+
+    Args:
+        watches: Whether to find out if a dead delivery holds the key, which takes 15 seconds.
+
+    Raises:
+        LaneBusyError: others change the key all the time.
+    """
+    for _ in range(MAX_ATTEMPTS):
+        state: LaneState | None = state_key(lane_id).get()
+        if state is not None and state.rests:
+            return Rest()
+        if state is not None and state.claims:
+            dead = dead_claims(clients, state, watches=watches)
+            for claim in dead:
+                log.warning("a delivery of %s died over its run", lane_id)
+                transact(lambda: _bury(clients, gathered, lane_id, claim))  # noqa: B023
+            if dead or watches:
+                watches = False
+                continue
+            return Rest()
+        hints.unmark(clients, lane_id)
+        plan = next_run(clients, gathered, lane_id, state)
+        if isinstance(plan, Rest):
+            return plan
+        if transact(lambda: _claim(clients, gathered, lane_id, state, plan)):  # noqa: B023
+            return plan
+    raise LaneBusyError(f"other deliveries change {lane_id} at the same time")
+
+
+def next_run(
+    clients: Clients, gathered: Gathered[Any], lane_id: str, state: LaneState | None
+) -> ClaimedWindow | Rest:
+    """Return the run that a key has next, if that may begin now."""
+    now_utc = clients.clock.now()
+    window = Window.of(state)
+    if window.calls:
+        not_before = time_at(window.not_before_ms)
+        if not_before > now_utc:
+            return Rest(not_before)
+        rows = [row for row in _get_multi(window.keys(lane_id)) if row is not None]
+        if rows:
+            return ClaimedWindow(_new_claim(clients, now_utc), window, rows)
+        window = window.closed()  # An operator has deleted them.
+    head, tail = waiting(lane_id).get(keys_only=True), last_of(lane_id).get(keys_only=True)
+    if head is None or tail is None:
+        return Rest()
+    if place_in_key(head.id()) > window.rest_until:
+        due = gathered.timing.due(time_of(head.id()), time_of(tail.id()), window.began)
+        if due > now_utc:
+            return Rest(due)
+    rows, has_more = _next_calls(lane_id)
+    if not rows:
+        return Rest()
+    rest_until = place_in_key(tail.id()) if has_more else ""
+    begun = window.begun(rows, rest_until, milliseconds(now_utc))
+    return ClaimedWindow(_new_claim(clients, now_utc), begun, rows)
+
+
+def _next_calls(lane_id: str) -> tuple[list[LaneTask], bool]:
+    """Return the first calls of a key, as many as one run may have, and whether more wait."""
+    rows: list[LaneTask] = []
+    size = 0
+    for row in waiting(lane_id).iter(limit=MAX_CALLS + 1):
+        size += len(row.body.encode())
+        if len(rows) == MAX_CALLS or (rows and size > MAX_CALLS_BYTES):
+            return rows, True
+        rows.append(row)
+    return rows, False
+
+
+def _get_multi(keys: Sequence[Any]) -> list[LaneTask | None]:
+    return ndb.get_multi(keys)  # type: ignore[no-any-return]
+
+
+def _new_claim(clients: Clients, now_utc: datetime.datetime) -> Claim:
+    return Claim(clients.new_owner(), (), began=now_utc.timestamp())
+
+
+def _claim(
+    clients: Clients,
+    gathered: Gathered[Any],
+    lane_id: str,
+    seen: LaneState | None,
+    plan: ClaimedWindow,
+) -> bool:
+    """Write a claim and its window, unless the state is another one than was seen."""
+    state: LaneState | None = state_key(lane_id).get()
+    if state is not None and state.claim_of(plan.claim.owner) is not None:
+        return True  # The commit's reply was lost.
+    if (state.stamp if state else None) != (seen.stamp if seen else None):
+        return False
+    state = state or LaneState(key=state_key(lane_id))
+    state.set_claims([plan.claim])
+    plan.window.store(state)
+    put_state(clients, gathered, state)
+    return True
+
+
+def _bury(clients: Clients, gathered: Gathered[Any], lane_id: str, dead: Claim) -> None:
+    """Take the claim of a dead delivery away; its run has failed."""
+    state: LaneState | None = state_key(lane_id).get()
+    claim = state.claim_of(dead.owner) if state is not None else None
+    if state is None or claim is None or claim.beats != dead.beats:
+        return
+    state.set_claims([])
+    Window.of(state).failed("its worker died over it, or was too slow").store(state)
+    put_state(clients, gathered, state)
+
+
+def put_state(clients: Clients, gathered: Gathered[Any], state: LaneState) -> None:
+    """Write the state of a key, or delete it if nothing is to be remembered."""
+    window = Window.of(state)
+    remembers_s = gathered.timing.remembers_s
+    is_open = bool(window.calls or state.claims or state.rests)
+    if not (is_open or window.rest_until or (remembers_s and window.began_ms)):
+        state.key.delete()
+        return
+    state.stamp = clients.new_id()
+    keep = max(KEEP_STATE, datetime.timedelta(seconds=2 * remembers_s))
+    expires = None if window.calls or state.rests else naive_utc(clients.clock.now() + keep)
+    state.expires = expires
+    state.put()
