@@ -86,7 +86,7 @@ docs: $(INSTALLED) $(DIAGRAMS) ## Build the documentation site in site/, strictl
 release: $(INSTALLED) ## Check, stamp and build VERSION=0.2.0, without the upload; ARGS="--checked --tag"
 	@$(PYTHON) -m docs.release $(or $(VERSION),none) $(ARGS)
 
-bench: $(INSTALLED) $(if $(LIKE),,$(if $(filter batches% steps% streams%,$(or $(NAMES),batches)),$(RIVALS))) ## Measure; NAMES="a b" picks some, LIKE=cloud is as slow as the cloud, ITEMS=100000 grows so far, DOCS=1 writes the table in docs/
+bench: $(INSTALLED) $(if $(LIKE),,$(if $(filter batches% lanes% steps% streams%,$(or $(NAMES),batches)),$(RIVALS))) ## Measure; NAMES="a b" picks some, LIKE=cloud is as slow as the cloud, ITEMS=100000 grows so far, DOCS=1 writes the table in docs/
 	$(PYTHON) -m benchmarks $(if $(LIKE),--like $(LIKE)) $(if $(ITEMS),--items $(ITEMS)) $(if $(DOCS),--docs) $(NAMES)
 
 profile: $(INSTALLED) ## Show where time goes: NAME=insert, or any benchmark; a table, and a flame graph in .dev/profiles/

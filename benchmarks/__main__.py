@@ -26,6 +26,7 @@ from benchmarks.growth import benchmark as growth
 from benchmarks.harness.results import Result, table
 from benchmarks.healing import benchmark as healing
 from benchmarks.inserts import benchmark as inserts
+from benchmarks.lanes import benchmark as lanes
 from benchmarks.live import benchmark as live
 from benchmarks.materialized_views import benchmark as materialized_views
 from benchmarks.query_cache import benchmark as query_cache
@@ -47,6 +48,7 @@ BENCHMARKS: dict[str, Callable[[], Iterator[Result]]] = {
     "growth": growth.measure,
     "healing": healing.measure,
     "inserts": inserts.measure,
+    "lanes": lanes.measure,
     "live": live.measure,
     "materialized_views": materialized_views.measure,
     "paging": paging.measure,

@@ -15,22 +15,18 @@ import contextlib
 import http.client
 import os
 import statistics
-import subprocess
-import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from pathlib import Path
 from unittest import mock
 
 from benchmarks.batches import leasing
 from benchmarks.batches.app import BenchDone
 from benchmarks.harness.results import Result, quartiles
+from benchmarks.harness.rivals import redis, rival
 from benchmarks.harness.testbed import Bench, open_testbed
 from rollforward.local.app.server import THREADS, WORKERS
-from rollforward.local.system import debian
-from rollforward.local.system.ports import free_port
 
 COUNT, WARM_UP = 1_000, 200
 LEAVES = 10_000
@@ -39,12 +35,7 @@ SLOW = ("article", "dramatiq")
 TIMEOUT_S = 240
 DESIGNS = ("ours", "bare", "article")
 RIVALS = {"celery": "Celery, a chord on Redis", "dramatiq": "Dramatiq, a group on Redis"}
-PYTHON = Path(__file__).parents[2] / ".venv" / "rivals" / "bin" / "python"
 MAX_WRITES = 2.2
-
-
-class MissingError(Exception):
-    """Something that is measured against is not there; the text says how to get it."""
 
 
 def measure() -> Iterator[Result]:
@@ -55,8 +46,11 @@ def measure() -> Iterator[Result]:
     """
     app = "benchmarks.batches.app:serve()"
     with contextlib.ExitStack() as stack:
-        url = stack.enter_context(_redis())
-        rivals = {name: stack.enter_context(_rival(name, url)) for name in RIVALS}
+        url = stack.enter_context(redis())
+        rivals = {
+            name: stack.enter_context(rival("benchmarks/batches/rivals.py", name, url, str(COUNT)))
+            for name in RIVALS
+        }
         stack.enter_context(_java_without_second_compiler())
         testbed = open_testbed(app, is_cached=True, at_once=WORKERS * THREADS)
         bench = stack.enter_context(testbed)
@@ -210,50 +204,3 @@ def _until_idle(bench: Bench) -> None:
             raise RuntimeError("the queue does not empty")
         time.sleep(0.005)
     bench.queue.wait_idle(TIMEOUT_S)
-
-
-# Rivals
-
-
-@contextlib.contextmanager
-def _rival(name: str, url: str) -> Iterator[Callable[[], float]]:
-    """Start a rival; yield what runs one batch of it, and returns how many seconds that took.
-
-    Raises:
-        MissingError: the rival is not there.
-    """
-    if not PYTHON.exists():
-        raise MissingError("Celery and Dramatiq are missing: run `make bench NAMES=batches`")
-    program = Path(__file__).parent / "rivals.py"
-    command = [str(PYTHON), str(program), name, url, str(COUNT)]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    with subprocess.Popen(command, text=True, **pipes) as process:  # Which waits for its end.
-        asks, answers = process.stdin, process.stdout
-        assert asks is not None
-        assert answers is not None
-
-        def run() -> float:
-            asks.write("run\n")
-            asks.flush()
-            return float(answers.readline())
-
-        with asks:
-            if answers.readline() != "ready\n":
-                raise RuntimeError(f"{name} did not start")
-            yield run
-
-
-@contextlib.contextmanager
-def _redis() -> Iterator[str]:
-    program = debian.find("redis-server") or debian.install("redis-server", "redis-server")
-    if program is None:
-        raise MissingError("Redis is missing: apt-get install redis-server, or brew install redis")
-    port = free_port()
-    with tempfile.TemporaryDirectory() as folder:
-        options = ["--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", folder]
-        server = subprocess.Popen([program, *options], stdout=subprocess.DEVNULL)
-        try:
-            yield f"redis://127.0.0.1:{port}/0"
-        finally:
-            server.terminate()
-            server.wait(10)

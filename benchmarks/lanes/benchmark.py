@@ -1,0 +1,198 @@
+"""Lanes: writes and tasks a second against tasks without lanes, and against others, in one run.
+
+Ours runs on gunicorn with two workers, as the dev server runs it, with its Cloud Tasks and the
+emulator of Datastore that locks. A run adds a thousand tasks that do nothing, of ten keys, and
+waits until all of them have run. Celery has a queue for each key and a worker for each queue, which
+is how its users keep an order. Dramatiq has a limiter in Redis, which lets one task of a key run at
+a time, and retries the others. Both keep tasks in memory and lose them with it.
+
+Fairness: a tenant adds ten thousand tasks of ten milliseconds each, and then another one adds one.
+The figure is the time until that one begins.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+
+from google.cloud import ndb
+
+from benchmarks.harness.results import Result, quartiles
+from benchmarks.harness.rivals import redis, rival
+from benchmarks.harness.testbed import Bench, open_testbed
+from benchmarks.lanes.app import LaneBegin
+from rollforward.lanes.rows.entities import LaneTask
+from rollforward.local.app.server import THREADS, WORKERS
+
+KEYS, PER_KEY, WARM_UP = 10, 100, 20
+COUNT = KEYS * PER_KEY
+BACKLOG = 2_000
+FLOOD = 10_000
+ROUNDS, SLOW_ROUNDS = 5, 2
+TIMEOUT_S = 240
+LOOK_EVERY_S = 0.005
+DESIGNS = ("plain", "ordered", "shared", "four")
+RIVALS = {"celery": "Celery, a queue and a worker a key", "dramatiq": "Dramatiq, a limiter a key"}
+SLOW = ("dramatiq",)
+MAX_WRITES = 2.2
+
+
+def measure() -> Iterator[Result]:
+    """Measure everything and yield the comparisons.
+
+    Raises:
+        MissingError: Redis or a rival is not there.
+    """
+    with contextlib.ExitStack() as stack:
+        url = stack.enter_context(redis())
+        arguments = [url, str(KEYS), str(PER_KEY)]
+        rivals = {
+            name: stack.enter_context(rival("benchmarks/lanes/rivals.py", name, *arguments))
+            for name in RIVALS
+        }
+        testbed = open_testbed(
+            "benchmarks.lanes.app:serve()",
+            emulator="firestore",
+            is_cached=True,
+            at_once=WORKERS * THREADS,
+        )
+        bench = stack.enter_context(testbed)
+        for design in DESIGNS:
+            _run(bench, design, WARM_UP)
+        seconds = defaultdict[str, list[float]](list)
+        for number in range(ROUNDS):
+            for design in DESIGNS:
+                seconds[design].append(_run(bench, design, PER_KEY))
+            for name, ask in rivals.items():
+                if name not in SLOW or number < SLOW_ROUNDS:
+                    seconds[name].append(ask())
+        yield from _rates(seconds)
+        yield from _costs(bench)
+        yield from _fairness(bench)
+
+
+def _rates(seconds: dict[str, list[float]]) -> Iterator[Result]:
+    for name, taken in seconds.items():
+        yield Result(
+            f"lanes.{name}_tasks_per_s",
+            COUNT / statistics.median(taken),
+            "tasks a second",
+            f"{KEYS} keys, {PER_KEY} tasks each",
+            raw={"seconds": quartiles(taken)},
+        )
+    plain = statistics.median(seconds["plain"])
+    for design in DESIGNS[1:]:
+        yield Result(
+            f"lanes.{design}_versus_plain",
+            plain / statistics.median(seconds[design]),
+            "ratio of rates",
+            "tasks without lanes",
+            0.7,
+        )
+    for name, words in RIVALS.items():
+        yield Result(
+            f"lanes.ordered_versus_{name}",
+            statistics.median(seconds[name]) / statistics.median(seconds["ordered"]),
+            "ratio of rates",
+            words,
+        )
+
+
+def _costs(bench: Bench) -> Iterator[Result]:
+    """Count what a task of one key with a backlog costs, and a lone one."""
+    for name, count, goal in (("backlog", BACKLOG, MAX_WRITES), ("lone", 1, None)):
+        before = bench.cost()
+        _ask(bench, f"/bench/add/ordered/noop/{time.monotonic_ns()}?count={count}")
+        _until_done(bench)
+        cost = bench.cost() - before
+        for counted in ("writes", "reads", "query_reads", "tasks", "round_trips"):
+            yield Result(
+                f"lanes.{counted}_per_task_{name}",
+                getattr(cost, counted) / count,
+                "operations a task",
+                f"{count:,} tasks of one key, with an order",
+                goal if counted == "writes" else None,
+                at_least=False,
+            )
+
+
+def _fairness(bench: Bench) -> Iterator[Result]:
+    """Measure when another tenant's task begins during a flood."""
+    for design, goal in (("plain", None), ("shared", 1.0)):
+        name = f"b-{design}-{time.monotonic_ns()}"
+        _ask(bench, f"/bench/add/{design}/slow/a-{name}?count={FLOOD}")
+        added_at = time.time()
+        _ask(bench, f"/bench/begin/{design}/{name}")
+        yield Result(
+            f"lanes.{design}_other_tenant_begins_after_s",
+            _begun_at(bench, name) - added_at,
+            "seconds",
+            f"behind {FLOOD:,} tasks of another tenant",
+            goal,
+            at_least=False,
+        )
+        bench.queue.engine.reset()
+        _forget(bench)
+
+
+def _begun_at(bench: Bench, name: str) -> float:
+    ends_at = time.monotonic() + TIMEOUT_S
+    with bench.clients.context():
+        while (row := LaneBegin.get_by_id(name)) is None:
+            if time.monotonic() > ends_at:
+                raise RuntimeError("the other tenant's task does not begin")
+            time.sleep(0.02)
+    return float(row.at)
+
+
+def _forget(bench: Bench) -> None:
+    """Delete the tasks that a flood has left."""
+    time.sleep(2.0)  # Deliveries at work end.
+    with bench.clients.context():
+        while keys := LaneTask.query().fetch(500, keys_only=True):
+            ndb.delete_multi(keys)
+
+
+# One run
+
+
+def _run(bench: Bench, design: str, per_key: int) -> float:
+    """Run tasks of ten keys; return how many seconds that took, from the first call that adds."""
+    prefix = f"{time.monotonic_ns()}"
+    began = time.perf_counter()
+    for number in range(KEYS):
+        _ask(bench, f"/bench/add/{design}/noop/{prefix}-{number}?count={per_key}")
+    _until_done(bench)
+    return time.perf_counter() - began
+
+
+def _ask(bench: Bench, path: str) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", bench.port, timeout=TIMEOUT_S)
+    connection.request("GET", path)
+    response = connection.getresponse()
+    connection.close()
+    if response.status != 204:
+        raise RuntimeError(f"{path} answered {response.status}")
+
+
+def _until_done(bench: Bench) -> None:
+    """Wait until no task is left, in the queue or in a lane.
+
+    Looking costs the emulator time: only when the queue is idle.
+    """
+    ends_at = time.monotonic() + TIMEOUT_S
+    with bench.clients.context():
+        while True:
+            while bench.queue.engine.wake_at() is not None or not bench.queue.engine.is_idle():
+                if time.monotonic() > ends_at:
+                    raise RuntimeError("the queue does not empty")
+                time.sleep(LOOK_EVERY_S)
+            if LaneTask.query().get(keys_only=True) is None:
+                return
+            if time.monotonic() > ends_at:
+                raise RuntimeError("a lane does not empty")
+            time.sleep(LOOK_EVERY_S)

@@ -1,0 +1,128 @@
+"""The same tasks by others, one at a time for each key, on a Redis of their own.
+
+A program in an environment of its own (requirements-rivals.txt): it starts its workers, and says
+"ready". For each line that it reads it runs so many tasks of so many keys, and says how many
+seconds that took, from the first call to the end of the last task.
+
+    python benchmarks/lanes/rivals.py celery redis://127.0.0.1:6399 10 100
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+TIMEOUT_S = 120
+DONE = "lanes-done"
+
+
+def celery_app(url: str) -> Any:
+    """Return a Celery app whose broker is a Redis."""
+    import celery
+    import redis
+
+    app = celery.Celery("rivals", broker=url)
+    app.conf.update(worker_prefetch_multiplier=16, broker_connection_retry_on_startup=True)
+    client = redis.Redis.from_url(url)
+
+    @app.task(name="noop")
+    def noop() -> None:
+        client.incr(DONE)
+
+    return app
+
+
+def celery(url: str, keys: int) -> tuple[list[list[str]], Callable[[int], None]]:
+    """Return the commands of Celery's workers, one a key, and what runs tasks."""
+    noop = celery_app(url).tasks["noop"]
+
+    def run(per_key: int) -> None:
+        for key in range(keys):
+            for _ in range(per_key):
+                noop.apply_async(queue=f"key-{key}")
+
+    code = f"import rivals; rivals.celery_app({url!r}).worker_main("
+    options = ["worker", "--pool=solo", "--loglevel=ERROR", "--without-gossip", "--without-mingle"]
+    commands = [
+        [sys.executable, "-c", f"{code}{[*options, '-Q', f'key-{key}', '-n', f'{key}@here']!r})"]
+        for key in range(keys)
+    ]
+    return commands, run
+
+
+def dramatiq_actor(url: str) -> Any:
+    """Return an actor that runs once at a time for a key, and is retried when it may not."""
+    import dramatiq
+    import redis
+    from dramatiq.brokers.redis import RedisBroker
+    from dramatiq.rate_limits import ConcurrentRateLimiter
+    from dramatiq.rate_limits.backends import RedisBackend
+
+    dramatiq.set_broker(RedisBroker(url=url))
+    backend, client = RedisBackend(url=url), redis.Redis.from_url(url)
+
+    @dramatiq.actor(max_retries=1_000, min_backoff=5, max_backoff=20)
+    def noop(key: str) -> None:
+        with ConcurrentRateLimiter(backend, f"key-{key}", limit=1).acquire():
+            client.incr(DONE)
+
+    return noop
+
+
+def dramatiq(url: str, keys: int) -> tuple[list[list[str]], Callable[[int], None]]:
+    """Return the command of Dramatiq's workers, and what runs tasks."""
+    noop = dramatiq_actor(url)
+
+    def run(per_key: int) -> None:
+        for key in range(keys):
+            for _ in range(per_key):
+                noop.send(str(key))
+
+    folder = Path(tempfile.mkdtemp(prefix="rivals-"))
+    code = f"import rivals\nrivals.dramatiq_actor({url!r})\n"
+    (folder / "lane_actors.py").write_text(code)
+    command = [sys.executable, "-m", "dramatiq", "lane_actors", "--path", str(folder)]
+    return [[*command, "--processes=2", "--threads=8", "--skip-logging"]], run
+
+
+def main() -> None:
+    """Run one rival, until nobody asks any more."""
+    import redis
+
+    name, url, keys, per_key = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+    commands, run = {"celery": celery, "dramatiq": dramatiq}[name](url, keys)
+    client = redis.Redis.from_url(url)
+
+    def timed(count: int) -> float:
+        client.set(DONE, 0)
+        began = time.perf_counter()
+        run(count)
+        while int(client.get(DONE) or 0) < keys * count:  # type: ignore[arg-type]
+            if time.perf_counter() - began > TIMEOUT_S:
+                raise RuntimeError(f"{name} has not run all tasks")
+            time.sleep(0.005)
+        return time.perf_counter() - began
+
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
+    workers = [
+        subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        for command in commands
+    ]
+    try:
+        timed(5)  # Its workers are there.
+        print("ready", flush=True)
+        for _ in sys.stdin:
+            print(timed(per_key), flush=True)
+    finally:
+        for worker in workers:
+            worker.terminate()
+
+
+if __name__ == "__main__":
+    main()
