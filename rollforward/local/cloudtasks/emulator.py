@@ -39,12 +39,13 @@ from rollforward.local.cloudtasks.engine.engine_state import Retention
 from rollforward.local.cloudtasks.protocol import messages
 from rollforward.local.cloudtasks.protocol.names import Place, parent_of
 from rollforward.local.cloudtasks.queue_yaml import QueueYamlError
-from rollforward.local.cloudtasks.server import control, methods
+from rollforward.local.cloudtasks.server import control
 from rollforward.local.cloudtasks.server.callers import Callers, is_loopback
 from rollforward.local.cloudtasks.server.dispatcher import Dispatcher, KillWorker
 from rollforward.local.cloudtasks.server.front import GRPC_HOST, Front
 from rollforward.local.cloudtasks.server.grpc_server import MAX_MESSAGE_BYTES, create_server
-from rollforward.local.cloudtasks.server.rest import Rest
+from rollforward.local.cloudtasks.server.rest.api import Rest
+from rollforward.local.cloudtasks.server.versions import Versions
 from rollforward.local.cloudtasks.store.store import Store
 
 _WATCH_S = 1.0
@@ -172,14 +173,13 @@ class Emulator:
         Raises:
             RuntimeError: the port is taken.
         """
-        services = methods.services(self.engine)
-        all_methods = {name: method for part in services.values() for name, method in part.items()}
+        versions = Versions(self.engine)
         app = web.Application(client_max_size=MAX_MESSAGE_BYTES)
         app.add_routes(self.routes())
-        app.add_routes(Rest({"v2": all_methods}, self._callers).routes())
+        app.add_routes(Rest(versions, self._callers).routes())
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
         await self._runner.setup()
-        self._server = create_server(services)
+        self._server = create_server(versions)
         self._front = Front(self._runner.server, self._server.add_insecure_port(f"{GRPC_HOST}:0"))
         await self._server.start()
         try:

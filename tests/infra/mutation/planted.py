@@ -146,7 +146,7 @@ PACKAGES = {
             "rollforward/local/cloudtasks/*.py",
             *(
                 f"rollforward/local/cloudtasks/{room}/*.py"
-                for room in ("delivery", "protocol", "server", "store")
+                for room in ("delivery", "protocol", "server", "server/rest", "store")
             ),
         ],
         EMULATOR_TESTS,

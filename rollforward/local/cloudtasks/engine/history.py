@@ -1,6 +1,7 @@
 """The history that the service hides: tasks of any state, with their attempts."""
 
 from collections import Counter
+from dataclasses import dataclass
 from typing import Any
 
 from rollforward.local.cloudtasks.delivery.reasons import reason_of
@@ -12,6 +13,24 @@ from rollforward.local.cloudtasks.store.records import DELETED, DONE, FAILED, LI
 
 _MAX_LOOKED_AT = 20_000
 _ABOVE_ALL = 2**63 - 1  # The highest sequence that the store can hold.
+
+
+@dataclass(frozen=True)
+class Figures:
+    """The load of a queue, and how long it keeps tasks and their names.
+
+    Attributes:
+        next_at: The time when the first of its tasks is due, None without tasks.
+        rate_per_s: Dispatches per second that it allows now.
+    """
+
+    tasks: int
+    next_at: float | None
+    ended_last_minute: int
+    running: int
+    rate_per_s: float
+    task_ttl_s: float
+    tombstone_ttl_s: float
 
 
 class History:
@@ -71,6 +90,27 @@ class History:
                 if name in counts:
                     counts[name][state] += count
             return counts
+
+    def figures(self, queue_name: str) -> Figures:
+        """Return the load of a queue.
+
+        Raises:
+            Refused: NOT_FOUND.
+        """
+        state = self._state
+        with state.lock:
+            queue, now_s = state.queue(queue_name), state.clock.now()
+            queue.throttle.recover(now_s)
+            rate_per_s = queue.message.rate_limits.max_dispatches_per_second
+            return Figures(
+                tasks=len(queue.tasks),
+                next_at=min((task.due_at for task in queue.tasks.values()), default=None),
+                ended_last_minute=state.store.attempts.ended_since(queue_name, now_s - 60),
+                running=queue.running,
+                rate_per_s=rate_per_s * queue.throttle.factor,
+                task_ttl_s=state.retention.live_s(queue),
+                tombstone_ttl_s=state.retention.name_s(queue),
+            )
 
     def newest(
         self, queue_name: str = "", state: str = "", before: int = 0, limit: int = 50

@@ -1,7 +1,6 @@
 """The API over gRPC, with the codes, words and details of the service."""
 
 import logging
-from collections.abc import Mapping
 from typing import Any
 
 import grpc
@@ -9,7 +8,8 @@ from google.rpc import status_pb2
 
 from rollforward.local.cloudtasks.delivery.statuses import code_number
 from rollforward.local.cloudtasks.protocol.errors import Refused
-from rollforward.local.cloudtasks.server.methods import Method, Methods
+from rollforward.local.cloudtasks.server.methods import Method
+from rollforward.local.cloudtasks.server.versions import Versions
 
 # A batch may hold 100 tasks of 1 MiB.
 MAX_MESSAGE_BYTES = 128 * 1024 * 1024
@@ -22,13 +22,30 @@ _OPTIONS = [
 log = logging.getLogger(__name__)
 
 
-def create_server(services: Mapping[str, Methods]) -> Any:
+def create_server(versions: Versions) -> Any:
     """Return a grpc.aio server with all services, not yet bound to a port."""
     server = grpc.aio.server(options=_OPTIONS)
-    for service, methods in services.items():
-        handlers = {name: _unary(method) for name, method in methods.items()}
-        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
+    server.add_generic_rpc_handlers((_Services(versions),))
     return server
+
+
+class _Services(grpc.GenericRpcHandler):  # type: ignore[misc]
+    """Finds the handler of each call."""
+
+    def __init__(self, versions: Versions) -> None:
+        self._versions = versions
+        self._handlers: dict[str, Any] = {}
+
+    def service(self, call_details: Any) -> Any:
+        """Return the handler of `/service/method`, None if there is no such method."""
+        path: str = call_details.method
+        if path not in self._handlers:
+            _, service, name = path.split("/")
+            method = self._versions.service(service).get(name)
+            if method is None:
+                return None
+            self._handlers[path] = _unary(method)
+        return self._handlers[path]
 
 
 def _unary(method: Method) -> Any:

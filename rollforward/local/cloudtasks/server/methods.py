@@ -15,7 +15,8 @@ from google.longrunning import operations_pb2
 from google.protobuf import empty_pb2
 
 from rollforward.local.cloudtasks.engine.engine import Engine
-from rollforward.local.cloudtasks.protocol import buffer_messages, messages
+from rollforward.local.cloudtasks.protocol import messages
+from rollforward.local.cloudtasks.protocol.buffer_messages import buffer_messages
 from rollforward.local.cloudtasks.protocol.names import Place, parent_of, short
 from rollforward.local.cloudtasks.server.batches import Batches
 from rollforward.local.cloudtasks.server.buffering import buffer
@@ -90,6 +91,7 @@ def _queue_methods(engine: Engine, policies: Policies) -> Methods:
 def _task_methods(engine: Engine, batches: Batches) -> Methods:
     of, task, empty = messages.request, messages.Task, empty_pb2.Empty
     operation, page = operations_pb2.Operation, of("ListTasksResponse")
+    buffer_request, buffered = buffer_messages(messages.Task)
 
     def list_tasks(r: Any) -> Any:
         tasks, token = engine.tasks.page(r.parent, r.response_view, r.page_size, r.page_token)
@@ -117,11 +119,7 @@ def _task_methods(engine: Engine, batches: Batches) -> Methods:
             of("RunTaskRequest"),
             task,
         ),
-        "BufferTask": Method(
-            lambda r: buffer_messages.BufferTaskResponse(task=buffer(engine, r)),
-            buffer_messages.BufferTaskRequest,
-            buffer_messages.BufferTaskResponse,
-        ),
+        "BufferTask": Method(lambda r: buffered(task=buffer(engine, r)), buffer_request, buffered),
         "BatchCreateTasks": Method(batches.create, of("BatchCreateTasksRequest"), operation),
         "BatchDeleteTasks": Method(batches.delete, of("BatchDeleteTasksRequest"), operation),
     }

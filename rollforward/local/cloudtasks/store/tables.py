@@ -260,6 +260,15 @@ class AttemptTable:
         )
         return rows.fetchall()
 
+    def ended_since(self, queue: str, since: float) -> int:
+        """Return how many attempts of a queue began since a moment and have ended."""
+        count: int = self._db.value(
+            "SELECT COUNT(*) FROM attempts JOIN tasks USING (sequence) "
+            "WHERE queue = ? AND started_at >= ? AND duration_ms IS NOT NULL",
+            (queue, since),
+        )
+        return count
+
     def incidents(
         self, since: float, until: float, path: str, text: str, limit: int
     ) -> list[sqlite3.Row]:

@@ -8,7 +8,8 @@ import pytest
 from rollforward.local.cloudtasks.delivery import retries, statuses
 from rollforward.local.cloudtasks.protocol import messages, names
 from rollforward.local.cloudtasks.protocol.errors import Refused
-from rollforward.local.cloudtasks.server import callers, rest_routes
+from rollforward.local.cloudtasks.server import callers
+from rollforward.local.cloudtasks.server.rest import routes
 from rollforward.local.cloudtasks.store.records import DUPLICATE, FORCED, OVERLAP
 from tests.rollforward.local.cloudtasks.engines import (
     DAY_S,
@@ -236,7 +237,7 @@ def test_two_stores_make_up_different_ids():
 # --- examples in the docstrings --------------------------------------------
 
 
-@pytest.mark.parametrize("module", [callers, names, rest_routes, retries, statuses])
+@pytest.mark.parametrize("module", [callers, names, routes, retries, statuses])
 def test_docstring_examples(module):
     """The examples in the docstrings are true."""
     results = doctest.testmod(module)

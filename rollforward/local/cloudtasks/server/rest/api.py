@@ -7,17 +7,16 @@ at their defaults.
 import json
 import logging
 import re
-from collections.abc import Mapping
 from typing import Any
 
 from aiohttp import web
 from google.protobuf import json_format
 
 from rollforward.local.cloudtasks.protocol.errors import Refused
-from rollforward.local.cloudtasks.server import rest_json
 from rollforward.local.cloudtasks.server.callers import Callers
-from rollforward.local.cloudtasks.server.methods import Methods
-from rollforward.local.cloudtasks.server.rest_routes import ALL, Call, call_of
+from rollforward.local.cloudtasks.server.rest import payloads
+from rollforward.local.cloudtasks.server.rest.routes import ALL, Call, call_of
+from rollforward.local.cloudtasks.server.versions import NAMES, Versions
 
 _HTTP_OF_CODE = {
     "INVALID_ARGUMENT": 400,
@@ -48,16 +47,16 @@ class Rest:
     """The REST API.
 
     Args:
-        versions: The methods of each version, such as "v2".
+        versions: The methods of each version.
     """
 
-    def __init__(self, versions: Mapping[str, Methods], callers: Callers) -> None:
+    def __init__(self, versions: Versions, callers: Callers) -> None:
         self._versions = versions
         self._callers = callers
 
     def routes(self) -> list[web.RouteDef]:
         """Return the routes, for an aiohttp application."""
-        prefixes = [*self._versions, "projects"]
+        prefixes = [*NAMES, "projects"]
         return [web.route("*", f"/{prefix}/{{rest:.*}}", self.handle) for prefix in prefixes]
 
     async def handle(self, request: web.Request) -> web.Response:
@@ -79,10 +78,10 @@ class Rest:
         if problem := self._callers.problem(request.headers):
             raise Refused("PERMISSION_DENIED", problem)
         call = call_of(request.method, request.rel_url.raw_path)
-        method = self._versions.get(call.version, {}).get(call.route.method) if call else None
+        method = self._versions.of(call.version).get(call.route.method) if call else None
         if call is None or method is None:
             raise Refused("NOT_FOUND", "Method not found.")
-        message = rest_json.parsed(
+        message = payloads.parsed(
             _fields(call, request, await _body(request, call)), method.request()
         )
         with_numbers = "enum-encoding=int" in request.query.get("$alt", "")
@@ -101,9 +100,9 @@ async def _body(request: web.Request, call: Call) -> dict[str, Any]:
     try:
         content = json.loads(raw)
     except (ValueError, RecursionError) as error:
-        raise rest_json.bad_request(f"Invalid JSON payload received. {error}") from None
+        raise payloads.bad_request(f"Invalid JSON payload received. {error}") from None
     if not isinstance(content, dict):
-        raise rest_json.bad_request("Invalid JSON payload received. The root must be an object.")
+        raise payloads.bad_request("Invalid JSON payload received. The root must be an object.")
     return content
 
 
@@ -126,7 +125,7 @@ def _put(fields: dict[str, Any], path: str, value: Any) -> None:
     for part in outer:
         inner = fields.setdefault(part, {})
         if not isinstance(inner, dict):
-            raise rest_json.bad_request(f"Invalid value at '{path}'.")
+            raise payloads.bad_request(f"Invalid value at '{path}'.")
         fields = inner
     fields.pop(_camel(last), None)
     fields[last] = _mask(value) if _camel(last) in ("updateMask", "readMask") else value

@@ -1,0 +1,1 @@
+"""The REST API: its addresses, its JSON, and its errors."""
