@@ -25,6 +25,7 @@ from benchmarks.fork_join import benchmark as fork_join
 from benchmarks.harness.load import counted, new_numbers, paced
 from benchmarks.harness.testbed import Bench
 from benchmarks.query_cache.app import posts
+from benchmarks.steps.app import STEPS, BenchRow
 from benchmarks.streams.app import BATCH, PUSHED, Arrived, BenchCount, count_each
 from benchmarks.streams.load import check_windows, push
 from benchmarks.streams.workload import events
@@ -43,6 +44,7 @@ PLAIN_ITEMS = 100
 PACED_PER_S = 76
 PAGES_PER_S, PAGES_SHOWN = 100, 600
 RECORDS = 20_000
+THINGS = 40
 # What is gathered in memory is stored by then, and the tasks that follow are created.
 GATHERED_S = 0.6
 
@@ -268,6 +270,20 @@ def windows(bench: Bench) -> Iterator[Compared]:
     yield Compared("streams", what, ours, "a task and a transaction each", plain)
 
 
+def steps(bench: Bench) -> Iterator[Compared]:
+    """Take things through five steps that write a row each."""
+    spent = {}
+    for prefix, path in (("f", "/bench/start/commits/f"), ("h", "/bench/by-hand/h")):
+        start = partial(_get, bench, f"{path}?count={THINGS}")
+        spent[prefix] = spend(bench, THINGS * STEPS, start)
+        names = [f"{prefix}-{n}-{step}" for n in range(THINGS) for step in range(STEPS)]
+        with bench.clients.context():
+            rows = ndb.get_multi([ndb.Key(BenchRow, name) for name in names])
+        check("steps", sum(row is not None for row in rows), len(names))
+    what = f"steps that write a row, {STEPS} a flow, its start and end included"
+    yield Compared("flows", what, spent["f"], "a task and a transaction a step", spent["h"])
+
+
 def pages(bench: Bench) -> Iterator[Compared]:
     """Show a front page, cached for two seconds and not."""
     with bench.clients.context():
@@ -287,6 +303,7 @@ STACKS = (
     Stack("fork_join", sums, {"is_cached": True}),
     Stack("counters", counts, {"is_cached": True}),
     Stack("batches", tasks, {"is_cached": True}),
+    Stack("steps", steps),
     Stack("streams", windows, {"emulator": "firestore"}),
     Stack("query_cache", pages, {"is_cached": True}),
 )

@@ -5,6 +5,9 @@ commits   five steps that write a row each, in the commit of the step
 outside   five calls that do nothing
 mix       two commits and a call, a sleep of a second, an event, and one more commit
 long      a sleep of 45 days, and then a commit
+
+"/bench/by-hand" does the steps of commits without a flow: a task and a transaction each, which move
+a row's state on.
 """
 
 from __future__ import annotations
@@ -17,10 +20,12 @@ from flask import Flask, request
 from google.cloud import ndb
 
 from benchmarks.harness.testbed import app_for
+from rollforward.datastore.transactions import transact
 from rollforward.flows import Flow, Steps, flow
 from rollforward.flows.pattern import Flows
 from rollforward.registry import Registry
 from rollforward.runtime import Clients
+from rollforward.tasks import task
 
 STEPS = 5
 STARTERS = 16  # Threads that start flows, in the one request that asks for them.
@@ -79,13 +84,35 @@ def long(step: Steps) -> int:
     return step.commit("write", write, step.flow_id, 0)
 
 
+class BenchState(ndb.Model):
+    """The state of one thing, as one would store it without a flow."""
+
+    steps = ndb.IntegerProperty(indexed=False, default=0)
+
+
+@task("/tasks/bench/by-hand", queue="bench")
+def by_hand(clients: Clients, thing: str, number: int) -> None:
+    """Write the row of a step once, and enqueue the next step."""
+
+    def body() -> None:
+        state = BenchState.get_by_id(thing) or BenchState(id=thing)
+        if state.steps == number:
+            write(thing, number)
+            state.steps += 1
+            state.put()
+
+    transact(body)
+    if number + 1 < STEPS:
+        by_hand.enqueue(clients, thing, number + 1)
+
+
 FLOWS: Sequence[Flow[Any]] = (none, commits, outside, mix, long)
 BY_NAME = {declared.name.removeprefix("bench-"): declared for declared in FLOWS}
 
 
 def serve() -> Flask:
     """Return the app."""
-    app, clients = app_for(Registry(*FLOWS))
+    app, clients = app_for(Registry(*FLOWS, by_hand))
 
     @app.get("/bench/start/<name>/<prefix>")
     def start(name: str, prefix: str) -> Any:
@@ -94,6 +121,13 @@ def serve() -> Flask:
         with ThreadPoolExecutor(STARTERS) as threads:
             started = list(threads.map(lambda flow_id: _start(clients, name, flow_id), flow_ids))
         return ("", 204) if all(started) else ("a flow was there", 409)
+
+    @app.get("/bench/by-hand/<prefix>")
+    def start_by_hand(prefix: str) -> Any:
+        """Start so many things that go through the steps without a flow."""
+        for n in range(int(request.args["count"])):
+            by_hand.enqueue(clients, f"{prefix}-{n}", 0)
+        return "", 204
 
     @app.get("/bench/signal/<prefix>")
     def signal(prefix: str) -> Any:
