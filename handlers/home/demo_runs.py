@@ -104,6 +104,11 @@ TOUR = (
         "Sixty clicks a second, in one row and in shards that come as conflicts ask for them.",
     ),
     Step(
+        "orders",
+        "Many steps, each once",
+        "An order waits for the courier, or goes backwards. Kill a worker: no card pays twice.",
+    ),
+    Step(
         "weblog",
         "When is it final?",
         "Left of the watermark every window is complete. Kill a worker: it adds up all the same.",

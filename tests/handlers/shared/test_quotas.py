@@ -107,7 +107,7 @@ def test_a_visitor_has_no_more_than_half(quota: quotas.Quota, world: World) -> N
     assert 2 * quota.per_visitor <= quota.total
 
 
-@pytest.mark.parametrize("demo", sorted({step.demo for step in TOUR} | {"quilt", "orders"}))
+@pytest.mark.parametrize("demo", sorted({step.demo for step in TOUR} | {"quilt"}))
 def test_ten_presses_of_a_demo_are_no_flood(browser: Browser, demo: str) -> None:
     """S27: a visitor who presses a button repeatedly need not wait."""
     answers = many(browser, f"/demo/{demo}", {}, 10)
