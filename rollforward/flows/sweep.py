@@ -26,6 +26,7 @@ MAX_PER_COMMIT = 20
 MAX_DELETED = 200
 MAX_CHUNKS = 200
 MAX_PAUSE = datetime.timedelta(hours=1)
+MOST_DOUBLINGS = 10
 
 
 def wake_due(clients: Clients, tasks: Mapping[str, Task[FlowArgs]]) -> int:
@@ -70,7 +71,7 @@ def _postpone(keys: Sequence[Any], now_utc: datetime.datetime) -> list[str]:
     rows = [row for row in ndb.get_multi(keys) if row is not None]
     due = [row for row in rows if row.due is not None and row.due <= now_utc]
     for row in due:
-        row.due = now_utc + min(MAX_PAUSE, GRACE * 2 ** min(row.sweeps, 10))
+        row.due = now_utc + min(MAX_PAUSE, GRACE * 2 ** min(row.sweeps, MOST_DOUBLINGS))
         row.sweeps += 1
     ndb.put_multi(due)
     return [row.key.id() for row in due]

@@ -25,6 +25,8 @@ pytestmark = [pytest.mark.browser, pytest.mark.timeout(480)]
 
 # Of which all that moves is in the window at once.
 FITTING = ("/counters", "/numbers", "/numbers?scale=long", "/sums/visitors", "/streams/weblog")
+# On a phone the lanes of a sale stand below each other, and scroll.
+FITTING_DESKTOP = ("/orders",)
 LOG_LINES = 500
 # A busy machine may hit a task of any run, and slow its queue: the page is looked at as if it had.
 SUFFER = """() => {
@@ -137,11 +139,11 @@ def test_what_moves_fits_the_window(browser: Browser, stack: Stack, pages: list[
     """With its axis, its closing line, faults that were hit and its cost, when a run is over."""
     page = browser.new_page()
     faults = {}
-    for path in FITTING:
+    for path in (*FITTING, *FITTING_DESKTOP):
         page.goto(stack.app + path)
         expect(page.locator(".closing")).to_be_attached()
         page.evaluate(SUFFER)
-        for window in ("desktop", "phone"):
+        for window in ("desktop", "phone")[: 1 if path in FITTING_DESKTOP else 2]:
             turn(page, window)
             if bottom(page) > WINDOWS[window]["viewport"]["height"]:
                 faults[f"{path} {window}"] = bottom(page)

@@ -115,6 +115,11 @@ def make_a_quilt(stack: Stack) -> str:
     return submit(stack, "/quilt", "/quilt")
 
 
+def order_shoes(stack: Stack) -> str:
+    """Open a sale of forty orders, for two of three of which a courier comes."""
+    return submit(stack, "/orders", "/orders")
+
+
 def measure(stack: Stack) -> str:
     """Have the stack measured."""
     return submit(stack, "/numbers", "/numbers")
@@ -146,6 +151,7 @@ PICTURES = (
     Picture("grades", add_students, 1.5, (LIGHT, DARK)),
     Picture("weblog", count_a_log, 7.0, (LIGHT, DARK)),
     Picture("zeitgeist", play_queries, 20.0, (LIGHT, DARK)),
+    Picture("orders", order_shoes, 14.0, (LIGHT, DARK)),
     Picture("sums", load_a_sum, 8.0),
     Picture("counters", click, 6.0),
     Picture("quilt", make_a_quilt, 1.5),

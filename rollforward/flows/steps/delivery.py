@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 MAX_RESULT_BYTES = 100_000
+MOST_NAMED = 5
 
 
 def deliver(flow: Flow[Any], clients: Clients, args: FlowArgs) -> None:
@@ -192,10 +193,11 @@ def _check_met(undos: Undos) -> None:
         BadStepError: this version of the code ends before.
     """
     if unmet := undos.unknown():
+        names = ", ".join(map(repr, unmet[:MOST_NAMED]))
         raise BadStepError(
-            f"{', '.join(map(repr, unmet[:5]))} may have taken effect, and it is unknown how to "
-            "undo that: the code does not come there, or the call has failed after a worker died "
-            "over it. Retry when that is mended, or cancel once more to leave it",
+            f"{names} may have taken effect, and it is unknown how to undo that: the code does not "
+            "come there, or the call has failed after a worker died over it. Retry when that is "
+            "mended, or cancel once more to leave it",
             step=unmet[0],
         )
 

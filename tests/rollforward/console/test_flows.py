@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import re
+from dataclasses import replace
 from urllib.parse import quote
 
 import pytest
@@ -381,6 +382,20 @@ def test_a_dead_task_of_a_flow_leads_to_its_run(desk: Desk) -> None:
     assert [f'href="{ROOT}/runs/flows/test-orders%7CA1"' in page for page in pages] == [
         *(True, False, False)
     ]
+
+
+def test_a_large_result_is_named_by_its_rows_and_an_open_batch_is_linked(desk: Desk) -> None:
+    """What fits no row of a table is not read for it."""
+    small, large = StepRecord("commit", "done", value='"boots"'), StepRecord("commit", "done")
+    batch = StepRecord("batch", batch="000|c|1")
+    steps = {"a": small.body, "b": replace(large, rows="o", chunks=2).body, "c": batch.body}
+    write(desk, 1, steps=steps)
+
+    shown = Browser(desk).read(f"/runs/flows/{quote('test-long|000')}")
+
+    assert "&#34;boots&#34;" in shown
+    assert "large: in 2 rows of its own" in shown
+    assert re.search(rf'Batch</dt><dd[^>]*><a href="{ROOT}/runs/batches/flow-test-long', shown)
 
 
 def write(desk: Desk, count: int, **fields: object) -> None:

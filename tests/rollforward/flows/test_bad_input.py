@@ -41,11 +41,11 @@ def returns_another_type() -> int:
 
 
 class Unhashable:
-    """An object with a method, and without a hash."""
+    """An object that is called, and has no hash."""
 
     __hash__ = None  # type: ignore[assignment]
 
-    def act(self) -> int:
+    def __call__(self) -> int:
         return 7
 
 
@@ -116,9 +116,9 @@ def test_an_except_of_the_code_does_not_hide_its_mistake(world: World) -> None:
 
 
 @one_emulator
-def test_a_method_of_an_object_without_a_hash_is_called(world: World) -> None:
+def test_an_object_without_a_hash_is_called(world: World) -> None:
     """W17: it is no mistake."""
-    assert run(world, lambda step: step.outside("a", Unhashable().act)).result == 7
+    assert run(world, lambda step: step.outside("a", Unhashable())).result == 7
 
 
 @one_emulator
@@ -155,6 +155,18 @@ def test_a_caller_learns_what_is_wrong_and_nothing_changes(world: World) -> None
             call()
         assert run_key(f"test-probe|{ID}").get() == before, number
     assert len(FlowRun.query().fetch(keys_only=True)) == 1
+
+
+@one_emulator
+def test_the_longest_names_and_ids_are_taken(world: World) -> None:
+    """W18: of a flow, a step, an event and a request."""
+    CODE.run = lambda step: step.wait_for("s" * 60, event="e" * 60).name
+    flow_id = "x" * 100
+    assert probe.start(world.clients, flow_id)
+    assert probe.signal(world.clients, flow_id, "e" * 60, event_id="i" * 100)
+    world.settle(patience_s=60)
+    assert probe.state(flow_id).result == "e" * 60
+    assert probe.retry(world.clients, flow_id, from_step="s" * 60, request_id="r" * 100)
 
 
 @one_emulator

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Iterator
 
 import pytest
@@ -50,6 +51,23 @@ def test_a_late_failure_does_not_undo_the_outcome_of_the_delivery_that_took_over
         slow.wait(world.clients.clock.now(), lambda row: row.note("charge", CHARGE))
 
     assert run_key(RUN_ID).get(use_cache=False).step("charge") == ended
+
+
+def test_a_delivery_waits_for_the_lease_of_a_living_one(world: World) -> None:
+    """It is made again once the lease is over; one from a clock that is far ahead is none."""
+    order.start(world.clients, "A1", "boots")
+    leased(world)
+
+    with pytest.raises(LeasedError, match="another delivery works on") as waits:
+        leased(world)
+
+    assert waits.value.after_s == pytest.approx(LEASE.total_seconds() + 0.5, abs=5)
+    world.clock.sleep(LEASE.total_seconds())
+    leased(world)
+    row = run_key(RUN_ID).get(use_cache=False)
+    row.lease_expires_at += datetime.timedelta(hours=1)
+    row.put()
+    leased(world)
 
 
 def test_a_call_outside_after_a_commit_takes_the_lease(world: World) -> None:

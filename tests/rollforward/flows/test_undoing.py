@@ -89,6 +89,19 @@ def test_a_cancelled_flow_is_undone_as_far_as_it_came(world: World) -> None:
 
 
 @one_emulator
+def test_an_event_wakes_no_flow_that_is_being_undone(world: World) -> None:
+    """W14: it is kept, and the flow stays due as it was."""
+    run(world, trip)
+    probe.cancel(world.clients, ID)
+    due = run_key(f"test-probe|{ID}").get().due
+    world.clock.sleep(5)
+    assert probe.signal(world.clients, ID, "go")
+    assert run_key(f"test-probe|{ID}").get().due == due
+    state = settle(world)
+    assert (state.state, state.unread) == ("cancelled", ["go"])
+
+
+@one_emulator
 def test_a_cancellation_before_the_first_delivery_does_nothing(world: World) -> None:
     """W14: no step begins."""
     CODE.run = trip
@@ -124,6 +137,8 @@ def test_a_cancellation_during_a_step_lets_it_end_first(world: World, during: st
     assert state.state == "cancelled"
     if during == "b":
         assert CODE.done == ["a", "b", "undo b", "undo a"]
+    else:
+        assert counted("a") == 0
     assert counted("a") == counted("undo a")
     assert "c" not in CODE.done
 

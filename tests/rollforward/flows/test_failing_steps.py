@@ -1,0 +1,79 @@
+"""Steps whose service is down, or whose worker dies: for how long, and how often."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable
+
+import pytest
+
+from rollforward.flows import RetryPolicy, Steps
+from rollforward.flows.reading import FlowState
+from rollforward.tasks.errors import Unavailable
+from rollforward.testing.injection import CRASH_BEFORE
+from tests.infra.world import World
+from tests.rollforward.flows.probe import CODE, ID, probe, settle
+from tests.rollforward.tasks.reminders import one_emulator
+
+pytestmark = [pytest.mark.fast, one_emulator]
+
+
+def down() -> None:
+    CODE.act("asked")
+    raise Unavailable("the service is down")
+
+
+def start(world: World, code: Callable[[Steps], object], rounds: int = 10) -> FlowState:
+    """Start a flow, and deliver what is due, a round each twenty seconds."""
+    CODE.run = code
+    probe.start(world.clients, ID)
+    for _ in range(rounds):
+        world.clock.sleep(20)
+        for delivery in world.engine.due():
+            world.deliver(delivery.task_name)
+    return probe.state(ID)
+
+
+def test_a_service_that_is_down_counts_as_a_failure_once_the_time_is_up(world: World) -> None:
+    """W3: before that a policy of one attempt does not end it, and each pause is short."""
+    until = world.clock.now() + datetime.timedelta(minutes=10)
+    policy = RetryPolicy(attempts=1, until=until)
+    state = start(world, lambda step: step.retrying(policy).outside("ask", down))
+    ask = state.steps["ask"]
+    assert (state.state, ask.attempts, ask.is_called) == ("running", 0, False)
+    assert len(CODE.done) >= 5
+
+    world.clock.sleep(600)
+    state = settle(world)
+    assert (state.state, state.steps["ask"].attempts) == ("failed", 1)
+    assert "the service is down" in state.reason
+
+
+def test_a_cancelled_flow_asks_a_service_that_is_down_a_few_times_more(world: World) -> None:
+    """W14: then the call has failed, and the rest is undone."""
+
+    def code(step: Steps) -> None:
+        step.outside("a", CODE.act, "a")
+        step.undo("undo a", CODE.act, "undo a")
+        step.outside("ask", down)
+
+    start(world, code)
+    asked = CODE.done.count("asked")
+    probe.cancel(world.clients, ID)
+    state = settle(world)
+    assert (state.state, CODE.done[-1]) == ("cancelled", "undo a")
+    assert (state.steps["ask"].attempts, CODE.done.count("asked") - asked) == (3, 3)
+
+
+def test_a_call_whose_worker_dies_each_time_is_given_up(world: World) -> None:
+    """W5: doubts count as failures do; the text says so, and the call is made no more."""
+
+    def kill() -> None:
+        CODE.act("called")
+        world.plan.break_next("Commit", CRASH_BEFORE, 1)
+
+    start(world, lambda step: step.outside("call", kill))
+    state = settle(world)
+    assert (state.state, state.steps["call"].doubts) == ("failed", 3)
+    assert "its worker died over it 3 times" in state.reason
+    assert CODE.done == ["called"] * 3
