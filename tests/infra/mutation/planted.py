@@ -109,7 +109,15 @@ PACKAGES = {
         ["rollforward/query_cache/*.py"], [f"{TESTS}/query_cache/test_*.py"], DEEP
     ),
     "batches": Package(["rollforward/batches/**/*.py"], [f"{TESTS}/batches/**/test_*.py"], DEEP),
-    "flows": Package(["rollforward/flows/**/*.py"], [f"{TESTS}/flows/**/test_*.py"], DEEP),
+    "flows": Package(
+        ["rollforward/flows/**/*.py"],
+        [
+            f"{TESTS}/flows/**/test_*.py",
+            f"{TESTS}/console/test_flows.py",
+            f"{TESTS}/datastore/test_kinds.py",
+        ],
+        DEEP,
+    ),
     "lanes": Package(["rollforward/lanes/**/*.py"], [f"{TESTS}/lanes/**/test_*.py"], DEEP),
     "pull_queues": Package(
         ["rollforward/pull_queues/*.py"],

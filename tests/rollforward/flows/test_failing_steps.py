@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,7 @@ from tests.infra.world import World
 from tests.rollforward.flows.probe import CODE, ID, probe, settle
 from tests.rollforward.tasks.reminders import one_emulator
 
-pytestmark = [pytest.mark.fast, one_emulator]
+pytestmark = pytest.mark.fast
 
 
 def down() -> None:
@@ -34,6 +35,7 @@ def start(world: World, code: Callable[[Steps], object], rounds: int = 10) -> Fl
     return probe.state(ID)
 
 
+@one_emulator
 def test_a_service_that_is_down_counts_as_a_failure_once_the_time_is_up(world: World) -> None:
     """W3: before that a policy of one attempt does not end it, and each pause is short."""
     until = world.clock.now() + datetime.timedelta(minutes=10)
@@ -49,6 +51,7 @@ def test_a_service_that_is_down_counts_as_a_failure_once_the_time_is_up(world: W
     assert "the service is down" in state.reason
 
 
+@one_emulator
 def test_a_cancelled_flow_asks_a_service_that_is_down_a_few_times_more(world: World) -> None:
     """W14: then the call has failed, and the rest is undone."""
 
@@ -65,6 +68,7 @@ def test_a_cancelled_flow_asks_a_service_that_is_down_a_few_times_more(world: Wo
     assert (state.steps["ask"].attempts, CODE.done.count("asked") - asked) == (3, 3)
 
 
+@one_emulator
 def test_a_call_whose_worker_dies_each_time_is_given_up(world: World) -> None:
     """W5: doubts count as failures do; the text says so, and the call is made no more."""
 
@@ -77,3 +81,20 @@ def test_a_call_whose_worker_dies_each_time_is_given_up(world: World) -> None:
     assert (state.state, state.steps["call"].doubts) == ("failed", 3)
     assert "its worker died over it 3 times" in state.reason
     assert CODE.done == ["called"] * 3
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"attempts": 0},
+        {"first_s": -1.0},
+        {"first_s": 2.0, "longest_s": 1.0},
+        {"factor": 0.5},
+        {"until": datetime.datetime(2030, 5, 1)},  # noqa: DTZ001
+    ],
+)
+def test_a_policy_that_makes_no_sense_is_refused(wrong: dict[str, Any]) -> None:
+    """W3: its bounds are taken."""
+    RetryPolicy(attempts=1, first_s=0.0, factor=1.0, longest_s=0.0)
+    with pytest.raises(ValueError, match="must be"):
+        RetryPolicy(**wrong)
