@@ -17,6 +17,7 @@ from docs.examples import (
     cache_front_page,
     count_likes,
     count_visits,
+    mail_digests,
     make_thumbnails,
     page_books,
     print_books,
@@ -64,6 +65,7 @@ EXAMPLES: dict[str, tuple[Callable[[Clients, Any], str], str]] = {
     "count_likes": (count_likes.play, "docs/howto/count-things.md"),
     "print_books": (printed, "docs/howto/run-a-batch.md"),
     "count_visits": (count_visits.play, "docs/howto/gather-writes.md"),
+    "mail_digests": (mail_digests.play, "docs/howto/debounce.md"),
 }
 
 

@@ -140,11 +140,15 @@ def _claim(
     seen: LaneState | None,
     plan: ClaimedWindow,
 ) -> bool:
-    """Write a claim and its window, unless the state is another one than was seen."""
-    state: LaneState | None = state_key(lane_id).get()
+    """Write a claim and its window, unless the state is another one than was seen.
+
+    A state that was not there may have come and gone meanwhile: its window took the calls along.
+    """
+    state: LaneState | None
+    state, head = ndb.get_multi([state_key(lane_id), plan.rows[0].key])
     if state is not None and state.claim_of(plan.claim.owner) is not None:
         return True  # The commit's reply was lost.
-    if (state.stamp if state else None) != (seen.stamp if seen else None):
+    if head is None or (state.stamp if state else None) != (seen.stamp if seen else None):
         return False
     state = state or LaneState(key=state_key(lane_id))
     state.set_claims([plan.claim])
