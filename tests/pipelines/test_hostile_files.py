@@ -20,6 +20,7 @@ MAX_RATIO = 40
 ROUNDS = 5
 
 
+@pytest.mark.one_of("hostile files in memory", 4)
 @pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize("kind", HOSTILE)
 def test_a_file_is_read_in_a_small_multiple_of_its_own_memory(kind: str, reader: str) -> None:

@@ -108,6 +108,7 @@ class Deployment:
         until(self.is_rebuilt, TIMEOUT_S)
 
     def is_rebuilt(self) -> bool:
+        self.run_waiting()  # A rebuild looks again for what is in flight, ever more rarely.
         numbers = self.ask_as_operator("GET", f"/control/runs/{VIEW}").json()["numbers"]
         assert numbers.get("phase") != "failed"
         return bool(numbers["building"] == "none")
