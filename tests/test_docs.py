@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -101,7 +101,8 @@ def test_the_glossary_defines_each_word_once_and_in_order() -> None:
 OF_A_REQUEST = {"REQUEST_METHOD", "PATH_INFO"}
 
 
-def variables_read() -> set[str]:
+@functools.cache
+def variables_read() -> frozenset[str]:
     """Return the environment variables that stand in the modules which read the environment."""
     found: set[str] = set()
     for path in sources(*PACKAGES):
@@ -114,7 +115,9 @@ def variables_read() -> set[str]:
         texts = [node.value for node in nodes if isinstance(node, ast.Constant)]
         strings = {text for text in texts if isinstance(text, str)}
         found |= {text for text in strings if re.fullmatch(r"[A-Z][A-Z0-9]*(_[A-Z0-9]+)+", text)}
-    return {name for name in found if not name.startswith(("HTTP_", "WTF_"))} - OF_A_REQUEST
+    return frozenset(
+        name for name in found - OF_A_REQUEST if not name.startswith(("HTTP_", "WTF_"))
+    )
 
 
 def variables_documented() -> set[str]:
@@ -267,11 +270,11 @@ def test_every_make_target_that_is_named_exists_and_all_are_explained() -> None:
 # Invariants
 
 
-def claims_in(path: Path) -> Iterator[ast.FunctionDef]:
+@functools.cache
+def claims_in(path: Path) -> list[ast.FunctionDef]:
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
-            yield node
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    return [function for function in functions if function.name.startswith("test_")]
 
 
 def invariants_of(test: ast.FunctionDef) -> set[str]:

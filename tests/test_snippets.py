@@ -24,6 +24,7 @@ from rollforward.registry import Registry
 from rollforward.testing import Rollforward
 from tests.infra import tutorial
 from tests.infra.documents import ROOT, named, text_of
+from tests.infra.runs import sampling
 from tests.infra.snippets import BLOCK, blocks, deliver, empty_module, parts_of, run
 from tests.infra.world import Services, World
 
@@ -132,6 +133,7 @@ def wrong(clients: Clients) -> None:
 """
 
 
+@sampling.long
 @pytest.mark.timeout(300)
 def test_the_tutorials_files_pass_mypy_and_mistakes_do_not(tmp_path: Path) -> None:
     """With the two settings that it names, in a folder of their own; py.typed stands for ours."""

@@ -69,6 +69,7 @@ def _text(kind: str, chars: int) -> str:
     return (part * (chars // len(part) + 1))[:chars]
 
 
+@pytest.mark.one_of("hostile texts", 10)
 @pytest.mark.parametrize("kind", HOSTILE)
 def test_no_text_in_any_field_is_an_error_of_ours(
     world: World, browser: Browser, snapshot: Callable[[], Any], kind: str

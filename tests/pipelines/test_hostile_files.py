@@ -36,6 +36,7 @@ def test_a_file_is_read_in_a_small_multiple_of_its_own_memory(kind: str, reader:
     assert peak < 6 * len(content)
 
 
+@pytest.mark.one_of("hostile files in time", 4)
 @pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize("kind", HOSTILE)
 def test_time_grows_with_the_length_of_a_file_and_its_content_counts_little(

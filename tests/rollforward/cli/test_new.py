@@ -127,7 +127,10 @@ MYPY = ("--config-file", CONFIG, "app.py", "tests/test_app.py")
     [
         ("ruff", "check", "--config", CONFIG, "--ignore", "T20,I001", "."),
         ("ruff", "format", "--check", "--config", CONFIG, "."),
-        ("mypy", "--strict", "--allow-subclassing-any", "--follow-imports=silent", *MYPY),
+        pytest.param(
+            ("mypy", "--strict", "--allow-subclassing-any", "--follow-imports=silent", *MYPY),
+            marks=sampling.long,
+        ),
     ],
     ids=["lint", "format", "types"],
 )

@@ -21,6 +21,7 @@ from rollforward.local.saves.saves import KEPT, Saves
 from rollforward.local.services import sdk
 from rollforward.local.services.datastore import DatastoreEmulator, _Reader
 from rollforward.local.system.processes import suspended
+from tests.infra.runs import sampling
 from tests.rollforward.local.installed import KINDS
 
 PROJECT = "demo-local"
@@ -79,6 +80,7 @@ def test_a_save_holds_every_namespace_database_and_value(tmp_path, kind):
         assert list(by_plain.fetch()) == []
 
 
+@sampling.long
 @pytest.mark.services
 @pytest.mark.parametrize("kinds", [("datastore", "firestore"), ("firestore", "datastore")])
 def test_an_emulator_that_has_kept_nothing_takes_over_what_the_other_one_has(tmp_path, kinds):
@@ -299,6 +301,7 @@ def written_by_the_emulator(storage):
     return row.key.id
 
 
+@sampling.long
 @pytest.mark.services
 def test_the_emulators_own_file_is_taken_over(tmp_path):
     """Data of a version that let the emulator write is there, ids included, and only once."""
