@@ -42,7 +42,7 @@ def test_a_worker_opens_it_when_it_starts(tmp_path: Path) -> None:
     opened = tmp_path / "opened"
     (tmp_path / "hello.py").write_text(HELLO)
     with gunicorn(tmp_path, "hello:serve", OPENED=str(opened), **LOCAL_ENVIRONMENT):
-        until(opened.exists, 20)
+        until(opened.exists, 60)
 
     assert opened.read_text() == "opened "
 

@@ -19,6 +19,7 @@ from tests.infra.stack import until
 
 CLIENTS = 4
 SEND_S = 3.0
+LEAST_TAKEN = 100
 PACE_S = 0.01
 # A flush under way is lost with its window; on a busy machine it may take this long.
 MAX_FLUSH_S = 2.0
@@ -32,18 +33,18 @@ def bench() -> Iterator[Bench]:
 
 @kills
 @pytest.mark.process
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 def test_a_process_that_is_told_to_end_loses_nothing(bench: Bench) -> None:
     """SIGTERM, as a deployment sends it: everything taken is stored first."""
     before = folded(bench)
     taken = send_and(bench, signal.SIGTERM)
 
-    until(lambda: folded(bench) - before == len(taken), 30)
+    until(lambda: folded(bench) - before == len(taken), 120)
 
 
 @kills
 @pytest.mark.process
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 def test_a_process_that_is_killed_loses_its_last_window(
     bench: Bench, record_property: Callable[[str, object], None]
 ) -> None:
@@ -63,7 +64,7 @@ def test_a_process_that_is_killed_loses_its_last_window(
 
 def send_and(bench: Bench, ending: signal.Signals) -> list[float]:
     """Add by four clients, end both workers at once; return when each addition was taken."""
-    until(lambda: answers(bench), 30)
+    until(lambda: answers(bench), 120)
     workers = bench.workers()
     taken: list[float] = []
     has_ended = threading.Event()
@@ -87,6 +88,7 @@ def send_and(bench: Bench, ending: signal.Signals) -> list[float]:
     for thread in threads:
         thread.start()
     time.sleep(SEND_S)
+    until(lambda: len(taken) > LEAST_TAKEN, 120)
     if ending == signal.SIGTERM:
         # A worker on its way out may take a request and close before it answers: stop first.
         has_ended.set()
@@ -97,8 +99,7 @@ def send_and(bench: Bench, ending: signal.Signals) -> list[float]:
     has_ended.set()
     for thread in threads:
         thread.join()
-    until(lambda: not set(workers) & set(bench.workers()), 30)
-    assert len(taken) > 100
+    until(lambda: not set(workers) & set(bench.workers()), 120)
     return taken
 
 

@@ -65,7 +65,7 @@ def test_killed_workers_leave_nothing_to_the_sweep(stack: Stack) -> None:
     where = {"app": stack.app.rstrip("/"), "console": stack.console}
     platform = dev_server.Stack(Path(), {}, where=where)
     with resting_cron(platform):
-        page = new_party(stack)
+        page, before = new_party(stack), stack.mails()
         response = stack.post(f"{page}/sample-guests", page=page, count=str(HEALED_GUESTS))
         response.raise_for_status()
         until(lambda: ended(stack, party_of(stack, page).imports[-1]), 120)
@@ -83,7 +83,7 @@ def test_killed_workers_leave_nothing_to_the_sweep(stack: Stack) -> None:
         until(lambda: ended(stack, run["run_id"]), 180)
 
         assert platform.sweeps() == 0
-    assert len(stack.mails()) == HEALED_GUESTS
+    assert len(stack.mails() - before) == HEALED_GUESTS
     assert guests_in_pages(stack, run["run_id"]) == HEALED_GUESTS
 
 
@@ -96,14 +96,14 @@ def resting_cron(platform: dev_server.Stack) -> Iterator[None]:
         platform.control("/api/v1/cron/pause", {"name": job["name"], "paused": False})
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(480)
 def test_a_quilt_is_finished_while_workers_are_killed(stack: Stack) -> None:
     """F1, F3: three workers die over it; no square is blank, and its batch has one generation."""
     chosen = {"size": "8", "palette": "dusk", "pattern": "waves", "pace": "watch"}
     page = f"{stack.app}/quilt"
     stack.post(page, page=page, **chosen).raise_for_status()
     for least in KILL_AT_SQUARES:
-        until(lambda least=least: len(squares(stack)) >= least, 60, 0.02)  # type: ignore[misc]
+        until(lambda least=least: len(squares(stack)) >= least, 120, 0.02)  # type: ignore[misc]
         assert quilt(stack).finished is None, "it was over before a worker was killed"
         stack.control("/api/v1/workers/kill", {})
     until(lambda: quilt(stack).finished is not None, 120)
@@ -128,7 +128,7 @@ def quilt(stack: Stack) -> Quilt:
         return Quilt.query().get()
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(480)
 def test_orders_are_charged_once_while_workers_are_killed(stack: Stack) -> None:
     """W1, W2: kill -9 between steps and during calls; no step that has ended runs again."""
     chosen = {"orders": str(ORDERS), "stock": str(ORDERS - 4), "patience": "15"}
@@ -137,7 +137,7 @@ def test_orders_are_charged_once_while_workers_are_killed(stack: Stack) -> None:
     answer.raise_for_status()
     sale = answer.url.rpartition("/")[2].partition("#")[0]
     for least in KILL_AT_CHARGES:
-        until(lambda least=least: sale_of(stack, sale).bank.calls >= least, 60, 0.02)  # type: ignore[misc]
+        until(lambda least=least: sale_of(stack, sale).bank.calls >= least, 120, 0.02)  # type: ignore[misc]
         assert not sale_of(stack, sale).is_over, "it was over before a worker was killed"
         stack.control("/api/v1/workers/kill", {})
     until(lambda: sale_of(stack, sale).is_over, 150)
@@ -193,7 +193,7 @@ def _send_under_kills(stack: Stack, page: str) -> RunProgress:
     """Press send, kill workers in the middle of the run; return how it ended."""
     sends = len(party_of(stack, page).sends)
     stack.post(f"{page}/send", page=page)
-    until(lambda: len(party_of(stack, page).sends) == sends + 1, 30)
+    until(lambda: len(party_of(stack, page).sends) == sends + 1, 120)
     run_id = party_of(stack, page).sends[-1]["run_id"]
     kills = _kill_until_the_end(stack, run_id) if IS_EXHAUSTIVE else _kill_some(stack, run_id)
     assert kills >= 2, "no worker was killed while it ran: nothing was proved"

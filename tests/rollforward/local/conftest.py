@@ -78,7 +78,7 @@ def write_app(folder: Path, code: str) -> None:
     (folder / "cron.yaml").write_text(CRON_YAML)
 
 
-def eventually(claim: Callable[[], bool], what: str, timeout_s: float = 30.0) -> None:
+def eventually(claim: Callable[[], bool], what: str, timeout_s: float = 90.0) -> None:
     """Wait until a claim about another process holds; fail if it never does."""
     deadline = time.monotonic() + timeout_s
     while not claim():
