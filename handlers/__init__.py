@@ -20,6 +20,7 @@ from handlers import (
     orders,
     quilt,
     sums,
+    tenants,
     weblog,
     zeitgeist,
 )
@@ -35,7 +36,10 @@ from rollforward.runtime import Clients
 
 # Takes nothing but JSON, and no cookies: handlers/sums/api.py says why.
 API_PREFIX = "/api/"
-DEMOS = (home, invitations, grades, sums, numbers, counters, blog, quilt, orders, weblog, zeitgeist)
+DEMOS = (
+    *(home, invitations, grades, sums, numbers, counters, blog, quilt, orders, tenants),
+    *(weblog, zeitgeist),
+)
 
 
 def mount(app: Flask, settings: DemoSettings, clients: Clients, registry: Registry) -> None:

@@ -8,6 +8,7 @@
     numbers      latencies of each operation of the stack    B. Slatkin, Google I/O 2008
     quilt        batches of tasks, nested, with a callback   D. Hermes, 2012
     orders       flows of steps, with waits and undos        H. Garcia-Molina, 1987
+    tenants      lanes: order, limit, rate, a fair share      Shreedhar and Varghese, 1995
     weblog       streams: windows, sessions, top lists       MillWheel paper, VLDB 2013
     zeitgeist    streams: a model, and spikes and dips       MillWheel paper, VLDB 2013
 

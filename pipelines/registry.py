@@ -19,6 +19,7 @@ from pipelines.orders import orders
 from pipelines.quilt.quilts import BATCHES as QUILT_BATCHES
 from pipelines.sums import load
 from pipelines.sums.sums import add_up
+from pipelines.tenants import rushes
 from pipelines.weblog.pipeline import WEBLOG
 from pipelines.zeitgeist.pipeline import ZEITGEIST
 from pipelines.zeitgeist.player import play
@@ -35,6 +36,7 @@ APP = Registry(
     *(samples.add_posts, samples.add_comments, begin_deletion, delete_comments),
     *QUILT_BATCHES,
     *(orders.order, orders.open_orders, orders.courier),
+    *(*rushes.RULES.values(), rushes.flood, rushes.work),
     WEBLOG,
     *(ZEITGEIST, play),
 )

@@ -27,8 +27,11 @@ from handlers.shared.quotas import (
     let_in_load,
     let_in_orders,
     let_in_quilt,
+    let_in_tenants,
     let_in_upload,
 )
+from handlers.tenants.routes import FILLED_IN as FORM_OF_TENANTS
+from handlers.tenants.routes import rush_form
 from pipelines.counters import load as click_load
 from pipelines.counters.counters import apply_switch
 from pipelines.counters.load import ClickLoad
@@ -44,6 +47,7 @@ from pipelines.quilt import quilts
 from pipelines.sums import load, sums
 from pipelines.sums.load import Load
 from pipelines.sums.sums import TooManySumsError
+from pipelines.tenants import rushes
 from pipelines.weblog.loads import TooManyLogsError, add_sample
 from pipelines.zeitgeist import playbacks, player
 from rollforward.continuations.errors import OtherJobError
@@ -127,8 +131,8 @@ TOUR = (
 
 
 @bp.post(
-    "/demo/<any(invitations, grades, sums, counters, quilt, orders, weblog, zeitgeist, numbers)"
-    ":name>"
+    "/demo/<any(invitations, grades, sums, counters, quilt, orders, tenants, weblog, zeitgeist,"
+    " numbers):name>"
 )
 def run(name: str) -> ResponseReturnValue:
     """Run a demo, and lead to its stage."""
@@ -188,6 +192,14 @@ def _orders(form_id: str, tour: int | None) -> str:
     return url_for("orders.sale", sale_id=form_id, tour=tour)
 
 
+def _tenants(form_id: str, tour: int | None) -> str:
+    form = rush_form(FORM_OF_TENANTS)
+    count = form.flood + form.behind * form.tasks
+    let_in_tenants(form_id, count, rushes.PACES_MS[form.pace])
+    rushes.begin(clients(), form_id, form)
+    return url_for("tenants.rush", rush_id=form_id, tour=tour)
+
+
 def _counters(form_id: str, tour: int | None) -> str:
     started_ms = round(clients().clock.now().timestamp() * 1000)
     is_limited = bool(apply_switch(clients()))
@@ -227,6 +239,7 @@ _RUNS: Mapping[str, Callable[[str, int | None], str]] = {
     "counters": _counters,
     "quilt": _quilt,
     "orders": _orders,
+    "tenants": _tenants,
     "weblog": _weblog,
     "zeitgeist": _zeitgeist,
     "numbers": _numbers,

@@ -25,7 +25,7 @@ KILL_AFTER_S = 0.3
 PAGES = re.compile(
     r"/invitations/[0-9a-f]{32}|/grades|/counters|/sums/[a-z][a-z0-9-]{0,39}"
     r"|/numbers(?:/[0-9a-f]{32})?"
-    r"|/(?:quilt|orders)(?:/[0-9a-f]{32})?|/streams/weblog"
+    r"|/(?:quilt|orders|tenants)(?:/[0-9a-f]{32})?|/streams/weblog"
     r"|/zeitgeist"
 )
 # What the deliveries of a page's runs are asked for: a switch strikes at least one of them.
@@ -37,6 +37,7 @@ PATHS = {
     "/numbers": "/tasks/numbers/echo",
     "/quilt": "/tasks/batches/quilt",
     "/orders": "/tasks/flows/orders",
+    "/tenants": "/tasks/lanes/tenants",
     "/streams/weblog": "/tasks/streams/weblog/work",
     "/zeitgeist": "/tasks/streams/zeitgeist/",
 }

@@ -22,6 +22,7 @@ SUMS = Quota("sums", "items", total=60_000, per_visitor=30_000, is_serial=False)
 INVITATIONS = Quota("invitations", "guests and mails", total=120_000, per_visitor=40_000)
 SCHOOLS = Quota("grades", "students to count", total=200_000, per_visitor=100_000)
 ORDERS = Quota("orders", "orders", total=4_800, per_visitor=2_400)
+TENANTS = Quota("tenants", "tasks of tenants", total=48_000, per_visitor=24_000)
 UPLOADS = Quota("uploads", "bytes", total=64 * 1024**2, per_visitor=32 * 1024**2)
 # What a small app does in a second, about.
 SQUARES_AT_A_TIME = 8
@@ -29,6 +30,7 @@ GUESTS_PER_S = 500
 MAILS_PER_S = 200
 ORDERS_PER_S = 10
 SIGNALS_PER_S = 50
+TENANTS_PER_S = 60
 COUNTED_PER_S = 5_000
 UPLOADED_BYTES_PER_S = 500_000
 # About what the sample of the web log has.
@@ -69,6 +71,11 @@ def let_in_orders(sale: str, count: int, bank_ms: int) -> None:
 def let_in_courier(visit: str, count: int) -> None:
     """Enter a courier's visit to the orders of a sale, each of which takes an event."""
     let_in(ORDERS, visit, count, count / SIGNALS_PER_S)
+
+
+def let_in_tenants(rush: str, count: int, takes_ms: int) -> None:
+    """Enter the tasks of a rush that is about to begin, four at a time."""
+    let_in(TENANTS, rush, count, count * max(1 / TENANTS_PER_S, takes_ms / 4000))
 
 
 def let_in_load(load: Load) -> None:

@@ -13,7 +13,7 @@ from rollforward.lanes import adding
 from rollforward.lanes.errors import BadLaneError
 from rollforward.lanes.hints import LaneArgs
 from rollforward.lanes.rate import Rate
-from rollforward.lanes.rows.entities import LaneState, LaneTask, quoted, time_of
+from rollforward.lanes.rows.entities import LaneState, LaneTask, quoted, time_of, waiting
 from rollforward.lanes.runs.delivery import deliver
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import aware_utc
@@ -128,6 +128,10 @@ class LaneKey:
     def id(self) -> str:
         """Its id among the keys of all lanes."""
         return f"{self.lane.name}|{quoted(self.key)}"
+
+    def waiting(self, limit: int) -> int:
+        """Return how many tasks of the key wait or run, up to a limit, by keys alone."""
+        return len(waiting(self.id).fetch(limit, keys_only=True))
 
     def add(self, clients: Clients, messages: Sequence[Message]) -> None:
         """Let messages wait, by commits of their own."""

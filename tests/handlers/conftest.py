@@ -28,6 +28,7 @@ from models.orders import OrderCard, OrderCharge, OrderSale, OrderShelf
 from models.quilt import Quilt, QuiltPiece, QuiltSquare
 from models.quotas import DemoUsage
 from models.sums import LoadWriter, Sum, SumAddition, SumDirectory, SumLoads, SumTally
+from models.tenants import TenantRush, TenantTally
 from models.weblog import AccessLogs
 from models.zeitgeist import ZeitgeistPlayback
 from rollforward.batches.entities import BatchPage, BatchState, BatchWork
@@ -41,6 +42,7 @@ from rollforward.counters.entities import CounterConfig, CounterReceipt, Counter
 from rollforward.flask.settings import APP_ENGINE, CLOUD_RUN
 from rollforward.flows.rows.entities import FlowRun
 from rollforward.fork_join.entities import WorkPack, WorkReceipt
+from rollforward.lanes.rows.entities import LaneState, LaneTask
 from rollforward.materialized_views.entities import ViewCatalog
 from rollforward.outbox.entities import OutboxTask
 from rollforward.registry import Registry
@@ -64,6 +66,7 @@ KINDS = (
     TaskAttempts,
     *(Quilt, QuiltPiece, QuiltSquare, BatchPage, BatchState, BatchWork),
     *(OrderSale, OrderCard, OrderShelf, OrderCharge, FlowRun),
+    *(TenantRush, TenantTally, LaneState, LaneTask),
     *(BlogIndex, Comment, Commenter, CommentReceipt, Post, PostReceipt),
     *(School, Student, Teacher, Comparison, OutboxTask, ViewCatalog),
     *(Sum, SumDirectory, SumLoads, SumTally, SumAddition, LoadWriter, WorkPack, WorkReceipt),

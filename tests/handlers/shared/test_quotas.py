@@ -10,7 +10,7 @@ import pytest
 import main
 from handlers.home.demo_runs import TOUR
 from handlers.shared import quotas
-from handlers.shared.quotas import INVITATIONS, ORDERS, QUILTS, SCHOOLS, SUMS, UPLOADS
+from handlers.shared.quotas import INVITATIONS, ORDERS, QUILTS, SCHOOLS, SUMS, TENANTS, UPLOADS
 from tests.handlers.conftest import Browser
 from tests.infra.world import World
 
@@ -34,7 +34,7 @@ ONE_AT_A_TIME = {
 }  # fmt: skip
 LOCAL_ONLY = {"zeitgeist.reshape", "zeitgeist.replace_detector"}
 IN_A_QUOTA = {
-    "quilt.make", "orders.open_sale", "orders.send_courier", "sums.put_under_load",
+    "quilt.make", "orders.open_sale", "orders.send_courier", "tenants.begin", "sums.put_under_load",
     "invitations.upload", "invitations.sample_guests",
     "invitations.send", "grades.compare", "weblog.give", "zeitgeist.start", "demo_runs.run",
 }  # fmt: skip
@@ -101,13 +101,13 @@ def test_guests_and_mails_are_bounded_together(browser: Browser) -> None:
     assert "guests and mails under way" in answers[3].text
 
 
-@pytest.mark.parametrize("quota", [QUILTS, ORDERS, SUMS, INVITATIONS, SCHOOLS, UPLOADS])
+@pytest.mark.parametrize("quota", [QUILTS, ORDERS, SUMS, INVITATIONS, SCHOOLS, TENANTS, UPLOADS])
 def test_a_visitor_has_no_more_than_half(quota: quotas.Quota, world: World) -> None:
     """S27: one address cannot take all that there is."""
     assert 2 * quota.per_visitor <= quota.total
 
 
-@pytest.mark.parametrize("demo", sorted({step.demo for step in TOUR} | {"quilt"}))
+@pytest.mark.parametrize("demo", sorted({step.demo for step in TOUR} | {"quilt", "tenants"}))
 def test_ten_presses_of_a_demo_are_no_flood(browser: Browser, demo: str) -> None:
     """S27: a visitor who presses a button repeatedly need not wait."""
     answers = many(browser, f"/demo/{demo}", {}, 10)

@@ -63,6 +63,7 @@ INDEXED = {
     "Student": {"grade"},
     "SumAddition": {"expires"},
     "TaskAttempts": {"expires"},
+    "TenantRush": {"created"},
     "UploadChunk": {"expires"},
     "WorkOutcome": {"expires"},
     "WorkPack": {"tag"},
@@ -128,6 +129,10 @@ REQUIRED = {
     "SweepMark": {"at"},
     "TaskAttempts": {"expires", "first"},
     "Teacher": {"grade", "name"},
+    "TenantRush": {
+        *("created", "way", "flood", "behind", "tasks", "chosen", "rule", "pace", "dead", "sent"),
+    },
+    "TenantTally": {"times", "repeats"},
     "UploadChunk": {"content", "expires"},
     "ViewCatalog": {"views"},
     "ViewRow": {"applied", "counts", "fingerprint", "sums"},
