@@ -5,6 +5,7 @@ It serves every project and location. Nothing else of the local platform runs.
 
 import argparse
 import asyncio
+import contextlib
 import json
 import logging
 import signal
@@ -67,18 +68,42 @@ async def _serve(emulator: Emulator, options: argparse.Namespace) -> int:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         loop.add_signal_handler(number, stop.set)
-    try:
-        await emulator.listen()
+    async with contextlib.AsyncExitStack() as running:
+        running.push_async_callback(emulator.stop)
+        try:
+            await emulator.listen()
+        except RuntimeError as error:
+            text = f"The emulator {error}. Choose another --port or --host."
+            raise PortTakenError(text) from error
         url = f"http://{_reachable(emulator)}"
         emulator.engine.tokens.issuer = options.issuer or url
+        pages_url = await _start_console(emulator, options, running)
         await emulator.dispatch()
-        _announce(emulator, url, is_json=options.json)
+        _announce(emulator, url, pages_url, is_json=options.json)
         await stop.wait()
-    except RuntimeError as error:
-        raise PortTakenError(f"The emulator {error}. Choose another --port or --host.") from error
-    finally:
-        await emulator.stop()
     return 0
+
+
+async def _start_console(
+    emulator: Emulator, options: argparse.Namespace, running: contextlib.AsyncExitStack
+) -> str:
+    """Start the console of the emulator if it is wanted; return its URL, or "".
+
+    Raises:
+        PortTakenError: another program listens there.
+    """
+    if options.ui is None:
+        return ""
+    # Its pages take longer to load than the emulator.
+    from rollforward.local.console.tasks_console import Alone, TasksConsole
+
+    console = TasksConsole(Alone(emulator, options.project), options.ui)
+    try:
+        await console.start()
+    except PortTakenError as error:
+        raise PortTakenError(f"--ui cannot listen on port {options.ui}.") from error
+    running.push_async_callback(console.stop)
+    return console.url
 
 
 def _reachable(emulator: Emulator) -> str:
@@ -88,16 +113,19 @@ def _reachable(emulator: Emulator) -> str:
     return emulator.grpc_address
 
 
-def _announce(emulator: Emulator, url: str, *, is_json: bool) -> None:
+def _announce(emulator: Emulator, url: str, pages_url: str, *, is_json: bool) -> None:
     queues = [queue.name for queue in emulator.engine.queues.all()]
     issuer = emulator.engine.tokens.issuer
     if is_json:
         address = url.removeprefix("http://")
-        print(json.dumps({"address": address, "issuer": issuer, "queues": queues}), flush=True)
+        shown = {"address": address, "issuer": issuer, "queues": queues, "ui": pages_url}
+        print(json.dumps(shown), flush=True)
         return
     print(f"\n  Cloud Tasks   {url}   gRPC and REST, every project and location")
     for name in queues:
         print(f"  queue         {name}")
+    if pages_url:
+        print(f"  pages         {pages_url}")
     print(f"  OIDC issuer   {issuer}")
     print(f"  gcloud        CLOUDSDK_API_ENDPOINT_OVERRIDES_CLOUDTASKS={url}/ \\")
     print("                CLOUDSDK_AUTH_DISABLE_CREDENTIALS=true gcloud tasks queues list")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rollforward.cli.command import Command, local_module
 
-PORT = 8123
+PORT, UI_PORT = 8123, 8000
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -50,6 +50,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--data", type=Path, metavar="FOLDER", help="keep queues and tasks there (nothing is kept)"
+    )
+    parser.add_argument(
+        "--ui",
+        type=_port,
+        nargs="?",
+        const=UI_PORT,
+        metavar="PORT",
+        help=f"show queues and tasks as pages, on this machine only (port {UI_PORT})",
     )
     parser.add_argument("--json", action="store_true", help="print the address as one JSON line")
 

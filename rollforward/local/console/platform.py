@@ -27,13 +27,24 @@ class ServiceRow(Protocol):
     def note(self) -> str: ...
 
 
-class Platform(Protocol):
+class TasksPlatform(Protocol):
+    """The emulator, as pages of queues and tasks see it."""
+
+    @property
+    def tasks(self) -> Emulator: ...
+    @property
+    def traces(self) -> TraceStore: ...
+    @property
+    def app_url(self) -> str:
+        """The URL of the app; "" if none is known."""
+        ...
+
+
+class Platform(TasksPlatform, Protocol):
     """The running stack, as the console sees it."""
 
     @property
     def settings(self) -> Settings: ...
-    @property
-    def tasks(self) -> Emulator: ...
     @property
     def cron(self) -> Cron: ...
     @property
@@ -41,11 +52,7 @@ class Platform(Protocol):
     @property
     def log_tail(self) -> LogTail: ...
     @property
-    def traces(self) -> TraceStore: ...
-    @property
     def datastore_address(self) -> str: ...
-    @property
-    def app_url(self) -> str: ...
     @property
     def reports_folder(self) -> Path: ...
 

@@ -1,6 +1,7 @@
 """The screen of the console: what pages read and move, and the templates that show it."""
 
 import time
+from collections.abc import Sequence
 from http import HTTPStatus
 from pathlib import Path
 
@@ -9,7 +10,7 @@ from aiohttp import web
 
 from rollforward.local.console.fault_words import FAULTS
 from rollforward.local.console.guards import Guards
-from rollforward.local.console.platform import Context, Platform
+from rollforward.local.console.platform import Context, Platform, TasksPlatform
 from rollforward.local.console.reading.datastore_reader import DatastoreReader
 from rollforward.local.console.reading.dead_tasks import DeadTasks
 from rollforward.local.console.reading.declared_kinds import LIBRARY
@@ -42,23 +43,28 @@ _MESSAGES = {
 
 
 class Screen:
-    """Renders pages, and holds what they show."""
+    """Renders pages of queues and tasks.
 
-    def __init__(self, platform: Platform, guards: Guards) -> None:
-        """Show this platform; each form carries a token of the guards."""
+    Args:
+        guards: Make the token of each form.
+        project: Its name is on every page.
+        menu: The addresses and titles of the pages.
+    """
+
+    def __init__(
+        self,
+        platform: TasksPlatform,
+        guards: Guards,
+        project: str,
+        menu: Sequence[tuple[str, str]],
+    ) -> None:
         self.platform = platform
-        self.samples = Samples(platform.tasks.engine)
-        settings = platform.settings
-        self._reader = DatastoreReader(settings.project, settings.datastore_database)
-        self.entities = Entities(self._reader, [LIBRARY, Path.cwd()])
-        self.dead_tasks = DeadTasks(self._reader)
-        self.outbox = Outbox(self._reader)
         self._guards = guards
-        self._templates = _templates()
+        self._project = project
+        self._templates = _templates(menu)
 
     def close(self) -> None:
-        """Close the connection to Datastore."""
-        self._reader.close()
+        """End with the console."""
 
     def error_page(self, request: web.Request, status: int, message: str) -> web.Response:
         """Return a page that says why not."""
@@ -76,7 +82,7 @@ class Screen:
             "path": request.path,
             "here": request.path_qs,
             "csrf": self._guards.token(request),
-            "project": self.platform.settings.project,
+            "project": self._project,
             "app_url": self.platform.app_url,
         }
         html = self._templates.get_template(template).render(common | context)
@@ -90,7 +96,25 @@ class Screen:
         )
 
 
-def _templates() -> jinja2.Environment:
+class PlatformScreen(Screen):
+    """Renders all pages, and holds what they show."""
+
+    def __init__(self, platform: Platform, guards: Guards) -> None:
+        """Show this platform; each form carries a token of the guards."""
+        settings = platform.settings
+        super().__init__(platform, guards, settings.project, MENU)
+        self.samples = Samples(platform.tasks.engine)
+        self._reader = DatastoreReader(settings.project, settings.datastore_database)
+        self.entities = Entities(self._reader, [LIBRARY, Path.cwd()])
+        self.dead_tasks = DeadTasks(self._reader)
+        self.outbox = Outbox(self._reader)
+
+    def close(self) -> None:
+        """Close the connection to Datastore."""
+        self._reader.close()
+
+
+def _templates(menu: Sequence[tuple[str, str]]) -> jinja2.Environment:
     templates = environment(Path(__file__).parent / "templates")
-    templates.globals.update(FAULTS=FAULTS, MENU=MENU, ROOT="")
+    templates.globals.update(FAULTS=FAULTS, MENU=menu, ROOT="")
     return templates

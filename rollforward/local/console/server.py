@@ -9,7 +9,7 @@ from rollforward.local.console import pages
 from rollforward.local.console.api import Api
 from rollforward.local.console.guards import Guards, Handler
 from rollforward.local.console.platform import Platform
-from rollforward.local.console.screen import Screen
+from rollforward.local.console.screen import PlatformScreen, Screen
 from rollforward.local.console.trace_api import TraceApi
 from rollforward.local.errors import PortTakenError
 from rollforward.local.system import ports
@@ -29,9 +29,21 @@ class Console:
         self.platform = platform
         self.port = port
         self.guards = Guards()
-        self.screen = Screen(platform, self.guards)
+        self.screen = self.new_screen()
         self._runner: web.AppRunner | None = None
         self._sampler: asyncio.Task[None] | None = None
+
+    def new_screen(self) -> Screen:
+        """Return the screen of all pages."""
+        return PlatformScreen(self.platform, self.guards)
+
+    def routes(self) -> list[web.AbstractRouteDef]:
+        """Return the routes of all pages and programs, but for files."""
+        return [
+            *pages.routes(self.screen),
+            *Api(self.platform).routes(),
+            *TraceApi(self.platform.traces).routes(),
+        ]
 
     @property
     def address(self) -> str:
@@ -87,9 +99,7 @@ class Console:
         app = web.Application(
             middlewares=[outermost, self._show_errors, *checks], client_max_size=_FORM_LIMIT_BYTES
         )
-        app.add_routes(pages.routes(self.screen))
-        app.add_routes(Api(self.platform).routes())
-        app.add_routes(TraceApi(self.platform.traces).routes())
+        app.add_routes(self.routes())
         app.add_routes(self.platform.tasks.routes())
         app.add_routes([web.static("/static", STATIC)])
         return app

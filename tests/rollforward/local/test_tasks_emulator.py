@@ -1,6 +1,7 @@
 """`rollforward tasks-emulator`: Cloud Tasks alone, for every project and location."""
 
 import json
+import re
 import signal
 import socket
 import subprocess
@@ -12,6 +13,7 @@ from typing import Any
 
 import grpc
 import pytest
+import requests
 from google.auth.transport import requests as auth_requests
 from google.cloud import tasks_v2
 from google.cloud.tasks_v2.services.cloud_tasks.transports import CloudTasksGrpcTransport
@@ -47,6 +49,22 @@ def client_of(address: str) -> Iterator[tasks_v2.CloudTasksClient]:
         yield tasks_v2.CloudTasksClient(transport=CloudTasksGrpcTransport(channel=channel))
 
 
+def check_pages(url: str) -> None:
+    """The pages show the queues of both places, and a button deletes the paused task."""
+    with requests.Session() as browser:
+        queues = browser.get(f"{url}/", timeout=30).text
+        assert "/tasks?queue=own" in queues
+        assert "/tasks?queue=example.com:shop:europe-west1:other" in queues
+        assert re.findall(r'<li><a href="([^"]+)"', queues) == ["/queues", "/tasks"]
+        page = browser.get(f"{url}/tasks/own/t", timeout=30).text
+        assert '"/logs' not in page
+        token = re.findall(r'name="csrf_token" value="(\w+)"', page)[0]
+        forms = [{}, {"csrf_token": token}]
+        answers = [browser.post(f"{url}/tasks/own/t/delete", form, timeout=30) for form in forms]
+    assert [answer.status_code for answer in answers] == [403, 200]
+    assert browser.get(f"{url}/logs", timeout=30).status_code == 404
+
+
 def test_a_run_from_start_to_stop(tmp_path: Path) -> None:
     """It delivers a task with its own token, keeps all through a kill, and ends on a signal."""
     options = [f"--data={tmp_path}", "--queue=own", f"--queue={OTHER}"]
@@ -61,7 +79,7 @@ def test_a_run_from_start_to_stop(tmp_path: Path) -> None:
         process.kill()
         bearer = handler.received["/in"][0].headers["authorization"].removeprefix("Bearer ")
 
-    with started(*options) as (shown, process):
+    with started(*options, "--ui=0") as (shown, process):
         status, task = call(shown["address"], "GET", f"/v2/{OWN}/tasks/t")
         assert (status, task["name"]) == (200, f"{OWN}/tasks/t")
         discovery = call(shown["address"], "GET", "/.well-known/openid-configuration")[1]
@@ -69,6 +87,8 @@ def test_a_run_from_start_to_stop(tmp_path: Path) -> None:
         certs_url = f"{shown['issuer']}/oauth2/v1/certs"
         claims = id_token.verify_token(bearer, auth_requests.Request(), certs_url=certs_url)
         assert (claims["email"], claims["aud"]) == ("a@b.c", f"{handler.url}/in")
+        check_pages(shown["ui"])
+        assert call(shown["address"], "GET", f"/v2/{OWN}/tasks/t")[0] == 404
         process.send_signal(signal.SIGTERM)
         assert process.wait(30) == 0
 
@@ -83,6 +103,7 @@ def test_a_run_from_start_to_stop(tmp_path: Path) -> None:
         (["--data={file}"], 2, "--data must be a folder"),
         (["--queue-yaml={missing}"], 1, "missing.yaml"),
         (["--port={taken}"], 1, "Choose another --port"),
+        (["--port=0", "--ui={taken}"], 1, "--ui cannot listen"),
     ],
 )
 def test_wrong_options(
