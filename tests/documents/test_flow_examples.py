@@ -21,8 +21,9 @@ from docs.examples.flows.saga import Bookshelf, book_order
 from docs.examples.flows.until_noon import ExchangeRate, fetch_rate
 from rollforward.flows import FlowEndedError
 from rollforward.tasks import Reject
-from rollforward.testing import Rollforward
+from rollforward.testing import FAULTS, Rollforward
 from tests.infra.documents import ROOT, cells, text_of
+from tests.infra.runs.sampling import IS_SAMPLED, sample
 from tests.infra.world import Services
 
 HOUR_S = 3600
@@ -164,7 +165,8 @@ def test_an_order_of_a_book_that_is_sold_out_undoes_nothing(
 
 
 def test_an_order_has_one_effect_whatever_breaks(kit: Rollforward, outside: Outside) -> None:
-    """The test that the howto shows, over a sample of the calls."""
+    """The test that the howto shows, over a sample of the calls; `make test` draws the faults."""
+    faults = sample("saga", FAULTS, 3) if IS_SAMPLED else FAULTS
 
     def buy() -> None:
         outside.__init__()  # type: ignore[misc]
@@ -177,7 +179,7 @@ def test_an_order_has_one_effect_whatever_breaks(kit: Rollforward, outside: Outs
         assert Bookshelf.get_by_id("Emma").copies == 1
         assert (len(outside.charged), outside.refunded) == (1, set())
 
-    kit.explore(buy, check, limit=12)
+    kit.explore(buy, check, faults=faults, limit=4 if IS_SAMPLED else 12)
 
 
 # Approval
