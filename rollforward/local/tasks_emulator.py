@@ -108,7 +108,7 @@ async def _start_console(
 
 def _reachable(emulator: Emulator) -> str:
     """Return an address by which this machine reaches the emulator, as host:port."""
-    if emulator.host in ("0.0.0.0", "::"):
+    if emulator.host in ("0.0.0.0", "::"):  # nosec B104  Read, not bound.
         return f"localhost:{emulator.port}"
     return emulator.grpc_address
 
