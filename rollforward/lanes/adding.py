@@ -5,15 +5,15 @@ the transaction's body has run to its end, by a look at the rows outside of the 
 two transactions that conflict, or of which one began after the other had been committed, the later
 one has the later place, although their clocks may differ.
 
-Lost on failure: nothing. A commit whose reply was lost may be made again. Its rows keep their ids
-then, so there are no more of them. A task that has run meanwhile may run once more.
+Lost on failure: nothing. A commit whose reply was lost may be made again. If its rows are there,
+they keep their ids, so there are no more of them. A task that has run meanwhile may run once more.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,7 +22,6 @@ from google.cloud import ndb
 from google.cloud.datastore_v1.types import PropertyOrder, RunQueryRequest
 
 from rollforward.datastore import current
-from rollforward.datastore.batched import batched
 from rollforward.datastore.queries import run_query
 from rollforward.datastore.transactions import OUTCOME_UNKNOWN, Transaction, current_transaction
 from rollforward.datastore.versions import commit_of_puts
@@ -40,6 +39,7 @@ from rollforward.tracing import TRACE_HEADER
 
 MAX_PER_COMMIT = 400
 MAX_COMMIT_BYTES = 3_500_000
+_ROW_BYTES = 1_500  # Of a row beside its arguments, at most about.
 MAX_ATTEMPTS = 3
 PAUSE_S = 0.05
 
@@ -65,10 +65,10 @@ def add(
         google.api_core.exceptions.GoogleAPICallError: the service's answer. If the outcome is
             unknown, the messages of that commit may wait or not; earlier commits hold.
     """
-    for part in batched(messages, MAX_PER_COMMIT):
-        part = [
-            with_large_arguments(clients, message, most_bytes=MAX_BODY_BYTES) for message in part
-        ]
+    small = (
+        with_large_arguments(clients, message, most_bytes=MAX_BODY_BYTES) for message in messages
+    )
+    for part in _parts(small):
         place = _next_place(clients, lane_id, is_ordered=is_ordered)
         unique = clients.new_id()[:12]
         rows = [
@@ -81,6 +81,21 @@ def add(
         for message in part:
             if message.at is not None:
                 hints.hint_later(clients, task, [lane_id], message.at)
+
+
+def _parts(messages: Iterable[Message]) -> Iterator[list[Message]]:
+    """Cut messages into parts that fit into a commit, in their order."""
+    part: list[Message] = []
+    size = 0
+    for message in messages:
+        own_bytes = len(message.body) + _ROW_BYTES
+        if len(part) == MAX_PER_COMMIT or (part and size + own_bytes > MAX_COMMIT_BYTES):
+            yield part
+            part, size = [], 0
+        part.append(message)
+        size += own_bytes
+    if part:
+        yield part
 
 
 def add_in_transaction(
@@ -119,46 +134,65 @@ class _Adding:
     """The tasks that a transaction adds to lanes.
 
     Attributes:
-        places: By key of a lane. They are kept after an attempt whose outcome is open: the next
-            attempt writes the same rows.
+        doubtful: Those of attempts that may be committed.
+        places: Of this attempt, by key of a lane.
+        open_places: Of attempts that may be committed, by key of a lane, each with its first row.
     """
 
     clients: Clients
     transaction: Transaction
     added: list[_Added] = field(default_factory=list)
-    places: dict[str, int] = field(default_factory=dict)
-    is_given_up: bool = False
+    doubtful: list[_Added] = field(default_factory=list)
+    places: dict[str, tuple[int, str]] = field(default_factory=dict)
+    open_places: dict[str, list[tuple[int, str]]] = field(default_factory=dict)
 
     def before_commit(self) -> None:
         """Write the rows, each key's behind the last one that is committed."""
         numbers: dict[str, int] = {}
+        places: dict[str, int] = {}
         for added in self.added:
-            number = numbers[added.lane_id] = numbers.get(added.lane_id, -1) + 1
-            if added.lane_id not in self.places:
-                self.places[added.lane_id] = _next_place(
-                    self.clients, added.lane_id, is_ordered=added.is_ordered
-                )
-            place = _at(self.places[added.lane_id], added.message) + number
+            lane_id = added.lane_id
+            number = numbers[lane_id] = numbers.get(lane_id, -1) + 1
+            if lane_id not in places:
+                places[lane_id] = self._place(lane_id, is_ordered=added.is_ordered)
+            place = _at(places[lane_id], added.message) + number
             unique = f"{self.transaction.id[:12]}{_digest(added.message)}"
-            row_id = id_at(added.lane_id, place, unique)
+            row_id = id_at(lane_id, place, unique)
+            self.places.setdefault(lane_id, (places[lane_id], row_id))
             current.put(_row(self.clients, row_id, added.message))
 
+    def _place(self, lane_id: str, *, is_ordered: bool) -> int:
+        """Return the place of the first task of a key; that of rows which are committed stays."""
+        known = self.open_places.get(lane_id, [])
+        if known and not is_ordered:
+            return known[0][0]
+        rows = current.get_multi([task_key(row_id) for _, row_id in known])
+        for (place, _), row in zip(known, rows, strict=True):
+            if row is not None:
+                return place
+        return _next_place(self.clients, lane_id, is_ordered=is_ordered)
+
     def on_retry(self, cause: Exception) -> None:
-        self.added = []
-        if self.transaction.doubt is None:
-            self.places = {}
+        if isinstance(cause, OUTCOME_UNKNOWN):
+            self.doubtful += self.added
+            for lane_id, place in self.places.items():
+                self.open_places.setdefault(lane_id, []).append(place)
+        self.added, self.places = [], {}
 
     def on_commit(self) -> None:
-        for added in self.added:
-            hints.hint_later(
-                *(self.clients, added.task, [added.lane_id], added.message.at),
-                after_s=added.after_s,
-            )
+        tasks = {
+            (added.lane_id, added.message.at, added.after_s): added.task for added in self._all()
+        }
+        for (lane_id, at, after_s), task in tasks.items():
+            hints.hint_later(self.clients, task, [lane_id], at, after_s=after_s)
 
     def on_give_up(self) -> None:
         """Create hints for rows that may be committed anyway."""
         if self.transaction.doubt is not None:
             self.on_commit()
+
+    def _all(self) -> list[_Added]:
+        return [*self.doubtful, *self.added]
 
 
 def _insert(clients: Clients, rows: Sequence[ndb.Model]) -> None:
@@ -167,11 +201,15 @@ def _insert(clients: Clients, rows: Sequence[ndb.Model]) -> None:
         try:
             puts: list[tuple[ndb.Model, int | None]] = [(row, None) for row in rows]
             apply_together(clients, commit_of_puts(clients.datastore, puts))
-        except (rpc_errors.AlreadyExists, rpc_errors.Aborted, *OUTCOME_UNKNOWN) as error:
-            if rows[-1].key.get() is not None:
-                return
-            # It may have been inserted and have run: another insert would bring it back.
-            if attempt == MAX_ATTEMPTS or isinstance(error, OUTCOME_UNKNOWN):
+        except rpc_errors.AlreadyExists:
+            return  # No other rows have these ids: the answer to an earlier request was lost.
+        except OUTCOME_UNKNOWN:
+            # They may have been inserted and have run: another insert would bring them back.
+            if rows[-1].key.get() is None:
+                raise
+            return
+        except rpc_errors.Aborted:
+            if attempt == MAX_ATTEMPTS:
                 raise
             clients.clock.sleep(PAUSE_S)
         else:
@@ -186,6 +224,7 @@ def _row(clients: Clients, row_id: str, message: Message) -> LaneTask:
         body=message.body.decode(),
         added=naive_utc(clients.clock.now()),
         traceparent=message.headers.get(TRACE_HEADER),
+        not_before=naive_utc(message.at) if message.at is not None else None,
     )
 
 

@@ -12,6 +12,10 @@ The protocol of the mark, for any order of its steps:
 A row whose hint was saved was committed before a mark was found, and each mark is deleted before a
 look. A key at its limit keeps the mark: the delivery that gives a claim back looks again.
 
+A delivery that leaves tasks behind names the hint that goes on, in the commit that gives its claim
+back. Hints that were named before end at once. So the hints of a key do not grow in number,
+although each delivery deletes the mark.
+
 Lost on failure: a hint whose process dies after it has added the mark. Its tasks, and tasks that
 find the mark within its minute, wait for the sweep.
 """
@@ -33,6 +37,9 @@ from rollforward.tasks.declaration import Task
 MARK_S = 60
 # Cloud Tasks takes tasks for 30 days; the sweep wakes what is further ahead.
 LONGEST = datetime.timedelta(days=29)
+# A hint that has come too early so often waits in its delivery before there is another one.
+MOST_EARLY = 3
+EARLY_PAUSE_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -44,12 +51,14 @@ class LaneArgs:
         is_check: Sent by the sweep: its delivery finds out whether dead workers hold claims.
         due_ms: The time for which it was created, in milliseconds since 1970; 0: for now.
         early: How many hints for that time were delivered before it.
+        goes_on: The id under which the key's state names it; "": it was named by none.
     """
 
     lane_id: Annotated[str, pydantic.Field(min_length=3, max_length=1_000)]
     is_check: bool = False
     due_ms: int = 0
     early: int = 0
+    goes_on: str = ""
 
 
 def hint_later(
@@ -75,9 +84,9 @@ def hint_later(
         create_later(clients, messages)
 
 
-def hint(clients: Clients, task: Task[LaneArgs], lane_id: str) -> None:
+def hint(clients: Clients, task: Task[LaneArgs], lane_id: str, goes_on: str = "") -> None:
     """Create a hint for now before this call returns; an error says that it may not exist."""
-    clients.tasks.create(_message(clients, task, LaneArgs(lane_id), None))
+    clients.tasks.create(_message(clients, task, LaneArgs(lane_id, goes_on=goes_on), None))
 
 
 def hint_at(
@@ -98,6 +107,9 @@ def hint_at(
     due_ms = round(at.timestamp() * 1000)
     is_early = delivered is not None and delivered.due_ms == due_ms
     early = delivered.early + 1 if delivered is not None and is_early else 0
+    if early >= MOST_EARLY:  # The queue's clock is ahead of this one: it delivers at once.
+        left_s = (at - clients.clock.now()).total_seconds()
+        clients.clock.sleep(max(0.0, min(left_s, EARLY_PAUSE_S)))
     args = LaneArgs(lane_id, due_ms=due_ms, early=early)
     clients.tasks.create(_message(clients, task, args, at, ("lane", lane_id, due_ms, early)))
 

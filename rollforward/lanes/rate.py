@@ -2,13 +2,20 @@
 
 The generic cell rate algorithm (GCRA): each key has a theoretical arrival time of its next task,
 which each task moves on by one interval. A task may begin early by as much as a burst takes. So in
-any t seconds at most `burst + t * rate` tasks of a key begin, by one clock.
+any t seconds at most `burst + t * rate` tasks of a key are claimed, by one clock. Each of them
+begins within the turn of its delivery, or goes back.
+
+A clock that is ahead moves the arrival time ahead: others wait until then, up to a minute. An
+arrival time that is further ahead is of a wrong clock, or of a rate that the lane had before. Then
+one task may begin, and the time starts anew.
 """
 
 from __future__ import annotations
 
 import datetime
 from dataclasses import dataclass
+
+from rollforward.runtime.clock import CLOCK_SKEW_S
 
 
 @dataclass(frozen=True)
@@ -64,6 +71,8 @@ class Rate:
         return datetime.datetime.fromtimestamp(due_ms / 1000, datetime.UTC)
 
     def _sound(self, arrival_ms: int, now_ms: int) -> int:
-        """Return an arrival time; a later one than this rate can give is of a wrong clock."""
-        latest_ms = now_ms + self.interval_ms * (self.most_at_once + 1)
-        return min(arrival_ms, round(latest_ms))
+        """Return an arrival time that clocks a minute apart, and this rate, can give."""
+        early_ms = self.interval_ms * self.most_at_once
+        if arrival_ms <= now_ms + early_ms + 1000 * CLOCK_SKEW_S:
+            return arrival_ms
+        return round(now_ms + early_ms - self.interval_ms)

@@ -33,6 +33,8 @@ MAX_DELETED = 500
 # A task that should have begun so long ago has lost its hint, or waits for its turn.
 STALE_S = 30.0
 _POSITION_S = 24 * 3600
+# No two clocks are so far apart.
+DEAD_FOR = datetime.timedelta(days=6)
 
 
 def wake_stale(clients: Clients, lanes: Sequence[Lane], *, stale_s: float | None = None) -> int:
@@ -62,16 +64,20 @@ def _wake(clients: Clients, lane: Lane, end: datetime.datetime) -> int:
         LaneArgs(lane_id_of(task.key.id()), is_check=state is not None and bool(state.claimed))
         for task, state in zip(due, states, strict=True)
         if state is None
-        or not (state.rests or _is_served(clients, state) or lane.due_at(task, state) > end)
+        or not (state.rests or _is_served(clients, state, task) or lane.due_at(task, state) > end)
     ]
     lane.task.enqueue_many(clients, hints)
     return len(hints)
 
 
-def _is_served(clients: Clients, state: LaneState) -> bool:
-    """Return whether a delivery has claimed tasks a moment ago, by the clocks."""
+def _is_served(clients: Clients, state: LaneState, first: LaneTask) -> bool:
+    """Return whether the delivery of a key's first task has claimed it a moment ago, by the clocks.
+
+    A key whose first task is free is served if any delivery runs tasks of it.
+    """
     now_s = clients.clock.now().timestamp()
-    return any(abs(now_s - claim.began) < STALE_S for claim in state.claims)
+    own = [claim for claim in state.claims if first.key.id() in claim.tasks]
+    return any(abs(now_s - claim.began) < STALE_S for claim in own or state.claims)
 
 
 def remove_expired(clients: Clients) -> int:
@@ -79,7 +85,9 @@ def remove_expired(clients: Clients) -> int:
     now_utc = naive_utc(clients.clock.now())
 
     def is_due(state: LaneState) -> bool:
-        return state.expires is not None and state.expires <= now_utc and not state.claims
+        # A delivery that lives has moved it on by a day, seconds ago.
+        latest = now_utc - DEAD_FOR if state.claims else now_utc
+        return state.expires is not None and state.expires <= latest
 
     keys = expired_states(now_utc).fetch(MAX_DELETED, keys_only=True)
     return delete_due(keys, is_due)

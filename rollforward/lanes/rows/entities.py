@@ -77,6 +77,7 @@ class LaneState(ndb.Model):
     # The task that has begun and not ended, in a lane with an order: none passes it.
     head = ndb.TextProperty()
     arrival_ms = ndb.IntegerProperty(indexed=False, default=0)  # The rate's next one, since 1970.
+    next_hint = ndb.TextProperty()  # The hint that goes on: those named before end at once.
     pace_ms = ndb.IntegerProperty(indexed=False, default=0)  # What a task takes, about.
     is_paused = ndb.BooleanProperty(indexed=False, default=False)
     blocked_by = ndb.TextProperty()  # The dead task that must be dealt with before.

@@ -50,6 +50,9 @@ MAX_ATTEMPTS = 5
 # Of a key's tasks that one delivery claims, and for how long it begins further ones.
 MAX_TASKS = 100
 SLICE_S = 0.5
+# Of a key's tasks that all deliveries together have claimed.
+MAX_CLAIMED = 500
+LOOK = 5
 KEEP_STATE = datetime.timedelta(days=1)
 
 
@@ -59,11 +62,15 @@ class Claimed:
 
     Attributes:
         has_more: Whether tasks wait beyond these that could begin now.
+        goes_on: The id of the hint for a delivery beside this one; "": there is to be none.
+        asked_s: When the claim was asked for, by the count of seconds of this machine.
     """
 
     claim: Claim
     tasks: Sequence[LaneTask]
     has_more: bool
+    goes_on: str = ""
+    asked_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -72,15 +79,21 @@ class Rest:
 
     Attributes:
         until: When the next one may; None: no task waits, or another delivery sees to it.
+        is_empty: Whether no task waits at all.
     """
 
     until: datetime.datetime | None = None
+    is_empty: bool = False
 
 
-def take(clients: Clients, lane: Lane, lane_id: str, *, watches: bool) -> Claimed | Rest:
+def take(
+    clients: Clients, lane: Lane, lane_id: str, *, watches: bool, goes_on: str = ""
+) -> Claimed | Rest:
     """Claim tasks of a key that may begin now.
 
     Args:
+        goes_on: The id of the hint that was delivered. If the key's state names another one, that
+            one goes on; a hint that watches goes on anyway.
         watches: Whether to find out if dead deliveries hold claims, which takes up to 15 seconds
             while they are not known to be dead.
 
@@ -91,20 +104,25 @@ def take(clients: Clients, lane: Lane, lane_id: str, *, watches: bool) -> Claime
         state: LaneState | None = state_key(lane_id).get()
         if state is not None and state.rests:
             return Rest()
+        if state is not None and goes_on and not watches and state.next_hint not in (None, goes_on):
+            return Rest()
         if state is not None and state.claims:
             dead = dead_claims(clients, state, watches=watches)
             bury(clients, lane, lane_id, dead)
             if dead or watches:
-                watches = False
+                watches, goes_on = False, ""
                 continue
             if len(state.claims) >= lane.limit:
                 return Rest()
         hints.unmark(clients, lane_id)
         plan = _plan(clients, lane, lane_id, state)
         if isinstance(plan, Rest):
+            if plan.is_empty and state is not None:
+                transact(lambda: _forget(lane, state))  # noqa: B023
             return plan
+        asked_s = time.monotonic()
         if transact(lambda: _claim(clients, lane, lane_id, state, plan)):  # noqa: B023
-            return plan
+            return replace(plan, asked_s=asked_s)
     raise LaneBusyError(f"other deliveries change {lane_id} at the same time")
 
 
@@ -118,31 +136,38 @@ def _plan(clients: Clients, lane: Lane, lane_id: str, state: LaneState | None) -
         for task in _next_tasks(clients, lane, lane_id, state, size + len(claimed_ids) + 1)
         if task.key.id() not in claimed_ids
     ]
-    if lane.order and ready and (until := _waits_until(ready[0], now_utc)) is not None:
+    if not ready:
+        return Rest(is_empty=not claimed_ids)
+    if lane.order and (until := _waits_until(ready[0], now_utc)) is not None:
         return Rest(until)
-    due = [task for task in ready if _waits_until(task, now_utc) is None]
+    waits = [(task, _waits_until(task, now_utc)) for task in ready]
+    due = [task for task, until in waits if until is None]
     if not due:
-        return Rest()
+        return Rest(min(until for _, until in waits if until is not None))
     if lane.rate is not None:
         arrival_ms = state.arrival_ms if state else 0
         allowed = lane.rate.allowed(arrival_ms, now_ms)
         if not allowed:
             return Rest(lane.rate.next_at(arrival_ms, now_ms))
         size = min(size, allowed)
-    if lane.limit > 1:  # Others are to have a share of a short backlog.
-        free = lane.limit - (len(state.claims) if state else 0)
-        size = min(size, max(1, -(-len(due) // free)))
+    free = lane.limit - (len(state.claims) if state else 0)
+    if lane.limit > 1 and len(due) <= size:  # Others are to have a share of a short backlog.
+        size = max(1, -(-len(due) // free))
     tasks = due[:size]
     ids = tuple(task.key.id() for task in tasks)
     claim = Claim(clients.new_owner(), ids, began=now_utc.timestamp())
-    return Claimed(claim, tasks, has_more=len(due) > len(tasks))
+    has_more = len(due) > len(tasks)
+    goes_on = clients.new_id() if has_more and free > 1 else ""
+    return Claimed(claim, tasks, has_more, goes_on)
 
 
 def _size(lane: Lane, state: LaneState | None) -> int:
     """Return how many tasks a delivery claims: as many as it can begin in its time, about."""
     if state is None or not state.pace_ms:
         return MAX_TASKS if lane.limit == 1 else 1
-    return max(1, min(MAX_TASKS, int(1000 * SLICE_S * lane.weight / state.pace_ms)))
+    # All claims of a key stand in one row, and whoever claims reads the tasks of others, too.
+    most = max(1, min(MAX_TASKS, MAX_CLAIMED // lane.limit))
+    return max(1, min(most, int(1000 * SLICE_S * lane.weight / state.pace_ms)))
 
 
 def _next_tasks(
@@ -158,6 +183,18 @@ def _next_tasks(
     return tasks if head is None else [head, *(task for task in tasks if task.key != head.key)]
 
 
+def has_due_task(clients: Clients, lane: Lane, lane_id: str, claimed_ids: frozenset[str]) -> bool:
+    """Return whether a task waits that no other delivery has claimed, and that may begin now.
+
+    In an order, one that waits for its time counts, too: who takes it finds out until when.
+    """
+    now_utc = clients.clock.now()
+    return any(
+        task.key.id() not in claimed_ids and (lane.order or _waits_until(task, now_utc) is None)
+        for task in _next_tasks(clients, lane, lane_id, None, len(claimed_ids) + LOOK)
+    )
+
+
 def _waits_until(task: LaneTask, now_utc: datetime.datetime) -> datetime.datetime | None:
     """Return until when a task waits, aware; None: it may begin."""
     until = aware_utc(task.not_before)
@@ -167,14 +204,22 @@ def _waits_until(task: LaneTask, now_utc: datetime.datetime) -> datetime.datetim
 def _claim(
     clients: Clients, lane: Lane, lane_id: str, seen: LaneState | None, plan: Claimed
 ) -> bool:
-    """Write a claim, unless the state is another one than was seen."""
-    state: LaneState | None = state_key(lane_id).get()
+    """Write a claim, unless the state is another one than was seen.
+
+    A state that is gone has no stamp: another delivery may have made one, and deleted it with its
+    last task. So the tasks are looked at again.
+    """
+    task_keys = [] if seen is not None else [task.key for task in plan.tasks]
+    state: LaneState | None
+    state, *rows = ndb.get_multi([state_key(lane_id), *task_keys])
     if state is not None and state.claim_of(plan.claim.owner) is not None:
         return True  # The commit's reply was lost.
-    if (state.stamp if state else None) != (seen.stamp if seen else None):
+    if (state.stamp if state else None) != (seen.stamp if seen else None) or None in rows:
         return False
     state = state or LaneState(key=state_key(lane_id))
     state.set_claims([*state.claims, plan.claim])
+    if plan.goes_on:
+        state.next_hint = plan.goes_on
     if lane.order:
         state.head = plan.claim.tasks[0]
     if lane.rate is not None:
@@ -182,6 +227,13 @@ def _claim(
         state.arrival_ms = lane.rate.moved(state.arrival_ms, now_ms, len(plan.tasks))
     put_state(clients, state)
     return True
+
+
+def _forget(lane: Lane, seen: LaneState) -> None:
+    """Delete the state of a key without tasks, unless it has changed, or keeps a rate."""
+    state: LaneState | None = seen.key.get()
+    if state is not None and state.stamp == seen.stamp and lane.rate is None:
+        state.key.delete()
 
 
 def put_state(clients: Clients, state: LaneState) -> None:
@@ -200,7 +252,7 @@ class Holder:
     """A delivery's claim while it runs its tasks.
 
     Attributes:
-        has_ended: Ids of the tasks that have ended.
+        asked_s: When the claim was asked for: others may have watched it since then.
         is_lost: Whether another delivery has taken the claim away.
     """
 
@@ -208,11 +260,13 @@ class Holder:
     lane: Lane
     lane_id: str
     claim: Claim
+    asked_s: float
     monotonic: Callable[[], float] = time.monotonic
     is_lost: bool = False
 
     def __post_init__(self) -> None:
-        self._began_s = self._confirmed_s = self.monotonic()
+        self._began_s = self.monotonic()
+        self._confirmed_s = self.asked_s
         self._is_given_back = False
 
     @property
@@ -223,27 +277,33 @@ class Holder:
     def may_begin(self) -> bool:
         """Return whether no other delivery can have taken the claim; make sure by a beat."""
         if self.monotonic() - self._confirmed_s > CONFIRMED_FOR_S:
-            self.beat()
+            self._confirm()
         return not self.is_lost and self.monotonic() - self._confirmed_s <= CONFIRMED_FOR_S
 
     def beat(self) -> None:
-        """Show that the delivery lives; give back the tasks that it will not begin any more."""
-        sent_s = self.monotonic()
+        """Beat, on a thread of the heart; give back the tasks that will not begin any more."""
+        gives_back = not self.has_time and not self._is_given_back and self.lane.limit > 1
+        goes_on = self.clients.new_id() if gives_back else ""
         with self.clients.context():
-            gives_back = not self.has_time and not self._is_given_back and self.lane.limit > 1
-            self.is_lost = not transact(lambda: self._beat(gives_back=gives_back))
-        self._confirmed_s = sent_s
-        if gives_back and not self.is_lost:
-            self._is_given_back = True
-            with self.clients.context():
-                hints.hint(self.clients, self.lane.task, self.lane_id)
+            self._confirm(goes_on)
+            if gives_back and not self.is_lost:
+                self._is_given_back = True
+                hints.hint(self.clients, self.lane.task, self.lane_id, goes_on)
 
-    def _beat(self, *, gives_back: bool) -> bool:
+    def _confirm(self, goes_on: str = "") -> None:
+        """Show that the delivery lives, and find out if it has lost its claim."""
+        sent_s = self.monotonic()
+        self.is_lost = not transact(lambda: self._beat(goes_on))
+        self._confirmed_s = sent_s
+
+    def _beat(self, goes_on: str) -> bool:
+        """Count a beat; with the id of a hint, give back what has not begun."""
         state: LaneState | None = state_key(self.lane_id).get()
         claim = state.claim_of(self.claim.owner) if state is not None else None
         if state is None or claim is None:
             return False
-        tasks = self._kept(claim) if gives_back else claim.tasks
+        tasks = self._kept(claim) if goes_on else claim.tasks
+        state.next_hint = goes_on or state.next_hint
         _replace(state, replace(claim, beats=claim.beats + 1, tasks=tasks))
         put_state(self.clients, state)
         return True
@@ -253,15 +313,26 @@ class Holder:
         rows = ndb.get_multi([task_key(task_id) for task_id in claim.tasks])
         return tuple(row.key.id() for row in rows if row is not None)[:1]
 
-    def release(self, ended: set[str], *, begun: int, pace_ms: int) -> bool:
-        """Give the claim back; return whether it was still this delivery's."""
-        return transact(lambda: self._release(ended, begun, pace_ms))
+    def release(
+        self, ended: set[str], *, begun: int, pace_ms: int, goes_on: str = ""
+    ) -> frozenset[str] | None:
+        """Give the claim back.
 
-    def _release(self, ended: set[str], begun: int, pace_ms: int) -> bool:
+        Args:
+            goes_on: The id of the hint that the caller will create, because more tasks wait.
+
+        Returns:
+            Ids of the tasks that others have claimed; None: it was not this delivery's any more.
+        """
+        return transact(lambda: self._release(ended, begun, pace_ms, goes_on))
+
+    def _release(
+        self, ended: set[str], begun: int, pace_ms: int, goes_on: str
+    ) -> frozenset[str] | None:
         state: LaneState | None = state_key(self.lane_id).get()
         claim = state.claim_of(self.claim.owner) if state is not None else None
         if state is None or claim is None:
-            return False
+            return None
         state.set_claims([other for other in state.claims if other.owner != claim.owner])
         if state.head in ended:
             state.head = None
@@ -270,11 +341,13 @@ class Holder:
         if self.lane.rate is not None:
             unused = len(self.claim.tasks) - begun
             state.arrival_ms = self.lane.rate.given_back(state.arrival_ms, unused)
-        if state.claims or state.head or state.rests or self.lane.rate is not None:
+        state.next_hint = goes_on or state.next_hint
+        has_rest = bool(state.claims or state.head or state.rests or goes_on)
+        if has_rest or self.lane.rate is not None:
             put_state(self.clients, state)
         else:
             state.key.delete()
-        return True
+        return frozenset(task_id for other in state.claims for task_id in other.tasks)
 
 
 def _replace(state: LaneState, claim: Claim) -> None:
@@ -316,7 +389,9 @@ def _bury(clients: Clients, lane: Lane, lane_id: str, dead: Claim) -> None:
     state.set_claims([other for other in state.claims if other.owner != dead.owner])
     rows = ndb.get_multi([task_key(task_id) for task_id in claim.tasks])
     running = next((row for row in rows if row is not None), None)
-    if running is not None:
+    if running is None:
+        state.head = None
+    else:
         running.failures += 1
         running.reason = "its worker died over it, or was too slow"
         running.put()

@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, Any
 from rollforward import telemetry
 from rollforward.lanes import hints
 from rollforward.lanes.hints import LaneArgs
-from rollforward.lanes.rows.entities import LaneTask, place_of, waiting
+from rollforward.lanes.rows.entities import LaneTask
 from rollforward.lanes.runs import ends
-from rollforward.lanes.runs.claims import BEAT_S, Claimed, Holder, Rest, take
+from rollforward.lanes.runs.claims import BEAT_S, Claimed, Holder, Rest, has_due_task, take
 from rollforward.lanes.runs.ends import Dead, End, Later
 from rollforward.runtime.clients import Clients
 from rollforward.tasks.declaration import Task
@@ -49,16 +49,16 @@ def deliver(lane: Lane, clients: Clients, args: LaneArgs) -> None:
     """
     current = telemetry.current_task()
     watches = args.is_check or (current is not None and current.attempt > 0)
-    claimed = take(clients, lane, args.lane_id, watches=watches)
+    claimed = take(clients, lane, args.lane_id, watches=watches, goes_on=args.goes_on)
     if isinstance(claimed, Rest):
         if claimed.until is not None:
             hints.hint_at(clients, lane.task, args.lane_id, claimed.until, args)
         return
-    if claimed.has_more and lane.limit > 1:
-        hints.hint(clients, lane.task, args.lane_id)  # For a delivery beside this one.
-    holder = Holder(clients, lane, args.lane_id, claimed.claim)
+    holder = Holder(clients, lane, args.lane_id, claimed.claim, claimed.asked_s)
     turn = _Turn(holder, claimed)
     try:
+        if claimed.goes_on:  # For a delivery beside this one.
+            hints.hint(clients, lane.task, args.lane_id, claimed.goes_on)
         with clients.heart.beating(holder.beat, BEAT_S):
             turn.run()
     except BaseException:
@@ -66,19 +66,16 @@ def deliver(lane: Lane, clients: Clients, args: LaneArgs) -> None:
         with contextlib.suppress(Exception):
             turn.release()
         raise
-    turn.release()
-    if not turn.waits_for_head:
-        _go_on(clients, lane, args.lane_id, has_more=turn.has_more)
-
-
-def _go_on(clients: Clients, lane: Lane, lane_id: str, *, has_more: bool) -> None:
-    """Create a hint for the next tasks; look once more after the claim was given back."""
-    if not has_more:
-        hints.unmark(clients, lane_id)
-        until = None if lane.order else place_of(clients.clock.now())
-        if not waiting(lane_id, until).fetch(1, keys_only=True):
-            return
-    hints.hint(clients, lane.task, lane_id)
+    goes_on = clients.new_id() if turn.has_more and not turn.waits_for_head else ""
+    claimed_ids = turn.release(goes_on)
+    if turn.waits_for_head:
+        return
+    if goes_on and claimed_ids is not None:
+        hints.hint(clients, lane.task, args.lane_id, goes_on)
+        return
+    hints.unmark(clients, args.lane_id)
+    if has_due_task(clients, lane, args.lane_id, claimed_ids or frozenset()):
+        hints.hint(clients, lane.task, args.lane_id)
 
 
 class _Turn:
@@ -124,9 +121,11 @@ class _Turn:
         self.waits_for_head = is_postponed and holder.lane.order
         return not holder.lane.order
 
-    def release(self) -> None:
+    def release(self, goes_on: str = "") -> frozenset[str] | None:
         pace_ms = max(1, round(1000 * self._took_s / self._begun)) if self._begun else 0
-        self._holder.release(self._ended, begun=self._begun, pace_ms=pace_ms)
+        return self._holder.release(
+            self._ended, begun=self._begun, pace_ms=pace_ms, goes_on=goes_on
+        )
 
 
 def _run(holder: Holder, task: LaneTask) -> End:
@@ -139,10 +138,10 @@ def _run(holder: Holder, task: LaneTask) -> End:
         if isinstance(end, Later) and ends.is_unknown_for_long(task, clients.clock.now()):
             end = Dead(end.reason)
         if isinstance(end, Dead):
-            ends.give_up(holder, task, declared, end.reason)
+            end = ends.give_up(holder, task, declared, end.reason)
         elif end is None:
             ends.finish(holder, task)
-        else:
+        if isinstance(end, Later):
             log.info("%s waits for %g s: %s", task.path, end.pause_s, end.reason)
     return end
 

@@ -29,7 +29,9 @@ from rollforward.runtime.texts import storable
 from rollforward.tasks import dead_tasks
 from rollforward.tasks.declaration import Task, hashed_name
 from rollforward.tasks.errors import (
+    ArgumentsGoneError,
     BadArgumentsError,
+    EndedError,
     OtherVersionError,
     Reject,
     Retry,
@@ -60,12 +62,14 @@ class Later:
     Attributes:
         is_failure: Whether that counts, so that it is given up one day.
         is_unknown: Whether only another version of the code can run it.
+        failures: How many it has then; None: one more than before if this is one.
     """
 
     pause_s: float
     reason: str
     is_failure: bool = False
     is_unknown: bool = False
+    failures: int | None = None
 
 
 @dataclass(frozen=True)
@@ -142,12 +146,15 @@ def postpone(holder: Holder, task: LaneTask, end: Later) -> bool:
     now_utc = clients.clock.now()
     until = now_utc + datetime.timedelta(seconds=end.pause_s)
 
+    moved_id = _id_at(task, holder.lane_id, place_of(until))
+
     def body() -> bool:
         row, state = _mine(holder, task)
         if row is None or state is None:
-            return False
-        row.failures += end.is_failure
-        row.waits += not end.is_failure
+            # The reply to a commit that has moved it may have been lost.
+            return state is not None and not lane.order and task_key(moved_id).get() is not None
+        row.failures = task.failures + end.is_failure if end.failures is None else end.failures
+        row.waits = task.waits + (not end.is_failure)
         row.reason = storable(end.reason, MAX_REASON_CHARS)
         row.not_before = naive_utc(until)
         row.unknown_since = (row.unknown_since or naive_utc(now_utc)) if end.is_unknown else None
@@ -156,7 +163,7 @@ def postpone(holder: Holder, task: LaneTask, end: Later) -> bool:
             put_state(clients, state)
             row.put()
         else:
-            _move(row, holder.lane_id, place_of(until))
+            _move(row, moved_id)
         return True
 
     is_postponed = transact(body)
@@ -165,26 +172,59 @@ def postpone(holder: Holder, task: LaneTask, end: Later) -> bool:
     return is_postponed
 
 
-def _move(row: LaneTask, lane_id: str, place: int) -> None:
+def _id_at(task: LaneTask, lane_id: str, place: int) -> str:
+    return id_at(lane_id, place, task.key.id().rpartition("-")[2])
+
+
+def _move(row: LaneTask, row_id: str) -> None:
     """Write a task at another place, in a transaction."""
-    unique = row.key.id().rpartition("-")[2]
     row.key.delete()
-    row_id = id_at(lane_id, place, unique)
     row.key, row.place = task_key(row_id), row_id
     row.put()
 
 
-def give_up(holder: Holder, task: LaneTask, declared: Task[Any] | None, reason: str) -> None:
-    """Keep a task as a dead task, or let its declaration handle that; then delete it."""
-    clients, lane = holder.clients, holder.lane
-    body = task.body.encode()
+def give_up(
+    holder: Holder, task: LaneTask, declared: Task[Any] | None, reason: str
+) -> Dead | Later:
+    """Let a task's declaration handle its end, or keep it as a dead task; then delete it.
+
+    A handler that fails is called again later, as often as the task may fail. One whose arguments
+    cannot be read is not called.
+    """
+    clients = holder.clients
     if declared is not None and declared.on_give_up is not None:
-        args = declared.read(deliveries.begin(clients, body))
+        try:
+            args = declared.read(deliveries.begin(clients, task.body.encode()))
+        except (ArgumentsGoneError, BadArgumentsError, EndedError):
+            args = None
+        if args is not None and task.failures < 2 * declared.max_attempts:
+            return _handled(holder, task, declared, args, reason)
+    _bury(holder, task, reason)
+    return Dead(reason)
+
+
+def _handled(
+    holder: Holder, task: LaneTask, declared: Task[Any], args: Any, reason: str
+) -> Dead | Later:
+    clients = holder.clients
+    assert declared.on_give_up is not None
+    try:
         declared.on_give_up(clients, args, reason)
-        log.error("gave up %r: %s", task.path[:100], reason)
-        finish(holder, task)
-        deliveries.give_up(clients, body)
-        return
+    except Exception as error:
+        log.exception("the handler of a task that was given up failed: %r", task.path[:100])
+        # It is still to be given up when its turn comes.
+        failures = max(declared.max_attempts, int(task.failures) + 1)
+        text = f"{reason}; its handler failed: {type(error).__name__}: {error}"
+        return Later(pause_s(failures), text, is_failure=True, failures=failures)
+    log.error("gave up %r: %s", task.path[:100], reason)
+    finish(holder, task)
+    deliveries.give_up(clients, task.body.encode())
+    return Dead(reason)
+
+
+def _bury(holder: Holder, task: LaneTask, reason: str) -> None:
+    """Keep a task as a dead task, and delete it."""
+    clients, lane, body = holder.clients, holder.lane, task.body.encode()
     dead_id = hashed_name("lane", task.key.id())
 
     def keep() -> None:

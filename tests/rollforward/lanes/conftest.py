@@ -13,7 +13,7 @@ from tests.rollforward.lanes import office
 @pytest.fixture
 def world(services: Services) -> Iterator[World]:
     """Yield the app with the lanes of the tests, and the context of a request open."""
-    world = World(services, lanes=office.LANES, tasks=[office.write])
+    world = World(services, lanes=office.LANES, tasks=[office.write, office.PARCEL])
     world.fails_fast = True
     office.DESK.__init__()  # type: ignore[misc]
     with world.clients.context():

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from google.cloud import ndb
 
 from rollforward.lanes import Lane, Rate
 from rollforward.runtime import Clients
-from rollforward.tasks import task
+from rollforward.tasks import Reject, task
 
 SWEEP = "/cron/lanes/sweep"
 
@@ -43,8 +43,24 @@ def write(clients: Clients, person: str, text: str) -> None:
     name = f"{person}:{text}"
     DESK.begun.append(name)
     DESK.before(name)
-    LaneLetter(id=name, person=person).put()
+    LaneLetter(id=name[:400], person=person).put()
     DESK.written.append(name)
+
+
+@task("/tasks/tests/lane-parcel", queue="default", max_attempts=2)
+def bring(clients: Clients, person: str) -> None:
+    """Refuse a parcel."""
+    DESK.begun.append(f"{person}:parcel")
+    raise Reject("nobody is in")
+
+
+def take_back(clients: Clients, args: object, reason: str) -> None:
+    """Note that a parcel goes back."""
+    DESK.before("return")
+    DESK.written.append("return")
+
+
+PARCEL = replace(bring, on_give_up=take_back)
 
 
 IN_ORDER = Lane("test-in-order", order=True)
