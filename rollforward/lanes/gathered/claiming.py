@@ -150,6 +150,8 @@ def _claim(
         return True  # The commit's reply was lost.
     if head is None or (state.stamp if state else None) != (seen.stamp if seen else None):
         return False
+    if seen is None and plan.rows[0].key.get() is None:
+        return False  # Another delivery has run this window, and deleted the state again.
     state = state or LaneState(key=state_key(lane_id))
     state.set_claims([plan.claim])
     plan.window.store(state)

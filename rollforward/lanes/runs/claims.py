@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 from google.cloud import ndb
 
-from rollforward.datastore.transactions import transact
+from rollforward.datastore.transactions import TRANSIENT, transact
 from rollforward.lanes import hints
 from rollforward.lanes.errors import LaneBusyError
 from rollforward.lanes.rows.entities import (
@@ -53,6 +53,9 @@ SLICE_S = 0.5
 # Of a key's tasks that all deliveries together have claimed.
 MAX_CLAIMED = 500
 LOOK = 5
+QUICK_MS = 100
+RELEASE_ATTEMPTS = 4
+RELEASE_PAUSE_S = 0.5
 KEEP_STATE = datetime.timedelta(days=1)
 
 
@@ -121,7 +124,12 @@ def take(
                 transact(lambda: _forget(lane, state))  # noqa: B023
             return plan
         asked_s = time.monotonic()
-        if transact(lambda: _claim(clients, lane, lane_id, state, plan)):  # noqa: B023
+        try:
+            is_mine = transact(lambda: _claim(clients, lane, lane_id, state, plan))  # noqa: B023
+        except Exception:
+            _over(clients).add(plan.claim.owner)  # It may have been written.
+            raise
+        if is_mine:
             return replace(plan, asked_s=asked_s)
     raise LaneBusyError(f"other deliveries change {lane_id} at the same time")
 
@@ -157,7 +165,9 @@ def _plan(clients: Clients, lane: Lane, lane_id: str, state: LaneState | None) -
     ids = tuple(task.key.id() for task in tasks)
     claim = Claim(clients.new_owner(), ids, began=now_utc.timestamp())
     has_more = len(due) > len(tasks)
-    goes_on = clients.new_id() if has_more and free > 1 else ""
+    # Quick tasks are run best by one delivery, which has them all done before another one comes.
+    is_quick = state is not None and 0 < state.pace_ms * len(tasks) < QUICK_MS
+    goes_on = clients.new_id() if has_more and free > 1 and not is_quick else ""
     return Claimed(claim, tasks, has_more, goes_on)
 
 
@@ -252,7 +262,7 @@ class Holder:
     """A delivery's claim while it runs its tasks.
 
     Attributes:
-        asked_s: When the claim was asked for: others may have watched it since then.
+        asked_s: When the claim was asked for: others may have watched it since then. None: now.
         is_lost: Whether another delivery has taken the claim away.
     """
 
@@ -260,13 +270,13 @@ class Holder:
     lane: Lane
     lane_id: str
     claim: Claim
-    asked_s: float
+    asked_s: float | None = None
     monotonic: Callable[[], float] = time.monotonic
     is_lost: bool = False
 
     def __post_init__(self) -> None:
         self._began_s = self.monotonic()
-        self._confirmed_s = self.asked_s
+        self._confirmed_s = self._began_s if self.asked_s is None else self.asked_s
         self._is_given_back = False
 
     @property
@@ -324,7 +334,15 @@ class Holder:
         Returns:
             Ids of the tasks that others have claimed; None: it was not this delivery's any more.
         """
-        return transact(lambda: self._release(ended, begun, pace_ms, goes_on))
+        for attempt in range(1, RELEASE_ATTEMPTS + 1):
+            try:
+                return transact(lambda: self._release(ended, begun, pace_ms, goes_on))
+            except TRANSIENT:
+                if attempt == RELEASE_ATTEMPTS:
+                    _over(self.clients).add(self.claim.owner)
+                    raise
+                self.clients.clock.sleep(RELEASE_PAUSE_S * attempt)
+        raise AssertionError("unreachable")
 
     def _release(
         self, ended: set[str], begun: int, pace_ms: int, goes_on: str
@@ -359,7 +377,12 @@ def _replace(state: LaneState, claim: Claim) -> None:
 
 def dead_claims(clients: Clients, state: LaneState, *, watches: bool) -> list[Claim]:
     """Return the claims of deliveries that are known to be dead, or do not beat when watched."""
-    dead = [claim for claim in state.claims if clients.processes.is_dead(claim.owner)]
+    over = _over(clients)
+    dead = [
+        claim
+        for claim in state.claims
+        if claim.owner in over or clients.processes.is_dead(claim.owner)
+    ]
     if dead or not watches:
         return dead
     seen = {claim.sign_of_life for claim in state.claims}
@@ -377,11 +400,14 @@ def dead_claims(clients: Clients, state: LaneState, *, watches: bool) -> list[Cl
 def bury(clients: Clients, lane: Lane, lane_id: str, dead: Sequence[Claim]) -> None:
     """Take claims of dead deliveries away; the task that each was at has failed once more."""
     for claim in dead:
-        log.warning("a delivery of %s died over its tasks", lane_id)
-        transact(lambda: _bury(clients, lane, lane_id, claim))  # noqa: B023
+        is_over = claim.owner in _over(clients)
+        if not is_over:
+            log.warning("a delivery of %s died over its tasks", lane_id)
+        transact(lambda: _bury(clients, lane, lane_id, claim, counts=not is_over))  # noqa: B023
+        _over(clients).discard(claim.owner)
 
 
-def _bury(clients: Clients, lane: Lane, lane_id: str, dead: Claim) -> None:
+def _bury(clients: Clients, lane: Lane, lane_id: str, dead: Claim, *, counts: bool) -> None:
     state: LaneState | None = state_key(lane_id).get()
     claim = state.claim_of(dead.owner) if state is not None else None
     if state is None or claim is None or claim.beats != dead.beats:
@@ -392,12 +418,18 @@ def _bury(clients: Clients, lane: Lane, lane_id: str, dead: Claim) -> None:
     if running is None:
         state.head = None
     else:
-        running.failures += 1
-        running.reason = "its worker died over it, or was too slow"
-        running.put()
+        if counts:
+            running.failures += 1
+            running.reason = "its worker died over it, or was too slow"
+            running.put()
         if lane.order:
             state.head = running.key.id()
     put_state(clients, state)
+
+
+def _over(clients: Clients) -> set[str]:
+    """Return the owners of this process whose work has ended, and whose claims may be there."""
+    return clients.process_state.get_or_create("lanes-over", set)
 
 
 def _now_ms(clients: Clients) -> int:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import datetime
+import time
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from google.api_core import exceptions as rpc_errors
 
 from rollforward import outbox
 from rollforward.datastore import transact
@@ -92,15 +94,31 @@ def test_a_process_that_froze_after_its_claim_begins_nothing_when_it_was_taken(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """L4: what others may have watched began with the commit, and not with its reply."""
-    frozen_s = [0.0]
-    real = claims.time.monotonic
-    monkeypatch.setattr(claims, "time", SimpleNamespace(monotonic=lambda: real() - frozen_s[0]))
+    earlier = SimpleNamespace(monotonic=lambda: time.monotonic() - 20)
+    monkeypatch.setattr(claims, "time", earlier)
     send(world.clients, SHARED, "ada", 0)
     drop_hints(world)
-    frozen_s[0] = 20
     once(monkeypatch, "transact", lambda: wake(world, SHARED, is_check=True))
     wake(world, SHARED)
     assert DESK.begun == ["ada:0"]
+
+
+@pytest.mark.parametrize("lane", [IN_ORDER, SHARED], ids=lambda lane: lane.name)
+def test_a_claim_that_could_not_be_given_back_is_taken_at_once_in_its_process(
+    world: World, lane: Lane
+) -> None:
+    """L5: nobody waits for the end of a claim whose work is known to be over."""
+    DESK.before = lambda name: world.plan.break_next("BeginTransaction", "error", 99)
+    send(world.clients, lane, "ada", 0, 1)
+    drop_hints(world)
+    with pytest.raises(rpc_errors.ServiceUnavailable):
+        wake(world, lane)
+    world.plan.pending, DESK.before = [], lambda name: None
+    began_s = world.clock.time_s
+    wake(world, lane)
+    assert sorted(DESK.of("ada")) == ["0", "1"]
+    assert world.clock.time_s - began_s < 1
+    assert rows() == []
 
 
 def test_a_claim_that_beats_is_not_taken(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
