@@ -81,7 +81,7 @@ def once(monkeypatch: pytest.MonkeyPatch, name: str, act: Callable[[], None]) ->
 def test_a_task_that_another_delivery_has_done_meanwhile_is_not_claimed(
     world: World, monkeypatch: pytest.MonkeyPatch, lane: Lane
 ) -> None:
-    """L2: the state of a key is gone with its last task, as it was before the first one."""
+    """K2: the state of a key is gone with its last task, as it was before the first one."""
     send(world.clients, lane, "ada", 0)
     drop_hints(world)
     once(monkeypatch, "_plan", lambda: wake(world, lane))
@@ -93,7 +93,7 @@ def test_a_task_that_another_delivery_has_done_meanwhile_is_not_claimed(
 def test_a_process_that_froze_after_its_claim_begins_nothing_when_it_was_taken(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """L4: what others may have watched began with the commit, and not with its reply."""
+    """K4: what others may have watched began with the commit, and not with its reply."""
     earlier = SimpleNamespace(monotonic=lambda: time.monotonic() - 20)
     monkeypatch.setattr(claims, "time", earlier)
     send(world.clients, SHARED, "ada", 0)
@@ -107,7 +107,7 @@ def test_a_process_that_froze_after_its_claim_begins_nothing_when_it_was_taken(
 def test_a_claim_that_could_not_be_given_back_is_taken_at_once_in_its_process(
     world: World, lane: Lane
 ) -> None:
-    """L5: nobody waits for the end of a claim whose work is known to be over."""
+    """K5: nobody waits for the end of a claim whose work is known to be over."""
     DESK.before = lambda name: world.plan.break_next("BeginTransaction", "error", 99)
     send(world.clients, lane, "ada", 0, 1)
     drop_hints(world)
@@ -122,7 +122,7 @@ def test_a_claim_that_could_not_be_given_back_is_taken_at_once_in_its_process(
 
 
 def test_a_claim_that_beats_is_not_taken(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """L4: whoever watches sees a sign of life, however wrong its clock is."""
+    """K4: whoever watches sees a sign of life, however wrong its clock is."""
     send(world.clients, SHARED, "ada", 0)
     claimed = claims.take(world.clients, SHARED, "test-shared|ada", watches=False)
     assert isinstance(claimed, claims.Claimed)
@@ -148,7 +148,7 @@ def test_a_claim_that_beats_is_not_taken(world: World, monkeypatch: pytest.Monke
 
 
 def test_all_claims_of_a_key_fit_into_its_row() -> None:
-    """L8: fifty deliveries claim hundreds of tasks in all, and not thousands."""
+    """K8: fifty deliveries claim hundreds of tasks in all, and not thousands."""
     fast = LaneState(pace_ms=1)
     for limit in (1, 2, 10, 50):
         size = claims._size(Lane("many", limit=limit), fast)
@@ -163,7 +163,7 @@ def test_all_claims_of_a_key_fit_into_its_row() -> None:
 def test_the_hints_of_a_key_do_not_grow_in_number(
     world: World, monkeypatch: pytest.MonkeyPatch, lane: Lane
 ) -> None:
-    """L9: a key that gets more tasks all the time has four hints at most: others have turns."""
+    """K9: a key that gets more tasks all the time has four hints at most: others have turns."""
     monkeypatch.setattr(claims, "SLICE_S", 0.0)
     numbers = iter(range(2, 22))
 
@@ -185,7 +185,7 @@ def test_the_hints_of_a_key_do_not_grow_in_number(
 def test_a_task_of_a_clock_that_is_ahead_is_found_when_the_claim_is_given_back(
     world: World,
 ) -> None:
-    """L5: its hint was saved, because another one had not looked yet."""
+    """K5: its hint was saved, because another one had not looked yet."""
 
     def add_ahead(name: str) -> None:
         if name == "ada:0":
@@ -199,7 +199,7 @@ def test_a_task_of_a_clock_that_is_ahead_is_found_when_the_claim_is_given_back(
 
 
 def test_a_hint_that_comes_too_early_by_the_clock_is_followed_by_another(world: World) -> None:
-    """L5: a delivery whose clock is behind leaves a hint for the time of the task."""
+    """K5: a delivery whose clock is behind leaves a hint for the time of the task."""
     write.enqueue(world.clients, write.bind("ada", "0"), lane=SHARED("ada"), delay_s=30)
     drop_hints(world)
     world.clock.sleep(31)
@@ -210,7 +210,7 @@ def test_a_hint_that_comes_too_early_by_the_clock_is_followed_by_another(world: 
 
 
 def test_a_delayed_task_does_not_begin_early(world: World) -> None:
-    """L6: another task of its key runs at once, and it at its time."""
+    """K6: another task of its key runs at once, and it at its time."""
     times: dict[str, float] = {}
     DESK.before = lambda name: times.update({name: world.clock.time_s})
     began_s = world.clock.time_s
@@ -228,7 +228,7 @@ def test_a_delayed_task_does_not_begin_early(world: World) -> None:
 def test_of_two_transactions_the_one_that_is_committed_later_is_later_in_the_order(
     world: World,
 ) -> None:
-    """L3: also if an earlier attempt of it had no reply, and its clock is minutes behind."""
+    """K3: also if an earlier attempt of it had no reply, and its clock is minutes behind."""
     row_key = LaneLetter(id="shared", person="").put()
 
     def body(clients: Clients, text: str) -> None:
@@ -265,7 +265,7 @@ def test_a_commit_whose_reply_was_lost_adds_no_task_twice(world: World, lane: La
 
 
 def test_a_body_that_finds_its_receipt_leaves_a_hint_all_the_same(world: World) -> None:
-    """L5: the first attempt was committed without a reply, and the second one adds nothing."""
+    """K5: the first attempt was committed without a reply, and the second one adds nothing."""
 
     def body() -> None:
         if LaneLetter.get_by_id("receipt") is None:
@@ -279,7 +279,7 @@ def test_a_body_that_finds_its_receipt_leaves_a_hint_all_the_same(world: World) 
 
 
 def test_many_large_tasks_are_added_at_once(world: World) -> None:
-    """L1: more than a commit may hold."""
+    """K1: more than a commit may hold."""
     many = [write.bind("ada", f"{number:03}{'x' * 95_000}") for number in range(45)]
     write.enqueue_many(world.clients, many, lane=IN_ORDER("ada"))
     world.settle()
@@ -290,7 +290,7 @@ def test_many_large_tasks_are_added_at_once(world: World) -> None:
 
 
 def test_a_task_that_waits_keeps_its_hint_when_a_reply_is_lost(world: World) -> None:
-    """L5: in a lane without an order it has moved to another row."""
+    """K5: in a lane without an order it has moved to another row."""
 
     def wait_once(name: str) -> None:
         if len(DESK.begun) == 1:
@@ -305,7 +305,7 @@ def test_a_task_that_waits_keeps_its_hint_when_a_reply_is_lost(world: World) -> 
 
 @pytest.mark.parametrize("lane", [IN_ORDER, SHARED], ids=lambda lane: lane.name)
 def test_a_failure_whose_reply_was_lost_counts_once(world: World, lane: Lane) -> None:
-    """L7: four failures, and not two, are too many."""
+    """K7: four failures, and not two, are too many."""
 
     def fail(name: str) -> None:
         world.plan.break_next("Commit", "reply-lost:UNAVAILABLE")
@@ -318,7 +318,7 @@ def test_a_failure_whose_reply_was_lost_counts_once(world: World, lane: Lane) ->
 
 
 def test_a_handler_that_fails_is_called_again_and_holds_up_nobody(world: World) -> None:
-    """L7: a task that was given up waits for its handler, like one that failed."""
+    """K7: a task that was given up waits for its handler, like one that failed."""
     left = [2]
 
     def fail(name: str) -> None:
@@ -335,7 +335,7 @@ def test_a_handler_that_fails_is_called_again_and_holds_up_nobody(world: World) 
 
 
 def test_a_handler_that_fails_for_ever_leaves_a_dead_task(world: World) -> None:
-    """L7: no key is held up for ever."""
+    """K7: no key is held up for ever."""
 
     def fail(name: str) -> None:
         if name == "return":
@@ -350,7 +350,7 @@ def test_a_handler_that_fails_for_ever_leaves_a_dead_task(world: World) -> None:
 
 
 def test_a_task_that_nobody_can_read_holds_up_nobody(world: World) -> None:
-    """L7: no version has known it for long, and its handler could not read it either."""
+    """K7: no version has known it for long, and its handler could not read it either."""
     now_utc = world.clients.clock.now()
     row_id = id_at("test-in-order|ada", place_of(now_utc), "c0ffee")
     LaneTask(
@@ -371,7 +371,7 @@ def test_a_task_that_nobody_can_read_holds_up_nobody(world: World) -> None:
 
 
 def test_a_dead_claim_beside_one_that_lives_is_found(world: World) -> None:
-    """L5: the first task of the key belongs to a worker that is gone."""
+    """K5: the first task of the key belongs to a worker that is gone."""
     send(world.clients, TWO, "ada", 0, 1)
     drop_hints(world)
     first, second = (row.key.id() for row in LaneTask.query().fetch())
@@ -390,7 +390,7 @@ def test_a_dead_claim_beside_one_that_lives_is_found(world: World) -> None:
 
 
 def test_a_state_that_dead_workers_have_left_is_deleted(world: World) -> None:
-    """L10: nobody looks at a key without tasks, so its claims are not taken by anyone."""
+    """K10: nobody looks at a key without tasks, so its claims are not taken by anyone."""
     state = LaneState(key=state_key("test-two|ada"), stamp="s")
     state.set_claims([Claim("dead", ("gone",))])
     state.expires = naive_utc(world.clients.clock.now() + DAY)
@@ -402,7 +402,7 @@ def test_a_state_that_dead_workers_have_left_is_deleted(world: World) -> None:
 
 
 def test_a_worker_that_died_after_its_last_task_leaves_no_state(world: World) -> None:
-    """L10: its hint comes again, and finds neither a task nor a live claim."""
+    """K10: its hint comes again, and finds neither a task nor a live claim."""
     state = LaneState(key=state_key("test-in-order|ada"), stamp="s", head="gone")
     state.set_claims([Claim("dead", ("gone",))])
     state.put()
@@ -414,7 +414,7 @@ def test_a_worker_that_died_after_its_last_task_leaves_no_state(world: World) ->
 
 
 def test_a_clock_that_is_far_ahead_does_not_stop_a_key() -> None:
-    """L6: an arrival time that no clock within a minute can give lets one task begin."""
+    """K6: an arrival time that no clock within a minute can give lets one task begin."""
     rate = Rate(10, burst=3)
     now_ms = 1_000_000
     assert rate.allowed(now_ms + 3_600_000, now_ms) == 1
@@ -423,7 +423,7 @@ def test_a_clock_that_is_far_ahead_does_not_stop_a_key() -> None:
 
 
 def test_a_clock_that_is_a_little_ahead_is_waited_for() -> None:
-    """L6: no more tasks begin than the rate allows, by the clock that is ahead."""
+    """K6: no more tasks begin than the rate allows, by the clock that is ahead."""
     rate = Rate(10, burst=3)
     now_ms = 1_000_000
     arrival_ms = rate.moved(0, now_ms + 5_000, 3)
