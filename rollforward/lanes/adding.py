@@ -135,8 +135,8 @@ class _Adding:
 
     Attributes:
         doubtful: Those of attempts that may be committed.
-        places: Of this attempt, by key of a lane.
-        open_places: Of attempts that may be committed, by key of a lane, each with its first row.
+        places: Those in this attempt, by key of a lane.
+        open_places: Those in attempts that may be committed, with the first row, by key of a lane.
     """
 
     clients: Clients
@@ -162,7 +162,7 @@ class _Adding:
             current.put(_row(self.clients, row_id, added.message))
 
     def _place(self, lane_id: str, *, is_ordered: bool) -> int:
-        """Return the place of the first task of a key; that of rows which are committed stays."""
+        """Return the place of the first task of a key; rows that are committed keep theirs."""
         known = self.open_places.get(lane_id, [])
         if known and not is_ordered:
             return known[0][0]

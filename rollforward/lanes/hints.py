@@ -12,7 +12,7 @@ The protocol of the mark, for any order of its steps:
 A row whose hint was saved was committed before a mark was found, and each mark is deleted before a
 look. A key at its limit keeps the mark: the delivery that gives a claim back looks again.
 
-A delivery that leaves tasks behind names the hint that goes on, in the commit that gives its claim
+A delivery that leaves tasks behind names its successor, in the commit that gives its claim
 back. Hints that were named before end at once. So the hints of a key do not grow in number,
 although each delivery deletes the mark.
 

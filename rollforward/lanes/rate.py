@@ -7,7 +7,7 @@ begins within the turn of its delivery, or goes back.
 
 A clock that is ahead moves the arrival time ahead: others wait until then, up to a minute. An
 arrival time that is further ahead is of a wrong clock, or of a rate that the lane had before. Then
-one task may begin, and the time starts anew.
+one task may begin, and the time starts from now.
 """
 
 from __future__ import annotations

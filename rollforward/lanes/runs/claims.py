@@ -65,7 +65,7 @@ class Claimed:
 
     Attributes:
         has_more: Whether tasks wait beyond these that could begin now.
-        goes_on: The id of the hint for a delivery beside this one; "": there is to be none.
+        goes_on: The id of the hint for a parallel delivery; "": there is to be none.
         asked_s: When the claim was asked for, by the count of seconds of this machine.
     """
 
@@ -95,8 +95,8 @@ def take(
     """Claim tasks of a key that may begin now.
 
     Args:
-        goes_on: The id of the hint that was delivered. If the key's state names another one, that
-            one goes on; a hint that watches goes on anyway.
+        goes_on: The id of the hint that was delivered. If the key's state names another one as its
+            successor, this one ends, unless it watches.
         watches: Whether to find out if dead deliveries hold claims, which takes up to 15 seconds
             while they are not known to be dead.
 
@@ -307,7 +307,7 @@ class Holder:
         self._confirmed_s = sent_s
 
     def _beat(self, goes_on: str) -> bool:
-        """Count a beat; with the id of a hint, give back what has not begun."""
+        """Count a beat; with the id of a hint, give back the tasks that have not begun."""
         state: LaneState | None = state_key(self.lane_id).get()
         claim = state.claim_of(self.claim.owner) if state is not None else None
         if state is None or claim is None:
