@@ -102,7 +102,9 @@ def next_run(
     if head is None or tail is None:
         return Rest()
     if place_in_key(head.id()) > window.rest_until:
-        due = gathered.timing.due(time_of(head.id()), time_of(tail.id()), window.began)
+        # A caller's clock may be ahead: its call waits for no time of its own.
+        opened = min(time_of(head.id()), now_utc)
+        due = gathered.timing.due(opened, time_of(tail.id()), window.began)
         if due > now_utc:
             return Rest(due)
     rows, has_more = _next_calls(lane_id)
@@ -142,13 +144,15 @@ def _claim(
 ) -> bool:
     """Write a claim and its window, unless the state is another one than was seen.
 
-    A state that was not there may have come and gone meanwhile: its window took the calls along.
+    A state that is gone has no stamp: another delivery may have made one, run some of the calls,
+    and deleted it with them. So the calls are looked at again.
     """
+    call_keys = [] if seen is not None else [row.key for row in plan.rows]
     state: LaneState | None
-    state, head = ndb.get_multi([state_key(lane_id), plan.rows[0].key])
+    state, *rows = ndb.get_multi([state_key(lane_id), *call_keys])
     if state is not None and state.claim_of(plan.claim.owner) is not None:
         return True  # The commit's reply was lost.
-    if head is None or (state.stamp if state else None) != (seen.stamp if seen else None):
+    if (state.stamp if state else None) != (seen.stamp if seen else None) or None in rows:
         return False
     if seen is None and plan.rows[0].key.get() is None:
         return False  # Another delivery has run this window, and deleted the state again.

@@ -183,9 +183,11 @@ def _forgets_that_a_state_may_have_gone(monkeypatch: pytest.MonkeyPatch) -> None
 
     def get_multi(keys: Sequence[Any]) -> list[Any]:
         rows = sound(keys)
-        if len(keys) == 2 and keys[1].kind() == "LaneTask" and rows[1] is None:
-            rows[1] = LaneTask(key=keys[1])
-        return rows
+        is_claim = len(keys) > 1 and keys[0].kind() == "LaneState"
+        return [
+            row or LaneTask(key=key) if is_claim and key.kind() == "LaneTask" else row
+            for key, row in zip(keys, rows, strict=True)
+        ]
 
     monkeypatch.setattr(claiming.ndb, "get_multi", get_multi)
 
