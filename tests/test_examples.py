@@ -22,6 +22,7 @@ from docs.examples import (
     page_books,
     print_books,
     raise_prices,
+    send_notices,
     ship_purchases,
     sum_up_sales,
 )
@@ -65,6 +66,7 @@ EXAMPLES: dict[str, tuple[Callable[[Clients, Any], str], str]] = {
     "count_likes": (count_likes.play, "docs/howto/count-things.md"),
     "print_books": (printed, "docs/howto/run-a-batch.md"),
     "count_visits": (count_visits.play, "docs/howto/gather-writes.md"),
+    "send_notices": (send_notices.play, "docs/howto/use-lanes.md"),
     "mail_digests": (mail_digests.play, "docs/howto/debounce.md"),
 }
 
