@@ -13,7 +13,6 @@ import subprocess
 import sys
 import types
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -41,13 +40,6 @@ def module() -> Iterator[types.ModuleType]:
     """An empty module; kinds that are declared in it are gone after the test."""
     with empty_module() as module:
         yield module
-
-
-@pytest.fixture
-def world(world: World) -> World:
-    """The app, whose registry has nothing of what a page declares."""
-    world.clients = replace(world.clients, task_paths=None)
-    return world
 
 
 @one_emulator

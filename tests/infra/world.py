@@ -99,7 +99,7 @@ class World(testing.World):
         clients = open_clients(
             *(self.services, self.plan, wire),
             app_services={Mailer: mailer},
-            task_paths=registry.tasks,
+            task_paths=registry.tasks if self.lanes else None,
         )
         app = main.create_app(self.settings, clients, registry)
         app.testing = False

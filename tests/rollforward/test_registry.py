@@ -78,7 +78,7 @@ def test_a_new_pattern_needs_no_handler() -> None:
     assert registry.sweep(clients, "chores") == {"swept": 2}
     assert [each.value for each in Chores().gauges(clients, registry.parts("chores"))] == [2]
     assert [pattern.name for pattern in registry.patterns.values() if pattern.is_swept] == [
-        *("chores", "tasks", "outbox", "continuations", "fork-join", "pull-queues"),
+        *("chores", "tasks", "outbox", "lanes", "continuations", "fork-join", "pull-queues"),
         *("counters", "materialized-views", "batches", "flows", "schedules", "streams"),
         "operations",
     ]
@@ -86,7 +86,9 @@ def test_a_new_pattern_needs_no_handler() -> None:
 
 def test_what_no_pattern_takes_is_refused() -> None:
     """The error says what a registry takes."""
-    with pytest.raises(TypeError, match=r"'nonsense' cannot be registered: .* Task, Job, ForkJoin"):
+    with pytest.raises(
+        TypeError, match=r"'nonsense' cannot be registered: .* Task, Lane, Job, ForkJoin"
+    ):
         Registry("nonsense")
 
 
