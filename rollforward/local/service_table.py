@@ -44,7 +44,7 @@ class ServiceTable:
     def rows(self) -> list[ServiceState]:
         """Return the state of every service, as of now."""
         mail, tasks = self.backing.mail.address, self.tasks
-        tasks_note = tasks.queue_yaml_problem or f"gRPC only, {self._kept()}"
+        tasks_note = tasks.queue_yaml_problem or f"gRPC and REST, {self._kept()}"
         cron_note = self.cron.note or self.target.cron_words
         return [
             self._app_row(),
