@@ -78,6 +78,8 @@ def take(
         hints.unmark(clients, lane_id)
         plan = next_run(clients, gathered, lane_id, state)
         if isinstance(plan, Rest):
+            if plan.until is None and state is not None and Window.of(state).calls:
+                transact(lambda: _forget(clients, gathered, state))  # noqa: B023
             return plan
         if transact(lambda: _claim(clients, gathered, lane_id, state, plan)):  # noqa: B023
             return plan
@@ -96,7 +98,7 @@ def next_run(
             return Rest(not_before)
         rows = [row for row in _get_multi(window.keys(lane_id)) if row is not None]
         if rows:
-            return ClaimedWindow(_new_claim(clients, now_utc), window, rows)
+            return ClaimedWindow(_new_claim(clients, now_utc, rows), window, rows)
         window = window.closed()  # An operator has deleted them.
     head, tail = waiting(lane_id).get(keys_only=True), last_of(lane_id).get(keys_only=True)
     if head is None or tail is None:
@@ -112,7 +114,7 @@ def next_run(
         return Rest()
     rest_until = place_in_key(tail.id()) if has_more else ""
     begun = window.begun(rows, rest_until, milliseconds(now_utc))
-    return ClaimedWindow(_new_claim(clients, now_utc), begun, rows)
+    return ClaimedWindow(_new_claim(clients, now_utc, rows), begun, rows)
 
 
 def _next_calls(lane_id: str) -> tuple[list[LaneTask], bool]:
@@ -131,8 +133,9 @@ def _get_multi(keys: Sequence[Any]) -> list[LaneTask | None]:
     return ndb.get_multi(keys)  # type: ignore[no-any-return]
 
 
-def _new_claim(clients: Clients, now_utc: datetime.datetime) -> Claim:
-    return Claim(clients.new_owner(), (), began=now_utc.timestamp())
+def _new_claim(clients: Clients, now_utc: datetime.datetime, rows: Sequence[LaneTask]) -> Claim:
+    ids = tuple(row.key.id() for row in rows)
+    return Claim(clients.new_owner(), ids, began=now_utc.timestamp())
 
 
 def _claim(
@@ -161,6 +164,14 @@ def _claim(
     plan.window.store(state)
     put_state(clients, gathered, state)
     return True
+
+
+def _forget(clients: Clients, gathered: Gathered[Any], seen: LaneState) -> None:
+    """Close a window whose calls an operator has deleted: nothing will run it."""
+    state: LaneState | None = seen.key.get()
+    if state is not None and state.stamp == seen.stamp:
+        Window.of(state).closed().store(state)
+        put_state(clients, gathered, state)
 
 
 def _bury(clients: Clients, gathered: Gathered[Any], lane_id: str, dead: Claim) -> None:
