@@ -6,7 +6,6 @@ import datetime
 from dataclasses import replace
 from typing import Any
 
-import pytest
 from google.cloud import ndb
 
 from rollforward.lanes.rows.entities import LaneState, LaneTask
