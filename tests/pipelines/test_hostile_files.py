@@ -20,6 +20,7 @@ MAX_RATIO = 40
 ROUNDS = 5
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.one_of("hostile files in memory", 4)
 @pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize("kind", HOSTILE)
