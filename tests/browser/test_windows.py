@@ -92,6 +92,7 @@ def pages(browser: Browser, stack: Stack, tmp_path_factory: pytest.TempPathFacto
         *("/blog?tab=cache", "/blog?tab=code"),
         *(f"/quilt?tab={tab}" for tab in ("how", "code", "table")),
         *(f"/orders?tab={tab}" for tab in ("how", "code", "table")),
+        *(f"/tenants?tab={tab}" for tab in ("how", "code", "table")),
         "/streams/weblog",
         *(f"/streams/weblog?tab={tab}" for tab in ("results", "state", "how", "code")),
         *("/zeitgeist", "/zeitgeist?tab=compare", "/zeitgeist?tab=code"),

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.parametrize("services", ["datastore"], indirect=True)
 
 RUSH, OTHER = "f" * 32, "e" * 32
 FORM = {
-    **{"way": "lanes", "flood": 30, "behind": 2, "tasks": 4, "chosen": "B", "rule": "none"},
+    **{"way": "lanes", "flood": 9, "behind": 2, "tasks": 3, "chosen": "B", "rule": "none"},
     **{"pace": "fast", "dead": 0},
 }
 
@@ -36,12 +36,12 @@ def seen(world: World, rush: str = RUSH) -> RushProgress:
 def test_every_task_runs_once_and_all_adds_up(world: World, way: str) -> None:
     begin(world, way=way)
     before = seen(world)
-    assert (before.unsent, before.waiting, before.done, before.adds_up) == (38, 0, 0, True)
+    assert (before.unsent, before.waiting, before.done, before.adds_up) == (15, 0, 0, True)
 
     world.settle()
 
     after = seen(world)
-    assert [line.done for line in after.lines] == [30, 4, 4]
+    assert [line.done for line in after.lines] == [9, 3, 3]
     assert (after.waiting, after.repeats, after.is_over, after.adds_up) == (0, 0, True, True)
     with world.context():
         assert LaneTask.query().fetch() == []
@@ -71,7 +71,7 @@ def test_a_task_that_can_never_work_is_dead_and_the_next_one_passes(world: World
     after = seen(world)
 
     assert [line.dead for line in after.lines] == [0, 1, 0]
-    assert (after.lines[1].done, after.is_over, after.adds_up) == (3, True, True)
+    assert (after.lines[1].done, after.is_over, after.adds_up) == (2, True, True)
 
 
 def test_a_rush_begins_once_and_its_flood_comes_once(world: World) -> None:
@@ -84,13 +84,13 @@ def test_a_rush_begins_once_and_its_flood_comes_once(world: World) -> None:
 
 
 def test_the_newest_rush_of_the_other_way_stands_beside_it(world: World) -> None:
-    begin(world, OTHER, way="line", flood=40)
+    begin(world, OTHER, way="line", flood=12)
     world.settle()
     begin(world)
     world.settle()
     other = seen(world).other
     assert other is not None
-    assert (other.id, other.flood) == (OTHER, 40)
+    assert (other.id, other.flood) == (OTHER, 12)
 
 
 def test_old_rushes_make_room(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
