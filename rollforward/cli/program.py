@@ -13,6 +13,7 @@ from rollforward.cli.commands import (
     dead,
     deploy,
     doctor,
+    lanes,
     new,
     queues,
     run,
@@ -34,6 +35,7 @@ COMMANDS: tuple[Command, ...] = (
     runs.COMMAND,
     dead.COMMAND,
     queues.COMMAND,
+    lanes.COMMAND,
     deploy.COMMAND,
 )
 EXIT_CODES = {

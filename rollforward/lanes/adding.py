@@ -27,7 +27,7 @@ from rollforward.datastore.transactions import OUTCOME_UNKNOWN, Transaction, cur
 from rollforward.datastore.versions import commit_of_puts
 from rollforward.lanes import hints
 from rollforward.lanes.hints import LaneArgs
-from rollforward.lanes.rows.entities import LaneTask, id_at, place_of, task_key
+from rollforward.lanes.rows.entities import LaneTask, id_at, lane_id_of, place_of, task_key
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import naive_utc
 from rollforward.runtime.messages import Message
@@ -120,6 +120,20 @@ def add_in_transaction(
     adding.added.append(_Added(task, lane_id, message, is_ordered, after_s))
 
 
+def put_first_in_transaction(
+    clients: Clients, task: Task[LaneArgs], row_id: str, message: Message
+) -> None:
+    """Write the row of a message that its key waits for, in this transaction."""
+    current.put(_row(clients, row_id, message))
+    wake_after_transaction(clients, task, lane_id_of(row_id))
+
+
+def wake_after_transaction(clients: Clients, task: Task[LaneArgs], lane_id: str) -> None:
+    """Create a hint for a key that rests no more, after the commit of this transaction."""
+    transaction = current_transaction()
+    transaction.hook(_HOOK, lambda: _Adding(clients, transaction)).woken.append((task, lane_id))
+
+
 @dataclass(frozen=True)
 class _Added:
     task: Task[LaneArgs]
@@ -145,6 +159,7 @@ class _Adding:
     doubtful: list[_Added] = field(default_factory=list)
     places: dict[str, tuple[int, str]] = field(default_factory=dict)
     open_places: dict[str, list[tuple[int, str]]] = field(default_factory=dict)
+    woken: list[tuple[Task[LaneArgs], str]] = field(default_factory=list)
 
     def before_commit(self) -> None:
         """Write the rows, each key's behind the last one that is committed."""
@@ -177,6 +192,8 @@ class _Adding:
             self.doubtful += self.added
             for lane_id, place in self.places.items():
                 self.open_places.setdefault(lane_id, []).append(place)
+        if self.transaction.doubt is None:
+            self.woken = []
         self.added, self.places = [], {}
 
     def on_commit(self) -> None:
@@ -185,6 +202,9 @@ class _Adding:
         }
         for (lane_id, at, after_s), task in tasks.items():
             hints.hint_later(self.clients, task, [lane_id], at, after_s=after_s)
+        for task, lane_id in self.woken:
+            hints.unmark(self.clients, lane_id)
+            hints.hint_later(self.clients, task, [lane_id])
 
     def on_give_up(self) -> None:
         """Create hints for rows that may be committed anyway."""

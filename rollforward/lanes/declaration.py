@@ -9,11 +9,19 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
-from rollforward.lanes import adding
+from rollforward.lanes import adding, control
 from rollforward.lanes.errors import BadLaneError
 from rollforward.lanes.hints import LaneArgs
 from rollforward.lanes.rate import Rate
-from rollforward.lanes.rows.entities import LaneState, LaneTask, quoted, time_of, waiting
+from rollforward.lanes.reading import KeyPage, KeyState, keys_of, resting_keys, state_of
+from rollforward.lanes.rows.entities import (
+    LaneState,
+    LaneTask,
+    quoted,
+    time_of,
+    unquoted,
+    waiting,
+)
 from rollforward.lanes.runs.delivery import deliver
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import aware_utc
@@ -81,15 +89,24 @@ class Lane:
         self.rate = rate
         self.weight = weight
         self.on_dead = on_dead
-        self.task = Task(
+        self.task: Task[LaneArgs] = LaneTurns(
             f"/tasks/lanes/{name}",
             queue,
             LaneArgs,
             partial(deliver, self),
             deadline_s=deadline_s,
+            lane=self,
         )
 
     def __call__(self, key: str | int) -> LaneKey:
+        """Return a key of the lane, in which tasks may wait: `lane=BY_USER("ada")`.
+
+        Raises:
+            BadLaneError: it is empty, or too long.
+        """
+        return self.key(key)
+
+    def key(self, key: str | int) -> LaneKey:
         """Return a key of the lane: a user, a tenant, a repository.
 
         Raises:
@@ -115,6 +132,31 @@ class Lane:
             state: The state of the key; None: it is not known.
         """
         return aware_utc(task.not_before) or time_of(task.key.id())
+
+    def keys(self, *, start_after: str = "", limit: int = 100) -> KeyPage:
+        """Return keys that have tasks, in the order of their texts, quoted as in a URL.
+
+        A page costs a query of at most 100 ids for each of its keys, however many tasks they have.
+
+        Args:
+            start_after: `next_after` of the page before.
+        """
+        return keys_of(self.name, start_after=start_after, limit=limit)
+
+    def resting(self, *, start_after: str = "", limit: int = 100) -> KeyPage:
+        """Return keys that are paused, or blocked by a dead task; as `keys`."""
+        return resting_keys(self.name, start_after=start_after, limit=limit)
+
+
+@dataclass(frozen=True)
+class LaneTurns(Task[LaneArgs]):
+    """The task by which the keys of a lane have their turns."""
+
+    lane: Any = None
+
+    def key_of(self, lane_id: str) -> LaneKey:
+        """Return a key of the lane by "<lane>|<key>"."""
+        return LaneKey(self.lane, unquoted(lane_id.partition("|")[2]))
 
 
 @dataclass(frozen=True)
@@ -144,6 +186,47 @@ class LaneKey:
         adding.add_in_transaction(
             clients, self.lane.task, self.id, message, is_ordered=self.lane.order
         )
+
+    def state(self) -> KeyState:
+        """Return what the key has to do, and whether it rests: a read, and up to 1,000 ids."""
+        return state_of(self.id)
+
+    def pause(self, clients: Clients) -> None:
+        """Let no further task begin until `resume`; those of a turn under way run."""
+        control.pause(clients, self.id)
+
+    def resume(self, clients: Clients) -> None:
+        """Let the key go on that was paused, or is blocked by a dead task.
+
+        Raises:
+            google.api_core.exceptions.GoogleAPICallError: call it again; it may go on.
+        """
+        control.resume(clients, self.lane, self.id)
+
+    def drain(self, clients: Clients, *, limit: int = control.MAX_DRAINED) -> control.Drained:
+        """Delete the tasks that wait, and none that a delivery has claimed.
+
+        A member of a batch that is deleted is created anew by the sweep of batches: cancel those.
+
+        Args:
+            limit: How many at most; after 20 seconds no further ones.
+
+        Raises:
+            google.api_core.exceptions.GoogleAPICallError: some may be deleted.
+        """
+        return control.drain(clients, self.id, limit=limit)
+
+    def replay_in_transaction(
+        self, clients: Clients, message: Message, *, dead_id: str, lane_task: str
+    ) -> None:
+        """Let the task of a dead task wait again; if it blocks the key, it runs first."""
+        control.take_back(
+            clients, self.lane, self.id, message, dead_id=dead_id, lane_task=lane_task
+        )
+
+    def let_pass_in_transaction(self, clients: Clients, *, dead_id: str) -> None:
+        """Unblock the key, if this dead task, which is deleted, blocks it."""
+        control.let_pass(clients, self.lane, self.id, dead_id=dead_id)
 
     def _check(self, clients: Clients, messages: Sequence[Message]) -> None:
         self.lane.task.check_registered(clients)

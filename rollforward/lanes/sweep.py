@@ -19,6 +19,7 @@ from google.cloud import ndb
 
 from rollforward.datastore.expiry import delete_due
 from rollforward.lanes.hints import LaneArgs
+from rollforward.lanes.reading import note_oldest
 from rollforward.lanes.rows.entities import (
     LaneState,
     LaneTask,
@@ -70,6 +71,10 @@ def _wake(clients: Clients, lane: Lane, end: datetime.datetime) -> int:
     for task, state in zip(tasks, states, strict=True):
         if state is None or not _is_served(clients, lane, state, task, end):
             hints += _hints(clients, lane_id_of(task.key.id()), state)
+    pairs = zip(tasks, states, strict=True)
+    working = [task.key.id() for task, state in pairs if state is None or not state.rests]
+    if working:
+        note_oldest(clients, lane.name, min(working, key=time_of))
     lane.task.enqueue_many(clients, hints)
     # Not before: a sweep that fails is to look at the same keys again.
     clients.cache.set(_position(clients, lane), position.encode(), _NOTED_S)

@@ -10,7 +10,7 @@ from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import naive_utc
 from rollforward.runtime.messages import Message
 from rollforward.tasks.dead_task_entities import DeadTask
-from rollforward.tasks.dead_tasks import MAX_NAME_BYTES, replay_name
+from rollforward.tasks.dead_tasks import MAX_NAME_BYTES, lane_of, put_back, replay_name
 from rollforward.tasks.declaration import deadline_of
 from rollforward.tasks.stored import arguments, cancellation
 from rollforward.tracing import trace_headers
@@ -70,12 +70,23 @@ def replay_in_transaction(
     """
     if known_paths is not None and dead.path not in known_paths:
         raise DeadTaskRefusedError(f"no task is declared for {dead.path}")
+    if dead.lane_task:
+        lane = lane_of(dead, clients.task_paths)
+        if lane is None:
+            raise DeadTaskRefusedError(f"no lane is declared for {dead.lane_id}")
+        put_back(clients, dead, lane)
+        _resolve(clients, dead)
+        return
     message = Message(
         *(dead.path, dead.queue, dead.body.encode(), replay_name(dead)),
         headers=trace_headers(),
         deadline_s=deadline_of(clients, dead.path),
     )
     enqueue_message(clients, message)
+    _resolve(clients, dead)
+
+
+def _resolve(clients: Clients, dead: DeadTask) -> None:
     arguments.release(clients, dead.body.encode())
     dead.replays += 1
     dead.resolve(naive_utc(clients.clock.now()))
@@ -96,8 +107,11 @@ def delete_dead_task(clients: Clients, dead_id: str) -> None:
 
 
 def delete_in_transaction(clients: Clients, dead: DeadTask) -> None:
-    """Delete a dead task, and let its arguments expire."""
+    """Delete a dead task, and let its arguments expire; a key that it blocks goes on."""
     if not dead.resolved:
+        lane = lane_of(dead, clients.task_paths) if dead.lane_task else None
+        if lane is not None:
+            lane.let_pass_in_transaction(clients, dead_id=dead.key.id())
         body = dead.body.encode()
         arguments.release(clients, body)
         cancellation.abandon(arguments.envelope_of(body).handle)

@@ -60,3 +60,22 @@ class MessageLane(Protocol):
     def add_in_transaction(self, clients: Clients, message: Message) -> None:
         """Let a message wait, by the commit of the transaction that this code runs in."""
         ...
+
+    @property
+    def id(self) -> str:
+        """Its id among the keys of all lanes, "<lane>|<key>"."""
+        ...
+
+
+class DeadTaskLane(Protocol):
+    """A key of a lane, as a dead task of it is replayed or deleted."""
+
+    def replay_in_transaction(
+        self, clients: Clients, message: Message, *, dead_id: str, lane_task: str
+    ) -> None:
+        """Let the task of a dead task wait again; if it blocks the key, it runs first."""
+        ...
+
+    def let_pass_in_transaction(self, clients: Clients, *, dead_id: str) -> None:
+        """Unblock the key, if this dead task, which is deleted, blocks it."""
+        ...

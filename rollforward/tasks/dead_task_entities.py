@@ -48,6 +48,7 @@ class DeadTask(ndb.Model):
     count = ndb.IntegerProperty(indexed=False, default=0)
     counted_by = ndb.TextProperty()  # The last call that was counted: the idempotency guard.
     traceparent = ndb.TextProperty()  # From its last delivery; None: it had no trace.
+    lane_task = ndb.TextProperty()  # Its id in a lane; None: it came from none.
     replays = ndb.IntegerProperty(indexed=False, default=0)
     created = ndb.DateTimeProperty(indexed=False, required=True)
     updated = ndb.DateTimeProperty(indexed=False, required=True)
@@ -68,6 +69,11 @@ class DeadTask(ndb.Model):
         """Return the pattern that the task belongs to, by its path."""
         name = str(self.path).removeprefix("/tasks/").partition("/")[0]
         return name if name in _PATTERNS else "tasks"
+
+    @property
+    def lane_id(self) -> str:
+        """Return "<lane>|<key>" of the lane that the task waited in; "": in none."""
+        return str(self.lane_task or "").rpartition("|")[0]
 
     def list_open(self) -> None:
         """Put the row into each list of open dead tasks, at the time of its last failure."""

@@ -17,7 +17,7 @@ from typing import Any
 from rollforward.datastore.transactions import transact
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import naive_utc
-from rollforward.runtime.messages import Message
+from rollforward.runtime.messages import DeadTaskLane, Message
 from rollforward.runtime.texts import storable
 from rollforward.tasks.dead_task_entities import DeadTask, error_class, open_dead_tasks
 from rollforward.tasks.declaration import Task, hashed_name
@@ -72,15 +72,25 @@ def dead_letter(
 
 
 def dead_letter_in_transaction(
-    clients: Clients, *, dead_id: str, path: str, queue: str, body: bytes, reason: str
+    clients: Clients,
+    *,
+    dead_id: str,
+    path: str,
+    queue: str,
+    body: bytes,
+    reason: str,
+    lane_task: str = "",
 ) -> None:
     """Keep what can never work as a dead task, in the commit that takes it from its place.
 
     Args:
         dead_id: Chosen before the transaction, and dead-lettered once.
+        lane_task: Its id in a lane, into which a replay goes back; "": it waited in none.
     """
     now_utc = naive_utc(clients.clock.now())
     dead = DeadTask(id=dead_id, created=now_utc, updated=now_utc, count=1, counted_by=dead_id)
+    dead.lane_task = lane_task or None
+    dead.traceparent = current_traceparent() or None
     _fill(dead, path, queue, dead_id, body, reason, "")
     dead.put()
 
@@ -126,6 +136,9 @@ def replay(clients: Clients, args: ReplayDeadTask, tasks: Mapping[str, Task[Any]
         return
     if dead.path not in tasks:
         raise Reject(f"no task is declared for {dead.path}")
+    if dead.lane_task:
+        transact(lambda: _replay_into_lane(clients, args.dead_task_id, tasks))
+        return
     deadline_s = tasks[dead.path].deadline_s
     body, name = dead.body.encode(), replay_name(dead)
     headers = trace_headers()
@@ -134,6 +147,39 @@ def replay(clients: Clients, args: ReplayDeadTask, tasks: Mapping[str, Task[Any]
     )
     now_utc = naive_utc(clients.clock.now())
     transact(lambda: _resolve(clients, args.dead_task_id, dead.replays, now_utc))
+
+
+def _replay_into_lane(clients: Clients, dead_id: str, tasks: Mapping[str, Task[Any]]) -> None:
+    dead = DeadTask.get_by_id(dead_id)
+    if dead is None or dead.resolved:
+        return
+    lane = lane_of(dead, tasks)
+    if lane is None:
+        raise Reject(f"no lane is declared for {dead.lane_id}")
+    put_back(clients, dead, lane)
+    dead.replays += 1
+    dead.resolve(naive_utc(clients.clock.now()))
+    arguments.release(clients, dead.body.encode())
+    dead.put()
+
+
+def lane_of(dead: DeadTask, tasks: object) -> DeadTaskLane | None:
+    """Return the key of the lane that a dead task waited in; None: the app declares no such lane.
+
+    Args:
+        tasks: The tasks of the app by path, that of the lane among them.
+    """
+    path = f"/tasks/lanes/{dead.lane_id.partition('|')[0]}"
+    key_of = getattr(tasks.get(path), "key_of", None) if isinstance(tasks, Mapping) else None
+    return key_of(dead.lane_id) if key_of is not None else None
+
+
+def put_back(clients: Clients, dead: DeadTask, lane: DeadTaskLane) -> None:
+    """Let the task of a dead task wait in its lane again, in this transaction."""
+    message = Message(dead.path, dead.queue, dead.body.encode(), headers=trace_headers())
+    lane.replay_in_transaction(
+        clients, message, dead_id=dead.key.id(), lane_task=str(dead.lane_task)
+    )
 
 
 def replay_name(dead: DeadTask) -> str:

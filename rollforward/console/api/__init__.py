@@ -24,6 +24,12 @@
     GET  /outbox?limit=                       the oldest rows of the outbox
     GET  /queues                              {"queues": [...]} with their state and limits
     POST /queues/<queue>:<verb>               pause, resume, purge; rate: {"max_per_s": 5}
+    GET  /lanes                               {"lanes": [...]}, each with what waits in it
+    GET  /lanes/<name>?state=&after=          {"keys": [...], "next_after": ... or null}; state is
+                                    "resting" for keys that are paused or blocked
+    GET  /lanes/<name>/<key>                  a key with its first tasks
+    POST /lanes/<name>/<key>:<verb>           pause, resume, drain: {"lane", "key"}; a drain adds
+                                    {"deleted": 3, "at_work": 1, "has_more": false}
     GET  /schedules?after=                    those in the code, with their last runs
     GET  /schedules/<name>?id=                one with its last ten runs
     GET  /schedules/<name>/users?after=       schedules of users, by id

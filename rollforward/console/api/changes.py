@@ -8,12 +8,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from flask import current_app
 
 from rollforward.console.access import Caller
 from rollforward.flask.context import CONSOLE, clients, registry
+from rollforward.lanes.listing import LANE_VERBS, key_named
+from rollforward.lanes.rows.entities import quoted
 from rollforward.operations import (
     DeadTaskFilter,
     DeadTaskRefusedError,
@@ -23,7 +25,9 @@ from rollforward.operations import (
     replay_dead_task,
     start_bulk,
 )
+from rollforward.operations.audit import Outcome
 from rollforward.operations.bulk import BULK_VERBS, MAX_SELECTED, BulkVerb
+from rollforward.operations.entities import DONE
 from rollforward.operations.failed_runs import JOB as FAILED_RUNS_JOB
 from rollforward.operations.failed_runs import start_failed_runs
 from rollforward.operations.letters import JOB as LETTERS_JOB
@@ -53,6 +57,7 @@ V = TypeVar("V", bound=str)
 
 NO_RUN = "There is no such run."
 NO_FAILED_RUNS = "There is no such pattern, or its runs do not fail: they have failed items."
+NO_KEY = "There is no such lane, or there can be no such key."
 NO_LETTER = "There is no such dead letter, or no more."
 NO_LETTERS = "There is no such pipeline or pull queue."
 NO_DEAD_TASK = "There is no such dead task, or no more."
@@ -273,6 +278,30 @@ def control_queue(queue: str, verb: str, max_per_s: float | None = None) -> None
             raise ChangeRefusedError(409, f"{error}.") from None
 
 
+def control_lane(name: str, key: str, verb: str) -> dict[str, Any]:
+    """Pause, resume or drain a key of a lane; return the counts of a drain.
+
+    Raises:
+        ChangeRefusedError: nothing was changed.
+        google.api_core.exceptions.GoogleAPICallError: it is unknown whether it was.
+    """
+    known_verb = _known_verb(verb, LANE_VERBS, "A key of a lane is")
+    try:
+        lane_key = key_named(registry().parts("lanes"), f"{name}|{quoted(key)}")
+    except UnknownRunError:
+        raise ChangeRefusedError(404, NO_KEY) from None
+    with _recorded(f"{verb} lane", f"{name}: {key}") as outcome:
+        if known_verb == "pause":
+            lane_key.pause(clients())
+        elif known_verb == "resume":
+            lane_key.resume(clients())
+        else:
+            drained = lane_key.drain(clients())
+            outcome.result = f"{DONE}: {drained.deleted} deleted, {drained.at_work} at work"
+            return asdict(drained)
+    return {}
+
+
 def queue_names() -> Collection[str]:
     """Return the queues that tasks of the app go to; other queues are not changed."""
     return {task.queue for task in registry().tasks.values()}
@@ -303,11 +332,11 @@ def _known_verb(verb: str, verbs: Sequence[V], subject: str) -> V:
 
 
 @contextmanager
-def _recorded(action: str, target: str) -> Iterator[None]:
+def _recorded(action: str, target: str) -> Iterator[Outcome]:
     operator = caller()
     name, role = operator.name, operator.role
-    with recorded(clients(), operator=name, role=role, action=action, target=target):
-        yield
+    with recorded(clients(), operator=name, role=role, action=action, target=target) as outcome:
+        yield outcome
 
 
 def _words(chosen: DeadTaskFilter | None) -> str:

@@ -12,7 +12,7 @@ from flask import request
 from flask.typing import ResponseReturnValue
 from google.api_core import exceptions as rpc_errors
 
-from rollforward.console.api import changes, schedules
+from rollforward.console.api import changes, lanes, schedules
 from rollforward.console.api.changes import (
     NO_DEAD_TASK,
     NO_LETTER,
@@ -319,6 +319,14 @@ def control_queue(target: str) -> ResponseReturnValue:
 
 
 @_answering
+def control_lane(name: str, target: str) -> ResponseReturnValue:
+    """Pause, resume or drain a key of a lane."""
+    _check_empty_body()
+    key, _, verb = target.rpartition(":")
+    return json_response({"lane": name, "key": key, **changes.control_lane(name, key, verb)})
+
+
+@_answering
 def audit() -> ResponseReturnValue:
     """List the audit trail, the newest entry first."""
     args = request.args
@@ -353,6 +361,10 @@ ROUTES: Routes = (
     ("/outbox", "GET", outbox),
     ("/queues", "GET", queues),
     ("/queues/<target>", "POST", control_queue),
+    ("/lanes", "GET", _answering(lanes.list_lanes)),
+    ("/lanes/<name>", "GET", _answering(limits(after=lanes.MAX_KEY_BYTES)(lanes.list_keys))),
+    ("/lanes/<name>/<path:key>", "GET", _answering(lanes.show_key)),
+    ("/lanes/<name>/<path:target>", "POST", control_lane),
     ("/schedules", "GET", _answering(schedules.list_declared)),
     ("/schedules/<name>", "GET", _answering(schedules.show_schedule)),
     ("/schedules/<name>/users", "GET", _answering(limits(after=500)(schedules.list_of_users))),

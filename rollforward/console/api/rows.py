@@ -8,6 +8,7 @@ from typing import Any
 
 from flask import Response
 
+from rollforward.lanes.rows.entities import unquoted
 from rollforward.operations import AuditEntry
 from rollforward.runtime.clock import aware_utc
 from rollforward.tasks.dead_task_entities import DeadTask
@@ -31,6 +32,7 @@ def dead_task_row(dead: DeadTask, *, is_whole: bool = False) -> dict[str, Any]:
         "path": dead.path,
         "pattern": dead.pattern,
         "queue": dead.queue,
+        "lane": _lane_of(dead),
         "task_name": dead.task_name,
         "error": dead.error or "",
         "trace_id": trace_id_of(dead.traceparent or ""),
@@ -43,6 +45,12 @@ def dead_task_row(dead: DeadTask, *, is_whole: bool = False) -> dict[str, Any]:
         "resolved": dead.resolved,
     }
     return row | ({"body": dead.body} if is_whole else {})
+
+
+def _lane_of(dead: DeadTask) -> dict[str, str] | None:
+    """Return the lane and the key that a dead task waited in; None: in none."""
+    lane, _, key = dead.lane_id.partition("|")
+    return {"name": lane, "key": unquoted(key)} if lane else None
 
 
 def letter_row(letter: Letter, *, is_whole: bool = False) -> dict[str, Any]:

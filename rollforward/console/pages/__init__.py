@@ -3,6 +3,7 @@
 from rollforward.console.pages import (
     dead_tasks,
     frame,
+    lanes,
     letters,
     overview,
     queues,
@@ -19,6 +20,7 @@ ROUTES: frame.Routes = (
     *letters.ROUTES,
     *waiting.ROUTES,
     *queues.ROUTES,
+    *lanes.ROUTES,
     *schedules.ROUTES,
     *records.ROUTES,
     *frame.ROUTES,

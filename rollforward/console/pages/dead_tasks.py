@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
+from typing import Any
 
 from flask import request
 from flask.typing import ResponseReturnValue
@@ -94,7 +95,13 @@ def dead_task(dead_id: str) -> ResponseReturnValue:
         is_known=dead.path in registry().tasks,
         trace_url=trace_url(str(row["trace_id"])),
         run_id=_run_of(dead.pattern, dead.body),
+        lane_url=_lane_url(row["lane"]),
     )
+
+
+def _lane_url(lane: Any) -> str:
+    """Return the address of the key of the lane that a dead task waited in; "": in none."""
+    return with_query("/lanes/key", lane=lane["name"], key=lane["key"]) if lane else ""
 
 
 def _run_of(pattern: str, body: str) -> str:

@@ -33,6 +33,7 @@ MENU = [
     ("/waiting", "Waiting"),
     ("/outbox", "Outbox"),
     ("/lag", "Lag and cost"),
+    ("/lanes", "Lanes"),
     ("/schedules", "Schedules"),
     ("/audit", "Audit trail"),
 ]
@@ -55,6 +56,10 @@ NOTICES = {
     "queue-resume": "Resumed.",
     "queue-purge": "Purged: Cloud Tasks deletes what waited, within a minute.",
     "queue-rate": "The rate is set, until queue.yaml is deployed with another one.",
+    "lane-pause": "Paused: no further task begins. A turn under way runs to its end.",
+    "lane-resume": "Resumed: its tasks go on.",
+    "lane-drain": "Drained: what waited is deleted, as the audit trail counts it.",
+    "lane-drain-more": "Drained in part: more tasks wait, so drain it again.",
     "bulk": "The run has begun: it takes the dead tasks of a moment ago, each once.",
 }
 

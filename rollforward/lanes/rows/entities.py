@@ -13,7 +13,8 @@ LaneState
     Key: "<lane>|<key>". The claims of the deliveries that run tasks of the key, its rate, and
     whether it is paused. A change is a transaction; a claim names the stamp of the state that it
     was decided by.
-    Queries: expires <= a time, by expires: keys that have had nothing to do for a day.
+    Queries: expires <= a time, by expires: keys that have had nothing to do for a day. expires is
+    None, by key: keys that are paused or blocked, or whose window has begun.
     Growth: a row for each key that has tasks, or is paused; with a rate it stays for a day.
 """
 
@@ -81,6 +82,8 @@ class LaneState(ndb.Model):
     pace_ms = ndb.IntegerProperty(indexed=False, default=0)  # What a task takes, about.
     is_paused = ndb.BooleanProperty(indexed=False, default=False)
     blocked_by = ndb.TextProperty()  # The dead task that must be dealt with before.
+    # Tasks that the change of this stamp has deleted.
+    drained = ndb.IntegerProperty(indexed=False, default=0)
     gathered = ndb.JsonProperty()  # The window of a key whose tasks run together.
     expires = ndb.DateTimeProperty()  # None: it is paused, or a window has begun.
 
@@ -93,6 +96,14 @@ class LaneState(ndb.Model):
 
     def claim_of(self, owner: str) -> Claim | None:
         return next((claim for claim in self.claims if claim.owner == owner), None)
+
+    @property
+    def ids_at_work(self) -> frozenset[str]:
+        """The ids of the tasks that deliveries have claimed."""
+        claims: list[Claim] = self.claims
+        window = (self.gathered or {}).get("calls", ()) if claims else ()
+        ids = {task_id for claim in claims for task_id in claim.tasks}
+        return frozenset(ids | {f"{self.key.id()}|{call}" for call in window})
 
     @property
     def rests(self) -> bool:
@@ -138,8 +149,16 @@ def place_of(at: datetime.datetime) -> int:
 
 def time_of(task_id: str) -> datetime.datetime:
     """Return the aware time of the place of a task."""
-    place = task_id.rpartition("|")[2].partition("-")[0]
-    return EPOCH.replace(tzinfo=datetime.UTC) + datetime.timedelta(microseconds=int(place))
+    return EPOCH.replace(tzinfo=datetime.UTC) + datetime.timedelta(microseconds=place_in(task_id))
+
+
+def place_in(task_id: str) -> int:
+    """Return the place in the id of a task.
+
+    >>> place_in("mail|ada|1700000000000000-c0ffee")
+    1700000000000000
+    """
+    return int(task_id.rpartition("|")[2].partition("-")[0])
 
 
 def id_at(lane_id: str, place: int, unique: str) -> str:
@@ -178,6 +197,17 @@ def first_behind(lane: str, lane_id: str = "") -> Any:
     lower = task_key(f"{lane_id}|{_END}" if lane_id else f"{lane}|")
     upper = task_key(f"{lane}|{_END}")
     return LaneTask.query(LaneTask._key > lower, LaneTask._key < upper).order(LaneTask._key)
+
+
+def resting_states(lane: str, lane_id: str = "") -> Any:
+    """Return the query for the keys of a lane that are paused or blocked.
+
+    Args:
+        lane_id: "<lane>|<key>" behind which they are; "": all.
+    """
+    lower, upper = state_key(lane_id or f"{lane}|"), state_key(f"{lane}|{_END}")
+    query = LaneState.query(LaneState.expires == None)  # noqa: E711
+    return query.filter(LaneState._key > lower, LaneState._key < upper).order(LaneState._key)
 
 
 def expired_states(now_utc: datetime.datetime) -> Any:

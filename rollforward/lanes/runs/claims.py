@@ -246,11 +246,15 @@ def _forget(lane: Lane, seen: LaneState) -> None:
         state.key.delete()
 
 
-def put_state(clients: Clients, state: LaneState) -> None:
-    """Write a state, in a transaction that has read it."""
-    state.stamp = clients.new_id()
-    rests = state.rests
-    state.expires = None if rests else naive_utc(clients.clock.now() + KEEP_STATE)
+def put_state(clients: Clients, state: LaneState, stamp: str = "") -> None:
+    """Write a state, in a transaction that has read it.
+
+    Args:
+        stamp: Chosen before the transaction; "": a new one.
+    """
+    state.stamp = stamp or clients.new_id()
+    is_kept = state.rests or (state.gathered or {}).get("calls")
+    state.expires = None if is_kept else naive_utc(clients.clock.now() + KEEP_STATE)
     state.put()
 
 

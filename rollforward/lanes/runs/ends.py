@@ -38,7 +38,8 @@ from rollforward.tasks.errors import (
     TooLargeError,
     Unavailable,
 )
-from rollforward.tasks.stored import deliveries
+from rollforward.tasks.stored import arguments, cancellation, deliveries
+from rollforward.tasks.stored.names import MAX_BODY_BYTES
 
 log = logging.getLogger(__name__)
 
@@ -232,8 +233,15 @@ def _bury(holder: Holder, task: LaneTask, reason: str) -> None:
         if row is None or state is None:
             return
         dead_tasks.dead_letter_in_transaction(
-            clients, dead_id=dead_id, path=task.path, queue=lane.queue, body=body, reason=reason
+            clients,
+            dead_id=dead_id,
+            path=task.path,
+            queue=lane.queue,
+            body=arguments.hold(body, dead_id, MAX_BODY_BYTES),
+            reason=reason,
+            lane_task=task.key.id(),
         )
+        cancellation.note_death(arguments.envelope_of(body).handle, dead_id)
         row.key.delete()
         if lane.order and lane.on_dead == "block":
             state.blocked_by = dead_id

@@ -14,6 +14,7 @@ from rollforward import flask as endpoints
 from rollforward.console import Console, Role, local
 from rollforward.flows.rows.entities import FlowRun, run_key
 from rollforward.flows.rows.records import StepRecord
+from rollforward.lanes.rows.entities import LaneState, LaneTask
 from rollforward.operations.entities import AuditEntry
 from rollforward.operations.waiting import list_waiting, queue_states
 from rollforward.pull_queues.entities import PullItem
@@ -24,6 +25,7 @@ from tests.infra.world import Services, World
 from tests.rollforward.console.conftest import API, PATH, Desk, desk_with
 from tests.rollforward.console.test_letters import kill_items
 from tests.rollforward.flows.shop import mail, order
+from tests.rollforward.lanes.office import IN_ORDER, send, write
 from tests.rollforward.pull_queues.harness import WORK
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
@@ -50,15 +52,17 @@ def addresses(app: Flask, dead_id: str) -> Iterator[str]:
         "pattern": "continuations",
         "run_id": "run",
         "rest": "anything",
-        "name": "console.css",
         "part": "work",
         "letter_id": "letter",
+        "key": "ada",
     }
     targets = [f"{dead_id}:{verb}" for verb in ("replay", "delete")]
     targets += [f"{FLOW}:{verb}" for verb in ("retry", "cancel")]
     targets += [f"default:{verb}" for verb in ("pause", "resume", "purge", "rate")]
+    targets += [f"ada:{verb}" for verb in ("pause", "resume", "drain")]
     for rule in app.url_map.iter_rules():
         if rule.rule.startswith("/rollforward"):
+            values["name"] = IN_ORDER.name if "/lanes/" in rule.rule else "console.css"
             values["pattern"] = "flows" if "/runs/" in rule.rule else "continuations"
             for target in targets if "<target>" in rule.rule.replace("path:", "") else targets[:1]:
                 yield rule.build({**values, "target": target})[1]  # type: ignore[index]
@@ -86,7 +90,7 @@ def stored(desk: Desk) -> list[Any]:
     """Return the rows that a change would touch, the queues and what waits in them."""
     with desk.world.context():
         rows = [*DeadTask.query().fetch(), *AuditEntry.query().fetch(), *PullItem.query().fetch()]
-        rows += FlowRun.query().fetch()
+        rows += [*FlowRun.query().fetch(), *LaneTask.query().fetch(), *LaneState.query().fetch()]
         queues = sorted(queue_states(desk.world.clients), key=lambda queue: queue.name)
         waiting = [task.name for task in list_waiting(desk.world.clients, "default").tasks]
     return [*sorted(str(row.to_dict()) for row in rows), *queues, waiting]
@@ -110,8 +114,11 @@ def test_a_caller_without_a_role_gets_what_an_unknown_address_gets(desk: Desk) -
 
 def test_a_reader_changes_nothing_by_any_method_on_any_route(services: Services) -> None:
     """Nor leaves an entry in the audit trail; an operator does change something there."""
-    desk = desk_with(services, WORK, order, mail)
+    desk = desk_with(services, WORK, order, mail, IN_ORDER, write)
     fail_flow(desk)
+    with desk.world.context():
+        IN_ORDER("ada").pause(desk.world.clients)
+        send(desk.world.clients, IN_ORDER, "ada", 0)
     dead_id = desk.give_up("x")
     [letter_id] = kill_items(desk, "poison")
     later = desk.world.clock.now() + datetime.timedelta(hours=1)
@@ -123,6 +130,8 @@ def test_a_reader_changes_nothing_by_any_method_on_any_route(services: Services)
     forms = (
         {"queue": "default", "verb": "pause"},
         {"queue": "default", "typed": "default"},
+        {"lane": IN_ORDER.name, "key": "ada", "verb": "resume"},
+        {"lane": IN_ORDER.name, "key": "ada", "verb": "drain", "typed": "ada"},
         {"pattern": "pull-queues", "part": "work", "id": letter_id, "verb": "delete"},
         {"pattern": "flows", "id": FLOW, "verb": "retry", "step": "reserve"},
     )
@@ -143,6 +152,8 @@ def test_a_reader_changes_nothing_by_any_method_on_any_route(services: Services)
     assert desk.change("/queues/default:purge").status_code == 200
     assert desk.change(f"/dead-letters/pull-queues/work/{letter_id}:delete").status_code == 200
     assert stored(desk) != before
+    drained = desk.change(f"/lanes/{IN_ORDER.name}/ada:drain")
+    assert (drained.status_code, drained.json["deleted"]) == (200, 1)  # type: ignore[index]
     retry = f"/runs/flows/{FLOW}:retry"
     assert desk.change(retry, {"from_step": "reserve"}).status_code == 200
 

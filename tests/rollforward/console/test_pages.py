@@ -19,7 +19,7 @@ from rollforward.tasks.attempt_entities import TaskAttempts
 from tests.rollforward.console.conftest import API, PATH, Desk
 
 PAGES = ("/", "/dead", "/runs", "/waiting", "/waiting?queue=default", "/outbox", "/lag")
-PAGES += ("/schedules", "/audit", "/dead/all/replay", "/dead/all/delete")
+PAGES += ("/schedules", "/lanes", "/audit", "/dead/all/replay", "/dead/all/delete")
 ROOT = "/rollforward"
 MAX_READS = 60
 

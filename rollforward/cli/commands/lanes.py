@@ -1,0 +1,128 @@
+"""`rollforward lanes`: lanes and their keys; one key paused, resumed, drained."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+from urllib.parse import quote
+
+from rollforward.cli.command import Command
+from rollforward.cli.remote import place
+from rollforward.cli.remote.tables import moment, table
+
+VERBS = {
+    "pause": "let no further task of a key begin",
+    "resume": "let a key go on that is paused, or blocked by a dead task",
+    "drain": "delete the tasks of a key that wait; those at work stay",
+}
+_WORDS = {"pause": "Paused", "resume": "Resumed"}
+_HEAD = ("LANE", "TASKS", "OLDEST", "PAUSED", "BLOCKED", "ORDER", "LIMIT", "RATE", "QUEUE")
+_KEY_HEAD = ("KEY", "TASKS", "FIRST", "STATE", "AT WORK")
+_TASK_HEAD = ("TASK", "ADDED", "BEGUN", "FAILURES", "REASON")
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of a place, and the verbs."""
+    place.add_options(parser)
+    verbs = parser.add_subparsers(metavar="VERB", dest="verb")
+    keys = place.add_verb(verbs, "keys", "list the keys of a lane that have tasks", _keys)
+    keys.add_argument("name", metavar="LANE", help="the lane")
+    keys.add_argument(
+        "--resting", action="store_true", default=False, help="keys that are paused or blocked"
+    )
+    keys.add_argument("--after", default="", help="where the last page ended")
+    _add_key(place.add_verb(verbs, "show", "show a key with its first tasks", _show))
+    for verb, summary in VERBS.items():
+        _add_key(place.add_verb(verbs, verb, summary, _change))
+
+
+def _add_key(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", metavar="LANE", help="the lane")
+    parser.add_argument("key", metavar="KEY", help="the key, as the app's code has it")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the verb, or list lanes if there is none."""
+    if options.verb:
+        code: int = options.run_verb(options)
+        return code
+    rows = place.rows_of(place.place_of(options).app.get("/lanes"), "lanes")
+    return place.show(options, "lanes", rows, _HEAD, _cells)
+
+
+def _cells(row: Mapping[str, Any]) -> Iterable[object]:
+    oldest_s = row.get("oldest_s")
+    age = f"{oldest_s:.0f} s" if isinstance(oldest_s, int | float) and oldest_s else None
+    names = ("paused", "blocked", "order", "limit", "rate", "queue")
+    return [row.get("name"), row.get("waiting"), age, *(row.get(name) for name in names)]
+
+
+def _keys(options: argparse.Namespace) -> int:
+    answer = place.place_of(options).app.get(
+        f"/lanes/{quote(options.name, safe='')}",
+        state="resting" if options.resting else "",
+        after=options.after,
+    )
+    rows, following = place.rows_of(answer, "keys"), answer.get("next_after")
+    return place.show(options, "keys", rows, _KEY_HEAD, _key_cells, following=following)
+
+
+def _key_cells(row: Mapping[str, Any]) -> Iterable[object]:
+    claims = row.get("claims")
+    at_work = len(claims) if isinstance(claims, list) else 0
+    state = "blocked" if row.get("blocked_by") else "paused" if row.get("is_paused") else "open"
+    return [row.get("key"), row.get("waiting"), moment(row.get("first")), state, at_work]
+
+
+def _path(options: argparse.Namespace) -> str:
+    return f"/lanes/{quote(options.name, safe='')}/{quote(options.key, safe='/')}"
+
+
+def _show(options: argparse.Namespace) -> int:
+    answer = place.place_of(options).app.get(_path(options))
+    if options.json:
+        print(json.dumps(answer))
+        return 0
+    print(table(_KEY_HEAD, [list(_key_cells(answer))]))
+    if dead_id := answer.get("blocked_by"):
+        print(f"\nA dead task blocks it: rollforward dead show {dead_id}")
+    if tasks := place.rows_of(answer, "tasks"):
+        cells = [
+            [
+                task.get("path"),
+                moment(task.get("added")),
+                moment(task.get("began")) if task.get("began") else None,
+                task.get("failures"),
+                task.get("reason"),
+            ]
+            for task in tasks
+        ]
+        print("\n" + table(_TASK_HEAD, cells))
+    return 0
+
+
+def _change(options: argparse.Namespace) -> int:
+    answer = place.place_of(options).app.post(f"{_path(options)}:{options.verb}")
+    target = f"{options.key} of {options.name}"
+    sentence = f"{_WORDS.get(options.verb, '')} {target}."
+    if options.verb == "drain":
+        more = "; more wait, so drain it again" if answer.get("has_more") else ""
+        counts = f"{answer.get('deleted')} deleted, {answer.get('at_work')} at work"
+        sentence = f"Drained {target}: {counts}{more}."
+    return place.confirm(options, answer, sentence)
+
+
+COMMAND = Command(
+    "lanes",
+    "list lanes and their keys; pause, resume, drain a key",
+    "List lanes with what waits in each: at most 1,000 tasks are counted. `keys` lists the keys of "
+    "one by pages, `show` a key with its first tasks.",
+    add_options,
+    run,
+    place.EPILOG.format(name="lanes") + " --json prints {lanes: [{name, waiting, oldest_s, paused, "
+    "blocked, order, limit, rate, weight, queue}], next}; `keys` prints {keys: [{key, waiting, "
+    "first, is_paused, blocked_by, claims}], next}; a verb prints {lane, key}, and a drain "
+    "{deleted, at_work, has_more} with them.",
+)

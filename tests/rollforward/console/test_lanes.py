@@ -1,0 +1,174 @@
+"""Lanes on the console: what waits, and keys that are paused, resumed and drained, on record."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from urllib.parse import quote, urlencode
+
+import pytest
+
+from rollforward.lanes.rows.entities import LaneTask
+from rollforward.operations import list_audit, list_dead_tasks
+from rollforward.tasks.errors import Reject
+from tests.infra.world import Services
+from tests.rollforward.console.conftest import API, Desk, desk_with
+from tests.rollforward.console.test_pages import MAX_READS, Browser, reads_of
+from tests.rollforward.lanes.office import BLOCKING, DESK, IN_ORDER, PACED, send, write
+
+LANE = IN_ORDER.name
+ODD = "a/b|c <i>&~ é:"
+
+
+@pytest.fixture
+def desk(services: Services) -> Iterator[Desk]:
+    """A desk whose app has lanes."""
+    DESK.__init__()  # type: ignore[misc]
+    yield desk_with(services, IN_ORDER, BLOCKING, PACED, write)
+    DESK.__init__()  # type: ignore[misc]
+
+
+def add(desk: Desk, key: str, *texts: object, lane: object = IN_ORDER) -> None:
+    with desk.world.context():
+        send(desk.world.clients, lane, key, *texts)  # type: ignore[arg-type]
+
+
+def key_path(key: str, path: str = "/lanes/key", lane: str = LANE) -> str:
+    return f"{path}?{urlencode({'lane': lane, 'key': key})}"
+
+
+def block(desk: Desk) -> str:
+    """Let a dead task block Ada's key; return its id."""
+
+    def refuse(name: str) -> None:
+        raise Reject("no such address")
+
+    DESK.before = refuse
+    add(desk, "ada", 0, 1, lane=BLOCKING)
+    desk.world.settle()
+    DESK.before = lambda name: None
+    with desk.world.context():
+        [dead] = list_dead_tasks(limit=2).dead_tasks
+    return str(dead.key.id())
+
+
+def test_pages_lead_from_the_lanes_to_a_key_and_its_tasks(desk: Desk) -> None:
+    """Whatever characters the key has; nothing of it is read as HTML."""
+    add(desk, ODD, *range(3))
+    browser = Browser(desk)
+    assert f'href="/rollforward/lanes/of/{LANE}"' in browser.read("/lanes")
+
+    listed = browser.read(f"/lanes/of/{LANE}")
+    shown = browser.read(key_path(ODD))
+    looked_up = browser.open(f"/lanes/of/{LANE}?key={quote(ODD)}")
+
+    assert "a/b|c &lt;i&gt;&amp;~ é:" in listed
+    assert "<i>" not in listed + shown
+    assert shown.count("/tasks/tests/lane-letter") == 3
+    assert looked_up.headers["Location"].endswith(key_path(ODD))
+
+
+def test_a_key_is_paused_resumed_and_drained_on_record(desk: Desk) -> None:
+    """By forms with tokens; a drain asks first, and the trail counts what it deleted."""
+    add(desk, ODD, *range(3))
+    browser = Browser(desk)
+    fields = {"lane": LANE, "key": ODD}
+    page = key_path(ODD)
+
+    paused = browser.submit(page, "/lanes/change", **fields, verb="pause")
+    desk.world.settle()
+    assert (paused.status_code, DESK.written) == (303, [])
+    assert "Paused" in browser.read(page)
+    careless = browser.submit(page, "/lanes/change", **fields, verb="drain", typed="a")
+    assert careless.status_code == 400
+    drain = key_path(ODD, "/lanes/drain")
+    assert browser.submit(drain, "/lanes/change", **fields, verb="drain", typed=ODD).location
+    assert browser.submit(drain, "/lanes/change", **fields, verb="resume").status_code == 303
+    add(desk, ODD, "later")
+    desk.world.settle()
+
+    assert DESK.written == [f"{ODD}:later"]
+    with desk.world.context():
+        entries, _ = list_audit(limit=10)
+    assert {(entry.action, entry.result) for entry in entries} == {
+        ("pause lane", "done"),
+        ("drain lane", "done: 3 deleted, 0 at work"),
+        ("resume lane", "done"),
+    }
+
+
+def test_the_api_lists_lanes_keys_and_tasks_and_changes_a_key(desk: Desk) -> None:
+    """A drain says how many tasks went."""
+    add(desk, ODD, *range(3))
+    path = f"/lanes/{LANE}/{quote(ODD, safe='')}"
+
+    [lane] = [row for row in desk.ask(f"{API}/lanes").json["lanes"] if row["name"] == LANE]  # type: ignore[index]
+    [key] = desk.ask(f"{API}/lanes/{LANE}").json["keys"]  # type: ignore[index]
+    shown = desk.ask(API + path).json
+    answers = [desk.change(f"{path}:{verb}") for verb in ("pause", "drain", "drain", "resume")]
+
+    assert (lane["waiting"], lane["order"], key["key"], key["waiting"]) == (3, "yes", ODD, 3)
+    assert shown is not None
+    assert len(shown["tasks"]) == 3
+    assert [answer.status_code for answer in answers] == [200] * 4
+    counts = [(answer.json or {}).get("deleted") for answer in answers]
+    assert counts == [None, 3, 0, None]
+    with desk.world.context():
+        assert LaneTask.query().fetch() == []
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("/lanes/nothing", 404),
+        ("/lanes/nothing/ada", 404),
+        (f"/lanes/{LANE}/{'x' * 400}", 404),
+        (f"/lanes/{LANE}?state=odd", 400),
+        (f"/lanes/{LANE}?after={'x' * 700}", 413),
+    ],
+)
+def test_what_is_not_there_is_refused(desk: Desk, path: str, status: int) -> None:
+    """A change of it, too, and nothing is written."""
+    assert desk.ask(API + path).status_code == status
+    if status == 404:
+        assert desk.change(f"{path}:pause").status_code == 404
+    assert desk.change(f"/lanes/{LANE}/ada:stop").status_code == 404
+    with desk.world.context():
+        assert list_audit(limit=5)[0] == []
+
+
+def test_a_key_and_the_dead_task_that_blocks_it_lead_to_each_other(desk: Desk) -> None:
+    """A replay of it runs first, and the key goes on."""
+    dead_id = block(desk)
+    browser = Browser(desk)
+
+    shown = browser.read(key_path("ada", lane=BLOCKING.name))
+    dead = browser.read(f"/dead/one/{dead_id}")
+    assert f"/rollforward/dead/one/{dead_id}" in shown
+    assert "lanes/key?lane=test-blocking&amp;key=ada" in dead
+    assert "Blocked" in browser.read(f"/lanes/of/{BLOCKING.name}?state=resting")
+
+    assert desk.change(f"/dead-tasks/{dead_id}:replay").status_code == 200
+    desk.world.settle()
+    assert DESK.of("ada") == ["0", "1"]
+
+
+def test_a_page_reads_as_much_of_many_keys_as_of_few(desk: Desk) -> None:
+    """And of a key with many tasks as of one with a few: each is listed once."""
+    with desk.world.context():
+        for number in range(40):
+            IN_ORDER(f"k{number:02}").pause(desk.world.clients)
+            many = [write.bind("k", str(at)) for at in range(150 if number == 7 else 1)]
+            write.enqueue_many(desk.world.clients, many, lane=IN_ORDER(f"k{number:02}"))
+    browser = Browser(desk)
+    seen: list[str] = []
+    start_after = ""
+    while True:
+        answer = desk.ask(f"{API}/lanes/{LANE}?after={start_after}").json or {}
+        seen += [row["key"] for row in answer["keys"]]
+        if answer["next_after"] is None:
+            break
+        start_after = answer["next_after"]
+
+    assert seen == [f"k{number:02}" for number in range(40)]
+    for path in (f"/lanes/of/{LANE}", key_path("k07"), key_path("k07", "/lanes/drain")):
+        assert reads_of(desk, lambda path=path: browser.read(path)) <= MAX_READS, path  # type: ignore[misc]

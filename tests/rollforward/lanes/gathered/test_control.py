@@ -1,0 +1,70 @@
+"""Keys that gather calls, paused, resumed and drained as those of any lane."""
+
+from __future__ import annotations
+
+from rollforward.lanes.listing import details
+from rollforward.lanes.reading import backlog_of
+from tests.infra.world import World
+from tests.rollforward.lanes.gathered import mailroom
+from tests.rollforward.lanes.gathered.mailroom import DESK, LANES, MailRun, digest, sync
+from tests.rollforward.lanes.gathered.test_debounce import call
+
+
+def test_a_paused_key_gathers_on_and_runs_when_it_is_resumed(world: World) -> None:
+    """All calls in one run."""
+    digest.key("ada").pause(world.clients)
+    call(world, 0, 1)
+    world.clock.sleep(200)
+    world.sweep(mailroom.SWEEP)
+    world.settle()
+    assert DESK.texts() == []
+    assert [state.key for state in digest.resting().keys] == ["ada"]
+
+    digest.key("ada").resume(world.clients)
+    world.settle()
+    assert DESK.texts() == [("0", "1")]
+
+
+def test_a_window_whose_run_failed_is_kept_while_its_key_rests(world: World) -> None:
+    """Nor does it count as a key that rests."""
+    world.fails_fast = False
+    left = [1]
+
+    def fail_once(run: MailRun) -> None:
+        if left and left.pop():
+            digest.key("ada").pause(world.clients)
+            raise ValueError("broken")
+
+    DESK.before = fail_once
+    call(world, 0, 1)
+    world.settle()
+    digest.key("ada").resume(world.clients)
+    assert backlog_of(world.clients, digest).paused == 0
+    assert digest.resting().keys == []
+    world.clock.sleep(60)
+    world.settle()
+    assert DESK.texts() == [("0", "1")]
+
+
+def test_a_drain_leaves_the_window_at_work_and_deletes_later_calls(world: World) -> None:
+    """They are counted apart."""
+    drained = []
+
+    def drain(run: MailRun) -> None:
+        sync.call("ada", mailroom.Note("later"))
+        drained.append(sync.key("ada").drain(world.clients))
+
+    DESK.before = drain
+    sync.call(world.clients, "ada", mailroom.Note("first"))
+    world.settle()
+    assert [(answer.deleted, answer.at_work) for answer in drained] == [(1, 1)]
+    assert DESK.texts() == [("first",)]
+
+
+def test_a_lane_that_gathers_says_so_to_operators(world: World) -> None:
+    """Calls that wait for the end of their window are not late."""
+    call(world, 0)
+    world.clock.sleep(20)
+    numbers = details(world.clients, LANES, digest.name).numbers
+    assert (numbers["gathers"], numbers["tasks"], numbers["oldest_s"]) == ("debounce", 1, 0.0)
+    assert details(world.clients, LANES, f"{digest.name}|ada").rows[0]["task"] == digest.path
