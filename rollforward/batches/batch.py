@@ -94,7 +94,8 @@ class TaskBatch:
 
         Args:
             batch_id: Chosen so that the same intent has the same id.
-            work: Pairs of a task and its arguments, any number of them.
+            members: Pairs of a task and its arguments, any number of them. With the key of a lane
+                as a third one, a member waits in it: `(print_page, Print(1), BY_USER("ada"))`.
             idempotency_key: Sets further members apart from the first ones: what was added under
                 the same key before is not added again.
             seal: No more will come.

@@ -97,7 +97,8 @@ class BatchState(ndb.Model):
 class BatchWork(ndb.Model):
     """Up to 1,000 members: the tasks that they are, and their arguments."""
 
-    tasks = ndb.JsonProperty(required=True)  # Path and queue of each task that some member is.
+    # Path and queue of each task that some member is, and the key of the lane that it waits in.
+    tasks = ndb.JsonProperty(required=True)
     members = ndb.JsonProperty(required=True)  # Of each: its place in `tasks`, its body.
     first = ndb.IntegerProperty(
         indexed=False, required=True
@@ -107,6 +108,7 @@ class BatchWork(ndb.Model):
     # The same in number 0, without queues and arguments as by default: two versions agree on it.
     said = ndb.TextProperty()
     added_by = ndb.TextProperty()  # In number 0, the transaction that counts the addition.
+    added = ndb.DateTimeProperty(indexed=False)  # In number 0, when that was.
 
 
 class BatchPage(ndb.Model):

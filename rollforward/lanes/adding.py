@@ -15,13 +15,14 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from google.api_core import exceptions as rpc_errors
 from google.cloud import ndb
 from google.cloud.datastore_v1.types import PropertyOrder, RunQueryRequest
 
 from rollforward.datastore import current
+from rollforward.datastore.batched import batched
 from rollforward.datastore.queries import run_query
 from rollforward.datastore.transactions import OUTCOME_UNKNOWN, Transaction, current_transaction
 from rollforward.datastore.versions import commit_of_puts
@@ -36,6 +37,9 @@ from rollforward.tasks.declaration import Task
 from rollforward.tasks.stored.arguments import store_in_transaction, with_large_arguments
 from rollforward.tasks.stored.names import MAX_BODY_BYTES
 from rollforward.tracing import TRACE_HEADER
+
+if TYPE_CHECKING:
+    from rollforward.lanes.declaration import LaneKey
 
 MAX_PER_COMMIT = 400
 MAX_COMMIT_BYTES = 3_500_000
@@ -118,6 +122,36 @@ def add_in_transaction(
         owner = f"{transaction.id}-{transaction.count(f'{_HOOK}|{lane_id}')}"
         message = store_in_transaction(clients, message, owner)
     adding.added.append(_Added(task, lane_id, message, is_ordered, after_s))
+
+
+@dataclass(frozen=True)
+class PlacedMessage:
+    """A message whose place in a key is known, and the end of its row's id."""
+
+    key: LaneKey
+    place: int
+    unique: str
+    message: Message
+
+
+def add_placed(clients: Clients, placed: Sequence[PlacedMessage]) -> None:
+    """Let messages wait at their places, 400 a commit; waiting ones stay unchanged.
+
+    Raises:
+        google.api_core.exceptions.GoogleAPICallError: some may wait; call it again.
+    """
+    for part in batched(placed, MAX_PER_COMMIT):
+        rows = [_row(clients, id_at(p.key.id, p.place, p.unique), p.message) for p in part]
+        try:
+            puts: list[tuple[ndb.Model, int | None]] = [(row, None) for row in rows]
+            apply_together(clients, commit_of_puts(clients.datastore, puts))
+        except rpc_errors.AlreadyExists:
+            stored = ndb.get_multi([row.key for row in rows])
+            missing = [row for row, old in zip(rows, stored, strict=True) if old is None]
+            ndb.put_multi(missing)
+    lanes = {p.key.lane: p.key.lane.task for p in placed}
+    for lane, task in lanes.items():
+        hints.hint_later(clients, task, [p.key.id for p in placed if p.key.lane is lane])
 
 
 def put_first_in_transaction(

@@ -1,9 +1,9 @@
 """Keys paused, resumed and drained, and dead tasks that go back into their key.
 
 A paused key begins no task. A delivery that has claimed tasks of it runs them to the end of its
-turn: half a second, or the task at work. A resume lets the key go on, whatever it rested for.
+turn: half a second, or the task at work. A resume clears the pause and the block.
 
-Each change is made from what the key is now, so one that is repeated changes nothing more.
+Each change starts from the key's present state, so a repeated one changes nothing more.
 
 Lost on failure: nothing. After a lost reply the caller repeats the call. A hint that was lost is
 made good by the sweep.
@@ -65,7 +65,7 @@ def pause(clients: Clients, lane_id: str) -> None:
 
 
 def resume(clients: Clients, lane: Lane, lane_id: str) -> None:
-    """Let a key go on that was paused, or is blocked by a dead task; create a hint."""
+    """Clear the pause of a key, and its block by a dead task; create a hint."""
 
     def body() -> None:
         state: LaneState | None = state_key(lane_id).get()

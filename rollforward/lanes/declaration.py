@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
@@ -159,6 +159,14 @@ class LaneTurns(Task[LaneArgs]):
         return LaneKey(self.lane, unquoted(lane_id.partition("|")[2]))
 
 
+def key_with_id(clients: Clients, lane_id: str) -> LaneKey | None:
+    """Return a key by "<lane>|<key>"; None: the app declares no lane of its name for tasks."""
+    tasks = clients.task_paths
+    path = f"/tasks/lanes/{lane_id.partition('|')[0]}"
+    task = tasks.get(path) if isinstance(tasks, Mapping) else None
+    return task.key_of(lane_id) if isinstance(task, LaneTurns) else None
+
+
 @dataclass(frozen=True)
 class LaneKey:
     """A key of a lane, whose tasks wait for each other."""
@@ -188,25 +196,25 @@ class LaneKey:
         )
 
     def state(self) -> KeyState:
-        """Return what the key has to do, and whether it rests: a read, and up to 1,000 ids."""
+        """Return the key's backlog and pauses: a read, and up to 1,000 ids."""
         return state_of(self.id)
 
     def pause(self, clients: Clients) -> None:
-        """Let no further task begin until `resume`; those of a turn under way run."""
+        """Let no further task begin until `resume`; a turn that has begun runs to its end."""
         control.pause(clients, self.id)
 
     def resume(self, clients: Clients) -> None:
-        """Let the key go on that was paused, or is blocked by a dead task.
+        """Clear the pause of the key, and its block by a dead task.
 
         Raises:
-            google.api_core.exceptions.GoogleAPICallError: call it again; it may go on.
+            google.api_core.exceptions.GoogleAPICallError: call it again; the key may be resumed.
         """
         control.resume(clients, self.lane, self.id)
 
     def drain(self, clients: Clients, *, limit: int = control.MAX_DRAINED) -> control.Drained:
         """Delete the tasks that wait, and none that a delivery has claimed.
 
-        A member of a batch that is deleted is created anew by the sweep of batches: cancel those.
+        The sweep of batches creates their members again: cancel a batch instead.
 
         Args:
             limit: How many at most; after 20 seconds no further ones.
@@ -230,6 +238,8 @@ class LaneKey:
 
     def _check(self, clients: Clients, messages: Sequence[Message]) -> None:
         self.lane.task.check_registered(clients)
+        if not isinstance(self.lane.task, LaneTurns):
+            raise BadLaneError(f"the lane {self.lane.name} gathers calls, and takes no tasks")
         for message in messages:
             if message.name is not None or message.max_attempts is not None:
                 raise BadLaneError(

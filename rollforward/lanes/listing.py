@@ -1,4 +1,4 @@
-"""Lanes as an operator sees them: what waits, what is at work, and what rests.
+"""Lanes as an operator sees them: tasks that wait or run, and keys that rest.
 
 A lane is a standing part, by its name. Each key is one more, "<lane>|<key>": no list has it but the
 lane's own pages.
@@ -53,7 +53,7 @@ def key_named(lanes: Sequence[Lane], run_id: str) -> LaneKey:
     """Return a key by "<lane>|<key>", the key quoted.
 
     Raises:
-        UnknownRunError: there is no such lane, or there can be no such key.
+        UnknownRunError: the app has no lane of this name, or the key is invalid.
     """
     name, _, key = run_id.partition("|")
     try:
@@ -66,7 +66,7 @@ def details(clients: Clients, lanes: Sequence[Lane], run_id: str) -> RunDetails:
     """Return a lane, or a key of it.
 
     Raises:
-        UnknownRunError: there is no such lane, or there can be no such key.
+        UnknownRunError: the app has no lane of this name, or the key is invalid.
     """
     if "|" in run_id:
         return _key_details(clients, key_named(lanes, run_id))
@@ -98,7 +98,7 @@ def facts_of(lane: Lane) -> dict[str, Fact]:
 
 
 def tasks_of(key: LaneKey) -> list[Mapping[str, Any]]:
-    """Return the first tasks of a key: those at work, and those that have their turn next."""
+    """Return the first tasks of a key: at work, and next in turn."""
     state: LaneState | None = state_key(key.id).get()
     began = _begun(state)
     rows: list[LaneTask] = waiting(key.id).fetch(MAX_TASKS)

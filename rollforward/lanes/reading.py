@@ -78,7 +78,7 @@ class KeyPage:
 
 @dataclass(frozen=True)
 class Backlog:
-    """What waits in a lane.
+    """Tasks and keys of a lane, counted.
 
     Attributes:
         waiting: Its tasks, those at work included; at most 1,000 are counted.
@@ -125,7 +125,7 @@ def _with_ids(state: LaneState) -> KeyState:
 
 
 def backlog_of(clients: Clients, declared: Lane) -> Backlog:
-    """Return what waits in a lane: a query of 1,000 ids, and one for each of some keys behind."""
+    """Return the backlog of a lane: a query of 1,000 ids, and one for each of some keys behind."""
     lane = declared.name
     ids = [key.id() for key in first_behind(lane).fetch(MAX_BACKLOG, keys_only=True)]
     firsts = {lane_id: next(group) for lane_id, group in itertools.groupby(ids, lane_id_of)}

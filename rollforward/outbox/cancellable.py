@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, TypeVar, overload
 
-from rollforward.datastore.transactions import current_transaction, is_in_transaction
+from rollforward.datastore.transactions import current_transaction, is_in_transaction, transact
 from rollforward.outbox.enqueue import enqueue_message, message_of
 from rollforward.runtime.clients import Clients
+from rollforward.runtime.messages import MessageLane
 from rollforward.runtime.sharing.shared_transaction import SharedBody, transact_shared
 from rollforward.tasks.declaration import Task
 from rollforward.tasks.stored.cancellation import NAMED, TRACKED, is_known, put_handle
@@ -31,6 +32,7 @@ def enqueue_cancellable(
     name: Sequence[str | int] | None = None,
     delay_s: float = 0,
     at: datetime.datetime | None = None,
+    lane: MessageLane | None = None,
 ) -> str: ...
 
 
@@ -43,6 +45,7 @@ def enqueue_cancellable(
     name: Sequence[str | int] | None = None,
     delay_s: float = 0,
     at: datetime.datetime | None = None,
+    lane: MessageLane | None = None,
 ) -> str: ...
 
 
@@ -51,6 +54,7 @@ def enqueue_cancellable(
     name: Sequence[str | int] | None = None,
     delay_s: float = 0,
     at: datetime.datetime | None = None,
+    lane: MessageLane | None = None,
 ) -> str:
     """Enqueue a task that can be cancelled until it begins; return its handle for `cancel`.
 
@@ -60,6 +64,8 @@ def enqueue_cancellable(
         clients: As of `Task.enqueue`, like all the others.
         name: A second call of this name returns the same handle and enqueues nothing, until 32
             days after the task was due.
+        lane: Key of a lane in which it waits for its turn. A task that is cancelled there keeps its
+            place until its turn, and does not run.
 
     Raises:
         BadArgumentsError, TooLargeError, UnknownTaskError, NoClientsError: nothing was enqueued.
@@ -72,11 +78,16 @@ def enqueue_cancellable(
         if name is None or not is_known(handle):
             put_handle(clients, handle, message.at)
             wrapped = Envelope(message.body, handle=handle).body
-            enqueue_message(clients, replace(message, body=wrapped))
+            if lane is not None:
+                lane.add_in_transaction(clients, replace(message, body=wrapped, name=None))
+            else:
+                enqueue_message(clients, replace(message, body=wrapped))
         return handle
 
     if is_in_transaction():
         return body()
+    if lane is not None:
+        return transact(body)
     named = [] if name is None else [handle_key(_handle(message.path, name))]
     named += named_rows(clients, message)
     shared = SharedBody(

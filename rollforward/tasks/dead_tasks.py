@@ -164,10 +164,10 @@ def _replay_into_lane(clients: Clients, dead_id: str, tasks: Mapping[str, Task[A
 
 
 def lane_of(dead: DeadTask, tasks: object) -> DeadTaskLane | None:
-    """Return the key of the lane that a dead task waited in; None: the app declares no such lane.
+    """Return the key of the lane that a dead task waited in; None: the app does not declare it.
 
     Args:
-        tasks: The tasks of the app by path, that of the lane among them.
+        tasks: The tasks of the app by path, with the tasks of its lanes.
     """
     path = f"/tasks/lanes/{dead.lane_id.partition('|')[0]}"
     key_of = getattr(tasks.get(path), "key_of", None) if isinstance(tasks, Mapping) else None

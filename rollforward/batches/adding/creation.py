@@ -1,5 +1,8 @@
 """Creating the tasks of members: a walk over pages, each of which links the next one first.
 
+A member that waits in a lane becomes a row there: at the place of the time at which it was added,
+and with an id of its own, so that a walk that is repeated finds it.
+
 A member's task is named after its page, its place there and the generation, so a walk that is
 repeated creates nothing twice. A walk is begun by the commit that adds members, or re-opens their
 batch, and by the sweep, for members whose tasks got lost; that one uses names of its own.
@@ -7,7 +10,8 @@ batch, and by the sweep, for members whose tasks got lost; that one uses names o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import datetime
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
@@ -27,9 +31,15 @@ from rollforward.batches.entities import (
     state_key,
     work_key,
 )
+from rollforward.batches.errors import BadWorkError
+from rollforward.lanes.adding import PlacedMessage, add_placed
+from rollforward.lanes.declaration import LaneKey, key_with_id
+from rollforward.lanes.rows.entities import place_of
 from rollforward.runtime.clients import Clients
+from rollforward.runtime.clock import aware_utc
 from rollforward.runtime.messages import Message
-from rollforward.tasks.declaration import Task, task
+from rollforward.tasks.declaration import Task, hashed_name, task
+from rollforward.tasks.errors import OtherVersionError
 
 
 @dataclass(frozen=True)
@@ -65,22 +75,62 @@ def create(clients: Clients, args: Create) -> None:
     if len(keys) > 1:
         name = (args.within, args.generation, args.wake, int(args.also_waiting), page)
         create.enqueue(clients, replace(args, after=page), name=name)
-    messages = _messages(args, page)
+    messages, placed = _messages(clients, args, page)
     if messages:
         clients.tasks.create_many(messages)
+    if placed:
+        add_placed(clients, placed)
 
 
-def _messages(args: Create, name: str) -> list[Message]:
-    """Return the tasks of the members of a page that have not ended."""
+def _messages(
+    clients: Clients, args: Create, name: str
+) -> tuple[list[Message], list[PlacedMessage]]:
+    """Return the tasks of the members of a page that have not ended: alone, and in lanes.
+
+    Raises:
+        OtherVersionError: this version does not know a lane.
+    """
     state, page, work, first_page = ndb.get_multi(
         [state_key(args.batch), page_key(name), work_key(name), work_key(first_page_of(name))]
     )
     if state is None or state.state != RUNNING:
-        return []
+        return [], []
     if page is None or not is_counted(work, first_page):
-        return []  # Stored by a call that has not counted its members, or never will.
-    tasks = [message_task(path, queue, RunMember) for path, queue in work.tasks]
-    return [_message(args, tasks, work, name, i) for i in _open(args, page)]
+        return [], []  # Stored by a call that has not counted its members, or never will.
+    tasks = [message_task(path, queue, RunMember) for path, queue, *_ in work.tasks]
+    keys = [_lane_key(clients, *where[2:]) for where in work.tasks]
+    added = place_of(aware_utc(first_page.added) or state.created.replace(tzinfo=datetime.UTC))
+    messages: list[Message] = []
+    placed: list[PlacedMessage] = []
+    for i in _open(args, page):
+        message, key = _message(args, tasks, work, name, i), keys[work.members[i][0]]
+        if key is None:
+            messages.append(message)
+        else:
+            # The same in each walk, so that one that is repeated adds nothing twice.
+            unique = hashed_name(name, i, args.generation)[:16]
+            placed.append(PlacedMessage(key, added + work.first + i, unique, message))
+    return messages, placed
+
+
+def check_lanes(clients: Clients, lane_ids: Iterable[str]) -> None:
+    """Check that members may wait in some keys of lanes.
+
+    Raises:
+        BadWorkError: the app declares no such lane, or one that takes no tasks.
+    """
+    for lane_id in lane_ids:
+        if key_with_id(clients, lane_id) is None:
+            raise BadWorkError(f"the app declares no lane for tasks with the key {lane_id}")
+
+
+def _lane_key(clients: Clients, lane_id: str = "") -> LaneKey | None:
+    if not lane_id:
+        return None
+    key = key_with_id(clients, lane_id)
+    if key is None:
+        raise OtherVersionError(f"no lane is declared for {lane_id}")
+    return key
 
 
 def _open(args: Create, page: BatchPage) -> list[int]:

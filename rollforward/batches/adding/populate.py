@@ -24,7 +24,7 @@ from google.cloud import ndb
 
 from rollforward import outbox
 from rollforward.batches import policy
-from rollforward.batches.adding.creation import Create, create
+from rollforward.batches.adding.creation import Create, check_lanes, create
 from rollforward.batches.adding.transaction_rows import TransactionRows
 from rollforward.batches.completion import conclude, end_parent, state_of, touch
 from rollforward.batches.declaration import BatchDeclaration, MemberRef
@@ -53,9 +53,13 @@ from rollforward.datastore.versions import insert_all
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import naive_utc
 from rollforward.runtime.idempotency import check_idempotency_key
+from rollforward.runtime.messages import MessageLane
 from rollforward.tasks.declaration import Task
 
-Members = Iterable[tuple[Task[Any], Any]]
+# A task, its arguments, and the key of a lane, if it waits in one.
+MemberWork = tuple[Task[Any], Any] | tuple[Task[Any], Any, MessageLane]
+Members = Iterable[MemberWork]
+Where = tuple[str, ...]  # The path of a member, its queue, and its key of a lane, if it has one.
 
 MAX_PAGE_MEMBERS = 1_000
 MAX_PAGE_BYTES = 800_000
@@ -68,16 +72,18 @@ class _Page:
     """Members that share a row."""
 
     first: int
-    tasks: list[tuple[str, str]] = field(default_factory=list)
+    tasks: list[Where] = field(default_factory=list)
     members: list[tuple[int, str]] = field(default_factory=list)
     bytes: int = 0
 
-    def takes(self, body: str) -> bool:
-        return len(self.members) < MAX_PAGE_MEMBERS and self.bytes + _size(body) <= MAX_PAGE_BYTES
+    def takes(self, where: Where, body: str) -> bool:
+        size = self.bytes + _size(body) + sum(_size(lane_id) for lane_id in where[2:])
+        return len(self.members) < MAX_PAGE_MEMBERS and size <= MAX_PAGE_BYTES
 
-    def add(self, where: tuple[str, str], body: str) -> None:
+    def add(self, where: Where, body: str) -> None:
         if where not in self.tasks:
             self.tasks.append(where)
+            self.bytes += sum(_size(lane_id) for lane_id in where[2:])
         self.members.append((self.tasks.index(where), body))
         self.bytes += _size(body)
 
@@ -109,6 +115,10 @@ class _Addition:
     @property
     def size(self) -> int:
         return sum(len(page.members) for page in self.pages)
+
+    @property
+    def lane_ids(self) -> set[str]:
+        return {lane_id for page in self.pages for where in page.tasks for lane_id in where[2:]}
 
     @property
     def first_page(self) -> str:
@@ -146,6 +156,7 @@ def populate(
         BatchError: none was added, and why.
     """
     addition = _addition(declared, batch, members, options.idempotency_key)
+    check_lanes(clients, addition.lane_ids)
     _store(clients, addition, options)
     return transact(lambda: _add(clients, declared, addition, options))
 
@@ -165,6 +176,7 @@ def populate_in_transaction(
     """
     current_transaction()
     addition = _addition(declared, batch, members, options.idempotency_key)
+    check_lanes(clients, addition.lane_ids)
     if len(addition.pages) > 1:
         raise BadWorkError(
             f"members must fit one page: {MAX_PAGE_MEMBERS} of them, {MAX_PAGE_BYTES} bytes"
@@ -274,7 +286,7 @@ def _add(
         return 0
     if is_new:
         _check_open(state, options.adder)
-        written.put(*_first_rows(addition))
+        written.put(*_first_rows(addition, naive_utc(clients.clock.now())))
         state.members += addition.size
         creation = Create(addition.batch, within=addition.prefix, generation=state.generation)
         outbox.enqueue(clients, create, creation)
@@ -285,8 +297,9 @@ def _add(
     return addition.size if is_new else 0
 
 
-def _first_rows(addition: _Addition) -> tuple[BatchWork, BatchPage]:
+def _first_rows(addition: _Addition, now_utc: datetime.datetime) -> tuple[BatchWork, BatchPage]:
     work, page = addition.pages[0].rows(addition.first_page, addition.digest)
+    work.added = now_utc
     work.size, work.said = addition.size, addition.said
     work.added_by = current_transaction().id
     return work, page
@@ -397,10 +410,11 @@ def addition_name(idempotency_key: str) -> str:
 
 def _cut(declared: BatchDeclaration, members: Members, call_digest: Any) -> Iterator[_Page]:
     page = _Page(0)
-    for task, args in members:
+    for task, args, *lanes in members:
         where, body = _member(declared, task, args)
-        call_digest.update(json.dumps([where[0], task.said(args)]).encode())
-        if page.members and not page.takes(body):
+        where += tuple(lane.id for lane in lanes)
+        call_digest.update(json.dumps([where[0], task.said(args), *where[2:]]).encode())
+        if page.members and not page.takes(where, body):
             yield page
             page = _Page(page.first + len(page.members))
         page.add(where, body)
@@ -408,7 +422,7 @@ def _cut(declared: BatchDeclaration, members: Members, call_digest: Any) -> Iter
         yield page
 
 
-def _member(declared: BatchDeclaration, task: Task[Any], args: Any) -> tuple[tuple[str, str], str]:
+def _member(declared: BatchDeclaration, task: Task[Any], args: Any) -> tuple[Where, str]:
     """Return where a member is delivered, by which queue, and its arguments as JSON.
 
     Raises:

@@ -24,7 +24,7 @@
     GET  /outbox?limit=                       the oldest rows of the outbox
     GET  /queues                              {"queues": [...]} with their state and limits
     POST /queues/<queue>:<verb>               pause, resume, purge; rate: {"max_per_s": 5}
-    GET  /lanes                               {"lanes": [...]}, each with what waits in it
+    GET  /lanes                               {"lanes": [...]}, each with its backlog
     GET  /lanes/<name>?state=&after=          {"keys": [...], "next_after": ... or null}; state is
                                     "resting" for keys that are paused or blocked
     GET  /lanes/<name>/<key>                  a key with its first tasks

@@ -44,7 +44,7 @@ def key_asked(name: str, key: str) -> Any:
     """Return a key of a lane, as its programs know it.
 
     Raises:
-        ChangeRefusedError: there is no such lane, or there can be no such key.
+        ChangeRefusedError: the app has no lane of this name, or the key is invalid.
     """
     try:
         return key_named(lanes(), f"{name}|{quoted(key)}")
@@ -53,12 +53,12 @@ def key_asked(name: str, key: str) -> Any:
 
 
 def lane_row(lane: Any) -> dict[str, Any]:
-    """Return a lane with what waits in it."""
+    """Return a lane with its backlog."""
     return {"name": lane.name, **facts_of(lane), **asdict(backlog_of(clients(), lane))}
 
 
 def keys_page(lane: Any, state: str, start_after: str) -> KeyPage:
-    """Return keys that have tasks; those that are paused or blocked if `state` is "resting".
+    """Return keys that have tasks, or paused and blocked ones if `state` is "resting".
 
     Raises:
         ChangeRefusedError: the state is another one, or the place is too long.
@@ -91,7 +91,7 @@ def task_row(task: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def list_lanes() -> ResponseReturnValue:
-    """List the lanes of the app, with what waits in each."""
+    """List the lanes of the app, with their backlogs."""
     return json_response({"lanes": [lane_row(lane) for lane in lanes()]})
 
 

@@ -58,7 +58,7 @@ def lane(name: str) -> ResponseReturnValue:
 @page
 @limits(key=api.MAX_KEY_BYTES)
 def lane_key(drains: str = "") -> ResponseReturnValue:
-    """Show one key, with its first tasks and what it waits for."""
+    """Show one key with its first tasks, its claims and the dead task that blocks it."""
     name, text = request.args.get("lane", ""), request.args.get("key", "")
     key = api.key_asked(name, text)
     state, at = key.state(), next_at(clients(), key)
@@ -79,7 +79,7 @@ def lane_key(drains: str = "") -> ResponseReturnValue:
 @page
 @limits(key=api.MAX_KEY_BYTES)
 def confirm_drain() -> ResponseReturnValue:
-    """Say what a drain deletes, and ask."""
+    """Show the tasks that a drain deletes, and ask."""
     response: ResponseReturnValue = lane_key(drains="yes")
     return response
 

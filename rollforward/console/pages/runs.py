@@ -19,6 +19,7 @@ from rollforward.console.pages import run_pictures
 from rollforward.console.pages.frame import Routes, go_to, page, render, with_query
 from rollforward.flask.context import clients, registry, settings
 from rollforward.flask.guards.fields import limits
+from rollforward.lanes.rows.entities import unquoted
 from rollforward.look import words
 from rollforward.tasks.pattern import Pattern, SteppedPattern
 from rollforward.tasks.runs import Run, RunDetails, UnknownRunError
@@ -67,7 +68,12 @@ def runs() -> ResponseReturnValue:
 
 @page
 def run(pattern: str, run_id: str) -> ResponseReturnValue:
-    """Show one run."""
+    """Show one run; a lane has pages of its own."""
+    if pattern == "lanes":
+        lane, _, key = run_id.partition("|")
+        if key:
+            return go_to("/lanes/key", "", lane=lane, key=unquoted(key))
+        return go_to(f"/lanes/of/{quote(lane, safe='')}")
     details = _details(pattern, run_id)
     now_s = clients().clock.now().timestamp()
     return render(

@@ -208,8 +208,8 @@ class Steps:
         """Run tasks as a batch, and wait until all of them have ended; return the totals.
 
         Args:
-            members: Pairs of a task that the flow declares as a member, and its arguments: the
-                same whenever the code runs.
+            members: Pairs of a task that the flow declares as a member, and its arguments, and the
+                key of a lane if it waits in one: the same whenever the code runs.
         """
         with self._entered(name, "batch") as record:
             if self._batch is None:

@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 from google.cloud import ndb
 
 from rollforward.batches import Completed, TaskBatch, UnknownBatchError
+from rollforward.batches.adding.populate import MemberWork
 from rollforward.batches.errors import BadWorkError, DifferentWorkError
 from rollforward.datastore.transactions import transact
 from rollforward.flows.errors import BadStepError, Unwinding
@@ -26,7 +27,7 @@ from rollforward.tasks.runs import RunLink
 from rollforward.tasks.stored.distant import MAX_AHEAD_S
 from rollforward.tasks.stored.names import hashed_name
 
-Members = Sequence[tuple[Task[Any], Any]]
+Members = Sequence[MemberWork]
 
 
 class FlowBatch(TaskBatch):

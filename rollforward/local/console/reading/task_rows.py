@@ -67,6 +67,8 @@ def words_of(path: str, body: bytes) -> TaskWords:
     ... # doctest: +NORMALIZE_WHITESPACE
     TaskWords(group='continuations/', name='mail', arguments='chain 2',
               run=RunLink(pattern='continuations', id='r7'))
+    >>> words_of("/tasks/lanes/by-user", b'{"lane_id": "by-user|ada"}').run
+    RunLink(pattern='lanes', id='by-user|ada')
     >>> words_of("/", b"\\xff")
     TaskWords(group='', name='/', arguments='1 B of binary data', run=None)
     """
@@ -77,7 +79,7 @@ def words_of(path: str, body: bytes) -> TaskWords:
     return TaskWords(
         group=group + slash if name else "",
         name=name or path,
-        arguments=_arguments(body, fields, without="run_id" if run else ""),
+        arguments=_arguments(body, fields, without=_id_field(group) if run else ""),
         run=run,
     )
 
@@ -141,10 +143,15 @@ def _fields(body: bytes) -> dict[str, Any] | None:
 
 
 def _run(pattern: str, fields: dict[str, Any] | None) -> RunLink | None:
-    run_id = (fields or {}).get("run_id")
+    run_id = (fields or {}).get(_id_field(pattern))
     if not pattern or not isinstance(run_id, str) or not 0 < len(run_id) <= _MAX_RUN_ID_CHARS:
         return None
     return RunLink(pattern, run_id)
+
+
+def _id_field(group: str) -> str:
+    """Return the argument that names the run of a task; a hint of a lane names the lane's key."""
+    return "lane_id" if group.partition("/")[0] == "lanes" else "run_id"
 
 
 def _arguments(body: bytes, fields: dict[str, Any] | None, *, without: str) -> str:

@@ -60,11 +60,14 @@ def test_pages_lead_from_the_lanes_to_a_key_and_its_tasks(desk: Desk) -> None:
     listed = browser.read(f"/lanes/of/{LANE}")
     shown = browser.read(key_path(ODD))
     looked_up = browser.open(f"/lanes/of/{LANE}?key={quote(ODD)}")
+    as_run = browser.open(f"/runs/lanes/{quote(IN_ORDER(ODD).id, safe='')}")
 
     assert "a/b|c &lt;i&gt;&amp;~ é:" in listed
     assert "<i>" not in listed + shown
     assert shown.count("/tasks/tests/lane-letter") == 3
     assert looked_up.headers["Location"].endswith(key_path(ODD))
+    assert as_run.headers["Location"].endswith(key_path(ODD))
+    assert browser.open(f"/runs/lanes/{LANE}").location.endswith(f"/lanes/of/{LANE}")
 
 
 def test_a_key_is_paused_resumed_and_drained_on_record(desk: Desk) -> None:

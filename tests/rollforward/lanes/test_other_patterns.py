@@ -1,0 +1,170 @@
+"""Tasks of other patterns in lanes: members of batches, steps of flows, cancellable ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import rollforward as rf
+from rollforward import outbox
+from rollforward.batches import TaskBatch
+from rollforward.batches.adding import creation
+from rollforward.batches.errors import BadWorkError, UnknownBatchError
+from rollforward.flows import Steps, flow
+from rollforward.lanes.rows.entities import LaneState, LaneTask
+from rollforward.outbox.cancellable import enqueue_cancellable
+from rollforward.tasks.errors import Reject
+from rollforward.tasks.stored.cancellation import cancel
+from tests.infra.world import Services, World
+from tests.rollforward.lanes.office import DESK, IN_ORDER, LANES, SHARED, send, write
+
+LETTERS = TaskBatch("test-lane-letters", members=[write])
+
+
+@flow("test-lane-flow", members=[write])
+def post(step: Steps, person: str) -> Any:
+    """Write two letters by a commit, and two by a batch."""
+    step.commit("first", _enqueue_two, person)
+    members = [(write, write.bind(person, text), IN_ORDER(person)) for text in ("2", "3")]
+    return step.batch("letters", members).done
+
+
+def _enqueue_two(person: str) -> None:
+    for text in ("0", "1"):
+        rf.enqueue(write, write.bind(person, text), lane=IN_ORDER(person))
+
+
+@pytest.fixture
+def world(services: Services) -> Iterator[World]:
+    """The app with lanes, a batch and a flow, and the context of a request open."""
+    DESK.__init__()  # type: ignore[misc]
+    world = World(services, lanes=LANES, tasks=[write], batches=[LETTERS], flows=[post])
+    with world.clients.context():
+        yield world
+
+
+def members(person: str, count: int) -> list[Any]:
+    return [(write, write.bind(person, str(number)), IN_ORDER(person)) for number in range(count)]
+
+
+def test_members_of_a_batch_run_in_their_order_and_complete_it(world: World) -> None:
+    """Keys side by side, and a member without a lane; one that fails is counted as failed."""
+
+    def refuse(name: str) -> None:
+        if name == "ada:3":
+            raise Reject("no such address")
+
+    DESK.before = refuse
+    many = [*members("ada", 6), *members("bob", 4), (write, write.bind("eve", "alone"))]
+    assert LETTERS.populate(world.clients, "b1", many, seal=True) == 11
+    world.settle(patience_s=120)
+
+    progress = LETTERS.progress("b1")
+    assert (progress.outcome, progress.done, progress.failed) == ("failed", 10, 1)
+    assert DESK.of("ada") == ["0", "1", "2", "4", "5"]
+    assert DESK.of("bob") == ["0", "1", "2", "3"]
+    assert DESK.of("eve") == ["alone"]
+    assert LaneTask.query().fetch() == LaneState.query().fetch() == []
+
+
+def test_a_walk_that_is_repeated_adds_no_member_twice(world: World) -> None:
+    """Nor does the sweep of a batch whose members wait for long."""
+    IN_ORDER("ada").pause(world.clients)
+    LETTERS.populate(world.clients, "b2", members("ada", 3), seal=True)
+    world.settle()
+    walk = creation.Create("test-lane-letters:b2", "test-lane-letters:b2", 1)
+    creation.create.enqueue(world.clients, walk)
+    world.settle()
+    for _ in range(3):
+        world.clock.sleep(3600)
+        world.sweep()
+        world.settle()
+    assert len(LaneTask.query().fetch()) == 3
+
+    IN_ORDER("ada").resume(world.clients)
+    world.settle(patience_s=120)
+    assert LETTERS.progress("b2").done == 3
+    assert DESK.of("ada") == ["0", "1", "2"]
+
+
+def test_members_that_were_drained_are_created_anew(world: World) -> None:
+    """As those whose tasks were purged."""
+    IN_ORDER("ada").pause(world.clients)
+    LETTERS.populate(world.clients, "b3", members("ada", 3), seal=True)
+    world.settle()
+    assert IN_ORDER("ada").drain(world.clients).deleted == 3
+    IN_ORDER("ada").resume(world.clients)
+    world.clock.sleep(3600)
+    world.sweep()
+    world.settle(patience_s=120)
+    assert LETTERS.progress("b3").done == 3
+
+
+def test_a_member_in_a_lane_that_the_app_does_not_declare_is_refused(world: World) -> None:
+    """And nothing is added."""
+    other = rf.Lane("test-nowhere")
+    with pytest.raises(BadWorkError, match="declares no lane"):
+        LETTERS.populate(world.clients, "b4", [(write, write.bind("ada", "0"), other("ada"))])
+    with pytest.raises(UnknownBatchError):
+        LETTERS.progress("b4")
+
+
+def test_a_cancelled_batch_runs_no_member_that_waits(world: World) -> None:
+    """Their rows go when their turn comes."""
+    IN_ORDER("ada").pause(world.clients)
+    LETTERS.populate(world.clients, "b5", members("ada", 3), seal=True)
+    world.settle()
+    LETTERS.cancel(world.clients, "b5")
+    IN_ORDER("ada").resume(world.clients)
+    world.settle(patience_s=120)
+    assert DESK.written == []
+    assert LaneTask.query().fetch() == []
+
+
+def test_a_flow_enqueues_into_a_lane_and_waits_for_members_there(world: World) -> None:
+    """The letters of its commit come before those of its batch."""
+    post.start(world.clients, "f1", "ada")
+    world.settle(patience_s=240)
+    assert post.state("f1").result == 2
+    assert DESK.of("ada") == ["0", "1", "2", "3"]
+
+
+@pytest.mark.parametrize("is_in_transaction", [False, True])
+def test_a_task_that_waits_in_a_lane_is_cancelled_until_it_begins(
+    world: World, *, is_in_transaction: bool
+) -> None:
+    """A second call of its name enqueues nothing."""
+
+    def enqueue(text: str, *name: str) -> str:
+        call = write.bind("ada", text)
+        lane = SHARED("ada")
+        return enqueue_cancellable(world.clients, write, call, name=name or None, lane=lane)
+
+    def begin() -> list[str]:
+        return [enqueue("0"), enqueue("1", "n"), enqueue("2")]
+
+    SHARED("ada").pause(world.clients)
+    handles = rf.transact(begin) if is_in_transaction else begin()
+    assert enqueue("1", "n") == handles[1]
+    assert cancel(handles[0])
+    SHARED("ada").resume(world.clients)
+    world.settle()
+    assert sorted(DESK.of("ada")) == ["1", "2"]
+    assert not cancel(handles[2])
+    assert LaneTask.query().fetch() == []
+
+
+def test_the_outbox_and_a_lane_share_a_commit(world: World) -> None:
+    """A task beside the lane, and one in it."""
+
+    def body() -> None:
+        outbox.enqueue(world.clients, write, write.bind("ada", "0"), lane=IN_ORDER("ada"))
+        outbox.enqueue(world.clients, write, write.bind("bob", "0"))
+
+    rf.transact(body)
+    send(world.clients, IN_ORDER, "ada", 1)
+    world.settle()
+    assert DESK.of("ada") == ["0", "1"]
+    assert DESK.of("bob") == ["0"]
