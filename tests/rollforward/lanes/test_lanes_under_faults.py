@@ -1,0 +1,178 @@
+"""Lanes with a fault at any remote call: each task runs, in its order, and nothing is left."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from rollforward import outbox
+from rollforward.datastore import transact
+from rollforward.lanes import Lane, adding, hints
+from rollforward.lanes.rows.entities import LaneTask, waiting
+from rollforward.lanes.runs import claims, delivery, ends
+from rollforward.tasks.errors import Retry
+from rollforward.testing.injection import (
+    CRASH_AFTER,
+    CRASH_BEFORE,
+    ERROR,
+    FLUSH,
+    KINDS,
+    OVERLAP,
+    REPLY_LOST,
+)
+from tests.infra.faults.explorer import ALL, IS_EXHAUSTIVE, Explorer
+from tests.infra.world import Services, World
+from tests.rollforward.lanes.office import DESK, IN_ORDER, TWO, write
+
+# A hint that was lost is found by the sweep, once its task is late by half a minute; the claim of a
+# dead worker by the one after it.
+MOST_SWEEPS = dict.fromkeys((*KINDS, OVERLAP, FLUSH), 2)
+TEXTS = ["0", "1", "2", "3", "4"]
+
+
+@dataclass
+class Letters:
+    """Letters that are added alone, together and by a transaction; two of them fail once."""
+
+    world: World
+    lane: Lane
+    begins: Counter[str] = field(default_factory=Counter)
+    failed: set[str] = field(default_factory=set)
+
+    def begin(self, tag: str) -> None:
+        self.begins[tag] += 1
+        DESK.before = self.fail
+        clients, key = self.world.clients, self.lane(tag)
+        write.enqueue(clients, write.bind(tag, "0"), lane=key)
+        write.enqueue_many(clients, [write.bind(tag, text) for text in ("1", "2")], lane=key)
+
+        def body() -> None:
+            for text in ("3", "4"):
+                outbox.enqueue(clients, write, write.bind(tag, text), lane=key)
+
+        transact(body)
+
+    def fail(self, name: str) -> None:
+        """Let one task wait, and one fail."""
+        text = name.partition(":")[2]
+        if text in ("1", "3") and name not in self.failed:
+            self.failed.add(name)
+            raise Retry("later", after_s=5) if text == "1" else ValueError("broken")
+
+    def is_done(self, tag: str) -> bool:
+        return set(DESK.of(tag)) == set(TEXTS) and not waiting(self.lane(tag).id).fetch(1)
+
+    def check(self, tag: str, fault: str) -> None:
+        written = DESK.of(tag)
+        if self.lane.order:
+            assert list(dict.fromkeys(written)) == TEXTS, f"{fault}: {written}"
+        has_crashed = "crash" in fault or OVERLAP in fault
+        if not has_crashed and self.begins[tag] == 1:
+            assert sorted(written) == TEXTS, f"{fault}: {written}"
+
+
+@pytest.fixture(params=[IN_ORDER, TWO], ids=lambda lane: lane.name)
+def letters(request: pytest.FixtureRequest, services: Services) -> Letters:
+    return played(request.param, services)
+
+
+def played(lane: Lane, services: Services) -> Letters:
+    DESK.__init__()  # type: ignore[misc]
+    return Letters(World(services, lanes=[IN_ORDER, TWO], tasks=[write]), lane)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("kind", [*KINDS, FLUSH])
+def test_each_task_runs_with_a_fault_at_any_call(letters: Letters, kind: str) -> None:
+    """K1, K2, K3, K5, K10: at least once, in order, and not again unless its worker died."""
+    assert Explorer(letters.world, letters, MOST_SWEEPS).explore([kind])
+
+
+def test_each_task_runs_when_deliveries_overlap_at_any_call(letters: Letters) -> None:
+    """K1, K3, K10: a second delivery runs from start to end inside the first."""
+    if letters.world.services.datastore_kind == "firestore":
+        pytest.skip("it locks: the inner delivery would wait for the outer one, which waits for it")
+    Explorer(letters.world, letters, MOST_SWEEPS).explore([OVERLAP], at_most=4)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_each_task_runs_in_any_order(letters: Letters, seed: int) -> None:
+    """K1, K3, K10: every hint delivered twice, in a shuffled order, and side by side."""
+    letters.world.doubles = seed == 0
+    letters.world.overlaps = seed == 1
+    letters.world.order = random.Random(seed)
+    Explorer(letters.world, letters, MOST_SWEEPS).play()
+
+
+@pytest.mark.skipif(not IS_EXHAUSTIVE, reason="pairs are played by `make soak`")
+def test_each_task_runs_with_two_faults(letters: Letters) -> None:
+    """K1, K3, K10: two remote calls break."""
+    firsts, seconds = [REPLY_LOST, CRASH_AFTER], [REPLY_LOST, ERROR, CRASH_BEFORE]
+    Explorer(letters.world, letters, MOST_SWEEPS).explore_pairs(firsts, seconds)
+
+
+# Planted bugs
+
+
+def _loses_the_head(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A task that waits for its time is passed by the others of its order."""
+    monkeypatch.setattr(claims, "_waits_until", lambda task, now_utc: None)
+    sound = claims._next_tasks
+
+    def next_tasks(*args: Any) -> list[LaneTask]:
+        return sorted(sound(*args), key=lambda task: task.failures + task.waits)
+
+    monkeypatch.setattr(claims, "_next_tasks", next_tasks)
+
+
+def _looks_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A delivery that gives its claim back does not look for tasks that came meanwhile."""
+    monkeypatch.setattr(delivery, "has_due_task", lambda *args: False)
+    monkeypatch.setattr(claims, "MAX_TASKS", 1)
+    monkeypatch.setattr(hints, "hint", lambda *args: None)
+
+
+def _adds_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An attempt of a transaction has rows of its own, though one before may be committed."""
+    monkeypatch.setattr(adding._Adding, "on_retry", lambda self, cause: self.added.clear())
+
+
+def _deletes_no_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A task that is done stays if the first deletion fails."""
+    monkeypatch.setattr(ends, "DELETE_ATTEMPTS", 1)
+
+
+Plant = Callable[[pytest.MonkeyPatch], None]
+PLANTED: Sequence[tuple[Lane, Plant, Sequence[str], str]] = (
+    (IN_ORDER, _loses_the_head, [ERROR], "Commit"),
+    (IN_ORDER, _looks_no_more, [ERROR], "Commit"),
+    (TWO, _adds_again, [REPLY_LOST], "Commit"),
+    (TWO, _deletes_no_task, [REPLY_LOST, ERROR], "Commit"),
+)
+
+
+@pytest.mark.parametrize(
+    ("lane", "plant", "faults", "named"),
+    PLANTED,
+    ids=[plant.__name__ for _, plant, _, _ in PLANTED],
+)
+def test_the_faults_bite(
+    services: Services,
+    monkeypatch: pytest.MonkeyPatch,
+    lane: Lane,
+    plant: Plant,
+    faults: Sequence[str],
+    named: str,
+) -> None:
+    """With one of its guards taken out, the same exploration fails."""
+    if services.datastore_kind == "firestore":
+        pytest.skip("one emulator is enough to see a planted bug")
+    letters = played(lane, services)
+    plant(monkeypatch)
+    with pytest.raises(AssertionError):
+        Explorer(letters.world, letters, MOST_SWEEPS).explore(faults, ALL, named=named)
