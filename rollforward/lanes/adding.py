@@ -76,15 +76,16 @@ def add(
         place = _next_place(clients, lane_id, is_ordered=is_ordered)
         unique = clients.new_id()[:12]
         rows = [
-            _row(clients, id_at(lane_id, _at(place, message) + number, unique), message)
+            _row(
+                clients,
+                id_at(lane_id, _at(place, message) + number, f"{unique}{number:04x}"),
+                message,
+            )
             for number, message in enumerate(part)
         ]
         _insert(clients, rows)
-        lane_ids = [lane_id] if any(not message.at for message in part) else []
-        hints.hint_later(clients, task, lane_ids, after_s=after_s)
-        for message in part:
-            if message.at is not None:
-                hints.hint_later(clients, task, [lane_id], message.at)
+        for at in dict.fromkeys(message.at for message in part):
+            hints.hint_later(clients, task, [lane_id], at, after_s=after_s if at is None else 0.0)
 
 
 def _parts(messages: Iterable[Message]) -> Iterator[list[Message]]:
@@ -205,7 +206,7 @@ class _Adding:
             if lane_id not in places:
                 places[lane_id] = self._place(lane_id, is_ordered=added.is_ordered)
             place = _at(places[lane_id], added.message) + number
-            unique = f"{self.transaction.id[:12]}{_digest(added.message)}"
+            unique = f"{self.transaction.id[:12]}{_digest(added.message)}{number:04x}"
             row_id = id_at(lane_id, place, unique)
             self.places.setdefault(lane_id, (places[lane_id], row_id))
             current.put(_row(self.clients, row_id, added.message))

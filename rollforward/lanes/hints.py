@@ -75,11 +75,17 @@ def hint_later(
         at: When the rows are due; None: now.
         after_s: Seconds after which rows that are due now may run; they share a hint.
     """
-    messages = [
-        _message(clients, task, LaneArgs(lane_id), at or _after(clients, after_s))
-        for lane_id in dict.fromkeys(lane_ids)
-        if _is_wanted(clients, lane_id, at, after_s)
-    ]
+    now_utc = clients.clock.now()
+    due = _full_second(at) if at is not None and at > now_utc else _after(clients, after_s)
+    messages = []
+    for lane_id in dict.fromkeys(lane_ids):
+        answer = _is_wanted(clients, lane_id, at, after_s)
+        if answer is None:  # memcached is away: one for each second, by its name.
+            second = _full_second(due or now_utc)
+            name = ("lane-second", lane_id, round(second.timestamp()))
+            messages.append(_message(clients, task, LaneArgs(lane_id), second, name))
+        elif answer:
+            messages.append(_message(clients, task, LaneArgs(lane_id), due))
     if messages:
         create_later(clients, messages)
 
@@ -87,6 +93,11 @@ def hint_later(
 def hint(clients: Clients, task: Task[LaneArgs], lane_id: str, goes_on: str = "") -> None:
     """Create a hint for now before this call returns; an error says that it may not exist."""
     clients.tasks.create(_message(clients, task, LaneArgs(lane_id, goes_on=goes_on), None))
+
+
+def hint_soon(clients: Clients, task: Task[LaneArgs], lane_id: str, goes_on: str) -> None:
+    """Create a hint for now, on another thread."""
+    create_later(clients, [_message(clients, task, LaneArgs(lane_id, goes_on=goes_on), None)])
 
 
 def hint_at(
@@ -138,19 +149,34 @@ def mark_until(clients: Clients, lane_id: str, at: datetime.datetime) -> None:
 
 def _is_wanted(
     clients: Clients, lane_id: str, at: datetime.datetime | None, after_s: float
-) -> bool:
-    """Return whether a new row needs a hint; a row for later always has one of its own."""
+) -> bool | None:
+    """Return whether a new row needs a hint; None: memcached does not know."""
     now_utc = clients.clock.now()
     if at is not None and at > now_utc:
-        return at - now_utc <= LONGEST
+        if at - now_utc > LONGEST:
+            return False
+        second = _full_second(at)
+        mark = f"{_mark(lane_id)}:{round(second.timestamp())}"
+        if clients.cache.add(mark, b"1", MARK_S + round((at - now_utc).total_seconds())):
+            return True
+        return None if clients.cache.get(mark) is None else False
     due = _after(clients, after_s) or now_utc
-    if clients.cache.add(_mark(lane_id), _due(due), MARK_S + round(after_s)):
+    lasts_s = MARK_S + round(after_s)
+    if clients.cache.add(_mark(lane_id), _due(due), lasts_s):
         return True
     marked = clients.cache.get(_mark(lane_id))
     if marked is None:
-        return True  # memcached is away.
-    # A hint of before a wait was made shorter comes too late.
-    return bool(after_s) and marked.isdigit() and int(marked) > int(_due(due))
+        return None
+    if after_s and marked.isdigit() and int(marked) > int(_due(due)):
+        # The hint that exists comes too late: it waits for a run that has failed.
+        clients.cache.set(_mark(lane_id), _due(due), lasts_s)
+        return True
+    return False
+
+
+def _full_second(at: datetime.datetime) -> datetime.datetime:
+    """Return a time, rounded up to a second: rows for that second share a hint."""
+    return at if not at.microsecond else at.replace(microsecond=0) + datetime.timedelta(seconds=1)
 
 
 def _after(clients: Clients, after_s: float) -> datetime.datetime | None:

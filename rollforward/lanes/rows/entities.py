@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import datetime
 import urllib.parse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -42,12 +42,14 @@ class Claim:
         tasks: Ids of the tasks, in the order in which it runs them.
         beats: One more whenever the delivery has shown that it lives.
         began: When it was made, in seconds since 1970.
+        charged_ms: The arrival time of the key's rate after it, in milliseconds since 1970.
     """
 
     owner: str
     tasks: tuple[str, ...]
     beats: int = 0
     began: float = 0.0
+    charged_ms: int = 0
 
     @property
     def sign_of_life(self) -> tuple[str, int]:
@@ -89,7 +91,7 @@ class LaneState(ndb.Model):
 
     @property
     def claims(self) -> list[Claim]:
-        return [Claim(**{**body, "tasks": tuple(body["tasks"])}) for body in self.claimed]
+        return [_claim_of(body) for body in self.claimed]
 
     def set_claims(self, claims: Sequence[Claim]) -> None:
         self.claimed = [asdict(claim) for claim in claims]
@@ -109,6 +111,12 @@ class LaneState(ndb.Model):
     def rests(self) -> bool:
         """Whether no task of the key may begin until a person says so."""
         return bool(self.is_paused or self.blocked_by)
+
+
+def _claim_of(body: Mapping[str, Any]) -> Claim:
+    """Return a stored claim, without what only a newer version of the code knows of it."""
+    known = {name: value for name, value in body.items() if name in Claim.__dataclass_fields__}
+    return Claim(**{**known, "tasks": tuple(body["tasks"])})
 
 
 def quoted(key: str) -> str:

@@ -27,16 +27,17 @@ from rollforward.datastore.transactions import TRANSIENT, transact
 from rollforward.lanes import hints
 from rollforward.lanes.errors import LaneBusyError
 from rollforward.lanes.rows.entities import (
+    EPOCH,
     Claim,
     LaneState,
     LaneTask,
-    place_of,
     state_key,
     task_key,
-    waiting,
 )
+from rollforward.lanes.runs import lookups
+from rollforward.lanes.runs.lookups import waits_until
 from rollforward.runtime.clients import Clients
-from rollforward.runtime.clock import CLOCK_SKEW_S, aware_utc, naive_utc
+from rollforward.runtime.clock import naive_utc
 
 if TYPE_CHECKING:
     from rollforward.lanes.declaration import Lane
@@ -47,16 +48,11 @@ LEASE_S = 15
 BEAT_S = 3.0
 CONFIRMED_FOR_S = 9.0
 MAX_ATTEMPTS = 5
-# Of a key's tasks that one delivery claims, and for how long it begins further ones.
-MAX_TASKS = 100
-SLICE_S = 0.5
-# Of a key's tasks that all deliveries together have claimed.
-MAX_CLAIMED = 500
-LOOK = 5
 QUICK_MS = 100
 RELEASE_ATTEMPTS = 4
 RELEASE_PAUSE_S = 0.5
 KEEP_STATE = datetime.timedelta(days=1)
+KEEP_HEAD = datetime.timedelta(days=40)  # A task of an order may wait for so long.
 
 
 @dataclass(frozen=True)
@@ -138,17 +134,14 @@ def _plan(clients: Clients, lane: Lane, lane_id: str, state: LaneState | None) -
     """Return the tasks that this delivery would run by a state of their key."""
     now_utc, now_ms = clients.clock.now(), _now_ms(clients)
     claimed_ids = {task_id for claim in state.claims for task_id in claim.tasks} if state else set()
-    size = _size(lane, state)
-    ready = [
-        task
-        for task in _next_tasks(clients, lane, lane_id, state, size + len(claimed_ids) + 1)
-        if task.key.id() not in claimed_ids
-    ]
+    size = lookups.size_of(lane, state)
+    head = state.head if state is not None else None
+    ready = lookups.next_tasks(clients, lane, lane_id, head, claimed_ids, size + 1)
     if not ready:
         return Rest(is_empty=not claimed_ids)
-    if lane.order and (until := _waits_until(ready[0], now_utc)) is not None:
+    if lane.order and (until := waits_until(ready[0], now_utc)) is not None:
         return Rest(until)
-    waits = [(task, _waits_until(task, now_utc)) for task in ready]
+    waits = [(task, waits_until(task, now_utc)) for task in ready]
     due = [task for task, until in waits if until is None]
     if not due:
         return Rest(min(until for _, until in waits if until is not None))
@@ -169,46 +162,6 @@ def _plan(clients: Clients, lane: Lane, lane_id: str, state: LaneState | None) -
     is_quick = state is not None and 0 < state.pace_ms * len(tasks) < QUICK_MS
     goes_on = clients.new_id() if has_more and free > 1 and not is_quick else ""
     return Claimed(claim, tasks, has_more, goes_on)
-
-
-def _size(lane: Lane, state: LaneState | None) -> int:
-    """Return how many tasks a delivery claims: as many as it can begin in its time, about."""
-    if state is None or not state.pace_ms:
-        return MAX_TASKS if lane.limit == 1 else 1
-    # All claims of a key stand in one row, and whoever claims reads the tasks of others, too.
-    most = max(1, min(MAX_TASKS, MAX_CLAIMED // lane.limit))
-    return max(1, min(most, int(1000 * SLICE_S * lane.weight / state.pace_ms)))
-
-
-def _next_tasks(
-    clients: Clients, lane: Lane, lane_id: str, state: LaneState | None, limit: int
-) -> list[LaneTask]:
-    """Return the next tasks of a key; in an order, the one that has begun and not ended first."""
-    if not lane.order:
-        # A task that another machine's clock has placed ahead does not wait for that.
-        until = place_of(clients.clock.now() + datetime.timedelta(seconds=CLOCK_SKEW_S))
-        return list(waiting(lane_id, until).fetch(limit))
-    tasks: list[LaneTask] = waiting(lane_id).fetch(limit)
-    head = task_key(state.head).get() if state is not None and state.head else None
-    return tasks if head is None else [head, *(task for task in tasks if task.key != head.key)]
-
-
-def has_due_task(clients: Clients, lane: Lane, lane_id: str, claimed_ids: frozenset[str]) -> bool:
-    """Return whether a task waits that no other delivery has claimed, and that may begin now.
-
-    In an order, one that waits for its time counts, too: who takes it finds out until when.
-    """
-    now_utc = clients.clock.now()
-    return any(
-        task.key.id() not in claimed_ids and (lane.order or _waits_until(task, now_utc) is None)
-        for task in _next_tasks(clients, lane, lane_id, None, len(claimed_ids) + LOOK)
-    )
-
-
-def _waits_until(task: LaneTask, now_utc: datetime.datetime) -> datetime.datetime | None:
-    """Return until when a task waits, aware; None: it may begin."""
-    until = aware_utc(task.not_before)
-    return until if until is not None and until > now_utc else None
 
 
 def _claim(
@@ -235,6 +188,7 @@ def _claim(
     if lane.rate is not None:
         now_ms = _now_ms(clients)
         state.arrival_ms = lane.rate.moved(state.arrival_ms, now_ms, len(plan.tasks))
+        _replace(state, replace(plan.claim, charged_ms=state.arrival_ms))
     put_state(clients, state)
     return True
 
@@ -242,7 +196,8 @@ def _claim(
 def _forget(lane: Lane, seen: LaneState) -> None:
     """Delete the state of a key without tasks, unless it has changed, or keeps a rate."""
     state: LaneState | None = seen.key.get()
-    if state is not None and state.stamp == seen.stamp and lane.rate is None:
+    is_idle = state is not None and state.stamp == seen.stamp and not state.claims
+    if state is not None and is_idle and lane.rate is None:
         state.key.delete()
 
 
@@ -253,8 +208,18 @@ def put_state(clients: Clients, state: LaneState, stamp: str = "") -> None:
         stamp: Chosen before the transaction; "": a new one.
     """
     state.stamp = stamp or clients.new_id()
+    _put(clients, state)
+
+
+def _put(clients: Clients, state: LaneState) -> None:
+    """Write a state whose claims beat, and which is the same otherwise."""
     is_kept = state.rests or (state.gathered or {}).get("calls")
-    state.expires = None if is_kept else naive_utc(clients.clock.now() + KEEP_STATE)
+    expires = naive_utc(clients.clock.now() + (KEEP_HEAD if state.head else KEEP_STATE))
+    # A rate is remembered for as long as it holds a task up.
+    expires = max(expires, EPOCH + datetime.timedelta(milliseconds=state.arrival_ms))
+    # Full hours: a beat changes no index.
+    hour = expires.replace(minute=0, second=0, microsecond=0) + datetime.timedelta(hours=1)
+    state.expires = None if is_kept else hour
     state.put()
 
 
@@ -281,12 +246,14 @@ class Holder:
     def __post_init__(self) -> None:
         self._began_s = self.monotonic()
         self._confirmed_s = self._began_s if self.asked_s is None else self.asked_s
-        self._is_given_back = False
+        self._is_given_back = self._has_left = False
+        # The same after a lost reply: a hint that the state names has to be created.
+        self._given_back_to = self.clients.new_id()
 
     @property
     def has_time(self) -> bool:
         """Whether it may begin another task."""
-        return self.monotonic() - self._began_s < SLICE_S * self.lane.weight
+        return self.monotonic() - self._began_s < lookups.SLICE_S * self.lane.weight
 
     def may_begin(self) -> bool:
         """Return whether no other delivery can have taken the claim; make sure by a beat."""
@@ -297,17 +264,19 @@ class Holder:
     def beat(self) -> None:
         """Beat, on a thread of the heart; give back the tasks that will not begin any more."""
         gives_back = not self.has_time and not self._is_given_back and self.lane.limit > 1
-        goes_on = self.clients.new_id() if gives_back else ""
+        goes_on = self._given_back_to if gives_back else ""
         with self.clients.context():
-            self._confirm(goes_on)
+            # One attempt: the next beat comes soon, and others of this process wait for this one.
+            self._confirm(goes_on, attempts=1)
             if gives_back and not self.is_lost:
                 self._is_given_back = True
-                hints.hint(self.clients, self.lane.task, self.lane_id, goes_on)
+                if self._has_left:
+                    hints.hint_soon(self.clients, self.lane.task, self.lane_id, goes_on)
 
-    def _confirm(self, goes_on: str = "") -> None:
+    def _confirm(self, goes_on: str = "", *, attempts: int = MAX_ATTEMPTS) -> None:
         """Show that the delivery lives, and find out if it has lost its claim."""
         sent_s = self.monotonic()
-        self.is_lost = not transact(lambda: self._beat(goes_on))
+        self.is_lost = not transact(lambda: self._beat(goes_on), attempts=attempts)
         self._confirmed_s = sent_s
 
     def _beat(self, goes_on: str) -> bool:
@@ -316,23 +285,36 @@ class Holder:
         claim = state.claim_of(self.claim.owner) if state is not None else None
         if state is None or claim is None:
             return False
-        tasks = self._kept(claim) if goes_on else claim.tasks
-        state.next_hint = goes_on or state.next_hint
+        tasks = claim.tasks
+        if goes_on and len(rows := self._left(claim)) > 1:
+            tasks = rows[:1]  # The task that runs.
+            state.next_hint = goes_on
         _replace(state, replace(claim, beats=claim.beats + 1, tasks=tasks))
-        put_state(self.clients, state)
+        if tasks is claim.tasks:
+            _put(self.clients, state)  # With its stamp: no plan of others depends on beats.
+        else:
+            put_state(self.clients, state)
+        self._has_left = state.next_hint == goes_on != ""
         return True
 
-    def _kept(self, claim: Claim) -> tuple[str, ...]:
-        """Return the task that runs: the first one that has not ended."""
+    def _left(self, claim: Claim) -> tuple[str, ...]:
+        """Return the tasks that have not ended, the one that runs first."""
         rows = ndb.get_multi([task_key(task_id) for task_id in claim.tasks])
-        return tuple(row.key.id() for row in rows if row is not None)[:1]
+        return tuple(row.key.id() for row in rows if row is not None)
 
     def release(
-        self, ended: set[str], *, begun: int, pace_ms: int, goes_on: str = ""
+        self,
+        ended: set[str],
+        running: str | None,
+        *,
+        begun: int,
+        pace_ms: int,
+        goes_on: str = "",
     ) -> frozenset[str] | None:
         """Give the claim back.
 
         Args:
+            running: The task that has begun and not ended, because of an error: it stays the first.
             goes_on: The id of the hint that the caller will create, because more tasks wait.
 
         Returns:
@@ -340,7 +322,7 @@ class Holder:
         """
         for attempt in range(1, RELEASE_ATTEMPTS + 1):
             try:
-                return transact(lambda: self._release(ended, begun, pace_ms, goes_on))
+                return transact(lambda: self._release(ended, running, begun, pace_ms, goes_on))
             except TRANSIENT:
                 if attempt == RELEASE_ATTEMPTS:
                     _over(self.clients).add(self.claim.owner)
@@ -349,18 +331,21 @@ class Holder:
         raise AssertionError("unreachable")
 
     def _release(
-        self, ended: set[str], begun: int, pace_ms: int, goes_on: str
+        self, ended: set[str], running: str | None, begun: int, pace_ms: int, goes_on: str
     ) -> frozenset[str] | None:
         state: LaneState | None = state_key(self.lane_id).get()
         claim = state.claim_of(self.claim.owner) if state is not None else None
         if state is None or claim is None:
             return None
         state.set_claims([other for other in state.claims if other.owner != claim.owner])
-        if state.head in ended:
+        if self.lane.order and running is not None:
+            state.head = running
+        elif state.head in ended:
             state.head = None
         if pace_ms:
             state.pace_ms = pace_ms if not state.pace_ms else (3 * state.pace_ms + pace_ms) // 4
-        if self.lane.rate is not None:
+        # Time has given a charge back that has passed.
+        if self.lane.rate is not None and _now_ms(self.clients) < claim.charged_ms:
             unused = len(self.claim.tasks) - begun
             state.arrival_ms = self.lane.rate.given_back(state.arrival_ms, unused)
         state.next_hint = goes_on or state.next_hint
@@ -407,15 +392,18 @@ def bury(clients: Clients, lane: Lane, lane_id: str, dead: Sequence[Claim]) -> N
         is_over = claim.owner in _over(clients)
         if not is_over:
             log.warning("a delivery of %s died over its tasks", lane_id)
-        transact(lambda: _bury(clients, lane, lane_id, claim, counts=not is_over))  # noqa: B023
-        _over(clients).discard(claim.owner)
+        if transact(lambda: _bury(clients, lane, lane_id, claim, counts=not is_over)):  # noqa: B023
+            _over(clients).discard(claim.owner)
 
 
-def _bury(clients: Clients, lane: Lane, lane_id: str, dead: Claim, *, counts: bool) -> None:
+def _bury(clients: Clients, lane: Lane, lane_id: str, dead: Claim, *, counts: bool) -> bool:
+    """Return whether the claim is gone: it has not beaten meanwhile."""
     state: LaneState | None = state_key(lane_id).get()
     claim = state.claim_of(dead.owner) if state is not None else None
-    if state is None or claim is None or claim.beats != dead.beats:
-        return
+    if state is None or claim is None:
+        return True
+    if claim.beats != dead.beats:
+        return False
     state.set_claims([other for other in state.claims if other.owner != dead.owner])
     rows = ndb.get_multi([task_key(task_id) for task_id in claim.tasks])
     running = next((row for row in rows if row is not None), None)
@@ -429,6 +417,7 @@ def _bury(clients: Clients, lane: Lane, lane_id: str, dead: Claim, *, counts: bo
         if lane.order:
             state.head = running.key.id()
     put_state(clients, state)
+    return True
 
 
 def _over(clients: Clients) -> set[str]:

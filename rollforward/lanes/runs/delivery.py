@@ -25,8 +25,9 @@ from rollforward.lanes import hints
 from rollforward.lanes.hints import LaneArgs
 from rollforward.lanes.rows.entities import LaneTask
 from rollforward.lanes.runs import ends
-from rollforward.lanes.runs.claims import BEAT_S, Claimed, Holder, Rest, has_due_task, take
+from rollforward.lanes.runs.claims import BEAT_S, Claimed, Holder, Rest, take
 from rollforward.lanes.runs.ends import Dead, End, Later
+from rollforward.lanes.runs.lookups import has_due_task
 from rollforward.runtime.clients import Clients
 from rollforward.tasks.declaration import Task
 from rollforward.tasks.errors import ArgumentsGoneError, BadArgumentsError, EndedError
@@ -91,6 +92,7 @@ class _Turn:
         self._tasks = claimed.tasks
         self._ended: set[str] = set()
         self._begun = 0
+        self._running: str | None = None
         self._took_s = 0.0
         self.has_more = claimed.has_more
         self.waits_for_head = False
@@ -112,8 +114,10 @@ class _Turn:
         holder = self._holder
         began_s = holder.monotonic()
         self._begun += 1
+        self._running = task.key.id()
         end = _run(holder, task)
         self._took_s += holder.monotonic() - began_s
+        self._running = None
         if not isinstance(end, Later):
             self._ended.add(task.key.id())
             return not (isinstance(end, Dead) and holder.lane.on_dead == "block")
@@ -124,7 +128,10 @@ class _Turn:
     def release(self, goes_on: str = "") -> frozenset[str] | None:
         pace_ms = max(1, round(1000 * self._took_s / self._begun)) if self._begun else 0
         return self._holder.release(
-            self._ended, begun=self._begun, pace_ms=pace_ms, goes_on=goes_on
+            *(self._ended, self._running),
+            begun=self._begun,
+            pace_ms=pace_ms,
+            goes_on=goes_on,
         )
 
 

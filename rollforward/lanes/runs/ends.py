@@ -15,6 +15,7 @@ from rollforward.datastore.transactions import TRANSIENT, transact
 from rollforward.datastore.versions import protobuf_of_key
 from rollforward.lanes import hints
 from rollforward.lanes.rows.entities import (
+    EPOCH,
     LaneState,
     LaneTask,
     id_at,
@@ -145,7 +146,8 @@ def postpone(holder: Holder, task: LaneTask, end: Later) -> bool:
     """
     clients, lane = holder.clients, holder.lane
     now_utc = clients.clock.now()
-    until = now_utc + datetime.timedelta(seconds=end.pause_s)
+    # Tasks of a key that fail together share a hint.
+    until = rounded(now_utc + datetime.timedelta(seconds=end.pause_s))
 
     moved_id = _id_at(task, holder.lane_id, place_of(until))
 
@@ -169,6 +171,7 @@ def postpone(holder: Holder, task: LaneTask, end: Later) -> bool:
 
     is_postponed = transact(body)
     if is_postponed:
+        arguments.extend(clients, task.body.encode(), until)
         hints.hint_at(clients, lane.task, holder.lane_id, until)
     return is_postponed
 
@@ -249,6 +252,12 @@ def _bury(holder: Holder, task: LaneTask, reason: str) -> None:
 
     log.error("dead-lettered %r: %s", task.path[:100], reason, extra={"dead_task": dead_id})
     transact(keep)
+
+
+def rounded(at: datetime.datetime) -> datetime.datetime:
+    """Return a time, rounded up to a quarter of a second."""
+    quarter = datetime.timedelta(seconds=0.25)
+    return at + (EPOCH.replace(tzinfo=datetime.UTC) - at) % quarter
 
 
 def is_unknown_for_long(task: LaneTask, now_utc: datetime.datetime) -> bool:

@@ -24,7 +24,7 @@ from rollforward.lanes.rows.entities import (
     state_key,
     task_key,
 )
-from rollforward.lanes.runs import claims
+from rollforward.lanes.runs import claims, lookups
 from rollforward.lanes.runs.delivery import deliver
 from rollforward.runtime import Clients
 from rollforward.runtime.clock import naive_utc
@@ -151,9 +151,9 @@ def test_all_claims_of_a_key_fit_into_its_row() -> None:
     """K8: fifty deliveries claim hundreds of tasks in all, and not thousands."""
     fast = LaneState(pace_ms=1)
     for limit in (1, 2, 10, 50):
-        size = claims._size(Lane("many", limit=limit), fast)
-        assert 10 <= size <= claims.MAX_TASKS
-        assert size * limit <= claims.MAX_CLAIMED
+        size = lookups.size_of(Lane("many", limit=limit), fast)
+        assert 10 <= size <= lookups.MAX_TASKS
+        assert size * limit <= lookups.MAX_CLAIMED
 
 
 # Hints
@@ -164,7 +164,7 @@ def test_the_hints_of_a_key_do_not_grow_in_number(
     world: World, monkeypatch: pytest.MonkeyPatch, lane: Lane
 ) -> None:
     """K9: a key that gets more tasks all the time has four hints at most: others have turns."""
-    monkeypatch.setattr(claims, "SLICE_S", 0.0)
+    monkeypatch.setattr(lookups, "SLICE_S", 0.0)
     numbers = iter(range(2, 22))
 
     def add_another(name: str) -> None:

@@ -13,8 +13,8 @@ import pytest
 from rollforward import outbox
 from rollforward.datastore import transact
 from rollforward.lanes import Lane, adding, hints
-from rollforward.lanes.rows.entities import LaneTask, waiting
-from rollforward.lanes.runs import claims, delivery, ends
+from rollforward.lanes.rows.entities import LaneTask, state_key, waiting
+from rollforward.lanes.runs import claims, delivery, ends, lookups
 from rollforward.tasks.errors import Retry
 from rollforward.testing.injection import (
     CRASH_AFTER,
@@ -65,7 +65,9 @@ class Letters:
             raise Retry("later", after_s=5) if text == "1" else ValueError("broken")
 
     def is_done(self, tag: str) -> bool:
-        return set(DESK.of(tag)) == set(TEXTS) and not waiting(self.lane(tag).id).fetch(1)
+        lane_id = self.lane(tag).id
+        is_clean = not waiting(lane_id).fetch(1) and state_key(lane_id).get() is None
+        return set(DESK.of(tag)) == set(TEXTS) and is_clean
 
     def check(self, tag: str, fault: str) -> None:
         written = DESK.of(tag)
@@ -121,25 +123,31 @@ def test_each_task_runs_with_two_faults(letters: Letters) -> None:
 
 def _loses_the_head(monkeypatch: pytest.MonkeyPatch) -> None:
     """A task that waits for its time is passed by the others of its order."""
-    monkeypatch.setattr(claims, "_waits_until", lambda task, now_utc: None)
-    sound = claims._next_tasks
+    monkeypatch.setattr(claims, "waits_until", lambda task, now_utc: None)
+    sound = lookups.next_tasks
 
     def next_tasks(*args: Any) -> list[LaneTask]:
         return sorted(sound(*args), key=lambda task: task.failures + task.waits)
 
-    monkeypatch.setattr(claims, "_next_tasks", next_tasks)
+    monkeypatch.setattr(lookups, "next_tasks", next_tasks)
 
 
 def _looks_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     """A delivery that gives its claim back does not look for tasks that came meanwhile."""
     monkeypatch.setattr(delivery, "has_due_task", lambda *args: False)
-    monkeypatch.setattr(claims, "MAX_TASKS", 1)
+    monkeypatch.setattr(lookups, "MAX_TASKS", 1)
     monkeypatch.setattr(hints, "hint", lambda *args: None)
 
 
 def _adds_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """An attempt of a transaction has rows of its own, though one before may be committed."""
-    monkeypatch.setattr(adding._Adding, "on_retry", lambda self, cause: self.added.clear())
+    sound = adding._Adding.on_retry
+
+    def on_retry(self: adding._Adding, cause: Exception) -> None:
+        sound(self, cause)
+        self.transaction.id = self.clients.new_id()
+
+    monkeypatch.setattr(adding._Adding, "on_retry", on_retry)
 
 
 def _deletes_no_task(monkeypatch: pytest.MonkeyPatch) -> None:
