@@ -47,6 +47,7 @@ def test_an_idle_app_has_nothing_that_waits(world: World) -> None:
         *("batches_running", "batches_oldest_seconds"),
         *("continuations_running", "continuations_oldest_seconds"),
         *("flows_running", "flows_failed", "flows_waiting_for_version", "flows_late_seconds"),
+        *("lanes_waiting", "lanes_oldest_seconds", "lanes_paused", "lanes_blocked"),
         *("fork_join_waiting_items", "fork_join_oldest_seconds", "fork_join_parked_items"),
         *("views_waiting_updates", "views_oldest_seconds"),
     }
