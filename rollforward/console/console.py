@@ -67,6 +67,8 @@ class Console:
                 view,
                 methods=[method],
                 strict_slashes=False,
+                # A redirect from "a//b" to "a/b" would lead to another key or run.
+                merge_slashes=False,
                 provide_automatic_options=False,
             )
         # Takes what no route takes: a method of another route, and addresses that the router would

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import datetime
 import logging
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from google.cloud import ndb
@@ -23,9 +24,9 @@ from rollforward.lanes.rows.entities import (
     time_of,
     waiting,
 )
-from rollforward.lanes.runs.claims import KEEP_STATE, MAX_ATTEMPTS, Rest, dead_claims
+from rollforward.lanes.runs.claims import KEEP_STATE, LONG_AFTER, MAX_ATTEMPTS, Rest, dead_claims
 from rollforward.runtime.clients import Clients
-from rollforward.runtime.clock import naive_utc
+from rollforward.runtime.clock import CLOCK_SKEW_S, naive_utc
 
 if TYPE_CHECKING:
     from rollforward.lanes.gathered.declaration import Gathered
@@ -44,11 +45,13 @@ class ClaimedWindow:
     Attributes:
         claim: The right of this delivery to run it.
         rows: The calls in it.
+        asked_s: When the claim was asked for, by this process's clock that never goes back.
     """
 
     claim: Claim
     window: Window
     rows: Sequence[LaneTask]
+    asked_s: float = 0.0
 
 
 def take(
@@ -81,8 +84,9 @@ def take(
             if plan.until is None and state is not None and Window.of(state).calls:
                 transact(lambda: _forget(clients, gathered, state))  # noqa: B023
             return plan
+        asked_s = time.monotonic()
         if transact(lambda: _claim(clients, gathered, lane_id, state, plan)):  # noqa: B023
-            return plan
+            return replace(plan, asked_s=asked_s)
     raise LaneBusyError(f"other deliveries change {lane_id} at the same time")
 
 
@@ -106,15 +110,31 @@ def next_run(
     if place_in_key(head.id()) > window.rest_until:
         # A caller's clock may be ahead: its call waits for no time of its own.
         opened = min(time_of(head.id()), now_utc)
-        due = gathered.timing.due(opened, time_of(tail.id()), window.began)
+        due = gathered.timing.due(opened, time_of(tail.id()), _sound(window.began, now_utc))
         if due > now_utc:
             return Rest(due)
     rows, has_more = _next_calls(lane_id)
     if not rows:
         return Rest()
-    rest_until = place_in_key(tail.id()) if has_more else ""
+    rest_until = _rest_until(window, rows, tail.id()) if has_more else ""
     begun = window.begun(rows, rest_until, milliseconds(now_utc))
     return ClaimedWindow(_new_claim(clients, now_utc, rows), begun, rows)
+
+
+def _sound(began: datetime.datetime | None, now_utc: datetime.datetime) -> datetime.datetime | None:
+    """Return when the last run began; None: there was none, or the clock that says so was ahead."""
+    skew = datetime.timedelta(seconds=CLOCK_SKEW_S)
+    return None if began is not None and began > now_utc + skew else began
+
+
+def _rest_until(window: Window, rows: Sequence[LaneTask], tail_id: str) -> str:
+    """Return the last place of a window of which one run takes a part; "": it takes the rest.
+
+    The rest of a window does not grow by the calls that came after its end.
+    """
+    is_rest = place_in_key(rows[0].key.id()) <= window.rest_until
+    end = window.rest_until if is_rest else place_in_key(tail_id)
+    return end if place_in_key(rows[-1].key.id()) < end else ""
 
 
 def _next_calls(lane_id: str) -> tuple[list[LaneTask], bool]:
@@ -195,6 +215,6 @@ def put_state(clients: Clients, gathered: Gathered[Any], state: LaneState) -> No
         return
     state.stamp = clients.new_id()
     keep = max(KEEP_STATE, datetime.timedelta(seconds=2 * remembers_s))
-    expires = None if window.calls or state.rests else naive_utc(clients.clock.now() + keep)
-    state.expires = expires
+    keep = LONG_AFTER if window.calls else keep
+    state.expires = None if state.rests else naive_utc(clients.clock.now() + keep)
     state.put()

@@ -54,10 +54,12 @@ def deliver(gathered: Gathered[Any], clients: Clients, args: LaneArgs) -> None:
     if isinstance(claimed, Rest):
         _wait(clients, gathered, args, claimed.until)
         return
-    holder = Holder(clients, gathered, args.lane_id, claimed.claim)
+    holder = Holder(clients, gathered, args.lane_id, claimed.claim, asked_s=claimed.asked_s)
     try:
         with clients.heart.beating(holder.beat, BEAT_S):
-            end = _run(gathered, holder, claimed)
+            end: End = Later(0, "its claim is too old to begin")
+            if holder.may_begin():
+                end = _run(gathered, holder, claimed)
     except BaseException as error:
         # The error matters more, and without this the claim expires.
         with contextlib.suppress(Exception):

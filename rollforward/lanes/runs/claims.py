@@ -52,6 +52,8 @@ QUICK_MS = 100
 RELEASE_ATTEMPTS = 4
 RELEASE_PAUSE_S = 0.5
 KEEP_STATE = datetime.timedelta(days=1)
+# The state of a window that has calls is kept: None would list its key among those that rest.
+LONG_AFTER = datetime.timedelta(days=3650)
 KEEP_HEAD = datetime.timedelta(days=40)  # A task of an order may wait for so long.
 
 
@@ -213,13 +215,14 @@ def put_state(clients: Clients, state: LaneState, stamp: str = "") -> None:
 
 def _put(clients: Clients, state: LaneState) -> None:
     """Write a state whose claims beat, and which is the same otherwise."""
-    is_kept = state.rests or (state.gathered or {}).get("calls")
-    expires = naive_utc(clients.clock.now() + (KEEP_HEAD if state.head else KEEP_STATE))
+    has_calls = bool((state.gathered or {}).get("calls"))
+    keep = LONG_AFTER if has_calls else KEEP_HEAD if state.head else KEEP_STATE
+    expires = naive_utc(clients.clock.now() + keep)
     # A rate is remembered for as long as it holds a task up.
     expires = max(expires, EPOCH + datetime.timedelta(milliseconds=state.arrival_ms))
     # Full hours: a beat changes no index.
     hour = expires.replace(minute=0, second=0, microsecond=0) + datetime.timedelta(hours=1)
-    state.expires = None if is_kept else hour
+    state.expires = None if state.rests else hour
     state.put()
 
 

@@ -175,3 +175,16 @@ def test_a_page_reads_as_much_of_many_keys_as_of_few(desk: Desk) -> None:
     assert seen == [f"k{number:02}" for number in range(40)]
     for path in (f"/lanes/of/{LANE}", key_path("k07"), key_path("k07", "/lanes/drain")):
         assert reads_of(desk, lambda path=path: browser.read(path)) <= MAX_READS, path  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("key", ["/home/a", "home//a"])
+def test_a_key_with_slashes_is_never_taken_for_another_one(desk: Desk, key: str) -> None:
+    """Neither by a match nor by a redirect that a client follows."""
+    add(desk, "home/a", 0)
+    add(desk, key, 0)
+
+    answer = desk.change(f"/lanes/{LANE}/{key}:drain")
+
+    assert answer.status_code in (200, 404)
+    with desk.world.context():
+        assert IN_ORDER("home/a").state().waiting == 1
