@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from rollforward.lanes import Lane
 from rollforward.tasks.dead_task_entities import DeadTask
 from tests.infra.documents import ROOT, cells, named, text_of
 from tests.infra.migration import (
@@ -46,7 +47,9 @@ def test_the_code_to_write_has_its_effect(
     """In an app with the declarations of its page; the effect is not there before it."""
     for line, block in new_blocks(row.page):
         run(module, row.page, line, block)
-    world = World(services, tasks=parts_of(module))
+    parts = parts_of(module)
+    has_lanes = any(isinstance(part, Lane) for part in parts)
+    world = World(services, tasks=parts, knows_paths=has_lanes)
     module.__dict__["clients"] = world.clients
     effect = EFFECTS[row.page.stem][row.name]
     assert not holds(world, module, effect), "it holds before anything was written"

@@ -79,6 +79,8 @@ class World(testing.World):
     schedules: Sequence[DeclaredSchedule] = ()
     flows: Sequence[Flow[Any]] = ()
     lanes: Sequence[Lane] = ()
+    # Whether a lane can look its tasks up: then only registered tasks can be enqueued.
+    knows_paths: bool = False
     plan: FaultPlan = field(default_factory=FaultPlan)
 
     sweep_paths = SWEEPS
@@ -99,7 +101,7 @@ class World(testing.World):
         clients = open_clients(
             *(self.services, self.plan, wire),
             app_services={Mailer: mailer},
-            task_paths=registry.tasks if self.lanes else None,
+            task_paths=registry.tasks if self.lanes or self.knows_paths else None,
         )
         app = main.create_app(self.settings, clients, registry)
         app.testing = False
