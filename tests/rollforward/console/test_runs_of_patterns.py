@@ -218,4 +218,6 @@ def test_every_standing_part_has_a_page(desk: Desk, world: World) -> None:
     for part in world.registry.standing():
         path = f"/runs/{part.pattern}/{part.id}"
         assert path in listed
+        if part.pattern == "lanes":  # A list of its keys.
+            path = browser.open(path).headers["Location"]
         assert reads_of(desk, lambda path=path: browser.read(path)) <= 60, path  # type: ignore[misc]
