@@ -137,3 +137,18 @@ def test_the_readme_shows_what_make_run_prints() -> None:
     for words in ("kept here, delivered to nobody", "from cron.yaml", "in memory", "kept in .dev/"):
         assert words in stack
         assert words in quick_start
+
+
+def test_no_example_takes_a_kind_of_another_module() -> None:
+    """The class that is declared last would read the rows of both."""
+    declared: dict[str, set[str]] = {}
+    for folder in ("docs/examples", "models", "pipelines", "rollforward"):
+        for path in (ROOT / folder).rglob("*.py"):
+            for kind in re.findall(r"^class (\w+)\(ndb\.Model\)", path.read_text(), re.MULTILINE):
+                declared.setdefault(kind, set()).add(str(path.relative_to(ROOT)))
+    shared = {
+        kind: paths
+        for kind, paths in declared.items()
+        if len({path.startswith("docs/examples/") for path in paths}) > 1
+    }
+    assert shared == {}

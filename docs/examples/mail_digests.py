@@ -23,7 +23,7 @@ from rollforward.runtime import Clients, SystemClock
 
 
 # howto: from here
-class Post(ndb.Model):
+class Article(ndb.Model):
     title = ndb.TextProperty()
 
 
@@ -32,12 +32,12 @@ class Mail(ndb.Model):
 
 
 @dataclass(frozen=True)
-class NewPost:
+class NewArticle:
     title: str
 
 
 @rf.lanes.debounced("digest", wait_s=30, max_s=600)
-def digest(user: str, calls: Sequence[rf.lanes.Call[NewPost]]) -> None:
+def digest(user: str, calls: Sequence[rf.lanes.Call[NewArticle]]) -> None:
     # Runs once for a window, or again with the same calls if it failed.
     titles = [call.args.title for call in calls]
     Mail(id=f"{user} {calls[0].id}", titles=titles).put()
@@ -45,11 +45,11 @@ def digest(user: str, calls: Sequence[rf.lanes.Call[NewPost]]) -> None:
 
 def publish(clients: Clients, title: str, followers: Sequence[str]) -> None:
     def body() -> None:
-        if Post.get_by_id(title) is not None:
+        if Article.get_by_id(title) is not None:
             return  # The guard: this ran before, and its calls are there.
-        Post(id=title, title=title).put()
+        Article(id=title, title=title).put()
         for follower in followers:
-            digest.call(clients, follower, NewPost(title))
+            digest.call(clients, follower, NewArticle(title))
 
     rf.transact(body)
 

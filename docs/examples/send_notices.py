@@ -24,7 +24,7 @@ from rollforward.tasks import Task
 
 
 # howto: from here
-class Order(ndb.Model):
+class Basket(ndb.Model):
     user = ndb.TextProperty()
 
 
@@ -44,9 +44,9 @@ def import_row(tenant: str, number: int) -> None:
 
 def place(clients: Clients, user: str, order_id: str) -> None:
     def body() -> None:
-        if Order.get_by_id(order_id) is not None:
+        if Basket.get_by_id(order_id) is not None:
             return  # The guard: this ran before, and its notice waits.
-        Order(id=order_id, user=user).put()
+        Basket(id=order_id, user=user).put()
         rf.enqueue(clients, notify, notify.bind(user, f"{order_id} ordered"), lane=BY_USER(user))
 
     rf.transact(body)

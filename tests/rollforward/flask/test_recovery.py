@@ -127,5 +127,5 @@ def test_a_sweep_that_fails_stops_none_behind_it(
 
     patterns = home.registry.patterns.values()
     swept = [pattern.name for pattern in patterns if pattern.is_swept]
-    assert swept[:4] == ["tasks", "outbox", "continuations", "fork-join"]
+    assert swept[:4] == ["tasks", "outbox", "lanes", "continuations"]
     assert seen == swept * len(recovery.LOOKS_S)
