@@ -154,14 +154,14 @@ def _plan(clients: Clients, lane: Lane, lane_id: str, state: LaneState | None) -
             return Rest(lane.rate.next_at(arrival_ms, now_ms))
         size = min(size, allowed)
     free = lane.limit - (len(state.claims) if state else 0)
-    if lane.limit > 1 and len(due) <= size:  # Others are to have a share of a short backlog.
+    # Quick tasks are run best by one delivery, which has them all done before another one comes.
+    is_quick = state is not None and 0 < state.pace_ms * min(len(due), size) < QUICK_MS
+    if lane.limit > 1 and len(due) <= size and not is_quick:  # Others are to have a share.
         size = max(1, -(-len(due) // free))
     tasks = due[:size]
     ids = tuple(task.key.id() for task in tasks)
     claim = Claim(clients.new_owner(), ids, began=now_utc.timestamp())
     has_more = len(due) > len(tasks)
-    # Quick tasks are run best by one delivery, which has them all done before another one comes.
-    is_quick = state is not None and 0 < state.pace_ms * len(tasks) < QUICK_MS
     goes_on = clients.new_id() if has_more and free > 1 and not is_quick else ""
     return Claimed(claim, tasks, has_more, goes_on)
 
