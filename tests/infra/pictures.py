@@ -120,6 +120,11 @@ def order_shoes(stack: Stack) -> str:
     return submit(stack, "/orders", "/orders")
 
 
+def flood(stack: Stack) -> str:
+    """Let one tenant flood the queue of five, in lanes."""
+    return submit(stack, "/tenants", "/tenants")
+
+
 def measure(stack: Stack) -> str:
     """Have the stack measured."""
     return submit(stack, "/numbers", "/numbers")
@@ -152,6 +157,7 @@ PICTURES = (
     Picture("weblog", count_a_log, 7.0, (LIGHT, DARK)),
     Picture("zeitgeist", play_queries, 20.0, (LIGHT, DARK)),
     Picture("orders", order_shoes, 14.0, (LIGHT, DARK)),
+    Picture("tenants", flood, 14.0, (LIGHT, DARK)),
     Picture("sums", load_a_sum, 8.0),
     Picture("counters", click, 6.0),
     Picture("quilt", make_a_quilt, 1.5),

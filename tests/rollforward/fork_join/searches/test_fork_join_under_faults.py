@@ -93,7 +93,7 @@ class InsertScenario:
 class BadItemScenario(InsertScenario):
     """One of the items cannot be folded."""
 
-    leaves = ("'DeadTask'", "'parked:")
+    leaves: tuple[str, ...] = ("'DeadTask'", "'parked:")
 
     def begin(self, tag: str) -> None:
         super().begin(tag)
@@ -129,6 +129,8 @@ def test_each_item_is_folded_once_with_two_faults_at_once(services: Services, fi
     if services.datastore_kind == "firestore" and not IS_EXHAUSTIVE:
         pytest.skip("pairs of faults on one emulator; on both in `make soak`")
     scenario = BadItemScenario(tally_world(services), TALLIES)
+    # A task that failed, and whose worker died over its next delivery, forgets its count in days.
+    scenario.leaves = (*scenario.leaves, "'TaskAttempts'")
 
     assert Explorer(scenario.world, scenario, SWEEPS).explore_pairs([first], [*KINDS, FLUSH])
 
