@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from benchmarks.harness.results import Result, quartiles
+from benchmarks.harness.rivals import PYTHON, MissingError
 from benchmarks.harness.testbed import Bench, open_testbed
 from benchmarks.steps import operations
 from benchmarks.steps.app import STEPS
@@ -33,14 +34,9 @@ from rollforward.local.app.server import THREADS, WORKERS
 COUNT, WARM_UP = 100, 100
 ROUNDS, DISK_ROUNDS = 5, 2
 DESIGNS = ("commits", "outside")
-PYTHON = Path(__file__).parents[2] / ".venv" / "rivals" / "bin" / "python"
 MEMORY = Path("/dev/shm")
 # By the folder of the files, and the number of threads; 0: DBOS's default.
 RIVALS = {"dbos": (MEMORY, 0), "dbos_1_thread": (MEMORY, 1), "dbos_on_disk": (Path("/var/tmp"), 1)}
-
-
-class MissingError(Exception):
-    """DBOS is not there; the text says how to get it."""
 
 
 def measure() -> Iterator[Result]:

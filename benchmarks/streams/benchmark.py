@@ -21,6 +21,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from benchmarks.harness.results import Result, percentile, quartiles
+from benchmarks.harness.rivals import PYTHON, MissingError
 from benchmarks.harness.testbed import Bench, open_testbed
 from benchmarks.streams.app import (
     BATCH,
@@ -59,16 +60,11 @@ from rollforward.streams.storage.schema import HEAD
 TASKS = 2_000
 PUSHES = {1: 300, 10: 200, 100: 200}
 ATTEMPTS = 5  # Of Bytewax.
-PYTHON = Path(__file__).parents[2] / ".venv" / "rivals" / "bin" / "python"
 # Bytewax's epochs, in seconds.
 EPOCHS = {"durable": 0.0, "default": 10.0}
 MAX_ROUND_TRIPS, MAX_WRITES = 0.03, 0.12
 MAX_HOP_MS, MAX_HOP_P95_MS = 15.0, 60.0
 MAX_LAG_MS, MAX_LAG_A_STAGE_MS = 1_800.0, 200.0
-
-
-class MissingError(Exception):
-    """Bytewax is not there; the text says how to get it."""
 
 
 def measure() -> Iterator[Result]:
