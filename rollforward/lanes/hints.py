@@ -33,6 +33,7 @@ from rollforward.outbox import create_later
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.messages import Message
 from rollforward.tasks.declaration import Task
+from rollforward.telemetry import current_task
 
 MARK_S = 60
 # Cloud Tasks takes tasks for 30 days; the sweep wakes what is further ahead.
@@ -59,6 +60,12 @@ class LaneArgs:
     due_ms: int = 0
     early: int = 0
     goes_on: str = ""
+
+
+def watches(args: LaneArgs) -> bool:
+    """Return whether the delivery of a hint finds out if dead deliveries hold claims."""
+    current = current_task()
+    return args.is_check or (current is not None and current.attempt > 0)
 
 
 def hint_later(

@@ -177,8 +177,6 @@ def _claim(
         return True  # The commit's reply was lost.
     if (state.stamp if state else None) != (seen.stamp if seen else None) or None in rows:
         return False
-    if seen is None and plan.rows[0].key.get() is None:
-        return False  # Another delivery has run this window, and deleted the state again.
     state = state or LaneState(key=state_key(lane_id))
     state.set_claims([plan.claim])
     plan.window.store(state)

@@ -48,8 +48,7 @@ def deliver(gathered: Gathered[Any], clients: Clients, args: LaneArgs) -> None:
         google.api_core.exceptions.GoogleAPICallError: the service's answer; the queue
             repeats the hint.
     """
-    current = telemetry.current_task()
-    watches = args.is_check or (current is not None and current.attempt > 0)
+    watches = hints.watches(args)
     claimed = take(clients, gathered, args.lane_id, watches=watches)
     if isinstance(claimed, Rest):
         _wait(clients, gathered, args, claimed.until)

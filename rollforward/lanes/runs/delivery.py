@@ -48,8 +48,7 @@ def deliver(lane: Lane, clients: Clients, args: LaneArgs) -> None:
         google.api_core.exceptions.GoogleAPICallError: the service's answer; the queue
             repeats the hint.
     """
-    current = telemetry.current_task()
-    watches = args.is_check or (current is not None and current.attempt > 0)
+    watches = hints.watches(args)
     claimed = take(clients, lane, args.lane_id, watches=watches, goes_on=args.goes_on)
     if isinstance(claimed, Rest):
         if claimed.until is not None:
