@@ -58,6 +58,13 @@ def printed(clients: Clients, cloud_tasks: Any) -> str:
     return "\n".join(print_books.play(clients, cloud_tasks))
 
 
+def register_kinds_of(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let ndb read rows by a module's classes: several examples sell, and the last one would."""
+    for declared in vars(importlib.import_module(module)).values():
+        if isinstance(declared, type) and issubclass(declared, ndb.Model):
+            monkeypatch.setitem(ndb.Model._kind_map, declared._get_kind(), declared)
+
+
 # Each example, what it prints, and the document that says so.
 EXAMPLES: dict[str, tuple[Callable[[Clients, Any], str], str]] = {
     "raise_prices": (raised, "docs/howto/add-a-job.md"),
@@ -83,10 +90,7 @@ def test_an_example_does_what_its_document_says(
 ) -> None:
     """Each delivers its tasks twice and breaks something: the totals are exact all the same."""
     play, document = EXAMPLES[name]
-    # Several examples sell: the class that was declared last would read the rows of all.
-    for declared in vars(importlib.import_module(play.__module__)).values():
-        if isinstance(declared, type) and issubclass(declared, ndb.Model):
-            monkeypatch.setitem(ndb.Model._kind_map, declared._get_kind(), declared)
+    register_kinds_of(f"docs.examples.{name}", monkeypatch)
     cloud_tasks.engine.reset()
     clients = raise_prices.open_clients(
         datastore_address(kind), cloud_tasks, namespace=f"docs-{uuid.uuid4().hex[:8]}"
