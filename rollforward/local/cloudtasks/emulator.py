@@ -33,7 +33,7 @@ from rollforward.cloud_profile import Profile
 from rollforward.local.cloudtasks import queue_yaml
 from rollforward.local.cloudtasks.clock import Clock
 from rollforward.local.cloudtasks.delivery.behaviour import Behaviour
-from rollforward.local.cloudtasks.delivery.outgoing import AppEngineApp
+from rollforward.local.cloudtasks.delivery.app_engine import AppEngineApp
 from rollforward.local.cloudtasks.engine.engine import Engine
 from rollforward.local.cloudtasks.engine.engine_state import Retention
 from rollforward.local.cloudtasks.protocol import messages

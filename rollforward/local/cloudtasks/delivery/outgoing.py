@@ -6,14 +6,14 @@ recorded from the real service by the conformance suite of
 aertje/cloud-tasks-emulator (2026).
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
+from rollforward.local.cloudtasks.delivery.app_engine import AppEngineApp
 from rollforward.local.cloudtasks.delivery.tokens import TokenIssuer
 from rollforward.local.cloudtasks.protocol.messages import HttpMethod, UriOverride
-from rollforward.local.cloudtasks.protocol.names import short
+from rollforward.local.cloudtasks.protocol.names import project_of, short
 from rollforward.local.cloudtasks.protocol.validation import is_reserved
 from rollforward.local.cloudtasks.store.records import TaskRecord
 
@@ -30,24 +30,6 @@ class OutgoingRequest:
     url: str
     headers: dict[str, str]
     body: bytes
-
-
-@dataclass(frozen=True)
-class AppEngineApp:
-    """The address of App Engine targets on this machine.
-
-    Attributes:
-        url: The base address of the default service, without a final slash.
-        service_urls: Base addresses of further services.
-    """
-
-    url: str
-    service_urls: Mapping[str, str] = field(default_factory=dict)
-
-    def address(self, routing: Any, relative_uri: str) -> str:
-        """Return the full address of a relative one."""
-        base = self.service_urls.get(routing.service, self.url)
-        return base.rstrip("/") + relative_uri
 
 
 def build_request(
@@ -72,7 +54,7 @@ def _app_engine_request(
     routing = queue.app_engine_routing_override if overridden else request.app_engine_routing
     headers = dict(request.headers)
     headers |= _delivery_headers("X-AppEngine-", task, number)
-    url = app.address(routing, request.relative_uri)
+    url = app.address(routing, project_of(task.queue), request.relative_uri)
     return OutgoingRequest(HttpMethod(request.http_method).name, url, headers, request.body)
 
 

@@ -5,12 +5,9 @@
 2. end takes the response; outcomes.py says what it means for the task.
 """
 
+from rollforward.local.cloudtasks.delivery.app_engine import AppEngineApp
 from rollforward.local.cloudtasks.delivery.faults import DEFAULT_DELAY_S
-from rollforward.local.cloudtasks.delivery.outgoing import (
-    AppEngineApp,
-    OutgoingRequest,
-    build_request,
-)
+from rollforward.local.cloudtasks.delivery.outgoing import OutgoingRequest, build_request
 from rollforward.local.cloudtasks.delivery.tokens import TokenIssuer
 from rollforward.local.cloudtasks.engine.engine_state import EngineState
 from rollforward.local.cloudtasks.engine.outcomes import Outcomes

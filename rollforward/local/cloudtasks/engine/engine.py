@@ -27,7 +27,7 @@ from rollforward.local.cloudtasks.clock import Clock
 from rollforward.local.cloudtasks.delivery import tokens
 from rollforward.local.cloudtasks.delivery.behaviour import Behaviour
 from rollforward.local.cloudtasks.delivery.faults import FaultBook
-from rollforward.local.cloudtasks.delivery.outgoing import AppEngineApp
+from rollforward.local.cloudtasks.delivery.app_engine import AppEngineApp
 from rollforward.local.cloudtasks.engine.attempts import Attempts
 from rollforward.local.cloudtasks.engine.engine_state import EngineState, Retention
 from rollforward.local.cloudtasks.engine.history import History

@@ -4,7 +4,7 @@ import random
 from typing import Any
 
 from rollforward.local.cloudtasks.clock import Clock
-from rollforward.local.cloudtasks.delivery.outgoing import AppEngineApp
+from rollforward.local.cloudtasks.delivery.app_engine import AppEngineApp
 from rollforward.local.cloudtasks.engine.engine import Engine
 from rollforward.local.cloudtasks.protocol import messages
 from rollforward.local.cloudtasks.protocol.names import Place

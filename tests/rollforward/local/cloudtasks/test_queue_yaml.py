@@ -9,7 +9,7 @@ import pytest
 
 from rollforward.local.cloudtasks import queue_yaml
 from rollforward.local.cloudtasks.clock import Clock
-from rollforward.local.cloudtasks.delivery.outgoing import AppEngineApp
+from rollforward.local.cloudtasks.delivery.app_engine import AppEngineApp
 from rollforward.local.cloudtasks.emulator import running
 from rollforward.local.cloudtasks.engine.engine import Engine
 from rollforward.local.cloudtasks.protocol import messages
