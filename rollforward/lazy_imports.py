@@ -13,10 +13,14 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Sequence
-from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from importlib.abc import Loader, MetaPathFinder
+else:  # `importlib.abc` loads zipfile and tempfile, and importlib only calls the methods.
+    Loader = MetaPathFinder = object
 
 MODULES = (
     "redis",  # By google.cloud.ndb.global_cache; the app opens no global cache.
@@ -24,6 +28,10 @@ MODULES = (
     "pydantic",  # By what checks arguments and items; the first of them loads it.
     "pydantic_core",
 )
+# The packages of Google's client for Cloud Tasks. The emulator needs their `types` alone, and the
+# client takes longer to load than all of the emulator. Only for a process that never calls it:
+# its modules import each other in circles, which end only where the package is imported first.
+CLOUD_TASKS = tuple(f"google.cloud.tasks_{version}" for version in ("v2", "v2beta2", "v2beta3"))
 # What the import system itself looks at.
 _OF_IMPORTS = {"__loader__", "__package__", "__spec__", "__path__", "__file__", "__cached__"}
 _loading = threading.RLock()
@@ -72,12 +80,15 @@ class _LazyLoader(Loader):
 
 
 class _LazyFinder(MetaPathFinder):
-    """Finds the modules named above, before any other finder does."""
+    """Finds modules by their names, before any other finder does."""
+
+    def __init__(self, modules: Sequence[str]) -> None:
+        self.modules = modules
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if name not in MODULES:
+        if name not in self.modules:
             return None
         spec = PathFinder.find_spec(name, path, target)
         if spec is not None and spec.loader is not None:
@@ -85,7 +96,9 @@ class _LazyFinder(MetaPathFinder):
         return spec
 
 
-def install() -> None:
-    """Load the modules named above on first use, from now on."""
-    if not any(isinstance(finder, _LazyFinder) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _LazyFinder())
+def install(modules: Sequence[str] = MODULES) -> None:
+    """Load these modules on first use, from now on."""
+    if not any(
+        isinstance(finder, _LazyFinder) and finder.modules == modules for finder in sys.meta_path
+    ):
+        sys.meta_path.insert(0, _LazyFinder(modules))

@@ -27,12 +27,59 @@ LATE = (
     "statistics",
     "wtforms",
 )
+# The emulator that runs alone needs the messages of Google's client, and nothing to call it with.
+EMULATOR_LATE = (
+    "cryptography",
+    "flask",
+    "google.api_core",
+    "google.auth",
+    "google.cloud.ndb",
+    "google.cloud.tasks_v2.services",
+    "google.cloud.tasks_v2beta3.types",
+    "grpc",
+    "importlib.metadata",
+    "importlib.resources",
+    "jinja2",
+    "psutil",
+    "pydantic.main",
+    "requests",
+    "rollforward.cloud_profile",
+    "rollforward.datastore",
+    "rollforward.local.console",
+    "rollforward.runtime",
+    "yaml",
+)
+EMULATOR = """
+import sys, urllib.request
+from rollforward.cli import parser
+from rollforward.cli.commands.tasks_emulator import emulator_module
+parser()
+emulator_module()
+from rollforward.local.cloudtasks.emulator import running
+with running(every_place=True, queues=["mails"]) as emulator:
+    queue = "projects/demo-local/locations/us-central1/queues/mails"
+    url = f"http://{emulator.grpc_address}/v2/{queue}"
+    assert queue in urllib.request.urlopen(url, timeout=60).read().decode()
+    loaded = [*sys.modules]
+    import grpc
+    with grpc.insecure_channel(emulator.grpc_address) as channel:
+        call = channel.unary_unary("/google.cloud.tasks.v2.CloudTasks/GetQueue")
+        assert queue.encode() in call(b"\\x0a" + bytes([len(queue)]) + queue.encode(), timeout=60)
+    if "rest" in sys.argv:
+        print(*loaded)
+    else:
+        print(*sys.modules)
+"""
 
 
-def output_of(program: str) -> list[str]:
+def output_of(program: str, *arguments: str) -> list[str]:
     """Return the words that a Python process of its own prints."""
     done = subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
+        [sys.executable, "-c", program, *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     return done.stdout.split()
 
@@ -43,6 +90,15 @@ def test_importing_main_loads_nothing_that_can_wait() -> None:
 
     assert "flask" in loaded
     assert loaded.isdisjoint(LATE)
+
+
+@pytest.mark.parametrize("api", ["rest", "grpc"])
+def test_an_emulator_that_runs_alone_loads_what_its_calls_need(api: str) -> None:
+    """A first call over REST does not load gRPC, and neither loads Google's client."""
+    loaded = set(output_of(EMULATOR, api))
+
+    assert {"google.cloud.tasks_v2.types", "aiohttp"} <= loaded
+    assert loaded & {*EMULATOR_LATE} == ({"grpc"} if api == "grpc" else set())
 
 
 @pytest.mark.parametrize(

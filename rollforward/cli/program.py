@@ -6,7 +6,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
-from importlib import metadata
+from typing import Any
 
 from rollforward.cli.command import Command
 from rollforward.cli.commands import (
@@ -68,8 +68,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
 
 
+class _ShowVersion(argparse.Action):
+    """Prints the version, and ends the program."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        print(_version())
+        parser.exit()
+
+
 def _version() -> str:
     """Return the version of the installed package; a clone on the path has none."""
+    from importlib import metadata  # It loads the parsers of mails, which no command needs.
+
     try:
         return f"rollforward {metadata.version('rollforward')}"
     except metadata.PackageNotFoundError:
@@ -83,7 +93,9 @@ def parser() -> argparse.ArgumentParser:
         description=_DESCRIPTION,
         epilog="Exit codes: " + "; ".join(f"{code} {text}" for code, text in EXIT_CODES.items()),
     )
-    program.add_argument("--version", action="version", version=_version())
+    program.add_argument(
+        "--version", action=_ShowVersion, nargs=0, help="show program's version number and exit"
+    )
     named = program.add_subparsers(metavar="COMMAND", required=True)
     for command in COMMANDS:
         subparser = named.add_parser(

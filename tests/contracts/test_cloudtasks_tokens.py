@@ -4,7 +4,8 @@ import pytest
 from google.auth import exceptions as auth_exceptions
 from google.auth import jwt
 
-from rollforward.local.cloudtasks.delivery.tokens import TokenIssuer, new_key
+from rollforward.local.cloudtasks.delivery.signing_key import new_key
+from rollforward.local.cloudtasks.delivery.tokens import TokenIssuer
 from tests.contracts.conftest import Received
 from tests.contracts.received import ACCOUNT, get_json, received
 
@@ -69,7 +70,7 @@ def test_oidc_token_is_of_the_real_time(live_cloud, handler):
 def test_a_token_is_used_again_for_minutes_and_for_nobody_else():
     """A handler gets one that is good for 55 minutes at least, whatever the clock did."""
     now = [1_000_000.0]
-    issuer = TokenIssuer(new_key(), "us", lambda: now[0])
+    issuer = TokenIssuer(new_key, "us", lambda: now[0])
 
     def made_at(email: str = "a@x", audience: str = "a") -> int:
         claims = jwt.decode(issuer.oidc_token(email, audience), verify=False)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 import re
-from importlib import resources
-from importlib.resources.abc import Traversable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rollforward.cli.command import Command
 from rollforward.cli.errors import WrongUsageError
+
+if TYPE_CHECKING:
+    from importlib.resources.abc import Traversable
 
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,39}")
 _SUFFIX = ".txt"  # So that nothing takes a template for code of the library.
@@ -26,6 +28,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Make the folder; refuse one that holds anything."""
+    from importlib import resources
+
     name: str = options.name
     if not _NAME.fullmatch(name):
         raise WrongUsageError(

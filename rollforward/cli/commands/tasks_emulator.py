@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import Any
 
+from rollforward import lazy_imports
 from rollforward.cli.command import Command, local_module
 
 PORT, UI_PORT = 8123, 8000
@@ -70,8 +72,18 @@ def _port(text: str) -> int:
 
 def run(options: argparse.Namespace) -> int:
     """Serve until Ctrl-C or a signal."""
-    code: int = local_module("tasks_emulator").run(options)
+    code: int = emulator_module().run(options)
     return code
+
+
+def emulator_module() -> Any:
+    """Return the module that serves, loaded without Google's client.
+
+    Raises:
+        CliError: its requirements are not installed.
+    """
+    lazy_imports.install(lazy_imports.CLOUD_TASKS)
+    return local_module("tasks_emulator")
 
 
 COMMAND = Command(

@@ -18,6 +18,7 @@ loopback interface unless it is told to listen beyond.
 import asyncio
 import concurrent.futures
 import contextlib
+import importlib
 import logging
 import random
 import threading
@@ -25,15 +26,14 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
-from rollforward.cloud_profile import Profile
 from rollforward.local.cloudtasks import queue_yaml
 from rollforward.local.cloudtasks.clock import Clock
-from rollforward.local.cloudtasks.delivery.behaviour import Behaviour
 from rollforward.local.cloudtasks.delivery.app_engine import AppEngineApp
+from rollforward.local.cloudtasks.delivery.behaviour import Behaviour
 from rollforward.local.cloudtasks.engine.engine import Engine
 from rollforward.local.cloudtasks.engine.engine_state import Retention
 from rollforward.local.cloudtasks.protocol import messages
@@ -42,14 +42,17 @@ from rollforward.local.cloudtasks.queue_yaml import QueueYamlError
 from rollforward.local.cloudtasks.server import control
 from rollforward.local.cloudtasks.server.callers import Callers, is_loopback
 from rollforward.local.cloudtasks.server.dispatcher import Dispatcher, KillWorker
-from rollforward.local.cloudtasks.server.front import GRPC_HOST, Front
-from rollforward.local.cloudtasks.server.grpc_server import MAX_MESSAGE_BYTES, create_server
+from rollforward.local.cloudtasks.server.front import MAX_MESSAGE_BYTES, Front
 from rollforward.local.cloudtasks.server.rest.api import Rest
 from rollforward.local.cloudtasks.server.versions import Versions
 from rollforward.local.cloudtasks.store.store import Store
 
+if TYPE_CHECKING:
+    from rollforward.cloud_profile import Profile
+
 _WATCH_S = 1.0
 _START_TIMEOUT_S = 30.0
+_GRPC_SERVER = "rollforward.local.cloudtasks.server.grpc_server"
 
 log = logging.getLogger(__name__)
 
@@ -94,7 +97,7 @@ class EmulatorSettings:
     rng: random.Random | None = None
     retention: Retention | None = None
     kill_worker: KillWorker | None = None
-    profile: Profile | None = None
+    profile: "Profile | None" = None
 
 
 class Emulator:
@@ -139,7 +142,7 @@ class Emulator:
             self._dispatcher = Dispatcher(self.engine, settings.kill_worker)
         self._is_dispatching = False
         self._callers = Callers(are_local=is_loopback(host))
-        self._server: Any = None
+        self._grpc: GrpcServer | None = None
         self._front: Front | None = None
         self._runner: web.AppRunner | None = None
         self._watcher: asyncio.Task[None] | None = None
@@ -147,7 +150,7 @@ class Emulator:
     @property
     def is_listening(self) -> bool:
         """True once listen() has been called."""
-        return self._server is not None
+        return self._front is not None
 
     @property
     def grpc_address(self) -> str:
@@ -179,9 +182,8 @@ class Emulator:
         app.add_routes(Rest(versions, self._callers).routes())
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
         await self._runner.setup()
-        self._server = create_server(versions)
-        self._front = Front(self._runner.server, self._server.add_insecure_port(f"{GRPC_HOST}:0"))
-        await self._server.start()
+        self._grpc = GrpcServer(versions)
+        self._front = Front(self._runner.server, self._grpc.port)
         try:
             self.port = await self._front.start(self.host, self.port)
         except OSError as error:
@@ -211,8 +213,8 @@ class Emulator:
         if self._watcher is not None:
             self._watcher.cancel()
             await asyncio.gather(self._watcher, return_exceptions=True)
-        if self._server is not None:
-            await self._server.stop(grace=0.2)
+        if self._grpc is not None:
+            await self._grpc.stop()
         if self._front is not None:
             await self._front.stop()
         if self._runner is not None:
@@ -259,6 +261,31 @@ class Emulator:
     def _apply_yaml(self, path: Path) -> None:
         queue_yaml.apply(self.engine, queue_yaml.read(path, self.engine.place))
         self.queue_yaml_problem = ""
+
+
+class GrpcServer:
+    """The gRPC server of an emulator, which the first call for its port starts."""
+
+    def __init__(self, versions: Versions) -> None:
+        self._versions = versions
+        self._server: Any = None
+        self._port = 0
+        self._starting = asyncio.Lock()
+
+    async def port(self) -> int:
+        """Return the port, when the server listens on it."""
+        async with self._starting:
+            if self._server is None:
+                # On a thread: other calls, and deliveries, go on while gRPC is loaded.
+                module = await asyncio.to_thread(importlib.import_module, _GRPC_SERVER)
+                self._server, self._port = await module.start_server(self._versions)
+        return self._port
+
+    async def stop(self) -> None:
+        """End its calls, if it was started."""
+        async with self._starting:
+            if self._server is not None:
+                await self._server.stop(grace=0.2)
 
 
 def _modified_at(path: Path) -> int:

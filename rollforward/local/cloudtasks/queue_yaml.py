@@ -24,8 +24,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from rollforward.local.cloudtasks.engine.engine import Engine
 from rollforward.local.cloudtasks.protocol import messages
 from rollforward.local.cloudtasks.protocol.names import Place, is_queue_id, parent_of, short
@@ -65,6 +63,8 @@ def read(path: str | Path, place: Place) -> QueueYaml:
     Raises:
         QueueYamlError: it is missing, not YAML, or a field has a wrong value.
     """
+    import yaml  # An emulator that runs alone need not have such a file.
+
     try:
         raw = Path(path).read_bytes()
         content = yaml.safe_load(raw)

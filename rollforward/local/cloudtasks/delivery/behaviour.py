@@ -10,9 +10,10 @@ Source: docs.cloud.google.com/tasks/docs/manage-cloud-task-scaling, read 2026-11
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
-from rollforward.cloud_profile import Profile
+if TYPE_CHECKING:  # Most emulators have no profile.
+    from rollforward.cloud_profile import Profile
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class Behaviour:
     cold_after_s: float = math.inf
 
     @classmethod
-    def like(cls, profile: Profile | None) -> Self:
+    def like(cls, profile: "Profile | None") -> Self:
         """Return the behaviour of a profile; without one, nothing beyond the rules."""
         if profile is None:
             return cls()

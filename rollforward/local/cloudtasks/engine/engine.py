@@ -16,7 +16,6 @@ ends them.
 Source: cloud.google.com/tasks/docs/reference/rpc/google.cloud.tasks.v2
 """
 
-import functools
 import random
 import secrets
 from collections import Counter
@@ -24,10 +23,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from rollforward.local.cloudtasks.clock import Clock
-from rollforward.local.cloudtasks.delivery import tokens
+from rollforward.local.cloudtasks.delivery.app_engine import AppEngineApp
 from rollforward.local.cloudtasks.delivery.behaviour import Behaviour
 from rollforward.local.cloudtasks.delivery.faults import FaultBook
-from rollforward.local.cloudtasks.delivery.app_engine import AppEngineApp
+from rollforward.local.cloudtasks.delivery.tokens import TokenIssuer
 from rollforward.local.cloudtasks.engine.attempts import Attempts
 from rollforward.local.cloudtasks.engine.engine_state import EngineState, Retention
 from rollforward.local.cloudtasks.engine.history import History
@@ -41,12 +40,6 @@ from rollforward.local.cloudtasks.protocol.names import Place
 from rollforward.local.cloudtasks.protocol.paging import PageTokens
 from rollforward.local.cloudtasks.store.records import NORMAL, Attempt, DueDelivery, Response
 from rollforward.local.cloudtasks.store.store import Store
-
-
-@functools.cache
-def _key_of_this_process() -> bytes:
-    """Return one signing key for all stores in memory: making one is slow."""
-    return tokens.new_key()
 
 
 class Engine:
@@ -80,6 +73,7 @@ class Engine:
         self.clock = clock or Clock()
         self.faults = FaultBook(rng or random.Random())
         self.reset_listeners: list[Callable[[], None]] = []
+        self._is_in_memory = in_memory
         self._state = state = EngineState(
             store,
             place,
@@ -92,10 +86,9 @@ class Engine:
         self.change_listeners = state.change_listeners
         last_sequence, last_attempt_id = store.last_ids()
         with state.change():
-            pem = state.kept("signing_key", _key_of_this_process if in_memory else tokens.new_key)
             secret = state.kept("page_secret", lambda: secrets.token_bytes(32))
             page_tokens = PageTokens(secret, self.clock)
-            self.tokens = tokens.TokenIssuer(pem, issuer, self.clock.real)
+            self.tokens = TokenIssuer(self._signing_key, issuer, self.clock.real)
             self.queues = Queues(state, page_tokens)
             self.tasks = Tasks(state, page_tokens, last_sequence)
             self.attempts = Attempts(state, app, self.tokens, last_attempt_id)
@@ -105,6 +98,15 @@ class Engine:
             self.policies = Policies(state)
             self.clock.offset_s += float(store.meta("clock_offset_s") or 0.0)
             state.load()
+
+    def _signing_key(self) -> bytes:
+        """Return the key that signs tokens, made when the first of them is."""
+        from rollforward.local.cloudtasks.delivery import signing_key
+
+        make = signing_key.key_of_this_process if self._is_in_memory else signing_key.new_key
+        with self._state.change(is_news=False):
+            pem: bytes = self._state.kept("signing_key", make)
+        return pem
 
     def close(self) -> None:
         """Close the store."""

@@ -6,7 +6,8 @@ ten times as much per field. The server side works on the messages underneath.
 
 from typing import Any
 
-from google.cloud.tasks_v2 import types
+# Not `from google.cloud.tasks_v2 import types`: the command `tasks-emulator` loads no client.
+import google.cloud.tasks_v2.types as types
 
 Task: Any = types.Task.pb()
 Queue: Any = types.Queue.pb()

@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Sequence
 from typing import Any
 
-from google.longrunning import operations_pb2
+from google.longrunning import operations_proto_pb2 as operations_pb2  # Without gRPC.
 from google.protobuf import empty_pb2
 from google.rpc import status_pb2
 

@@ -9,7 +9,7 @@ Source: cloud.google.com/tasks/docs/reference/rpc/google.cloud.tasks.v2beta3
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from google.cloud.tasks_v2beta3 import types
+import google.cloud.tasks_v2beta3.types as types
 from google.protobuf import descriptor_pool, field_mask_pb2
 
 from rollforward.local.cloudtasks.engine.engine import Engine

@@ -2,14 +2,15 @@
 
 An HTTP/2 client begins with "PRI * HTTP/2.0" (rfc9113#section-3.4), and no method of HTTP/1.1
 begins so. A connection that does is relayed to the gRPC server, which listens on a port of its own:
-gRPC for Python takes no connection from another listener. Any other connection is handed to the
-HTTP server of this process, bytes and all, with no relay.
+gRPC for Python takes no connection from another listener. The first one starts that server. Any
+other connection is handed to the HTTP server of this process, bytes and all, with no relay.
 """
 
 import asyncio
 import contextlib
+import logging
 import socket
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 _PREFACE = b"PRI * HTTP/2.0"
@@ -17,8 +18,13 @@ _PREFACE = b"PRI * HTTP/2.0"
 _SILENCE_S = 120.0
 _BACKLOG = 1024
 GRPC_HOST = "127.0.0.1"
+# A batch may hold 100 tasks of 1 MiB.
+MAX_MESSAGE_BYTES = 128 * 1024 * 1024
 
 HttpProtocol = Callable[[], Any]
+GrpcPort = Callable[[], Awaitable[int]]
+
+log = logging.getLogger(__name__)
 
 
 class Front:
@@ -26,10 +32,11 @@ class Front:
 
     Args:
         http: Makes the protocol of an HTTP/1.1 connection.
-        grpc_port: The port of the gRPC server, on the loopback interface.
+        grpc_port: Returns the port of the gRPC server, on the loopback interface. It starts the
+            server, if none runs.
     """
 
-    def __init__(self, http: HttpProtocol, grpc_port: int) -> None:
+    def __init__(self, http: HttpProtocol, grpc_port: GrpcPort) -> None:
         self._http = http
         self._grpc_port = grpc_port
         self._servers: list[asyncio.Server] = []
@@ -84,10 +91,11 @@ class Front:
         near.connection_made(transport)
         transport.set_protocol(near)
         try:
-            inner, far = await loop.create_connection(
-                lambda: _Relay(self), GRPC_HOST, self._grpc_port
-            )
-        except OSError:
+            port = await self._grpc_port()
+            inner, far = await loop.create_connection(lambda: _Relay(self), GRPC_HOST, port)
+        except Exception as error:
+            if not isinstance(error, OSError):  # Not one that a stop has closed.
+                log.exception("The gRPC server did not start")
             transport.abort()
             return
         near.peer, far.peer = inner, transport

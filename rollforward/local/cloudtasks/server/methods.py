@@ -11,7 +11,7 @@ from typing import Any
 
 from google.cloud.location import locations_pb2
 from google.iam.v1 import iam_policy_pb2, policy_pb2
-from google.longrunning import operations_pb2
+from google.longrunning import operations_proto_pb2 as operations_pb2  # Without gRPC.
 from google.protobuf import empty_pb2
 
 from rollforward.local.cloudtasks.engine.engine import Engine

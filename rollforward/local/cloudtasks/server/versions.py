@@ -32,7 +32,7 @@ class Versions:
 
     @functools.cached_property
     def _beta3(self) -> Methods:
-        # Its messages come with a client of their own, which takes as long as a third of a start.
+        # Few callers need its messages, which take a while to load.
         from rollforward.local.cloudtasks.server import beta3
 
         return beta3.methods(self._engine, self._v2)

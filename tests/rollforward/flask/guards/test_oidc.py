@@ -14,7 +14,8 @@ import pytest
 
 from rollforward.flask import oidc
 from rollforward.flask.oidc import BadTokenError, CertsUnavailableError, TokenVerifier
-from rollforward.local.cloudtasks.delivery.tokens import TokenIssuer, new_key
+from rollforward.local.cloudtasks.delivery.signing_key import new_key
+from rollforward.local.cloudtasks.delivery.tokens import TokenIssuer
 from rollforward.testing.services import ACCOUNT, BASE_URL
 from tests.handlers.conftest import Queue, app_with
 from tests.infra.world import World
@@ -45,7 +46,7 @@ class CertServer:
 
 @pytest.fixture(scope="module")
 def issuers() -> list[TokenIssuer]:
-    return [TokenIssuer(new_key(), ISSUER, time.time) for _ in range(2)]
+    return [TokenIssuer(new_key, ISSUER, time.time) for _ in range(2)]
 
 
 @pytest.fixture

@@ -28,13 +28,14 @@ def test_everything_survives_a_restart(tmp_path):
     finish(before, 503)
     before.pause_queue(QUEUE)
     before.advance(100)
+    key_id = before.tokens.key_id
     before.close()
 
     after = make_engine(path)
 
     assert after.clock.offset_s == 100
     assert after.queues.get(QUEUE).state == messages.PAUSED
-    assert after.tokens.key_id == before.tokens.key_id
+    assert after.tokens.key_id == key_id
     with pytest.raises(Refused, match="already exists"):
         add(after, "done")
     after.resume_queue(QUEUE)
