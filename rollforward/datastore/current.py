@@ -17,8 +17,8 @@ from google.cloud.datastore_v1.types import Entity, Mutation
 from google.cloud.ndb import _datastore_api, _options
 from google.cloud.ndb.context import get_context
 
+from rollforward.datastore.encoding import protobuf_of
 from rollforward.datastore.transactions import running_transaction
-from rollforward.datastore.versions import protobuf_of
 
 
 def get_multi(keys: Sequence[Any]) -> list[Any]:

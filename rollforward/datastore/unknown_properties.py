@@ -37,6 +37,11 @@ def keep_unknown_properties() -> None:
         model._entity_to_ds_entity = _marked(_writing(model._entity_to_ds_entity))
 
 
+def has_unknown_properties(entity: ndb.Model) -> bool:
+    """Return whether an entity was read with properties that its class lacks."""
+    return bool(getattr(entity, _KEPT, ()))
+
+
 def _marked(function: Callable[..., Any]) -> Callable[..., Any]:
     setattr(function, _KEPT, True)
     return function

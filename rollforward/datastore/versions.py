@@ -3,37 +3,24 @@
 A writer that owns an entity for a while learns each version from its own last commit, and so reads
 nothing in between.
 
-ndb has no calls for it, so this module uses its conversion of entities. The conversion is looked up
-for each call, and not imported by name, since `unknown_properties.py` replaces it.
+ndb has no calls for it, so this module uses its conversion of entities from protobufs. It is looked
+up for each call, and not imported by name, since `unknown_properties.py` replaces it.
 """
 
 from __future__ import annotations
 
-import datetime
-import itertools
 from collections.abc import Sequence
 from typing import Any
 
 from google.api_core import exceptions as rpc_errors
 from google.cloud import ndb
-from google.cloud._helpers import _datetime_to_pb_timestamp
 from google.cloud.datastore import helpers
-from google.cloud.datastore_v1.types import Entity, Key
 from google.cloud.ndb import model
 
 from rollforward.datastore import lookup
 from rollforward.datastore.commit import Commit
+from rollforward.datastore.encoding import protobuf_of, protobuf_of_key
 
-# The fields of protobufs for values of plain types.
-_PLAIN = {
-    bool: "boolean_value",
-    bytes: "blob_value",
-    datetime.datetime: "timestamp_value",
-    float: "double_value",
-    int: "integer_value",
-    str: "string_value",
-    type(None): "null_value",
-}
 # The errors of a compare-and-set whose entity was written or deleted since.
 CHANGED = (rpc_errors.FailedPrecondition, rpc_errors.NotFound)
 
@@ -110,64 +97,3 @@ def look_up_versions(
         entity = model._entity_from_ds_entity(helpers.entity_from_protobuf(result.entity))
         versions[entity.key] = (entity, result.version)
     return [versions.get(key) for key in keys], answer.is_one_moment
-
-
-def protobuf_of(entity: ndb.Model) -> Any:
-    """Return an entity as protobuf.
-
-    Entities of plain values are converted here: the client library copies each key four times, and
-    wraps each message.
-    """
-    stored = model._entity_to_ds_entity(entity)
-    if stored._meanings or not all(map(_is_plain, stored.values())):
-        return helpers.entity_to_protobuf(stored)._pb
-    message = Entity.pb()(key=protobuf_of_key(entity.key))
-    for name, value in stored.items():
-        is_excluded = name in stored.exclude_from_indexes
-        _set(message.properties[name], value, is_excluded=is_excluded)
-    return message
-
-
-def protobuf_of_key(key: Any) -> Any:
-    """Return ndb's key as protobuf."""
-    stored = key._key
-    message = Key.pb()()
-    message.partition_id.project_id = stored.project
-    if stored.database:
-        message.partition_id.database_id = stored.database
-    if stored.namespace:
-        message.partition_id.namespace_id = stored.namespace
-    path = stored.flat_path
-    for kind, id_ in itertools.zip_longest(path[::2], path[1::2]):
-        element = message.path.add(kind=kind)
-        if isinstance(id_, str):
-            element.name = id_
-        elif id_ is not None:
-            element.id = id_
-    return message
-
-
-def _is_plain(value: Any) -> bool:
-    if type(value) is list:
-        return all(_type_of(part) in _PLAIN for part in value)
-    return _type_of(value) in _PLAIN
-
-
-def _type_of(value: Any) -> type:
-    """Return a value's type; a time that was read from Datastore has a type of the client's own."""
-    return datetime.datetime if isinstance(value, datetime.datetime) else type(value)
-
-
-def _set(message: Any, value: Any, *, is_excluded: bool) -> None:
-    """Set a plain value; of a list the parts are excluded from indexes, not the list."""
-    if type(value) is list:
-        message.array_value.SetInParent()
-        for part in value:
-            _set(message.array_value.values.add(), part, is_excluded=is_excluded)
-        return
-    if isinstance(value, datetime.datetime):
-        message.timestamp_value.CopyFrom(_datetime_to_pb_timestamp(value))
-    else:
-        setattr(message, _PLAIN[type(value)], 0 if value is None else value)
-    if is_excluded:
-        message.exclude_from_indexes = True

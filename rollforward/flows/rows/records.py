@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
 Kind = Literal["commit", "outside", "sleep", "wait", "batch"]
@@ -60,7 +60,9 @@ class StepRecord:
     @property
     def body(self) -> dict[str, Any]:
         """The record as JSON, without defaults."""
-        return {key: value for key, value in asdict(self).items() if value != _DEFAULTS[key]}
+        return {
+            key: value for key, usual in _DEFAULTS.items() if (value := getattr(self, key)) != usual
+        }
 
     def ends(self, state: State, at_s: float, **fields: Any) -> StepRecord:
         """Return the record of the step as it has ended."""

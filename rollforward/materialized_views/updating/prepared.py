@@ -14,13 +14,13 @@ from typing import Any
 
 from google.cloud import ndb
 
+from rollforward.datastore.encoding import protobuf_of
 from rollforward.datastore.transactions import (
     TRANSIENT,
     first_cause,
     is_last_attempt,
     pause_before_retry,
 )
-from rollforward.datastore.versions import protobuf_of
 from rollforward.materialized_views.definitions import ViewDefinitions
 from rollforward.materialized_views.rows import Value
 from rollforward.materialized_views.view import View

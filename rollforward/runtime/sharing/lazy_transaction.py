@@ -28,6 +28,7 @@ from google.api_core import exceptions as rpc_errors
 from google.cloud import ndb
 
 from rollforward.datastore.commit import Commit, key_of
+from rollforward.datastore.encoding import protobuf_of, protobuf_of_key
 from rollforward.datastore.lookup import look_up
 from rollforward.datastore.transactions import (
     OUTCOME_UNKNOWN,
@@ -38,7 +39,7 @@ from rollforward.datastore.transactions import (
     pause_before_retry,
     run_body,
 )
-from rollforward.datastore.versions import CHANGED, protobuf_of, protobuf_of_key
+from rollforward.datastore.versions import CHANGED
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.sharing.conditional_writes import apply_together
 from rollforward.runtime.sharing.open_transaction import OpenTransaction

@@ -22,9 +22,9 @@ from google.cloud.datastore_v1.types import (
 from google.cloud.ndb import _datastore_api, model
 from google.cloud.ndb.context import get_context
 
+from rollforward.datastore.encoding import protobuf_of_key
 from rollforward.datastore.lookup import look_up
 from rollforward.datastore.stub import call_stub
-from rollforward.datastore.versions import protobuf_of_key
 
 log = logging.getLogger(__name__)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import datetime
 from typing import Any
 
@@ -11,14 +12,9 @@ from google.cloud import ndb
 from google.cloud.datastore import helpers
 from google.cloud.ndb import model
 
+from rollforward.datastore.encoding import protobuf_of, protobuf_of_key
 from rollforward.datastore.transactions import OUTCOME_UNKNOWN
-from rollforward.datastore.versions import (
-    CHANGED,
-    insert_all,
-    protobuf_of,
-    protobuf_of_key,
-    put_unchanged,
-)
+from rollforward.datastore.versions import CHANGED, insert_all, put_unchanged
 from rollforward.testing.injection import REPLY_LOST
 from tests.infra.world import World
 from tests.rollforward.datastore.counters import Tally, break_call, counted
@@ -149,3 +145,89 @@ def test_an_entity_becomes_the_same_protobuf_as_by_the_client_library(
 
         assert protobuf_of(entity) == theirs
         assert protobuf_of_key(key) == theirs.key
+
+
+class PlainThing(ndb.Model):
+    """A property of each class that is converted without the client library."""
+
+    whole = ndb.IntegerProperty(default=3)
+    real = ndb.FloatProperty(indexed=False)
+    truth = ndb.BooleanProperty(required=True, default=True)
+    text = ndb.TextProperty("t")
+    name = ndb.StringProperty(repeated=True)
+    numbers = ndb.IntegerProperty(repeated=True, indexed=False)
+    data = ndb.BlobProperty()
+    body = ndb.JsonProperty(default={})
+    bodies = ndb.JsonProperty(repeated=True)
+    at = ndb.DateTimeProperty()
+
+
+PLAIN_THINGS: list[dict[str, Any]] = [
+    {},
+    {"whole": -(2**63), "real": 2, "truth": False, "text": "ü\U0001f600", "data": b"\0\xff"},
+    {"name": ["a", "b"], "numbers": [1, 0], "body": {"ä": [1, 2.5, None]}, "bodies": [{}, [1]]},
+    {"at": datetime.datetime(2030, 5, 1, 12, 0, 0, 123456), "name": [], "body": None},  # noqa: DTZ001
+    {"at": datetime.datetime(1969, 12, 31, 23, 59, 59, 999999), "real": -0.0, "whole": None},  # noqa: DTZ001
+]
+
+
+@pytest.mark.parametrize("values", PLAIN_THINGS)
+def test_a_plain_entity_becomes_the_same_protobuf(
+    watched_world: World, monkeypatch: pytest.MonkeyPatch, values: dict[str, Any]
+) -> None:
+    """Before it is stored, after it was read, and after a value of it was read; alone by us."""
+    new = PlainThing(id="p", **values)
+    insert_all(watched_world.clients.datastore, [PlainThing(id="p", **values)])
+    stored = ndb.Key(PlainThing, "p").get()
+    touched = ndb.Key(PlainThing, "p").get()
+    touched.body, touched.text = touched.body, touched.text
+    for entity in (new, stored, touched):
+        theirs = _by_the_library(entity)
+        with monkeypatch.context() as patch:
+            patch.delattr(helpers, "entity_to_protobuf")
+
+            assert protobuf_of(entity) == theirs
+    assert stored == new
+
+
+def _by_the_library(entity: ndb.Model) -> Any:
+    """Return what ndb and the client make of a copy: they write into what they convert."""
+    twin = type(entity)(key=entity.key)
+    twin._values = {name: copy.copy(value) for name, value in entity._values.items()}
+    return helpers.entity_to_protobuf(model._entity_to_ds_entity(twin))._pb
+
+
+class Shouting(ndb.StringProperty):
+    """A property with a conversion of its own."""
+
+    def _to_base_type(self, value: str) -> str:
+        return value.upper()
+
+
+class OddThing(ndb.Model):
+    """Properties with code of the user's."""
+
+    loud = Shouting()
+    checked = ndb.IntegerProperty(validator=lambda _, value: abs(value))
+    needed = ndb.TextProperty(required=True)
+
+
+def test_what_is_not_plain_is_converted_by_the_client_library(watched_world: World) -> None:
+    """A property of the user's class, one with a validator, and a value that is missing."""
+    assert _by_the_library(OddThing(id="o", loud="a", checked=-1, needed="")) == protobuf_of(
+        OddThing(id="o", loud="a", checked=-1, needed="")
+    )
+    with pytest.raises(ndb.exceptions.BadValueError, match="needed"):
+        protobuf_of(OddThing(id="o"))
+
+
+class NeedyThing(ndb.Model):
+    """A plain kind that needs a value."""
+
+    needed = ndb.TextProperty(required=True)
+
+
+def test_a_plain_entity_without_a_value_that_it_needs_is_refused(watched_world: World) -> None:
+    """As by ndb, with the property's name."""
+    with pytest.raises(ndb.exceptions.BadValueError, match="needed"):
+        protobuf_of(NeedyThing(id="n"))

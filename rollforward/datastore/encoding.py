@@ -1,0 +1,179 @@
+"""Entities and keys as protobufs, without the client library's copies.
+
+ndb converts each value by a chain of calls, the client copies each key four times and wraps each
+message: of a compare-and-set that was the greater part. So a kind of plain properties is converted
+here, property by property. All others go by the library: a kind with a property of another class,
+a value of an unexpected type, an entity with properties that only another version knows.
+"""
+
+from __future__ import annotations
+
+import datetime
+import itertools
+import json
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from typing import Any
+
+from google.cloud import ndb
+from google.cloud.datastore import helpers
+from google.cloud.datastore_v1.types import Entity, Key
+from google.cloud.ndb import model
+
+from rollforward.datastore.unknown_properties import has_unknown_properties
+
+_EPOCH = datetime.datetime(1970, 1, 1)  # noqa: DTZ001 - ndb's times have no zone.
+_SECOND = datetime.timedelta(seconds=1)
+_MICROSECOND = datetime.timedelta(microseconds=1)
+_JSON = json.JSONEncoder(separators=(",", ":"))  # As ndb writes it; made once.
+
+
+def protobuf_of(entity: ndb.Model) -> Any:
+    """Return an entity as protobuf.
+
+    Raises:
+        google.cloud.ndb.exceptions.BadValueError: a required property has no value.
+    """
+    plan = _plan(type(entity))
+    if plan is not None and not has_unknown_properties(entity) and not entity._projection:
+        message = Entity.pb()(key=protobuf_of_key(entity.key))
+        if all(column.write(entity, message) for column in plan):
+            return message
+    return helpers.entity_to_protobuf(model._entity_to_ds_entity(entity))._pb
+
+
+def protobuf_of_key(key: Any) -> Any:
+    """Return ndb's key as protobuf."""
+    stored = key._key
+    message = Key.pb()()
+    message.partition_id.project_id = stored.project
+    if stored.database:
+        message.partition_id.database_id = stored.database
+    if stored.namespace:
+        message.partition_id.namespace_id = stored.namespace
+    path = stored.flat_path
+    for kind, id_ in itertools.zip_longest(path[::2], path[1::2]):
+        element = message.path.add(kind=kind)
+        if isinstance(id_, str):
+            element.name = id_
+        elif id_ is not None:
+            element.id = id_
+    return message
+
+
+def _set_text(message: Any, value: Any) -> bool:
+    if type(value) is not str:
+        return False
+    message.string_value = value
+    return True
+
+
+def _set_integer(message: Any, value: Any) -> bool:
+    if type(value) is not int:
+        return False
+    message.integer_value = value
+    return True
+
+
+def _set_float(message: Any, value: Any) -> bool:
+    if type(value) is not float:
+        return False
+    message.double_value = value
+    return True
+
+
+def _set_boolean(message: Any, value: Any) -> bool:
+    if type(value) is not bool:
+        return False
+    message.boolean_value = value
+    return True
+
+
+def _set_blob(message: Any, value: Any) -> bool:
+    if type(value) is not bytes:
+        return False
+    message.blob_value = value
+    return True
+
+
+def _set_time(message: Any, value: Any) -> bool:
+    """Set a time; one that was read from Datastore has a type of the client's own."""
+    if not isinstance(value, datetime.datetime):
+        return False
+    since = (value.replace(tzinfo=None) - (value.utcoffset() or datetime.timedelta())) - _EPOCH
+    seconds, rest = divmod(since, _SECOND)
+    message.timestamp_value.seconds = seconds
+    message.timestamp_value.nanos = rest // _MICROSECOND * 1_000
+    return True
+
+
+_SETTERS: dict[type, Callable[[Any, Any], bool]] = {
+    ndb.BlobProperty: _set_blob,
+    ndb.BooleanProperty: _set_boolean,
+    ndb.DateTimeProperty: _set_time,
+    ndb.FloatProperty: _set_float,
+    ndb.IntegerProperty: _set_integer,
+    ndb.JsonProperty: _set_blob,
+    ndb.StringProperty: _set_text,
+    ndb.TextProperty: _set_text,
+}
+
+
+class _Column:
+    """A property that is converted here."""
+
+    def __init__(self, declared: Any) -> None:
+        self._name = declared._name
+        self._set = _SETTERS[type(declared)]
+        self._default = declared._default
+        self._is_required = declared._required
+        self._is_repeated = declared._repeated
+        self._is_excluded = not declared._indexed
+        self._is_json = type(declared) is ndb.JsonProperty
+
+    def write(self, entity: Any, message: Any) -> bool:
+        """Set the value in an entity's message; return whether that can be done here."""
+        value = entity._values.get(self._name, self._default)
+        target = message.properties[self._name]
+        if self._is_repeated:
+            target.array_value.SetInParent()
+            values = target.array_value.values
+            return all(self._write(values.add(), part) for part in value or ())
+        return self._write(target, value)
+
+    def _write(self, target: Any, value: Any) -> bool:
+        if type(value) is model._BaseValue:
+            value = value.b_val
+        elif self._is_json and value is not None:
+            value = _JSON.encode(value).encode("ascii")
+        if self._is_excluded:
+            target.exclude_from_indexes = True
+        if value is None:
+            target.null_value = 0
+            return not self._is_required and not self._is_repeated
+        return self._set(target, value)
+
+
+@lru_cache(maxsize=1_000)
+def _plan(kind: type[ndb.Model]) -> tuple[_Column, ...] | None:
+    """Return the properties of a kind; None: the library converts it."""
+    declared = tuple(_declared(kind))
+    if issubclass(kind, ndb.Expando) or not all(map(_is_plain, declared)):
+        return None
+    return tuple(map(_Column, declared))
+
+
+def _declared(kind: type[ndb.Model]) -> Iterator[Any]:
+    """Return the properties of a kind, as ndb finds them."""
+    return (each for each in kind._properties.values() if not isinstance(each, model.ModelKey))
+
+
+def _is_plain(declared: Any) -> bool:
+    """Return whether a property is of a class of ndb's own, without code of the user's in it."""
+    return (
+        type(declared) in _SETTERS
+        and declared._validator is None
+        and not getattr(declared, "_compressed", False)
+        and getattr(declared, "_json_type", None) is None
+        and getattr(declared, "_tzinfo", None) is None
+    )
