@@ -34,7 +34,8 @@ def protobuf_of(entity: ndb.Model) -> Any:
     Raises:
         google.cloud.ndb.exceptions.BadValueError: a required property has no value.
     """
-    plan = _plan(type(entity))
+    kind: Any = type(entity)
+    plan = _plan(kind)
     if plan is not None and not has_unknown_properties(entity) and not entity._projection:
         message = Entity.pb()(key=protobuf_of_key(entity.key))
         if all(column.write(entity, message) for column in plan):

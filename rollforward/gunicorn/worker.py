@@ -98,6 +98,7 @@ class PatientWorker(ThreadWorker):  # type: ignore[misc]
     loads = Loads()  # Made by the master, before it forks.
 
     def init_process(self) -> None:
+        self.is_ssl = bool(self.cfg.is_ssl)  # Looked up once: each request asks twice.
         self.most_long = max(1, self.cfg.threads // 2)
         # Whose requests a thread has to read, and of how many bytes.
         self.long: dict[Any, int] = {}
@@ -119,7 +120,7 @@ class PatientWorker(ThreadWorker):  # type: ignore[misc]
 
     def enqueue_req(self, conn: Any) -> None:
         """Give a connection a thread when its request is here, and not before."""
-        if self.cfg.is_ssl:  # The handshake would hold up the event loop.
+        if self.is_ssl:  # The handshake would hold up the event loop.
             super().enqueue_req(conn)
         elif conn in self.ending:
             self._await_end(conn)
@@ -182,7 +183,7 @@ class PatientWorker(ThreadWorker):  # type: ignore[misc]
     def finish_request(self, conn: Any, fs: Any) -> None:
         self.long.pop(conn, None)
         self._serve_long()
-        if not self.cfg.is_ssl:
+        if not self.is_ssl:
             conn.parser.unreader.ends_at = None
             # gthread would wait in here until the caller hangs up, and block all others.
             conn.close = partial(self._end, conn)
