@@ -17,7 +17,7 @@ from google.cloud.datastore_v1.types import Entity, Mutation
 from google.cloud.ndb import _datastore_api, _options
 from google.cloud.ndb.context import get_context
 
-from rollforward.datastore.encoding import protobuf_of
+from rollforward.datastore.conversion.protobufs import protobuf_of
 from rollforward.datastore.transactions import running_transaction
 
 

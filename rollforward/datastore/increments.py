@@ -22,7 +22,7 @@ from google.api_core import exceptions as rpc_errors
 from google.cloud import ndb
 
 from rollforward.datastore.commit import Commit
-from rollforward.datastore.encoding import protobuf_of, protobuf_of_key
+from rollforward.datastore.conversion.protobufs import protobuf_of, protobuf_of_key
 
 # Numbers that no service makes up by itself.
 _INITIAL, _AMOUNT = 1, 41

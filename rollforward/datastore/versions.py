@@ -19,7 +19,7 @@ from google.cloud.ndb import model
 
 from rollforward.datastore import lookup
 from rollforward.datastore.commit import Commit
-from rollforward.datastore.encoding import protobuf_of, protobuf_of_key
+from rollforward.datastore.conversion.protobufs import protobuf_of, protobuf_of_key
 
 # The errors of a compare-and-set whose entity was written or deleted since.
 CHANGED = (rpc_errors.FailedPrecondition, rpc_errors.NotFound)

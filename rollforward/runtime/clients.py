@@ -14,7 +14,7 @@ from google.cloud import ndb
 from google.cloud.ndb import _retry
 
 from rollforward.datastore.contexts import explain_missing_context
-from rollforward.datastore.unknown_properties import keep_unknown_properties
+from rollforward.datastore.conversion.unknown_properties import keep_unknown_properties
 from rollforward.runtime import topics
 from rollforward.runtime.cache import Cache
 from rollforward.runtime.channel.rpc import BlockingTransactions, DeadlineInterceptor, Meter

@@ -11,7 +11,7 @@ from typing import Any
 from google.api_core import exceptions as rpc_errors
 
 from rollforward.datastore.commit import Commit
-from rollforward.datastore.encoding import protobuf_of_key
+from rollforward.datastore.conversion.protobufs import protobuf_of_key
 from rollforward.datastore.transactions import TRANSIENT, transact
 from rollforward.lanes import hints
 from rollforward.lanes.rows.entities import (

@@ -14,7 +14,7 @@ from typing import Any
 
 from google.cloud import ndb
 
-from rollforward.datastore.encoding import protobuf_of
+from rollforward.datastore.conversion.protobufs import protobuf_of
 from rollforward.datastore.transactions import (
     TRANSIENT,
     first_cause,

@@ -28,7 +28,7 @@ from google.api_core import exceptions as rpc_errors
 from google.cloud import ndb
 
 from rollforward.datastore.commit import Commit, key_of
-from rollforward.datastore.encoding import protobuf_of, protobuf_of_key
+from rollforward.datastore.conversion.protobufs import protobuf_of, protobuf_of_key
 from rollforward.datastore.lookup import look_up
 from rollforward.datastore.transactions import (
     OUTCOME_UNKNOWN,

@@ -22,7 +22,7 @@ from google.cloud.datastore_v1.types import (
 from google.cloud.ndb import _datastore_api, model
 from google.cloud.ndb.context import get_context
 
-from rollforward.datastore.encoding import protobuf_of_key
+from rollforward.datastore.conversion.protobufs import protobuf_of_key
 from rollforward.datastore.lookup import look_up
 from rollforward.datastore.stub import call_stub
 

@@ -9,7 +9,7 @@ from google.cloud.datastore import helpers
 from google.cloud.ndb import model
 
 from rollforward.datastore.bodies import PlainRow, insert_rows
-from rollforward.datastore.encoding import protobuf_of
+from rollforward.datastore.conversion.protobufs import protobuf_of
 from rollforward.flows.rows.entities import FlowRun, run_key
 from rollforward.fork_join.entities import PackId, WorkPack, WorkReceipt, pack_key, receipt_key
 from rollforward.fork_join.insert import _Pack

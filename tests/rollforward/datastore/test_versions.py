@@ -12,7 +12,7 @@ from google.cloud import ndb
 from google.cloud.datastore import helpers
 from google.cloud.ndb import model
 
-from rollforward.datastore.encoding import protobuf_of, protobuf_of_key
+from rollforward.datastore.conversion.protobufs import protobuf_of, protobuf_of_key
 from rollforward.datastore.transactions import OUTCOME_UNKNOWN
 from rollforward.datastore.versions import CHANGED, insert_all, put_unchanged
 from rollforward.testing.injection import REPLY_LOST

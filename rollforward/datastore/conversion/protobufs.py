@@ -20,7 +20,7 @@ from google.cloud.datastore import helpers
 from google.cloud.datastore_v1.types import Entity, Key
 from google.cloud.ndb import model
 
-from rollforward.datastore.unknown_properties import has_unknown_properties
+from rollforward.datastore.conversion.unknown_properties import has_unknown_properties
 
 _EPOCH = datetime.datetime(1970, 1, 1)  # noqa: DTZ001 - ndb's times have no zone.
 _SECOND = datetime.timedelta(seconds=1)

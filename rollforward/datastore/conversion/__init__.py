@@ -1,0 +1,1 @@
+"""The conversion of entities between ndb and Datastore: as protobufs, with what ndb would drop."""
