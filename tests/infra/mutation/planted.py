@@ -50,7 +50,7 @@ PACKAGES = {
     "tracing": Package(["rollforward/tracing/*.py"], [f"{TESTS}/tracing"]),
     "models": Package(
         [
-            "rollforward/datastore/*.py",
+            "rollforward/datastore/**/*.py",
             *_in("rollforward", "outbox/entities", "runtime/sweeps/entities"),
             *_in("rollforward/tasks", "attempt_entities", "dead_task_entities", "stored/entities"),
             "rollforward/continuations/upload_entities.py",
