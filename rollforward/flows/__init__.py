@@ -33,6 +33,9 @@ A call outside takes a lease of the row, for this delivery. If its worker dies, 
 counts the call as in doubt, and makes it again under the same key. A flow that is cancelled
 meanwhile makes the call to its end first, and then undoes it.
 
+In a lane, by `order.start_in(BY_USER("ada"), "A1", ...)`, each delivery is a task of its key
+(`turns.py`). A flow that sleeps or waits has nothing there.
+
 Lost on failure: nothing. A wake that was lost costs a round of the sweep.
 Cost: a flow starts by a write and a task, and ends by a write. A step is one write; a call outside
 is one more as it begins, with the lease. A sleep or a wait is one write and one task. A flow that

@@ -7,7 +7,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from rollforward.datastore import current
-from rollforward.datastore.transactions import current_transaction, is_in_transaction
+from rollforward.datastore.transactions import (
+    current_transaction,
+    is_in_transaction,
+    transact,
+)
 from rollforward.flows.errors import (
     BadFlowError,
     FlowEndedError,
@@ -26,7 +30,9 @@ from rollforward.flows.rows.entities import (
 )
 from rollforward.flows.rows.records import FAILED as STEP_FAILED
 from rollforward.flows.rows.values import BadValueError
+from rollforward.flows.turns import add_turn
 from rollforward.flows.wakes import due_at, wake_after_commit
+from rollforward.lanes.declaration import LaneKey
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import naive_utc
 from rollforward.runtime.sharing.shared_transaction import SharedBody, transact_shared
@@ -57,8 +63,14 @@ def run_id_of(name: str, flow_id: str) -> str:
     return f"{name}|{flow_id}"
 
 
-def start(clients: Clients, flow: Flow[Any], flow_id: str, args: str) -> bool:
-    """Write the row of a flow, unless there is one; return whether this call did."""
+def start(
+    clients: Clients, flow: Flow[Any], flow_id: str, args: str, lane: LaneKey | None = None
+) -> bool:
+    """Write the row of a flow, unless there is one; return whether this call did.
+
+    Args:
+        lane: The key of a lane that all its deliveries go through; None: none.
+    """
     key = run_key(run_id_of(flow.name, flow_id))
 
     def body() -> bool:
@@ -68,12 +80,17 @@ def start(clients: Clients, flow: Flow[Any], flow_id: str, args: str) -> bool:
             created = naive_utc(clients.clock.now())
             row = FlowRun(key=key, args=args, created=created, started_by=transaction.id)
             row.due = due_at(clients)
+            if lane is not None:
+                add_turn(clients, flow.task, row, lane)
             pending.put(row)
         elif row.started_by != transaction.id:
             return False
-        wake_after_commit(clients, flow.task, key.id())
+        if lane is None:
+            wake_after_commit(clients, flow.task, key.id())
         return True
 
+    if lane is not None and not is_in_transaction():
+        return transact(body)  # Its place is looked up beside the transaction.
     return _transact(clients, key, body)
 
 

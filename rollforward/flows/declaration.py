@@ -15,6 +15,7 @@ from rollforward.flows.steps.policy import RetryPolicy
 from rollforward.flows.steps.steps import Steps
 from rollforward.flows.steps.waits import FlowBatch
 from rollforward.flows.wakes import FlowArgs
+from rollforward.lanes.declaration import LaneKey
 from rollforward.runtime.clients import Clients
 from rollforward.tasks.arguments import ArgumentsCodec
 from rollforward.tasks.declaration import Task, with_clients
@@ -49,6 +50,7 @@ class Flow(Generic[P]):
         members: Sequence[Task[Any]] = (),
         retries: RetryPolicy | None = None,
         keep: datetime.timedelta = KEEP,
+        lane: Callable[..., LaneKey | None] | None = None,
     ) -> None:
         """Declare flows; `flow` says what each argument is."""
         if not NAME.fullmatch(name):
@@ -60,6 +62,7 @@ class Flow(Generic[P]):
         self.queue = queue
         self.retries = retries or RetryPolicy()
         self.keep = keep
+        self.lane = lane
         self.args, work = form_of(function, Steps, _FORM)
         self.work: Callable[[Steps, Any], object] = cast(Any, work)
         self.batch = (
@@ -115,15 +118,53 @@ class Flow(Generic[P]):
 
         Raises:
             BadFlowError, BadArgumentsError, TooLargeError, UnknownTaskError: nothing was started.
+            BadLaneError: its deliveries cannot go through the lane that the declaration names.
         """
         clients, (flow_id, *flow_args) = with_clients(args)
+        lane = self.lane(*flow_args, **options) if self.lane is not None else None
+        return self._start(clients, flow_id, flow_args, options, lane)
+
+    @overload
+    def start_in(
+        self, clients: Clients, lane: LaneKey, flow_id: str, /, *args: P.args, **options: P.kwargs
+    ) -> bool: ...
+
+    @overload
+    def start_in(
+        self, lane: LaneKey, flow_id: str, /, *args: P.args, **options: P.kwargs
+    ) -> bool: ...
+
+    def start_in(self, /, *args: Any, **options: Any) -> bool:
+        """Start a flow whose deliveries go through a lane: `order.start_in(BY_USER("ada"), "A1")`.
+
+        Args:
+            clients: As of `start`, like the others.
+            lane: Key of a lane, in the place of the one that the declaration names.
+
+        Returns, raises: as `start`.
+        """
+        clients, (lane, flow_id, *flow_args) = with_clients(args)
+        return self._start(clients, flow_id, flow_args, options, lane)
+
+    def _start(
+        self,
+        clients: Clients,
+        flow_id: str,
+        flow_args: Sequence[Any],
+        options: dict[str, Any],
+        lane: LaneKey | None,
+    ) -> bool:
         self.task.check_registered(clients)
+        if lane is not None and not isinstance(lane, LaneKey):
+            raise TypeError(
+                f'the lane of a flow {self.name} must be a key, as BY_USER("ada"), got {lane!r}'
+            )
         body = self._codec.dump(self._bound(flow_args, options))
         if len(body) > MAX_BODY_BYTES:
             raise TooLargeError(
                 f"arguments of a flow must have at most {MAX_BODY_BYTES:,} bytes, got {len(body):,}"
             )
-        return changes.start(clients, self, flow_id, body.decode())
+        return changes.start(clients, self, flow_id, body.decode(), lane)
 
     def signal(self, /, *args: Any, event_id: str = "") -> bool:
         """Send an event: `order.signal("A1", "courier", {"at": "the door"})`.
@@ -203,6 +244,7 @@ def flow(
     members: Sequence[Task[Any]] = (),
     retries: RetryPolicy | None = None,
     keep: datetime.timedelta = KEEP,
+    lane: Callable[..., LaneKey | None] | None = None,
 ) -> Callable[[Callable[Concatenate[Steps, P], object]], Flow[P]]:
     """Declare the function below as a flow: one thing, and many steps over time.
 
@@ -214,6 +256,8 @@ def flow(
         members: Tasks that its batches may have as members.
         retries: Policy for its steps; None: ten attempts, over a quarter of an hour.
         keep: How long a flow can be read after its end. Then its id is free again.
+        lane: Returns the key of the lane that a flow's deliveries go through, or None, given its
+            arguments: `lane=lambda item, email: BY_USER(email)`.
 
     Raises:
         ValueError: the declaration is invalid.
@@ -221,6 +265,8 @@ def flow(
     """
 
     def declare(function: Callable[Concatenate[Steps, P], object]) -> Flow[P]:
-        return Flow(name, function, queue=queue, members=members, retries=retries, keep=keep)
+        return Flow(
+            *(name, function), queue=queue, members=members, retries=retries, keep=keep, lane=lane
+        )
 
     return declare

@@ -136,6 +136,8 @@ def _waits(row: FlowRun, records: Records) -> tuple[str, float]:
         return "", 0.0
     if row.other_version:
         return "waits for another version of the code", 0.0
+    if row.turn is not None:
+        return "waits for its turn in its lane", 0.0
     prefix = "undoes its steps; " if row.state == UNDOING else ""
     for name, record in reversed(records.items()):
         if not record.has_ended and (row.state == RUNNING or record.is_undo):
@@ -156,6 +158,8 @@ def _wait(name: str, record: StepRecord) -> str:
 def _numbers(row: FlowRun, records: Records) -> Mapping[str, Fact]:
     _, until_s = _waits(row, records)
     facts: dict[str, Fact] = {"flow": row.flow_id, "state": row.state}
+    if row.lane:
+        facts["lane"] = RunLink("lanes", row.lane)
     if until_s:
         facts["waits_until_at"] = until_s
     for record in records.values():

@@ -27,6 +27,8 @@ class FlowState:
         steps: By name, in the order in which they began.
         unread: The names of events that no step has taken.
         due: When it is woken, aware; None: an event wakes it, or nothing.
+        lane: The key of the lane that its deliveries go through, "<lane>|<key>"; "": none.
+        waits_for_turn: Whether it waits for its turn there.
     """
 
     flow_id: str
@@ -39,6 +41,8 @@ class FlowState:
     created: datetime.datetime
     ended: datetime.datetime | None
     due: datetime.datetime | None
+    lane: str
+    waits_for_turn: bool
 
 
 def state(run_id: str) -> FlowState:
@@ -82,4 +86,6 @@ def state_of(row: FlowRun) -> FlowState:
         created=row.created.replace(tzinfo=datetime.UTC),
         ended=aware_utc(row.ended),
         due=aware_utc(row.due),
+        lane=row.lane or "",
+        waits_for_turn=row.turn is not None,
     )

@@ -31,9 +31,15 @@ _HOOK = "flows"
 
 @dataclass(frozen=True)
 class FlowArgs:
-    """Arguments of the task that delivers a flow: its name and id."""
+    """Arguments of the task that delivers a flow.
+
+    Attributes:
+        run_id: The flow's name and id.
+        lane: The key of a lane whose turn this is, "<lane>|<key>"; "": a wake.
+    """
 
     run_id: Annotated[str, pydantic.Field(min_length=3, max_length=300)]
+    lane: Annotated[str, pydantic.Field(max_length=1_000)] = ""
 
 
 def due_at(clients: Clients, at: datetime.datetime | None = None) -> datetime.datetime:

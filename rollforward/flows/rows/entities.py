@@ -72,6 +72,8 @@ class FlowRun(ndb.Model):
     other_version = ndb.TextProperty()
     other_version_since = ndb.DateTimeProperty()
     sweeps = ndb.IntegerProperty(indexed=False, default=0)  # That woke it since its last change.
+    lane = ndb.TextProperty()  # The key of a lane that its deliveries go through; None: none.
+    turn = ndb.DateTimeProperty(indexed=False)  # Since when it waits there; None: it does not.
     expires = ndb.StringProperty()  # None: it has not ended.
 
     @property

@@ -259,7 +259,7 @@ class FlowAttempt:
             Suspended: it does.
         """
         row = self.row
-        if row.owner is not None or row.sweeps:
+        if row.owner is not None or row.sweeps or row.turn is not None:
             return
         if until is None:
             is_parked = row.due is None
@@ -309,7 +309,7 @@ class FlowAttempt:
             decided.sign(row, self.clients)
             return
         row.other_version = row.other_version_since = None
-        row.sweeps = 0
+        row.sweeps, row.turn = 0, None
         if isinstance(decided, Wait):
             row.due = due_at(self.clients, decided.until) if decided.until is not None else None
         elif row.state in (RUNNING, UNDOING):

@@ -31,6 +31,7 @@ from rollforward.flows.rows.values import BadValueError
 from rollforward.flows.steps.attempt import MAX_REASON_CHARS, FlowAttempt, check_silent
 from rollforward.flows.steps.steps import Steps
 from rollforward.flows.steps.undoing import Undos
+from rollforward.flows.turns import has_turns_elsewhere, take_turn
 from rollforward.flows.wakes import FlowArgs
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import naive_utc
@@ -50,15 +51,21 @@ MOST_NAMED = 5
 def deliver(flow: Flow[Any], clients: Clients, args: FlowArgs) -> None:
     """Run a flow's code, from its beginning, as far as it goes now.
 
+    A flow that has its turns in a lane is only put there.
+
     Raises:
         LeasedError: another delivery works on it.
-        OtherVersionError: this version of the code does not read its arguments.
+        OtherVersionError: this version of the code does not read its arguments, or has no such
+            lane.
     """
     attempt = FlowAttempt(clients, flow.task, args.run_id)
     if not attempt.open():
         return
     try:
-        _run(flow, attempt, _read(flow, attempt))
+        if has_turns_elsewhere(attempt.row, args):
+            take_turn(clients, flow.task, attempt.row)
+        else:
+            _run(flow, attempt, _read(flow, attempt))
     except Suspended:
         _end_well(attempt)
     except BaseException as error:
@@ -230,7 +237,7 @@ def fail(row: FlowRun, reason: str, step: str = "") -> None:
     row.failed_step = step or None
     row.state, row.failure, row.due = FAILED, storable(reason, MAX_REASON_CHARS), None
     row.failed = row.created
-    row.other_version = row.other_version_since = None
+    row.other_version = row.other_version_since = row.turn = None
     row.owner = row.lease_expires_at = None
 
 
