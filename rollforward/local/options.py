@@ -1,6 +1,8 @@
 """The options of a run, for each command line that starts one."""
 
 import argparse
+import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -15,6 +17,28 @@ TARGET_HELP = (
     "the Flask app, or a function that returns it (default: main:serve; without a main.py "
     "app:serve, or the one module here that has a `serve`)"
 )
+
+
+_SERVICE = re.compile(r"(?:[a-z0-9-]+\.){0,2}[a-z0-9-]+")
+
+
+def service_urls(texts: Sequence[str]) -> dict[str, str]:
+    """Return the addresses of services by their names, from the values of --service.
+
+    Raises:
+        UsageError: a value is malformed, or a name is there twice.
+    """
+    urls: dict[str, str] = {}
+    for text in texts:
+        name, _, url = text.partition("=")
+        if not _SERVICE.fullmatch(name) or not url.startswith(("http://", "https://")):
+            raise UsageError(
+                f"--service must be NAME=URL, with a NAME like worker or v2.worker, got {text!r}"
+            )
+        if name in urls:
+            raise UsageError(f"--service must name a service once, got {name!r} twice")
+        urls[name] = url
+    return urls
 
 
 class _Parser(argparse.ArgumentParser):
@@ -45,6 +69,14 @@ def add_to(parser: argparse.ArgumentParser) -> None:
         help="the queue.yaml; else that of the target's package, else that of this folder",
     )
     parser.add_argument("--cron", type=Path, metavar="PATH", help="the cron.yaml; the same")
+    parser.add_argument(
+        "--service",
+        action="append",
+        default=[],
+        metavar="NAME=URL",
+        help="another service of App Engine tasks, which you run yourself; may be repeated. A "
+        "dispatch.yaml beside queue.yaml chooses between them",
+    )
     parser.add_argument(
         "--like",
         default="",

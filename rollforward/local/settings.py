@@ -51,6 +51,7 @@ class Settings:
         target: The app, as `module:callable`.
         queues: The queue.yaml that was asked for; None looks for one.
         cron: The same for cron.yaml.
+        services: The addresses of other services of the app, by name.
         datastore_port: 0 draws an address, too, when the emulator starts.
         datastore_host: An emulator that another program runs; "" starts one.
         datastore_database: The app's database; "" is the default one.
@@ -63,6 +64,7 @@ class Settings:
     target: str
     queues: Path | None
     cron: Path | None
+    services: Mapping[str, str]
     dev_dir: Path | None
     project: str
     app_port: int
@@ -112,7 +114,8 @@ def chosen_by(
     Raises:
         NotLocalError: the project is not one of a laptop.
         PortTakenError: another program listens on a port that was asked for.
-        UsageError: the profile cannot be read, or several modules could be the target.
+        UsageError: the profile cannot be read, several modules could be the target, or a service
+            is not given as NAME=URL.
         PlatformError: a setting is no number, or no known name.
     """
     root = (root or Path.cwd()).resolve()
@@ -125,6 +128,7 @@ def chosen_by(
         target=options.target or target.default(root),
         queues=options.queues,
         cron=options.cron,
+        services=command_line.service_urls(options.service),
         dev_dir=None if options.memory else root / DEV_DIR,
         project=_project(env),
         app_port=_main_port(env, "APP_PORT", APP_PORT),

@@ -28,6 +28,7 @@ from rollforward.local.app.draining import drain
 from rollforward.local.app.keeper import AppKeeper
 from rollforward.local.app.server import AppServer
 from rollforward.local.backing import Backing
+from rollforward.local.cloudtasks.dispatch_yaml import DispatchYamlError
 from rollforward.local.cloudtasks.emulator import Emulator, EmulatorSettings
 from rollforward.local.cloudtasks.queue_yaml import QueueYamlError
 from rollforward.local.cloudtasks.store.database import StoreInUseError
@@ -195,6 +196,8 @@ class Stack:
             queue_yaml=self.target.queues_file,
             watching=not chosen.reload,  # Else the keeper watches it.
             app_url=f"http://{ports.LOOPBACK}:{chosen.app_port}",
+            service_urls=chosen.services,
+            dispatch_yaml=self.target.dispatch_yaml,
             project=chosen.project,
             location=settings.LOCATION,
             issuer=f"http://{ports.LOOPBACK}:{chosen.console_port}",
@@ -203,7 +206,7 @@ class Stack:
         )
         try:
             return Emulator(emulator_settings)
-        except (QueueYamlError, StoreInUseError) as error:
+        except (QueueYamlError, DispatchYamlError, StoreInUseError) as error:
             raise PlatformError(str(error)) from error
 
     async def _start_backing(self) -> None:
@@ -250,6 +253,8 @@ class Stack:
             await self.app.start()
         self.keeper.on_file[self.target.cron_yaml] = self._load_cron
         self.keeper.on_file[self.target.queue_yaml] = self._load_queues
+        if self.target.dispatch_yaml is not None:
+            self.keeper.on_file[self.target.dispatch_yaml] = self._load_rules
         self.keeper.start()
         self._shutdown.add("reload", self.keeper.stop)
 
@@ -257,6 +262,12 @@ class Stack:
         """Apply cron.yaml; the app need not be loaded again."""
         if problem := self.cron.try_load(self.target.cron_file):
             self.terminal.say("cron", f"cron.yaml not loaded: {problem}")
+        return False
+
+    def _load_rules(self) -> bool:
+        """Apply dispatch.yaml; the app need not be loaded again."""
+        if self.target.dispatch_yaml is not None:
+            self.tasks.reload_rules(self.target.dispatch_yaml)
         return False
 
     def _load_queues(self) -> bool:

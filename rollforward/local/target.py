@@ -47,6 +47,12 @@ class Target:
         return self.cron_yaml if self.cron_yaml.is_file() else DEFAULT_CRON
 
     @property
+    def dispatch_yaml(self) -> Path | None:
+        """The rules between the app's services, if there is such a file beside queue.yaml."""
+        path = self.queue_yaml.with_name("dispatch.yaml")
+        return path if path.is_file() else None
+
+    @property
     def cron_words(self) -> str:
         """The source of the cron jobs, for people."""
         is_own = self.cron_file == self.cron_yaml

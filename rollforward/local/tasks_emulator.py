@@ -11,12 +11,15 @@ import logging
 import signal
 from pathlib import Path
 
+from rollforward.local.cloudtasks.delivery.app_engine import DEFAULT_SERVICE
+from rollforward.local.cloudtasks.dispatch_yaml import DispatchYamlError
 from rollforward.local.cloudtasks.emulator import Emulator, EmulatorSettings
 from rollforward.local.cloudtasks.protocol.errors import Refused
 from rollforward.local.cloudtasks.queue_yaml import QueueYamlError
 from rollforward.local.cloudtasks.server.callers import is_loopback
 from rollforward.local.cloudtasks.store.database import StoreInUseError
 from rollforward.local.errors import PlatformError, PortTakenError, UsageError
+from rollforward.local.options import service_urls
 
 STORE = "tasks.sqlite"
 
@@ -46,21 +49,15 @@ def _emulator(options: argparse.Namespace) -> Emulator:
         queue_yaml=options.queue_yaml,
         store_path=data / STORE if data is not None else None,
         app_url=options.app_url,
-        service_urls=dict(map(_service, options.service)),
+        service_urls=service_urls(options.service),
+        dispatch_yaml=options.dispatch_yaml,
     )
     try:
         return Emulator(settings)
     except Refused as refused:
         raise UsageError(f"--queue: {refused.message}") from refused
-    except (QueueYamlError, StoreInUseError) as error:
+    except (QueueYamlError, DispatchYamlError, StoreInUseError) as error:
         raise PlatformError(str(error)) from error
-
-
-def _service(text: str) -> tuple[str, str]:
-    name, separator, url = text.partition("=")
-    if not (name and separator and url.startswith(("http://", "https://"))):
-        raise UsageError(f"--service must be NAME=URL, got {text!r}")
-    return name, url
 
 
 async def _serve(emulator: Emulator, options: argparse.Namespace) -> int:
@@ -113,6 +110,14 @@ def _reachable(emulator: Emulator) -> str:
     return emulator.grpc_address
 
 
+def _services(emulator: Emulator) -> dict[str, str]:
+    """Return the addresses of all services that an option or a rule names."""
+    app = emulator.engine.app
+    names = {DEFAULT_SERVICE: app.url} | dict(app.service_urls)
+    default = names[DEFAULT_SERVICE]
+    return names | {rule.service: names.get(rule.service, default) for rule in app.rules}
+
+
 def _announce(emulator: Emulator, url: str, pages_url: str, *, is_json: bool) -> None:
     queues = [queue.name for queue in emulator.engine.queues.all()]
     issuer = emulator.engine.tokens.issuer
@@ -124,6 +129,8 @@ def _announce(emulator: Emulator, url: str, pages_url: str, *, is_json: bool) ->
     print(f"\n  Cloud Tasks   {url}   gRPC and REST, every project and location")
     for name in queues:
         print(f"  queue         {name}")
+    for name, service_url in _services(emulator).items():
+        print(f"  service       {name}   {service_url}")
     if pages_url:
         print(f"  pages         {pages_url}")
     print(f"  OIDC issuer   {issuer}")

@@ -45,7 +45,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME=URL",
-        help="another service of App Engine tasks; may be repeated",
+        help="another service of App Engine tasks, by [[INSTANCE.]VERSION.]SERVICE; repeatable",
+    )
+    parser.add_argument(
+        "--dispatch-yaml",
+        type=Path,
+        metavar="PATH",
+        help="a dispatch.yaml, whose rules choose the service; read again when it changes",
     )
     parser.add_argument(
         "--issuer", default="", metavar="URL", help="the issuer of OIDC tokens (the emulator's URL)"

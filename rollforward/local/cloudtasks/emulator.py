@@ -30,10 +30,11 @@ from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
-from rollforward.local.cloudtasks import queue_yaml
+from rollforward.local.cloudtasks import dispatch_yaml, queue_yaml
 from rollforward.local.cloudtasks.clock import Clock
 from rollforward.local.cloudtasks.delivery.app_engine import AppEngineApp
 from rollforward.local.cloudtasks.delivery.behaviour import Behaviour
+from rollforward.local.cloudtasks.dispatch_yaml import DispatchYamlError
 from rollforward.local.cloudtasks.engine.engine import Engine
 from rollforward.local.cloudtasks.engine.engine_state import Retention
 from rollforward.local.cloudtasks.protocol import messages
@@ -66,7 +67,9 @@ class EmulatorSettings:
         store_path: The SQLite file; None keeps everything in memory.
         queue_yaml: The file that declares the queues, read again when it changes.
         app_url: The URL of App Engine targets of the default service.
-        service_urls: The URLs of other services, by name.
+        service_urls: The URLs of other services, by `[[instance.]version.]service`.
+        dispatch_yaml: The file whose rules say which service a task of App Engine goes to, read
+            again when it changes.
         host: The address to listen on.
         beyond_loopback: True lets it listen where other machines may call it.
         every_place: True serves every project and location; project and location are those of
@@ -88,6 +91,7 @@ class EmulatorSettings:
     port: int = 0
     store_path: str | Path | None = None
     queue_yaml: str | Path | None = None
+    dispatch_yaml: str | Path | None = None
     project: str = "demo-local"
     location: str = "us-central1"
     issuer: str = "https://accounts.google.com"
@@ -106,6 +110,7 @@ class Emulator:
     Raises:
         ValueError: the host is not of the loopback interface.
         QueueYamlError: queue.yaml cannot be used.
+        DispatchYamlError: dispatch.yaml cannot be used.
         Refused: a queue of the settings cannot be created.
     """
 
@@ -128,11 +133,15 @@ class Emulator:
             behaviour=Behaviour.like(settings.profile),
             in_memory=settings.store_path is None,
         )
-        self._yaml_path = Path(settings.queue_yaml) if settings.queue_yaml is not None else None
         self._is_watching = settings.watching
+        self._files: dict[Path, Callable[[Path], bool]] = {}
         try:
-            if self._yaml_path is not None:
-                self._apply_yaml(self._yaml_path)
+            if settings.queue_yaml is not None:
+                self._apply_yaml(Path(settings.queue_yaml))
+                self._files[Path(settings.queue_yaml)] = self.reload_queues
+            if settings.dispatch_yaml is not None:
+                self._apply_rules(Path(settings.dispatch_yaml))
+                self._files[Path(settings.dispatch_yaml)] = self.reload_rules
             self._create_queues(settings.queues)
         except BaseException:
             self.engine.close()
@@ -188,9 +197,9 @@ class Emulator:
             self.port = await self._front.start(self.host, self.port)
         except OSError as error:
             raise RuntimeError(f"cannot listen on {self.grpc_address}: {error}") from error
-        if self._yaml_path is not None and self._is_watching:
-            seen = _modified_at(self._yaml_path)
-            self._watcher = asyncio.create_task(self._watch_yaml(self._yaml_path, seen))
+        if self._files and self._is_watching:
+            seen = {path: _modified_at(path) for path in self._files}
+            self._watcher = asyncio.create_task(self._watch_files(seen))
 
     async def dispatch(self) -> None:
         """Begin to deliver."""
@@ -223,15 +232,15 @@ class Emulator:
             await self._dispatcher.stop()
         self.engine.close()
 
-    async def _watch_yaml(self, path: Path, seen: int) -> None:
-        """Apply queue.yaml whenever it changes; a wrong one changes nothing."""
+    async def _watch_files(self, seen: dict[Path, int]) -> None:
+        """Apply queue.yaml and dispatch.yaml whenever they change; a wrong one changes nothing."""
         while True:
             await asyncio.sleep(_WATCH_S)
-            modified_at = _modified_at(path)
-            if modified_at == seen:
-                continue
-            seen = modified_at
-            self.reload_queues(path)
+            for path, reload in self._files.items():
+                modified_at = _modified_at(path)
+                if modified_at != seen[path]:
+                    seen[path] = modified_at
+                    reload(path)
 
     def reload_queues(self, path: Path) -> bool:
         """Apply queue.yaml as it is now. Return False if it is invalid; then nothing changes."""
@@ -240,6 +249,16 @@ class Emulator:
         except QueueYamlError as error:
             self.queue_yaml_problem = str(error)
             log.warning("Kept the queues as they were: %s", error)
+            return False
+        log.info("Applied %s", path)
+        return True
+
+    def reload_rules(self, path: Path) -> bool:
+        """Apply dispatch.yaml as it is now. Return False if it is invalid; then nothing changes."""
+        try:
+            self._apply_rules(path)
+        except DispatchYamlError as error:
+            log.warning("Kept the rules as they were: %s", error)
             return False
         log.info("Applied %s", path)
         return True
@@ -261,6 +280,9 @@ class Emulator:
     def _apply_yaml(self, path: Path) -> None:
         queue_yaml.apply(self.engine, queue_yaml.read(path, self.engine.place))
         self.queue_yaml_problem = ""
+
+    def _apply_rules(self, path: Path) -> None:
+        self.engine.app.rules[:] = dispatch_yaml.read(path)
 
 
 class GrpcServer:

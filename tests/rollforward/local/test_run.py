@@ -15,6 +15,8 @@ import pytest
 from google.cloud import datastore
 
 from rollforward.local.__main__ import main
+from tests.contracts.clients.rest import call
+from tests.contracts.conftest import serving
 from tests.infra.documents import text_of
 from tests.rollforward.local.conftest import (
     QUEUE_YAML,
@@ -75,12 +77,21 @@ def start(app_folder):
 
 
 @pytest.fixture(scope="module")
-def shop(tmp_path_factory):
+def worker():
+    """Another service of the shop."""
+    with serving() as handler:
+        yield handler
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory, worker):
     """A dev server that keeps its data, of a module that is not called main; and its addresses."""
     folder = tmp_path_factory.mktemp("shop")
     (folder / "shop.py").write_text(STANDIN)
     (folder / "queue.yaml").write_text(QUEUE_YAML)
-    process = run(folder, "--target", "shop:serve", GOOGLE_APPLICATION_CREDENTIALS="/real/key.json")
+    (folder / "dispatch.yaml").write_text('dispatch: [{url: "*/work/*", service: worker}]')
+    options = ["--target", "shop:serve", f"--service=worker={worker.url}"]
+    process = run(folder, *options, GOOGLE_APPLICATION_CREDENTIALS="/real/key.json")
     line = process.stdout.readline()
     if not line:
         pytest.fail(process.stderr.read())
@@ -192,6 +203,21 @@ def test_the_app_is_told_where_everything_is(shop):
     keys = ask(host(addresses["console"]), "GET", "/oauth2/v1/certs")
     assert env["TASKS_CERTS_URL"].endswith("/oauth2/v1/certs")
     assert keys.status == 200
+
+
+def test_tasks_go_to_the_service_that_dispatch_yaml_names(shop, worker):
+    """A saved dispatch.yaml is applied at once."""
+    folder, _, addresses = shop
+    queue = "/v2/projects/demo-run/locations/us-central1/queues/default/tasks"
+
+    def is_sent_to_worker(uri):
+        task = {"task": {"appEngineHttpRequest": {"relativeUri": uri}}}
+        assert call(addresses["tasks"], "POST", queue, task)[0] == 200
+        return worker.entered[uri].wait(0.5)
+
+    eventually(lambda: is_sent_to_worker("/work/1"), "the worker gets its tasks")
+    (folder / "dispatch.yaml").write_text('dispatch: [{url: "*/late/*", service: worker}]')
+    eventually(lambda: is_sent_to_worker("/late/1"), "the worker gets other tasks")
 
 
 def test_a_worker_can_be_killed_through_the_api(shop):
@@ -363,6 +389,7 @@ def test_a_package_brings_its_own_queues(start, app_folder):
         (["--target", "main"], "The target is written module:callable"),
         (["--queues", "absent.yaml"], "absent.yaml. Name the queue.yaml"),
         (["--cron", "absent.yaml"], "absent.yaml. Name the cron.yaml"),
+        (["--service", "worker"], "--service must be NAME=URL"),
     ],
 )
 def test_a_wrong_argument_is_one_clear_sentence(refused, arguments, said):
@@ -399,11 +426,22 @@ def test_a_start_that_is_refused_leaves_no_process(app_folder, arguments, said):
     wait_gone([everybody])
 
 
-def test_a_wrong_queue_yaml_is_one_clear_message(refused, app_folder):
+@pytest.mark.parametrize(
+    ("file", "text", "said"),
+    [
+        ("queue.yaml", "queue:\n- name: x\n  rate: fast\n", "queue.yaml"),
+        (
+            "dispatch.yaml",
+            "dispatch: [{url: a, service: b}]",
+            "dispatch.yaml: dispatch: rule 1: url",
+        ),
+    ],
+)
+def test_a_wrong_file_is_one_clear_message(refused, app_folder, file, text, said):
     """The file and the field are named; there is no traceback."""
-    (app_folder / "queue.yaml").write_text("queue:\n- name: x\n  rate: fast\n")
+    (app_folder / file).write_text(text)
 
     code, errors = refused("--memory")
 
     assert code == 1
-    assert "queue.yaml" in errors
+    assert said in errors

@@ -22,7 +22,8 @@ from google.oauth2 import id_token
 from rollforward.cli import main
 from rollforward.local.cloudtasks.emulator import RunningEmulator, running
 from tests.contracts.clients.rest import call
-from tests.contracts.conftest import serving
+from tests.contracts.conftest import Handler, serving
+from tests.rollforward.local.conftest import eventually
 
 OWN = "projects/demo-local/locations/us-central1/queues/own"
 OTHER_PLACE = "projects/example.com:shop/locations/europe-west1"
@@ -93,6 +94,41 @@ def test_a_run_from_start_to_stop(tmp_path: Path) -> None:
         assert process.wait(30) == 0
 
 
+def test_an_app_of_two_services(tmp_path: Path) -> None:
+    """Tasks go to the service that they, their queue or dispatch.yaml name."""
+    rules = tmp_path / "dispatch.yaml"
+    rules.write_text('dispatch: [{url: "*/reports/*", service: worker}]')
+    with serving() as front, serving() as worker:
+        services = [f"--service=default={front.url}", f"--service=worker={worker.url}"]
+        options = ["--queue=own", f"--dispatch-yaml={rules}", *services]
+        with started(*options) as (shown, _), client_of(shown["address"]) as client:
+            override = {"name": OTHER, "app_engine_routing_override": {"service": "worker"}}
+            client.create_queue(parent=OTHER_PLACE, queue=override)
+            for queue, uri, service in (
+                (OWN, "/home", ""),
+                (OWN, "/resize", "worker"),
+                (OWN, "/reports/1", "default"),
+                (OTHER, "/overridden", ""),
+            ):
+                routing = {"service": service} if service else {}
+                request = {"relative_uri": uri, "app_engine_routing": routing}
+                client.create_task(parent=queue, task={"app_engine_http_request": request})
+                handler = front if uri == "/home" else worker
+                assert handler.entered[uri].wait(30), uri
+
+            rules.write_text("dispatch: []")
+            eventually(lambda: delivered(client, front, "/reports/2"), "the rules are gone")
+
+    assert {*front.received} >= {"/home", "/reports/2"}
+    assert {*worker.received} >= {"/resize", "/reports/1", "/overridden"}
+
+
+def delivered(client: tasks_v2.CloudTasksClient, handler: Handler, uri: str) -> bool:
+    """Create a task, and return whether this handler got one of its kind."""
+    client.create_task(parent=OWN, task={"app_engine_http_request": {"relative_uri": uri}})
+    return handler.entered[uri].wait(0.5)
+
+
 @pytest.mark.fast
 @pytest.mark.parametrize(
     ("options", "code", "words"),
@@ -100,6 +136,8 @@ def test_a_run_from_start_to_stop(tmp_path: Path) -> None:
         (["--queue=a b"], 2, "Queue name must be formatted"),
         (["--queue=projects/p/queues/q"], 2, "Queue name must be formatted"),
         (["--service=web"], 2, "--service must be NAME=URL"),
+        (["--service=a=http://a", "--service=a=http://b"], 2, "got 'a' twice"),
+        (["--dispatch-yaml={missing}"], 1, "missing.yaml"),
         (["--data={file}"], 2, "--data must be a folder"),
         (["--queue-yaml={missing}"], 1, "missing.yaml"),
         (["--port={taken}"], 1, "Choose another --port"),
