@@ -7,9 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import re
-import secrets
-import signal
 import subprocess
 import sys
 import threading
@@ -20,25 +17,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
-import requests
 from google.cloud import ndb
 
-from rollforward.flask.app import open_clients
-from rollforward.flask.settings import Settings
-from rollforward.local.cloudtasks.emulator import RunningEmulator, running
 from rollforward.pull_queues.entities import PullItem
-from rollforward.runtime import Clients
 from rollforward.tasks.dead_task_entities import open_dead_tasks
 from rollforward.testing.leftovers import left_behind
-from rollforward.testing.services import ACCOUNT, LOCATION, PROJECT, empty, wipe
 from tests.infra.runs.sampling import kills
 from tests.infra.stack import ROOT, until
-from tests.process.servers import THREADS, Server, gunicorn
+from tests.process.servers import THREADS
 from tests.process.versions import second_shop as shop
+from tests.process.versions.deployment import Deployment, deployed
 from tests.process.versions.load import Buyer
-from tests.process.versions.router import DONE, WAITS, Router, routing
+from tests.process.versions.router import DONE, WAITS
 
 # The shares of the first version: rolled forward, back, and forward again.
 SHARES = (1, 0.5, 0, 0.5, 1, 0.5, 0)
@@ -48,56 +39,24 @@ SALES_AT_A_TIME = 12
 PRICES = 20
 CUT_OFF = len(KILLED_AT) * THREADS  # Deliveries that a killed worker may have had.
 TIMEOUT_S = 240.0
-FOLDER = Path(__file__).parent
 # Paths that only the second version knows.
 NEW = {
     f"/tasks/{name}"
     for name in ("mail-receipt-to", "request-review", "thank", "batches/parcels/wrap")
 }
 VIEW = "materialized-views/sales/sales_by_product"
-POSTPONED = re.compile(r"-w\d+$")
 
 pytestmark = [pytest.mark.process, kills]
 
 
 @dataclass
-class Deployment:
-    """Two versions that serve, what they share, and the forms that buyers had accepted."""
+class ShopDeployment(Deployment):
+    """Two versions of the shop, and the forms that buyers had accepted."""
 
-    router: Router
-    queue: RunningEmulator
-    clients: Clients
-    servers: dict[str, Server] = field(default_factory=dict)
     accepted: list[dict[str, Any]] = field(default_factory=list)
 
     def of(self, path: str) -> list[dict[str, Any]]:
         return [line for line in list(self.accepted) if line["path"] == path]
-
-    def kill_worker(self, version: str) -> None:
-        process = self.servers[version].process
-        assert process is not None
-        psutil.Process(process.pid).children()[0].send_signal(signal.SIGKILL)
-
-    def ask_as_operator(self, method: str, path: str) -> requests.Response:
-        """Ask with the token of cron and of operators, until a worker answers."""
-        token = self.queue.engine.tokens.oidc_token(ACCOUNT, self.router.url)
-        headers = {"Authorization": f"Bearer {token}"}
-        while True:
-            answer = requests.request(method, self.router.url + path, headers=headers, timeout=60)
-            if answer.status_code != 503:
-                break
-            time.sleep(0.2)
-        answer.raise_for_status()
-        return answer
-
-    def sweep(self) -> None:
-        self.ask_as_operator("GET", "/cron/sweep")
-
-    def run_waiting(self) -> None:
-        """Run the tasks that wait for their version now, as `gcloud tasks run` does."""
-        for task in self.queue.engine.history.newest("", "scheduled", 0, 500):
-            if POSTPONED.search(task.name):
-                self.queue.engine.tasks.run(task.name)
 
     def rebuild(self) -> None:
         """Rebuild the view that has changed, as an operator does, while the second version serves.
@@ -127,48 +86,17 @@ class Deployment:
 @pytest.fixture
 def deployment(
     tmp_path: Path, datastore_address: Callable[[str], str], memcached_address: str | None
-) -> Iterator[Deployment]:
-    datastore = datastore_address("datastore")
-    wipe(datastore)
-    empty(memcached_address)
-    with (
-        routing() as router,
-        running(
-            queue_yaml=FOLDER / "queue.yaml",
-            app_url=router.url,
-            project=PROJECT,
-            location=LOCATION,
-        ) as queue,
-    ):
-        environment = {
-            "GOOGLE_CLOUD_PROJECT": PROJECT,
-            "DATASTORE_EMULATOR_HOST": datastore,
-            "CLOUD_TASKS_EMULATOR_HOST": queue.grpc_address,
-            "MEMCACHE_HOSTS": memcached_address or "",
-            "TASKS_URL": router.url,
-            "TASKS_LOCATION": LOCATION,
-            "TASKS_SERVICE_ACCOUNT": ACCOUNT,
-            "TASKS_CERTS_URL": f"{queue.control_url}/oauth2/v1/certs",
-            "SECRET_KEY": secrets.token_hex(32),
-        }
-        clients = open_clients(Settings.from_environment(environment), {})
-        started = Deployment(router, queue, clients)
-        with contextlib.ExitStack() as stack:
-            for version in ("first", "second"):
-                folder = tmp_path / version
-                folder.mkdir()
-                target = f"tests.process.versions.{version}_shop:serve"
-                server = stack.enter_context(gunicorn(folder, target, **environment))
-                started.servers[version] = server
-                router.versions[version] = f"http://127.0.0.1:{server.port}"
-            router.split(first=1, second=0)
-            stack.enter_context(clients.context())
-            yield started
-        clients.process_state.shutdown()
+) -> Iterator[ShopDeployment]:
+    targets = {
+        version: f"tests.process.versions.{version}_shop:serve" for version in ("first", "second")
+    }
+    address = datastore_address("datastore")
+    with deployed(ShopDeployment, tmp_path, targets, address, memcached_address) as started:
+        yield started
 
 
 @contextlib.contextmanager
-def buying(deployment: Deployment) -> Iterator[subprocess.Popen[str]]:
+def buying(deployment: ShopDeployment) -> Iterator[subprocess.Popen[str]]:
     """Let buyers send forms meanwhile, from a process of their own."""
     command = [sys.executable, "-m", "tests.process.versions.load", deployment.router.url]
     with subprocess.Popen(
@@ -193,7 +121,7 @@ def buying(deployment: Deployment) -> Iterator[subprocess.Popen[str]]:
 
 @pytest.mark.timeout(600)
 def test_a_shop_is_rolled_forward_and_back_under_load(
-    deployment: Deployment,
+    deployment: ShopDeployment,
     monkeypatch: pytest.MonkeyPatch,
     record_property: Callable[[str, object], None],
 ) -> None:
@@ -225,7 +153,7 @@ def test_a_shop_is_rolled_forward_and_back_under_load(
     assert_nothing_was_slowed(deployment)
 
 
-def assert_sold_once(deployment: Deployment) -> None:
+def assert_sold_once(deployment: ShopDeployment) -> None:
     """Compare what is stored with the forms that the shop has accepted."""
     forms = {line["id"]: line for line in deployment.of("/sell")}
     sales = {sale.key.id(): sale for sale in shop.Sale.query().fetch()}
@@ -259,7 +187,7 @@ def assert_sold_once(deployment: Deployment) -> None:
     assert prices == {(raises, shop.CENTS + 10 * raises)}
 
 
-def assert_views_are_a_recount(deployment: Deployment) -> None:
+def assert_views_are_a_recount(deployment: ShopDeployment) -> None:
     """The view that no version has changed was never rebuilt."""
     for view in (shop.SalesByState, shop.SalesByProduct):
         expected: dict[Any, Counter[str]] = defaultdict(Counter)
@@ -274,7 +202,7 @@ def assert_views_are_a_recount(deployment: Deployment) -> None:
         } == expected
 
 
-def assert_nothing_was_slowed(deployment: Deployment) -> None:
+def assert_nothing_was_slowed(deployment: ShopDeployment) -> None:
     """Tasks that both versions know end with nearly each delivery; the new ones wait meanwhile."""
     ends: dict[str, Counter[str]] = defaultdict(Counter)
     waits = 0
