@@ -24,9 +24,10 @@ from rollforward.lanes.rows.entities import (
     time_of,
     waiting,
 )
-from rollforward.lanes.runs.claims import KEEP_STATE, LONG_AFTER, MAX_ATTEMPTS, Rest, dead_claims
+from rollforward.lanes.rows.states import KEEP_STATE, bury_claim, keep, write_claim
+from rollforward.lanes.runs.claims import MAX_ATTEMPTS, Rest, dead_claims
 from rollforward.runtime.clients import Clients
-from rollforward.runtime.clock import CLOCK_SKEW_S, naive_utc
+from rollforward.runtime.clock import CLOCK_SKEW_S
 
 if TYPE_CHECKING:
     from rollforward.lanes.gathered.declaration import Gathered
@@ -165,23 +166,13 @@ def _claim(
     seen: LaneState | None,
     plan: ClaimedWindow,
 ) -> bool:
-    """Write a claim and its window, unless the state is another one than was seen.
+    """Write a claim and its window, unless the state is another one than was seen."""
 
-    A state that is gone has no stamp: another delivery may have made one, run some of the calls,
-    and deleted it with them. So the calls are looked at again.
-    """
-    call_keys = [] if seen is not None else [row.key for row in plan.rows]
-    state: LaneState | None
-    state, *rows = ndb.get_multi([state_key(lane_id), *call_keys])
-    if state is not None and state.claim_of(plan.claim.owner) is not None:
-        return True  # The commit's reply was lost.
-    if (state.stamp if state else None) != (seen.stamp if seen else None) or None in rows:
-        return False
-    state = state or LaneState(key=state_key(lane_id))
-    state.set_claims([plan.claim])
-    plan.window.store(state)
-    put_state(clients, gathered, state)
-    return True
+    def write(state: LaneState) -> None:
+        plan.window.store(state)
+        put_state(clients, gathered, state)
+
+    return write_claim(lane_id, seen, plan.claim, plan.rows, write)
 
 
 def _forget(clients: Clients, gathered: Gathered[Any], seen: LaneState) -> None:
@@ -194,13 +185,12 @@ def _forget(clients: Clients, gathered: Gathered[Any], seen: LaneState) -> None:
 
 def _bury(clients: Clients, gathered: Gathered[Any], lane_id: str, dead: Claim) -> None:
     """Take the claim of a dead delivery away; its run has failed."""
-    state: LaneState | None = state_key(lane_id).get()
-    claim = state.claim_of(dead.owner) if state is not None else None
-    if state is None or claim is None or claim.beats != dead.beats:
-        return
-    state.set_claims([])
-    Window.of(state).failed("its worker died over it, or was too slow").store(state)
-    put_state(clients, gathered, state)
+
+    def write(state: LaneState, claim: Claim) -> None:
+        Window.of(state).failed("its worker died over it, or was too slow").store(state)
+        put_state(clients, gathered, state)
+
+    bury_claim(lane_id, dead, write)
 
 
 def put_state(clients: Clients, gathered: Gathered[Any], state: LaneState) -> None:
@@ -212,7 +202,4 @@ def put_state(clients: Clients, gathered: Gathered[Any], state: LaneState) -> No
         state.key.delete()
         return
     state.stamp = clients.new_id()
-    keep = max(KEEP_STATE, datetime.timedelta(seconds=2 * remembers_s))
-    keep = LONG_AFTER if window.calls else keep
-    state.expires = None if state.rests else naive_utc(clients.clock.now() + keep)
-    state.put()
+    keep(clients, state, max(KEEP_STATE, datetime.timedelta(seconds=2 * remembers_s)))

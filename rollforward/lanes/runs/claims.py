@@ -26,18 +26,11 @@ from google.cloud import ndb
 from rollforward.datastore.transactions import TRANSIENT, transact
 from rollforward.lanes import hints
 from rollforward.lanes.errors import LaneBusyError
-from rollforward.lanes.rows.entities import (
-    EPOCH,
-    Claim,
-    LaneState,
-    LaneTask,
-    state_key,
-    task_key,
-)
+from rollforward.lanes.rows.entities import Claim, LaneState, LaneTask, state_key, task_key
+from rollforward.lanes.rows.states import bury_claim, keep, write_claim
 from rollforward.lanes.runs import lookups
 from rollforward.lanes.runs.lookups import waits_until
 from rollforward.runtime.clients import Clients
-from rollforward.runtime.clock import naive_utc
 
 if TYPE_CHECKING:
     from rollforward.lanes.declaration import Lane
@@ -51,10 +44,6 @@ MAX_ATTEMPTS = 5
 QUICK_MS = 100
 RELEASE_ATTEMPTS = 4
 RELEASE_PAUSE_S = 0.5
-KEEP_STATE = datetime.timedelta(days=1)
-# The state of a window that has calls is kept: None would list its key among those that rest.
-LONG_AFTER = datetime.timedelta(days=3650)
-KEEP_HEAD = datetime.timedelta(days=40)  # A task of an order may wait for so long.
 
 
 @dataclass(frozen=True)
@@ -169,30 +158,20 @@ def _plan(clients: Clients, lane: Lane, lane_id: str, state: LaneState | None) -
 def _claim(
     clients: Clients, lane: Lane, lane_id: str, seen: LaneState | None, plan: Claimed
 ) -> bool:
-    """Write a claim, unless the state is another one than was seen.
+    """Write a claim, unless the state is another one than was seen."""
 
-    A state that is gone has no stamp: another delivery may have made one, and deleted it with its
-    last task. So the tasks are looked at again.
-    """
-    task_keys = [] if seen is not None else [task.key for task in plan.tasks]
-    state: LaneState | None
-    state, *rows = ndb.get_multi([state_key(lane_id), *task_keys])
-    if state is not None and state.claim_of(plan.claim.owner) is not None:
-        return True  # The commit's reply was lost.
-    if (state.stamp if state else None) != (seen.stamp if seen else None) or None in rows:
-        return False
-    state = state or LaneState(key=state_key(lane_id))
-    state.set_claims([*state.claims, plan.claim])
-    if plan.goes_on:
-        state.next_hint = plan.goes_on
-    if lane.order:
-        state.head = plan.claim.tasks[0]
-    if lane.rate is not None:
-        now_ms = _now_ms(clients)
-        state.arrival_ms = lane.rate.moved(state.arrival_ms, now_ms, len(plan.tasks))
-        _replace(state, replace(plan.claim, charged_ms=state.arrival_ms))
-    put_state(clients, state)
-    return True
+    def write(state: LaneState) -> None:
+        if plan.goes_on:
+            state.next_hint = plan.goes_on
+        if lane.order:
+            state.head = plan.claim.tasks[0]
+        if lane.rate is not None:
+            now_ms = _now_ms(clients)
+            state.arrival_ms = lane.rate.moved(state.arrival_ms, now_ms, len(plan.tasks))
+            _replace(state, replace(plan.claim, charged_ms=state.arrival_ms))
+        put_state(clients, state)
+
+    return write_claim(lane_id, seen, plan.claim, plan.tasks, write)
 
 
 def _forget(lane: Lane, seen: LaneState) -> None:
@@ -215,15 +194,7 @@ def put_state(clients: Clients, state: LaneState, stamp: str = "") -> None:
 
 def _put(clients: Clients, state: LaneState) -> None:
     """Write a state whose claims beat, and which is the same otherwise."""
-    has_calls = bool((state.gathered or {}).get("calls"))
-    keep = LONG_AFTER if has_calls else KEEP_HEAD if state.head else KEEP_STATE
-    expires = naive_utc(clients.clock.now() + keep)
-    # A rate is remembered for as long as it holds a task up.
-    expires = max(expires, EPOCH + datetime.timedelta(milliseconds=state.arrival_ms))
-    # Full hours: a beat changes no index.
-    hour = expires.replace(minute=0, second=0, microsecond=0) + datetime.timedelta(hours=1)
-    state.expires = None if state.rests else hour
-    state.put()
+    keep(clients, state)
 
 
 # The end of a claim
@@ -401,26 +372,22 @@ def bury(clients: Clients, lane: Lane, lane_id: str, dead: Sequence[Claim]) -> N
 
 def _bury(clients: Clients, lane: Lane, lane_id: str, dead: Claim, *, counts: bool) -> bool:
     """Return whether the claim is gone: it has not beaten meanwhile."""
-    state: LaneState | None = state_key(lane_id).get()
-    claim = state.claim_of(dead.owner) if state is not None else None
-    if state is None or claim is None:
-        return True
-    if claim.beats != dead.beats:
-        return False
-    state.set_claims([other for other in state.claims if other.owner != dead.owner])
-    rows = ndb.get_multi([task_key(task_id) for task_id in claim.tasks])
-    running = next((row for row in rows if row is not None), None)
-    if running is None:
-        state.head = None
-    else:
-        if counts:
-            running.failures += 1
-            running.reason = "its worker died over it, or was too slow"
-            running.put()
-        if lane.order:
-            state.head = running.key.id()
-    put_state(clients, state)
-    return True
+
+    def write(state: LaneState, claim: Claim) -> None:
+        rows = ndb.get_multi([task_key(task_id) for task_id in claim.tasks])
+        running = next((row for row in rows if row is not None), None)
+        if running is None:
+            state.head = None
+        else:
+            if counts:
+                running.failures += 1
+                running.reason = "its worker died over it, or was too slow"
+                running.put()
+            if lane.order:
+                state.head = running.key.id()
+        put_state(clients, state)
+
+    return bury_claim(lane_id, dead, write)
 
 
 def _over(clients: Clients) -> set[str]:

@@ -1,0 +1,80 @@
+"""Changes of the state of a key that all lanes share, each in a transaction.
+
+A claim is written if the state is the one that it was decided by. A claim of a dead delivery is
+taken away if it has not beaten since. And each state says until when it is kept.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Sequence
+
+from google.cloud import ndb
+
+from rollforward.lanes.rows.entities import EPOCH, Claim, LaneState, LaneTask, state_key
+from rollforward.runtime.clients import Clients
+from rollforward.runtime.clock import naive_utc
+
+KEEP_STATE = datetime.timedelta(days=1)
+KEEP_HEAD = datetime.timedelta(days=40)  # A task of an order may wait for so long.
+# The state of a window that has calls is kept: None would list its key among those that rest.
+LONG_AFTER = datetime.timedelta(days=3650)
+
+
+def write_claim(
+    lane_id: str,
+    seen: LaneState | None,
+    claim: Claim,
+    tasks: Sequence[LaneTask],
+    write: Callable[[LaneState], None],
+) -> bool:
+    """Write a claim of some tasks, unless the state is another one than was seen.
+
+    A state that is gone has no stamp: another delivery may have made one, and deleted it with its
+    last task. So the tasks are looked at again.
+
+    Args:
+        write: Writes the state, which has the claim.
+    """
+    task_keys = [] if seen is not None else [task.key for task in tasks]
+    state: LaneState | None
+    state, *rows = ndb.get_multi([state_key(lane_id), *task_keys])
+    if state is not None and state.claim_of(claim.owner) is not None:
+        return True  # The commit's reply was lost.
+    if (state.stamp if state else None) != (seen.stamp if seen else None) or None in rows:
+        return False
+    state = state or LaneState(key=state_key(lane_id))
+    state.set_claims([*state.claims, claim])
+    write(state)
+    return True
+
+
+def bury_claim(lane_id: str, dead: Claim, write: Callable[[LaneState, Claim], None]) -> bool:
+    """Take the claim of a dead delivery away; return whether it is gone.
+
+    Args:
+        write: Writes the state, which has the claim no more. It is not called if the claim was
+            gone, or has beaten meanwhile.
+    """
+    state: LaneState | None = state_key(lane_id).get()
+    claim = state.claim_of(dead.owner) if state is not None else None
+    if state is None or claim is None:
+        return True
+    if claim.beats != dead.beats:
+        return False
+    state.set_claims([other for other in state.claims if other.owner != dead.owner])
+    write(state, claim)
+    return True
+
+
+def keep(clients: Clients, state: LaneState, for_at_least: datetime.timedelta = KEEP_STATE) -> None:
+    """Write a state, and say until when it is kept: full hours, so a beat changes no index."""
+    lasts = max(KEEP_HEAD, for_at_least) if state.head else for_at_least
+    if (state.gathered or {}).get("calls"):
+        lasts = LONG_AFTER
+    expires = naive_utc(clients.clock.now() + lasts)
+    # A rate is remembered for as long as it holds a task up.
+    expires = max(expires, EPOCH + datetime.timedelta(milliseconds=state.arrival_ms))
+    hour = expires.replace(minute=0, second=0, microsecond=0) + datetime.timedelta(hours=1)
+    state.expires = None if state.rests else hour
+    state.put()
