@@ -14,8 +14,8 @@ and runs some of its tasks, for half a second. Then the next key has its turn.
 
 1. A task is added: one row, alone or with the caller's transaction, and a hint to run it.
 2. A hint is delivered: it claims the first tasks of the key by one commit, and runs them.
-3. A task that is done is deleted. One that fails waits for its time, and one that can never work
-   becomes a dead task.
+3. A task that is done is deleted, a quick one together with others. One that fails waits for its
+   time, and one that can never work becomes a dead task.
 4. The claim is given back by one commit. If more tasks wait, there is another hint.
 
     order=True      the tasks of a key run one after the other, in the order of their commits, also
@@ -27,7 +27,7 @@ and runs some of its tasks, for half a second. Then the next key has its turn.
 A claim expires by what others see, and not by a clock (`runs/claims.py`).
 
 Lost on failure: nothing. A task runs at least once, as every task: if its worker dies before the
-deletion, it runs again. Only the task at work is concerned, and no other one of its turn.
+deletion, it runs again. That is the task at work, and those before it that took 20 ms in all.
 Cost of a task: its row and the deletion, and a share of the claim's two writes among the tasks of a
 turn. A key without tasks costs nothing; with a rate it keeps a row for a day.
 

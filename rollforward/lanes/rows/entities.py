@@ -43,6 +43,7 @@ class Claim:
         beats: One more whenever the delivery has shown that it lives.
         began: When it was made, in seconds since 1970.
         charged_ms: The arrival time of the key's rate after it, in milliseconds since 1970.
+        is_careful: Whether each task is deleted before the next one begins.
     """
 
     owner: str
@@ -50,6 +51,7 @@ class Claim:
     beats: int = 0
     began: float = 0.0
     charged_ms: int = 0
+    is_careful: bool = False
 
     @property
     def sign_of_life(self) -> tuple[str, int]:
@@ -82,6 +84,8 @@ class LaneState(ndb.Model):
     arrival_ms = ndb.IntegerProperty(indexed=False, default=0)  # The rate's next one, since 1970.
     next_hint = ndb.TextProperty()  # The hint that goes on: those named before end at once.
     pace_ms = ndb.IntegerProperty(indexed=False, default=0)  # What a task takes, about.
+    # A worker died, and it is unknown over which task: the next claim is careful.
+    is_careful = ndb.BooleanProperty(indexed=False, default=False)
     is_paused = ndb.BooleanProperty(indexed=False, default=False)
     blocked_by = ndb.TextProperty()  # The dead task that must be dealt with before.
     # Tasks that the change of this stamp has deleted.

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import datetime
 import logging
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -149,7 +150,8 @@ def _plan(clients: Clients, lane: Lane, lane_id: str, state: LaneState | None) -
         size = max(1, -(-len(due) // free))
     tasks = due[:size]
     ids = tuple(task.key.id() for task in tasks)
-    claim = Claim(clients.new_owner(), ids, began=now_utc.timestamp())
+    is_careful = state is not None and bool(state.is_careful)
+    claim = Claim(clients.new_owner(), ids, began=now_utc.timestamp(), is_careful=is_careful)
     has_more = len(due) > len(tasks)
     goes_on = clients.new_id() if has_more and free > 1 and not is_quick else ""
     return Claimed(claim, tasks, has_more, goes_on)
@@ -221,13 +223,25 @@ class Holder:
         self._began_s = self.monotonic()
         self._confirmed_s = self._began_s if self.asked_s is None else self.asked_s
         self._is_given_back = self._has_left = False
+        self._begun: list[str] = []
+        self._is_closed = False  # No task begins any more, whatever the time.
+        self._lock = threading.Lock()
         # The same after a lost reply: a hint that the state names has to be created.
         self._given_back_to = self.clients.new_id()
 
     @property
     def has_time(self) -> bool:
         """Whether it may begin another task."""
-        return self.monotonic() - self._began_s < lookups.SLICE_S * self.lane.weight
+        is_in_time = self.monotonic() - self._began_s < lookups.SLICE_S * self.lane.weight
+        return is_in_time and not self._is_closed
+
+    def begin(self, task_id: str) -> bool:
+        """Note that a task begins; return whether it may. The first one always may."""
+        with self._lock:
+            if self._begun and not self.has_time:
+                return False
+            self._begun.append(task_id)
+            return True
 
     def may_begin(self) -> bool:
         """Return whether no other delivery can have taken the claim; make sure by a beat."""
@@ -237,7 +251,9 @@ class Holder:
 
     def beat(self) -> None:
         """Beat, on a thread of the heart; give back the tasks that will not begin any more."""
-        gives_back = not self.has_time and not self._is_given_back and self.lane.limit > 1
+        with self._lock:
+            gives_back = not self.has_time and not self._is_given_back and self.lane.limit > 1
+            self._is_closed = self._is_closed or gives_back
         goes_on = self._given_back_to if gives_back else ""
         with self.clients.context():
             # One attempt: the next beat comes soon, and others of this process wait for this one.
@@ -260,8 +276,8 @@ class Holder:
         if state is None or claim is None:
             return False
         tasks = claim.tasks
-        if goes_on and len(rows := self._left(claim)) > 1:
-            tasks = rows[:1]  # The task that runs.
+        if goes_on and len(kept := self._kept(claim)) < len(tasks):
+            tasks = kept
             state.next_hint = goes_on
         _replace(state, replace(claim, beats=claim.beats + 1, tasks=tasks))
         if tasks is claim.tasks:
@@ -271,10 +287,10 @@ class Holder:
         self._has_left = state.next_hint == goes_on != ""
         return True
 
-    def _left(self, claim: Claim) -> tuple[str, ...]:
-        """Return the tasks that have not ended, the one that runs first."""
-        rows = ndb.get_multi([task_key(task_id) for task_id in claim.tasks])
-        return tuple(row.key.id() for row in rows if row is not None)
+    def _kept(self, claim: Claim) -> tuple[str, ...]:
+        """Return the tasks that have begun: also one that is done may not be deleted yet."""
+        begun = set(self._begun)
+        return tuple(task_id for task_id in claim.tasks if task_id in begun) or claim.tasks[:1]
 
     def release(
         self,
@@ -284,19 +300,28 @@ class Holder:
         begun: int,
         pace_ms: int,
         goes_on: str = "",
+        done: Sequence[LaneTask] = (),
     ) -> frozenset[str] | None:
         """Give the claim back.
 
         Args:
             running: The task that has begun and not ended, because of an error: it stays the first.
+            done: Tasks to delete in the same commit, also if the claim is lost.
             goes_on: The id of the hint that the caller will create, because more tasks wait.
 
         Returns:
             Ids of the tasks that others have claimed; None: it was not this delivery's any more.
         """
+        keys = [task.key for task in done]
+
+        def body() -> frozenset[str] | None:
+            if keys:
+                ndb.delete_multi(keys)
+            return self._release(ended, running, begun, pace_ms, goes_on)
+
         for attempt in range(1, RELEASE_ATTEMPTS + 1):
             try:
-                return transact(lambda: self._release(ended, running, begun, pace_ms, goes_on))
+                return transact(body)
             except TRANSIENT:
                 if attempt == RELEASE_ATTEMPTS:
                     _over(self.clients).add(self.claim.owner)
@@ -316,6 +341,8 @@ class Holder:
             state.head = running
         elif state.head in ended:
             state.head = None
+        if claim.is_careful:
+            state.is_careful = False
         if pace_ms:
             state.pace_ms = pace_ms if not state.pace_ms else (3 * state.pace_ms + pace_ms) // 4
         # Time has given a charge back that has passed.
@@ -375,16 +402,16 @@ def _bury(clients: Clients, lane: Lane, lane_id: str, dead: Claim, *, counts: bo
 
     def write(state: LaneState, claim: Claim) -> None:
         rows = ndb.get_multi([task_key(task_id) for task_id in claim.tasks])
-        running = next((row for row in rows if row is not None), None)
-        if running is None:
-            state.head = None
-        else:
-            if counts:
-                running.failures += 1
-                running.reason = "its worker died over it, or was too slow"
-                running.put()
-            if lane.order:
-                state.head = running.key.id()
+        left = [row for row in rows if row is not None]
+        # The first task is deleted before the second one begins. Later ones may be done and there.
+        is_known = claim.is_careful or len(left) == 1 or rows[0] is not None
+        state.head = left[0].key.id() if left and lane.order else None
+        if left and counts and is_known:
+            left[0].failures += 1
+            left[0].reason = "its worker died over it, or was too slow"
+            left[0].put()
+        elif left and counts:
+            state.is_careful = True
         put_state(clients, state)
 
     return bury_claim(lane_id, dead, write)

@@ -5,7 +5,7 @@ gets its turn after at most a turn of each other one, however many tasks they ha
 robin, M. Shreedhar and G. Varghese, 1995; the lane's `weight` is the length of its turns).
 
     the task               its row
-    is done                is deleted
+    is done                is deleted: before the next one begins, or together with quick ones
     waits, or fails        waits for its time: in an order at its place, and holds up the others
     can never work         becomes a dead task, in the commit that deletes it
 
@@ -21,6 +21,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from rollforward import telemetry
+from rollforward.datastore.transactions import TRANSIENT
 from rollforward.lanes import hints
 from rollforward.lanes.hints import LaneArgs
 from rollforward.lanes.rows.entities import LaneTask
@@ -38,6 +39,9 @@ if TYPE_CHECKING:
     from rollforward.lanes.declaration import Lane
 
 log = logging.getLogger(__name__)
+
+# Tasks that took no longer together are deleted by one commit.
+TOGETHER_S = 0.02
 
 
 def deliver(lane: Lane, clients: Clients, args: LaneArgs) -> None:
@@ -90,6 +94,8 @@ class _Turn:
         self._holder = holder
         self._tasks = claimed.tasks
         self._ended: set[str] = set()
+        self._done: list[LaneTask] = []  # Those whose rows are still to be deleted.
+        self._done_s = 0.0
         self._begun = 0
         self._running: str | None = None
         self._took_s = 0.0
@@ -105,6 +111,9 @@ class _Turn:
             if not holder.may_begin():
                 self.has_more = not holder.is_lost
                 return
+            if not holder.begin(task.key.id()):
+                self.has_more = True
+                return
             if not self._run_task(task):
                 return
 
@@ -114,7 +123,7 @@ class _Turn:
         began_s = holder.monotonic()
         self._begun += 1
         self._running = task.key.id()
-        end = _run(holder, task)
+        end = self._end(task)
         self._took_s += holder.monotonic() - began_s
         self._running = None
         if not isinstance(end, Later):
@@ -124,32 +133,63 @@ class _Turn:
         self.waits_for_head = is_postponed and holder.lane.order
         return not holder.lane.order
 
+    def _end(self, task: LaneTask) -> End:
+        """Call the function of a task; note that it is done, or give it up."""
+        holder, clients = self._holder, self._holder.clients
+        declared = _declared(clients, task.path)
+        failures = int(task.failures)
+        context = telemetry.TaskContext(task.key.id(), holder.lane.queue, task.path, failures)
+        with telemetry.in_task(context), caused_by(task.traceparent or ""), start_span("lane task"):
+            began_s = holder.monotonic()
+            end = _end(clients, task, declared)
+            work_s = holder.monotonic() - began_s
+            if isinstance(end, Later) and ends.is_unknown_for_long(task, clients.clock.now()):
+                end = Dead(end.reason)
+            if end is None:
+                self._note_done(task, work_s)
+                return end
+            self._delete_done()  # They ended before it.
+            if isinstance(end, Dead):
+                end = ends.give_up(holder, task, declared, end.reason)
+            if isinstance(end, Later):
+                log.info("%s waits for %g s: %s", task.path, end.pause_s, end.reason)
+        return end
+
+    def _note_done(self, task: LaneTask, work_s: float) -> None:
+        """Delete a task that is done: now, or with those that follow, or with the claim.
+
+        A worker that dies before that repeats it.
+        """
+        self._ended.add(task.key.id())
+        self._running = None
+        self._done.append(task)
+        self._done_s += work_s
+        is_last = self._begun == len(self._tasks) or not self._holder.has_time
+        # The first one always, so that it is known over which task a worker has died.
+        is_alone = self._begun == 1 or self._holder.claim.is_careful or ends.has_more_rows(task)
+        if not is_last and (is_alone or self._done_s >= TOGETHER_S):
+            self._delete_done()
+
+    def _delete_done(self) -> None:
+        if self._done:
+            ends.finish(self._holder, *self._done)
+        self._done, self._done_s = [], 0.0
+
     def release(self, goes_on: str = "") -> frozenset[str] | None:
         pace_ms = max(1, round(1000 * self._took_s / self._begun)) if self._begun else 0
-        return self._holder.release(
-            *(self._ended, self._running),
-            begun=self._begun,
-            pace_ms=pace_ms,
-            goes_on=goes_on,
-        )
-
-
-def _run(holder: Holder, task: LaneTask) -> End:
-    """Run a task, and delete it if it has ended."""
-    clients = holder.clients
-    declared = _declared(clients, task.path)
-    context = telemetry.TaskContext(task.key.id(), holder.lane.queue, task.path, int(task.failures))
-    with telemetry.in_task(context), caused_by(task.traceparent or ""), start_span("lane task"):
-        end = _end(clients, task, declared)
-        if isinstance(end, Later) and ends.is_unknown_for_long(task, clients.clock.now()):
-            end = Dead(end.reason)
-        if isinstance(end, Dead):
-            end = ends.give_up(holder, task, declared, end.reason)
-        elif end is None:
-            ends.finish(holder, task)
-        if isinstance(end, Later):
-            log.info("%s waits for %g s: %s", task.path, end.pause_s, end.reason)
-    return end
+        try:
+            claimed_ids = self._holder.release(
+                *(self._ended, self._running),
+                begun=self._begun,
+                pace_ms=pace_ms,
+                goes_on=goes_on,
+                done=self._done,
+            )
+        except TRANSIENT:
+            self._delete_done()  # A commit of their own needs no transaction.
+            raise
+        ends.follow(self._holder.clients, self._done)
+        return claimed_ids
 
 
 def _end(clients: Clients, task: LaneTask, declared: Task[Any] | None) -> End:

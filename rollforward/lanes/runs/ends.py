@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import logging
 import traceback
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +25,7 @@ from rollforward.lanes.rows.entities import (
     task_key,
 )
 from rollforward.lanes.runs.claims import Holder, put_state
+from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import aware_utc, naive_utc
 from rollforward.runtime.sharing.conditional_writes import apply_together
 from rollforward.runtime.texts import storable
@@ -117,16 +119,17 @@ def pause_s(failures: int) -> float:
     return min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(failures - 1, 10))
 
 
-def finish(holder: Holder, task: LaneTask) -> None:
-    """Delete a task that is done.
+def finish(holder: Holder, *tasks: LaneTask) -> None:
+    """Delete tasks that are done, by one commit.
 
     Raises:
-        google.api_core.exceptions.GoogleAPICallError: it may still be there, and run once more.
+        google.api_core.exceptions.GoogleAPICallError: they may still be there, and run once more.
     """
     clients = holder.clients
     for attempt in range(1, DELETE_ATTEMPTS + 1):
         commit = Commit(clients.datastore)
-        commit.delete(protobuf_of_key(task.key))
+        for task in tasks:
+            commit.delete(protobuf_of_key(task.key))
         try:
             apply_together(clients, commit)
         except TRANSIENT:
@@ -135,7 +138,19 @@ def finish(holder: Holder, task: LaneTask) -> None:
             clients.clock.sleep(PAUSE_S * attempt)
         else:
             break
-    deliveries.finish(clients, task.body.encode())
+    follow(clients, tasks)
+
+
+def follow(clients: Clients, tasks: Sequence[LaneTask]) -> None:
+    """Delete what tasks have beside their rows, which are deleted."""
+    for task in tasks:
+        deliveries.finish(clients, task.body.encode())
+
+
+def has_more_rows(task: LaneTask) -> bool:
+    """Return whether a task has rows of its own beside its place in the lane."""
+    envelope = arguments.envelope_of(task.body.encode())
+    return bool(envelope.stored or envelope.handle)
 
 
 def postpone(holder: Holder, task: LaneTask, end: Later) -> bool:

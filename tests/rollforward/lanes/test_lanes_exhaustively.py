@@ -18,11 +18,12 @@ from google.cloud import ndb
 
 from rollforward.lanes import Lane, hints
 from rollforward.lanes.hints import LaneArgs
-from rollforward.lanes.rows.entities import state_key
+from rollforward.lanes.rows.entities import Claim, state_key
 from rollforward.lanes.runs import claims, delivery, ends, lookups
 from rollforward.runtime import Clients
 from rollforward.runtime.process.heartbeats import NoHeart
 from rollforward.tasks import task
+from rollforward.telemetry import current_task
 from tests.infra.faults.explorer import IS_EXHAUSTIVE
 from tests.infra.memory_datastore import Memory
 from tests.infra.model_checking import stepwise
@@ -34,12 +35,17 @@ PAIRED = Lane("searched", limit=2)
 
 
 class SearchedTask(ndb.Model):
-    """The runs of a task: how many began and ended, and the most tasks at work with it."""
+    """The runs of a task: how many began and ended, and the most tasks at work with it.
+
+    `was_passed`: another one began when it was done; `blamed`: then a death counted against it.
+    """
 
     begun = ndb.IntegerProperty(default=0)
     ended = ndb.IntegerProperty(default=0)
     at_work = ndb.IntegerProperty(default=0)
     turn = ndb.IntegerProperty(default=0)
+    was_passed = ndb.BooleanProperty(default=False)
+    blamed = ndb.BooleanProperty(default=False)
 
 
 def _tasks_in(memory: Memory) -> list[Any]:
@@ -49,13 +55,20 @@ def _tasks_in(memory: Memory) -> list[Any]:
 @task("/tasks/tests/searched", queue="default")
 def work(clients: Clients, text: str) -> None:
     """Write down that a task begins, and that it ends."""
+    current = current_task()
+    failures = current.attempt if current is not None else 0
 
     def begin(memory: Memory) -> None:
         others = [row for row in _tasks_in(memory) if row.begun > row.ended]
         row = memory.get(ndb.Key(SearchedTask, text)) or SearchedTask(id=text)
         row.begun += 1
         row.at_work = max(row.at_work, len(others) + 1)
+        row.blamed = row.blamed or (row.was_passed and failures > 0)
         memory.put(row)
+        for other in _tasks_in(memory):
+            if other.key != row.key and other.begun == other.ended and not other.was_passed:
+                other.was_passed = True
+                memory.put(other)
 
     def end(memory: Memory) -> None:
         row = memory.get(ndb.Key(SearchedTask, text))
@@ -99,13 +112,18 @@ def transact(body: Callable[[], Any], **options: Any) -> Any:
 
 
 class Deletion:
-    """A commit that deletes a row."""
+    """A commit that deletes rows."""
 
     def __init__(self, client: Any) -> None:
-        self.key: Any = None
+        self.keys: list[Any] = []
 
     def delete(self, key: Any) -> None:
-        self.key = key
+        self.keys.append(key)
+
+
+def delete_multi(keys: Any) -> None:
+    """Delete rows by one commit, as one step."""
+    rows("delete", lambda memory: [memory.delete(key) for key in keys])
 
 
 def message(
@@ -139,7 +157,10 @@ def in_steps() -> Iterator[None]:
         mock.patch.object(ends, "transact", transact),
         mock.patch.object(ends, "Commit", Deletion),
         mock.patch.object(ends, "protobuf_of_key", lambda key: key),
-        mock.patch.object(ends, "apply_together", lambda clients, commit: commit.key.delete()),
+        mock.patch.object(
+            ends, "apply_together", lambda clients, commit: delete_multi(commit.keys)
+        ),
+        mock.patch.object(ndb, "delete_multi", delete_multi),
     ):
         yield
 
@@ -198,6 +219,7 @@ def check(search: Search, lane: Lane, end: End) -> None:
         if not (end.is_broken and search.fault == CRASH):
             assert (row.begun, row.ended) == (1, 1), (text, row)
             assert row.at_work <= lane.limit, (text, row)
+    assert not any(row.blamed for row in done.values()), done
     if lane.order and "a" in done and "b" in done:
         assert done["a"].turn < done["b"].turn, done
 
@@ -268,19 +290,56 @@ def _unmarks_after_the_look(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hints, "unmark", lambda *args: None)
 
 
+def _deletes_one_that_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A claim is given back with the deletion of one task, although more are done."""
+    sound = claims.Holder.release
+
+    def release(*args: Any, **options: Any) -> Any:
+        return sound(*args, **{**options, "done": options["done"][:1]})
+
+    monkeypatch.setattr(claims.Holder, "release", release)
+
+
+def _blames_the_first_one_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A death counts against the first task that is there, although it may be done."""
+    sound = claims.bury_claim
+
+    def bury_claim(lane_id: str, dead: Claim, write: Any) -> bool:
+        return sound(
+            lane_id, dead, lambda state, claim: write(state, replace(claim, is_careful=True))
+        )
+
+    monkeypatch.setattr(claims, "bury_claim", bury_claim)
+
+
+def _begins_the_second_before_the_first_is_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first task of a turn is deleted with those that follow, and blamed for their deaths."""
+    sound = delivery._Turn._note_done
+
+    def note_done(turn: Any, task: Any, work_s: float) -> None:
+        begun, turn._begun = turn._begun, 2
+        sound(turn, task, work_s)
+        turn._begun = begun
+
+    monkeypatch.setattr(delivery._Turn, "_note_done", note_done)
+
+
 PLANTED = [
-    _claims_by_any_state,
-    _takes_what_is_gone,
-    _does_not_look_again,
-    _unmarks_after_the_look,
+    (_claims_by_any_state, ""),
+    (_takes_what_is_gone, ""),
+    (_does_not_look_again, ""),
+    (_unmarks_after_the_look, ""),
+    (_deletes_one_that_is_done, ""),
+    (_blames_the_first_one_left, CRASH),
+    (_begins_the_second_before_the_first_is_deleted, CRASH),
 ]
 
 
-@pytest.mark.parametrize("plant", PLANTED)
+@pytest.mark.parametrize(("plant", "fault"), PLANTED, ids=[plant.__name__ for plant, _ in PLANTED])
 def test_the_search_bites(
-    plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+    plant: Callable[[pytest.MonkeyPatch], None], fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With one of its guards taken out, the same search fails."""
     plant(monkeypatch)
     with pytest.raises(AssertionError):
-        explore(ORDERED, "")
+        explore(ORDERED, fault)

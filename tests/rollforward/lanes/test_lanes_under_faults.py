@@ -151,8 +151,14 @@ def _adds_again(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _deletes_no_task(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A task that is done stays if the first deletion fails."""
+    """A task that is done stays if the first deletion fails, and nobody remembers that it is."""
     monkeypatch.setattr(ends, "DELETE_ATTEMPTS", 1)
+
+    def delete_done(turn: Any) -> None:
+        done, turn._done = turn._done, []
+        ends.finish(turn._holder, *done)
+
+    monkeypatch.setattr(delivery._Turn, "_delete_done", delete_done)
 
 
 Plant = Callable[[pytest.MonkeyPatch], None]
@@ -160,7 +166,7 @@ PLANTED: Sequence[tuple[Lane, Plant, Sequence[str], str]] = (
     (IN_ORDER, _loses_the_head, [ERROR], "Commit"),
     (IN_ORDER, _looks_no_more, [ERROR], "Commit"),
     (TWO, _adds_again, [REPLY_LOST], "Commit"),
-    (TWO, _deletes_no_task, [REPLY_LOST, ERROR], "Commit"),
+    (IN_ORDER, _deletes_no_task, [REPLY_LOST, ERROR], "Commit"),
 )
 
 
