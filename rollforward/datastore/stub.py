@@ -8,8 +8,11 @@ from typing import Any
 import grpc
 from google.api_core import exceptions as rpc_errors
 from google.cloud import ndb
-from google.cloud.datastore_v1.types import Key
+from google.cloud.datastore_v1.types import CommitRequest, Key, LookupRequest
 from google.cloud.ndb._datastore_api import _add_routing_info
+
+# Of the client's wrappers of messages. It copies a message that comes without its wrapper.
+_WRAPPERS = {wrapper.pb(): wrapper for wrapper in (CommitRequest, LookupRequest)}
 
 
 def call_stub(method: Any, request: Any) -> Any:
@@ -19,7 +22,9 @@ def call_stub(method: Any, request: Any) -> Any:
         google.api_core.exceptions.GoogleAPICallError: the service's answer.
     """
     try:
-        return method(request, metadata=_add_routing_info((), request))
+        metadata = _add_routing_info((), request)
+        wrapper = _WRAPPERS.get(type(request))
+        return method(wrapper.wrap(request) if wrapper else request, metadata=metadata)
     except grpc.RpcError as error:
         raise rpc_errors.from_grpc_error(error) from error  # type: ignore[no-untyped-call]
 

@@ -22,7 +22,8 @@ from google.cloud.ndb import model
 
 from rollforward.datastore.conversion.unknown_properties import has_unknown_properties
 
-_EPOCH = datetime.datetime(1970, 1, 1)  # noqa: DTZ001 - ndb's times have no zone.
+_EPOCH = datetime.datetime.fromtimestamp(0, datetime.UTC)
+_EPOCH_NAIVE = _EPOCH.replace(tzinfo=None)  # Times that ndb makes have no zone.
 _SECOND = datetime.timedelta(seconds=1)
 _MICROSECOND = datetime.timedelta(microseconds=1)
 _JSON = json.JSONEncoder(separators=(",", ":"))  # As ndb writes it; made once.
@@ -101,7 +102,7 @@ def _set_time(message: Any, value: Any) -> bool:
     """Set a time; one that was read from Datastore has a type of the client's own."""
     if not isinstance(value, datetime.datetime):
         return False
-    since = (value.replace(tzinfo=None) - (value.utcoffset() or datetime.timedelta())) - _EPOCH
+    since = value - (_EPOCH_NAIVE if value.tzinfo is None else _EPOCH)
     seconds, rest = divmod(since, _SECOND)
     message.timestamp_value.seconds = seconds
     message.timestamp_value.nanos = rest // _MICROSECOND * 1_000
