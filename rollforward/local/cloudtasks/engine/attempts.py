@@ -56,7 +56,7 @@ class Attempts:
             deliveries: list[DueDelivery] = []
             for queue in self._state.chosen(queue_name):
                 deliveries += [DueDelivery(task.name, kind, now_s) for task, kind in queue.extras]
-                tasks = [] if queue.is_paused else queue.due_tasks(now_s)
+                tasks = [] if queue.sends_nothing else queue.due_tasks(now_s)
                 deliveries += [DueDelivery(task.name, NORMAL, task.due_at) for task in tasks]
             return deliveries
 
@@ -64,13 +64,14 @@ class Attempts:
         """Begin one delivery by hand: of a waiting task, or of a due copy.
 
         Raises:
-            Refused: NOT_FOUND: no such task, or no such copy is due.
+            Refused: NOT_FOUND: no such task, or no such copy is due. FAILED_PRECONDITION: the task
+                is for a lease.
         """
         state = self._state
         with state.change():
             now_s = state.clock.now()
             if kind == NORMAL:
-                queue, task = state.live_task(name)
+                queue, task = state.live_push_task(name)
                 task.entry = None
                 return self._begin(queue, task, NORMAL, now_s)
             queue = state.queue(queue_of_task(name))
@@ -104,13 +105,16 @@ class Attempts:
         """Return the request that the next attempt of a task would send, whatever its state.
 
         Raises:
-            Refused: NOT_FOUND: the task or its queue is unknown.
+            Refused: NOT_FOUND: the task or its queue is unknown. FAILED_PRECONDITION: it sends
+                none.
         """
         with self._state.lock:
             queue = self._state.queue(queue_of_task(name))
             task = queue.tasks.get(name) or self._state.store.tasks.by_name(name)
             if task is None:
                 raise errors.entity_unknown()
+            if task.pull is not None:
+                raise errors.not_sent()
             spec = messages.Task.FromString(task.spec)
             return build_request(
                 task, spec, queue.message, task.dispatch_count, self._app, self._tokens

@@ -10,8 +10,11 @@ ends them.
 3. end_attempt takes the response: the task is done, or waits for its retry, or
    is out of retries and gone. Its name stays blocked for a while.
 
-`queues`, `tasks` and `attempts` change one EngineState, under one lock; `history`, `incidents`,
-`operations` and `policies` keep what the service hides or returns later.
+A task of a pull queue takes another way: leases.lease hands it to a worker for a while, and
+leases.acknowledge ends it.
+
+`queues`, `tasks`, `attempts` and `leases` change one EngineState, under one lock; `history`,
+`incidents`, `operations` and `policies` keep what the service hides or returns later.
 
 Source: cloud.google.com/tasks/docs/reference/rpc/google.cloud.tasks.v2
 """
@@ -31,6 +34,7 @@ from rollforward.local.cloudtasks.engine.attempts import Attempts
 from rollforward.local.cloudtasks.engine.engine_state import EngineState, Retention
 from rollforward.local.cloudtasks.engine.history import History
 from rollforward.local.cloudtasks.engine.incidents import Incidents
+from rollforward.local.cloudtasks.engine.leases import Leases
 from rollforward.local.cloudtasks.engine.operations import Operations
 from rollforward.local.cloudtasks.engine.policies import Policies
 from rollforward.local.cloudtasks.engine.queues import Queues
@@ -92,6 +96,7 @@ class Engine:
             self.queues = Queues(state, page_tokens)
             self.tasks = Tasks(state, page_tokens, last_sequence)
             self.attempts = Attempts(state, app, self.tokens, last_attempt_id)
+            self.leases = Leases(state)
             self.history = History(state)
             self.incidents = Incidents(state)
             self.operations = Operations(state)

@@ -114,15 +114,19 @@ class EngineState:
         now_s = self.clock.now()
         for stored in self.store.queues.all():
             message = messages.Queue.FromString(stored.spec)
-            self.queues[stored.name] = self.new_queue(message, stored.from_yaml, now_s)
+            self.queues[stored.name] = self.new_queue(
+                message, stored.from_yaml, now_s, is_pull=stored.is_pull
+            )
         self.store.attempts.close_lost()
         for task in self.store.tasks.live():
             self.queues[task.queue].add(task)
 
-    def new_queue(self, message: Any, from_yaml: bool, now_s: float) -> QueueState:
+    def new_queue(
+        self, message: Any, from_yaml: bool, now_s: float, *, is_pull: bool = False
+    ) -> QueueState:
         """Return a queue that is cold."""
         ramp = Ramp(self.behaviour.allowed_per_s, self.behaviour.cold_after_s)
-        return QueueState(message, from_yaml, now_s, ramp)
+        return QueueState(message, from_yaml, now_s, ramp, is_pull=is_pull)
 
     def queue(self, name: str) -> QueueState:
         """Return a queue.
@@ -151,6 +155,17 @@ class EngineState:
         task = queue.tasks.get(name) if queue else None
         if queue is None or task is None:
             raise errors.entity_unknown()
+        return queue, task
+
+    def live_push_task(self, name: str) -> tuple[QueueState, TaskRecord]:
+        """Return a task that has not ended and that is sent, with its queue.
+
+        Raises:
+            Refused: NOT_FOUND, the name is malformed, or the task is for a lease.
+        """
+        queue, task = self.live_task(name)
+        if task.pull is not None:
+            raise errors.not_sent()
         return queue, task
 
     def finish(self, queue: QueueState, task: TaskRecord, state: str) -> None:

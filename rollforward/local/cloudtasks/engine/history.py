@@ -17,7 +17,7 @@ _ABOVE_ALL = 2**63 - 1  # The highest sequence that the store can hold.
 
 @dataclass(frozen=True)
 class Figures:
-    """The load of a queue, and how long it keeps tasks and their names.
+    """The load of a queue.
 
     Attributes:
         next_at: The time when the first of its tasks is due, None without tasks.
@@ -29,8 +29,6 @@ class Figures:
     ended_last_minute: int
     running: int
     rate_per_s: float
-    task_ttl_s: float
-    tombstone_ttl_s: float
 
 
 class History:
@@ -43,6 +41,8 @@ class History:
         """Return a task's state in words for people."""
         if task.state != LIVE:
             return task.state
+        if task.is_leased(self._state.clock.now()):
+            return queue_state.RUNNING
         phase = phase_of(task)
         if phase != queue_state.WAITING:
             return phase
@@ -108,8 +108,6 @@ class History:
                 ended_last_minute=state.store.attempts.ended_since(queue_name, now_s - 60),
                 running=queue.running,
                 rate_per_s=rate_per_s * queue.throttle.factor,
-                task_ttl_s=state.retention.live_s(queue),
-                tombstone_ttl_s=state.retention.name_s(queue),
             )
 
     def newest(

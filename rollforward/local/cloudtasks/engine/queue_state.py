@@ -1,18 +1,19 @@
 """A queue at work: its live tasks, and which of them may go next."""
 
-import heapq
 import itertools
 from collections import Counter, deque
 from collections.abc import Callable
 from typing import Any
 
 from rollforward.local.cloudtasks.delivery.rates import Ramp, Throttle, TokenBucket
+from rollforward.local.cloudtasks.engine.due_heap import DueHeap
 from rollforward.local.cloudtasks.protocol import messages
-from rollforward.local.cloudtasks.store.records import LIVE, TaskRecord
+from rollforward.local.cloudtasks.store.records import TaskRecord
 
 # Reordering looks this far down the queue: enough to mix any test's tasks,
 # and bounded for a queue of many thousands.
 _REORDER_DEPTH = 64
+LEASE_CALLS_PER_S = 10
 
 WAITING, RETRYING, RUNNING = "waiting", "retrying", "running"
 
@@ -26,13 +27,23 @@ class QueueState:
         extras: Deliveries outside the order and the limits: (task, kind).
         running: Deliveries in progress, copies included.
         phases: How many live tasks wait, retry or run.
+        is_pull: Its tasks are not sent: workers lease them.
+        lease_calls: What is left of the rate of LeaseTasks calls.
     """
 
     def __init__(
-        self, message: Any, from_yaml: bool, now_s: float, ramp: Ramp | None = None
+        self,
+        message: Any,
+        from_yaml: bool,
+        now_s: float,
+        ramp: Ramp | None = None,
+        *,
+        is_pull: bool = False,
     ) -> None:
         self.message = message
         self.from_yaml = from_yaml
+        self.is_pull = is_pull
+        self.lease_calls = TokenBucket(LEASE_CALLS_PER_S, LEASE_CALLS_PER_S, LEASE_CALLS_PER_S, 0.0)
         self.tasks: dict[str, TaskRecord] = {}
         self.extras: deque[tuple[TaskRecord, str]] = deque()
         self.running = 0
@@ -40,7 +51,8 @@ class QueueState:
         self.throttle = Throttle()
         self.ramp = ramp or Ramp()
         self.bucket = TokenBucket(0.0, 0, 0.0, now_s)
-        self._heap: list[tuple[float, int, int, TaskRecord]] = []
+        self._heap = DueHeap()
+        self._heaps_of_tags: dict[str, DueHeap] = {}
         self._pushes = itertools.count()
         self.configure(message, from_yaml, now_s)
         self.bucket.tokens = float(self.bucket.burst)
@@ -52,8 +64,13 @@ class QueueState:
 
     @property
     def is_paused(self) -> bool:
-        """True while the queue dispatches nothing."""
+        """True while the queue lets no task go."""
         return bool(self.message.state != messages.RUNNING)
+
+    @property
+    def sends_nothing(self) -> bool:
+        """True while no task is dispatched: the queue is paused, or its tasks are leased."""
+        return self.is_pull or self.is_paused
 
     def configure(self, message: Any, from_yaml: bool, now_s: float) -> None:
         """Take new settings; tokens that are already there stay."""
@@ -77,6 +94,10 @@ class QueueState:
             del self.tasks[task.name]
         self.phases[phase] -= 1
         task.entry = None
+        if task.pull is not None:
+            heap = self._heaps_of_tags.get(task.pull.tag)
+            if heap is not None and heap.head() is None:
+                del self._heaps_of_tags[task.pull.tag]
 
     def move(self, task: TaskRecord, old_phase: str) -> None:
         """Count a live task under its new phase."""
@@ -86,7 +107,9 @@ class QueueState:
     def push(self, task: TaskRecord) -> None:
         """Give a task its place by due time; a place it had before is void."""
         task.entry = (task.due_at, task.sequence, next(self._pushes), task)
-        heapq.heappush(self._heap, task.entry)
+        self._heap.push(task.entry)
+        if task.pull is not None:
+            self._heaps_of_tags.setdefault(task.pull.tag, DueHeap()).push(task.entry)
 
     # --- what may go next -------------------------------------------------
 
@@ -96,7 +119,7 @@ class QueueState:
 
     def is_open(self, now_s: float) -> bool:
         """Return whether pause, concurrency and rate allow a dispatch now."""
-        if self.is_paused or not self.has_slot():
+        if self.sends_nothing or not self.has_slot():
             return False
         self._fill(now_s)
         return self.bucket.has_token()
@@ -115,16 +138,14 @@ class QueueState:
 
     def head(self) -> TaskRecord | None:
         """Return the task with the earliest due time."""
-        while self._heap and not _is_valid(self._heap[0]):
-            heapq.heappop(self._heap)
-        return self._heap[0][3] if self._heap else None
+        return self._heap.head()
 
     def pop_due(self, now_s: float, pick: Callable[[int], int] | None = None) -> TaskRecord | None:
         """Take out the next due task, or one that pick chooses by index."""
         if pick is None:
-            return self._pop(now_s)
+            return self._heap.pop_due(now_s)
         due: list[TaskRecord] = []
-        while len(due) < _REORDER_DEPTH and (task := self._pop(now_s)):
+        while len(due) < _REORDER_DEPTH and (task := self._heap.pop_due(now_s)):
             due.append(task)
         if not due:
             return None
@@ -133,17 +154,14 @@ class QueueState:
             self.push(task)
         return chosen
 
-    def _pop(self, now_s: float) -> TaskRecord | None:
-        task = self.head()
-        if task is None or task.due_at > now_s:
-            return None
-        heapq.heappop(self._heap)
-        task.entry = None
-        return task
+    def pop_tagged(self, now_s: float, tag: str) -> TaskRecord | None:
+        """Take out the next due task that has this tag."""
+        heap = self._heaps_of_tags.get(tag)
+        return None if heap is None else heap.pop_due(now_s)
 
     def due_tasks(self, now_s: float) -> list[TaskRecord]:
         """Return all tasks that are due, earliest first, without taking them out."""
-        due = [entry for entry in self._heap if entry[0] <= now_s and _is_valid(entry)]
+        due = [entry for entry in self._heap if entry[0] <= now_s]
         return [entry[3] for entry in sorted(due, key=lambda entry: entry[:3])]
 
     def wake_at(self, now_s: float) -> float | None:
@@ -151,7 +169,7 @@ class QueueState:
         if self.extras:
             return now_s
         head = self.head()
-        if head is None or self.is_paused or not self.has_slot():
+        if head is None or self.sends_nothing or not self.has_slot():
             return None
         token_at = self.bucket.next_token_at(self._fill(now_s))
         return None if token_at is None else max(head.due_at, token_at)
@@ -160,7 +178,7 @@ class QueueState:
         """Return whether nothing runs and nothing will run on its own."""
         if self.running or self.extras:
             return False
-        if self.is_paused:
+        if self.sends_nothing:
             return True
         head = self.head()
         if head is not None and (with_scheduled or head.due_at <= now_s or self._holds_back(now_s)):
@@ -169,7 +187,7 @@ class QueueState:
 
     def _holds_back(self, now_s: float) -> bool:
         """Return whether a task whose time has come goes out a little later."""
-        return any(entry[3].schedule_at <= now_s and _is_valid(entry) for entry in self._heap)
+        return any(entry[3].schedule_at <= now_s for entry in self._heap)
 
 
 def phase_of(task: TaskRecord) -> str:
@@ -177,7 +195,3 @@ def phase_of(task: TaskRecord) -> str:
     if task.running:
         return RUNNING
     return RETRYING if task.dispatch_count else WAITING
-
-
-def _is_valid(entry: tuple[float, int, int, TaskRecord]) -> bool:
-    return entry[3].entry is entry and entry[3].state == LIVE

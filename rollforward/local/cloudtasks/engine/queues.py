@@ -1,6 +1,8 @@
 """The queues of the API: created, changed, paused, purged, deleted, listed."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 from rollforward.local.cloudtasks.engine.engine_state import EngineState
@@ -17,6 +19,15 @@ MAX_QUEUES_PAGE = 9800
 _YAML_DIGEST = "queue_yaml_digest"
 
 
+@dataclass(frozen=True)
+class Traits:
+    """What v2 does not say of a queue: its kind, and how long it keeps tasks and their names."""
+
+    is_pull: bool
+    task_ttl_s: float
+    tombstone_ttl_s: float
+
+
 class Queues:
     """The queues of one engine; each public method is one transaction of the store."""
 
@@ -24,8 +35,11 @@ class Queues:
         self._state = state
         self._page_tokens = page_tokens
 
-    def create(self, parent: str, request: Any) -> Any:
+    def create(self, parent: str, request: Any, *, is_pull: bool = False) -> Any:
         """Create a queue and return its message.
+
+        Args:
+            is_pull: Its tasks are for leases; v2 has no field for that.
 
         Raises:
             Refused: its name is malformed, in use, or was so too recently.
@@ -36,21 +50,28 @@ class Queues:
             state.place.check_new_queue_name(request.name, parent)
             if request.name in state.queues:
                 raise errors.queue_exists()
-            return self._new(request).message
+            return self._new(request, is_pull).message
 
-    def update(self, request: Any, paths: Iterable[str]) -> Any:
+    def update(self, request: Any, paths: Iterable[str], *, is_pull: bool | None = None) -> Any:
         """Change a queue, or create it when it is missing.
 
+        Args:
+            is_pull: Whether the caller asks for a pull queue, None if it does not say.
+
         Raises:
-            Refused: a name, path or value the service would not take.
+            Refused: a name, path or value the service would not take, or another kind of queue.
         """
         state = self._state
         with state.change():
             state.place.check_new_queue_name(request.name)
             queue = state.queues.get(request.name)
             if queue is None:
-                return self._new(request).message
-            message = validation.updated_queue(queue.message, request, list(paths))
+                return self._new(request, bool(is_pull)).message
+            if is_pull not in (None, queue.is_pull):
+                raise errors.invalid("A queue cannot change between push and pull.")
+            message = validation.updated_queue(
+                queue.message, request, list(paths), is_pull=queue.is_pull
+            )
             validation.check_queue(message)
             queue.configure(message, queue.from_yaml, state.clock.now())
             self._save(queue)
@@ -77,20 +98,21 @@ class Queues:
         with self._state.change():
             self._state.store.set_meta(_YAML_DIGEST, digest)
 
-    def _new(self, request: Any) -> QueueState:
+    def _new(self, request: Any, is_pull: bool) -> QueueState:
         state = self._state
         now_s = state.clock.now()
         if state.store.names.blocked_until(request.name) > now_s:
             raise errors.queue_too_recent()
         validation.check_queue(request)
-        queue = state.new_queue(validation.complete_queue(request), False, now_s)
+        message = validation.complete_queue(request, is_pull)
+        queue = state.new_queue(message, False, now_s, is_pull=is_pull)
         state.queues[request.name] = queue
         self._save(queue)
         return queue
 
     def _save(self, queue: QueueState) -> None:
         spec = queue.message.SerializeToString()
-        self._state.store.queues.put(StoredQueue(queue.name, spec, queue.from_yaml))
+        self._state.store.queues.put(StoredQueue(queue.name, spec, queue.from_yaml, queue.is_pull))
 
     def get(self, name: str) -> Any:
         """Return a queue's message.
@@ -101,30 +123,55 @@ class Queues:
         with self._state.lock:
             return self._state.queue(name).message
 
+    def is_pull(self, name: str) -> bool:
+        """Return whether a queue's tasks are for leases, False if it is unknown."""
+        with self._state.lock:
+            queue = self._state.queues.get(name)
+            return queue is not None and queue.is_pull
+
+    def traits(self, name: str) -> Traits:
+        """Return what v2 does not say of a queue.
+
+        Raises:
+            Refused: NOT_FOUND.
+        """
+        with self._state.lock:
+            queue, retention = self._state.queue(name), self._state.retention
+            return Traits(queue.is_pull, retention.live_s(queue), retention.name_s(queue))
+
     def all(self) -> list[QueueState]:
         """Return the queues at work, by name."""
         with self._state.lock:
             return [queue for _, queue in sorted(self._state.queues.items())]
 
     def page(
-        self, parent: str, query: str = "", size: int = 0, token: str = ""
+        self,
+        parent: str,
+        query: str = "",
+        size: int = 0,
+        token: str = "",
+        *,
+        show: Callable[[QueueState], Any] = attrgetter("message"),
+        queue_type: Any = messages.Queue,
     ) -> tuple[list[Any], str]:
         """Return a page of queue messages by name, and the next page's token.
+
+        Args:
+            show: Makes a queue's message, of the class `queue_type`, whose fields the query names.
 
         Raises:
             Refused: the filter or the token is not understood.
         """
         with self._state.lock:
             self._state.place.check_parent(parent)
-            chosen, listing = QueueFilter(query), f"queues:{parent}:{query}"
+            chosen, listing = QueueFilter(query, queue_type), f"queues:{parent}:{query}"
             start, limit = self._page_tokens.start(listing, size, token, MAX_QUEUES_PAGE)
-            queues = [
-                queue.message
+            messages_shown = (
+                show(queue)
                 for queue in self.all()
-                if queue.name > start
-                and parent_of(queue.name) == parent
-                and chosen.matches(queue.message)
-            ]
+                if queue.name > start and parent_of(queue.name) == parent
+            )
+            queues = [message for message in messages_shown if chosen.matches(message)]
             page = queues[:limit]
             has_more = len(queues) > limit
             return page, self._page_tokens.next(listing, page[-1].name) if has_more else ""
@@ -182,6 +229,8 @@ class Queues:
         message.ClearField("purge_time")
         has_rate = message.rate_limits.max_dispatches_per_second > 0
         message.state = messages.RUNNING if has_rate else messages.PAUSED
-        fresh = self._state.new_queue(message, queue.from_yaml, self._state.clock.now())
+        fresh = self._state.new_queue(
+            message, queue.from_yaml, self._state.clock.now(), is_pull=queue.is_pull
+        )
         self._state.queues[queue.name] = fresh
         self._save(fresh)

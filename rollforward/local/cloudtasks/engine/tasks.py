@@ -10,7 +10,7 @@ from rollforward.local.cloudtasks.protocol import errors, messages, validation
 from rollforward.local.cloudtasks.protocol.errors import Refused
 from rollforward.local.cloudtasks.protocol.names import project_of, queue_of_task
 from rollforward.local.cloudtasks.protocol.paging import PageTokens
-from rollforward.local.cloudtasks.protocol.task_messages import record_of, shown
+from rollforward.local.cloudtasks.protocol.task_messages import Show, record_of, shown
 from rollforward.local.cloudtasks.store.records import (
     DELETED,
     DONE,
@@ -18,6 +18,7 @@ from rollforward.local.cloudtasks.store.records import (
     FAILED,
     FORCED,
     LIVE,
+    PullMessage,
     TaskRecord,
 )
 
@@ -38,8 +39,18 @@ class Tasks:
         self._last_sequence = last_sequence
         self._salt = int(state.kept("id_salt", lambda: str(secrets.randbits(_ID_BITS))))
 
-    def create(self, parent: str, request: Any, view: int = messages.BASIC) -> Any:
+    def create(
+        self,
+        parent: str,
+        request: Any,
+        view: int = messages.BASIC,
+        *,
+        pull: PullMessage | None = None,
+    ) -> Any:
         """Add a task and return it as the view shows it.
+
+        Args:
+            pull: The content of a task for a pull queue.
 
         Raises:
             Refused: a rule is broken, the queue is unknown, or the name was
@@ -49,7 +60,7 @@ class Tasks:
             self._state.place.check_queue_name(parent)
             if request.name:
                 self._check_named(parent, request.name)
-            return self._add(self._state.queue(parent), request, view)
+            return self._add(self._state.queue(parent), request, view, pull)
 
     def create_many(self, parent: str, requests: Iterable[Any]) -> list[Any]:
         """Add many tasks in one commit; a refused one yields its Refused.
@@ -69,17 +80,20 @@ class Tasks:
         if (queue_name := queue_of_task(name)) != parent:
             raise errors.task_of_other_queue(parent, queue_name)
 
-    def _add(self, queue: QueueState, request: Any, view: int) -> Any:
+    def _add(self, queue: QueueState, request: Any, view: int, pull: PullMessage | None) -> Any:
+        if queue.is_pull != (pull is not None):
+            raise errors.wrong_content(queue.is_pull)
         now_s = self._state.clock.now()
         schedule_at = validation.schedule_of(request, now_s)
         message = messages.Task()
-        validation.complete_task(request, message, project_of(queue.name))
+        if pull is None:
+            validation.complete_task(request, message, project_of(queue.name))
         if request.name and self._is_taken(queue, request.name, now_s):
             raise errors.task_exists()
         sequence = self._last_sequence + 1
         message.name = request.name or f"{queue.name}/tasks/{self._new_id(sequence)}"
         message.create_time.seconds = int(now_s)
-        validation.check_size(request, message, schedule_at)
+        validation.check_size(request, message, schedule_at, pull)
         self._last_sequence = sequence
         task = record_of(
             message,
@@ -88,6 +102,7 @@ class Tasks:
             is_named=bool(request.name),
             schedule_at=schedule_at,
             now_s=now_s,
+            pull=pull,
         )
         self._state.store.tasks.insert(task)
         queue.add(task)
@@ -99,8 +114,11 @@ class Tasks:
     def _new_id(self, sequence: int) -> int:
         return ((sequence ^ self._salt) * _ID_FACTOR) % 2**_ID_BITS
 
-    def get(self, name: str, view: int = messages.BASIC) -> Any:
+    def get(self, name: str, view: int = messages.BASIC, show: Show = shown) -> Any:
         """Return a live task.
+
+        Args:
+            show: Makes the message of it.
 
         Raises:
             Refused: NOT_FOUND, in other words when the task ended recently.
@@ -110,7 +128,7 @@ class Tasks:
             queue = self._state.queues.get(queue_of_task(name))
             task = queue.tasks.get(name) if queue else None
             if task is not None:
-                return shown(task, view)
+                return show(task, view)
             if self._ended_recently(name):
                 raise errors.task_ended()
             raise errors.entity_unknown()
@@ -128,9 +146,17 @@ class Tasks:
         return task.ended_at + state.retention.name_s(queue) > now_s
 
     def page(
-        self, parent: str, view: int = messages.BASIC, size: int = 0, token: str = ""
+        self,
+        parent: str,
+        view: int = messages.BASIC,
+        size: int = 0,
+        token: str = "",
+        show: Show = shown,
     ) -> tuple[list[Any], str]:
         """Return a page of a queue's live tasks, oldest first, and the next token.
+
+        Args:
+            show: Makes the message of each.
 
         Raises:
             Refused: the queue is unknown or the token is not understood.
@@ -139,7 +165,7 @@ class Tasks:
             queue, listing = self._state.queue(parent), f"tasks:{parent}"
             start, limit = self._page_tokens.start(listing, size, token, MAX_TASKS_PAGE)
             tasks = _first_after(queue.tasks.values(), int(start or 0), limit + 1)
-            page = [shown(task, view) for task in tasks[:limit]]
+            page = [show(task, view) for task in tasks[:limit]]
             if len(tasks) <= limit:
                 return page, ""
             return page, self._page_tokens.next(listing, str(tasks[limit - 1].sequence))
@@ -180,10 +206,10 @@ class Tasks:
         """Dispatch a live task now, whatever its queue's state, rate and load.
 
         Raises:
-            Refused: NOT_FOUND.
+            Refused: NOT_FOUND, or FAILED_PRECONDITION for a task that is for a lease.
         """
         with self._state.change():
-            queue, task = self._state.live_task(name)
+            queue, task = self._state.live_push_task(name)
             task.schedule_at = task.due_at = self._state.clock.now()
             task.entry = None
             queue.extras.append((task, FORCED))
@@ -194,10 +220,11 @@ class Tasks:
         """Put a task back to work: a window of the emulator, not of the service.
 
         A waiting task becomes due now, and a failed one becomes live again. A task that is done is
-        delivered once more, as a duplicate.
+        delivered once more, as a duplicate. A lease of the task ends.
 
         Raises:
-            Refused: NOT_FOUND, or FAILED_PRECONDITION for a deleted task.
+            Refused: NOT_FOUND, or FAILED_PRECONDITION for a deleted task, or one that a worker has
+                acknowledged.
         """
         with self._state.change():
             queue = self._state.queue(queue_of_task(name))
@@ -206,6 +233,8 @@ class Tasks:
                 raise errors.entity_unknown()
             if task.state == DELETED:
                 raise Refused("FAILED_PRECONDITION", "The task was deleted.")
+            if task.state == DONE and task.pull is not None:
+                raise errors.not_sent()
             if task.state == DONE:
                 queue.extras.append((task, DUPLICATE))
             elif not task.running:

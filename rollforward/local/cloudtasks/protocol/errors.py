@@ -146,6 +146,26 @@ def schedule_too_late(schedule_at: float, limit_s: int) -> Refused:
     )
 
 
+def wrong_content(is_pull: bool) -> Refused:
+    """Refuse a task that its queue's kind cannot have."""
+    if is_pull:
+        return invalid("A task of a pull queue must have a pull_message.")
+    return invalid("Task.pull_message can be set only if Queue.pull_target is set.")
+
+
+def not_sent() -> Refused:
+    """Refuse to send a task that waits for a worker's lease."""
+    return Refused("FAILED_PRECONDITION", "A pull task is not sent: it can only be leased.")
+
+
+def not_leased() -> Refused:
+    """Refuse a worker whose lease has ended, or which never had one."""
+    return Refused(
+        "FAILED_PRECONDITION",
+        "The lease has expired, or schedule_time is not that of the current lease.",
+    )
+
+
 def task_too_large() -> Refused:
     """Recorded: a task's stored form is too large."""
     return invalid("Task size too large")

@@ -12,6 +12,7 @@ from rollforward.local.cloudtasks.protocol import errors
 from rollforward.local.cloudtasks.protocol.messages import Queue, seconds_of
 
 _TERM = re.compile(r'\s*([a-z_A-Z.]+)\s*(<=|>=|!=|=|<|>|:)\s*("(?:[^"\\]|\\.)*"|[^\s"]+)\s*')
+_PRESENT = (":", "*")
 _STATES = Queue.DESCRIPTOR.fields_by_name["state"].enum_type
 
 _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
@@ -25,9 +26,13 @@ _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
 
 
 class QueueFilter:
-    """A parsed filter; the empty one matches every queue."""
+    """A parsed filter; the empty one matches every queue.
 
-    def __init__(self, text: str) -> None:
+    Args:
+        queue_type: The class of the queues, whose fields the filter names.
+    """
+
+    def __init__(self, text: str, queue_type: Any = Queue) -> None:
         self._terms: list[tuple[str, str, str]] = []
         position = 0
         while position < len(text.rstrip()):
@@ -39,11 +44,16 @@ class QueueFilter:
             if text.startswith("AND ", position):
                 position += len("AND ")
         for path, _, _ in self._terms:
-            _value(Queue(), path)
+            _value(queue_type(), path)
 
     def matches(self, queue: Any) -> bool:
         """Return whether a queue meets every comparison."""
-        return all(_holds(_value(queue, path), op, word) for path, op, word in self._terms)
+        return all(
+            _is_there(queue, path)
+            if (op, word) == _PRESENT
+            else _holds(_value(queue, path), op, word)
+            for path, op, word in self._terms
+        )
 
 
 def _snake(name: str) -> str:
@@ -65,6 +75,14 @@ def _value(queue: Any, path: str) -> Any:
     if path == "state":
         return _STATES.values_by_number[value].name
     return seconds_of(value) if hasattr(value, "nanos") else value
+
+
+def _is_there(queue: Any, path: str) -> bool:
+    """Return whether a queue has a field, as `field: *` asks."""
+    *outer, last = path.split(".")
+    for part in outer:
+        queue = getattr(queue, part)
+    return last in {field.name for field, _ in queue.ListFields()}
 
 
 def _holds(value: Any, operator: str, word: str) -> bool:

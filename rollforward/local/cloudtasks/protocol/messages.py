@@ -16,6 +16,8 @@ HttpMethod: Any = types.HttpMethod
 UriOverride: Any = types.UriOverride
 CmekConfig: Any = types.CmekConfig.pb()
 
+MAX_RATE_PER_S = 500
+
 BASIC: int = types.Task.View.BASIC.value
 FULL: int = types.Task.View.FULL.value
 

@@ -1,23 +1,37 @@
 """A task's message: what is kept of it, and how the API shows it."""
 
+from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlsplit
 
 from rollforward.local.cloudtasks.protocol import messages
-from rollforward.local.cloudtasks.store.records import TaskRecord
+from rollforward.local.cloudtasks.store.records import PullMessage, TaskRecord
+
+# Makes the message of a task as a view shows it, in the version of the API that asks.
+Show = Callable[[TaskRecord, int], Any]
 
 
 def record_of(
-    message: Any, queue: str, *, sequence: int, is_named: bool, schedule_at: float, now_s: float
+    message: Any,
+    queue: str,
+    *,
+    sequence: int,
+    is_named: bool,
+    schedule_at: float,
+    now_s: float,
+    pull: PullMessage | None = None,
 ) -> TaskRecord:
     """Return the record of a new task.
 
     Args:
         message: The complete message.
         is_named: Whether the caller chose its name.
+        pull: The content of a task in a pull queue.
     """
     is_app_engine = message.HasField("app_engine_http_request")
-    if is_app_engine:
+    if pull is not None:
+        path = pull.tag
+    elif is_app_engine:
         path = message.app_engine_http_request.relative_uri
     else:
         parts = urlsplit(message.http_request.url)
@@ -33,6 +47,7 @@ def record_of(
         created_at=now_s,
         schedule_at=schedule_at,
         due_at=schedule_at,
+        pull=pull,
     )
 
 
@@ -44,14 +59,14 @@ def shown(task: TaskRecord, view: int, message: Any = None) -> Any:
     """
     if message is None:
         message = messages.Task.FromString(task.spec)
-    if view != messages.FULL:
-        kind = message.WhichOneof("message_type")
+    kind = message.WhichOneof("message_type")
+    if view != messages.FULL and kind is not None:
         getattr(message, kind).ClearField("body")
     message.view = messages.FULL if view == messages.FULL else messages.BASIC
     messages.set_seconds(message.schedule_time, task.schedule_at)
     message.dispatch_count = task.dispatch_count
     message.response_count = task.response_count
-    if task.first_attempt_at is not None:
+    if task.first_attempt_at is not None and task.pull is None:
         messages.set_seconds(message.first_attempt.dispatch_time, task.first_attempt_at)
         _show_last_attempt(task, message.last_attempt)
     return message

@@ -13,6 +13,7 @@ from urllib.parse import quote, urlsplit
 
 from rollforward.local.cloudtasks.protocol import errors
 from rollforward.local.cloudtasks.protocol.messages import (
+    MAX_RATE_PER_S,
     RUNNING,
     HttpMethod,
     Queue,
@@ -20,6 +21,7 @@ from rollforward.local.cloudtasks.protocol.messages import (
     seconds_of,
     set_seconds,
 )
+from rollforward.local.cloudtasks.store.records import PullMessage
 
 MAX_SCHEDULE_AHEAD_S = 30 * 86400
 # Measured at the service, to the byte, for both kinds of targets; its documents say 1 MB in one
@@ -27,12 +29,13 @@ MAX_SCHEDULE_AHEAD_S = 30 * 86400
 MAX_STORED_TASK_BYTES = 1024 * 1024 - 7
 MAX_HEADERS_BYTES = 80 * 1024
 MAX_URL_CHARACTERS = 2083
-MAX_DISPATCHES_PER_S = 500
 MAX_CONCURRENT_DISPATCHES = 5000
 
 HTTP_DEADLINES = (15.0, 30 * 60.0, "[15s, 30m]")
 APP_ENGINE_DEADLINES = (15.0, 24 * 3600 + 15.0, "[15s, 24h15s]")
 DEFAULT_DEADLINE_S = 600.0
+DEFAULT_ATTEMPTS = 100
+UNLIMITED_ATTEMPTS = -1
 
 HTTP_USER_AGENT = "Google-Cloud-Tasks"
 APP_ENGINE_USER_AGENT = "AppEngine-Google; (+http://code.google.com/appengine)"
@@ -67,7 +70,7 @@ def default_burst(rate_per_s: float) -> int:
     return int(max(10, min(100, rate_per_s / 5)))
 
 
-def complete_queue(request: Any) -> Any:
+def complete_queue(request: Any, is_pull: bool = False) -> Any:
     """Return a new queue message: what the caller set, and defaults for the rest."""
     queue = Queue(name=request.name, state=RUNNING)
     for field in _SETTABLE:
@@ -76,6 +79,9 @@ def complete_queue(request: Any) -> Any:
     queue.rate_limits.CopyFrom(request.rate_limits)
     queue.retry_config.CopyFrom(request.retry_config)
     _fill_rate_limits(queue.rate_limits)
+    queue.retry_config.max_attempts = queue.retry_config.max_attempts or (
+        UNLIMITED_ATTEMPTS if is_pull else DEFAULT_ATTEMPTS
+    )
     _fill_retry_config(queue.retry_config)
     return queue
 
@@ -87,7 +93,6 @@ def _fill_rate_limits(limits: Any) -> None:
 
 
 def _fill_retry_config(config: Any) -> None:
-    config.max_attempts = config.max_attempts or 100
     config.max_doublings = config.max_doublings or 16
     has_min, has_max = config.HasField("min_backoff"), config.HasField("max_backoff")
     min_s = seconds_of(config.min_backoff) if has_min else 0.1
@@ -98,7 +103,9 @@ def _fill_retry_config(config: Any) -> None:
     set_seconds(config.max_retry_duration, seconds_of(config.max_retry_duration))
 
 
-def updated_queue(current: Any, request: Any, paths: Iterable[str]) -> Any:
+def updated_queue(
+    current: Any, request: Any, paths: Iterable[str], *, is_pull: bool = False
+) -> Any:
     """Return current with the fields named by paths taken from request.
 
     No paths means every field. A path may reach into a message, such as
@@ -111,7 +118,7 @@ def updated_queue(current: Any, request: Any, paths: Iterable[str]) -> Any:
     queue.CopyFrom(current)
     for path in list(paths) or [*_SETTABLE, "rate_limits", "retry_config"]:
         _copy_path(queue, request, path)
-    complete = complete_queue(queue)
+    complete = complete_queue(queue, is_pull)
     _keep_explicit_zeros(complete, queue, paths)
     complete.state = current.state
     if current.HasField("purge_time"):
@@ -155,7 +162,7 @@ def check_queue(queue: Any) -> None:
     """
     limits = queue.rate_limits
     rate, concurrent = limits.max_dispatches_per_second, limits.max_concurrent_dispatches
-    _check_bounds("RateLimits.maxDispatchesPerSecond", rate, MAX_DISPATCHES_PER_S)
+    _check_bounds("RateLimits.maxDispatchesPerSecond", rate, MAX_RATE_PER_S)
     _check_bounds("RateLimits.maxConcurrentDispatches", concurrent, MAX_CONCURRENT_DISPATCHES)
     check_retry_config(queue.retry_config)
     if queue.HasField("http_target"):
@@ -307,7 +314,9 @@ def _drop_header(headers: Any, low_name: str) -> str:
     return value
 
 
-def check_size(request: Any, task: Any, schedule_at: float) -> None:
+def check_size(
+    request: Any, task: Any, schedule_at: float, pull: PullMessage | None = None
+) -> None:
     """Refuse a task whose stored form is too large, as the service counts it.
 
     All that is stored counts, what the service adds as well. Of an App Engine task's routing only
@@ -315,6 +324,7 @@ def check_size(request: Any, task: Any, schedule_at: float) -> None:
 
     Args:
         task: The complete message, with name and creation time.
+        pull: What a task of a pull queue has in place of a request.
 
     Raises:
         Refused: INVALID_ARGUMENT.
@@ -329,7 +339,8 @@ def check_size(request: Any, task: Any, schedule_at: float) -> None:
         routing.host = host
         if not request.HasField("dispatch_deadline"):
             stored.ClearField("dispatch_deadline")
-    if stored.ByteSize() > MAX_STORED_TASK_BYTES:
+    pull_bytes = len(pull.payload) + len(pull.tag.encode()) if pull else 0
+    if stored.ByteSize() + pull_bytes > MAX_STORED_TASK_BYTES:
         raise errors.task_too_large()
 
 

@@ -57,7 +57,7 @@ def task_json(engine: Engine, task: TaskRecord) -> dict[str, Any]:
         "queue": engine.place.queue_id(task.queue),
         "sequence": task.sequence,
         "state": engine.history.state_of(task),
-        "target": "app_engine" if task.is_app_engine else "http",
+        "target": _target_of(task),
         "path": task.path,
         "named": task.is_named,
         "created_at": task.created_at,
@@ -69,6 +69,23 @@ def task_json(engine: Engine, task: TaskRecord) -> dict[str, Any]:
     }
 
 
+def _target_of(task: TaskRecord) -> str:
+    if task.pull is not None:
+        return "pull"
+    return "app_engine" if task.is_app_engine else "http"
+
+
+def body_of(task: TaskRecord) -> bytes:
+    """Return the body of a task's request, or the payload of a task that is leased."""
+    if task.pull is not None:
+        return task.pull.payload
+    return bytes(_request_of(task, messages.Task.FromString(task.spec)).body)
+
+
+def _request_of(task: TaskRecord, spec: Any) -> Any:
+    return spec.app_engine_http_request if task.is_app_engine else spec.http_request
+
+
 def task_with_attempts_json(engine: Engine, name: str) -> dict[str, Any]:
     """Return a task with its request and all its attempts, oldest first.
 
@@ -77,11 +94,10 @@ def task_with_attempts_json(engine: Engine, name: str) -> dict[str, Any]:
     """
     task, rows = engine.history.of_task(name)
     spec = messages.Task.FromString(task.spec)
-    request = spec.app_engine_http_request if task.is_app_engine else spec.http_request
-    body = body_json(request.body)
+    request, body = _request_of(task, spec), body_json(body_of(task))
     return task_json(engine, task) | {
         "request": {
-            "method": HttpMethod(request.http_method).name,
+            "method": HttpMethod(request.http_method).name if task.pull is None else "",
             "url": request.relative_uri if task.is_app_engine else request.url,
             "headers": dict(request.headers),
             "body": body,

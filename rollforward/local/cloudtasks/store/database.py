@@ -57,6 +57,12 @@ class Database:
         execute("COMMIT")
         self._connection.executescript(schema)
 
+    def add_column(self, table: str, column: str, kind: str) -> None:
+        """Add a column to a table that lacks it."""
+        columns = {row["name"] for row in self.rows(f"PRAGMA table_info({table})")}
+        if column not in columns:
+            self._connection.execute(f"ALTER TABLE {table} ADD COLUMN {column} {kind}")
+
     def close(self) -> None:
         """Commit and close."""
         self.commit()

@@ -12,6 +12,14 @@ NORMAL, FORCED, DUPLICATE, OVERLAP = "normal", "forced", "duplicate", "overlap"
 COPIES = {DUPLICATE, OVERLAP}
 
 
+@dataclass(frozen=True, slots=True)
+class PullMessage:
+    """The content of a task that workers lease: no request is sent for it."""
+
+    payload: bytes = b""
+    tag: str = ""
+
+
 @dataclass(slots=True, eq=False)
 class TaskRecord:
     """A task and how far it has come; times in seconds since 1970.
@@ -19,6 +27,7 @@ class TaskRecord:
     Attributes:
         sequence: Rises with each task ever created.
         spec: The serialized Task message as it was stored at creation.
+        pull: The content of a task in a pull queue, None in any other queue.
         due_at: When it may be dispatched: schedule_at, or a while later.
         is_delayed: A fault holds its next attempt back.
         execution_count: Responses so far, as the ExecutionCount header counts them.
@@ -52,6 +61,11 @@ class TaskRecord:
     running: int = 0
     is_delayed: bool = False
     entry: tuple[float, int, int, "TaskRecord"] | None = None
+    pull: PullMessage | None = None
+
+    def is_leased(self, now_s: float) -> bool:
+        """Return whether a worker holds a lease on this task of a pull queue."""
+        return self.pull is not None and self.dispatch_count > 0 and self.schedule_at > now_s
 
 
 @dataclass(slots=True, eq=False)

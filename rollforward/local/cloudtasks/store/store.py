@@ -19,7 +19,8 @@ from rollforward.local.cloudtasks.store.tables import (
 _SCHEMA = f"""
 CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value BLOB) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS queues (
-    name TEXT PRIMARY KEY, spec BLOB NOT NULL, from_yaml INTEGER NOT NULL
+    name TEXT PRIMARY KEY, spec BLOB NOT NULL, from_yaml INTEGER NOT NULL,
+    is_pull INTEGER NOT NULL DEFAULT 0
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS tasks (
     sequence INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT NOT NULL, queue TEXT NOT NULL,
@@ -29,11 +30,13 @@ CREATE TABLE IF NOT EXISTS tasks (
     response_count INTEGER NOT NULL, execution_count INTEGER NOT NULL,
     previous_status INTEGER, retry_reason TEXT, first_attempt_at REAL,
     last_schedule_at REAL, last_dispatch_at REAL, last_response_at REAL,
-    last_code INTEGER NOT NULL, last_message TEXT NOT NULL
+    last_code INTEGER NOT NULL, last_message TEXT NOT NULL, tag TEXT
 );
 CREATE INDEX IF NOT EXISTS tasks_by_name ON tasks (name);
 CREATE INDEX IF NOT EXISTS tasks_ended ON tasks (ended_at) WHERE ended_at IS NOT NULL;
-CREATE TABLE IF NOT EXISTS specs (sequence INTEGER PRIMARY KEY, spec BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS specs (
+    sequence INTEGER PRIMARY KEY, spec BLOB NOT NULL, payload BLOB
+);
 CREATE TABLE IF NOT EXISTS tombstones (
     name TEXT PRIMARY KEY, expires_at REAL NOT NULL
 ) WITHOUT ROWID;
@@ -50,6 +53,13 @@ CREATE TABLE IF NOT EXISTS operations (
 ) WITHOUT ROWID;
 """
 
+# Columns that a file of an older version lacks.
+_NEWER_COLUMNS = (
+    ("queues", "is_pull", "INTEGER NOT NULL DEFAULT 0"),
+    ("tasks", "tag", "TEXT"),
+    ("specs", "payload", "BLOB"),
+)
+
 _TABLES = ("queues", "tasks", "specs", "tombstones", "attempts", "operations")
 
 
@@ -62,6 +72,8 @@ class Store:
 
     def __init__(self, path: str | Path | None) -> None:
         self._db = Database(path, _SCHEMA)
+        for table, column, kind in _NEWER_COLUMNS:
+            self._db.add_column(table, column, kind)
         self.queues = QueueTable(self._db)
         self.names = NameTable(self._db)
         self.tasks = TaskTable(self._db)

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from rollforward.local.cloudtasks.store.database import Database
-from rollforward.local.cloudtasks.store.records import LIVE, Attempt, TaskRecord
+from rollforward.local.cloudtasks.store.records import LIVE, Attempt, PullMessage, TaskRecord
 
 MAX_ATTEMPTS_PER_TASK = 200
 
@@ -23,10 +23,12 @@ _PROGRESS = (
 _FIXED = ("sequence", "name", "queue", "path", "is_app_engine", "is_named", "created_at")
 _COLUMNS = _FIXED + _PROGRESS
 _INSERT_TASK = (
-    f"INSERT INTO tasks ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))})"
+    f"INSERT INTO tasks ({', '.join(_COLUMNS)}, tag) VALUES ({', '.join('?' * len(_COLUMNS))}, ?)"
 )
 _UPDATE_TASK = f"UPDATE tasks SET {', '.join(f'{c} = ?' for c in _PROGRESS)} WHERE sequence = ?"
-_SELECT_TASK = f"SELECT {', '.join(f'tasks.{c}' for c in _COLUMNS)}, spec FROM tasks JOIN specs"
+_SELECT_TASK = (
+    f"SELECT {', '.join(f'tasks.{c}' for c in _COLUMNS)}, tag, spec, payload FROM tasks JOIN specs"
+)
 
 # A copy that comes late says nothing of how its task ended.
 _OWN = "kind NOT IN ('duplicate', 'overlap')"
@@ -44,6 +46,7 @@ class StoredQueue:
     name: str
     spec: bytes
     from_yaml: bool
+    is_pull: bool
 
 
 class QueueTable:
@@ -55,13 +58,16 @@ class QueueTable:
     def all(self) -> list[StoredQueue]:
         """Return all queues."""
         rows = self._db.rows("SELECT * FROM queues ORDER BY name")
-        return [StoredQueue(row["name"], row["spec"], bool(row["from_yaml"])) for row in rows]
+        return [
+            StoredQueue(row["name"], row["spec"], bool(row["from_yaml"]), bool(row["is_pull"]))
+            for row in rows
+        ]
 
     def put(self, queue: StoredQueue) -> None:
         """Write a queue, new or changed."""
         self._db.write(
-            "INSERT OR REPLACE INTO queues VALUES (?, ?, ?)",
-            (queue.name, queue.spec, int(queue.from_yaml)),
+            "INSERT OR REPLACE INTO queues (name, spec, from_yaml, is_pull) VALUES (?, ?, ?, ?)",
+            (queue.name, queue.spec, int(queue.from_yaml), int(queue.is_pull)),
         )
 
     def delete(self, name: str) -> None:
@@ -101,8 +107,12 @@ class TaskTable:
 
     def insert(self, task: TaskRecord) -> None:
         """Write a new task."""
-        self._db.write(_INSERT_TASK, [getattr(task, column) for column in _COLUMNS])
-        self._db.write("INSERT INTO specs VALUES (?, ?)", (task.sequence, task.spec))
+        tag, payload = (task.pull.tag, task.pull.payload) if task.pull else (None, None)
+        self._db.write(_INSERT_TASK, [*(getattr(task, column) for column in _COLUMNS), tag])
+        self._db.write(
+            "INSERT INTO specs (sequence, spec, payload) VALUES (?, ?, ?)",
+            (task.sequence, task.spec, payload),
+        )
 
     def update(self, task: TaskRecord) -> None:
         """Write how far a task has come."""
@@ -145,7 +155,7 @@ class TaskTable:
         for clause, value in (
             ("queue = ?", queue),
             ("state = ?", state),
-            ("instr(spec, ?) > 0", holding),
+            ("instr(coalesce(payload, spec), ?) > 0", holding),
         ):
             if value:
                 clauses.append(clause)
@@ -323,4 +333,5 @@ def _task(row: sqlite3.Row) -> TaskRecord:
     values = {column: row[column] for column in _COLUMNS}
     for flag in ("is_app_engine", "is_named"):
         values[flag] = bool(values[flag])
-    return TaskRecord(spec=row["spec"], **values)
+    pull = None if row["tag"] is None else PullMessage(row["payload"], row["tag"])
+    return TaskRecord(spec=row["spec"], pull=pull, **values)

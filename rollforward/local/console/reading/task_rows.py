@@ -8,7 +8,6 @@ from urllib.parse import quote
 
 from rollforward.local.cloudtasks.delivery.outgoing import OutgoingRequest
 from rollforward.local.cloudtasks.engine.engine import Engine
-from rollforward.local.cloudtasks.protocol import messages
 from rollforward.local.cloudtasks.server import views
 from rollforward.local.cloudtasks.store.records import TaskRecord
 
@@ -86,11 +85,9 @@ def words_of(path: str, body: bytes) -> TaskWords:
 
 def row_of(engine: Engine, task: TaskRecord) -> dict[str, Any]:
     """Return a task as the list shows it; adds `words`, `duration_ms` and `overdue_s`."""
-    spec = messages.Task.FromString(task.spec)
-    request = spec.app_engine_http_request if task.is_app_engine else spec.http_request
     shown = views.task_json(engine, task)
     return shown | {
-        "words": words_of(task.path, request.body),
+        "words": words_of(task.path, views.body_of(task)),
         "duration_ms": engine.history.last_duration_ms(task),
         "overdue_s": overdue_s(shown, engine.clock.now()),
     }
