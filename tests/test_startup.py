@@ -35,6 +35,7 @@ EMULATOR_LATE = (
     "google.auth",
     "google.cloud.ndb",
     "google.cloud.tasks_v2.services",
+    "google.cloud.tasks_v2beta2.types",
     "google.cloud.tasks_v2beta3.types",
     "grpc",
     "importlib.metadata",

@@ -143,7 +143,6 @@ def test_batches(cloud: Cloud, client: Client) -> None:
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"type_": tasks_v2beta3.Queue.Type.PULL}, "must be PUSH"),
         ({"task_ttl": {"seconds": 60}}, "task_ttl cannot be set"),
         ({"tombstone_ttl": {"seconds": 60}}, "tombstone_ttl cannot be set"),
         ({"rate_limits": {"max_dispatches_per_second": 501}}, "less than or equal to 500"),
@@ -155,14 +154,34 @@ def test_queues_that_are_not_served(client: Client, fields: dict[str, Any], word
         client.create_queue(parent=PARENT, queue={"name": OTHER} | fields)
 
 
-def test_tasks_of_pull_queues_are_refused(cloud: Cloud, client: Client) -> None:
+def test_a_pull_queue(cloud: Cloud, client: Client) -> None:
+    """Its type is immutable, and its tasks come by v2beta2 alone: here they are seen."""
+    pull = tasks_v2beta3.Queue.Type.PULL
+    created = client.create_queue(parent=PARENT, queue={"name": OTHER, "type_": pull})
+    task = {"pullMessage": {"payload": "aGk=", "tag": "a"}}
+    path = f"/v2beta2/{OTHER}/tasks"
+    name = call(cloud.emulator.grpc_address, "POST", path, {"task": task})[1]["name"]
+
+    assert (created.type_, created.retry_config.max_attempts) == (pull, -1)
+    request = {"name": name, "response_view": "FULL"}
+    message = client.get_task(request=request).pull_message
+    assert (message.payload, message.tag) == (b"hi", "a")
+    (listed,) = client.list_tasks(parent=OTHER)
+    assert (listed.pull_message.payload, listed.pull_message.tag) == (b"", "a")
+    with pytest.raises(exceptions.BadRequest, match="cannot change between push and pull"):
+        client.update_queue(queue={"name": OTHER, "type_": tasks_v2beta3.Queue.Type.PUSH})
+    client.update_queue(queue={"name": OTHER, "retry_config": {"max_attempts": 5}})
+    assert client.get_queue(name=OTHER).type_ is pull
+
+
+def test_pull_messages_are_refused(cloud: Cloud, client: Client) -> None:
     """A pull task alone, and in a batch."""
     task = {"pull_message": {"tag": "a"}}
     member = {"parent": cloud.queue, "task": task}
 
-    with pytest.raises(exceptions.BadRequest, match="Pull queues are not served"):
+    with pytest.raises(exceptions.BadRequest, match="only in v2beta2"):
         client.create_task(parent=cloud.queue, task=task)
-    with pytest.raises(exceptions.BadRequest, match="Pull queues are not served"):
+    with pytest.raises(exceptions.BadRequest, match="only in v2beta2"):
         client.batch_create_tasks(request={"parent": cloud.queue, "requests": [member]})
 
 
@@ -183,7 +202,7 @@ def test_an_unknown_version(cloud: Cloud) -> None:
     status, content = call(address, "GET", f"/v2beta3/{cloud.queue}/tasks:lease")
     assert (status, content["error"]["status"]) == (404, "NOT_FOUND")
     with grpc.insecure_channel(address) as channel:
-        for path in ("/google.cloud.tasks.v2beta2.CloudTasks/GetQueue", "/a.B/C"):
+        for path in ("/google.cloud.tasks.v2beta9.CloudTasks/GetQueue", "/a.B/C", "/v2/GetQueue"):
             with pytest.raises(grpc.RpcError) as caught:
                 channel.unary_unary(path)(b"")
             assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED

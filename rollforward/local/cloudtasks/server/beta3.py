@@ -1,33 +1,38 @@
 """The methods of v2beta3: those of v2, with the messages of the older version.
 
-Its queues also have a type, times to live, and statistics, which a read mask must ask for. Pull
-queues are not served, and the times to live are those of every queue here.
+Its queues also have a type, times to live, and statistics, which a read mask must ask for. A pull
+queue can be made here, and its tasks be seen; v2beta2 creates and leases them.
 
 Source: cloud.google.com/tasks/docs/reference/rpc/google.cloud.tasks.v2beta3
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import google.cloud.tasks_v2beta3.types as types
-from google.protobuf import descriptor_pool, field_mask_pb2
+from google.protobuf import descriptor_pool
 
 from rollforward.local.cloudtasks.engine.engine import Engine
-from rollforward.local.cloudtasks.protocol import errors
+from rollforward.local.cloudtasks.protocol import errors, messages
+from rollforward.local.cloudtasks.protocol.beta_queues import (
+    OWN_FIELDS,
+    ReadMask,
+    add_times_to_live,
+    check_times_to_live,
+)
 from rollforward.local.cloudtasks.protocol.buffer_messages import buffer_messages
 from rollforward.local.cloudtasks.protocol.messages import Queue as Queue2
 from rollforward.local.cloudtasks.protocol.messages import Task as Task2
-from rollforward.local.cloudtasks.protocol.messages import seconds_of, set_seconds
+from rollforward.local.cloudtasks.protocol.task_messages import shown
 from rollforward.local.cloudtasks.protocol.translation import copy_fields, retype, translated
 from rollforward.local.cloudtasks.server.methods import Method, Methods
+from rollforward.local.cloudtasks.store.records import TaskRecord
 
 Queue: Any = types.Queue.pb()
 Task: Any = types.Task.pb()
 
 _PACKAGE: str = Queue.DESCRIPTOR.file.package
 _ROUTING, _OLD_ROUTING = "app_engine_routing_override", "app_engine_http_queue"
-# What v2 does not have. The stored descriptor calls the type `type_`.
-_OWN_FIELDS = {"type", "type_", "stats", "task_ttl", "tombstone_ttl"}
 _OPERATIONS = {"GetOperation", "WaitOperation", "ListOperations"}
 _KEPT = {"DeleteOperation", "CancelOperation", "ListLocations", "GetLocation"} | {
     "GetIamPolicy",
@@ -49,6 +54,10 @@ def methods(engine: Engine, v2: Methods) -> Methods:
             table[name] = Method(beta.operations(method.call), method.request, method.response)
         elif name not in _KEPT:
             table[name] = beta.method(name, method)
+    table["CreateQueue"] = _calling(beta.create_queue, table["CreateQueue"])
+    table["UpdateQueue"] = _calling(beta.update_queue, table["UpdateQueue"])
+    table["GetTask"] = _calling(beta.get_task, table["GetTask"])
+    table["ListTasks"] = _calling(beta.list_tasks, table["ListTasks"])
     table["GetQueue"] = beta.masked("GetQueue", table)
     table["ListQueues"] = beta.masked("ListQueues", table)
     return table
@@ -85,33 +94,38 @@ class Beta3:
         method = table[name]
 
         def call(request: Any) -> Any:
-            mask = _read_mask(request.read_mask.paths)
-            if mask.paths and not mask.IsValidForDescriptor(Queue.DESCRIPTOR):
-                raise errors.invalid("The read mask names a field that a queue does not have.")
+            mask = ReadMask(request.read_mask.paths, Queue, self._engine.history.figures)
             answer = method.call(request)
             for queue in getattr(answer, "queues", [answer]):
-                self._apply(mask, queue)
+                mask.apply(queue)
             return answer
 
         return Method(call, method.request, method.response)
 
-    def _apply(self, mask: Any, queue: Any) -> None:
-        if not mask.paths:
-            return
-        if any(path.partition(".")[0] == "stats" for path in mask.paths):
-            self._add_stats(queue)
-        shown = Queue()
-        mask.MergeMessage(queue, shown)
-        queue.CopyFrom(shown)
+    def create_queue(self, request: Any) -> Any:
+        """Create a queue, of which the type says whether it is a pull queue."""
+        asked = _request(request, messages.request("CreateQueueRequest"))
+        is_pull = request.queue.type_ == types.Queue.Type.PULL
+        return self._queue(self._engine.queues.create(asked.parent, asked.queue, is_pull=is_pull))
 
-    def _add_stats(self, queue: Any) -> None:
-        figures, stats = self._engine.history.figures(queue.name), queue.stats
-        stats.tasks_count = figures.tasks
-        stats.executed_last_minute_count = figures.ended_last_minute
-        stats.concurrent_dispatches_count = figures.running
-        stats.effective_execution_rate = figures.rate_per_s
-        if figures.next_at is not None:
-            set_seconds(stats.oldest_estimated_arrival_time, figures.next_at)
+    def update_queue(self, request: Any) -> Any:
+        """Change or create a queue; its type is immutable."""
+        asked = _request(request, messages.request("UpdateQueueRequest"))
+        kind = request.queue.type_
+        is_pull = None if not kind else kind == types.Queue.Type.PULL
+        paths = asked.update_mask.paths
+        return self._queue(self._engine.queues.update(asked.queue, paths, is_pull=is_pull))
+
+    def get_task(self, request: Any) -> Any:
+        """Return a task, of any kind of queue."""
+        return self._engine.tasks.get(request.name, request.response_view, _show_task)
+
+    def list_tasks(self, request: Any) -> Any:
+        """Return a page of tasks, of any kind of queue."""
+        tasks, token = self._engine.tasks.page(
+            request.parent, request.response_view, request.page_size, request.page_token, _show_task
+        )
+        return types.ListTasksResponse.pb()(tasks=tasks, next_page_token=token)
 
     def _answer(self, answer: Any, response_type: Any) -> Any:
         """Return a response of v2 as one of v2beta3."""
@@ -127,23 +141,30 @@ class Beta3:
         return response
 
     def _queue(self, queue: Any) -> Any:
-        shown = translated(queue, Queue)
+        answer = translated(queue, Queue)
         if queue.HasField(_ROUTING):
-            routing = shown.app_engine_http_queue.app_engine_routing_override
+            routing = answer.app_engine_http_queue.app_engine_routing_override
             copy_fields(queue.app_engine_routing_override, routing)
-        figures = self._engine.history.figures(queue.name)
-        set_seconds(shown.task_ttl, figures.task_ttl_s)
-        set_seconds(shown.tombstone_ttl, figures.tombstone_ttl_s)
-        shown.type_ = types.Queue.Type.PUSH
-        return shown
+        traits = self._engine.queues.traits(queue.name)
+        add_times_to_live(answer, traits)
+        answer.type_ = types.Queue.Type.PULL if traits.is_pull else types.Queue.Type.PUSH
+        return answer
 
 
-def _read_mask(paths: Iterable[str]) -> Any:
-    """Return a mask with the names of the descriptor; `*` stands for all fields."""
-    named = ["type_" if path == "type" else path for path in paths]
-    return field_mask_pb2.FieldMask(
-        paths=[*Queue.DESCRIPTOR.fields_by_name] if "*" in named else named
-    )
+def _calling(call: Callable[[Any], Any], method: Method) -> Method:
+    """Return a method with the same messages and another call."""
+    return Method(call, method.request, method.response)
+
+
+def _show_task(task: TaskRecord, view: int) -> Any:
+    """Return a task's message, with its pull message if it has one."""
+    message = translated(shown(task, view), Task)
+    if task.pull is not None:
+        message.pull_message.tag = task.pull.tag
+        if view == messages.FULL:
+            message.pull_message.payload = task.pull.payload
+        message.pull_message.SetInParent()
+    return message
 
 
 def _messages_of(name: str, v2: Method) -> tuple[Any, Any]:
@@ -167,7 +188,7 @@ def _request(request: Any, v2_type: Any) -> Any:
     asked = translated(request, v2_type)
     fields = request.DESCRIPTOR.fields_by_name
     if "queue" in fields and fields["queue"].message_type is not None:
-        _check_queue(request.queue)
+        check_times_to_live(request.queue)
         if request.queue.HasField(_OLD_ROUTING):
             routing = request.queue.app_engine_http_queue
             if routing.HasField(_ROUTING):
@@ -179,16 +200,8 @@ def _request(request: Any, v2_type: Any) -> Any:
     members = request.requests if "requests" in fields else [request]
     for member in members:
         if "task" in member.DESCRIPTOR.fields_by_name and member.task.HasField("pull_message"):
-            raise errors.invalid("Pull queues are not served here: a task has no pull_message.")
+            raise errors.invalid("Task.pull_message cannot be set in v2beta3, only in v2beta2.")
     return asked
-
-
-def _check_queue(queue: Any) -> None:
-    if queue.type_ == types.Queue.Type.PULL:
-        raise errors.invalid("Pull queues are not served here: Queue.type must be PUSH.")
-    for field in ("task_ttl", "tombstone_ttl"):
-        if queue.HasField(field) and seconds_of(getattr(queue, field)):
-            raise errors.invalid(f"Queue.{field} cannot be set here.")
 
 
 def _translate_mask(mask: Any, target: Any) -> None:
@@ -199,7 +212,7 @@ def _translate_mask(mask: Any, target: Any) -> None:
         if first == _OLD_ROUTING:
             target.paths.append(rest or _ROUTING)
         else:
-            target.paths.append("name" if first in _OWN_FIELDS else path)
+            target.paths.append("name" if first in OWN_FIELDS else path)
 
 
 def _retype_operation(operation: Any) -> None:

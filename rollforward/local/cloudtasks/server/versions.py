@@ -6,8 +6,7 @@ from rollforward.local.cloudtasks.engine.engine import Engine
 from rollforward.local.cloudtasks.server import methods
 from rollforward.local.cloudtasks.server.methods import Methods
 
-NAMES = ("v2", "v2beta3")
-_BETA3_SERVICE = "google.cloud.tasks.v2beta3.CloudTasks"
+NAMES = ("v2", "v2beta3", "v2beta2")
 
 
 class Versions:
@@ -24,11 +23,16 @@ class Versions:
         """Return all methods of a version, none of an unknown one."""
         if version == "v2":
             return self._v2
-        return self._beta3 if version == "v2beta3" else {}
+        if version == "v2beta3":
+            return self._beta3
+        return self._beta2 if version == "v2beta2" else {}
 
     def service(self, name: str) -> Methods:
         """Return the methods of a service of gRPC, none of an unknown one."""
-        return self._beta3 if name == _BETA3_SERVICE else self._services.get(name, {})
+        if name in self._services:
+            return self._services[name]
+        version = name.removeprefix("google.cloud.tasks.").removesuffix(".CloudTasks")
+        return self.of(version) if name == f"google.cloud.tasks.{version}.CloudTasks" else {}
 
     @functools.cached_property
     def _beta3(self) -> Methods:
@@ -36,3 +40,9 @@ class Versions:
         from rollforward.local.cloudtasks.server import beta3
 
         return beta3.methods(self._engine, self._v2)
+
+    @functools.cached_property
+    def _beta2(self) -> Methods:
+        from rollforward.local.cloudtasks.server import beta2
+
+        return beta2.methods(self._engine, self._v2)
