@@ -22,7 +22,7 @@ class Package:
 
 TESTS = "tests/rollforward"
 DEEP = ("under_faults", "exhaustively", "schedules")
-EMULATOR_TESTS = ["tests/rollforward/local/cloudtasks/test_*.py", "tests/contracts"]
+EMULATOR_TESTS = ["tests/rollforward/local/cloudtasks/**/test_*.py", "tests/contracts"]
 
 
 def named(tree: Path, patterns: Sequence[str]) -> list[str]:
