@@ -81,7 +81,7 @@ def test_renewed_and_cancelled_leases(cloud: Cloud, client: Client) -> None:
     )
 
     assert renewed.schedule_time.timestamp() == cloud.now() + 60
-    with pytest.raises(exceptions.BadRequest, match="not that of the current lease"):
+    with pytest.raises(exceptions.BadRequest, match="another schedule_time proves"):
         client.acknowledge_task(name=task.name, schedule_time=task.schedule_time)
     cloud.advance(40)
     assert lease(client) == []

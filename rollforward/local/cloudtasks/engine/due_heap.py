@@ -1,7 +1,7 @@
 """A heap of tasks by due time, from which a task may also leave in the middle.
 
-A task that leaves gives up its `entry`. What it leaves behind in the heap is void, and is dropped
-when it reaches the top, or when half of the heap is void.
+A task that leaves gives up its `entry`, which stays in the heap and is void. The heap drops it when
+it reaches the top, or when half of all entries are void.
 """
 
 import heapq

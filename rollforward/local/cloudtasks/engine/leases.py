@@ -62,7 +62,7 @@ class Leases:
             self._state.finish(queue, task, DONE)
 
     def renew(self, name: str, schedule_at: float, lease_s: int) -> TaskRecord:
-        """Let a lease last so long from now on.
+        """Extend a lease, by this many seconds from now.
 
         Raises:
             Refused: NOT_FOUND, or the lease is not the current one.
@@ -92,7 +92,7 @@ class Leases:
         return queue, task
 
     def _next(self, queue: QueueState, tag: str | None, now_s: float) -> TaskRecord | None:
-        """Take out the next due task; those that have been leased too often fail on the way."""
+        """Take out the next due task; a task whose leases are used up fails on the way."""
         policy = policy_of(queue.message.retry_config)
         while True:
             task = queue.pop_due(now_s) if tag is None else queue.pop_tagged(now_s, tag)

@@ -28,7 +28,7 @@ class QueueState:
         running: Deliveries in progress, copies included.
         phases: How many live tasks wait, retry or run.
         is_pull: Its tasks are not sent: workers lease them.
-        lease_calls: What is left of the rate of LeaseTasks calls.
+        lease_calls: The rate of LeaseTasks calls, as a bucket of tokens.
     """
 
     def __init__(

@@ -21,7 +21,7 @@ _YAML_DIGEST = "queue_yaml_digest"
 
 @dataclass(frozen=True)
 class Traits:
-    """What v2 does not say of a queue: its kind, and how long it keeps tasks and their names."""
+    """A queue's kind, and how long it keeps tasks and their names, which v2 does not say."""
 
     is_pull: bool
     task_ttl_s: float
@@ -130,7 +130,7 @@ class Queues:
             return queue is not None and queue.is_pull
 
     def traits(self, name: str) -> Traits:
-        """Return what v2 does not say of a queue.
+        """Return a queue's traits.
 
         Raises:
             Refused: NOT_FOUND.

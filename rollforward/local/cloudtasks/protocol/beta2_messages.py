@@ -1,4 +1,4 @@
-"""Queues and tasks of v2beta2 as those of v2, and back.
+"""Translations between v2beta2 and v2, of queues and tasks.
 
 A queue has one target there, and a task its counts in a message of their own. Several messages have
 other names for fields of the same numbers, and are copied as bytes.
@@ -86,7 +86,7 @@ def _take_attempts(config: Any, target: Any) -> None:
 
 
 def queue_paths(paths: Iterable[str]) -> list[str]:
-    """Return the paths of an update mask as those of v2; output-only fields are passed over."""
+    """Translate the paths of an update mask into v2; output-only fields are passed over."""
     return [_queue_path(path) for path in paths]
 
 
@@ -102,7 +102,7 @@ def shown_queue(queue: Any, traits: Any) -> Any:
     """Return a queue of v2 as v2beta2 shows it.
 
     Args:
-        traits: What v2 does not say of it.
+        traits: The traits of the queue.
     """
     shown = Queue(name=queue.name, state=queue.state)
     if queue.HasField("purge_time"):

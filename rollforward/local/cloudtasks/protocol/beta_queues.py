@@ -1,7 +1,7 @@
-"""What queues of both beta versions have beyond v2: times to live, statistics, and read masks.
+"""Times to live, statistics and read masks of queues: both beta versions have them, v2 does not.
 
-Statistics are shown to a read mask that names them, and to no other. The times to live are those of
-every queue here.
+Statistics are shown to a read mask that names them, and to no other. All queues here have the same
+times to live.
 
 Source: cloud.google.com/tasks/docs/reference/rpc/google.cloud.tasks.v2beta3
 """
@@ -14,7 +14,7 @@ from google.protobuf import field_mask_pb2
 from rollforward.local.cloudtasks.protocol import errors
 from rollforward.local.cloudtasks.protocol.messages import seconds_of, set_seconds
 
-# What v2 does not have. One of the stored descriptors calls the type `type_`.
+# Fields that v2 does not have. One of the stored descriptors calls the type `type_`.
 OWN_FIELDS = {"type", "type_", "stats", "task_ttl", "tombstone_ttl"}
 _TIMES_TO_LIVE = ("task_ttl", "tombstone_ttl")
 
@@ -57,7 +57,7 @@ class ReadMask:
             raise errors.invalid("The read mask names a field that a queue does not have.")
 
     def apply(self, queue: Any) -> None:
-        """Leave of a queue what the mask names."""
+        """Clear the fields of a queue that the mask does not name."""
         paths = self._mask.paths
         if not paths:
             return

@@ -162,7 +162,7 @@ def not_leased() -> Refused:
     """Refuse a worker whose lease has ended, or which never had one."""
     return Refused(
         "FAILED_PRECONDITION",
-        "The lease has expired, or schedule_time is not that of the current lease.",
+        "The lease has expired, or another schedule_time proves the current lease.",
     )
 
 

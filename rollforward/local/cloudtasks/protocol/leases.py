@@ -1,6 +1,6 @@
-"""What LeaseTasks and its like ask for, checked: how many tasks, for how long, with which tag.
+"""Validation of leases: the number of tasks, the duration, and the tag.
 
-The bounds are those of the reference; the words of the refusals are our own.
+The reference has the bounds; the words of the refusals are our own.
 
 Source: cloud.google.com/tasks/docs/reference/rpc/google.cloud.tasks.v2beta2#leasetasksrequest
 """

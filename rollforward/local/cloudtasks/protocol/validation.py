@@ -324,7 +324,7 @@ def check_size(
 
     Args:
         task: The complete message, with name and creation time.
-        pull: What a task of a pull queue has in place of a request.
+        pull: The content of a task in a pull queue, in place of a request.
 
     Raises:
         Refused: INVALID_ARGUMENT.

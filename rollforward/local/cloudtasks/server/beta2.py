@@ -1,4 +1,4 @@
-"""The methods of v2beta2: pull queues and their leases, and those of v2 in older messages.
+"""The methods of v2beta2: pull queues and their leases, and the calls of v2 in older messages.
 
 UploadQueueYaml is not served: it is for versions of gcloud before 322.
 
@@ -83,7 +83,7 @@ class _Queues:
         return self._shown(queues.update(asked, paths, is_pull=wanted))
 
     def get(self, request: Any) -> Any:
-        """Return of a queue what the read mask names."""
+        """Return a queue, with the fields that the read mask names."""
         mask = self._mask(request)
         queue = self._shown(self._engine.queues.get(request.name))
         mask.apply(queue)
