@@ -147,10 +147,12 @@ class Rollforward:
         is_exploring = self.client.is_patient
         world.failures.clear()
         world.fails_fast = not (retries or is_exploring)
+        if world.fails_fast and world.registry.parts("lanes"):
+            world.known_failures = world.failures_in_lanes()
         try:
             world.settle(10 * limit, within_s, revives=True, limit=limit)
         finally:
-            world.fails_fast = False
+            world.fails_fast, world.known_failures = False, None
 
     def visitor(self) -> AppClient:
         """Return another visitor, with cookies of its own."""
@@ -167,7 +169,8 @@ class Rollforward:
     def enqueued(self, task: Task[A]) -> list[A]:
         """Return the arguments of a task's waiting deliveries, oldest first.
 
-        They compare equal to `task.bind(...)`, or to the task's own dataclass.
+        Those in lanes come after those in the queues, each key's in their order there. They compare
+        equal to `task.bind(...)`, or to the task's own dataclass.
         """
         engine = self.world.engine
         bodies: list[bytes] = []
@@ -179,6 +182,7 @@ class Rollforward:
                 bodies += [sent.body for sent in requests if urlsplit(sent.url).path == task.path]
                 if not token:
                     break
+        bodies += [row.body.encode() for row in self.world.lane_rows() if row.path == task.path]
         with self.world.plan.unwatched():
             return [task.read(load(opened(body))) for body in bodies]
 

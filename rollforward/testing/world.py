@@ -11,7 +11,7 @@ import contextvars
 import random
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -22,6 +22,7 @@ from flask import Flask
 from google.cloud.datastore_v1.types import RollbackRequest
 
 from rollforward.flask import recovery
+from rollforward.lanes.rows.entities import LaneTask
 from rollforward.registry import Registry
 from rollforward.runtime import Clients
 from rollforward.testing.injection import Crash, FaultPlan, FaultyWire
@@ -34,6 +35,7 @@ SWEPT_EVERY_S = 60.0
 _MAX_DELIVERIES = 2000
 _SHOWN_TASKS = 5
 _SHOWN_BYTES = 200
+_LANES = "/tasks/lanes/"
 
 
 class NotHealedError(AssertionError):
@@ -93,6 +95,8 @@ class World:
         self.has_died = False
         self.note: Callable[[str], None] = lambda event: None  # Takes what happened, in words.
         self.fails_fast = False
+        # Of tasks in lanes, when a test began to watch them; None: it does not.
+        self.known_failures: Mapping[str, int] | None = None
         self.failures: list[FailedDelivery] = []
 
     @contextmanager
@@ -141,7 +145,30 @@ class World:
                     reasons.get("traceback", ""),
                 )
             )
+        if self.known_failures is not None and path.startswith(_LANES):
+            self.failures += self._failed_in_lanes(self.known_failures)
         return status
+
+    def lane_rows(self) -> list[LaneTask]:
+        """Return the tasks that wait in lanes, key by key, in their order there."""
+
+        def fetch() -> list[LaneTask]:
+            with self.context():
+                rows: list[LaneTask] = LaneTask.query().order(LaneTask._key).fetch()
+                return rows
+
+        return apart(fetch)
+
+    def failures_in_lanes(self) -> dict[str, int]:
+        """Return how often each task in a lane has failed by its own fault: the lane retries it."""
+        return {_lane_task(row): int(row.failures) for row in self.lane_rows()}
+
+    def _failed_in_lanes(self, known: Mapping[str, int]) -> list[FailedDelivery]:
+        return [
+            FailedDelivery(row.path, row.body.encode(), row.reason or "", "")
+            for row in self.lane_rows()
+            if row.failures > known.get(_lane_task(row), 0)
+        ]
 
     def end(self, attempt: Any, status: int | None) -> None:
         """Tell the queue how an attempt ended."""
@@ -276,6 +303,11 @@ class World:
     def cron_headers(self) -> dict[str, str]:
         token = self.engine.tokens.oidc_token(ACCOUNT, BASE_URL)
         return {"Authorization": f"Bearer {token}"}
+
+
+def _lane_task(row: LaneTask) -> str:
+    """Return what stays of the id of a task in a lane while it is put off."""
+    return str(row.key.id().rpartition("-")[2])
 
 
 def apart(body: Callable[[], T]) -> T:

@@ -45,6 +45,39 @@ def test_waiting_tasks_are_listed_with_typed_arguments(kit: Rollforward) -> None
     assert kit.enqueued(bookings.confirm) == []
 
 
+def test_tasks_that_wait_in_lanes_are_listed_and_run(kit: Rollforward) -> None:
+    """In their order, added alone and by a transaction, with arguments of any size."""
+    large = bookings.confirm.bind("Eve" * 60_000)
+    lane, paused = bookings.BY_GUEST("all"), bookings.BY_GUEST("paused")
+    paused.pause(kit.clients)
+    bookings.remind.enqueue("Ada")
+    bookings.remind.enqueue(bookings.remind.bind("Bob"), lane=lane)
+    bookings.confirm.enqueue(large, lane=paused)
+    rf.transact(lambda: rf.enqueue(bookings.remind, bookings.remind.bind("Zoe"), lane=lane))
+
+    waiting = kit.enqueued(bookings.remind)
+
+    assert waiting == [bookings.remind.bind(guest) for guest in ("Ada", "Bob", "Zoe")]
+    kit.settle()
+    assert [Total.get_by_id(guest) is None for guest in ("Ada", "Bob", "Zoe")] == [False] * 3
+    assert (kit.enqueued(bookings.remind), kit.enqueued(bookings.confirm)) == ([], [large])
+
+
+@pytest.mark.parametrize("lane", [bookings.BY_GUEST, bookings.SHARED], ids=lambda lane: lane.name)
+def test_a_task_in_a_lane_that_raises_fails_the_test(kit: Rollforward, lane: rf.Lane) -> None:
+    """Unless the test wants its retries; then it is a dead task."""
+    bookings.fail.enqueue(bookings.fail.bind("no seats"), lane=lane("ada"))
+
+    with pytest.raises(TaskFailedError, match=r"/tasks/fail failed with .*no seats"):
+        kit.settle()
+    with pytest.raises(TaskFailedError):
+        kit.settle()
+    kit.settle(retries=True)
+
+    assert kit.enqueued(bookings.fail) == []
+    assert "DeadTask" in " ".join(left_behind())
+
+
 def test_later_tasks_wait_until_the_clock_is_there(kit: Rollforward) -> None:
     """Within a minute the clock moves along; tasks beyond it wait for `advance`."""
     began = kit.now

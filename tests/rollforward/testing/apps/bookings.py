@@ -15,6 +15,9 @@ from google.cloud import ndb
 
 import rollforward as rf
 
+BY_GUEST = rf.Lane("booking-guests", order=True)
+SHARED = rf.Lane("booking-shared")
+
 
 class Payments(Protocol):
     """A payment provider."""
@@ -122,7 +125,8 @@ def make(payments: Payments | None = None) -> Flask:
         return redirect(f"/seats/{request.form['seat']}", 303)
 
     services = {Payments: payments} if payments is not None else {}
-    return rf.serve(app, confirm, add_up, fail, repeat, remind, services=services)
+    parts = (confirm, add_up, fail, repeat, remind, BY_GUEST, SHARED)
+    return rf.serve(app, *parts, services=services)
 
 
 serve = make()
