@@ -96,10 +96,18 @@ def enqueue_cancellable(
     return transact_shared(clients, shared)
 
 
-def enqueue_tracked(clients: Clients, task: Task[A], args: A, *, name: Sequence[str | int]) -> None:
+def enqueue_tracked(
+    clients: Clients,
+    task: Task[A],
+    args: A,
+    *,
+    name: Sequence[str | int],
+    lane: MessageLane | None = None,
+) -> None:
     """Enqueue a named task with a row that is there until it has ended, in this transaction.
 
-    `tracked_handle(task, name)` is the id of the row.
+    `tracked_handle(task, name)` is the id of the row. In a lane the task has no name: the caller's
+    transaction enqueues it once.
 
     Raises:
         NoTransactionError, BadArgumentsError, TooLargeError, UnknownTaskError: as of `enqueue`.
@@ -107,7 +115,11 @@ def enqueue_tracked(clients: Clients, task: Task[A], args: A, *, name: Sequence[
     _, message = message_of((clients, task, args), name=name, delay_s=0, at=None)
     handle = tracked_handle(task.path, name)
     put_handle(clients, handle, None)
-    enqueue_message(clients, replace(message, body=Envelope(message.body, handle=handle).body))
+    wrapped = replace(message, body=Envelope(message.body, handle=handle).body)
+    if lane is not None:
+        lane.add_in_transaction(clients, replace(wrapped, name=None))
+    else:
+        enqueue_message(clients, wrapped)
 
 
 def tracked_handle(path: str, name: Sequence[str | int]) -> str:

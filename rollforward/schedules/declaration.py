@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rollforward.datastore.transactions import is_in_transaction, transact
+from rollforward.runtime.messages import MessageLane
 from rollforward.schedules import cron as times
 from rollforward.schedules.cron import MISSED, Missed
 from rollforward.schedules.entities import row_key
@@ -22,13 +23,26 @@ class Schedule(DeclaredSchedule):
 
     cron: str = ""
     tz: str = "UTC"
+    lane: MessageLane | None = None
+
+    def lane_of(self, row_id: str) -> MessageLane | None:
+        return self.lane
 
 
+@dataclass(frozen=True)
 class UserSchedules(DeclaredSchedule):
     """Schedules in rows: one for each user, or for any other id.
 
-    REMINDERS = UserSchedules("reminders", remind, missed="once")
+    REMINDERS = UserSchedules("reminders", remind, missed="once", lane=BY_USER)
+
+    Attributes:
+        lane: Returns the key of a lane in which the work of an id waits: a lane, or a function.
     """
+
+    lane: Callable[[str], MessageLane] | None = None
+
+    def lane_of(self, row_id: str) -> MessageLane | None:
+        return self.lane(row_id) if self.lane is not None else None
 
     def put(self, /, *args: Any, tz: str = "UTC") -> None:
         """Set the schedule of an id: `put("user-17", "0 8 * * *", remind.bind("u17"), tz=...)`.
@@ -37,6 +51,7 @@ class UserSchedules(DeclaredSchedule):
 
         Raises:
             BadScheduleError, BadArgumentsError, TooLargeError: nothing was written.
+            BadLaneError: nor if the id can be no key of the lane.
         """
         clients, (row_id, cron, task_args) = with_clients(args)
         times.check(cron, tz)
@@ -45,6 +60,7 @@ class UserSchedules(DeclaredSchedule):
                 f"an id must have 1 to {MAX_ID_BYTES} bytes, got {row_id!r:.100}"
             )
         self.task.check_registered(clients)
+        self.lane_of(row_id)
         body = self.task.message(task_args).body.decode()
         key = row_key(self.name, row_id)
 
@@ -59,7 +75,12 @@ class UserSchedules(DeclaredSchedule):
 
 
 def schedule(
-    cron: str, *, tz: str = "UTC", missed: Missed = "once", queue: str = "default"
+    cron: str,
+    *,
+    tz: str = "UTC",
+    missed: Missed = "once",
+    queue: str = "default",
+    lane: MessageLane | None = None,
 ) -> Callable[[Callable[..., object]], Schedule]:
     """Declare that the function below runs at the times of a cron expression.
 
@@ -70,6 +91,8 @@ def schedule(
         cron: Five fields: minute, hour, day of the month, month, day of the week.
         tz: A zone by name; its wall clock counts.
         missed: After a downtime run the last missed tick "once", run "all", or "skip" them.
+        queue: A queue of queue.yaml.
+        lane: Key of a lane in which each tick's work waits for its turn: `lane=NIGHTLY("all")`.
 
     Raises:
         BadScheduleError: the expression, the zone or `missed` cannot be read.
@@ -89,6 +112,6 @@ def schedule(
                 f"{function.__qualname__} may have one parameter, `at: datetime.datetime`, the "
                 f"time of the tick, got {', '.join(sorted(parameters))}"
             )
-        return Schedule(name, work, missed, cron, tz)
+        return Schedule(name, work, missed, cron, tz, lane)
 
     return declare

@@ -21,6 +21,7 @@ from rollforward.schedules.declaration import MAX_ID_BYTES, Schedule
 from rollforward.schedules.entities import RecentTick, row_key, rows_of
 from rollforward.schedules.ticks import DeclaredSchedule, Tick, name_of
 from rollforward.tasks.dead_task_entities import DeadTask
+from rollforward.tasks.errors import BadArgumentsError
 from rollforward.tasks.stored.arguments import LIFE
 from rollforward.tasks.stored.entities import CANCELLED, GIVEN_UP, handle_key
 from rollforward.tasks.stored.names import hashed_name
@@ -55,6 +56,7 @@ class ScheduleState:
 
     Attributes:
         id: The user's; "": it is in the code.
+        lane: The key of a lane in which its work waits, "<lane>|<key>"; "": none.
         next: None: its first sweep has not come, or no tick is left.
         runs: The last ones, the newest first, as many as were asked for.
     """
@@ -66,6 +68,7 @@ class ScheduleState:
     missed: str
     path: str
     queue: str
+    lane: str
     next: datetime.datetime | None
     last: datetime.datetime | None
     runs: Sequence[TickRun]
@@ -134,12 +137,21 @@ def _states(
             missed=part.missed,
             path=part.task.path,
             queue=part.task.queue,
+            lane=_lane_id(part, row_id),
             next=aware_utc(row.next_at) if row is not None else None,
             last=row.recent_ticks[0].at if row is not None and row.recent_ticks else None,
             runs=by_row.get(row.key.id(), ()) if row is not None else (),
         )
         for part, row_id, row in named
     ]
+
+
+def _lane_id(part: DeclaredSchedule, row_id: str) -> str:
+    try:
+        lane = part.lane_of(row_id)
+    except BadArgumentsError:  # The id was put before there was a lane, and can be no key.
+        return ""
+    return lane.id if lane is not None else ""
 
 
 @dataclass(frozen=True)

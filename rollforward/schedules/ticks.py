@@ -15,6 +15,7 @@ from rollforward.outbox.cancellable import enqueue_tracked
 from rollforward.outbox.enqueue import enqueue
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import naive_utc
+from rollforward.runtime.messages import MessageLane
 from rollforward.schedules.cron import Missed, next_tick, ticks_to_run
 from rollforward.schedules.entities import ScheduleRow
 from rollforward.tasks.declaration import Task
@@ -39,6 +40,10 @@ class DeclaredSchedule:
     name: str
     task: Task[Any]
     missed: Missed = "once"
+
+    def lane_of(self, row_id: str) -> MessageLane | None:
+        """Return the key of a lane in which the work of a row waits; None: in none."""
+        return None
 
 
 def _is_bound_by_the_registry(clients: Clients, tick: Tick) -> NoReturn:
@@ -80,7 +85,7 @@ def _advance(clients: Clients, declared: DeclaredSchedule, tick: Tick) -> int:
     now_utc = max(clients.clock.now(), tick.at)  # The queue's clock may be ahead of ours.
     ticks = ticks_to_run(row.cron, row.tz, tick.at, now_utc, declared.missed)
     for at in ticks:
-        _enqueue_work(clients, declared.task, row, at)
+        _enqueue_work(clients, declared, row, at)
     row.note_ticks(ticks, declared.task.path, declared.task.queue)
     is_cut = declared.missed == "all"
     _move(clients, row, ticks[-1] if is_cut else now_utc)
@@ -98,9 +103,9 @@ def _move(clients: Clients, row: ScheduleRow, start: datetime.datetime) -> None:
 
 
 def _enqueue_work(
-    clients: Clients, task: Task[Any], row: ScheduleRow, at: datetime.datetime
+    clients: Clients, declared: DeclaredSchedule, row: ScheduleRow, at: datetime.datetime
 ) -> None:
-    tick = Tick(row.key.id(), at, row.revision)
+    tick, task = Tick(row.key.id(), at, row.revision), declared.task
     if row.body is not None:
         try:
             args = task.read(row.body.encode())
@@ -109,7 +114,8 @@ def _enqueue_work(
     else:
         takes_time = "at" in task.args.__signature_of_task__.parameters
         args = task.args(at=at) if takes_time else task.args()
-    enqueue_tracked(clients, task, args, name=name_of(tick))
+    lane = declared.lane_of(row.key.id().partition("|")[2])
+    enqueue_tracked(clients, task, args, name=name_of(tick), lane=lane)
 
 
 def name_of(tick: Tick) -> tuple[str, str, str]:
