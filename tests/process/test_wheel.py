@@ -195,6 +195,35 @@ def test_the_first_task_of_the_readme_runs_on_the_local_platform(python: Path, a
         until(lambda: "Hello, world!" in terminal.read_text(), 60)
 
 
+@sampling.long
+def test_the_command_of_the_emulators_image_runs_from_the_wheel(python: Path, app: Path) -> None:
+    """The image has the wheel alone; its command takes a task, and keeps it through a kill."""
+    with emulator_of_the_image(python, app) as queue:
+        assert requests.post(f"{queue}:pause", timeout=30).status_code == 200
+        name = f"{queue.partition('/v2/')[2]}/tasks/mine"
+        task = {"name": name, "httpRequest": {"url": "http://a.b"}}
+        assert requests.post(f"{queue}/tasks", json={"task": task}, timeout=30).status_code == 200
+    with emulator_of_the_image(python, app) as queue:
+        assert requests.get(f"{queue}/tasks/mine", timeout=30).json()["name"] == name
+
+
+@contextlib.contextmanager
+def emulator_of_the_image(python: Path, folder: Path) -> Iterator[str]:
+    """Run the image's command until it is killed; yield the URL of a queue."""
+    entry = re.findall(r"^ENTRYPOINT (.*)$", text_of("operations/emulator/Dockerfile"), re.M)
+    program, *options = json.loads(entry[0])
+    # A free port of this machine alone in place of the container's own.
+    options = [{"0.0.0.0": "127.0.0.1", "8123": "0"}.get(word, word) for word in options]
+    command = [str(python.parent / program), *options, "--json", "--queue=q", "--data=data"]
+    with subprocess.Popen(command, cwd=folder, env=clean(), stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None
+            shown = json.loads(process.stdout.readline())
+            yield f"http://{shown['address']}/v2/{shown['queues'][0]}"
+        finally:
+            process.kill()
+
+
 @contextlib.contextmanager
 def platform(python: Path, folder: Path, target: str) -> Iterator[tuple[str, Path]]:
     """Start `rollforward run`; yield the app's URL, and what the terminal shows."""
