@@ -26,6 +26,7 @@ class ClickLoads(ndb.Model):
     load = ndb.JsonProperty(indexed=False)
     earlier = ndb.JsonProperty(indexed=False)  # Accepted clicks of earlier loads, by way.
     past = ndb.JsonProperty(indexed=False)  # The load before the last one, whose rows still exist.
+    past_is_open = ndb.BooleanProperty(indexed=False)  # Some of its writers had not ended.
 
 
 class ClickWriter(ndb.Model):

@@ -12,7 +12,7 @@ from flask import Blueprint, abort, make_response, render_template, request, ses
 from flask.typing import ResponseReturnValue
 from itsdangerous import BadSignature, URLSafeSerializer
 
-from handlers.blog.stage import closing_of, costs_of
+from handlers.blog.stage import books_of, closing_of, costs_of
 from handlers.shared.formatting import clean_html
 from handlers.shared.live import live_part
 from handlers.shared.source_excerpts import Excerpt, excerpt
@@ -74,6 +74,7 @@ def _list(tag: str) -> ResponseReturnValue:
         front=front,
         is_first=is_first,
         filling=filling,
+        balance=books_of(filling),
         can_fill=is_first and not front.posts and samples.can_fill(DEMO),
         reading=reading,
         stage=Stage(closing=closing_of(reading), cost=costs_of(spent, took_s, reading, stats)),
@@ -110,7 +111,8 @@ def _read(tag: str, *, is_filling: bool) -> tuple[Front, CachedResult[Front] | N
 @bp.get("/live")
 def live() -> ResponseReturnValue:
     """Return how far the samples are, for the script to put in place."""
-    return live_part("blog/_live.html", filling=samples.status(clients(), DEMO))
+    filling = samples.status(clients(), DEMO)
+    return live_part("blog/_live.html", filling=filling, balance=books_of(filling))
 
 
 @bp.get("/<number>")

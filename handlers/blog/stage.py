@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from handlers.shared.balance import Balance
 from handlers.shared.formatting import duration, plural
 from handlers.shared.stage import Cell
+from pipelines.blog.samples import SampleStatus
 from rollforward.query_cache import CachedResult, CacheStats
 from rollforward.runtime import Cost
 
@@ -16,6 +18,19 @@ SOURCES = {
     "shared": "Read once, for several visitors",
 }
 FROM_MEMCACHED = ("hits", "stale")
+
+
+def books_of(filling: SampleStatus | None) -> Balance | None:
+    """Return the books of the samples that fill a blog; None: none were asked for."""
+    if filling is None:
+        return None
+    runs = (filling.posts, filling.comments)
+    return Balance(
+        is_moving=filling.is_running,
+        asked=filling.total,
+        made=sum(run.totals.done + run.totals.skipped for run in runs),
+        refused=sum(run.totals.failed for run in runs),
+    )
 
 
 def closing_of(reading: CachedResult[Any] | None) -> str:

@@ -163,7 +163,8 @@ def _live() -> dict[str, Any]:
     shards = counters.shards(clients())
     sums = counters.sums(clients())
     accepted = {way: under.accepted(way) + (sums.forms if way == "sharded" else 0) for way in WAYS}
-    counts = Counts(sums, accepted)
+    under_way = {way: under.under_way(way) for way in WAYS}
+    counts = Counts(sums, accepted, under_way, under.is_moving or not sums.is_stable)
     reads = (clients().meter.cost() - cost_before).reads
     stage = render(CounterStage(under, counts, NAMES, reads), clients().clock.now())
     return {

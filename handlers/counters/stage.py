@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from handlers.shared.balance import Balance, total_of
 from handlers.shared.demo_stage import DemoStage, name_by_path
 from handlers.shared.formatting import duration, number, plural
 from handlers.shared.incidents import Delivery
@@ -27,19 +28,35 @@ INEXACT = "in-memory"
 
 @dataclass(frozen=True)
 class Counts:
-    """Counted and accepted clicks by way."""
+    """Counted and accepted clicks by way.
+
+    Attributes:
+        under_way: Clicks that may count and are not recorded as accepted.
+    """
 
     sums: Sums
     accepted: Mapping[str, int]
+    under_way: Mapping[str, int]
+    is_moving: bool
 
     def off(self, way: str) -> int:
         """Return how many more a way has counted than it should; negative: fewer."""
         return self.sums.by_way[way] - self.accepted[way]
 
+    def balance(self, way: str) -> Balance:
+        """Return the books of a way since the counter's first click."""
+        return Balance(
+            is_moving=self.is_moving,
+            earlier=self.accepted[way],
+            found=self.sums.by_way[way],
+            in_flight=self.sums.pending if way == "gathered" else 0,
+            unconfirmed=self.under_way[way],
+        )
+
     @property
-    def waiting(self) -> int:
-        """Gathered clicks that are accepted and not folded yet."""
-        return max(0, -self.off("gathered"))
+    def exact(self) -> list[Balance]:
+        """The books of the ways that promise to be exact."""
+        return [self.balance(way) for way in self.accepted if way != INEXACT]
 
 
 @dataclass(frozen=True)
@@ -63,10 +80,20 @@ class CounterStage(DemoStage):
     def began(self) -> datetime.datetime | None:
         return moment_of(self.load.load.started_ms) if self.load.load else None
 
+    @property
+    def _is_whole(self) -> bool:
+        """Whether every click that was asked for is accepted."""
+        return self.balance().not_attempted == 0
+
     def timeline(self, started: float, age_s: float, deliveries: Sequence[Delivery]) -> Timeline:
         is_over = not self.load.is_moving
         return Timeline(
-            started, self._elapsed_s(age_s), is_over, begin="started", end="all accepted"
+            started,
+            self._elapsed_s(age_s),
+            is_over,
+            begin="started",
+            end="all accepted" if self._is_whole else "ended",
+            is_complete=self._is_whole,
         )
 
     def _elapsed_s(self, age_s: float) -> float:
@@ -85,14 +112,26 @@ class CounterStage(DemoStage):
         return name_by_path(delivery, WORDS)
 
     def closing(self, stage: Stage) -> str:
-        load, ways = self.load.load, self.load.ways
+        ways = self.load.ways
         clicked = sum(way.accepted for way in ways.values())
         parts = [plural(clicked, "click") + (f" in {len(ways)} ways" if len(ways) > 1 else "")]
-        parts += [*suffered(stage), *flushed(stage)]
-        if self.load.is_moving and load:
-            to_come = max(0, load.clicks * len(ways) - clicked)
-            return ", ".join([*parts, f"{number(to_come)} to come"])
-        return ", ".join([*parts, *_balance(self.counts)])
+        parts += [*suffered(stage), *flushed(stage), *self.balance().words]
+        return ", ".join(parts if self.load.is_moving else [*parts, *self._in_memory()])
+
+    def balance(self) -> Balance:
+        load, ways = self.load.load, self.load.ways
+        if load is None:
+            return total_of(self.counts.exact, is_moving=False)
+        made = sum(way.accepted for way in ways.values())
+        asked, is_moving = load.clicks * len(ways), self.load.is_moving
+        return total_of(self.counts.exact, is_moving=is_moving, asked=asked, made=made)
+
+    def _in_memory(self) -> list[str]:
+        """Return how far the way that is not exact is off, in words."""
+        off = self.counts.off(INEXACT)
+        if off < 0:
+            return [f"{number(-off)} in memory pending or lost"]
+        return [f"{number(off)} in memory repeated"] if off else []
 
     def cost(self) -> list[Cell]:
         """Return a cell for each way: its rate, and the latency and writes of a click."""
@@ -104,19 +143,3 @@ class CounterStage(DemoStage):
             value = number(result.accepted) if self.load.is_moving else rate
             cells.append(Cell(self.names[way][0], value, f"p95 {p95}, {writes} writes"))
         return [*cells, Cell("This page", plural(self.reads, "read"), "however many clicks")]
-
-
-def _balance(counts: Counts) -> list[str]:
-    """Return lost and doubled clicks in words; those in memory separately."""
-    exact = [counts.off(way) for way in counts.accepted if way not in (INEXACT, "gathered")]
-    exact.append(max(0, counts.off("gathered")))
-    if counts.waiting:
-        return [f"{number(counts.waiting)} waiting to be folded"]
-    lost, twice = sum(max(0, -off) for off in exact), sum(max(0, off) for off in exact)
-    parts = [f"{number(lost)} lost", f"{number(twice)} twice"]
-    in_memory = counts.off(INEXACT)
-    if in_memory < 0:
-        parts.append(f"of those in memory {number(-in_memory)} wait or were lost")
-    elif in_memory > 0:
-        parts.append(f"of those in memory {number(in_memory)} came twice")
-    return parts

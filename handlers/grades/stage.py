@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from handlers.shared.balance import Balance
 from handlers.shared.demo_stage import DemoStage, name_by_path
 from handlers.shared.formatting import duration, number, plural
 from handlers.shared.incidents import Delivery
@@ -59,13 +60,25 @@ class SchoolStage(DemoStage):
         totals, verified = self.latest.totals, self.verified
         parts = [f"{plural(totals.done, 'student')} added", *suffered(stage)]
         if self.latest.state == RUNNING or self.waiting:
-            return ", ".join([*parts, f"{number(self.waiting)} changes on their way"])
+            pending = f"{plural(self.waiting, 'change')} pending"
+            return ", ".join([*parts, *self.balance().words, pending])
         if totals.failed:
-            parts.append(f"{number(totals.failed)} not readable")
-        parts.append(f"{number(stage.lost)} lost")
+            parts.append(f"{number(totals.failed)} unreadable")
+        parts += self.balance().words
         if verified is None or verified.state == RUNNING:
-            return ", ".join([*parts, "press Verify to count again"])
+            return ", ".join([*parts, "not verified yet"])
         return ", ".join([*parts, f"drift {len(verified.differences)}"])
+
+    def balance(self) -> Balance:
+        if self.latest is None:
+            return Balance(is_moving=False)
+        totals, expected = self.latest.totals, self.latest.expected
+        return Balance(
+            is_moving=self.latest.state == RUNNING,
+            asked=expected,
+            made=totals.done + totals.skipped,
+            refused=totals.failed,
+        )
 
     def cost(self) -> list[Cell]:
         return self.cells

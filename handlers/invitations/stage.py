@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from handlers.shared.balance import Balance
 from handlers.shared.demo_stage import DemoStage, render
 from handlers.shared.formatting import number, plural
 from handlers.shared.held_boxes import HeldBoxes
@@ -71,19 +72,39 @@ class PartyStage(DemoStage):
 
     def closing(self, stage: Stage) -> str:
         assert self.send is not None
-        latest, in_doubt = self.send.latest, self.send.in_doubt
-        to_go = number(latest.waiting + latest.totals.retrying)
         parts = [f"{plural(self.send.sent, 'mail')} sent", *suffered(stage)]
-        if latest.state == RUNNING:
-            return ", ".join([*parts, f"{to_go} to go"])
-        is_cancelled = latest.state == "cancelled"
-        parts.append(f"{to_go} not sent" if is_cancelled else f"{number(stage.lost)} lost")
-        if latest.totals.failed:
-            parts.append(f"{number(latest.totals.failed)} refused")
-        return ", ".join([*parts, _twice(in_doubt, self.sent_again)])
+        if self.send.counts["failed"]:
+            parts.append(f"{number(self.send.counts['failed'])} refused")
+        parts += books_of(self.send, self.sent_again).words
+        if self.send.in_doubt and self.sent_again is None:
+            parts.append(f"at most {number(self.send.in_doubt)} mailed twice")
+        return ", ".join(parts)
+
+    def balance(self) -> Balance | None:
+        return books_of(self.send, self.sent_again) if self.send else None
 
     def cost(self) -> list[Cell]:
         return _cost(self.send, self.sent_again) if self.send and self.began else []
+
+
+def books_of(send: SendProgress, sent_again: int | None) -> Balance:
+    """Return the books of a send: its guests, and the mails that its tasks have noted.
+
+    Args:
+        sent_again: Mails that the local mail server got twice; None: unknown.
+    """
+    counts, state = send.counts, send.latest.state
+    to_go = counts["waiting"] + counts["retrying"]
+    # The pages of a run that is over have a receipt of each guest.
+    made = send.guests - counts["failed"] - (0 if state == "finished" else to_go)
+    return Balance(
+        is_moving=state == RUNNING,
+        asked=send.guests,
+        made=made,
+        refused=counts["failed"],
+        found=counts["done"] + counts["skipped"],
+        doubled=sent_again or 0,
+    )
 
 
 def party_stage(party: Party, send: SendProgress | None, now: datetime.datetime) -> Stage:
@@ -176,28 +197,22 @@ def _sent_again(party: Party, send: SendProgress | None) -> int | None:
     return mails_sent_again(f"{party.title}:", first_run.started, until)
 
 
-def _twice(in_doubt: int, sent_again: int | None) -> str:
-    if not in_doubt:
-        return "0 twice"
-    return (
-        f"at most {number(in_doubt)} twice" if sent_again is None else f"{number(sent_again)} twice"
-    )
-
-
 def _cost(send: SendProgress, sent_again: int | None) -> list[Cell]:
     cost, mails, is_over = send.cost, send.sent, send.latest.state != RUNNING
-    really = f"at most {number(send.in_doubt)}" if send.in_doubt else "none in doubt"
+    really = f"at most {number(send.in_doubt)}" if send.in_doubt else "no duplicates"
     return [
         Cell(
             "Tasks",
             number(cost.tasks),
-            f"{plural(round(mails / cost.tasks), 'mail')} each"
-            if is_over and cost.tasks
+            f"{number(mails / cost.tasks, 1)} mails each"
+            if is_over and cost.tasks and mails >= ENOUGH
+            else "for all mails"
+            if is_over
             else "so far",
         ),
         *(_each(label, name, cost, mails, is_over) for label, name in _COUNTED),
         Cell(
-            "Twice",
+            "Duplicates",
             number(send.in_doubt) if sent_again is None else number(sent_again),
             really if sent_again is not None else "at most",
             is_doubtful=bool(send.in_doubt),
@@ -214,7 +229,6 @@ _COUNTED = (
 
 def _each(label: str, name: str, cost: Cost, mails: int, is_over: bool) -> Cell:
     count = getattr(cost, name)
-    is_enough = mails >= ENOUGH or (mails and is_over)
-    return Cell(
-        label, number(count), f"{number(count / mails, 2)} per mail" if is_enough else "so far"
-    )
+    if mails >= ENOUGH:
+        return Cell(label, number(count), f"{number(count / mails, 2)} per mail")
+    return Cell(label, number(count), f"for {plural(mails, 'mail')}" if is_over else "so far")

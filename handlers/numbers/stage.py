@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from handlers.numbers.charts import times
+from handlers.shared.balance import Balance
 from handlers.shared.demo_stage import DemoStage
 from handlers.shared.formatting import number, plural
 from handlers.shared.incidents import Delivery
@@ -56,7 +57,7 @@ class NumberStage(DemoStage):
             started,
             age_s if has_no_end else ended - started,
             is_over=not self.is_moving,
-            begin="pressed",
+            begin="started",
             end="all measured" if self.is_complete else "not finished",
             is_complete=self.is_complete,
         )
@@ -69,11 +70,20 @@ class NumberStage(DemoStage):
     def closing(self, stage: Stage) -> str:
         measured = sum(bool(finding.samples_ms or finding.note) for finding in self.findings)
         parts = [
-            f"{measured} of {len(PROBES)} operations",
+            f"{measured} of {len(PROBES)} operations measured",
             plural(sum(len(finding.samples_ms) for finding in self.findings), "sample"),
             *suffered(stage),
         ]
-        return ", ".join([*parts, "all measured"] if self.is_complete else parts)
+        books = self.balance()
+        left = books.words if books and books.not_attempted else []
+        return ", ".join([*parts, *left])
+
+    def balance(self) -> Balance | None:
+        if self.run is None:
+            return None
+        refused = sum(bool(finding.note and not finding.samples_ms) for finding in self.findings)
+        measured = sum(bool(finding.samples_ms) for finding in self.findings)
+        return Balance(is_moving=self.is_moving, asked=len(PROBES), made=measured, refused=refused)
 
     def cost(self) -> list[Cell]:
         """Return ratios of the numbers, and the reads of this page."""

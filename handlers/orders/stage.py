@@ -5,8 +5,9 @@ from __future__ import annotations
 import datetime
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from handlers.shared.balance import Balance
 from handlers.shared.demo_stage import DemoStage, name_by_path
 from handlers.shared.formatting import number, plural
 from handlers.shared.incidents import Delivery
@@ -57,7 +58,11 @@ class OrdersStage(DemoStage):
         parts += suffered(stage)
         if self.sale.in_doubt:
             parts.append(f"{plural(self.sale.in_doubt, 'call')} in doubt")
-        return ", ".join([*parts, f"{number(bank.twice)} charged twice"])
+        parts.append(f"{number(bank.twice)} charged twice")
+        return ", ".join([*parts, *books_of(self.sale).words])
+
+    def balance(self) -> Balance | None:
+        return books_of(self.sale) if self.sale else None
 
     def cost(self) -> list[Cell]:
         if self.sale is None:
@@ -70,6 +75,26 @@ class OrdersStage(DemoStage):
             Cell("Charged twice", number(bank.twice), "one key, one charge", bank.twice > 0),
             Cell("This page", plural(reads_of(sale), "read"), "two for each order"),
         ]
+
+
+def books_of(sale: SaleProgress) -> Balance:
+    """Return the books of a sale: its orders, judged beside the bank's statement and the stock."""
+    orders = Balance(
+        is_moving=sale.is_moving,
+        asked=sale.asked,
+        made=sale.started + sale.missing,
+        found=sale.ended,
+        in_flight=sale.open,
+        missing=sale.missing,
+        doubled=sale.bank.twice,
+    )
+    if sale.missing:  # Nothing can be compared with an order that is gone.
+        return orders
+    is_open = sale.is_moving or sale.open > 0
+    bank = Balance(is_moving=is_open, earlier=sale.charged, found=sale.bank.held)
+    stock = Balance(is_moving=is_open, earlier=sale.reserved, found=sale.stock_reserved)
+    own = replace(orders, missing=0, doubled=0)
+    return replace(orders, parts=(own, bank, stock))
 
 
 def number_of(delivery: Delivery) -> int | None:

@@ -8,9 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from handlers.shared.balance import Balance
 from handlers.shared.demo_stage import DemoStage
 from handlers.shared.formatting import duration, number, plural
-from handlers.shared.incidents import Delivery, Hits
+from handlers.shared.incidents import Delivery, Hits, hits_of
 from handlers.shared.stage import Cell, Stage, Timeline, suffered
 from pipelines.quilt.progress import QuiltProgress, Square
 
@@ -40,7 +41,7 @@ class QuiltStage(DemoStage):
             started,
             self.quilt.elapsed_s,
             is_over=not self.quilt.is_moving,
-            begin="made",
+            begin="started",
             end="finished" if is_finished else "unfinished",
             is_complete=is_finished,
         )
@@ -55,12 +56,33 @@ class QuiltStage(DemoStage):
         assert self.quilt is not None
         painted, count = self.quilt.painted, self.quilt.count
         parts = [f"{number(painted)} of {plural(count, 'square')} painted", *suffered(stage)]
-        if self.quilt.is_finished:
-            parts += [f"{number(count - painted)} blank", "one completion"]
-        return ", ".join(parts)
+        hits = hits_of(stage.deliveries, number_of)
+        on_squares = sum(hit.count for hit in hits.values())
+        if 0 < on_squares < stage.hit:
+            parts.append(f"{number(on_squares)} of them on {plural(len(hits), 'square')}")
+        return ", ".join([*parts, *books_of(self.quilt).words])
+
+    def balance(self) -> Balance | None:
+        return books_of(self.quilt) if self.quilt else None
 
     def cost(self) -> list[Cell]:
         return _cost(self.quilt) if self.quilt else []
+
+
+def books_of(quilt: QuiltProgress) -> Balance:
+    """Return the books of a quilt: its members, and the squares that are painted."""
+    # A batch that ended otherwise has members that can never work.
+    refused = 0 if quilt.outcome in (None, "succeeded") else quilt.count - quilt.painted
+    made = quilt.count - refused
+    pending = 0 if quilt.is_finished else made - quilt.painted
+    return Balance(
+        is_moving=quilt.is_moving,
+        asked=quilt.count,
+        made=made,
+        refused=refused,
+        found=quilt.painted,
+        in_flight=pending,
+    )
 
 
 def number_of(delivery: Delivery) -> int | None:
@@ -96,8 +118,8 @@ def _cost(quilt: QuiltProgress) -> list[Cell]:
     rate = quilt.painted / quilt.elapsed_s if quilt.elapsed_s else 0.0
     return [
         Cell("Squares", number(quilt.painted), by),
-        Cell("A second", number(rate, 1), "from made to finished"),
-        Cell("Delivered again", number(quilt.again), "and painted once"),
+        Cell("A second", number(rate, 1), "from start to finish"),
+        Cell("Redelivered", number(quilt.again), "before being painted"),
         Cell("A square", _time(took, 0.5), f"median; p95 {_time(took, 0.95)}"),
         Cell("This page", plural(quilt.count, "read"), "one for each square"),
     ]

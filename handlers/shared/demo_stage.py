@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from handlers.shared.faults import switches_of
+from handlers.shared.balance import Balance
+from handlers.shared.faults import shown_faults
 from handlers.shared.incidents import Delivery, incidents, seconds
-from handlers.shared.stage import TOLD_FOR_S, Cell, Stage, Timeline, stage_of
+from handlers.shared.stage import Cell, Stage, Timeline, moment_of, stage_of
 
 
 class DemoStage(Protocol):
@@ -50,6 +51,10 @@ class DemoStage(Protocol):
     def closing(self, stage: Stage) -> str:
         """Return the line that sums up a run that has begun."""
 
+    def balance(self) -> Balance | None:
+        """Return the books of the run; None: it claims nothing."""
+        return None
+
     def cost(self) -> Sequence[Cell]:
         """Return the numbers of the cost."""
         return ()
@@ -62,7 +67,7 @@ def name_by_path(delivery: Delivery, words: Mapping[str, str]) -> str:
 
 def render(demo: DemoStage, now: datetime.datetime) -> Stage:
     """Return the stage of a demo: of its last run, or before the first one of its switches."""
-    since = demo.began or now - datetime.timedelta(seconds=TOLD_FOR_S)
+    since = demo.began or now
     seen = incidents(since, path=demo.path, text=demo.text)
     deliveries = [d for d in seen.deliveries if d.path.startswith(demo.paths)]
     time = None
@@ -71,12 +76,21 @@ def render(demo: DemoStage, now: datetime.datetime) -> Stage:
         time = demo.timeline(started, max(0.0, seconds(now) - started), deliveries)
         if not demo.text:
             deliveries = [d for d in deliveries if time.has(d.at)]
+    balance = demo.balance()
     return stage_of(
         time,
         replace(seen, deliveries=deliveries),
-        switches_of(seen.rules),
+        shown_faults(seen.rules, demo.paths),
         now=seconds(now),
         name=demo.name,
         closing=demo.closing,
         cost=demo.cost(),
+        balance=None if balance is None else balance.at(demo.began, _read_at(time, now)),
     )
+
+
+def _read_at(time: Timeline | None, now: datetime.datetime) -> datetime.datetime:
+    """Return the time that the numbers are of: a run that is over changes no more."""
+    if time is None or not time.is_over:
+        return now
+    return moment_of(1000 * (time.started + time.elapsed_s))

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
+from urllib.parse import quote
 
 import requests
 from flask import Blueprint, abort, flash, redirect, request
@@ -16,6 +17,8 @@ from flask.typing import ResponseReturnValue
 from pymemcache.client.base import Client
 from pymemcache.exceptions import MemcacheError
 
+from handlers.shared.incidents import FaultRule
+from handlers.shared.stage import Switches
 from rollforward.flask.context import settings
 
 bp = Blueprint("faults", __name__, url_prefix="/break-it")
@@ -41,6 +44,16 @@ PATHS = {
     "/streams/weblog": "/tasks/streams/weblog/work",
     "/zeitgeist": "/tasks/streams/zeitgeist/",
 }
+# The names of faults, which the console has too.
+NAMES = {
+    "error": "Errors",
+    "lose_response": "Lost responses",
+    "duplicate": "Duplicates",
+    "overlap": "Overlaps",
+    "delay": "Delays",
+    "reorder": "Reordering",
+    "kill_worker": "Worker kills",
+}
 # What each switch asks for. Its `id` makes switching on twice the same as once.
 SWITCHES: dict[str, dict[str, Any]] = {
     "errors": {"id": "page-errors", "kind": "error", "rate": 0.1},
@@ -51,15 +64,17 @@ SWITCHES: dict[str, dict[str, Any]] = {
 
 @bp.post("/<switch>/<any(on, off):to>")
 def toggle(switch: str, to: str) -> ResponseReturnValue:
-    """Switch a fault on or off, then go back to the page."""
+    """Switch a fault on or off, then go back to the page; off removes the console's rules, too."""
     rule = SWITCHES.get(switch) or abort(404)
     with _platform_expected():
         if to == "on":
             ask_platform("POST", "/api/v1/faults", rule)
             _strike_once(switch, _path_of(_back()))
         else:
-            for rule_id in (rule["id"], f"{rule['id']}-once"):
-                ask_platform("DELETE", f"/api/v1/faults/{rule_id}", {})
+            path = _path_of(_back())
+            foreign = [r.id for r in rules_in_force() if _is_foreign(r, switch, (path,))]
+            for rule_id in (rule["id"], f"{rule['id']}-once", *foreign):
+                ask_platform("DELETE", f"/api/v1/faults/{quote(rule_id, safe='')}", {})
     return redirect(_back(), 303)
 
 
@@ -68,6 +83,8 @@ def kill_worker() -> ResponseReturnValue:
     """Kill one of this app's workers, maybe the one that handles this request: once it is over."""
     with _platform_expected():
         ask_platform("POST", "/api/v1/workers/kill", {"after_s": KILL_AFTER_S})
+        if request.form.get("idle"):
+            flash("A worker is being killed. No run is open here: other pages may be affected.")
     return redirect(_back(), 303)
 
 
@@ -154,21 +171,64 @@ def _platform_expected() -> Iterator[None]:
         )
 
 
-def active_switches() -> frozenset[str]:
-    """Return which switches are on; none when the platform does not answer."""
-    if not settings().devserver_url:
-        return frozenset()
+def rules_in_force() -> list[FaultRule]:
+    """Return the rules that strike now; none when the platform does not answer."""
+    if not settings().is_local or not settings().devserver_url:
+        return []
     try:
         rules = ask_platform("GET", "/api/v1/faults", None)["faults"]
-    except (requests.RequestException, KeyError, ValueError):
-        return frozenset()
-    return switches_of({rule["id"] for rule in rules})
+        return [rule for rule in map(FaultRule.of, rules) if rule.is_in_force]
+    except (requests.RequestException, KeyError, TypeError, ValueError):
+        return []
 
 
-def switches_of(rules: Iterable[str]) -> frozenset[str]:
-    """Return the names of the switches whose rules are in force."""
-    ids = set(rules)
+def active_switches() -> frozenset[str]:
+    """Return which switches the pages have switched on."""
+    ids = {rule.id for rule in rules_in_force()}
     return frozenset(name for name, rule in SWITCHES.items() if rule["id"] in ids)
+
+
+def shown_faults(rules: Iterable[FaultRule], paths: Sequence[str]) -> Switches:
+    """Return the faults in force, as a page of these routes of tasks shows them."""
+    in_force = [rule for rule in rules if rule.is_in_force]
+    own = {name for name, rule in SWITCHES.items() if any(r.id == rule["id"] for r in in_force)}
+    foreign = {
+        name: [rule for rule in in_force if _is_foreign(rule, name, paths)] for name in SWITCHES
+    }
+    by_console = frozenset(name for name, rules in foreign.items() if rules and name not in own)
+    by_switch = {rule.id for rules in foreign.values() for rule in rules}
+    others = [rule for rule in in_force if rule.id not in by_switch and not _is_own(rule)]
+    return Switches(by_console | own, by_console, [in_words(rule) for rule in others])
+
+
+def _is_own(rule: FaultRule) -> bool:
+    return any(rule.id in (own["id"], f"{own['id']}-once") for own in SWITCHES.values())
+
+
+def _is_foreign(rule: FaultRule, switch: str, paths: Sequence[str]) -> bool:
+    """Return whether a rule of the console has the effect of a switch on some routes."""
+    is_wide = not (rule.queue or rule.task)
+    reaches = any(rule.path in path or path in rule.path for path in paths)
+    is_same = rule.kind == SWITCHES[switch]["kind"]
+    return is_same and is_wide and reaches and not _is_own(rule)
+
+
+def in_words(rule: FaultRule) -> str:
+    """Return a rule in a few words.
+
+    >>> in_words(FaultRule("f", "error", 0.25, queue="fan-out"))
+    'Errors, 25 % of deliveries, queue fan-out'
+    """
+    scope = {"queue": rule.queue, "path": rule.path, "task": rule.task}
+    parts = [f"{name} {value}" for name, value in scope.items() if value]
+    share = f"{rule.rate * 100:g} % of deliveries"
+    return ", ".join([NAMES.get(rule.kind, rule.kind), share, *parts])
+
+
+@bp.app_context_processor
+def faults_for_pages() -> dict[str, Any]:
+    """Let each page say which faults are in force; only a whole page asks the platform."""
+    return {"faults_in_force": lambda: [in_words(rule) for rule in rules_in_force()]}
 
 
 def ask_platform(method: str, path: str, body: dict[str, Any] | None) -> Any:

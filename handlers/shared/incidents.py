@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
 import requests
@@ -84,13 +84,39 @@ class SlowedQueue:
 
 
 @dataclass(frozen=True)
+class FaultRule:
+    """A rule of the platform: deliveries that match are struck; an empty field matches all."""
+
+    id: str
+    kind: str
+    rate: float = 1.0
+    queue: str = ""
+    path: str = ""
+    task: str = ""
+    max_count: int | None = None
+    param: float | None = None
+    fired: int = 0
+
+    @classmethod
+    def of(cls, row: Mapping[str, Any]) -> FaultRule:
+        """Return a rule as the platform describes it; fields that are not known are left out."""
+        known = {field.name for field in fields(cls)}
+        return cls(**{name: value for name, value in row.items() if name in known})
+
+    @property
+    def is_in_force(self) -> bool:
+        """False if it has struck as often as it may."""
+        return self.rate > 0 and (self.max_count is None or self.fired < self.max_count)
+
+
+@dataclass(frozen=True)
 class Incidents:
     """Incidents of a stretch of time, with the rules and slowed queues of now."""
 
     deliveries: Sequence[Delivery] = ()
     marks: Sequence[Mark] = ()
     slowed: Sequence[SlowedQueue] = ()
-    rules: frozenset[str] = field(default_factory=frozenset)
+    rules: Sequence[FaultRule] = ()
 
 
 def incidents(
@@ -113,7 +139,7 @@ def incidents(
         [Delivery(**{**row, "faults": tuple(row["faults"])}) for row in answer["deliveries"]],
         [Mark(**mark) for mark in answer["marks"]],
         [SlowedQueue(**queue) for queue in answer["slowed"]],
-        frozenset(answer["faults"]),
+        [FaultRule.of(rule) for rule in answer["rules"]],
     )
 
 

@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 
+from handlers.shared.balance import Balance
 from handlers.shared.formatting import duration, plural
 from handlers.shared.incidents import Delivery, Incidents, Mark
 
 BRAKING = (429, *range(500, 600))  # Answers that slow a queue of a URL down.
+BRAKING_IN_WORDS = {429: "a task that waits", 503: "a service that is unavailable"}
 FAULTS_IN_WORDS = {
     "error": "was answered with an error",
     "lose_response": "lost its response",
-    "overlap": "came twice at the same time",
-    "duplicate": "came again after its end",
-    "delay": "was held back",
+    "overlap": "was delivered twice at the same time",
+    "duplicate": "was redelivered after its end",
+    "delay": "was delayed",
     "kill_worker": "lost its worker",
 }
 DIED = "lost its worker"
@@ -34,8 +36,6 @@ SAME_FLAG = 0.02
 LENGTHS_S = (5, 10, 15, 20, 30, 45, 60, 90, 120, 180, 300, 600, 1200, 3600, 7200)
 STRUCK_SHOWN = 60
 NAMED = 4
-# What was done while no run went on is told for so long.
-TOLD_FOR_S = 30.0
 # A worker's deliveries fail as soon as it is gone.
 DIES_WITHIN_S = 3.0
 # The label of a flag, in percent of the axis for each character.
@@ -67,12 +67,13 @@ class Struck:
 
 @dataclass(frozen=True)
 class Slowed:
-    """A queue that is slowed: to how much, why, and for how long."""
+    """A queue that is slowed: to how much, why, and for how long; `detail` is the response."""
 
     queue: str
     percent: float
     reason: str
     left_s: float
+    detail: str = ""
 
 
 @dataclass(frozen=True)
@@ -86,6 +87,15 @@ class Cell:
 
 
 @dataclass(frozen=True)
+class Switches:
+    """Faults in force, as a page shows them; `Stage` describes the fields."""
+
+    switches: frozenset[str] = field(default_factory=frozenset)
+    by_console: frozenset[str] = field(default_factory=frozenset)
+    faults: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
 class Stage:
     """A run's incidents, ready to be drawn.
 
@@ -94,10 +104,13 @@ class Stage:
         kills: How many workers were killed while the run lasted.
         outcome: The last kill's or flush's effect in a sentence; `affected` names its deliveries.
         switches: The names of the switches that are on.
+        by_console: Those of them that a rule of the console has switched on.
+        faults: Rules in force that no switch of the page shows, in words.
         closing: All of it in one line.
         now: Position of the run on its axis, in percent; None when it is over.
         length_s: Length of the axis; 0 without a run.
         deliveries: All that were struck, repeated or failed.
+        balance: The run's books; None: it claims nothing.
     """
 
     flags: Sequence[Flag] = ()
@@ -112,10 +125,13 @@ class Stage:
     affected: str = ""
     slowed: Sequence[Slowed] = ()
     switches: frozenset[str] = field(default_factory=frozenset)
+    by_console: frozenset[str] = field(default_factory=frozenset)
+    faults: Sequence[str] = ()
     closing: str = ""
     cost: Sequence[Cell] = ()
     length_s: float = 0.0
     deliveries: Sequence[Delivery] = ()
+    balance: Balance | None = None
 
     @property
     def hits_in_words(self) -> str:
@@ -160,29 +176,28 @@ def moment_of(ms: float) -> datetime.datetime:
 def stage_of(
     time: Timeline | None,
     incidents: Incidents,
-    switches: frozenset[str],
+    switches: Switches,
     *,
     now: float,
     name: Callable[[Delivery], str],
     closing: Callable[[Stage], str] = lambda stage: "",
     cost: Sequence[Cell] = (),
+    balance: Balance | None = None,
 ) -> Stage:
     """Return the stage of a run; without a run it has its switches alone.
 
     Args:
         name: Returns a delivery's name for visitors.
         closing: The line that says it all, of a stage without one.
+        balance: The run's books.
     """
     slowed = _slowed(incidents, now)
     if time is None:
-        outcome, affected = _outcome(incidents, None, name, now)
         own_queues = {delivery.queue for delivery in incidents.deliveries}
         slowed = [row for row in slowed if row.queue in own_queues]
-        return Stage(
-            switches=switches, slowed=slowed, outcome=outcome, affected=affected, cost=cost
-        )
+        return Stage(**asdict(switches), slowed=slowed, cost=cost, balance=balance)
     hits = [delivery for delivery in incidents.deliveries if delivery.is_hit]
-    outcome, affected = _outcome(incidents, time, name, now)
+    outcome, affected = _outcome(incidents, time, name)
     stage = Stage(
         flags=_placed(_flags(time, hits, incidents), time.length_s),
         ticks=_ticks(time.length_s),
@@ -195,10 +210,11 @@ def stage_of(
         outcome=outcome,
         affected=affected,
         slowed=[] if time.is_over else slowed,
-        switches=switches,
+        **asdict(switches),
         cost=cost,
         length_s=time.length_s,
         deliveries=incidents.deliveries,
+        balance=balance,
     )
     return replace(stage, closing=closing(stage))
 
@@ -223,18 +239,17 @@ def victims(mark: Mark, incidents: Incidents) -> list[Delivery]:
 
 
 def _outcome(
-    incidents: Incidents, time: Timeline | None, name: Callable[[Delivery], str], now: float
+    incidents: Incidents, time: Timeline, name: Callable[[Delivery], str]
 ) -> tuple[str, str]:
-    """Return the effect of the last kill or flush, and the deliveries that it hit."""
-    marks = [
-        mark
-        for mark in incidents.marks
-        if now - mark.at < TOLD_FOR_S or (time is not None and time.has(mark.at))
-    ]
+    """Return the effect of the run's last kill or flush, and the deliveries that it hit.
+
+    Kills before the run, after it, or while there is none, are other pages' to report.
+    """
+    marks = [mark for mark in incidents.marks if time.has(mark.at)]
     if not marks:
         return "", ""
     mark = marks[-1]
-    when = f", {duration(time.of(mark.at))} in" if time is not None and time.has(mark.at) else ""
+    when = f", {duration(time.of(mark.at))} in"
     if mark.kind == "flush":
         return f"memcached was flushed{when}.", ""
     if mark.kind == "resize":
@@ -244,11 +259,11 @@ def _outcome(
         return f"Worker {mark.text} was killed{when}. No delivery of this run was in it.", ""
     repaired = sum(delivery.is_repaired for delivery in lost)
     state = "all are done" if repaired == len(lost) else f"{repaired} of them are done"
-    deliveries = plural(len(lost), "delivery", "deliveries")
+    deliveries = plural(len(lost), "delivery was", "deliveries were")
     names = list(dict.fromkeys(name(delivery) for delivery in lost))
     and_more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
     return (
-        f"Worker {mark.text} was killed{when}. {deliveries} came again, {state}.",
+        f"Worker {mark.text} was killed{when}. {deliveries} lost and redelivered, {state}.",
         f"{', '.join(names[:NAMED])}{and_more}",
     )
 
@@ -268,23 +283,21 @@ def flushed(stage: Stage) -> list[str]:
 
 
 def _slowed(incidents: Incidents, now: float) -> list[Slowed]:
-    return [
-        Slowed(
-            queue.queue,
-            100 * queue.speed_factor,
-            _why_slowed(queue.queue, incidents.deliveries),
-            max(0.0, queue.full_speed_at - now),
-        )
-        for queue in incidents.slowed
-    ]
+    slowed = []
+    for queue in incidents.slowed:
+        reason, detail = _why_slowed(queue.queue, incidents.deliveries)
+        left_s = max(0.0, queue.full_speed_at - now)
+        slowed.append(Slowed(queue.queue, 100 * queue.speed_factor, reason, left_s, detail))
+    return slowed
 
 
-def _why_slowed(queue: str, deliveries: Sequence[Delivery]) -> str:
-    """Return the last answer that slowed a queue, in the app's own words."""
+def _why_slowed(queue: str, deliveries: Sequence[Delivery]) -> tuple[str, str]:
+    """Return the status of the last response that slowed a queue, and what it said."""
     for delivery in reversed(deliveries):
         if delivery.queue == queue and delivery.status in BRAKING:
-            return f"{delivery.status}, {delivery.reason or 'no reason given'}"
-    return "429 or 5xx"
+            cause = BRAKING_IN_WORDS.get(delivery.status or 0, "a server error")
+            return f"{delivery.status}, {cause}", delivery.reason
+    return "429 or 5xx", ""
 
 
 # The axis
@@ -318,7 +331,7 @@ def _healed(time: Timeline, mark: Mark, incidents: Incidents) -> list[Flag]:
     ends = [hit.task_ended_at for hit in lost if hit.task_ended_at and hit.is_repaired]
     if not lost or len(ends) < len(lost):
         return []
-    return [Flag("healed", time.of(max(ends)), f"{len(lost)} came again", len(lost))]
+    return [Flag("healed", time.of(max(ends)), f"{len(lost)} redelivered", len(lost))]
 
 
 def _placed(flags: Sequence[Flag], length_s: float) -> list[Flag]:

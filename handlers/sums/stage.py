@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from handlers.shared.balance import Balance
 from handlers.shared.demo_stage import DemoStage
 from handlers.shared.formatting import duration, number, plural
 from handlers.shared.incidents import Delivery
@@ -59,13 +60,21 @@ class SumStage(DemoStage):
 
     def closing(self, stage: Stage) -> str:
         parts = [plural(self.reconciliation.load.accepted.items, "item")]
-        parts += [*suffered(stage), *flushed(stage)]
-        if self.reconciliation.is_moving:
-            waiting = number(self.reconciliation.status.waiting)
-            return ", ".join([*parts, f"{waiting} waiting to be folded"])
-        surplus = self.reconciliation.surplus
-        lost, twice = max(0, -surplus), max(0, surplus)
-        return ", ".join([*parts, f"{number(lost)} lost", f"{number(twice)} twice"])
+        return ", ".join([*parts, *suffered(stage), *flushed(stage), *self.balance().words])
+
+    def balance(self) -> Balance:
+        both, load = self.reconciliation, self.reconciliation.load
+        expected = load.load.items if load.load else 0
+        return Balance(
+            is_moving=load.is_moving,
+            asked=expected if load.load else None,
+            made=load.accepted.items,
+            earlier=both.accepted.items - load.accepted.items,
+            found=both.found - both.status.waiting,
+            in_flight=both.status.waiting,
+            # A step that died may have inserted items that its writer has not recorded.
+            unconfirmed=0 if load.is_over else max(0, expected - load.accepted.items),
+        )
 
     def cost(self) -> list[Cell]:
         status, load = self.reconciliation.status, self.reconciliation.load
@@ -74,14 +83,14 @@ class SumStage(DemoStage):
         per_write = number(status.folded.items / status.batches, 1) if status.batches else "–"
         items = load.accepted.items
         return [
-            Cell("Items a write", per_write, "alone it would be 1"),
+            Cell("Items per write", per_write, "1 without batches"),
             Cell("An insert", _time(load.p50_ms), f"median; p95 {_time(load.p95_ms)}"),
             Cell(
-                "Writes an item",
+                "Writes per item",
                 number(load.writes / items, 1) if items else "–",
-                "its pack and its receipt",
+                "a pack and a receipt",
             ),
-            Cell("Sent again", number(load.repeats), "and counted once"),
+            Cell("Repeated", number(load.repeats), "discarded as duplicates"),
             Cell("This page", plural(self.reads, "read"), "however many items"),
         ]
 

@@ -6,6 +6,7 @@ import datetime
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from handlers.shared.balance import Balance
 from handlers.shared.demo_stage import DemoStage, name_by_path
 from handlers.shared.formatting import duration, number, plural
 from handlers.shared.incidents import Delivery
@@ -51,13 +52,17 @@ class TenantsStage(DemoStage):
         parts = [f"{number(rush.done)} of {plural(rush.asked, 'task')} done", *suffered(stage)]
         if rush.dead:
             parts.append(f"{number(rush.dead)} dead")
-        parts.append(f"{number(rush.repeats)} run twice")
+        parts.append(f"{number(rush.repeats)} redelivered")
+        parts += books_of(rush).words
         waited = rush.longest_s
         return ", ".join(parts) + (
             f". Nobody waited longer than {duration(waited)} behind the flood."
             if waited is not None
             else "."
         )
+
+    def balance(self) -> Balance | None:
+        return books_of(self.rush) if self.rush else None
 
     def cost(self) -> list[Cell]:
         if self.rush is None:
@@ -66,9 +71,22 @@ class TenantsStage(DemoStage):
         per_s = rush.done / rush.elapsed_s if rush.elapsed_s > 0 else 0.0
         return [
             Cell("Tasks a second", number(per_s), "four deliveries at a time"),
-            Cell("Run twice", number(rush.repeats), "noted once", rush.repeats > 0),
+            Cell("Redelivered", number(rush.repeats), "noted once", rush.repeats > 0),
             Cell("This page", plural(reads_of(rush), "read"), "however long the flood"),
         ]
+
+
+def books_of(rush: RushProgress) -> Balance:
+    """Return the books of a rush; in one line nothing counts the tasks that wait."""
+    return Balance(
+        is_moving=rush.is_moving,
+        asked=rush.asked,
+        made=rush.asked - rush.unsent,
+        found=rush.done + rush.dead,
+        in_flight=rush.waiting,
+        missing=rush.missing,
+        doubled=sum(max(0, line.done + line.dead - line.asked) for line in rush.lines),
+    )
 
 
 def timeline(rush: RushProgress, started: float) -> Timeline:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import datetime
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from handlers.shared.balance import Balance
 from handlers.shared.demo_stage import DemoStage
 from handlers.shared.formatting import duration, number, plural
 from handlers.shared.incidents import Delivery
@@ -34,7 +35,7 @@ class WeblogStage(DemoStage):
     def timeline(self, started: float, age_s: float, deliveries: Sequence[Delivery]) -> Timeline:
         is_over = not self.progress.is_moving
         elapsed_s = self.progress.elapsed_s
-        return Timeline(started, elapsed_s, is_over, begin="given", end="all counted")
+        return Timeline(started, elapsed_s, is_over, begin="started", end="all counted")
 
     def name(self, delivery: Delivery) -> str:
         return delivery_name(delivery, NAMES)
@@ -52,8 +53,29 @@ class WeblogStage(DemoStage):
         if self.progress.is_moving:
             return ", ".join(parts)
         if not reader.is_complete:
-            return ", ".join([*parts, f"{reader.name} does not add up"])
-        return ", ".join([*parts, f"counted in {duration(self.progress.elapsed_s)}"])
+            parts.append(f"{reader.name} does not add up")
+        parts.append(f"counted in {duration(self.progress.elapsed_s)}")
+        return ", ".join([*parts, *self._books().words])
+
+    def balance(self) -> Balance | None:
+        return self._books() if self.began else None
+
+    def _books(self) -> Balance:
+        """Return the books of the run: its lines, and what the shown reader did with them."""
+        run, reader = self.progress, self.progress.worst
+        counted, results = reader.counted, reader.in_results
+        books = Balance(
+            is_moving=run.is_moving,
+            asked=run.totals.requests + run.totals.bad,
+            made=run.totals.requests,
+            refused=run.totals.bad,
+            found=counted.records + counted.late + counted.dead,
+            in_flight=reader.waiting,
+        )
+        if results is None:
+            return books
+        written = Balance(is_moving=run.is_moving, earlier=counted.records, found=results)
+        return replace(books, parts=(books, written))
 
     def cost(self) -> list[Cell]:
         if self.began is None:
@@ -65,8 +87,8 @@ class WeblogStage(DemoStage):
         rate = totals.requests / elapsed_s if elapsed_s else 0.0
         return [
             Cell("Records a second", number(rate), "from line to result"),
-            Cell("Steps", number(records), "of all stages"),
+            Cell("Records", number(records), "of all computations"),
             Cell("Results", number(results), "hits, visits, rates, tops"),
-            Cell("Not readable", plural(totals.bad, "line"), "costs that line alone"),
+            Cell("Unreadable", plural(totals.bad, "line"), "skipped; all others are read"),
             Cell("This page", plural(self.reads, "read"), "however long the log"),
         ]

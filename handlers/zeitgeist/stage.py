@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+from handlers.shared.balance import Balance
 from handlers.shared.demo_stage import DemoStage
 from handlers.shared.formatting import duration, number, plural
 from handlers.shared.incidents import Delivery
@@ -65,12 +66,6 @@ class Sums:
     def in_flight(self) -> int:
         """Records without a verdict yet; a bit off while records move between two reads."""
         return max(0, self.received - self.counted - self.late - self.dead - self.repeated)
-
-    @property
-    def adds_up(self) -> bool:
-        """True if nothing is lost and nothing is doubled, once the pipeline is idle."""
-        done = self.counted + self.late + self.dead + self.repeated
-        return self.received == done + self.waiting
 
 
 def rows_of(status: Any, topology: Any, front: int) -> list[Row]:
@@ -131,7 +126,7 @@ class ZeitgeistStage(DemoStage):
     def timeline(self, started: float, age_s: float, deliveries: Sequence[Delivery]) -> Timeline:
         lasted_s = self._lasted_s()
         elapsed_s = age_s if lasted_s is None else lasted_s
-        return Timeline(started, elapsed_s, lasted_s is not None, begin="played", end="played")
+        return Timeline(started, elapsed_s, lasted_s is not None, begin="started", end="played")
 
     def _lasted_s(self) -> float | None:
         """Return how long the playback lasted; None: it is not over."""
@@ -147,10 +142,18 @@ class ZeitgeistStage(DemoStage):
         parts = [
             f"{plural(sums.received, 'record')} in = {number(sums.counted)} counted"
             f" + {number(sums.late)} late + {number(sums.dead)} dead"
-            f" + {number(sums.repeated)} repeated + {number(sums.in_flight)} in flight",
+            f" + {number(sums.repeated)} duplicates + {number(sums.in_flight)} in flight",
             *suffered(stage),
         ]
         if lasted_s is None or self.is_moving:
             return ", ".join(parts)
-        verdict = f"played in {duration(lasted_s)}" if sums.adds_up else "it does not add up"
-        return ", ".join([*parts, verdict])
+        return ", ".join([*parts, f"played in {duration(lasted_s)}", *self.balance().words])
+
+    def balance(self) -> Balance:
+        sums = self.sums
+        return Balance(
+            is_moving=self.is_moving,
+            earlier=sums.received,
+            found=sums.counted + sums.late + sums.dead + sums.repeated,
+            in_flight=sums.in_flight if self.is_moving else sums.waiting,
+        )

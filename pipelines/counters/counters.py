@@ -23,8 +23,7 @@ KEY = "clicks"
 # Clicks of forms are also counted apart, in the same commit, so the accepted ones are known.
 FORMS = "clicks of forms"
 MAX_SHARDS_BY_HAND = 64
-# A total that is drawn at the head of the page may be so old.
-TOTAL_AGE_S = 1.0
+MAX_READINGS = 3
 
 ONE_ROW = Counter("clicks-one-row", queue="default", max_shards=1)
 SHARDED = Counter("clicks", queue="default", max_shards=128, calm_s=20)
@@ -42,10 +41,17 @@ MAX_CLICK = 1_000_000
 
 @dataclass(frozen=True)
 class Sums:
-    """The totals of all ways, and of the forms."""
+    """The totals of all ways, and of the forms.
+
+    Attributes:
+        pending: Gathered clicks that are accepted and not folded yet, or parked.
+        is_stable: Nothing changed between the readings, so the numbers fit each other.
+    """
 
     by_way: dict[str, int]
     forms: int
+    pending: int
+    is_stable: bool
 
 
 def click(clients: Clients, amount: int, form: str) -> Counted:
@@ -56,9 +62,26 @@ def click(clients: Clients, amount: int, form: str) -> Counted:
 
 
 def sums(clients: Clients) -> Sums:
-    """Return the current total of each way."""
-    by_way = {way: counter.total(clients, KEY).value for way, counter in WAYS.items()}
-    return Sums(by_way, SHARDED.total(clients, FORMS).value)
+    """Return the current total of each way, and the pending clicks; read again if some moved."""
+    for _ in range(MAX_READINGS):
+        earlier = _moving(clients)
+        by_way = {way: counter.total(clients, KEY).value for way, counter in WAYS.items()}
+        pending = _pending()
+        if is_stable := _moving(clients) == earlier:
+            break
+    return Sums(by_way, earlier[0], pending, is_stable)
+
+
+def _moving(clients: Clients) -> tuple[int, int]:
+    """Return the numbers that are read beside another one that changes with them."""
+    return SHARDED.total(clients, FORMS).value, GATHERED.total(clients, KEY).value
+
+
+def _pending() -> int:
+    queue = GATHERED.fork_join
+    assert queue is not None
+    depth = queue.depth(KEY)
+    return depth.waiting + len(depth.parked)
 
 
 def shards(clients: Clients) -> ShardStatus:

@@ -135,6 +135,7 @@ def _close(clients: Clients, loads: ClickLoads, previous: ClickLoad) -> None:
     if loads.past:
         ndb.delete_multi([row.key for row in writers_of(ClickLoad(**loads.past))])
     loads.past = loads.load
+    loads.past_is_open = not all(row.has_ended for row in rows)
     ndb.put_multi(rows)
 
 
@@ -292,32 +293,56 @@ def _together(*many: Mapping[Any, Sequence[int]]) -> dict[str, list[int]]:
 
 @dataclass(frozen=True)
 class WayStatus:
-    """Results of one way."""
+    """Results of one way.
+
+    Attributes:
+        under_way: Clicks of steps that have begun and have not recorded them: each may count.
+        open_writers: Writers that have not ended.
+    """
 
     accepted: int
+    under_way: int
     repeats: int
     writes: int
     conflicts: int
     p50_ms: float | None
     p95_ms: float | None
     seconds: Mapping[int, Sequence[int]]
-    has_ended: bool
+    open_writers: int
     ended_ms: int  # Since 1970; 0: none of its writers has ended.
+
+    @property
+    def has_ended(self) -> bool:
+        return self.open_writers == 0
 
 
 @dataclass(frozen=True)
 class LoadStatus:
-    """Results of the last load, and the totals of earlier ones."""
+    """Results of the last load, and the totals of earlier ones.
+
+    `left_over`: clicks under way of the load before, whose writers had not ended.
+    """
 
     load: ClickLoad | None
     ways: Mapping[str, WayStatus]
     before: Mapping[str, int]
     is_given_up: bool
+    left_over: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def is_moving(self) -> bool:
         is_over = all(way.has_ended for way in self.ways.values())
         return self.load is not None and not is_over and not self.is_given_up
+
+    @property
+    def open_writers(self) -> int:
+        """Writers that have not ended, of all ways."""
+        return sum(way.open_writers for way in self.ways.values())
+
+    def under_way(self, way: str) -> int:
+        """Return the clicks of a way that may count and are not recorded as accepted."""
+        status = self.ways.get(way)
+        return self.left_over.get(way, 0) + (status.under_way if status else 0)
 
     def rate(self, way: str) -> float:
         """Return the clicks a second of a way, until its last one."""
@@ -343,7 +368,22 @@ def status(clients: Clients) -> LoadStatus:
         for way in (load.ways if load else ())
     }
     is_given_up = load is not None and load.is_given_up(clients)
-    return LoadStatus(load, ways, (loads.earlier or {}) if loads else {}, is_given_up)
+    earlier = (loads.earlier or {}) if loads else {}
+    return LoadStatus(load, ways, earlier, is_given_up, _left_over(loads))
+
+
+def _left_over(loads: ClickLoads | None) -> dict[str, int]:
+    """Return the clicks under way of the load before the last one, by way, if it was given up."""
+    if loads is None or not loads.past or not loads.past_is_open:
+        return {}
+    left: Counter[str] = Counter()
+    for row in writers_of(ClickLoad(**loads.past)):
+        left[way_of(row)] += _under_way(row)
+    return left
+
+
+def _under_way(row: ClickWriter) -> int:
+    return 0 if row.has_ended else max(0, row.planned - row.accepted)
 
 
 def _way_status(rows: Sequence[ClickWriter]) -> WayStatus:
@@ -352,12 +392,13 @@ def _way_status(rows: Sequence[ClickWriter]) -> WayStatus:
     seconds = {int(second): totals for second, totals in by_second.items()}
     return WayStatus(
         sum(row.accepted for row in rows),
+        sum(_under_way(row) for row in rows),
         sum(row.repeats for row in rows),
         sum(row.writes for row in rows),
         sum(conflicts for _, conflicts in seconds.values()),
         percentile(latencies, 0.50),
         percentile(latencies, 0.95),
         seconds,
-        all(row.has_ended for row in rows),
+        sum(not row.has_ended for row in rows),
         max((row.ended_ms or 0 for row in rows), default=0),
     )

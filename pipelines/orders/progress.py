@@ -81,6 +81,7 @@ class SaleProgress:
     """A sale: its orders, the bank's statement, and the stock.
 
     Attributes:
+        missing: Orders that the bank knows, and that have no row.
         in_doubt: Calls to the bank of which nobody knew whether they had taken effect, as the flows
             counted them.
         elapsed_s: Until its last order ended, or until now.
@@ -90,6 +91,7 @@ class SaleProgress:
     row: OrderSale
     orders: Sequence[OrderProgress]
     bank: BankStatement
+    missing: int
     stock_reserved: int
     in_doubt: int
     elapsed_s: float
@@ -165,8 +167,9 @@ def progress(clients: Clients, sale: OrderSale) -> SaleProgress:
     """
     sale_id = sale.key.id()
     read_at = naive_utc(clients.clock.now())
-    rows: list[OrderCard] = orders_of(sale_id).fetch(MAX_ORDERS)
+    # Each charge is of an order that was stored before it, so one without an order is evidence.
     charges: list[OrderCharge] = charges_of(sale_id).fetch(2 * MAX_ORDERS)
+    rows: list[OrderCard] = orders_of(sale_id).fetch(MAX_ORDERS)
     shelves = ndb.get_multi([shelf_key(sale_id, number) for number in range(SHELVES)])
     asked: Counter[int] = Counter()
     for charge in charges:
@@ -179,6 +182,7 @@ def progress(clients: Clients, sale: OrderSale) -> SaleProgress:
         row=sale,
         orders=listed,
         bank=_statement(charges),
+        missing=len({charge.number for charge in charges} - {row.number for row in rows}),
         stock_reserved=sum(shelf.reserved for shelf in shelves if shelf is not None),
         in_doubt=sum(order.doubts for order in listed),
         elapsed_s=max([order.changed_s for order in listed], default=0.0) if is_over else now_s,

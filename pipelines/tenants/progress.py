@@ -178,6 +178,11 @@ class RushProgress:
         return self.asked == self.unsent + self.waiting + self.done + self.dead
 
     @property
+    def missing(self) -> int:
+        """Tasks in no row: lost, also while others move, which are never read as too few."""
+        return max(0, self.asked - self.unsent - self.waiting - self.done - self.dead)
+
+    @property
     def longest_s(self) -> float | None:
         """The longest time until the first task of a tenant that floods nothing."""
         waits = [line.waited_s for line in self.lines if line.tenant != FLOODER]
@@ -204,8 +209,10 @@ def progress(clients: Clients, row: TenantRush) -> RushProgress:
         tenant: lane_of(row, tenant).waiting(MAX_FLOOD) if row.way == IN_LANES else None
         for tenant in tenants_of(row)
     }
-    dead = _dead_of(row)
+    dead = _dead_of(row) if row.dead else Counter()
     tallies = _tallies(rush, tenants_of(row))
+    if not row.dead and _is_short(row, tallies, counted):
+        dead = _dead_of(row)  # Faults may have struck a task too often.
     lines = [
         _line(row, tenant, tallies[tenant], dead[tenant], counted[tenant])
         for tenant in tenants_of(row)
@@ -237,10 +244,19 @@ def _tallies(rush: str, tenants: str) -> dict[str, list[TenantTally | None]]:
     return {tenant: list(itertools.islice(rows, shards_of(tenant))) for tenant in tenants}
 
 
+def _is_short(
+    row: TenantRush,
+    tallies: dict[str, list[TenantTally | None]],
+    counted: dict[str, int | None],
+) -> bool:
+    """Return whether some tasks that have come are neither done nor waiting."""
+    done = sum(len(tally.done()) for many in tallies.values() for tally in many if tally)
+    come = int(row.sent) + (int(row.behind * row.tasks) if row.behind_at else 0)
+    return None not in counted.values() and done + sum(n or 0 for n in counted.values()) < come
+
+
 def _dead_of(row: TenantRush) -> Counter[str]:
     """Return how many tasks of each tenant are dead, by the newest dead tasks of the queue."""
-    if not row.dead:
-        return Counter()
     page = list_dead_tasks(DeadTaskFilter(queue=QUEUE), limit=MAX_DEAD)
     bodies = [dead.body for dead in page.dead_tasks if row.key.id() in dead.body]
     return Counter({t: sum(f'"{t}"' in body for body in bodies) for t in tenants_of(row)})

@@ -12,7 +12,7 @@ import pytest
 from handlers.home.demo_runs import TOUR
 from handlers.invitations.stage import STRUCK_S, time_left
 from handlers.shared.incidents import Delivery, Incidents, Mark, SlowedQueue
-from handlers.shared.stage import Stage, Timeline, stage_of
+from handlers.shared.stage import Stage, Switches, Timeline, stage_of
 from models.invitations import party_key
 from rollforward.continuations.progress import RunProgress, RunTotals, progress
 from rollforward.runtime import Cost
@@ -44,7 +44,7 @@ def delivery(**other: Any) -> Delivery:
 
 def staged(incidents: Incidents, elapsed_s: float = 10.0, *, is_over: bool = True) -> Stage:
     time = Timeline(0.0, elapsed_s, is_over)
-    return stage_of(time, incidents, frozenset(), now=elapsed_s, name=lambda hit: hit.task)
+    return stage_of(time, incidents, Switches(), now=elapsed_s, name=lambda hit: hit.task)
 
 
 def test_hits_are_counted_with_what_became_of_them(world: World) -> None:
@@ -79,12 +79,12 @@ def test_a_kill_says_which_worker_and_which_deliveries(world: World) -> None:
 
     stage = staged(incidents)
 
-    assert stage.outcome.startswith("Worker 4711 was killed, 3.0 s in. 2 deliveries came again")
+    assert stage.outcome.startswith("Worker 4711 was killed, 3.0 s in. 2 deliveries were lost and redelivered")
     assert stage.affected == "page 1.1, page 2.4"
     assert stage.kills == 1
     kinds = [(flag.kind, flag.text) for flag in stage.flags]
     assert ("kill", "worker 4711 killed") in kinds
-    assert ("healed", "2 came again") in kinds
+    assert ("healed", "2 redelivered") in kinds
 
 
 def test_flags_that_are_close_share_one_and_stay_on_the_axis(world: World) -> None:
@@ -100,7 +100,7 @@ def test_flags_that_are_close_share_one_and_stay_on_the_axis(world: World) -> No
 
 
 def test_a_slowed_queue_comes_with_its_reason_and_its_end(world: World) -> None:
-    """In the app's own words, and only while the run lasts."""
+    """In few words, with the app's own beside them, and only while the run lasts."""
     incidents = Incidents(
         [delivery(faults=(), status=429, reason="it waits: page is leased")],
         slowed=[SlowedQueue("fan-out", 0.25, 16.0)],
@@ -111,7 +111,7 @@ def test_a_slowed_queue_comes_with_its_reason_and_its_end(world: World) -> None:
     assert staged(incidents).slowed == []
 
     assert (slowed.queue, slowed.percent, slowed.left_s) == ("fan-out", 25, 6)
-    assert slowed.reason == "429, it waits: page is leased"
+    assert (slowed.reason, slowed.detail) == ("429, a task that waits", "it waits: page is leased")
 
 
 def test_a_switch_that_is_on_strikes_once_for_certain(breaker: Browser, world: World) -> None:
@@ -273,6 +273,6 @@ def test_the_last_flag_is_green_for_a_complete_run_only(
     """A quilt that stopped unfinished, and a send that was cancelled, end in grey."""
     time = Timeline(0.0, 10.0, is_over=True, end="over", is_complete=is_complete)
 
-    stage = stage_of(time, Incidents([]), frozenset(), now=10.0, name=lambda hit: hit.task)
+    stage = stage_of(time, Incidents([]), Switches(), now=10.0, name=lambda hit: hit.task)
 
     assert stage.flags[-1].kind == kind

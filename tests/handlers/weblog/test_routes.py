@@ -114,7 +114,7 @@ def adds_up(browser: Browser, requests: int) -> bool:
     closing = f"{requests} records in = {requests} in windows + 0 late + 0 dead + 0 in flight"
     return (
         'data-moving="no"' in page
-        and page.count("Adds up") == 3
+        and page.count("Adds up") == 4
         and f"{closing}, counted in" in page
     )
 

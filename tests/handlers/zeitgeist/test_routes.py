@@ -109,7 +109,7 @@ def test_a_file_is_played_once_to_its_end(browser: Browser, world: World) -> Non
     page = browser.get("/zeitgeist").text
     assert ">tokyo</a>" in page
     assert "Thu 26 Feb 22:00" in page
-    assert "5 records in = 5 counted + 0 late + 0 dead + 0 repeated + 0 in flight, played" in page
+    assert "5 records in = 5 counted + 0 late + 0 dead + 0 duplicates + 0 in flight, played" in page
 
 
 def test_what_is_complete_lies_before_the_watermark(

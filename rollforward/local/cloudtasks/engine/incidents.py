@@ -81,7 +81,7 @@ class Incidents:
                 "deliveries": deliveries,
                 "marks": marks,
                 "slowed": self._slowed(),
-                "faults": [rule.id for rule in self._state.faults.all()],
+                "rules": [rule.to_json() for rule in self._state.faults.all()],
             }
 
     def _slowed(self) -> list[dict[str, Any]]:
