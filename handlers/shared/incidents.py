@@ -106,7 +106,7 @@ class FaultRule:
     @property
     def is_in_force(self) -> bool:
         """False if it has struck as often as it may."""
-        return self.rate > 0 and (self.max_count is None or self.fired < self.max_count)
+        return self.max_count is None or self.fired < self.max_count
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,7 @@ def painted(page: Page) -> int:
 
 
 def expect_finished(page: Page, count: int) -> None:
-    expect(page.locator(".closing")).to_contain_text("0 blank", timeout=TIMEOUT_MS)
+    expect(page.locator(".closing")).to_contain_text("0 lost", timeout=TIMEOUT_MS)
     expect_still(page)
     expect(page.locator("[data-spinner]")).to_have_count(0)
     assert painted(page) == count

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from handlers.shared import faults
+from rollforward.local.console.fault_words import FAULTS
 from tests.handlers.conftest import Browser, app_with, on_app_engine, on_cloud_run
 from tests.handlers.invitations.party import ID, PAGE
 from tests.infra.world import World
@@ -157,3 +158,63 @@ def test_a_flush_that_worked_is_not_called_a_failure(world: World, alone: Browse
 
     assert "memcached is empty" in page
     assert "memcached does not answer" not in page
+
+
+def console_rule(world: World, **rule: Any) -> None:
+    """Switch a fault on as the console does."""
+    world.engine.faults.add(**{"kind": "error", "rate": 0.5, **rule})
+
+
+@pytest.mark.parametrize(
+    ("rule", "is_shown"),
+    [
+        ({}, True),
+        ({"path": "/tasks/continuations"}, True),
+        ({"path": "/tasks/quilt"}, False),
+        ({"queue": "fan-out"}, False),
+        ({"kind": "delay"}, False),
+    ],
+    ids=str,
+)
+def test_a_rule_of_the_console_is_shown_by_the_switch_that_has_its_effect(
+    breaker: Browser, world: World, party_page: str, rule: dict[str, str], is_shown: bool
+) -> None:
+    """On, and removed by switching it off; one that no switch has is named, with its scope."""
+    console_rule(world, **rule)
+    text = breaker.get(party_page).text
+
+    assert (switched_on(breaker, party_page) == ["Errors "]) == is_shown
+    assert ("Fault in force:" in text) != is_shown
+    breaker.post("/break-it/errors/off", {"back": party_page})
+    assert (world.engine.faults.all() == []) == is_shown
+
+
+@pytest.mark.parametrize("path", ["/", "/invitations", "/blog", "/sums", "/no-such-page"])
+def test_each_page_says_which_faults_are_in_force(
+    breaker: Browser, world: World, path: str
+) -> None:
+    """With a way to stop them; a rule that has struck as often as it may is none any more."""
+    assert "in force" not in breaker.get(path).text
+
+    console_rule(world, path="/tasks/<x>")
+    text = breaker.get(path).text
+
+    assert "Fault in force:</b> Errors, 50 % of deliveries, path /tasks/&lt;x&gt;." in text
+    assert 'in the </span><span class="short" aria-hidden="true">In the </span>console' in text
+    world.engine.faults.all()[0].max_count = 1
+    world.engine.faults.all()[0].fired = 1
+    assert "in force" not in breaker.get(path).text
+
+
+def test_faults_have_the_names_that_the_console_has(world: World) -> None:
+    """Two lists, as nothing that is deployed imports the local platform."""
+    assert {kind: words.name for kind, words in FAULTS.items()} == faults.NAMES
+
+
+def test_a_kill_elsewhere_is_not_reported_by_a_page_without_a_run(
+    breaker: Browser, world: World, party_page: str
+) -> None:
+    """It says what it was told to do, and nothing of what others did."""
+    world.engine.incidents.mark("kill", "4711")
+
+    assert "4711" not in breaker.get(party_page).text

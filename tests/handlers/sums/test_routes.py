@@ -68,7 +68,8 @@ def test_what_is_empty_says_what_to_do(browser: Browser) -> None:
 
     assert "Press “Start the writers”" in page
     assert figures(page) == dict.fromkeys(("accepted", "folded", "waiting", "parked"), "0")
-    assert "Adds up" in page
+    assert "nothing was added yet" in page
+    assert "Adds up" not in page
 
 
 UNKNOWN = ["x", "Visitors", "-", "é", "a" * 41, "a" * 3_000, "..%2f..", "visitors%0a", "1", "a_b"]
@@ -409,7 +410,7 @@ def test_the_page_says_when_something_is_missing(
     page = browser.get(visitors).text
     assert "Adds up" in page
 
-    for more, message in ((-5, "5 missing"), (9, "4 too many")):
+    for more, message in ((-5, "5 lost"), (9, "4 twice")):
         with world.context():
             row = sum_key("visitors").get()
             row.items += more
