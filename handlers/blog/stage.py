@@ -28,7 +28,7 @@ def books_of(filling: SampleStatus | None) -> Balance | None:
     return Balance(
         is_moving=filling.is_running,
         asked=filling.total,
-        made=sum(run.totals.done + run.totals.skipped for run in runs),
+        made_count=sum(run.totals.done + run.totals.skipped for run in runs),
         refused=sum(run.totals.failed for run in runs),
     )
 

@@ -48,7 +48,7 @@ class Counts:
         return Balance(
             is_moving=self.is_moving,
             earlier=self.accepted[way],
-            found=self.sums.by_way[way],
+            found_count=self.sums.by_way[way],
             in_flight=self.sums.pending if way == "gathered" else 0,
             unconfirmed=self.under_way[way],
         )
@@ -122,9 +122,9 @@ class CounterStage(DemoStage):
         load, ways = self.load.load, self.load.ways
         if load is None:
             return total_of(self.counts.exact, is_moving=False)
-        made = sum(way.accepted for way in ways.values())
+        accepted = sum(way.accepted for way in ways.values())
         asked, is_moving = load.clicks * len(ways), self.load.is_moving
-        return total_of(self.counts.exact, is_moving=is_moving, asked=asked, made=made)
+        return total_of(self.counts.exact, is_moving=is_moving, asked=asked, made_count=accepted)
 
     def _in_memory(self) -> list[str]:
         """Return how far the way that is not exact is off, in words."""

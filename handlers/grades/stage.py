@@ -76,7 +76,7 @@ class SchoolStage(DemoStage):
         return Balance(
             is_moving=self.latest.state == RUNNING,
             asked=expected,
-            made=totals.done + totals.skipped,
+            made_count=totals.done + totals.skipped,
             refused=totals.failed,
         )
 

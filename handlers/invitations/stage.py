@@ -96,13 +96,13 @@ def books_of(send: SendProgress, sent_again: int | None) -> Balance:
     counts, state = send.counts, send.latest.state
     to_go = counts["waiting"] + counts["retrying"]
     # The pages of a run that is over have a receipt of each guest.
-    made = send.guests - counts["failed"] - (0 if state == "finished" else to_go)
+    accepted = send.guests - counts["failed"] - (0 if state == "finished" else to_go)
     return Balance(
         is_moving=state == RUNNING,
         asked=send.guests,
-        made=made,
+        made_count=accepted,
         refused=counts["failed"],
-        found=counts["done"] + counts["skipped"],
+        found_count=counts["done"] + counts["skipped"],
         doubled=sent_again or 0,
     )
 

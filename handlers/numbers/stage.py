@@ -75,15 +75,17 @@ class NumberStage(DemoStage):
             *suffered(stage),
         ]
         books = self.balance()
-        left = books.words if books and books.not_attempted else []
-        return ", ".join([*parts, *left])
+        remainder = books.words if books and books.not_attempted else []
+        return ", ".join([*parts, *remainder])
 
     def balance(self) -> Balance | None:
         if self.run is None:
             return None
         refused = sum(bool(finding.note and not finding.samples_ms) for finding in self.findings)
         measured = sum(bool(finding.samples_ms) for finding in self.findings)
-        return Balance(is_moving=self.is_moving, asked=len(PROBES), made=measured, refused=refused)
+        return Balance(
+            is_moving=self.is_moving, asked=len(PROBES), made_count=measured, refused=refused
+        )
 
     def cost(self) -> list[Cell]:
         """Return ratios of the numbers, and the reads of this page."""

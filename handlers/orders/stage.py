@@ -78,23 +78,23 @@ class OrdersStage(DemoStage):
 
 
 def books_of(sale: SaleProgress) -> Balance:
-    """Return the books of a sale: its orders, judged beside the bank's statement and the stock."""
+    """Return the books of a sale: its orders, compared with the bank's statement and the stock."""
     orders = Balance(
         is_moving=sale.is_moving,
         asked=sale.asked,
-        made=sale.started + sale.missing,
-        found=sale.ended,
+        made_count=sale.started + sale.missing,
+        found_count=sale.ended,
         in_flight=sale.open,
-        missing=sale.missing,
+        missing_count=sale.missing,
         doubled=sale.bank.twice,
     )
     if sale.missing:  # Nothing can be compared with an order that is gone.
         return orders
     is_open = sale.is_moving or sale.open > 0
-    bank = Balance(is_moving=is_open, earlier=sale.charged, found=sale.bank.held)
-    stock = Balance(is_moving=is_open, earlier=sale.reserved, found=sale.stock_reserved)
-    own = replace(orders, missing=0, doubled=0)
-    return replace(orders, parts=(own, bank, stock))
+    bank = Balance(is_moving=is_open, earlier=sale.charged, found_count=sale.bank.held)
+    stock = Balance(is_moving=is_open, earlier=sale.reserved, found_count=sale.stock_reserved)
+    bare = replace(orders, missing_count=0, doubled=0)
+    return replace(orders, parts=(bare, bank, stock))
 
 
 def number_of(delivery: Delivery) -> int | None:

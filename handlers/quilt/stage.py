@@ -73,14 +73,14 @@ def books_of(quilt: QuiltProgress) -> Balance:
     """Return the books of a quilt: its members, and the squares that are painted."""
     # A batch that ended otherwise has members that can never work.
     refused = 0 if quilt.outcome in (None, "succeeded") else quilt.count - quilt.painted
-    made = quilt.count - refused
-    pending = 0 if quilt.is_finished else made - quilt.painted
+    accepted = quilt.count - refused
+    pending = 0 if quilt.is_finished else accepted - quilt.painted
     return Balance(
         is_moving=quilt.is_moving,
         asked=quilt.count,
-        made=made,
+        made_count=accepted,
         refused=refused,
-        found=quilt.painted,
+        found_count=quilt.painted,
         in_flight=pending,
     )
 

@@ -1,4 +1,4 @@
-"""The books of a run: what was asked for, accepted and found, in the same words on each page.
+"""The books of a run: the requested, accepted and observed effects, in the same words on each page.
 
     asked = made + refused + not attempted
     accepted = found + in flight
@@ -58,26 +58,26 @@ class Balance:
     Attributes:
         is_moving: Work of the run is open: its numbers change.
         asked: None: the run has no number of its own, as a pipeline that takes records.
-        made: Accepted, of what was asked for.
+        made_count: Accepted, of what was asked for.
         refused: Answered with an error for good.
-        earlier: Accepted before this run or beside it; `found` includes these.
-        found: None: nothing counts the effects a second time.
+        earlier: Accepted before this run, or by other ways; `found_count` includes these.
+        found_count: None: nothing counts the effects a second time.
         in_flight: Accepted, and pending by rows of their own.
         unconfirmed: Begun, at most: whether they took effect is recorded when their tasks end.
-        missing, doubled: Certain evidence, which holds while work is open.
+        missing_count, doubled: Certain evidence, which holds while work is open.
         parts: Balances that are judged one by one, so that errors of two cannot cancel out.
         asked_at, found_at: Times of the two readings.
     """
 
     is_moving: bool
     asked: int | None = None
-    made: int = 0
+    made_count: int = 0
     refused: int = 0
     earlier: int = 0
-    found: int | None = None
+    found_count: int | None = None
     in_flight: int = 0
     unconfirmed: int = 0
-    missing: int = 0
+    missing_count: int = 0
     doubled: int = 0
     parts: Sequence[Balance] = field(default_factory=tuple)
     asked_at: datetime.datetime | None = None
@@ -89,16 +89,16 @@ class Balance:
 
     @property
     def accepted(self) -> int:
-        return self.made + self.earlier
+        return self.made_count + self.earlier
 
     @property
     def not_attempted(self) -> int:
         """Asked for, and neither made nor refused: to come, while the run moves."""
-        return max(0, (self.asked or 0) - self.made - self.refused)
+        return max(0, (self.asked or 0) - self.made_count - self.refused)
 
     @property
     def has_begun(self) -> bool:
-        return bool(self.asked or self.accepted or self.found or self.refused)
+        return bool(self.asked or self.accepted or self.found_count or self.refused)
 
     @property
     def begun(self) -> int:
@@ -117,22 +117,26 @@ class Balance:
     def lost(self) -> int:
         """Accepted, and neither found nor in flight."""
         is_at_rest = not (self.is_moving or self.in_flight)
-        own = max(0, -self._surplus) if is_at_rest else 0
-        return max(self.missing, sum(part.lost for part in self.parts) if self.parts else own)
+        deficit = max(0, -self._surplus) if is_at_rest else 0
+        return max(
+            self.missing_count, sum(part.lost for part in self.parts) if self.parts else deficit
+        )
 
     @property
     def twice(self) -> int:
         """Found beyond the accepted ones, or made beyond those asked for."""
         if self.parts:
             return self.doubled + sum(part.twice for part in self.parts)
-        excess = max(0, self.made + self.refused - self.asked) if self.asked is not None else 0
+        excess = (
+            max(0, self.made_count + self.refused - self.asked) if self.asked is not None else 0
+        )
         is_at_rest = not (self.is_moving or self.in_flight)
         surplus = max(0, self._surplus - self.unconfirmed) if is_at_rest else 0
         return max(self.doubled, surplus) + excess
 
     @property
     def _surplus(self) -> int:
-        return 0 if self.found is None else self.found + self.in_flight - self.accepted
+        return 0 if self.found_count is None else self.found_count + self.in_flight - self.accepted
 
     @property
     def is_exact(self) -> bool:
@@ -151,20 +155,20 @@ class Balance:
         if self.is_open:
             return Verdict("waiting", f"{number(self.in_flight + self.begun)} in flight")
         if not self._is_counted:
-            rest = f"{number(self.not_attempted)} not attempted"
-            return Verdict("failed", rest) if self.not_attempted else Verdict("done", "Complete")
+            text = f"{number(self.not_attempted)} not attempted"
+            return Verdict("failed", text) if self.not_attempted else Verdict("done", "Complete")
         return Verdict("done", ADDS_UP)
 
     @property
     def _is_counted(self) -> bool:
         """Whether something counts the effects: without it nothing is known to be found once."""
-        return self.found is not None
+        return self.found_count is not None
 
     @property
     def words(self) -> list[str]:
-        """Return the end of a summary: what is open, or what is lost and doubled."""
-        rest = "to come" if self.is_moving else "not attempted"
-        parts = [f"{number(self.not_attempted)} {rest}"] if self.not_attempted else []
+        """Return the end of a summary: open numbers, or the lost and doubled ones."""
+        name = "to come" if self.is_moving else "not attempted"
+        parts = [f"{number(self.not_attempted)} {name}"] if self.not_attempted else []
         if not self.is_open and self._is_counted:
             return [*parts, f"{number(self.lost)} lost", f"{number(self.twice)} twice"]
         if pending := self.in_flight + self.begun:
@@ -178,19 +182,19 @@ class Balance:
             return []
         rows = []
         if self.asked is not None:
-            rest = "to come" if self.is_moving else "not attempted"
+            name = "to come" if self.is_moving else "not attempted"
             parts = [
-                Term("made", self.made),
+                Term("made", self.made_count),
                 Term("refused", self.refused),
-                Term(rest, self.not_attempted),
+                Term(name, self.not_attempted),
             ]
             asked = Term("asked", self.asked, _clock(self.asked_at))
             rows.append(Equation(asked, parts, self.is_open))
-        if self.found is not None:
+        if self.found_count is not None:
             name = "accepted and begun" if self.begun else "accepted"
             accepted = Term(name, self.accepted + self.begun)
-            found = Term("found", self.found, _clock(self.found_at))
-            parts = [found, Term("in flight", self.in_flight)]
+            effects = Term("found", self.found_count, _clock(self.found_at))
+            parts = [effects, Term("in flight", self.in_flight)]
             rows.append(Equation(accepted, parts, self.is_open))
         return rows
 
@@ -210,19 +214,19 @@ def _clock(at: datetime.datetime | None) -> str:
 
 
 def total_of(
-    parts: Sequence[Balance], *, is_moving: bool, asked: int | None = None, made: int = 0
+    parts: Sequence[Balance], *, is_moving: bool, asked: int | None = None, made_count: int = 0
 ) -> Balance:
     """Return the balance of several, which are judged one by one.
 
     Args:
-        asked, made: Of the run that they are parts of.
+        asked, made_count: The numbers of the run that they are parts of.
     """
     return Balance(
         is_moving=is_moving,
         asked=asked,
-        made=made,
-        earlier=sum(part.accepted for part in parts) - made,
-        found=sum(part.found or 0 for part in parts),
+        made_count=made_count,
+        earlier=sum(part.accepted for part in parts) - made_count,
+        found_count=sum(part.found_count or 0 for part in parts),
         in_flight=sum(part.in_flight for part in parts),
         unconfirmed=sum(part.unconfirmed for part in parts),
         parts=tuple(parts),

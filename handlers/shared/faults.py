@@ -191,18 +191,22 @@ def active_switches() -> frozenset[str]:
 def shown_faults(rules: Iterable[FaultRule], paths: Sequence[str]) -> Switches:
     """Return the faults in force, as a page of these routes of tasks shows them."""
     in_force = [rule for rule in rules if rule.is_in_force]
-    own = {name for name, rule in SWITCHES.items() if any(r.id == rule["id"] for r in in_force)}
+    own_switches = {
+        name for name, rule in SWITCHES.items() if any(r.id == rule["id"] for r in in_force)
+    }
     foreign = {
         name: [rule for rule in in_force if _is_foreign(rule, name, paths)] for name in SWITCHES
     }
-    by_console = frozenset(name for name, rules in foreign.items() if rules and name not in own)
+    by_console = frozenset(
+        name for name, rules in foreign.items() if rules and name not in own_switches
+    )
     by_switch = {rule.id for rules in foreign.values() for rule in rules}
-    others = [rule for rule in in_force if rule.id not in by_switch and not _is_own(rule)]
-    return Switches(by_console | own, by_console, [in_words(rule) for rule in others])
+    unnamed = [rule for rule in in_force if rule.id not in by_switch and not _is_own(rule)]
+    return Switches(by_console | own_switches, by_console, [in_words(rule) for rule in unnamed])
 
 
 def _is_own(rule: FaultRule) -> bool:
-    return any(rule.id in (own["id"], f"{own['id']}-once") for own in SWITCHES.values())
+    return any(rule.id in (switch["id"], f"{switch['id']}-once") for switch in SWITCHES.values())
 
 
 def _is_foreign(rule: FaultRule, switch: str, paths: Sequence[str]) -> bool:

@@ -100,8 +100,8 @@ class FaultRule:
     @classmethod
     def of(cls, row: Mapping[str, Any]) -> FaultRule:
         """Return a rule as the platform describes it; fields that are not known are left out."""
-        known = {field.name for field in fields(cls)}
-        return cls(**{name: value for name, value in row.items() if name in known})
+        names = {field.name for field in fields(cls)}
+        return cls(**{name: value for name, value in row.items() if name in names})
 
     @property
     def is_in_force(self) -> bool:

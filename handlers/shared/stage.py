@@ -292,7 +292,7 @@ def _slowed(incidents: Incidents, now: float) -> list[Slowed]:
 
 
 def _why_slowed(queue: str, deliveries: Sequence[Delivery]) -> tuple[str, str]:
-    """Return the status of the last response that slowed a queue, and what it said."""
+    """Return the status of the last response that slowed a queue, and its text."""
     for delivery in reversed(deliveries):
         if delivery.queue == queue and delivery.status in BRAKING:
             cause = BRAKING_IN_WORDS.get(delivery.status or 0, "a server error")

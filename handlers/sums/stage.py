@@ -68,9 +68,9 @@ class SumStage(DemoStage):
         return Balance(
             is_moving=load.is_moving,
             asked=expected if load.load else None,
-            made=load.accepted.items,
+            made_count=load.accepted.items,
             earlier=both.accepted.items - load.accepted.items,
-            found=both.found - both.status.waiting,
+            found_count=both.found - both.status.waiting,
             in_flight=both.status.waiting,
             # A step that died may have inserted items that its writer has not recorded.
             unconfirmed=0 if load.is_over else max(0, expected - load.accepted.items),

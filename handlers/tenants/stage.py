@@ -81,10 +81,10 @@ def books_of(rush: RushProgress) -> Balance:
     return Balance(
         is_moving=rush.is_moving,
         asked=rush.asked,
-        made=rush.asked - rush.unsent,
-        found=rush.done + rush.dead,
+        made_count=rush.asked - rush.unsent,
+        found_count=rush.done + rush.dead,
         in_flight=rush.waiting,
-        missing=rush.missing,
+        missing_count=rush.missing,
         doubled=sum(max(0, line.done + line.dead - line.asked) for line in rush.lines),
     )
 

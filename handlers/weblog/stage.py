@@ -61,20 +61,20 @@ class WeblogStage(DemoStage):
         return self._books() if self.began else None
 
     def _books(self) -> Balance:
-        """Return the books of the run: its lines, and what the shown reader did with them."""
+        """Return the books of the run: its lines, and the counts of the shown reader."""
         run, reader = self.progress, self.progress.worst
         counted, results = reader.counted, reader.in_results
         books = Balance(
             is_moving=run.is_moving,
             asked=run.totals.requests + run.totals.bad,
-            made=run.totals.requests,
+            made_count=run.totals.requests,
             refused=run.totals.bad,
-            found=counted.records + counted.late + counted.dead,
+            found_count=counted.records + counted.late + counted.dead,
             in_flight=reader.waiting,
         )
         if results is None:
             return books
-        written = Balance(is_moving=run.is_moving, earlier=counted.records, found=results)
+        written = Balance(is_moving=run.is_moving, earlier=counted.records, found_count=results)
         return replace(books, parts=(books, written))
 
     def cost(self) -> list[Cell]:

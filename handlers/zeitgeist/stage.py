@@ -154,6 +154,6 @@ class ZeitgeistStage(DemoStage):
         return Balance(
             is_moving=self.is_moving,
             earlier=sums.received,
-            found=sums.counted + sums.late + sums.dead + sums.repeated,
+            found_count=sums.counted + sums.late + sums.dead + sums.repeated,
             in_flight=sums.in_flight if self.is_moving else sums.waiting,
         )

@@ -11,7 +11,7 @@ from handlers.shared.balance import Balance, total_of
 pytestmark = pytest.mark.fast
 
 AT = datetime.datetime(2030, 5, 1, 19, 30, 7)  # noqa: DTZ001  As Datastore has it.
-DONE = {"is_moving": False, "asked": 1200, "made": 304, "found": 304}
+DONE = {"is_moving": False, "asked": 1200, "made_count": 304, "found_count": 304}
 
 
 def shown(balance: Balance) -> list[str]:
@@ -45,7 +45,7 @@ def test_what_was_not_attempted_is_neither_made_nor_lost() -> None:
 
 def test_nothing_is_proved_before_anything_ran() -> None:
     """No verdict, no equation, and it is not exact."""
-    balance = Balance(is_moving=False, found=0)
+    balance = Balance(is_moving=False, found_count=0)
 
     assert balance.verdict is None
     assert balance.equations == []
@@ -55,12 +55,12 @@ def test_nothing_is_proved_before_anything_ran() -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"found": 303}, "1 lost"),
-        ({"found": 305}, "1 twice"),
+        ({"found_count": 303}, "1 lost"),
+        ({"found_count": 305}, "1 twice"),
         ({"doubled": 2}, "2 twice"),
-        ({"missing": 3, "is_moving": True}, "3 lost"),
+        ({"missing_count": 3, "is_moving": True}, "3 lost"),
         ({"doubled": 2, "is_moving": True}, "2 twice"),
-        ({"made": 1201, "found": 1201}, "1 twice"),
+        ({"made_count": 1201, "found_count": 1201}, "1 twice"),
     ],
 )
 def test_an_error_is_named_and_counted(change: dict[str, int], words: str) -> None:
@@ -75,14 +75,14 @@ def test_an_error_is_named_and_counted(change: dict[str, int], words: str) -> No
 @pytest.mark.parametrize(
     ("change", "state", "words"),
     [
-        ({"is_moving": True, "found": 290}, ("running", "Open"), ["896 to come"]),
+        ({"is_moving": True, "found_count": 290}, ("running", "Open"), ["896 to come"]),
         (
-            {"found": 303, "in_flight": 1},
+            {"found_count": 303, "in_flight": 1},
             ("waiting", "1 in flight"),
             ["896 not attempted", "1 in flight"],
         ),
         (
-            {"found": 310, "unconfirmed": 9},
+            {"found_count": 310, "unconfirmed": 9},
             ("waiting", "6 in flight"),
             ["896 not attempted", "6 in flight"],
         ),
@@ -100,8 +100,8 @@ def test_open_work_is_called_open(
 
 def test_what_is_begun_stands_on_the_side_of_what_is_accepted() -> None:
     """Up to as many as were begun; what goes beyond is found twice."""
-    begun = Balance(**{**DONE, "found": 310, "unconfirmed": 9})  # type: ignore[arg-type]
-    beyond = Balance(**{**DONE, "found": 314, "unconfirmed": 9})  # type: ignore[arg-type]
+    begun = Balance(**{**DONE, "found_count": 310, "unconfirmed": 9})  # type: ignore[arg-type]
+    beyond = Balance(**{**DONE, "found_count": 314, "unconfirmed": 9})  # type: ignore[arg-type]
 
     assert shown(begun)[1] == "accepted and begun 310 = found 310 + in flight 0"
     assert verdict(beyond) == ("failed", "1 twice")
@@ -110,10 +110,10 @@ def test_what_is_begun_stands_on_the_side_of_what_is_accepted() -> None:
 def test_errors_of_two_parts_do_not_cancel_out() -> None:
     """One has lost one, and another one has found one twice."""
     parts = [
-        Balance(is_moving=False, earlier=10, found=9),
-        Balance(is_moving=False, earlier=10, found=11),
+        Balance(is_moving=False, earlier=10, found_count=9),
+        Balance(is_moving=False, earlier=10, found_count=11),
     ]
-    balance = total_of(parts, is_moving=False, asked=25, made=20)
+    balance = total_of(parts, is_moving=False, asked=25, made_count=20)
 
     assert verdict(balance) == ("failed", "1 lost, 1 twice")
     assert shown(balance)[1] == "accepted 20 = found 20 + in flight 0"
@@ -121,15 +121,18 @@ def test_errors_of_two_parts_do_not_cancel_out() -> None:
 
 def test_without_a_second_count_nothing_is_said_to_be_found_once() -> None:
     """Only that all was made, or how much was not."""
-    assert verdict(Balance(is_moving=False, asked=5, made=4, refused=1)) == ("done", "Complete")
-    short = Balance(is_moving=False, asked=5, made=3, refused=1)
+    assert verdict(Balance(is_moving=False, asked=5, made_count=4, refused=1)) == (
+        "done",
+        "Complete",
+    )
+    short = Balance(is_moving=False, asked=5, made_count=3, refused=1)
     assert verdict(short) == ("failed", "1 not attempted")
     assert short.words == ["1 not attempted"]
 
 
 def test_equations_differ_openly() -> None:
     """While it moves by three dots, at the end by a crossed sign."""
-    moving = Balance(**{**DONE, "is_moving": True, "found": 290})  # type: ignore[arg-type]
-    lost = Balance(**{**DONE, "found": 290})  # type: ignore[arg-type]
+    moving = Balance(**{**DONE, "is_moving": True, "found_count": 290})  # type: ignore[arg-type]
+    lost = Balance(**{**DONE, "found_count": 290})  # type: ignore[arg-type]
 
     assert [balance.equations[1].sign for balance in (moving, lost)] == ["⋯", "≠"]
