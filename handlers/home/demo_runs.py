@@ -113,6 +113,11 @@ TOUR = (
         "An order waits for the courier, or goes backwards. Kill a worker: no card pays twice.",
     ),
     Step(
+        "tenants",
+        "A flood, and fair turns",
+        "A floods the queue that all share, and the others begin soon. Then begin it in one line.",
+    ),
+    Step(
         "weblog",
         "When is it final?",
         "Left of the watermark every window is complete. Kill a worker: it adds up all the same.",

@@ -239,6 +239,7 @@ def test_a_demo_runs_by_one_press(
         ("numbers", f"/numbers/{ID}"),
         ("quilt", f"/quilt/{ID}"),
         ("orders", f"/orders/{ID}"),
+        ("tenants", f"/tenants/{ID}"),
     ],
 )
 def test_each_demo_of_a_card_runs_once_for_its_form(
