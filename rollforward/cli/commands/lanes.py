@@ -6,7 +6,7 @@ import argparse
 import json
 from collections.abc import Iterable, Mapping
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 from rollforward.cli.command import Command
 from rollforward.cli.remote import place
@@ -61,7 +61,7 @@ def _cells(row: Mapping[str, Any]) -> Iterable[object]:
 
 def _keys(options: argparse.Namespace) -> int:
     answer = place.place_of(options).app.get(
-        f"/lanes/{quote(options.name, safe='')}",
+        _path(options),
         state="resting" if options.resting else "",
         after=options.after,
     )
@@ -77,11 +77,11 @@ def _key_cells(row: Mapping[str, Any]) -> Iterable[object]:
 
 
 def _path(options: argparse.Namespace) -> str:
-    return f"/lanes/{quote(options.name, safe='')}/{quote(options.key, safe='/')}"
+    return f"/lanes/{quote(options.name, safe='')}"
 
 
 def _show(options: argparse.Namespace) -> int:
-    answer = place.place_of(options).app.get(_path(options))
+    answer = place.place_of(options).app.get(_path(options), key=options.key)
     if options.json:
         print(json.dumps(answer))
         return 0
@@ -104,7 +104,8 @@ def _show(options: argparse.Namespace) -> int:
 
 
 def _change(options: argparse.Namespace) -> int:
-    answer = place.place_of(options).app.post(f"{_path(options)}:{options.verb}")
+    query = urlencode({"key": options.key})
+    answer = place.place_of(options).app.post(f"{_path(options)}:{options.verb}?{query}")
     target = f"{options.key} of {options.name}"
     sentence = f"{_WORDS.get(options.verb, '')} {target}."
     if options.verb == "drain":

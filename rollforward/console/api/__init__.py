@@ -27,9 +27,11 @@
     GET  /lanes                               {"lanes": [...]}, each with its backlog
     GET  /lanes/<name>?state=&after=          {"keys": [...], "next_after": ... or null}; state is
                                     "resting" for keys that are paused or blocked
-    GET  /lanes/<name>/<key>                  a key with its first tasks
-    POST /lanes/<name>/<key>:<verb>           pause, resume, drain: {"lane", "key"}; a drain adds
+    GET  /lanes/<name>?key=                   a key with its first tasks
+    POST /lanes/<name>:<verb>?key=            pause, resume, drain: {"lane", "key"}; a drain adds
                                     {"deleted": 3, "at_work": 1, "has_more": false}
+    GET  /lanes/<name>/<key>        the same, and POST ...:<verb>, for a key that no client resolves
+                                    as a path: without / at its beginning, and without . and ..
     GET  /schedules?after=                    those in the code, with their last runs
     GET  /schedules/<name>?id=                one with its last ten runs
     GET  /schedules/<name>/users?after=       schedules of users, by id

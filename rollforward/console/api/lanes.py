@@ -96,15 +96,21 @@ def list_lanes() -> ResponseReturnValue:
 
 
 def list_keys(name: str) -> ResponseReturnValue:
-    """List keys of a lane."""
+    """List keys of a lane, or return one with its first tasks."""
     args = request.args
+    if "key" in args:
+        return show_key(name, args["key"])
     page = keys_page(lane_asked(name), args.get("state", ""), args.get("after", ""))
     rows = [key_row(state) for state in page.keys]
     return json_response({"keys": rows, "next_after": page.next_after})
 
 
 def show_key(name: str, key: str) -> ResponseReturnValue:
-    """Return a key with its first tasks."""
+    """Return a key with its first tasks.
+
+    In the path of a URL a key has no slash at its beginning, and no part of `.` or `..`, which
+    clients resolve. The parameter `key` takes any.
+    """
     lane_key = key_asked(name, key)
     row = key_row(lane_key.state())
     tasks = [task_row(task) for task in tasks_of(lane_key)]

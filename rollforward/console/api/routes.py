@@ -327,6 +327,16 @@ def control_lane(name: str, target: str) -> ResponseReturnValue:
 
 
 @_answering
+@limits(key=lanes.MAX_KEY_BYTES)
+def control_lane_key(target: str) -> ResponseReturnValue:
+    """Pause, resume or drain the key of a lane that the query names."""
+    _check_empty_body()
+    name, _, verb = target.rpartition(":")
+    key = request.args.get("key", "")
+    return json_response({"lane": name, "key": key, **changes.control_lane(name, key, verb)})
+
+
+@_answering
 def audit() -> ResponseReturnValue:
     """List the audit trail, the newest entry first."""
     args = request.args
@@ -362,7 +372,12 @@ ROUTES: Routes = (
     ("/queues", "GET", queues),
     ("/queues/<target>", "POST", control_queue),
     ("/lanes", "GET", _answering(lanes.list_lanes)),
-    ("/lanes/<name>", "GET", _answering(limits(after=lanes.MAX_KEY_BYTES)(lanes.list_keys))),
+    (
+        "/lanes/<name>",
+        "GET",
+        _answering(limits(after=lanes.MAX_KEY_BYTES, key=lanes.MAX_KEY_BYTES)(lanes.list_keys)),
+    ),
+    ("/lanes/<target>", "POST", control_lane_key),
     ("/lanes/<name>/<path:key>", "GET", _answering(lanes.show_key)),
     ("/lanes/<name>/<path:target>", "POST", control_lane),
     ("/schedules", "GET", _answering(schedules.list_declared)),

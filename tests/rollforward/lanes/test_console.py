@@ -188,3 +188,42 @@ def test_a_key_with_slashes_is_never_taken_for_another_one(desk: Desk, key: str)
     assert answer.status_code in (200, 404)
     with desk.world.context():
         assert IN_ORDER("home/a").state().waiting == 1
+
+
+@pytest.mark.parametrize("key", ["/home/a", "a//b", "//", "..", "a/../b", "./a", "?key=b&", "%2Fa"])
+def test_each_key_has_an_address(desk: Desk, key: str) -> None:
+    """As a parameter of the query: also one that clients would resolve in a path."""
+    other = "home/a" if key == "/home/a" else "b"
+    add(desk, key, *range(3))
+    add(desk, other, 0)
+    query = urlencode({"key": key})
+
+    shown = desk.ask(f"{API}/lanes/{LANE}?{query}").json or {}
+    paused = desk.change(f"/lanes/{LANE}:pause?{query}")
+    drained = desk.change(f"/lanes/{LANE}:drain?{query}")
+    resumed = desk.change(f"/lanes/{LANE}:resume?{query}")
+
+    assert (shown["key"], len(shown["tasks"])) == (key, 3)
+    assert paused.json == {"lane": LANE, "key": key} == resumed.json
+    assert (drained.json or {})["deleted"] == 3
+    with desk.world.context():
+        assert IN_ORDER(other).state().waiting == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        (f"/lanes/{LANE}:pause", 404),
+        (f"/lanes/{LANE}:pause?key=", 404),
+        ("/lanes/nothing:pause?key=ada", 404),
+        (f"/lanes/{LANE}:stop?key=ada", 404),
+        (f"/lanes/{LANE}?key=ada", 404),
+        (f"/lanes/{LANE}:pause?key={'x' * 400}", 404),
+        (f"/lanes/{LANE}:pause?key={'x' * 700}", 413),
+    ],
+)
+def test_a_change_of_no_key_is_refused(desk: Desk, path: str, status: int) -> None:
+    """And nothing is written."""
+    assert desk.change(path).status_code == status
+    with desk.world.context():
+        assert list_audit(limit=5)[0] == []

@@ -56,3 +56,13 @@ def test_a_key_is_paused_drained_and_resumed(shop: Shop) -> None:
     assert drained == f"Drained {KEY} of {LANE}: 3 deleted, 0 at work.\n"
     assert resumed == f"Resumed {KEY} of {LANE}.\n"
     assert DESK.written == []
+
+
+@pytest.mark.parametrize("key", ["/home/a", "a//b", "..", "a/../b"])
+def test_a_key_that_is_like_a_path_is_itself(shop: Shop, key: str) -> None:
+    """No client resolves it."""
+    with shop.desk.world.context():
+        send(shop.desk.world.clients, IN_ORDER, key, 0)
+
+    assert shop.json("lanes", "show", LANE, key)["key"] == key
+    assert shop.run("lanes", "drain", LANE, key).startswith(f"Drained {key} of {LANE}: 1 deleted")
