@@ -1,12 +1,11 @@
 """`gcloud tasks` against the emulator, with nothing set but its address."""
 
-import os
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 
+from tests.contracts.clients.gcloud import gcloud
 from tests.contracts.conftest import Cloud, Handler
 
 pytestmark = pytest.mark.skipif(shutil.which("gcloud") is None, reason="gcloud is not installed")
@@ -30,23 +29,9 @@ STORY = [
 
 def test_a_queue_and_a_task_by_gcloud(live_cloud: Cloud, handler: Handler, tmp_path: Path) -> None:
     """gcloud makes a queue, changes it, runs a task past its pause, and deletes all."""
-    environment = os.environ | {
-        "CLOUDSDK_API_ENDPOINT_OVERRIDES_CLOUDTASKS": f"http://{live_cloud.emulator.grpc_address}/",
-        "CLOUDSDK_AUTH_DISABLE_CREDENTIALS": "true",
-        "CLOUDSDK_CONFIG": str(tmp_path),
-        "CLOUDSDK_CORE_DISABLE_PROMPTS": "1",
-        "CLOUDSDK_CORE_PROJECT": "demo-local",
-    }
     for command, words in STORY:
         arguments = [*command.format(url=handler.url).split(), "--location=us-central1"]
-        done = subprocess.run(
-            ["gcloud", "tasks", *arguments],
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+        done = gcloud(live_cloud.emulator.grpc_address, tmp_path, "tasks", *arguments)
         assert words in done.stdout + done.stderr, (command, done.stdout, done.stderr)
         if command.startswith("run"):
             live_cloud.settle()

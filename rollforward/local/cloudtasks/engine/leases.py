@@ -14,11 +14,11 @@ from rollforward.local.cloudtasks.engine.queue_state import QueueState, phase_of
 from rollforward.local.cloudtasks.protocol import errors
 from rollforward.local.cloudtasks.protocol.errors import Refused
 from rollforward.local.cloudtasks.protocol.leases import TagFilter
+from rollforward.local.cloudtasks.protocol.messages import micros_of
 from rollforward.local.cloudtasks.protocol.task_messages import Show
 from rollforward.local.cloudtasks.store.records import DONE, FAILED, TaskRecord
 
 MAX_RESPONSE_BYTES = 32 * 1024 * 1024
-_MICROS = 1_000_000
 
 
 class Leases:
@@ -86,7 +86,7 @@ class Leases:
     def _leased(self, name: str, schedule_at: float) -> tuple[QueueState, TaskRecord]:
         """Return a task whose current lease ends at this time, with its queue."""
         queue, task = self._state.live_task(name)
-        is_current = _micros(task.schedule_at) == _micros(schedule_at)
+        is_current = micros_of(task.schedule_at) == micros_of(schedule_at)
         if not is_current or not task.is_leased(self._state.clock.now()):
             raise errors.not_leased()
         return queue, task
@@ -140,7 +140,3 @@ def _oldest_tag(queue: QueueState, now_s: float) -> str | None:
     """Return the tag of the task that is due first, None if nothing is due."""
     head = queue.head()
     return head.pull.tag if head is not None and head.pull and head.due_at <= now_s else None
-
-
-def _micros(seconds: float) -> int:
-    return round(seconds * _MICROS)

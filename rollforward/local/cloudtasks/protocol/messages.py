@@ -36,8 +36,12 @@ def seconds_of(duration: Any) -> float:
     return duration.seconds + duration.nanos / 1e9
 
 
+def micros_of(seconds: float) -> int:
+    """Return seconds in whole microseconds, as messages carry them."""
+    return int(seconds * 1e6 + 0.5)
+
+
 def set_seconds(message: Any, seconds: float) -> None:
     """Write seconds into a Duration or Timestamp, cut to whole microseconds."""
-    micros = int(seconds * 1e6 + 0.5)
-    message.seconds, micros_left = divmod(micros, 1_000_000)
+    message.seconds, micros_left = divmod(micros_of(seconds), 1_000_000)
     message.nanos = micros_left * 1000

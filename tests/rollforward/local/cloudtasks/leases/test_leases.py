@@ -3,6 +3,7 @@
 import sqlite3
 
 import pytest
+from google.protobuf import timestamp_pb2
 
 from rollforward.local.cloudtasks.engine.due_heap import DueHeap
 from rollforward.local.cloudtasks.engine.engine import Engine
@@ -53,6 +54,21 @@ def test_leases_survive_a_restart(tmp_path):
     after.reset()
     assert after.queues.is_pull(QUEUE)
     after.close()
+
+
+def test_the_proof_of_a_lease_at_any_fraction_of_a_second():
+    """The schedule time that a message carries is that of the lease, however it is rounded."""
+    engine = pulling()
+    task_name, message = put(engine, "one"), timestamp_pb2.Timestamp()
+    (task,) = lease(engine)
+    for _ in range(300):
+        engine.clock.advance(0.123_456_7)
+        messages.set_seconds(message, task.schedule_at)
+        engine.leases.renew(task_name, messages.seconds_of(message), 60)
+    messages.set_seconds(message, task.schedule_at)
+    engine.leases.acknowledge(task_name, messages.seconds_of(message))
+
+    assert engine.counts()[QUEUE] == {"done": 1}
 
 
 def test_a_file_of_an_older_version(tmp_path):
