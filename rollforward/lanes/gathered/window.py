@@ -37,9 +37,10 @@ class Window:
 
     @classmethod
     def of(cls, state: LaneState | None) -> Window:
-        """Return the window of a key."""
+        """Return the window of a key, without what only a newer version of the code knows of it."""
         stored: dict[str, Any] = (state.gathered if state is not None else None) or {}
-        return cls(**{**stored, "calls": tuple(stored.get("calls", ()))})
+        known = {name: stored[name] for name in cls.__dataclass_fields__ if name in stored}
+        return cls(**{**known, "calls": tuple(stored.get("calls", ()))})
 
     def store(self, state: LaneState) -> None:
         """Set the window of a key, in its state."""

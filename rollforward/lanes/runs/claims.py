@@ -383,6 +383,9 @@ def dead_claims(clients: Clients, state: LaneState, *, watches: bool) -> list[Cl
         silent = [claim for claim in alive if claim.sign_of_life in seen]
         if not silent:
             return []
+        # Its neighbours know of the death of a process after a second.
+        if dead := [claim for claim in silent if clients.processes.is_dead(claim.owner)]:
+            return dead
         seen = {claim.sign_of_life for claim in silent}
     return silent
 

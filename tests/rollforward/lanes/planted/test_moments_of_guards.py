@@ -1,0 +1,271 @@
+"""Moments that a guard of lanes is for, each by hand: `test_planted_bugs.py` takes it out."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from google.api_core import exceptions as rpc_errors
+
+from rollforward import outbox
+from rollforward.datastore import transact
+from rollforward.lanes import Lane, adding
+from rollforward.lanes.hints import LaneArgs
+from rollforward.lanes.rows.entities import LaneState, LaneTask, state_key
+from rollforward.lanes.runs import claims, ends
+from rollforward.lanes.runs.delivery import deliver
+from rollforward.runtime import Clients
+from rollforward.runtime.sharing import conditional_writes
+from rollforward.tasks.dead_task_entities import open_dead_tasks
+from rollforward.testing.world import apart
+from tests.infra.world import World
+from tests.rollforward.lanes.office import DESK, IN_ORDER, SHARED, TWO, LaneLetter, send, write
+
+
+def wake(world: World, lane: Lane, clients: Clients | None = None, **options: Any) -> None:
+    """Deliver a hint for Ada here and now."""
+    deliver(lane, clients or world.clients, LaneArgs(f"{lane.name}|ada", **options))
+
+
+def drop_hints(world: World) -> None:
+    world.engine.purge_queue(world.engine.place.queue_name("default"))
+
+
+def take(world: World, lane: Lane) -> tuple[claims.Holder, claims.Claimed]:
+    """Claim tasks of Ada here and now."""
+    claimed = claims.take(world.clients, lane, f"{lane.name}|ada", watches=False)
+    assert isinstance(claimed, claims.Claimed)
+    lane_id = f"{lane.name}|ada"
+    return claims.Holder(world.clients, lane, lane_id, claimed.claim, claimed.asked_s), claimed
+
+
+def bury(world: World, holder: claims.Holder) -> None:
+    claims.bury(world.clients, holder.lane, holder.lane_id, [holder.claim])
+
+
+def once(act: Callable[[], None]) -> Callable[[str], None]:
+    """Return what happens before the first letter is written."""
+    left = [act]
+    return lambda name: left.pop()() if left else None
+
+
+# Adding
+
+
+def test_a_place_is_chosen_when_the_work_of_a_transaction_is_over(world: World) -> None:
+    """K3: what was committed after the call, and which this transaction has read, comes first."""
+    row_key = LaneLetter(id="shared", person="").put()
+
+    def write_down(text: str) -> None:
+        row = row_key.get()
+        row.person += text
+        row.put()
+
+    def add_and_write(text: str) -> None:
+        add(text)
+        write_down(text)
+
+    def rival() -> None:
+        with world.clients.context():
+            transact(lambda: add_and_write("1"))
+
+    def add(text: str) -> None:
+        outbox.enqueue(world.clients, write, write.bind("ada", text), lane=IN_ORDER("ada"))
+
+    rivals = [threading.Thread(target=rival)]
+
+    def body() -> None:
+        add("2")
+        for thread in rivals[:1]:
+            rivals.clear()
+            world.clock.sleep(1)
+            thread.start()
+            thread.join()
+        write_down("2")
+
+    transact(body)
+    world.settle()
+    assert "".join(DESK.of("ada")) == row_key.get().person == "12"
+
+
+def test_who_adds_a_task_is_told_if_it_is_not_there(world: World) -> None:
+    """K1: an insert in doubt is looked up."""
+    world.plan.break_next("Commit", "error:UNAVAILABLE", 20)
+    is_added = False
+    with contextlib.suppress(rpc_errors.GoogleAPICallError):
+        send(world.clients, SHARED, "ada", 0)
+        is_added = True
+    world.plan.pending = []
+    world.settle()
+    assert is_added == (DESK.of("ada") == ["0"])
+
+
+def test_an_insert_in_doubt_brings_no_task_back(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """K2: it was made, and the task has run since."""
+    sound = conditional_writes.apply_together
+
+    def apply(*args: Any) -> None:
+        monkeypatch.setattr(adding, "apply_together", sound)
+        sound(*args)
+        wake(world, SHARED)
+        raise rpc_errors.ServiceUnavailable("made by the test")  # type: ignore[no-untyped-call]
+
+    monkeypatch.setattr(adding, "apply_together", apply)
+    with contextlib.suppress(rpc_errors.GoogleAPICallError):
+        send(world.clients, SHARED, "ada", 0)
+    world.settle()
+    assert DESK.begun == ["ada:0"]
+
+
+def test_a_transaction_that_is_given_up_in_doubt_leaves_a_hint(world: World) -> None:
+    """K5: all its replies were lost, and one of its commits was made."""
+
+    def body() -> None:
+        outbox.enqueue(world.clients, write, write.bind("ada", "0"), lane=SHARED("ada"))
+
+    world.plan.break_next("Commit", "reply-lost:UNAVAILABLE", 20)
+    with pytest.raises(rpc_errors.ServiceUnavailable):
+        transact(body, sleep=lambda seconds: None)
+    world.plan.pending = []
+    world.deliver_due()
+    assert DESK.of("ada") == ["0"]
+
+
+# Claims
+
+
+def test_a_claim_whose_reply_was_lost_is_this_delivery_s(world: World) -> None:
+    """K5: the second attempt of its commit finds it."""
+    send(world.clients, SHARED, "ada", 0)
+    drop_hints(world)
+    world.plan.break_next("Commit", "reply-lost:UNAVAILABLE")
+    wake(world, SHARED)
+    assert DESK.of("ada") == ["0"]
+    assert LaneState.query().fetch() == []
+
+
+def test_two_deliveries_never_claim_by_the_same_state(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """K8: each change of it has a stamp of its own, so the third one looks again."""
+    send(world.clients, TWO, "ada", 0, 1, 2, 3)
+    drop_hints(world)
+    take(world, TWO)
+    sound = claims._plan
+
+    def plan(*args: Any) -> Any:
+        monkeypatch.setattr(claims, "_plan", sound)
+        planned = sound(*args)
+        take(world, TWO)
+        return planned
+
+    monkeypatch.setattr(claims, "_plan", plan)
+    wake(world, TWO)
+    assert DESK.begun == []
+    assert len(state_key("test-two|ada").get().claims) == 2
+
+
+def test_a_task_that_another_delivery_has_claimed_is_not_begun(world: World) -> None:
+    """K2: the next free one is."""
+    send(world.clients, TWO, "ada", 0, 1)
+    drop_hints(world)
+    _, claimed = take(world, TWO)
+    wake(world, TWO)
+    texts = [json.loads(task.body)["text"] for task in claimed.tasks]
+    assert [f"ada:{text}" for text in texts] + DESK.begun in (
+        ["ada:0", "ada:1"],
+        ["ada:1", "ada:0"],
+    )
+
+
+def test_a_claim_that_has_beaten_since_it_was_watched_is_not_taken(world: World) -> None:
+    """K4: the beat came between the watch and the burial."""
+    send(world.clients, SHARED, "ada", 0)
+    drop_hints(world)
+    holder, _ = take(world, SHARED)
+    holder._confirm()
+    bury(world, holder)
+    holder._confirm()
+    assert not holder.is_lost
+
+
+def test_a_delivery_that_has_lost_its_claim_gives_back_no_other_one(world: World) -> None:
+    """K8: its key is at its limit, by the delivery that has taken its place."""
+    send(world.clients, SHARED, "ada", 0, 1)
+    drop_hints(world)
+    late, _ = take(world, SHARED)
+    bury(world, late)
+
+    def come_late() -> None:
+        with world.clients.context():
+            late.release(set(), None, begun=0, pace_ms=0)
+            wake(world, SHARED)
+
+    DESK.before = once(lambda: apart(come_late))
+    wake(world, SHARED)
+    assert sorted(DESK.begun) == ["ada:0", "ada:1"]
+
+
+@pytest.mark.parametrize("end", ["later", "never"])
+def test_a_delivery_that_has_lost_its_claim_ends_no_task(world: World, end: str) -> None:
+    """K2, K7: it neither lets the task wait, nor keeps it as a dead one, beside the other's run."""
+    send(world.clients, SHARED, "ada", 0)
+    drop_hints(world)
+    late, claimed = take(world, SHARED)
+    bury(world, late)
+
+    def come_late() -> None:
+        if end == "later":
+            ends.postpone(late, claimed.tasks[0], ends.Later(5, "its service is away"))
+        else:
+            ends.give_up(late, claimed.tasks[0], write, "nobody is in")
+
+    DESK.before = once(come_late)
+    wake(world, SHARED)
+    world.settle()
+    assert DESK.begun == ["ada:0"]
+    assert open_dead_tasks().fetch() == []
+
+
+def test_a_state_that_has_changed_is_not_forgotten(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """K4: a delivery saw no task; since then one was added, and is at work."""
+    LaneState(key=state_key("test-shared|ada"), stamp="s").put()
+    sound, holders = claims._plan, []
+
+    def plan(*args: Any) -> Any:
+        monkeypatch.setattr(claims, "_plan", sound)
+        planned = sound(*args)
+        send(world.clients, SHARED, "ada", 0)
+        holders.append(take(world, SHARED)[0])
+        return planned
+
+    monkeypatch.setattr(claims, "_plan", plan)
+    wake(world, SHARED)
+    [holder] = holders
+    holder._confirm()
+    assert not holder.is_lost
+
+
+def test_a_process_that_dies_while_it_is_watched_is_not_watched_to_the_end(world: World) -> None:
+    """K5: its hint comes again at once, and its neighbours know of its death a second later."""
+    send(world.clients, SHARED, "ada", 0)
+    drop_hints(world)
+    take(world, SHARED)
+    began_s = world.clock.time_s
+    processes = SimpleNamespace(
+        is_dead=lambda owner: world.clock.time_s > began_s + 2, sign=lambda id_: id_
+    )
+    wake(world, SHARED, replace(world.clients, processes=processes), is_check=True)
+    assert DESK.begun == ["ada:0"]
+    assert world.clock.time_s - began_s < 5
+    assert LaneTask.query().fetch() == []
