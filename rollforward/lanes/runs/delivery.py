@@ -125,11 +125,12 @@ class _Turn:
         self._running = task.key.id()
         end = self._end(task)
         self._took_s += holder.monotonic() - began_s
-        self._running = None
         if not isinstance(end, Later):
+            self._running = None
             self._ended.add(task.key.id())
             return not (isinstance(end, Dead) and holder.lane.on_dead == "block")
         is_postponed = ends.postpone(holder, task, end)
+        self._running = None
         self.waits_for_head = is_postponed and holder.lane.order
         return not holder.lane.order
 

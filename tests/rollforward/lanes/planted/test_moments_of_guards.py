@@ -17,12 +17,14 @@ from rollforward import outbox
 from rollforward.datastore import transact
 from rollforward.lanes import Lane, adding
 from rollforward.lanes.hints import LaneArgs
-from rollforward.lanes.rows.entities import LaneState, LaneTask, state_key
+from rollforward.lanes.rows.entities import LaneState, LaneTask, state_key, task_key
 from rollforward.lanes.runs import claims, ends
 from rollforward.lanes.runs.delivery import deliver
 from rollforward.runtime import Clients
+from rollforward.runtime.clock import naive_utc
 from rollforward.runtime.sharing import conditional_writes
 from rollforward.tasks.dead_task_entities import open_dead_tasks
+from rollforward.tasks.errors import Retry
 from rollforward.testing.world import apart
 from tests.infra.world import World
 from tests.rollforward.lanes.office import DESK, IN_ORDER, SHARED, TWO, LaneLetter, send, write
@@ -254,6 +256,34 @@ def test_a_state_that_has_changed_is_not_forgotten(
     [holder] = holders
     holder._confirm()
     assert not holder.is_lost
+
+
+def test_a_task_that_could_not_be_put_off_stays_the_first_of_its_order(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """K3: it has begun, so one whose commit was late, at an earlier place, comes later."""
+    sound = ends.postpone
+
+    def wait_once(name: str) -> None:
+        if DESK.begun == ["ada:0", "ada:1"]:
+            raise Retry("not yet")
+
+    def postpone(*args: Any) -> bool:
+        monkeypatch.setattr(ends, "postpone", sound)
+        raise rpc_errors.ServiceUnavailable("made by the test")  # type: ignore[no-untyped-call]
+
+    DESK.before = wait_once
+    send(world.clients, IN_ORDER, "ada", 0, 1)
+    drop_hints(world)
+    monkeypatch.setattr(ends, "postpone", postpone)
+    with pytest.raises(rpc_errors.ServiceUnavailable):
+        wake(world, IN_ORDER)
+    early_id = "test-in-order|ada|0000000000000017-early"
+    body = write.message(write.bind("ada", "early")).body.decode()
+    added = naive_utc(world.clients.clock.now())
+    LaneTask(key=task_key(early_id), place=early_id, path=write.path, body=body, added=added).put()
+    wake(world, IN_ORDER)
+    assert DESK.of("ada") == ["0", "1", "early"]
 
 
 def test_a_process_that_dies_while_it_is_watched_is_not_watched_to_the_end(world: World) -> None:

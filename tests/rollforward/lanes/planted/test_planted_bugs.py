@@ -14,12 +14,11 @@ from typing import Any
 import pytest
 from google.api_core import exceptions as rpc_errors
 
-from rollforward.datastore.transactions import OUTCOME_UNKNOWN
+from rollforward.datastore.transactions import OUTCOME_UNKNOWN, current_transaction
 from rollforward.datastore.versions import commit_of_puts
 from rollforward.lanes import adding, hints
 from rollforward.lanes.rows.entities import LaneState, LaneTask, place_of, state_key, waiting
 from rollforward.lanes.runs import claims, ends, lookups
-from rollforward.runtime.sharing.conditional_writes import apply_together
 from tests.infra.runs.sampling import one_emulator
 from tests.infra.world import World
 from tests.rollforward.lanes import test_lane_backlogs as backlogs
@@ -32,16 +31,16 @@ def _chooses_the_place_at_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
     """A task has the place behind those that are there when it is enqueued."""
     add, places = adding.add_in_transaction, {}
 
-    def add_in_transaction(
-        clients: Any, task: Any, lane_id: str, *args: Any, **options: Any
-    ) -> None:
-        places[lane_id] = adding._next_place(clients, lane_id, is_ordered=True)
-        add(clients, task, lane_id, *args, **options)
+    def add_in_transaction(clients: Any, task: Any, lane_id: str, *args: Any, **more: Any) -> None:
+        place = adding._next_place(clients, lane_id, is_ordered=True)
+        places[current_transaction().id] = place
+        add(clients, task, lane_id, *args, **more)
+
+    def place(self: adding._Adding, lane_id: str, *, is_ordered: bool) -> int:
+        return places[self.transaction.id]
 
     monkeypatch.setattr(adding, "add_in_transaction", add_in_transaction)
-    monkeypatch.setattr(
-        adding._Adding, "_place", lambda self, lane_id, *, is_ordered: places[lane_id]
-    )
+    monkeypatch.setattr(adding._Adding, "_place", place)
 
 
 def _takes_an_insert_in_doubt_as_done(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,7 +60,7 @@ def _takes_an_insert_in_doubt_as_not_done(monkeypatch: pytest.MonkeyPatch) -> No
         for _ in range(adding.MAX_ATTEMPTS):
             try:
                 puts = [(row, None) for row in rows]
-                apply_together(clients, commit_of_puts(clients.datastore, puts))
+                vars(adding)["apply_together"](clients, commit_of_puts(clients.datastore, puts))
             except OUTCOME_UNKNOWN:
                 continue
             except rpc_errors.AlreadyExists:
@@ -283,7 +282,7 @@ PLANTED: Sequence[tuple[Plant, Callable[..., None], Mapping[str, object]]] = (
     ),
     (
         _forgets_what_has_begun,
-        backlogs.test_a_task_whose_deletion_failed_stays_the_first_of_its_order,
+        moments.test_a_task_that_could_not_be_put_off_stays_the_first_of_its_order,
         {},
     ),
     (
