@@ -200,7 +200,7 @@ def test_a_claim_that_has_beaten_since_it_was_watched_is_not_taken(world: World)
 
 
 def test_a_delivery_that_has_lost_its_claim_gives_back_no_other_one(world: World) -> None:
-    """K8: its key is at its limit, by the delivery that has taken its place."""
+    """K4, K8: its key is at its limit, by the delivery that has taken its place."""
     send(world.clients, SHARED, "ada", 0, 1)
     drop_hints(world)
     late, _ = take(world, SHARED)
@@ -218,7 +218,7 @@ def test_a_delivery_that_has_lost_its_claim_gives_back_no_other_one(world: World
 
 @pytest.mark.parametrize("end", ["later", "never"])
 def test_a_delivery_that_has_lost_its_claim_ends_no_task(world: World, end: str) -> None:
-    """K2, K7: it neither lets the task wait, nor keeps it as a dead one, beside the other's run."""
+    """K2, K4, K7: it neither lets it wait, nor keeps it as a dead task, beside its run."""
     send(world.clients, SHARED, "ada", 0)
     drop_hints(world)
     late, claimed = take(world, SHARED)
