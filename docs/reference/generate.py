@@ -21,7 +21,7 @@ from typing import Any
 import yaml
 
 import main
-from docs.reference import api, commands
+from docs.reference import api, commands, emulators
 from docs.reference.docstrings import summary
 from handlers.settings import DemoSettings
 from pipelines.registry import APP
@@ -43,6 +43,7 @@ def pages() -> dict[str, str]:
         "queues.md": _page("Queues", _QUEUES, [_table(["Queue", "Limits", "For"], _queues())]),
         "gauges.md": _page("Gauges", _GAUGES, [_table(["Gauge", "Meaning", "Module"], _gauges())]),
         "errors.md": _page("Errors", _ERRORS, _errors()),
+        "emulators.md": _page("Emulators of Cloud Tasks", _EMULATORS, emulators.parts()),
         "cli.md": _page("The command `rollforward`", _CLI, _commands()),
     }
 
@@ -67,6 +68,8 @@ _ERRORS = (
     "Exceptions of the library by package. Each `Raises:` section names those of its function."
 )
 
+_EMULATORS = """This one beside others, row by row.
+[How to run it](../howto/run-the-tasks-emulator.md)."""
 _CLI = """`rollforward COMMAND --help` prints the same.
 A failure is one sentence on standard error, with an exit code above 0.
 `--json` prints one JSON document; fields may be added to it in a minor version, and none is
