@@ -9,12 +9,14 @@ import contextlib
 import json
 import logging
 import signal
+import sqlite3
 from pathlib import Path
 
 from rollforward.local.cloudtasks.delivery.app_engine import DEFAULT_SERVICE
 from rollforward.local.cloudtasks.dispatch_yaml import DispatchYamlError
 from rollforward.local.cloudtasks.emulator import Emulator, EmulatorSettings
 from rollforward.local.cloudtasks.protocol.errors import Refused
+from rollforward.local.cloudtasks.protocol.names import Place
 from rollforward.local.cloudtasks.queue_yaml import QueueYamlError
 from rollforward.local.cloudtasks.server.callers import is_loopback
 from rollforward.local.cloudtasks.store.database import StoreInUseError
@@ -38,6 +40,11 @@ def _emulator(options: argparse.Namespace) -> Emulator:
     data: Path | None = options.data
     if data is not None and data.exists() and not data.is_dir():
         raise UsageError(f"--data must be a folder, got {data}")
+    _check_place(options)
+    for name in ("app_url", "issuer"):
+        if (url := getattr(options, name)) and not url.startswith(("http://", "https://")):
+            option = name.replace("_", "-")
+            raise UsageError(f"--{option} must begin with http:// or https://, got {url!r}")
     settings = EmulatorSettings(
         host=options.host,
         port=options.port,
@@ -58,6 +65,22 @@ def _emulator(options: argparse.Namespace) -> Emulator:
         raise UsageError(f"--queue: {refused.message}") from refused
     except (QueueYamlError, DispatchYamlError, StoreInUseError) as error:
         raise PlatformError(str(error)) from error
+    except (OSError, sqlite3.Error) as error:
+        raise PlatformError(f"--data {data} cannot be used: {error}") from error
+
+
+def _check_place(options: argparse.Namespace) -> None:
+    """Refuse a place that no queue can have.
+
+    Raises:
+        UsageError: --project or --location is malformed.
+    """
+    place = Place(options.project, options.location)
+    try:
+        Place("any", "any", is_open=True).check_parent(place.parent)
+    except Refused:
+        text = f"--project and --location must name a place, got {place.parent!r}"
+        raise UsageError(text) from None
 
 
 async def _serve(emulator: Emulator, options: argparse.Namespace) -> int:

@@ -139,6 +139,13 @@ def delivered(client: tasks_v2.CloudTasksClient, handler: Handler, uri: str) -> 
         (["--service=a=http://a", "--service=a=http://b"], 2, "got 'a' twice"),
         (["--dispatch-yaml={missing}"], 1, "missing.yaml"),
         (["--data={file}"], 2, "--data must be a folder"),
+        (["--data={file}/below"], 1, "below cannot be used: [Errno"),
+        (["--data={junk}"], 1, "junk cannot be used: file is not a database"),
+        (["--project=a b"], 2, "--project and --location must name a place"),
+        (["--location="], 2, "--project and --location must name a place"),
+        (["--issuer=foo"], 2, "--issuer must begin with http"),
+        (["--app-url=foo"], 2, "--app-url must begin with http"),
+        (["--queue-yaml={broken}"], 1, "queue x: rate: must be like 5/s"),
         (["--queue-yaml={missing}"], 1, "missing.yaml"),
         (["--port={taken}"], 1, "Choose another --port"),
         (["--port=0", "--ui={taken}"], 1, "--ui cannot listen"),
@@ -150,9 +157,16 @@ def test_wrong_options(
     """An option that cannot be met is named, and nothing runs."""
     file = tmp_path / "file"
     file.write_text("")
+    broken = tmp_path / "queue.yaml"
+    broken.write_text("queue: [{name: x, rate: fast}]")
+    junk = tmp_path / "junk"
+    junk.mkdir()
+    (junk / "tasks.sqlite").write_text("no database, however long it is" * 99)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         names = {
             "file": file,
+            "broken": broken,
+            "junk": junk,
             "missing": tmp_path / "missing.yaml",
             "taken": listener.getsockname()[1],
         }
