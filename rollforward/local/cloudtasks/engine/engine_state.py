@@ -119,7 +119,9 @@ class EngineState:
             )
         self.store.attempts.close_lost()
         for task in self.store.tasks.live():
-            self.queues[task.queue].add(task)
+            queue = self.queues[task.queue]
+            task.queue = queue.name  # A million waiting tasks share the text.
+            queue.add(task)
 
     def new_queue(
         self, message: Any, from_yaml: bool, now_s: float, *, is_pull: bool = False

@@ -23,6 +23,7 @@ class QueueState:
 
     Attributes:
         message: The Queue message, as the API shows it.
+        name: The queue's full name, one text for all of its tasks.
         tasks: The live tasks by name, oldest first.
         extras: Deliveries outside the order and the limits: (task, kind).
         running: Deliveries in progress, copies included.
@@ -41,6 +42,7 @@ class QueueState:
         is_pull: bool = False,
     ) -> None:
         self.message = message
+        self.name = str(message.name)
         self.from_yaml = from_yaml
         self.is_pull = is_pull
         self.lease_calls = TokenBucket(LEASE_CALLS_PER_S, LEASE_CALLS_PER_S, LEASE_CALLS_PER_S, 0.0)
@@ -56,11 +58,6 @@ class QueueState:
         self._pushes = itertools.count()
         self.configure(message, from_yaml, now_s)
         self.bucket.tokens = float(self.bucket.burst)
-
-    @property
-    def name(self) -> str:
-        """The queue's full name."""
-        return str(self.message.name)
 
     @property
     def is_paused(self) -> bool:

@@ -1,5 +1,6 @@
 """A task's message: what is kept of it, and how the API shows it."""
 
+import sys
 from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlsplit
@@ -40,7 +41,7 @@ def record_of(
         sequence=sequence,
         name=message.name,
         queue=queue,
-        path=path,
+        path=sys.intern(path),  # Many tasks have the same.
         is_app_engine=is_app_engine,
         is_named=is_named,
         spec=message.SerializeToString(),

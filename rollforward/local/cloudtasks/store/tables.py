@@ -6,6 +6,7 @@ Callers hold the engine's lock.
 
 import json
 import sqlite3
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -331,6 +332,7 @@ class OperationTable:
 
 def _task(row: sqlite3.Row) -> TaskRecord:
     values = {column: row[column] for column in _COLUMNS}
+    values["path"] = sys.intern(values["path"])
     for flag in ("is_app_engine", "is_named"):
         values[flag] = bool(values[flag])
     pull = None if row["tag"] is None else PullMessage(row["payload"], row["tag"])
