@@ -115,7 +115,7 @@ TOUR = (
     Step(
         "tenants",
         "A flood, and fair turns",
-        "A floods the queue that all share, and the others begin soon. Then begin it in one line.",
+        "A floods the queue; the others begin soon. Press Flood, in one line: they wait.",
     ),
     Step(
         "weblog",
