@@ -9,8 +9,8 @@ from typing import Any
 from urllib.parse import quote
 
 from rollforward.cli.command import Command
-from rollforward.cli.commands.tasks import add_page_options
 from rollforward.cli.errors import WrongUsageError
+from rollforward.cli.remote import options as shared
 from rollforward.cli.remote import place
 from rollforward.cli.remote.tables import moment, printable
 
@@ -32,13 +32,13 @@ _HEAD = ("ID", "PATH", "QUEUE", "ERROR", "TIMES", "LAST", "REASON")
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the filters, the options of a place, and the verbs."""
     _add_filters(parser)
-    add_page_options(parser)
-    place.add_options(parser)
-    verbs = parser.add_subparsers(metavar="VERB", dest="verb")
-    show = place.add_verb(verbs, "show", "show a dead task with its body and reason", _show)
-    show.add_argument("id", metavar="ID", help="its id, as listed")
+    shared.add_page(parser)
+    shared.add_place(parser)
+    verbs = shared.add_verbs(parser)
+    shown = "show a dead task with its body and reason"
+    shared.add_verb(verbs, "show", shown, _show, id="its id, as listed")
     for verb, summary in VERBS.items():
-        changed = place.add_verb(verbs, verb, summary, _change)
+        changed = shared.add_verb(verbs, verb, summary, _change)
         changed.add_argument(
             "ids", metavar="ID", nargs="*", default=[], help=f"up to {MAX_IDS} ids, as listed"
         )
@@ -53,11 +53,7 @@ def _add_filters(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(f"--{name}", help=about)
 
 
-def run(options: argparse.Namespace) -> int:
-    """Run the verb, or list dead tasks if there is none."""
-    if options.verb:
-        code: int = options.run_verb(options)
-        return code
+def _list(options: argparse.Namespace) -> int:
     answer = place.place_of(options).app.get(
         "/dead-tasks", cursor=options.after, limit=options.limit, **_filter(options)
     )
@@ -118,7 +114,7 @@ COMMAND = Command(
     "List dead tasks, which failed too often or can never work, the newest first. A verb shows "
     "one, or replays or deletes one or many; many are a run of their own.",
     add_options,
-    run,
+    shared.verb_or(_list),
     place.EPILOG.format(name="dead") + " --json prints {dead_tasks: [{id, path, pattern, queue, "
     "error, reason, count, created, updated, ...}], next}; a verb prints {id, result}, or {run: "
     "{pattern, id}} for many.",

@@ -9,6 +9,7 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from rollforward.cli.command import Command
+from rollforward.cli.remote import options as shared
 from rollforward.cli.remote import place
 from rollforward.cli.remote.tables import moment, table
 
@@ -25,29 +26,20 @@ _TASK_HEAD = ("TASK", "ADDED", "BEGUN", "FAILURES", "REASON")
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of a place, and the verbs."""
-    place.add_options(parser)
-    verbs = parser.add_subparsers(metavar="VERB", dest="verb")
-    keys = place.add_verb(verbs, "keys", "list the keys of a lane that have tasks", _keys)
-    keys.add_argument("name", metavar="LANE", help="the lane")
+    shared.add_place(parser)
+    verbs = shared.add_verbs(parser)
+    lane, key = {"lane": "the lane"}, {"key": "the key, as the app's code has it"}
+    keys = shared.add_verb(verbs, "keys", "list the keys of a lane that have tasks", _keys, **lane)
     keys.add_argument(
         "--resting", action="store_true", default=False, help="keys that are paused or blocked"
     )
-    keys.add_argument("--after", default="", help="where the last page ended")
-    _add_key(place.add_verb(verbs, "show", "show a key with its first tasks", _show))
+    shared.add_after(keys)
+    shared.add_verb(verbs, "show", "show a key with its first tasks", _show, **lane, **key)
     for verb, summary in VERBS.items():
-        _add_key(place.add_verb(verbs, verb, summary, _change))
+        shared.add_verb(verbs, verb, summary, _change, **lane, **key)
 
 
-def _add_key(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", metavar="LANE", help="the lane")
-    parser.add_argument("key", metavar="KEY", help="the key, as the app's code has it")
-
-
-def run(options: argparse.Namespace) -> int:
-    """Run the verb, or list lanes if there is none."""
-    if options.verb:
-        code: int = options.run_verb(options)
-        return code
+def _list(options: argparse.Namespace) -> int:
     rows = place.rows_of(place.place_of(options).app.get("/lanes"), "lanes")
     return place.show(options, "lanes", rows, _HEAD, _cells)
 
@@ -77,7 +69,7 @@ def _key_cells(row: Mapping[str, Any]) -> Iterable[object]:
 
 
 def _path(options: argparse.Namespace) -> str:
-    return f"/lanes/{quote(options.name, safe='')}"
+    return f"/lanes/{quote(options.lane, safe='')}"
 
 
 def _show(options: argparse.Namespace) -> int:
@@ -106,7 +98,7 @@ def _show(options: argparse.Namespace) -> int:
 def _change(options: argparse.Namespace) -> int:
     query = urlencode({"key": options.key})
     answer = place.place_of(options).app.post(f"{_path(options)}:{options.verb}?{query}")
-    target = f"{options.key} of {options.name}"
+    target = f"{options.key} of {options.lane}"
     sentence = f"{_WORDS.get(options.verb, '')} {target}."
     if options.verb == "drain":
         more = "; more wait, so drain it again" if answer.get("has_more") else ""
@@ -121,7 +113,7 @@ COMMAND = Command(
     "List lanes with what waits in each: at most 1,000 tasks are counted. `keys` lists the keys of "
     "one by pages, `show` a key with its first tasks.",
     add_options,
-    run,
+    shared.verb_or(_list),
     place.EPILOG.format(name="lanes") + " --json prints {lanes: [{name, waiting, oldest_s, paused, "
     "blocked, order, limit, rate, weight, queue}], next}; `keys` prints {keys: [{key, waiting, "
     "first, is_paused, blocked_by, claims}], next}; a verb prints {lane, key}, and a drain "

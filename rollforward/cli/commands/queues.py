@@ -8,6 +8,7 @@ from typing import Any
 from urllib.parse import quote
 
 from rollforward.cli.command import Command
+from rollforward.cli.remote import options as shared
 from rollforward.cli.remote import place
 
 VERBS = {
@@ -22,19 +23,13 @@ _HEAD = ("QUEUE", "STATE", "WAITING", "RATE/S", "CONCURRENT", "ATTEMPTS")
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of a place, and the verbs."""
-    place.add_options(parser)
-    verbs = parser.add_subparsers(metavar="VERB", dest="verb")
+    shared.add_place(parser)
+    verbs = shared.add_verbs(parser)
     for verb, summary in VERBS.items():
-        place.add_verb(verbs, verb, summary, _change).add_argument(
-            "name", metavar="NAME", help="the queue"
-        )
+        shared.add_verb(verbs, verb, summary, _change, name="the queue")
 
 
-def run(options: argparse.Namespace) -> int:
-    """Run the verb, or list queues if there is none."""
-    if options.verb:
-        code: int = options.run_verb(options)
-        return code
+def _list(options: argparse.Namespace) -> int:
     at = place.place_of(options)
     if at.platform is not None:
         rows = [_local_row(row) for row in place.rows_of(at.platform.get("/queues"), "queues")]
@@ -91,7 +86,7 @@ COMMAND = Command(
     "List queues with their states and limits. The verbs work on the local platform; a deployed "
     "app's queues are changed by gcloud.",
     add_options,
-    run,
+    shared.verb_or(_list),
     place.EPILOG.format(name="queues") + " --json prints {queues: [{name, state, waiting, "
     "rate_per_s, max_concurrent, max_attempts}], next}; waiting is null for a deployed app, "
     "max_attempts -1 is unlimited. A verb prints the queue.",

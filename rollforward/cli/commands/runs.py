@@ -9,8 +9,8 @@ from typing import Any
 from urllib.parse import quote
 
 from rollforward.cli.command import Command
-from rollforward.cli.commands.tasks import add_page_options
 from rollforward.cli.errors import WrongUsageError
+from rollforward.cli.remote import options as shared
 from rollforward.cli.remote import place
 from rollforward.cli.remote.tables import moment, printable, table
 
@@ -29,18 +29,19 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--pattern", default="", help="runs of one pattern, as listed")
     parser.add_argument("--state", default="", choices=STATES, help="runs of one state")
     parser.add_argument("--name", default="", help="runs of one job, batch, flow or pipeline")
-    add_page_options(parser)
-    place.add_options(parser)
-    verbs = parser.add_subparsers(metavar="VERB", dest="verb")
-    _add_run(place.add_verb(verbs, "show", "show a run with its items and issues", _show))
+    shared.add_page(parser)
+    shared.add_place(parser)
+    verbs = shared.add_verbs(parser)
+    names = {"pattern": "the pattern of the run, as listed", "id": "its id, as listed"}
+    shared.add_verb(verbs, "show", "show a run with its items and issues", _show, **names)
     for verb, summary in VERBS.items():
         if verb != "retry":
-            _add_run(place.add_verb(verbs, verb, summary, _control))
-    _add_retry(place.add_verb(verbs, "retry", VERBS["retry"], _retry))
+            shared.add_verb(verbs, verb, summary, _control, **names)
+    retry, pattern = VERBS["retry"], names["pattern"]
+    _add_retry(shared.add_verb(verbs, "retry", retry, _retry, pattern=pattern))
 
 
 def _add_retry(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("pattern", metavar="PATTERN", help="the pattern of the run, as listed")
     parser.add_argument(
         "ids", metavar="ID", nargs="*", default=[], help=f"its id; of flows up to {MAX_IDS}"
     )
@@ -56,16 +57,7 @@ def _add_retry(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--name", help="with --all: the failed flows of this name")
 
 
-def _add_run(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("pattern", metavar="PATTERN", help="the pattern of the run, as listed")
-    parser.add_argument("id", metavar="ID", help="its id, as listed")
-
-
-def run(options: argparse.Namespace) -> int:
-    """Run the verb, or list runs if there is none."""
-    if options.verb:
-        code: int = options.run_verb(options)
-        return code
+def _list(options: argparse.Namespace) -> int:
     answer = place.place_of(options).app.get(
         "/runs",
         pattern=options.pattern,
@@ -159,7 +151,7 @@ COMMAND = Command(
     "A verb shows, cancels, resumes or retries one. A run that has failed waits for a person; "
     "failed flows are retried one, some, or all at once.",
     add_options,
-    run,
+    shared.verb_or(_list),
     place.EPILOG.format(name="runs") + " --json prints {runs: [{pattern, id, name, state, args, "
     "started, ended, counts, expected, verbs, ...}], next}; a verb prints {id} of the run to look "
     "at, or {run: {pattern, id}} of the run that retries many.",

@@ -8,11 +8,11 @@ from typing import Any
 
 from rollforward.cli.command import Command
 from rollforward.cli.errors import WrongUsageError
+from rollforward.cli.remote import options as shared
 from rollforward.cli.remote import place
 from rollforward.cli.remote.tables import moment
 
 STATES = ("scheduled", "queued", "running", "retrying", "done", "failed", "deleted")
-MAX_LIMIT = 50
 _HEAD = ("TASK", "QUEUE", "STATE", "PATH", "ATTEMPTS", "CREATED", "LAST ERROR")
 
 
@@ -22,23 +22,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--state", default="", choices=STATES, help="one state; on the local platform only"
     )
-    add_page_options(parser)
-    place.add_options(parser)
-
-
-def add_page_options(parser: argparse.ArgumentParser) -> None:
-    """Add the size of a page and where it begins."""
-    parser.add_argument("--after", default="", metavar="CURSOR", help="continue a list there")
-    parser.add_argument(
-        "--limit", default=20, type=limit, metavar="N", help=f"rows, 1 to {MAX_LIMIT} (20)"
-    )
-
-
-def limit(text: str) -> int:
-    """Return a number of rows; argparse reports a ValueError as a wrong argument."""
-    if not (text.isascii() and text.isdecimal()) or not 1 <= int(text[:9]) <= MAX_LIMIT:
-        raise ValueError(text)
-    return int(text)
+    shared.add_page(parser)
+    shared.add_place(parser)
 
 
 def run(options: argparse.Namespace) -> int:

@@ -52,34 +52,6 @@ class Place:
         return self.platform
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of a place, and --json."""
-    parser.add_argument("--console", metavar="URL", help="the console of the local platform")
-    parser.add_argument("--url", metavar="URL", help="a deployed app")
-    parser.add_argument(
-        "--token", help=f"the bearer token for it; else the variable {TOKEN_VARIABLE}"
-    )
-    parser.add_argument(
-        "--prefix", help=f"the prefix of the console that the app mounts ({PREFIX})"
-    )
-    parser.add_argument("--json", action="store_true", help="print JSON")
-
-
-def add_verb(
-    verbs: Any, name: str, summary: str, run: Callable[[argparse.Namespace], int]
-) -> argparse.ArgumentParser:
-    """Add a verb below a command, which takes the same options of a place."""
-    parser: argparse.ArgumentParser = verbs.add_parser(
-        name,
-        help=summary,
-        description=f"{summary[0].upper()}{summary[1:]}.",
-        argument_default=argparse.SUPPRESS,  # Those in front of the verb stay.
-    )
-    parser.set_defaults(run_verb=run)
-    add_options(parser)
-    return parser
-
-
 def place_of(options: argparse.Namespace) -> Place:
     """Return the place that options name.
 
