@@ -136,7 +136,7 @@ class _Fields:
 def _queue(path: str, index: int, entry: Any, place: Place) -> Any:
     name = entry.get("name") if isinstance(entry, dict) else None
     fields = _Fields(f"{path}: queue {name or f'number {index + 1}'}", entry, _QUEUE_FIELDS)
-    fields.take("mode", lambda v: v == "push", "push (v2 has no pull queues)", "push")
+    fields.take("mode", lambda v: v == "push", "push (v2beta2 makes pull queues)", "push")
     if not isinstance(name, str) or not is_queue_id(name):
         raise fields.error("name", "must be 1 to 100 letters, digits or hyphens")
     queue = messages.Queue(name=place.queue_name(name), state=messages.RUNNING)
