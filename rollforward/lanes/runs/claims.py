@@ -339,7 +339,7 @@ class Holder:
         state.set_claims([other for other in state.claims if other.owner != claim.owner])
         if self.lane.order and running is not None:
             state.head = running
-        elif state.head in ended:
+        elif state.head in ended or not self.lane.order:  # Of a version with one.
             state.head = None
         if claim.is_careful:
             state.is_careful = False
