@@ -11,7 +11,7 @@ from __future__ import annotations
 import datetime
 import itertools
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection
 from functools import lru_cache
 from typing import Any
 
@@ -26,6 +26,8 @@ _EPOCH = datetime.datetime.fromtimestamp(0, datetime.UTC)
 _EPOCH_NAIVE = _EPOCH.replace(tzinfo=None)  # Times that ndb makes have no zone.
 _SECOND = datetime.timedelta(seconds=1)
 _MICROSECOND = datetime.timedelta(microseconds=1)
+# Longer ones may have more than the 1,500 bytes of an indexed text.
+_LONG_CHARS = 375
 _JSON = json.JSONEncoder(separators=(",", ":"))  # As ndb writes it; made once.
 
 
@@ -38,7 +40,7 @@ def protobuf_of(entity: ndb.Model) -> Any:
     kind: Any = type(entity)
     plan = _plan(kind)
     if plan is not None and not has_unknown_properties(entity) and not entity._projection:
-        message = Entity.pb()(key=protobuf_of_key(entity.key))
+        message = Entity.pb()(key=protobuf_of_key(entity._key))  # `key` may be a property's name.
         if all(column.write(entity, message) for column in plan):
             return message
     return helpers.entity_to_protobuf(model._entity_to_ds_entity(entity))._pb
@@ -140,7 +142,15 @@ class _Column:
         if self._is_repeated:
             target.array_value.SetInParent()
             values = target.array_value.values
-            return all(self._write(values.add(), part) for part in value or ())
+            return all(self._write_part(values.add(), part) for part in value or ())
+        return self._write(target, value)
+
+    def _write_part(self, target: Any, value: Any) -> bool:
+        """Set a value of a list; ndb checks one that came by a change of the list in place."""
+        if isinstance(value, datetime.datetime) and value.tzinfo is not None:
+            return False
+        if isinstance(value, str) and len(value) > _LONG_CHARS and not self._is_excluded:
+            return False
         return self._write(target, value)
 
     def _write(self, target: Any, value: Any) -> bool:
@@ -159,15 +169,20 @@ class _Column:
 @lru_cache(maxsize=1_000)
 def _plan(kind: type[ndb.Model]) -> tuple[_Column, ...] | None:
     """Return the properties of a kind; None: the library converts it."""
-    declared = tuple(_declared(kind))
+    declared = _declared(kind)
     if issubclass(kind, ndb.Expando) or not all(map(_is_plain, declared)):
         return None
     return tuple(map(_Column, declared))
 
 
-def _declared(kind: type[ndb.Model]) -> Iterator[Any]:
-    """Return the properties of a kind, as ndb finds them."""
-    return (each for each in kind._properties.values() if not isinstance(each, model.ModelKey))
+def _declared(kind: type[ndb.Model]) -> Collection[Any]:
+    """Return the properties of a kind as ndb finds them: also those that a subclass hides."""
+    by_name: dict[str, Any] = {}
+    for level in kind.mro():
+        for declared in getattr(level, "_properties", {}).values():
+            if not isinstance(declared, model.ModelKey):
+                by_name.setdefault(declared._name, declared)
+    return by_name.values()
 
 
 def _is_plain(declared: Any) -> bool:

@@ -231,3 +231,60 @@ def test_a_plain_entity_without_a_value_that_it_needs_is_refused(watched_world: 
     """As by ndb, with the property's name."""
     with pytest.raises(ndb.exceptions.BadValueError, match="needed"):
         protobuf_of(NeedyThing(id="n"))
+
+
+class ListedThing(ndb.Model):
+    """A plain kind with lists, which code may change in place."""
+
+    names = ndb.StringProperty(repeated=True)
+    times = ndb.DateTimeProperty(repeated=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("names", "ü" * 751),
+        ("times", datetime.datetime(2030, 5, 1, tzinfo=datetime.UTC)),
+    ],
+)
+def test_a_value_that_ndb_refuses_is_refused_in_a_list_that_was_changed_in_place(
+    watched_world: World, name: str, value: Any
+) -> None:
+    """No assignment has checked it: the conversion is the last that can."""
+    thing = ListedThing(id="l")
+    getattr(thing, name).append(value)
+    with pytest.raises(ndb.exceptions.BadValueError, match=name):
+        protobuf_of(thing)
+
+
+class HiddenThing(PlainThing):
+    """A kind that hides a property of its base, and stores another one under a new name."""
+
+    whole = None
+    text = ndb.TextProperty("said")
+
+
+class KeyedThing(ndb.Model):
+    """A kind with a property of the name `key`."""
+
+    key = ndb.StringProperty()
+
+
+def test_the_properties_of_a_base_that_a_kind_hides_are_written_as_by_ndb(
+    watched_world: World,
+) -> None:
+    """So that a query over the base's property finds the entity, as before."""
+    thing = HiddenThing(id="h", text="a")
+    theirs = _by_the_library(thing)
+    assert protobuf_of(thing) == theirs
+    assert {"whole", "t", "said"} <= set(theirs.properties)
+
+
+def test_a_property_of_the_name_key_is_not_taken_for_the_key(watched_world: World) -> None:
+    """The entity is written under its own key."""
+    thing = KeyedThing()
+    thing._key = ndb.Key(KeyedThing, "k")
+    thing._values["key"] = "a text"
+    message = protobuf_of(thing)
+    assert message.key == protobuf_of_key(thing._key)
+    assert message.properties["key"].string_value == "a text"
