@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from google.cloud import ndb
 
 from rollforward.datastore.transactions import transact
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import naive_utc
+from rollforward.runtime.run_each import run_each
 from rollforward.schedules.declaration import Schedule
 from rollforward.schedules.entities import ScheduleRow, overdue_rows, row_key
 from rollforward.schedules.ticks import DeclaredSchedule, Tick, advance, put_row
@@ -30,12 +32,19 @@ def sweep(
     )
     now_utc = naive_utc(clients.clock.now())
     rows = overdue_rows(now_utc - datetime.timedelta(seconds=stale_s)).fetch(MAX_PER_SWEEP)
-    for row in rows:
-        if row.key.id().partition("|")[0] in schedules:
-            advance(clients, schedules, _tick_of(row))
-        elif row.next_at < now_utc - UNKNOWN:
-            transact(lambda row=row: _put_off(row, now_utc))  # type: ignore[misc]
+    run_each(
+        (f"the schedule {row.key.id()} was not moved", partial(_move, clients, schedules, row))
+        for row in rows
+    ).raise_first()
     return {"written": written, "overdue": len(rows)}
+
+
+def _move(clients: Clients, schedules: Mapping[str, DeclaredSchedule], row: ScheduleRow) -> None:
+    now_utc = naive_utc(clients.clock.now())
+    if row.key.id().partition("|")[0] in schedules:
+        advance(clients, schedules, _tick_of(row))
+    elif row.next_at < now_utc - UNKNOWN:
+        transact(lambda: _put_off(row, now_utc))
 
 
 def late_s(clients: Clients) -> float:

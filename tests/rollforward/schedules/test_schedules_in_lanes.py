@@ -18,6 +18,7 @@ from tests.infra.faults.explorer import Explorer
 from tests.infra.world import Services, World
 from tests.rollforward.schedules import test_schedules
 from tests.rollforward.schedules.test_schedules import (
+    SWEEP,
     TickRun,
     TickScenario,
     greet_user,
@@ -104,6 +105,22 @@ def test_users_have_their_work_in_their_own_keys(services: Services) -> None:
             USERS.put(world.clients, "x" * 300, "*/10 * * * *", greet_user.bind("x"))
         rows = [row.key.id() for row in ScheduleRow.query().fetch()]
         assert sorted(rows) == ["tidy|", "users|u1", "users|u2"]
+
+
+@one_emulator
+def test_a_row_that_can_be_in_no_lane_holds_up_no_other(services: Services) -> None:
+    """T1: its id was put before there was a lane, and the queue has lost all ticks."""
+    before = UserSchedules("users", greet_user)
+    world = world_of(services)
+    with world.context():
+        before.put(world.clients, "x" * 300, "*/9 * * * *", greet_user.bind("x"))
+        before.put(world.clients, "u1", "*/10 * * * *", greet_user.bind("u1"))
+        world.sweep(SWEEP)
+        world.engine.purge_queue(world.engine.place.queue_name("default"))
+        world.clock.sleep(1_200)
+        assert world.call_cron(SWEEP) == 500  # An operator has to know.
+        world.settle(patience_s=1)
+        assert {row.tag for row in TickRun.query().fetch()} == {"u1", "tidy"}
 
 
 class LaneScenario(TickScenario):
