@@ -71,7 +71,9 @@ def _postpone(keys: Sequence[Any], now_utc: datetime.datetime) -> list[str]:
     rows = [row for row in ndb.get_multi(keys) if row is not None]
     due = [row for row in rows if row.due is not None and row.due <= now_utc]
     for row in due:
-        row.due = now_utc + min(MAX_PAUSE, GRACE * 2 ** min(row.sweeps, MOST_DOUBLINGS))
+        # Whose turn waits in a lane is delivered by that: it may be there for days.
+        doublings = MOST_DOUBLINGS if row.turn is not None else min(row.sweeps, MOST_DOUBLINGS)
+        row.due = now_utc + min(MAX_PAUSE, GRACE * 2**doublings)
         row.sweeps += 1
     ndb.put_multi(due)
     return [row.key.id() for row in due]

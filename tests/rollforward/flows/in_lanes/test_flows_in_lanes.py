@@ -277,6 +277,22 @@ def test_a_flow_whose_turn_was_drained_comes_back_by_the_sweep(world: World) -> 
 
 
 @one_emulator
+def test_flows_that_wait_in_a_paused_key_do_not_fill_the_sweep(world: World) -> None:
+    """W24: each is looked at once in an hour, so others are woken in time."""
+    ONE("ada").pause(world.clients)
+    probe.start_in(world.clients, ONE("ada"), ID)
+    world.settle(patience_s=50)
+    looks = []
+    for _ in range(18):
+        world.clock.sleep(600)
+        before = run_key(RUN_ID).get().sweeps
+        world.sweep(SWEEP)
+        world.deliver_due()
+        looks.append(run_key(RUN_ID).get().sweeps - before)
+    assert 2 <= sum(looks) <= 3
+
+
+@one_emulator
 def test_a_lane_of_another_version_keeps_a_flow_waiting(world: World) -> None:
     """W20: this one does not know it, and the flow fails after an hour."""
     CODE.run = lambda step: step.wait_for("go").name
