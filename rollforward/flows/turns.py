@@ -67,6 +67,7 @@ def take_turn(clients: Clients, task: Task[FlowArgs], seen: FlowRun) -> None:
         row: Any = seen.key.get()
         is_same = row is not None and (row.started_by, row.turn) == (seen.started_by, seen.turn)
         if is_same and row.state in (RUNNING, UNDOING):
+            row.other_version = row.other_version_since = None  # This one has the lane.
             add_turn(clients, task, row, lane)
             row.put()
 

@@ -307,6 +307,10 @@ def test_a_lane_of_another_version_keeps_a_flow_waiting(world: World) -> None:
     row.lane = ONE("ada").id
     row.put()
     world.clock.sleep(60)
+    ONE("ada").pause(world.clients)
+    state = settle(world)
+    assert (state.waits_for_turn, state.other_version) == (True, "")
+    ONE("ada").resume(world.clients)
     assert settle(world).result == "go"
 
 
