@@ -176,7 +176,7 @@ def _plan(kind: type[ndb.Model]) -> tuple[_Column, ...] | None:
 
 
 def _declared(kind: type[ndb.Model]) -> Collection[Any]:
-    """Return the properties of a kind as ndb finds them: also those that a subclass hides."""
+    """Return the properties of a kind as ndb finds them, also where a subclass hides one."""
     by_name: dict[str, Any] = {}
     for level in kind.mro():
         for declared in getattr(level, "_properties", {}).values():
