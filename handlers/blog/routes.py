@@ -91,7 +91,7 @@ def _code() -> list[Excerpt]:
     return [
         excerpt("pipelines.blog.posts", "create_post", "A post takes its number"),
         excerpt("pipelines.blog.front", "front_page", "What the first page reads"),
-        excerpt("pipelines.blog.front", "newest", "How it is kept for everybody"),
+        excerpt("pipelines.blog.front", "newest", "A cached result for all visitors"),
         excerpt("pipelines.blog.comments", "threads_page", "A page of comments, merged"),
     ]
 

@@ -109,7 +109,7 @@ def resize() -> ResponseReturnValue:
         message = f"a whole number from 1 to {MAX_SHARDS_BY_HAND}"
         return _page({"shards": text}, {"shards": message}, 400)
     counters.resize(clients(), int(text))
-    flash(f"It has {text} shards now, until you let it adapt again.")
+    flash(f"It has {text} shards now, until you make it automatic again.")
     return _back()
 
 

@@ -75,7 +75,7 @@ TOUR = (
     Step(
         "invitations",
         "It answered at once",
-        "A thousand mails go out behind the page. A dot is a guest, a box is a task.",
+        "A thousand mails are sent in the background. A dot is a guest, a box is a task.",
     ),
     Step(
         "invitations",
@@ -85,16 +85,16 @@ TOUR = (
     Step(
         "invitations",
         "Kill a worker",
-        "What was under way in it is delivered again. The axis has a flag for it.",
+        "Its in-flight tasks are redelivered. The axis has a flag for the kill.",
     ),
     Step(
         "invitations",
         "Nothing is lost",
-        "The line below the axis says it all: mails, faults, workers killed, lost, twice.",
+        "The line below the axis is the summary: mails, faults, workers killed, lost, twice.",
     ),
     Step(
         "grades",
-        "A chart that nobody counts",
+        "A chart that counts nothing",
         "A thousand students come in, and every bar follows. Then press Verify: drift 0.",
     ),
     Step(
@@ -120,12 +120,12 @@ TOUR = (
     Step(
         "weblog",
         "When is it final?",
-        "Left of the watermark every window is complete. Kill a worker: it adds up all the same.",
+        "Left of the watermark every window is complete. Kill a worker: the totals still add up.",
     ),
     Step(
         "zeitgeist",
-        "Odd, or only late",
-        "A spike is told at once. Press Delay tokyo: the watermark waits, and nobody cries dip.",
+        "An anomaly, or late data",
+        "A spike is reported at once. Press Delay tokyo: the watermark stops, no dip is reported.",
     ),
     Step(
         "numbers",
@@ -165,7 +165,7 @@ def _grades(form_id: str, tour: int | None) -> str:
     try:
         students.add_many(clients(), DEMO, form_id, STUDENTS)
     except (ListGoingOnError, OtherJobError):
-        flash("A list is being added already: here it is.")
+        flash("A list is being added already: this is its page.")
     return url_for("grades.page", tour=tour)
 
 
@@ -177,7 +177,7 @@ def _sums(form_id: str, tour: int | None) -> str:
         let_in_load(sum_load)
         load.start(clients(), sum_load)
     except LoadGoesOnError:
-        flash("This sum is under load already: here it is.")
+        flash("This sum is under load already: this is its page.")
     except TooManySumsError:
         return url_for("sums.all_sums")
     return url_for("sums.page", name=SUM, tour=tour)
@@ -212,7 +212,7 @@ def _counters(form_id: str, tour: int | None) -> str:
     try:
         click_load.start(clients(), clicks)
     except LoadGoesOnError:
-        flash("It is being clicked already: here it is.")
+        flash("A load is running already: this is its page.")
     return url_for("counters.page", tour=tour)
 
 
@@ -221,7 +221,7 @@ def _weblog(form_id: str, tour: int | None) -> str:
     try:
         add_sample(clients(), form_id, "watch")
     except TooManyLogsError:
-        flash("Many logs are being read already: here they are.")
+        flash("Many logs are being read already: this is their page.")
     return url_for("weblog.page", tour=tour)
 
 
@@ -229,7 +229,7 @@ def _zeitgeist(form_id: str, tour: int | None) -> str:
     try:
         player.start_sample(clients(), form_id, playbacks.SAMPLE_SPEED)
     except playbacks.PlaybackGoesOnError:
-        flash("A playback goes on already: here it is.")
+        flash("A playback is running already: this is its page.")
     return url_for("zeitgeist.page", tour=tour)
 
 

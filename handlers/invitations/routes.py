@@ -97,7 +97,7 @@ def change(party_id: str) -> ResponseReturnValue:
     if details is None:
         return _party_page(party, form, errors, 400)
     if parties.change_party(party_id, details):
-        flash("Saved. Press send to tell the guests.")
+        flash("Saved. Press Send to mail the guests.")
     else:
         flash("Nothing was different.")
     return _to_party(party_id)

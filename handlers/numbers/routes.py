@@ -84,7 +84,7 @@ def start_run(run_id: str) -> str:
     try:
         runs.start(clients(), run_id, stack=_stack_in_words())
     except RunGoesOnError as error:
-        flash("A run is measuring already: two would measure each other. Here it is.")
+        flash("A run is measuring already, and two would distort each other. This is its page.")
         return error.run_id
     return run_id
 
@@ -112,7 +112,7 @@ def _code() -> list[Excerpt]:
     return [
         excerpt("pipelines.numbers.probes", "_timed", "How a sample is taken"),
         excerpt("pipelines.numbers.runs", "measure_numbers", "What the task does with each"),
-        excerpt("pipelines.numbers.echo", "echo", "A task that says how long it was on its way"),
+        excerpt("pipelines.numbers.echo", "echo", "A task that records its delivery latency"),
     ]
 
 

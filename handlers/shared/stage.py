@@ -17,7 +17,7 @@ from handlers.shared.incidents import Delivery, Incidents, Mark
 BRAKING = (429, *range(500, 600))  # Answers that slow a queue of a URL down.
 BRAKING_IN_WORDS = {429: "a task that waits", 503: "a service that is unavailable"}
 FAULTS_IN_WORDS = {
-    "error": "was answered with an error",
+    "error": "got an error response",
     "lose_response": "lost its response",
     "overlap": "was delivered twice at the same time",
     "duplicate": "was redelivered after its end",

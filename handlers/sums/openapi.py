@@ -134,7 +134,7 @@ DESCRIPTION: dict[str, Any] = {
                     "422": _problem("This Idempotency-Key was used with another body."),
                     "429": _TOO_MANY,
                     "503": _problem(
-                        "Not accepted. Without an Idempotency-Key it may count all the same.",
+                        "Not accepted. Without an Idempotency-Key it may still count.",
                         Retry_After="Seconds.",
                     ),
                 },
@@ -169,7 +169,7 @@ DESCRIPTION: dict[str, Any] = {
                     "422": _problem("This Idempotency-Key was used with another body."),
                     "429": _TOO_MANY,
                     "503": _problem(
-                        "None is accepted. Without keys they may count all the same.",
+                        "None is accepted. Without keys they may still count.",
                         Retry_After="Seconds.",
                     ),
                 },

@@ -55,7 +55,7 @@ def create() -> ResponseReturnValue:
     except TooManySumsError:
         return _list(name, {"name": f"there are {MAX_SUMS} sums already, which is the most"}, 409)
     if not is_new:
-        flash("There was a sum of this name already: here it is.")
+        flash("A sum of this name exists: this is its page.")
     return redirect(url_for(".page", name=name), 303)
 
 

@@ -56,9 +56,7 @@ class TenantsStage(DemoStage):
         parts += books_of(rush).words
         waited = rush.longest_s
         return ", ".join(parts) + (
-            f". Nobody waited longer than {duration(waited)} behind the flood."
-            if waited is not None
-            else "."
+            f". Longest wait behind the flood: {duration(waited)}." if waited is not None else "."
         )
 
     def balance(self) -> Balance | None:

@@ -188,7 +188,7 @@ def _code() -> list[Excerpt]:
         excerpt("pipelines.weblog.pipeline", "ERRORS_BY_SHARD", "Counted in shards first"),
         excerpt("pipelines.weblog.pipeline", "ERROR_RATES", "Then put together, over 5 minutes"),
         excerpt("pipelines.weblog.board", "Board.record", "A computation of one’s own"),
-        excerpt("pipelines.weblog.source", "read_logs", "A source: a position, and what is there"),
+        excerpt("pipelines.weblog.source", "read_logs", "A source: a position, and its records"),
     ]
 
 

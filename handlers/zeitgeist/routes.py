@@ -92,7 +92,7 @@ def start() -> ResponseReturnValue:
     except BadSeriesError as error:
         return _page(str(error), 400)
     except playbacks.PlaybackGoesOnError:
-        flash("A playback goes on already. Stop it first.")
+        flash("A playback is running already. Stop it first.")
     strike_once_each("/zeitgeist")
     return redirect(url_for(".page", _anchor="now"), 303)
 
@@ -336,8 +336,8 @@ def _chart(
 def _code() -> list[Excerpt]:
     return [
         excerpt("pipelines.zeitgeist.pipeline", "Counter", "Counts so far, and complete ones"),
-        excerpt("pipelines.zeitgeist.pipeline", "Usual", "What is usual goes with each count"),
-        excerpt("pipelines.zeitgeist.pipeline", "Watcher", "What is odd"),
+        excerpt("pipelines.zeitgeist.pipeline", "Usual", "Each count carries the usual one"),
+        excerpt("pipelines.zeitgeist.pipeline", "Watcher", "Anomalies"),
         excerpt("pipelines.zeitgeist.model", "Model.expected", "Mean and spread by hour of week"),
         excerpt("pipelines.zeitgeist.pipeline", "NewWatcher", "A version that takes its place"),
         excerpt("pipelines.zeitgeist.detector", "Detector.complete", "Evidence over some buckets"),

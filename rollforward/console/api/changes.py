@@ -218,7 +218,7 @@ def control_run(
         except UnknownRunError:
             raise ChangeRefusedError(404, NO_RUN) from None
         except RunRefusedError as error:
-            reason = f"This run cannot be told to {verb}: {error}."
+            reason = f"This run does not take {verb}: {error}."
             raise ChangeRefusedError(409, reason) from None
 
 
@@ -328,7 +328,7 @@ def _known_verb(verb: str, verbs: Sequence[V], subject: str) -> V:
         if name == verb:
             return name
     names = ", ".join(f":{name}" for name in verbs)
-    raise ChangeRefusedError(404, f"{subject} told what to do by {names}.")
+    raise ChangeRefusedError(404, f"{subject} changed by {names}.")
 
 
 @contextmanager

@@ -18,7 +18,7 @@ class FaultWords:
 FAULTS = {
     "error": FaultWords("Errors", "The response is 500, and the handler never runs"),
     "lose_response": FaultWords("Lost responses", "The handler runs, and its response is lost"),
-    "duplicate": FaultWords("Duplicates", "A task that succeeded is delivered once more"),
+    "duplicate": FaultWords("Duplicates", "A task that succeeded is redelivered"),
     "overlap": FaultWords("Overlaps", "A task is delivered twice, at the same time"),
     "delay": FaultWords("Delays", "A delivery is delayed by some seconds"),
     "reorder": FaultWords(

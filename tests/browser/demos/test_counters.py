@@ -48,7 +48,7 @@ def test_clicks_are_counted_in_four_ways_while_the_shards_change(
     page.get_by_role("slider", name="Clicks a second").fill("20")
     page.get_by_role("slider", name="For seconds").fill("4")
     press(page, page.get_by_role("button", name="Start clicking"))
-    press(page, page.get_by_role("button", name="Let it adapt"))
+    press(page, page.get_by_role("button", name="Automatic"))
     keep(page, "counters-running")
     expect(page.locator("#live")).to_contain_text("The load is over", timeout=TIMEOUT_MS)
     expect(page.locator(".closing")).to_contain_text("0 lost, 0 twice", timeout=TIMEOUT_MS)

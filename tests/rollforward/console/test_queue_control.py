@@ -49,7 +49,7 @@ def test_a_queue_is_paused_slowed_down_and_resumed(desk: Desk) -> None:
 
     assert (paused.state, slowed.max_per_s, state(desk).state) == ("paused", 0.5, "running")
     assert slowed.max_concurrent == paused.max_concurrent
-    assert "Those under way go on" in browser.read(told.headers["Location"])
+    assert "Running attempts continue" in browser.read(told.headers["Location"])
     assert "Resumed" in browser.read(answer.headers["Location"])
     trail = browser.read("/audit")
     for words in ("Pause queue", "default: 0.5/s", "Resume queue", "operate@example.com"):

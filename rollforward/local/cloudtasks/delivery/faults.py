@@ -19,6 +19,8 @@ from rollforward.local.cloudtasks.protocol.names import is_named, short
 from rollforward.local.cloudtasks.store.records import TaskRecord
 
 KINDS = ("duplicate", "overlap", "delay", "reorder", "lose_response", "error", "kill_worker")
+# Those that fail the attempt that they hit.
+FAILING = ("error", "lose_response", "kill_worker")
 DEFAULT_DELAY_S = 1.0
 
 

@@ -4,6 +4,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
+from rollforward.local.cloudtasks.delivery.faults import FAILING
 from rollforward.local.cloudtasks.delivery.reasons import reason_of
 from rollforward.local.cloudtasks.engine import queue_state
 from rollforward.local.cloudtasks.engine.engine_state import EngineState
@@ -58,6 +59,14 @@ class History:
         with self._state.lock:
             reason = reason_of(self._state.store.attempts.last_response(task.sequence))
         return reason.detail if reason and reason.detail else task.last_message
+
+    def last_fault(self, task: TaskRecord) -> str:
+        """Return the kind of the fault that failed a task's last attempt, "" if none did."""
+        if not task.last_message:
+            return ""
+        with self._state.lock:
+            faults = self._state.store.attempts.last_faults(task.sequence)
+        return next((kind for kind in faults if kind in FAILING), "")
 
     def last_duration_ms(self, task: TaskRecord) -> float | None:
         """Return how long a task's newest attempt took, None if none has ended."""

@@ -261,6 +261,15 @@ class AttemptTable:
         )
         return duration_ms
 
+    def last_faults(self, sequence: int) -> list[str]:
+        """Return the kinds of the faults that hit a task's newest attempt that has ended."""
+        faults: str | None = self._db.value(
+            f"SELECT faults FROM attempts WHERE sequence = ? AND duration_ms IS NOT NULL "
+            f"AND {_OWN} ORDER BY id DESC LIMIT 1",
+            (sequence,),
+        )
+        return list(json.loads(faults)) if faults else []
+
     def of_tasks(self, sequences: Sequence[int]) -> list[sqlite3.Row]:
         """Return the attempts of some tasks without their responses, oldest first."""
         marks = ", ".join("?" * len(sequences))

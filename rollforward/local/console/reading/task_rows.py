@@ -1,6 +1,7 @@
 """Rows of tasks in a list: short name, arguments, run, and delay."""
 
 import json
+import re
 import shlex
 from dataclasses import dataclass
 from typing import Any
@@ -10,11 +11,13 @@ from rollforward.local.cloudtasks.delivery.outgoing import OutgoingRequest
 from rollforward.local.cloudtasks.engine.engine import Engine
 from rollforward.local.cloudtasks.server import views
 from rollforward.local.cloudtasks.store.records import TaskRecord
+from rollforward.local.console.fault_words import FAULTS
 
 MAX_ARGUMENTS_CHARS = 140
 _MAX_VALUE_CHARS = 40
 _MAX_RUN_ID_CHARS = 500
 _PREFIX = "/tasks/"
+_STATUS = re.compile(r"^[A-Z_]+\(\d+\): ")
 # A task that is due and has not begun within this long is late; before, it is only on its way.
 _PUNCTUAL_S = 1.0
 _WAITING = ("scheduled", "queued", "retrying")
@@ -84,13 +87,27 @@ def words_of(path: str, body: bytes) -> TaskWords:
 
 
 def row_of(engine: Engine, task: TaskRecord) -> dict[str, Any]:
-    """Return a task as the list shows it; adds `words`, `duration_ms` and `overdue_s`."""
+    """Return a task as the list shows it; adds `words`, `duration_ms`, `failure`, `overdue_s`."""
     shown = views.task_json(engine, task)
     return shown | {
         "words": words_of(task.path, views.body_of(task)),
         "duration_ms": engine.history.last_duration_ms(task),
+        "failure": failure_of(engine.history.last_fault(task), shown["last_error"]),
         "overdue_s": overdue_s(shown, engine.clock.now()),
     }
+
+
+def failure_of(fault: str, error: str) -> str:
+    """Return in words why an attempt failed: by the name of a fault, or without a gRPC code.
+
+    >>> failure_of("lose_response", "UNAVAILABLE(14): no response")
+    'Injected fault: Lost responses'
+    >>> failure_of("", "INTERNAL(13): HTTP status code 500"), failure_of("", "sold out")
+    ('HTTP status code 500', 'sold out')
+    """
+    if fault:
+        return f"Injected fault: {FAULTS[fault].name}"
+    return _STATUS.sub("", error)
 
 
 def overdue_s(task: dict[str, Any], now_s: float) -> float:

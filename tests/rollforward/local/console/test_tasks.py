@@ -43,6 +43,23 @@ def test_rows_are_told_apart(browser, engine):
     assert re.search(r'data-label="Duration" class="n">[\d.]+ ms<', page)
 
 
+def test_the_list_names_the_fault_that_failed_an_attempt(browser, engine):
+    """In words; without a fault the status, without the code of gRPC."""
+    engine.faults.add(kind="error", max_count=1)
+    struck, failed = add_task(engine, path="/tasks/hit"), add_task(engine, path="/tasks/weak")
+    for name in (struck, failed):
+        engine.end_attempt(engine.begin_attempt(name).id, status=500)
+
+    page = browser.get("/tasks").text
+    cells = re.findall(r'data-label="Last error" class="error"[^>]*>([^<]*)<', page)
+
+    assert cells == ["HTTP status code 500", "Injected fault: Errors"]
+    assert cells[::-1] == [
+        re.search(r'class="error"[^>]*>([^<]*)<', browser.get(f"/tasks?q={path}").text)[1]
+        for path in ("/tasks/hit", "/tasks/weak")
+    ]
+
+
 @pytest.mark.parametrize(
     ("body", "arguments"),
     [
