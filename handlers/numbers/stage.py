@@ -74,11 +74,11 @@ class NumberStage(DemoStage):
             plural(sum(len(finding.samples_ms) for finding in self.findings), "sample"),
             *suffered(stage),
         ]
-        books = self.balance()
+        books = self._books()
         remainder = books.words if books and books.not_attempted else []
         return ", ".join([*parts, *remainder])
 
-    def balance(self) -> Balance | None:
+    def _books(self) -> Balance | None:
         if self.run is None:
             return None
         refused = sum(bool(finding.note and not finding.samples_ms) for finding in self.findings)
