@@ -5,8 +5,9 @@ the transaction's body has run to its end, by a look at the rows outside of the 
 two transactions that conflict, or of which one began after the other had been committed, the later
 one has the later place, although their clocks may differ.
 
-Lost on failure: nothing. A commit whose reply was lost may be made again. If its rows are there,
-they keep their ids, so there are no more of them. A task that has run meanwhile may run once more.
+Lost on failure: nothing. A commit whose reply was lost may be made again. If one of its rows is
+there, all were: those that are gone have run, and are not written again. If none is there, a task
+that has run meanwhile may run once more.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from rollforward.runtime.clock import naive_utc
 from rollforward.runtime.messages import Message
 from rollforward.runtime.sharing.conditional_writes import apply_together
 from rollforward.tasks.declaration import Task
-from rollforward.tasks.stored.arguments import store_in_transaction, with_large_arguments
+from rollforward.tasks.stored import arguments
 from rollforward.tasks.stored.names import MAX_BODY_BYTES
 from rollforward.tracing import TRACE_HEADER
 
@@ -70,7 +71,8 @@ def add(
             unknown, the messages of that commit may wait or not; earlier commits hold.
     """
     small = (
-        with_large_arguments(clients, message, most_bytes=MAX_BODY_BYTES) for message in messages
+        arguments.with_large_arguments(clients, message, most_bytes=MAX_BODY_BYTES)
+        for message in messages
     )
     for part in _parts(small):
         place = _next_place(clients, lane_id, is_ordered=is_ordered)
@@ -84,6 +86,8 @@ def add(
             for number, message in enumerate(part)
         ]
         _insert(clients, rows)
+        for message in part:
+            arguments.keep(clients, message.body)
         for at in dict.fromkeys(message.at for message in part):
             hints.hint_later(clients, task, [lane_id], at, after_s=after_s if at is None else 0.0)
 
@@ -121,7 +125,7 @@ def add_in_transaction(
     adding = transaction.hook(_HOOK, lambda: _Adding(clients, transaction))
     if len(message.body) > MAX_BODY_BYTES:
         owner = f"{transaction.id}-{transaction.count(f'{_HOOK}|{lane_id}')}"
-        message = store_in_transaction(clients, message, owner)
+        message = arguments.store_in_transaction(clients, message, owner, expires=False)
     adding.added.append(_Added(task, lane_id, message, is_ordered, after_s))
 
 
@@ -179,48 +183,62 @@ class _Added:
 
 
 @dataclass
+class _Place:
+    """The place of the first task that an attempt adds to a key, and the ids of its rows.
+
+    Attributes:
+        committed: Ids of an attempt that is known to be committed.
+    """
+
+    first: int
+    row_ids: list[str] = field(default_factory=list)
+    committed: frozenset[str] = frozenset()
+
+
+@dataclass
 class _Adding:
     """The tasks that a transaction adds to lanes.
 
     Attributes:
         doubtful: Those of attempts that may be committed.
         places: Those in this attempt, by key of a lane.
-        open_places: Those in attempts that may be committed, with the first row, by key of a lane.
+        open_places: Those in attempts that may be committed.
     """
 
     clients: Clients
     transaction: Transaction
     added: list[_Added] = field(default_factory=list)
     doubtful: list[_Added] = field(default_factory=list)
-    places: dict[str, tuple[int, str]] = field(default_factory=dict)
-    open_places: dict[str, list[tuple[int, str]]] = field(default_factory=dict)
+    places: dict[str, _Place] = field(default_factory=dict)
+    open_places: dict[str, list[_Place]] = field(default_factory=dict)
     woken: list[tuple[Task[LaneArgs], str]] = field(default_factory=list)
 
     def before_commit(self) -> None:
         """Write the rows, each key's behind the last one that is committed."""
         numbers: dict[str, int] = {}
-        places: dict[str, int] = {}
         for added in self.added:
             lane_id = added.lane_id
             number = numbers[lane_id] = numbers.get(lane_id, -1) + 1
-            if lane_id not in places:
-                places[lane_id] = self._place(lane_id, is_ordered=added.is_ordered)
-            place = _at(places[lane_id], added.message) + number
+            if lane_id not in self.places:
+                self.places[lane_id] = self._place(lane_id, is_ordered=added.is_ordered)
+            placed = self.places[lane_id]
+            place = _at(placed.first, added.message) + number
             unique = f"{self.transaction.id[:12]}{_digest(added.message)}{number:04x}"
             row_id = id_at(lane_id, place, unique)
-            self.places.setdefault(lane_id, (places[lane_id], row_id))
-            current.put(_row(self.clients, row_id, added.message))
+            placed.row_ids.append(row_id)
+            if row_id not in placed.committed:
+                current.put(_row(self.clients, row_id, added.message))
 
-    def _place(self, lane_id: str, *, is_ordered: bool) -> int:
+    def _place(self, lane_id: str, *, is_ordered: bool) -> _Place:
         """Return the place of the first task of a key; rows that are committed keep theirs."""
         known = self.open_places.get(lane_id, [])
+        for place in known:
+            rows = current.get_multi([task_key(row_id) for row_id in place.row_ids])
+            if any(row is not None for row in rows):
+                return _Place(place.first, committed=frozenset(place.row_ids))
         if known and not is_ordered:
-            return known[0][0]
-        rows = current.get_multi([task_key(row_id) for _, row_id in known])
-        for (place, _), row in zip(known, rows, strict=True):
-            if row is not None:
-                return place
-        return _next_place(self.clients, lane_id, is_ordered=is_ordered)
+            return _Place(known[0].first)
+        return _Place(_next_place(self.clients, lane_id, is_ordered=is_ordered))
 
     def on_retry(self, cause: Exception) -> None:
         if isinstance(cause, OUTCOME_UNKNOWN):

@@ -89,7 +89,7 @@ def hint_later(
         answer = _is_wanted(clients, lane_id, at, after_s)
         if answer is None:  # memcached is away: one for each second, by its name.
             second = _full_second(due or now_utc)
-            name = ("lane-second", lane_id, round(second.timestamp()))
+            name = ("lane-second", scope_of(clients), lane_id, round(second.timestamp()))
             messages.append(_message(clients, task, LaneArgs(lane_id), second, name))
         elif answer:
             messages.append(_message(clients, task, LaneArgs(lane_id), due))
@@ -129,7 +129,8 @@ def hint_at(
         left_s = (at - clients.clock.now()).total_seconds()
         clients.clock.sleep(max(0.0, min(left_s, EARLY_PAUSE_S)))
     args = LaneArgs(lane_id, due_ms=due_ms, early=early)
-    clients.tasks.create(_message(clients, task, args, at, ("lane", lane_id, due_ms, early)))
+    name = ("lane", scope_of(clients), lane_id, due_ms, early)
+    clients.tasks.create(_message(clients, task, args, at, name))
 
 
 def _message(
@@ -143,15 +144,21 @@ def _message(
     return task.message(args, name=name, at=due)
 
 
+def scope_of(clients: Clients) -> str:
+    """Return the beginning of keys in memcached: databases and namespaces may share it."""
+    client = clients.datastore
+    return f"lanes:{client.project}:{client.database or ''}:{client.namespace or ''}"
+
+
 def unmark(clients: Clients, lane_id: str) -> None:
     """Let the next row that is added have a hint."""
-    clients.cache.delete(_mark(lane_id))
+    clients.cache.delete(_mark(clients, lane_id))
 
 
 def mark_until(clients: Clients, lane_id: str, at: datetime.datetime) -> None:
     """Let rows that are added have no hint: one exists for this time."""
     left_s = max(0, round((at - clients.clock.now()).total_seconds()))
-    clients.cache.add(_mark(lane_id), _due(at), MARK_S + left_s)
+    clients.cache.add(_mark(clients, lane_id), _due(at), MARK_S + left_s)
 
 
 def _is_wanted(
@@ -163,20 +170,21 @@ def _is_wanted(
         if at - now_utc > LONGEST:
             return False
         second = _full_second(at)
-        mark = f"{_mark(lane_id)}:{round(second.timestamp())}"
+        mark = f"{_mark(clients, lane_id)}:{round(second.timestamp())}"
         if clients.cache.add(mark, b"1", MARK_S + round((at - now_utc).total_seconds())):
             return True
         return None if clients.cache.get(mark) is None else False
     due = _after(clients, after_s) or now_utc
     lasts_s = MARK_S + round(after_s)
-    if clients.cache.add(_mark(lane_id), _due(due), lasts_s):
+    mark = _mark(clients, lane_id)
+    if clients.cache.add(mark, _due(due), lasts_s):
         return True
-    marked = clients.cache.get(_mark(lane_id))
+    marked = clients.cache.get(mark)
     if marked is None:
         return None
     if after_s and marked.isdigit() and int(marked) > int(_due(due)):
         # The hint that exists comes too late: it waits for a run that has failed.
-        clients.cache.set(_mark(lane_id), _due(due), lasts_s)
+        clients.cache.set(mark, _due(due), lasts_s)
         return True
     return False
 
@@ -194,5 +202,5 @@ def _due(at: datetime.datetime) -> bytes:
     return str(round(at.timestamp() * 1000)).encode()
 
 
-def _mark(lane_id: str) -> str:
-    return f"lanes:hint:{lane_id}"
+def _mark(clients: Clients, lane_id: str) -> str:
+    return f"{scope_of(clients)}:hint:{lane_id}"

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from google.cloud import ndb
 
+from rollforward.lanes.hints import scope_of
 from rollforward.lanes.rows.entities import (
     Claim,
     LaneState,
@@ -152,19 +153,19 @@ def note_oldest(clients: Clients, lane: str, task_id: str) -> None:
     """Note the oldest task that a sweep has seen, unless an older one still waits."""
     noted = noted_oldest(clients, lane)
     if noted is None or time_of(task_id) < time_of(noted):
-        clients.cache.set(_oldest_key(lane), task_id.encode(), OLDEST_S)
+        clients.cache.set(_oldest_key(clients, lane), task_id.encode(), OLDEST_S)
 
 
 def noted_oldest(clients: Clients, lane: str) -> str | None:
     """Return the oldest task that sweeps have seen, if it still waits: memcached knows it."""
-    noted = (clients.cache.get(_oldest_key(lane)) or b"").decode(errors="replace")
+    noted = (clients.cache.get(_oldest_key(clients, lane)) or b"").decode(errors="replace")
     if not noted.startswith(f"{lane}|") or task_key(noted).get() is None:
         return None
     return noted
 
 
-def _oldest_key(lane: str) -> str:
-    return f"lanes:oldest:{lane}"
+def _oldest_key(clients: Clients, lane: str) -> str:
+    return f"{scope_of(clients)}:oldest:{lane}"
 
 
 def _listed(lane: str, position: str, limit: int) -> Mapping[str, Sequence[str]]:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from google.cloud import ndb
 
 from rollforward.datastore.expiry import delete_due
-from rollforward.lanes.hints import LaneArgs
+from rollforward.lanes.hints import LaneArgs, scope_of
 from rollforward.lanes.reading import note_oldest
 from rollforward.lanes.rows.entities import (
     LaneState,
@@ -142,7 +142,7 @@ def _is_served(
 def _hints(clients: Clients, lane_id: str, state: LaneState | None) -> list[LaneArgs]:
     """Return the hint of a key, unless it has had one a moment ago; note that."""
     signs = sorted(f"{claim.owner} {claim.beats}" for claim in state.claims) if state else []
-    now_s, note_key = clients.clock.now().timestamp(), f"{_scope(clients)}:swept:{lane_id}"
+    now_s, note_key = clients.clock.now().timestamp(), f"{scope_of(clients)}:swept:{lane_id}"
     note = _noted(clients.cache.get(note_key))
     if note is not None and 0 <= now_s - note[0] < SWEPT_FOR_S:
         return []
@@ -161,13 +161,7 @@ def _noted(value: bytes | None) -> tuple[float, list[str]] | None:
 
 
 def _position(clients: Clients, lane: Lane) -> str:
-    return f"{_scope(clients)}:sweep:{lane.name}"
-
-
-def _scope(clients: Clients) -> str:
-    """Return the beginning of keys in memcached: databases and namespaces may share it."""
-    client = clients.datastore
-    return f"lanes:{client.project}:{client.database or ''}:{client.namespace or ''}"
+    return f"{scope_of(clients)}:sweep:{lane.name}"
 
 
 def remove_expired(clients: Clients) -> int:

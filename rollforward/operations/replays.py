@@ -74,7 +74,7 @@ def replay_in_transaction(
         lane = lane_of(dead, clients.task_paths)
         if lane is None:
             raise DeadTaskRefusedError(f"no lane is declared for {dead.lane_id}")
-        put_back(clients, dead, lane)
+        put_back(clients, dead, lane)  # It has the arguments now, and they do not expire.
         _resolve(clients, dead)
         return
     message = Message(
@@ -83,11 +83,11 @@ def replay_in_transaction(
         deadline_s=deadline_of(clients, dead.path),
     )
     enqueue_message(clients, message)
+    arguments.release(clients, dead.body.encode())
     _resolve(clients, dead)
 
 
 def _resolve(clients: Clients, dead: DeadTask) -> None:
-    arguments.release(clients, dead.body.encode())
     dead.replays += 1
     dead.resolve(naive_utc(clients.clock.now()))
     dead.put()

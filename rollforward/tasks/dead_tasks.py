@@ -156,10 +156,9 @@ def _replay_into_lane(clients: Clients, dead_id: str, tasks: Mapping[str, Task[A
     lane = lane_of(dead, tasks)
     if lane is None:
         raise Reject(f"no lane is declared for {dead.lane_id}")
-    put_back(clients, dead, lane)
+    put_back(clients, dead, lane)  # It has the arguments now, and they do not expire.
     dead.replays += 1
     dead.resolve(naive_utc(clients.clock.now()))
-    arguments.release(clients, dead.body.encode())
     dead.put()
 
 

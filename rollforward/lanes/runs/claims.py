@@ -407,7 +407,7 @@ def _bury(clients: Clients, lane: Lane, lane_id: str, dead: Claim, *, counts: bo
         rows = ndb.get_multi([task_key(task_id) for task_id in claim.tasks])
         left = [row for row in rows if row is not None]
         # The first task is deleted before the second one begins. Later ones may be done and there.
-        is_known = claim.is_careful or len(left) == 1 or rows[0] is not None
+        is_known = claim.is_careful or len(left) == 1 or any(rows[:1])
         state.head = left[0].key.id() if left and lane.order else None
         if left and counts and is_known:
             left[0].failures += 1

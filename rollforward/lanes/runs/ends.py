@@ -186,7 +186,7 @@ def postpone(holder: Holder, task: LaneTask, end: Later) -> bool:
 
     is_postponed = transact(body)
     if is_postponed:
-        arguments.extend(clients, task.body.encode(), until)
+        arguments.keep(clients, task.body.encode())
         hints.hint_at(clients, lane.task, holder.lane_id, until)
     return is_postponed
 

@@ -60,14 +60,18 @@ def with_large_arguments(clients: Clients, message: Message, *, most_bytes: int)
     return replace(message, body=args.body)
 
 
-def store_in_transaction(clients: Clients, message: Message, owner: str) -> Message:
+def store_in_transaction(
+    clients: Clients, message: Message, owner: str, *, expires: bool = True
+) -> Message:
     """Return a message that refers to its arguments, and write those in this transaction.
 
     Args:
         owner: The same each time the body runs; for a message without a name.
+        expires: Whether they go after 32 days; False: when the task ends.
     """
     stored_id = _id_of(message, owner)
-    args, rows = _rows(stored_id, opened(message.body), _expiry(clients, stored_id, message.at))
+    until = _expiry(clients, stored_id, message.at) if expires else None
+    args, rows = _rows(stored_id, opened(message.body), until)
     ndb.put_multi(rows)
     return replace(message, body=args.body)
 
@@ -113,6 +117,16 @@ def extend(clients: Clients, body: bytes, due: datetime.datetime) -> None:
     """
     if stored_id := envelope_of(body).stored:
         transact(lambda: _expire(stored_id, _expiry(clients, stored_id, due)))
+
+
+def keep(clients: Clients, body: bytes) -> None:
+    """Keep the rows of a task until it ends; if that fails they go after 32 days."""
+    if not (stored_id := envelope_of(body).stored):
+        return
+    try:
+        transact(lambda: _expire(stored_id, None))
+    except rpc_errors.GoogleAPIError as error:
+        log.warning("the arguments %s are kept for 32 days alone: %s", stored_id, error)
 
 
 def hold(body: bytes, owner: str, most_bytes: int) -> bytes:

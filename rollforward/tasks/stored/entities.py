@@ -45,7 +45,7 @@ class StoredArguments(ndb.Model):
     chunks = ndb.IntegerProperty(indexed=False, required=True)
     size = ndb.IntegerProperty(indexed=False, required=True)  # In bytes.
     done = ndb.BooleanProperty(indexed=False, default=False)  # The task has ended, its chunks gone.
-    expires = ndb.StringProperty()  # None: a dead task refers to it.
+    expires = ndb.StringProperty()  # None: a dead task, or one in a lane, refers to it.
 
     @property
     def chunk_keys(self) -> list[Any]:

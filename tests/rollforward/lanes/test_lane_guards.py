@@ -13,7 +13,7 @@ from google.api_core import exceptions as rpc_errors
 
 from rollforward import outbox
 from rollforward.datastore import transact
-from rollforward.lanes import Lane, Rate
+from rollforward.lanes import Lane, Rate, hints
 from rollforward.lanes.hints import LaneArgs
 from rollforward.lanes.rows.entities import (
     Claim,
@@ -189,7 +189,7 @@ def test_a_task_of_a_clock_that_is_ahead_is_found_when_the_claim_is_given_back(
 
     def add_ahead(name: str) -> None:
         if name == "ada:0":
-            world.clients.cache.set("lanes:hint:test-shared|ada", b"1", 60)
+            world.clients.cache.set(hints._mark(world.clients, "test-shared|ada"), b"1", 60)
             send(ahead(world.clients, 30), SHARED, "ada", 1)
 
     DESK.before = add_ahead

@@ -174,6 +174,7 @@ def in_steps() -> Iterator[None]:
 def acting(act: Callable[[Any], Any]) -> Callable[[Any], Any]:
     def run(clients: Any) -> Any:
         clients.new_owner = clients.new_id
+        clients.datastore = SimpleNamespace(project="demo-memory", database=None, namespace=None)
         clients.processes = SimpleNamespace(is_dead=lambda owner: False)
         clients.heart = NoHeart()
         return act(clients)
