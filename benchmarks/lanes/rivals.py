@@ -35,7 +35,35 @@ def celery_app(url: str) -> Any:
     def noop() -> None:
         client.incr(DONE)
 
+    @app.task(name="locked")
+    def locked(key: str) -> None:
+        with client.lock(f"lock-{key}", timeout=60, sleep=0.005):
+            client.incr(DONE)
+
     return app
+
+
+def locks(url: str, keys: int) -> tuple[list[list[str]], Callable[[int], None]]:
+    """Return the commands of two workers whose threads wait for a key's lock, and what runs tasks.
+
+    A lock keeps no order.
+    """
+    locked = celery_app(url).tasks["locked"]
+
+    def run(per_key: int) -> None:
+        for key in range(keys):
+            for _ in range(per_key):
+                locked.apply_async(args=[str(key)], queue="locked")
+
+    return [_worker(url, "locked", f"{number}", pool="threads") for number in range(2)], run
+
+
+def _worker(url: str, queue: str, name: str, *, pool: str = "solo") -> list[str]:
+    """Return the command of a worker of Celery."""
+    options = ["worker", f"--pool={pool}", "--concurrency=8", "--loglevel=ERROR"]
+    options += ["--without-gossip", "--without-mingle", "-Q", queue, "-n", f"{queue}-{name}@here"]
+    code = f"import rivals; rivals.celery_app({url!r}).worker_main({options!r})"
+    return [sys.executable, "-c", code]
 
 
 def celery(url: str, keys: int) -> tuple[list[list[str]], Callable[[int], None]]:
@@ -45,15 +73,9 @@ def celery(url: str, keys: int) -> tuple[list[list[str]], Callable[[int], None]]
     def run(per_key: int) -> None:
         for key in range(keys):
             for _ in range(per_key):
-                noop.apply_async(queue=f"key-{key}")
+                noop.apply_async(queue=f"line-{key}")
 
-    code = f"import rivals; rivals.celery_app({url!r}).worker_main("
-    options = ["worker", "--pool=solo", "--loglevel=ERROR", "--without-gossip", "--without-mingle"]
-    commands = [
-        [sys.executable, "-c", f"{code}{[*options, '-Q', f'key-{key}', '-n', f'{key}@here']!r})"]
-        for key in range(keys)
-    ]
-    return commands, run
+    return [_worker(url, f"line-{key}", f"{key}") for key in range(keys)], run
 
 
 def dramatiq_actor(url: str) -> Any:
@@ -69,7 +91,7 @@ def dramatiq_actor(url: str) -> Any:
 
     @dramatiq.actor(max_retries=1_000, min_backoff=5, max_backoff=20)
     def noop(key: str) -> None:
-        with ConcurrentRateLimiter(backend, f"key-{key}", limit=1).acquire():
+        with ConcurrentRateLimiter(backend, f"limit-{key}", limit=1).acquire():
             client.incr(DONE)
 
     return noop
@@ -96,7 +118,7 @@ def main() -> None:
     import redis
 
     name, url, keys, per_key = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
-    commands, run = {"celery": celery, "dramatiq": dramatiq}[name](url, keys)
+    commands, run = {"celery": celery, "locks": locks, "dramatiq": dramatiq}[name](url, keys)
     client = redis.Redis.from_url(url)
 
     def timed(count: int) -> float:
