@@ -36,8 +36,8 @@ def _chooses_the_place_at_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
         places[current_transaction().id] = place
         add(clients, task, lane_id, *args, **more)
 
-    def place(self: adding._Adding, lane_id: str, *, is_ordered: bool) -> int:
-        return places[self.transaction.id]
+    def place(self: adding._Adding, lane_id: str, *, is_ordered: bool) -> adding._Place:
+        return adding._Place(places[self.transaction.id])
 
     monkeypatch.setattr(adding, "add_in_transaction", add_in_transaction)
     monkeypatch.setattr(adding._Adding, "_place", place)
