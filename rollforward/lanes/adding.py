@@ -5,9 +5,9 @@ the transaction's body has run to its end, by a look at the rows outside of the 
 two transactions that conflict, or of which one began after the other had been committed, the later
 one has the later place, although their clocks may differ.
 
-Lost on failure: nothing. A commit whose reply was lost may be made again. If one of its rows is
-there, all were: those that are gone have run, and are not written again. If none is there, a task
-that has run meanwhile may run once more.
+Lost on failure: nothing. A commit whose reply was lost may be made again. If one row of the first
+attempt is there, all were: missing rows have run, and are not written again. Without such a row a
+task that has run meanwhile may run once more.
 """
 
 from __future__ import annotations
@@ -190,7 +190,7 @@ class _Place:
         committed: Ids of an attempt that is known to be committed.
     """
 
-    first: int
+    start: int
     row_ids: list[str] = field(default_factory=list)
     committed: frozenset[str] = frozenset()
 
@@ -222,7 +222,7 @@ class _Adding:
             if lane_id not in self.places:
                 self.places[lane_id] = self._place(lane_id, is_ordered=added.is_ordered)
             placed = self.places[lane_id]
-            place = _at(placed.first, added.message) + number
+            place = _at(placed.start, added.message) + number
             unique = f"{self.transaction.id[:12]}{_digest(added.message)}{number:04x}"
             row_id = id_at(lane_id, place, unique)
             placed.row_ids.append(row_id)
@@ -235,9 +235,9 @@ class _Adding:
         for place in known:
             rows = current.get_multi([task_key(row_id) for row_id in place.row_ids])
             if any(row is not None for row in rows):
-                return _Place(place.first, committed=frozenset(place.row_ids))
+                return _Place(place.start, committed=frozenset(place.row_ids))
         if known and not is_ordered:
-            return _Place(known[0].first)
+            return _Place(known[0].start)
         return _Place(_next_place(self.clients, lane_id, is_ordered=is_ordered))
 
     def on_retry(self, cause: Exception) -> None:

@@ -34,7 +34,7 @@ def write_claim(
     last task. So the tasks are looked at again.
 
     Args:
-        write: Writes the state, which has the claim.
+        write: Writes the state with the claim.
     """
     task_keys = [] if seen is not None else [task.key for task in tasks]
     state: LaneState | None
@@ -53,8 +53,8 @@ def bury_claim(lane_id: str, dead: Claim, write: Callable[[LaneState, Claim], No
     """Take the claim of a dead delivery away; return whether it is gone.
 
     Args:
-        write: Writes the state, which has the claim no more. It is not called if the claim was
-            gone, or has beaten meanwhile.
+        write: Writes the state without the claim; not called for a claim that was gone, or has
+            beaten meanwhile.
     """
     state: LaneState | None = state_key(lane_id).get()
     claim = state.claim_of(dead.owner) if state is not None else None

@@ -276,8 +276,8 @@ class Holder:
         if state is None or claim is None:
             return False
         tasks = claim.tasks
-        if goes_on and len(kept := self._kept(claim)) < len(tasks):
-            tasks = kept
+        if goes_on and len(begun := self._kept(claim)) < len(tasks):
+            tasks = begun
             state.next_hint = goes_on
         _replace(state, replace(claim, beats=claim.beats + 1, tasks=tasks))
         if tasks is claim.tasks:
@@ -306,7 +306,7 @@ class Holder:
 
         Args:
             running: The task that has begun and not ended, because of an error: it stays the first.
-            done: Tasks to delete in the same commit, also if the claim is lost.
+            done: Tasks to delete in the same commit, even without the claim.
             goes_on: The id of the hint that the caller will create, because more tasks wait.
 
         Returns:
@@ -405,15 +405,15 @@ def _bury(clients: Clients, lane: Lane, lane_id: str, dead: Claim, *, counts: bo
 
     def write(state: LaneState, claim: Claim) -> None:
         rows = ndb.get_multi([task_key(task_id) for task_id in claim.tasks])
-        left = [row for row in rows if row is not None]
+        undeleted = [row for row in rows if row is not None]
         # The first task is deleted before the second one begins. Later ones may be done and there.
-        is_known = claim.is_careful or len(left) == 1 or any(rows[:1])
-        state.head = left[0].key.id() if left and lane.order else None
-        if left and counts and is_known:
-            left[0].failures += 1
-            left[0].reason = "its worker died over it, or was too slow"
-            left[0].put()
-        elif left and counts:
+        is_known = claim.is_careful or len(undeleted) == 1 or any(rows[:1])
+        state.head = undeleted[0].key.id() if undeleted and lane.order else None
+        if undeleted and counts and is_known:
+            undeleted[0].failures += 1
+            undeleted[0].reason = "its worker died over it, or was too slow"
+            undeleted[0].put()
+        elif undeleted and counts:
             state.is_careful = True
         put_state(clients, state)
 

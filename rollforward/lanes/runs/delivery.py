@@ -149,7 +149,7 @@ class _Turn:
             if end is None:
                 self._note_done(task, work_s)
                 return end
-            self._delete_done()  # They ended before it.
+            self._delete_done()  # Earlier tasks of the turn.
             if isinstance(end, Dead):
                 end = ends.give_up(holder, task, declared, end.reason)
             if isinstance(end, Later):
@@ -157,9 +157,9 @@ class _Turn:
         return end
 
     def _note_done(self, task: LaneTask, work_s: float) -> None:
-        """Delete a task that is done: now, or with those that follow, or with the claim.
+        """Delete a task that is done: now, or with later tasks, or with the claim.
 
-        A worker that dies before that repeats it.
+        A worker that dies before the deletion repeats the task.
         """
         self._ended.add(task.key.id())
         self._running = None

@@ -142,7 +142,7 @@ def finish(holder: Holder, *tasks: LaneTask) -> None:
 
 
 def follow(clients: Clients, tasks: Sequence[LaneTask]) -> None:
-    """Delete what tasks have beside their rows, which are deleted."""
+    """Delete stored arguments and handles of tasks whose rows are deleted."""
     for task in tasks:
         deliveries.finish(clients, task.body.encode())
 
