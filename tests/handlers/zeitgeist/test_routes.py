@@ -385,7 +385,7 @@ def test_what_is_stopped_ends_where_it_is_and_another_one_begins_behind_it(
 ) -> None:
     form = {"speed": "1", "sample": "yes"}
     browser.post("/zeitgeist/playbacks", {"id": FORM, **form})
-    assert "goes on already" in browser.post(
+    assert "is running already" in browser.post(
         "/zeitgeist/playbacks", {"id": "b" * 32, **form}, follow_redirects=True
     ).text  # fmt: skip
     browser.post(f"/zeitgeist/playbacks/{FORM}/stop")
