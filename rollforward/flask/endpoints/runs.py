@@ -91,7 +91,7 @@ def control_run(pattern: str, target: str) -> ResponseReturnValue:
     except UnknownRunError:
         return problem(404, NO_RUN)
     except RunRefusedError as error:
-        return problem(409, f"This run cannot be told to {verb}: {error}.")
+        return problem(409, f"This run does not take {verb}: {error}.")
 
 
 @bp.route("/<path:rest>", methods=ANY_METHOD, provide_automatic_options=False)

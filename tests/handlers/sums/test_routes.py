@@ -131,7 +131,7 @@ def test_a_sum_is_made_once_and_there_are_not_too_many(
 ) -> None:
     """Again: the page that there is. One too many: 409, with a sentence."""
     repeated = browser.post("/sums", {"name": " visitors "}, follow_redirects=True)
-    assert "of this name already" in repeated.text
+    assert "A sum of this name exists" in repeated.text
 
     monkeypatch.setattr(sums, "MAX_SUMS", 1)
     refused = browser.post("/sums", {"name": "b"})
