@@ -13,6 +13,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from tests.infra.documents import ROOT, text_of
+from tests.infra.runs import sampling
 
 RECIPES = re.findall(r"^\t@?(\$\(VENV\)/bin/(?:bandit|pip-audit) .*)$", text_of("Makefile"), re.M)
 BANDIT = [line for line in RECIPES if "bandit" in line]
@@ -20,6 +21,7 @@ BANDIT = [line for line in RECIPES if "bandit" in line]
 TOOLS = {"pip", "setuptools"}
 
 
+@sampling.long
 @pytest.mark.parametrize("recipe", BANDIT)
 def test_no_code_is_risky_unless_it_says_why(recipe: str) -> None:
     """S32: what `make audit` runs first ends well."""

@@ -25,10 +25,10 @@ T = TypeVar("T")
 
 # For a claim about hours that pass or about limits, which no lock changes.
 one_emulator = pytest.mark.parametrize("services", ["datastore"], indirect=True)
-# Of what kills processes beside real work for many seconds, `make test` plays one in three.
-kills = pytest.mark.one_of("kills", 3)
-# Of what keeps a processor busy for seconds, and is no promise of a pattern in small, one in three.
-long = pytest.mark.one_of("long", 3)
+# Of what kills processes beside real work for many seconds, `make test` plays one in five.
+kills = pytest.mark.one_of("kills", 5)
+# Of what keeps a processor busy for seconds, and is no promise of a pattern in small, one in five.
+long = pytest.mark.one_of("long", 5)
 
 IS_SAMPLED = os.environ.get("SAMPLED") == "1"
 SEED = int(os.environ.get("SAMPLE_SEED") or 0)
