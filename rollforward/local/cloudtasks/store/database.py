@@ -40,7 +40,7 @@ class Database:
         self._connection.row_factory = sqlite3.Row
         try:
             self._prepare(schema)
-        except sqlite3.OperationalError as error:
+        except sqlite3.DatabaseError as error:
             self._connection.close()
             if error.sqlite_errorcode != sqlite3.SQLITE_BUSY:
                 raise

@@ -36,6 +36,14 @@ def pulling(path=None) -> Engine:
     return engine
 
 
+@pytest.fixture
+def engine():
+    """An engine with one pull queue, in memory."""
+    made = pulling()
+    yield made
+    made.close()
+
+
 def test_leases_survive_a_restart(tmp_path):
     """A worker acknowledges after the restart what it leased before it."""
     path = tmp_path / "tasks.sqlite3"
@@ -56,9 +64,8 @@ def test_leases_survive_a_restart(tmp_path):
     after.close()
 
 
-def test_the_proof_of_a_lease_at_any_fraction_of_a_second():
+def test_the_proof_of_a_lease_at_any_fraction_of_a_second(engine):
     """The schedule time that a message carries is that of the lease, however it is rounded."""
-    engine = pulling()
     task_name, message = put(engine, "one"), timestamp_pb2.Timestamp()
     (task,) = lease(engine)
     for _ in range(300):
@@ -92,9 +99,8 @@ def test_a_file_of_an_older_version(tmp_path):
     after.close()
 
 
-def test_what_pages_show_of_a_pull_task():
+def test_what_pages_show_of_a_pull_task(engine):
     """Its target is `pull`, its tag stands for a path, and its payload for a body."""
-    engine = pulling()
     name = put(engine, "one", "a")
     shown = views.task_with_attempts_json(engine, name)
 
@@ -113,9 +119,8 @@ def test_what_pages_show_of_a_pull_task():
     assert engine.due() == []
 
 
-def test_tags_leave_nothing_behind():
+def test_tags_leave_nothing_behind(engine):
     """A queue forgets a tag with the last task that has it, leased by its tag or not."""
-    engine = pulling()
     for number in range(50):
         put(engine, f"t{number}", f"tag{number}")
     leased = lease(engine, "tag7") + lease(engine)
