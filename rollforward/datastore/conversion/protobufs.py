@@ -11,7 +11,7 @@ from __future__ import annotations
 import datetime
 import itertools
 import json
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from functools import lru_cache
 from typing import Any
 
@@ -65,62 +65,24 @@ def protobuf_of_key(key: Any) -> Any:
     return message
 
 
-def _set_text(message: Any, value: Any) -> bool:
-    if type(value) is not str:
-        return False
-    message.string_value = value
-    return True
+# The field of a message that holds a value of a property, and the one type that it may have.
+_FIELDS: dict[type, tuple[str, type]] = {
+    ndb.BlobProperty: ("blob_value", bytes),
+    ndb.BooleanProperty: ("boolean_value", bool),
+    ndb.DateTimeProperty: ("timestamp_value", datetime.datetime),
+    ndb.FloatProperty: ("double_value", float),
+    ndb.IntegerProperty: ("integer_value", int),
+    ndb.JsonProperty: ("blob_value", bytes),
+    ndb.StringProperty: ("string_value", str),
+    ndb.TextProperty: ("string_value", str),
+}
 
 
-def _set_integer(message: Any, value: Any) -> bool:
-    if type(value) is not int:
-        return False
-    message.integer_value = value
-    return True
-
-
-def _set_float(message: Any, value: Any) -> bool:
-    if type(value) is not float:
-        return False
-    message.double_value = value
-    return True
-
-
-def _set_boolean(message: Any, value: Any) -> bool:
-    if type(value) is not bool:
-        return False
-    message.boolean_value = value
-    return True
-
-
-def _set_blob(message: Any, value: Any) -> bool:
-    if type(value) is not bytes:
-        return False
-    message.blob_value = value
-    return True
-
-
-def _set_time(message: Any, value: Any) -> bool:
-    """Set a time; one that was read from Datastore has a type of the client's own."""
-    if not isinstance(value, datetime.datetime):
-        return False
+def _set_time(message: Any, value: datetime.datetime) -> None:
     since = value - (_EPOCH_NAIVE if value.tzinfo is None else _EPOCH)
     seconds, rest = divmod(since, _SECOND)
     message.timestamp_value.seconds = seconds
     message.timestamp_value.nanos = rest // _MICROSECOND * 1_000
-    return True
-
-
-_SETTERS: dict[type, Callable[[Any, Any], bool]] = {
-    ndb.BlobProperty: _set_blob,
-    ndb.BooleanProperty: _set_boolean,
-    ndb.DateTimeProperty: _set_time,
-    ndb.FloatProperty: _set_float,
-    ndb.IntegerProperty: _set_integer,
-    ndb.JsonProperty: _set_blob,
-    ndb.StringProperty: _set_text,
-    ndb.TextProperty: _set_text,
-}
 
 
 class _Column:
@@ -128,7 +90,7 @@ class _Column:
 
     def __init__(self, declared: Any) -> None:
         self._name = declared._name
-        self._set = _SETTERS[type(declared)]
+        self._field, self._type = _FIELDS[type(declared)]
         self._default = declared._default
         self._is_required = declared._required
         self._is_repeated = declared._repeated
@@ -163,7 +125,13 @@ class _Column:
         if value is None:
             target.null_value = 0
             return not self._is_required and not self._is_repeated
-        return self._set(target, value)
+        if self._type is datetime.datetime and isinstance(value, self._type):
+            _set_time(target, value)  # One that was read has a type of the client's own.
+        elif type(value) is self._type:
+            setattr(target, self._field, value)
+        else:
+            return False
+        return True
 
 
 @lru_cache(maxsize=1_000)
@@ -188,7 +156,7 @@ def _declared(kind: type[ndb.Model]) -> Collection[Any]:
 def _is_plain(declared: Any) -> bool:
     """Return whether a property is of a class of ndb's own, without code of the user's in it."""
     return (
-        type(declared) in _SETTERS
+        type(declared) in _FIELDS
         and declared._validator is None
         and not getattr(declared, "_compressed", False)
         and getattr(declared, "_json_type", None) is None
