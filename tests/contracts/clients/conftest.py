@@ -1,29 +1,26 @@
-"""The official client of v2beta2; a test of another version has a client of its own."""
+"""The official client of v2beta2, or of the version whose `Client` the test's module declares."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import grpc
 import pytest
 from google.auth.credentials import AnonymousCredentials
-from google.cloud.tasks_v2beta2.services.cloud_tasks.transports import (
-    CloudTasksGrpcTransport,
-    CloudTasksRestTransport,
-)
 
-from tests.contracts.clients.beta2 import Client
+from tests.contracts.clients import beta2
 from tests.contracts.conftest import Cloud
 
 
 @pytest.fixture(params=["grpc", "rest"])
-def client(request: pytest.FixtureRequest, cloud: Cloud) -> Iterator[Client]:
-    """The official client of v2beta2, over gRPC and over REST."""
+def client(request: pytest.FixtureRequest, cloud: Cloud) -> Iterator[Any]:
+    """The official client, over gRPC and over REST."""
+    kind = getattr(request.module, "Client", beta2.Client)
+    transport = kind.get_transport_class(request.param)
     address = cloud.emulator.grpc_address
     if request.param == "rest":
-        transport = CloudTasksRestTransport(
-            host=address, url_scheme="http", credentials=AnonymousCredentials()
-        )
-        with Client(transport=transport) as client:
+        over_rest = transport(host=address, url_scheme="http", credentials=AnonymousCredentials())
+        with kind(transport=over_rest) as client:
             yield client
         return
     with grpc.insecure_channel(address) as channel:
-        yield Client(transport=CloudTasksGrpcTransport(channel=channel))
+        yield kind(transport=transport(channel=channel))

@@ -1,17 +1,11 @@
 """v2beta3 by its official client, over gRPC and REST: what differs from v2, and what it shares."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import grpc
 import pytest
 from google.api_core import exceptions
-from google.auth.credentials import AnonymousCredentials
 from google.cloud import tasks_v2beta3
-from google.cloud.tasks_v2beta3.services.cloud_tasks.transports import (
-    CloudTasksGrpcTransport,
-    CloudTasksRestTransport,
-)
 
 from tests.contracts.clients.rest import call
 from tests.contracts.conftest import PARENT, Cloud
@@ -20,21 +14,6 @@ pytestmark = pytest.mark.fast
 
 OTHER = f"{PARENT}/queues/other"
 Client = tasks_v2beta3.CloudTasksClient
-
-
-@pytest.fixture(params=["grpc", "rest"])
-def client(request: pytest.FixtureRequest, cloud: Cloud) -> Iterator[Client]:
-    """The official client of v2beta3."""
-    address = cloud.emulator.grpc_address
-    if request.param == "rest":
-        transport = CloudTasksRestTransport(
-            host=address, url_scheme="http", credentials=AnonymousCredentials()
-        )
-        with Client(transport=transport) as client:
-            yield client
-        return
-    with grpc.insecure_channel(address) as channel:
-        yield Client(transport=CloudTasksGrpcTransport(channel=channel))
 
 
 def routed(service: str) -> dict[str, Any]:
