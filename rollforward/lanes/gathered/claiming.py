@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from google.cloud import ndb
 
-from rollforward.datastore.transactions import transact
 from rollforward.lanes import hints
 from rollforward.lanes.errors import LaneBusyError
 from rollforward.lanes.gathered.window import Window, milliseconds, place_in_key, time_at
@@ -25,9 +24,10 @@ from rollforward.lanes.rows.entities import (
     waiting,
 )
 from rollforward.lanes.rows.states import KEEP_STATE, bury_claim, keep, write_claim
-from rollforward.lanes.runs.claims import MAX_ATTEMPTS, Rest, dead_claims
+from rollforward.lanes.runs.claims import MAX_ATTEMPTS, Rest, dead_claims, over_in
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import CLOCK_SKEW_S
+from rollforward.runtime.sharing.optimistic_transaction import transact_by_version
 
 if TYPE_CHECKING:
     from rollforward.lanes.gathered.declaration import Gathered
@@ -72,9 +72,7 @@ def take(
             return Rest()
         if state is not None and state.claims:
             dead = dead_claims(clients, state, watches=watches)
-            for claim in dead:
-                log.warning("a delivery of %s died over its run", lane_id)
-                transact(lambda: _bury(clients, gathered, lane_id, claim))  # noqa: B023
+            bury(clients, gathered, lane_id, dead)
             if dead or watches:
                 watches = False
                 continue
@@ -83,11 +81,18 @@ def take(
         plan = next_run(clients, gathered, lane_id, state)
         if isinstance(plan, Rest):
             if plan.until is None and state is not None and Window.of(state).calls:
-                transact(lambda: _forget(clients, gathered, state))  # noqa: B023
+                transact_by_version(
+                    clients,
+                    lambda: _forget(clients, gathered, state),  # noqa: B023
+                )
             return plan
         asked_s = time.monotonic()
-        if transact(lambda: _claim(clients, gathered, lane_id, state, plan)):  # noqa: B023
-            return replace(plan, asked_s=asked_s)
+        try:
+            if _is_claimed(clients, gathered, lane_id, state, plan):
+                return replace(plan, asked_s=asked_s)
+        except Exception:
+            over_in(clients).add(plan.claim.owner)  # It may have been written.
+            raise
     raise LaneBusyError(f"other deliveries change {lane_id} at the same time")
 
 
@@ -159,6 +164,33 @@ def _new_claim(clients: Clients, now_utc: datetime.datetime, rows: Sequence[Lane
     return Claim(clients.new_owner(), ids, began=now_utc.timestamp())
 
 
+def _is_claimed(
+    clients: Clients,
+    gathered: Gathered[Any],
+    lane_id: str,
+    seen: LaneState | None,
+    plan: ClaimedWindow,
+) -> bool:
+    """Claim a window by the state that was seen; return whether its run may begin."""
+    if not transact_by_version(clients, lambda: _claim(clients, gathered, lane_id, seen, plan)):
+        return False
+    # A key without a state may have had one meanwhile, and some of these calls have run.
+    if seen is None and None in _get_multi([row.key for row in plan.rows]):
+        owner = plan.claim.owner
+        transact_by_version(clients, lambda: _give_back(clients, gathered, lane_id, owner))
+        return False
+    return True
+
+
+def _give_back(clients: Clients, gathered: Gathered[Any], lane_id: str, owner: str) -> None:
+    """Forget a window that was claimed by mistake, in a key that had no state."""
+    state: LaneState | None = state_key(lane_id).get()
+    if state is not None and state.claim_of(owner) is not None:
+        state.set_claims([])
+        Window().store(state)
+        put_state(clients, gathered, state)
+
+
 def _claim(
     clients: Clients,
     gathered: Gathered[Any],
@@ -172,7 +204,7 @@ def _claim(
         plan.window.store(state)
         put_state(clients, gathered, state)
 
-    return write_claim(lane_id, seen, plan.claim, plan.rows, write)
+    return write_claim(lane_id, seen, plan.claim, write)
 
 
 def _forget(clients: Clients, gathered: Gathered[Any], seen: LaneState) -> None:
@@ -183,14 +215,34 @@ def _forget(clients: Clients, gathered: Gathered[Any], seen: LaneState) -> None:
         put_state(clients, gathered, state)
 
 
-def _bury(clients: Clients, gathered: Gathered[Any], lane_id: str, dead: Claim) -> None:
-    """Take the claim of a dead delivery away; its run has failed."""
+def bury(clients: Clients, gathered: Gathered[Any], lane_id: str, dead: Sequence[Claim]) -> None:
+    """Take claims of dead deliveries away."""
+    for claim in dead:
+        is_over = claim.owner in over_in(clients)
+        if not is_over:
+            log.warning("a delivery of %s died over its run", lane_id)
+        if transact_by_version(
+            clients,
+            lambda: _bury(clients, gathered, lane_id, claim, counts=not is_over),  # noqa: B023
+        ):
+            over_in(clients).discard(claim.owner)
+
+
+def _bury(
+    clients: Clients, gathered: Gathered[Any], lane_id: str, dead: Claim, *, counts: bool = True
+) -> bool:
+    """Take the claim of a dead delivery away; return whether it is gone.
+
+    Args:
+        counts: Whether its run has failed.
+    """
 
     def write(state: LaneState, claim: Claim) -> None:
-        Window.of(state).failed("its worker died over it, or was too slow").store(state)
+        if counts:
+            Window.of(state).failed("its worker died over it, or was too slow").store(state)
         put_state(clients, gathered, state)
 
-    bury_claim(lane_id, dead, write)
+    return bury_claim(lane_id, dead, write)
 
 
 def put_state(clients: Clients, gathered: Gathered[Any], state: LaneState) -> None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from google.cloud import ndb
 
 from rollforward import telemetry
-from rollforward.datastore.transactions import transact
+from rollforward.datastore.transactions import TRANSIENT, transact
 from rollforward.lanes import hints
 from rollforward.lanes.gathered import replays
 from rollforward.lanes.gathered.calls import call_of
@@ -26,9 +26,10 @@ from rollforward.lanes.gathered.window import Window, milliseconds, time_at
 from rollforward.lanes.hints import LaneArgs
 from rollforward.lanes.rows.entities import LaneState, LaneTask, state_key, unquoted
 from rollforward.lanes.runs import ends
-from rollforward.lanes.runs.claims import BEAT_S, Holder, Rest
+from rollforward.lanes.runs.claims import BEAT_S, Holder, Rest, over_in
 from rollforward.lanes.runs.ends import Dead, End, Later
 from rollforward.runtime.clients import Clients
+from rollforward.runtime.sharing.optimistic_transaction import transact_by_version
 from rollforward.runtime.texts import storable
 from rollforward.tasks.declaration import hashed_name
 from rollforward.tasks.errors import BadArgumentsError
@@ -152,7 +153,14 @@ def _close(gathered: Gathered[Any], holder: Holder, claimed: ClaimedWindow, end:
             *(len(claimed.rows), gathered.path, end.reason),
             extra={"dead_task": dead_id},
         )
-    transact(body)
+    try:
+        if isinstance(end, Dead):
+            transact(body)
+        else:
+            transact_by_version(clients, body)
+    except TRANSIENT:
+        over_in(clients).add(claimed.claim.owner)  # Nobody needs to watch it.
+        raise
 
 
 def _after(clients: Clients, window: Window, end: Later) -> Window:

@@ -1,4 +1,4 @@
-"""Changes of the state of a key that all lanes share, each in a transaction.
+"""Changes of the state of a key that all lanes share, each in a transaction by versions.
 
 A claim is written if the state is the one that it was decided by. A claim of a dead delivery is
 taken away if it has not beaten since. And each state says until when it is kept.
@@ -7,11 +7,9 @@ taken away if it has not beaten since. And each state says until when it is kept
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
-from google.cloud import ndb
-
-from rollforward.lanes.rows.entities import EPOCH, Claim, LaneState, LaneTask, state_key
+from rollforward.lanes.rows.entities import EPOCH, Claim, LaneState, state_key
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import naive_utc
 
@@ -25,23 +23,20 @@ def write_claim(
     lane_id: str,
     seen: LaneState | None,
     claim: Claim,
-    tasks: Sequence[LaneTask],
     write: Callable[[LaneState], None],
 ) -> bool:
     """Write a claim of some tasks, unless the state is another one than was seen.
 
     A state that is gone has no stamp: another delivery may have made one, and deleted it with its
-    last task. So the tasks are looked at again.
+    last task. So whoever has claimed a key without a state looks at its tasks again.
 
     Args:
         write: Writes the state with the claim.
     """
-    task_keys = [] if seen is not None else [task.key for task in tasks]
-    state: LaneState | None
-    state, *rows = ndb.get_multi([state_key(lane_id), *task_keys])
+    state: LaneState | None = state_key(lane_id).get()
     if state is not None and state.claim_of(claim.owner) is not None:
         return True  # The commit's reply was lost.
-    if (state.stamp if state else None) != (seen.stamp if seen else None) or None in rows:
+    if (state.stamp if state else None) != (seen.stamp if seen else None):
         return False
     state = state or LaneState(key=state_key(lane_id))
     state.set_claims([*state.claims, claim])

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 
 from google.cloud import ndb
 
-from rollforward.datastore.transactions import TRANSIENT, transact
+from rollforward.datastore.transactions import TRANSIENT
 from rollforward.lanes import hints
 from rollforward.lanes.errors import LaneBusyError
 from rollforward.lanes.rows.entities import Claim, LaneState, LaneTask, state_key, task_key
@@ -32,6 +32,7 @@ from rollforward.lanes.rows.states import bury_claim, keep, write_claim
 from rollforward.lanes.runs import lookups
 from rollforward.lanes.runs.lookups import waits_until
 from rollforward.runtime.clients import Clients
+from rollforward.runtime.sharing.optimistic_transaction import transact_by_version
 
 if TYPE_CHECKING:
     from rollforward.lanes.declaration import Lane
@@ -109,16 +110,22 @@ def take(
         plan = _plan(clients, lane, lane_id, state)
         if isinstance(plan, Rest):
             if plan.is_empty and state is not None:
-                transact(lambda: _forget(lane, state))  # noqa: B023
+                transact_by_version(clients, lambda: _forget(lane, state))  # noqa: B023
             return plan
         asked_s = time.monotonic()
         try:
-            is_mine = transact(lambda: _claim(clients, lane, lane_id, state, plan))  # noqa: B023
+            is_mine = transact_by_version(
+                clients,
+                lambda: _claim(clients, lane, lane_id, state, plan),  # noqa: B023
+            )
+            tasks = plan.tasks
+            if is_mine and state is None:  # It may have had one meanwhile, and these have run.
+                tasks = _there(tasks)
         except Exception:
-            _over(clients).add(plan.claim.owner)  # It may have been written.
+            over_in(clients).add(plan.claim.owner)  # It may have been written.
             raise
         if is_mine:
-            return replace(plan, asked_s=asked_s)
+            return replace(plan, tasks=tasks, asked_s=asked_s)
     raise LaneBusyError(f"other deliveries change {lane_id} at the same time")
 
 
@@ -173,7 +180,13 @@ def _claim(
             _replace(state, replace(plan.claim, charged_ms=state.arrival_ms))
         put_state(clients, state)
 
-    return write_claim(lane_id, seen, plan.claim, plan.tasks, write)
+    return write_claim(lane_id, seen, plan.claim, write)
+
+
+def _there(tasks: Sequence[LaneTask]) -> Sequence[LaneTask]:
+    """Return those of some tasks whose rows are there, as they are now."""
+    rows: list[LaneTask | None] = ndb.get_multi([task.key for task in tasks])
+    return [row for row in rows if row is not None]
 
 
 def _forget(lane: Lane, seen: LaneState) -> None:
@@ -266,7 +279,9 @@ class Holder:
     def _confirm(self, goes_on: str = "", *, attempts: int = MAX_ATTEMPTS) -> None:
         """Show that the delivery lives, and find out if it has lost its claim."""
         sent_s = self.monotonic()
-        self.is_lost = not transact(lambda: self._beat(goes_on), attempts=attempts)
+        self.is_lost = not transact_by_version(
+            self.clients, lambda: self._beat(goes_on), attempts=attempts
+        )
         self._confirmed_s = sent_s
 
     def _beat(self, goes_on: str) -> bool:
@@ -321,10 +336,10 @@ class Holder:
 
         for attempt in range(1, RELEASE_ATTEMPTS + 1):
             try:
-                return transact(body)
+                return transact_by_version(self.clients, body)
             except TRANSIENT:
                 if attempt == RELEASE_ATTEMPTS:
-                    _over(self.clients).add(self.claim.owner)
+                    over_in(self.clients).add(self.claim.owner)
                     raise
                 self.clients.clock.sleep(RELEASE_PAUSE_S * attempt)
         raise AssertionError("unreachable")
@@ -367,7 +382,7 @@ def _replace(state: LaneState, claim: Claim) -> None:
 
 def dead_claims(clients: Clients, state: LaneState, *, watches: bool) -> list[Claim]:
     """Return the claims of deliveries that are known to be dead, or do not beat when watched."""
-    over = _over(clients)
+    over = over_in(clients)
     dead = [
         claim
         for claim in state.claims
@@ -393,11 +408,14 @@ def dead_claims(clients: Clients, state: LaneState, *, watches: bool) -> list[Cl
 def bury(clients: Clients, lane: Lane, lane_id: str, dead: Sequence[Claim]) -> None:
     """Take claims of dead deliveries away; the task that each was at has failed once more."""
     for claim in dead:
-        is_over = claim.owner in _over(clients)
+        is_over = claim.owner in over_in(clients)
         if not is_over:
             log.warning("a delivery of %s died over its tasks", lane_id)
-        if transact(lambda: _bury(clients, lane, lane_id, claim, counts=not is_over)):  # noqa: B023
-            _over(clients).discard(claim.owner)
+        if transact_by_version(
+            clients,
+            lambda: _bury(clients, lane, lane_id, claim, counts=not is_over),  # noqa: B023
+        ):
+            over_in(clients).discard(claim.owner)
 
 
 def _bury(clients: Clients, lane: Lane, lane_id: str, dead: Claim, *, counts: bool) -> bool:
@@ -420,7 +438,7 @@ def _bury(clients: Clients, lane: Lane, lane_id: str, dead: Claim, *, counts: bo
     return bury_claim(lane_id, dead, write)
 
 
-def _over(clients: Clients) -> set[str]:
+def over_in(clients: Clients) -> set[str]:
     """Return the owners of this process whose work has ended, and whose claims may be there."""
     return clients.process_state.get_or_create("lanes-over", set)
 

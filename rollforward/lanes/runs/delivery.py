@@ -93,7 +93,9 @@ class _Turn:
     def __init__(self, holder: Holder, claimed: Claimed) -> None:
         self._holder = holder
         self._tasks = claimed.tasks
-        self._ended: set[str] = set()
+        there = {task.key.id() for task in claimed.tasks}
+        # Tasks that had run before they were claimed have ended.
+        self._ended = {task_id for task_id in claimed.claim.tasks if task_id not in there}
         self._done: list[LaneTask] = []  # Those whose rows are still to be deleted.
         self._done_s = 0.0
         self._begun = 0

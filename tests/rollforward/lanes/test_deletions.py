@@ -103,8 +103,8 @@ def test_tasks_are_deleted_before_the_end_of_one_that_fails_is_written(
 
 
 def test_what_is_done_is_deleted_although_the_claim_cannot_be_given_back(world: World) -> None:
-    """K2: the deletion needs no transaction."""
-    DESK.before = lambda name: world.plan.break_next("BeginTransaction", "error", 99)
+    """K2: the deletion reads nothing."""
+    DESK.before = lambda name: world.plan.break_next("Lookup", "error", 99)
     send(world, SHARED, 3)
     with pytest.raises(rpc_errors.ServiceUnavailable):
         wake(world, SHARED)
@@ -120,6 +120,22 @@ def test_a_delivery_that_has_lost_its_claim_deletes_what_it_has_done(world: Worl
     state_key("test-shared|ada").delete()
     assert holder.release(set(), None, begun=2, pace_ms=1, done=rows()) is None
     assert rows() == []
+
+
+# Locks
+
+
+@pytest.mark.parametrize("lane", [IN_ORDER, TWO], ids=lambda lane: lane.name)
+def test_a_turn_locks_no_row_between_two_round_trips(world: World, lane: Lane) -> None:
+    """K5: a worker that dies leaves no lock, and deliveries of a key do not wait for each other."""
+    DESK.before = lambda name: beat(holder) if name == "ada:0" else None
+    send(world, lane, 3)
+    holder = claimed(world, lane)
+    with world.plan.watched():
+        wake(world, lane, is_check=True)
+    assert DESK.of("ada")[0] == "0"
+    assert "Commit" in world.plan.calls
+    assert "BeginTransaction" not in world.plan.calls
 
 
 # Deaths

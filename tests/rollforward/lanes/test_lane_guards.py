@@ -98,7 +98,7 @@ def test_a_process_that_froze_after_its_claim_begins_nothing_when_it_was_taken(
     monkeypatch.setattr(claims, "time", earlier)
     send(world.clients, SHARED, "ada", 0)
     drop_hints(world)
-    once(monkeypatch, "transact", lambda: wake(world, SHARED, is_check=True))
+    once(monkeypatch, "transact_by_version", lambda: wake(world, SHARED, is_check=True))
     wake(world, SHARED)
     assert DESK.begun == ["ada:0"]
 
@@ -108,7 +108,7 @@ def test_a_claim_that_could_not_be_given_back_is_taken_at_once_in_its_process(
     world: World, lane: Lane
 ) -> None:
     """K5: nobody waits for the end of a claim whose work is known to be over."""
-    DESK.before = lambda name: world.plan.break_next("BeginTransaction", "error", 99)
+    DESK.before = lambda name: world.plan.break_next("Lookup", "error", 99)
     send(world.clients, lane, "ada", 0, 1)
     drop_hints(world)
     with pytest.raises(rpc_errors.ServiceUnavailable):

@@ -150,7 +150,9 @@ def in_steps() -> Iterator[None]:
         mock.patch.object(hints, "create_later", lambda clients, m: clients.tasks.create_many(m)),
         mock.patch.object(lookups, "waiting", Waiting),
         mock.patch.object(lookups, "SLICE_S", 60.0),
-        mock.patch.object(claims, "transact", transact),
+        mock.patch.object(
+            claims, "transact_by_version", lambda clients, body, **options: transact(body)
+        ),
         mock.patch.object(claims, "LEASE_S", 1),
         mock.patch.object(claims, "time", SimpleNamespace(monotonic=lambda: 0.0)),
         mock.patch.object(delivery, "Holder", standing),
@@ -263,14 +265,7 @@ def _claims_by_any_state(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _takes_what_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     """A delivery claims tasks of a key without a state, which another one may have run."""
-    sound = ndb.get_multi
-
-    def get_multi(keys: Any) -> list[Any]:
-        found = sound(keys)
-        is_claim = len(keys) > 1 and keys[0].kind() == "LaneState"
-        return [found[0], *[object()] * (len(keys) - 1)] if is_claim else found
-
-    monkeypatch.setattr(ndb, "get_multi", get_multi)
+    monkeypatch.setattr(claims, "_there", lambda tasks: tasks)
 
 
 def _does_not_look_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -126,6 +126,10 @@ def transact(body: Callable[[], Any]) -> Any:
     raise lost
 
 
+def by_version(clients: Any, body: Callable[[], Any], **options: Any) -> Any:
+    return transact(body)
+
+
 def transact_call(body: Callable[[], Any]) -> Any:
     """Add a call in a transaction, and create its hint: a body that was run before has no hooks."""
     is_added = transact(body)
@@ -164,8 +168,9 @@ def in_steps() -> Iterator[None]:
         mock.patch.object(hints, "create_later", lambda clients, m: clients.tasks.create_many(m)),
         mock.patch.object(claiming, "waiting", Waiting),
         mock.patch.object(claiming, "last_of", lambda lane: Waiting(lane, is_reversed=True)),
-        mock.patch.object(claiming, "transact", transact),
+        mock.patch.object(claiming, "transact_by_version", by_version),
         mock.patch.object(running, "transact", transact),
+        mock.patch.object(running, "transact_by_version", by_version),
         mock.patch(f"{lanes}.gathered.declaration.transact", transact_call),
     ):
         yield

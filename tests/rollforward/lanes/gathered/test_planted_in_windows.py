@@ -46,7 +46,7 @@ def take(world: World, lane: Gathered[Note]) -> tuple[claims.Holder, claiming.Cl
 
 
 def bury(world: World, holder: claims.Holder) -> None:
-    transact(lambda: claiming._bury(world.clients, sync, holder.lane_id, holder.claim))
+    claiming.bury(world.clients, sync, holder.lane_id, [holder.claim])
 
 
 def first_of(act: Callable[[], None]) -> Callable[[MailRun], None]:
@@ -155,9 +155,9 @@ def _compares_no_owner(monkeypatch: pytest.MonkeyPatch) -> None:
 def _buries_what_has_beaten(monkeypatch: pytest.MonkeyPatch) -> None:
     sound = claiming._bury
 
-    def bury(clients: Any, gathered: Any, lane_id: str, dead: Any) -> Any:
+    def bury(clients: Any, gathered: Any, lane_id: str, dead: Any, **options: Any) -> Any:
         claim = state_key(lane_id).get().claim_of(dead.owner)
-        return sound(clients, gathered, lane_id, claim)
+        return sound(clients, gathered, lane_id, claim, **options)
 
     monkeypatch.setattr(claiming, "_bury", bury)
 

@@ -163,7 +163,7 @@ def _forgets_what_has_changed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _remembers_no_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process does not know that work of its own is over."""
-    monkeypatch.setattr(claims, "_over", lambda clients: set())
+    monkeypatch.setattr(claims, "over_in", lambda clients: set())
 
 
 def _forgets_what_has_begun(monkeypatch: pytest.MonkeyPatch) -> None:
