@@ -142,6 +142,11 @@ def clock(moment: float) -> Markup:
     return Markup('<time class="clock" datetime="{}" title="{}">{}</time>').format(*parts)
 
 
+def clock_text(moment: float) -> str:
+    """Return the local time of day, as an axis has it."""
+    return datetime.fromtimestamp(moment, UTC).astimezone().strftime("%H:%M:%S").removesuffix(":00")
+
+
 def size(count: int) -> str:
     """Return a number of bytes.
 

@@ -23,6 +23,8 @@ MENU = [
     ("/", "Overview"),
     ("/queues", "Queues"),
     ("/tasks", "Tasks"),
+    ("/latency", "Latency"),
+    ("/workers", "Workers"),
     ("/runs", "Runs"),
     ("/dead", "Dead tasks"),
     ("/outbox", "Outbox"),

@@ -88,6 +88,18 @@ class History:
             rows = self._state.store.attempts.of_tasks([task.sequence for task in tasks])
             return tasks, rows
 
+    def attempts_since(self, since: float, limit: int) -> list[Any]:
+        """Return the rows of attempts that began since a moment, among the `limit` youngest."""
+        with self._state.lock:
+            return self._state.store.attempts.newest(since, limit)
+
+    def running(self, limit: int) -> list[tuple[TaskRecord, list[Any]]]:
+        """Return running tasks, the newest first, each with the rows of its attempts."""
+        with self._state.lock:
+            tasks = self.newest("", queue_state.RUNNING, 0, limit)
+            rows = self._state.store.attempts.of_tasks([task.sequence for task in tasks])
+        return [(task, [row for row in rows if row["sequence"] == task.sequence]) for task in tasks]
+
     def counts(self) -> dict[str, Counter[str]]:
         """Return how many tasks are in each state, by queue; ended ones as far as kept."""
         with self._state.lock:

@@ -280,6 +280,20 @@ class AttemptTable:
         )
         return rows.fetchall()
 
+    def newest(self, since: float, limit: int) -> list[sqlite3.Row]:
+        """Return the newest attempts that began since a moment, oldest first, with their tasks.
+
+        Among the `limit` youngest attempts of all alone: the table has no index of their times.
+        """
+        rows = self._db.rows(
+            "SELECT attempts.id, kind, faults, started_at, duration_ms, status, error, number, "
+            "tasks.queue, tasks.path FROM attempts JOIN tasks USING (sequence) "
+            "WHERE attempts.id > (SELECT coalesce(max(id), 0) FROM attempts) - ? "
+            "AND started_at >= ? ORDER BY attempts.id",
+            (limit, since),
+        )
+        return rows.fetchall()
+
     def ended_since(self, queue: str, since: float) -> int:
         """Return how many attempts of a queue began since a moment and have ended."""
         count: int = self._db.value(

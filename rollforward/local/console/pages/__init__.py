@@ -4,6 +4,8 @@
 | /         | services, load, what needs attention      |                             |
 | /queues   | state, load and limits of each queue      | pause, resume, purge        |
 | /tasks    | tasks of any state, one with its attempts | run now, retry, delete      |
+| /latency  | latency and error rate, by task or queue   |                             |
+| /workers  | what the workers do now                   |                             |
 | /attempts | attempts of a run's tasks on a time axis  |                             |
 | /runs     | leads to the console of the app           |                             |
 | /outbox   | likewise                                  |                             |
@@ -24,11 +26,13 @@ from rollforward.local.console.frame import Section
 from rollforward.local.console.pages.app_console import AppConsole
 from rollforward.local.console.pages.attempts import Attempts
 from rollforward.local.console.pages.bulk import BulkActions
-from rollforward.local.console.pages.costs import Costs
 from rollforward.local.console.pages.cron import CronJobs
 from rollforward.local.console.pages.data import Data
 from rollforward.local.console.pages.faults import Faults
-from rollforward.local.console.pages.limits import Limits
+from rollforward.local.console.pages.figures.costs import Costs
+from rollforward.local.console.pages.figures.latency import Latency
+from rollforward.local.console.pages.figures.limits import Limits
+from rollforward.local.console.pages.figures.workers import Workers
 from rollforward.local.console.pages.logs import Logs
 from rollforward.local.console.pages.mail import Mail
 from rollforward.local.console.pages.overview import Overview
@@ -42,6 +46,8 @@ _SECTIONS: list[type[Section]] = [
     Queues,
     Tasks,
     BulkActions,
+    Latency,
+    Workers,
     Attempts,
     AppConsole,
     Data,

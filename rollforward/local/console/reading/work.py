@@ -16,6 +16,9 @@ _SCAN_PAGE = 250
 _KEPT_SAMPLES = 120
 _STUCK_S = 60.0
 _MANY_ATTEMPTS = 5
+# A request that takes longer is looked at; a person who comes after it wants to know for a while.
+_SLOW_S, _RECENT_S = 15.0, 300.0
+_LOOKED_AT_RUNNING, _LOOKED_AT_ENDED = 60, 2000
 
 
 @dataclass(frozen=True)
@@ -109,11 +112,36 @@ def attention(engine: Engine, rows: list[dict[str, Any]]) -> list[Attention]:
         if row["speed_factor"] < 1:
             text = f"{name} is slowed down by 429 or 5xx answers"
             warnings.append(Attention("↻", "retrying", text, f"{link}&state=retrying"))
+    warnings += _slow(engine)
     retrying = engine.history.newest("", "retrying", 0, 1000)
     stubborn = [task for task in retrying if task.dispatch_count >= _MANY_ATTEMPTS]
     if stubborn:
         text = f"{counted(len(stubborn), 'task')} tried {_MANY_ATTEMPTS} times or more"
         warnings.append(Attention("↻", "retrying", text, "/tasks?state=retrying"))
+    return warnings
+
+
+def _slow(engine: Engine) -> list[Attention]:
+    """Return what hangs, or hung in the last minutes: a queue that keeps up again says nothing."""
+    now_s, warnings = engine.clock.now(), []
+    for task, rows in engine.history.running(_LOOKED_AT_RUNNING):
+        since = min(
+            (row["started_at"] for row in rows if row["duration_ms"] is None), default=now_s
+        )
+        if now_s - since > _SLOW_S:
+            text = f"{engine.place.queue_id(task.queue)}: an attempt runs for {age(now_s - since)}"
+            warnings.append(Attention("◔", "retrying", text, "/workers"))
+    recent = engine.history.attempts_since(now_s - _RECENT_S, _LOOKED_AT_ENDED)
+    ended = [row for row in recent if row["duration_ms"] is not None]
+    unanswered = sum(row["status"] is None for row in ended)
+    link = "/latency?range=5m"
+    if unanswered:
+        text = f"{counted(unanswered, 'attempt')} without a response in the last 5 minutes"
+        warnings.append(Attention("✕", "failed", text, f"{link}&sort=errors"))
+    longest_s = max((row["duration_ms"] for row in ended), default=0.0) / 1000
+    if longest_s > _SLOW_S:
+        text = f"An attempt took {age(longest_s)} in the last 5 minutes"
+        warnings.append(Attention("◷", "retrying", text, f"{link}&sort=p95"))
     return warnings
 
 

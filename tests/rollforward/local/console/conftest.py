@@ -26,6 +26,8 @@ PAGES = [
     "/",
     "/queues",
     "/tasks",
+    "/latency",
+    "/workers",
     "/data",
     "/limits",
     "/costs",

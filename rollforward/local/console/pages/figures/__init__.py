@@ -1,0 +1,1 @@
+"""Pages of figures: latency, workers at work, limits, and costs."""
