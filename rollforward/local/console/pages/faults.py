@@ -13,6 +13,7 @@ from rollforward.local.console.reading import work
 from rollforward.local.errors import PlatformError
 from rollforward.local.services.mail import MailFaults
 
+MAX_PATH_CHARS = 500
 _SECONDS_OF = ("delay", "kill_worker")
 _NO_MAIL_FAULTS = MailFaults()
 
@@ -146,8 +147,12 @@ def _rule(fields: Mapping[str, str], queue_ids: set[str]) -> dict[str, Any]:
     if queue and queue not in queue_ids:
         raise ValueError(f"Queue: there is no queue “{queue}”.")
     share = _decimal(fields.get("percent", ""), "Share of deliveries", limit=100)
-    rule: dict[str, Any] = {"kind": kind, "rate": share / 100}
-    rule |= {"queue": queue, "path": fields.get("path", "")}
+    if not share:
+        raise ValueError("Share of deliveries: more than 0 %. To end a fault, switch it off.")
+    path = fields.get("path", "")
+    if len(path) > MAX_PATH_CHARS:
+        raise ValueError(f"Path contains: at most {MAX_PATH_CHARS} characters, not {len(path)}.")
+    rule: dict[str, Any] = {"kind": kind, "rate": share / 100, "queue": queue, "path": path}
     if fields.get("param"):
         if kind not in _SECONDS_OF:
             names = " and ".join(FAULTS[fault].name for fault in _SECONDS_OF)
@@ -161,8 +166,10 @@ def _rule(fields: Mapping[str, str], queue_ids: set[str]) -> dict[str, Any]:
 
 
 def _decimal(text: str, label: str, *, limit: float) -> float:
+    if not text:
+        raise ValueError(f"{label}: a number from 0 to {limit:g} is needed, it was empty.")
     try:
-        value = float(text or 0)
+        value = float(text)
     except ValueError:
         raise ValueError(f"{label}: a number, not “{text}”.") from None
     if not 0 <= value <= limit:

@@ -82,6 +82,9 @@ def test_faults_are_switched_on_and_off(browser, engine):
         {"kind": "delay", "percent": "250"},
         {"kind": "unknown", "percent": "5"},
         {"kind": "delay", "percent": "nan"},
+        {"kind": "error", "percent": ""},
+        {"kind": "error", "percent": "0"},
+        {"kind": "error", "percent": "5", "path": "/" + "x" * 500},
         {"kind": "delay", "percent": "5", "max_count": "0.5"},
     ],
 )
@@ -104,6 +107,25 @@ def test_an_error_speaks_of_the_field_as_the_form_does(browser):
     assert "Share of deliveries: a number from 0 to 100, not “400”." in page
     for part in ('value="400"', 'value="delay" selected', "<option selected>mails", 'value="/a"'):
         assert part in page
+
+
+@pytest.mark.parametrize(
+    ("path", "field", "name"),
+    [
+        ("/faults", "percent", "Share of deliveries"),
+        ("/faults/mail", "percent", "Share of messages"),
+        ("/faults/mail", "latency_ms", "Time for each message"),
+    ],
+)
+def test_an_empty_number_is_refused_with_the_name_of_its_field(browser, engine, path, field, name):
+    """It does not stand for 0: nothing is switched on, and what was on stays."""
+    fields = {"kind": "error", "percent": "5", "latency_ms": "5", "refused": "", field: " "}
+
+    answer = browser.post(path, fields)
+
+    assert answer.status == 400
+    assert f"{name}: a number from 0 to" in answer.text
+    assert engine.faults.all() == []
 
 
 def test_mail_faults_are_listed_with_the_others_and_switched_off(browser, platform):
