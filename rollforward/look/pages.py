@@ -2,11 +2,13 @@
 
 import hashlib
 import re
+import string
+from collections.abc import Sequence
 from pathlib import Path
 
 import jinja2
 
-from rollforward.look import words
+from rollforward.look import editor, words
 
 _HERE = Path(__file__).parent
 STATIC = _HERE / "static"
@@ -30,7 +32,9 @@ def environment(templates: Path) -> jinja2.Environment:
         size=words.size,
         span=words.span,
         clock=words.clock,
+        clock_text=words.clock_text,
         late=words.late,
+        with_links=editor.with_links,
         counted=words.counted,
     )
     shared.globals.update(
@@ -40,8 +44,22 @@ def environment(templates: Path) -> jinja2.Environment:
         OUTCOMES=words.OUTCOMES,
         sparkline=words.sparkline,
         header_value=words.header_value,
+        letters_of=letters_of,
     )
     return shared
+
+
+def letters_of(menu: Sequence[tuple[str, str]]) -> dict[str, str]:
+    """Return the letter that opens each page of a menu after a "g": none opens two.
+
+    >>> letters_of([("/tasks", "Tasks"), ("/traces", "Traces"), ("/limits", "Limits")])
+    {'/tasks': 't', '/traces': 'r', '/limits': 'l'}
+    """
+    letters: dict[str, str] = {}
+    for path, title in menu:
+        candidates = [*title.lower().replace(" ", ""), *string.ascii_lowercase]
+        letters[path] = next(letter for letter in candidates if letter not in letters.values())
+    return letters
 
 
 def etag_of(page: bytes) -> str:

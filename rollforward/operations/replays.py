@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 
 from rollforward.datastore.transactions import transact
 from rollforward.outbox.enqueue import enqueue_message
@@ -39,22 +40,29 @@ def get_dead_task(dead_id: str) -> DeadTask:
 
 
 def replay_dead_task(
-    clients: Clients, dead_id: str, *, known_paths: Collection[str] | None = None
+    clients: Clients,
+    dead_id: str,
+    *,
+    known_paths: Collection[str] | None = None,
+    args: bytes | None = None,
 ) -> None:
     """Enqueue the task of a dead task again; one that was replayed stays as it is.
 
     Args:
         known_paths: Paths of the tasks that the app delivers; None: as the clients know them.
+        args: Other arguments as JSON, which the dead task keeps; None: those that it has.
 
     Raises:
         UnknownDeadTaskError: there is none.
-        DeadTaskRefusedError: no task is declared for its path.
+        DeadTaskRefusedError: no task is declared for its path, or its arguments are in rows.
     """
     paths = clients.task_paths if known_paths is None else known_paths
 
     def replay() -> None:
         dead = get_dead_task(dead_id)
         if not dead.resolved:
+            if args is not None:
+                dead.body = _with_arguments(dead, args)
             replay_in_transaction(clients, dead, paths)
 
     transact(replay)
@@ -85,6 +93,14 @@ def replay_in_transaction(
     enqueue_message(clients, message)
     arguments.release(clients, dead.body.encode())
     _resolve(clients, dead)
+
+
+def _with_arguments(dead: DeadTask, args: bytes) -> str:
+    """Return the body of a dead task with other arguments."""
+    envelope = arguments.envelope_of(dead.body.encode())
+    if envelope.stored:
+        raise DeadTaskRefusedError("its arguments are in rows of their own: replay it as it is")
+    return replace(envelope, args=args).body.decode()
 
 
 def _resolve(clients: Clients, dead: DeadTask) -> None:

@@ -91,7 +91,7 @@ def change_dead_task(dead_id: str, verb: str) -> str:
         ChangeRefusedError: nothing was changed.
     """
     chosen = bulk_verb(verb)
-    with _recorded(f"{verb} dead task", dead_id):
+    with recorded_change(f"{verb} dead task", dead_id):
         try:
             if chosen == "replay":
                 replay_dead_task(clients(), dead_id, known_paths=registry().tasks)
@@ -123,7 +123,7 @@ def change_dead_tasks(
     choice = ", ".join(ids) if ids else _words(chosen)
     key = idempotency_key or clients().new_id()
     run_id = hashed_name("dead-tasks", verb, choice, key)
-    with _recorded(f"{verb} dead tasks", f"{choice} (run {run_id})"):
+    with recorded_change(f"{verb} dead tasks", f"{choice} (run {run_id})"):
         return start_bulk(clients(), known_verb, chosen, ids=ids, run_id=run_id)
 
 
@@ -134,7 +134,7 @@ def change_letter(pattern: str, part: str, letter_id: str, verb: str) -> str:
         ChangeRefusedError: nothing was changed.
     """
     chosen = letter_verb(verb)
-    with _recorded(f"{verb} dead letter", f"{pattern}/{part}: {letter_id}"):
+    with recorded_change(f"{verb} dead letter", f"{pattern}/{part}: {letter_id}"):
         try:
             registry().change_letter(clients(), pattern, part, letter_id, chosen)
         except UnknownLetterError:
@@ -168,7 +168,7 @@ def change_letters(
     words = f"{pattern}/{part}: {', '.join(ids) or 'all'}"
     run_id = hashed_name("dead-letters", words, verb, idempotency_key or clients().new_id())
     job = registry().jobs[LETTERS_JOB]
-    with _recorded(f"{verb} dead letters", f"{words} (run {run_id})"):
+    with recorded_change(f"{verb} dead letters", f"{words} (run {run_id})"):
         start_letters(clients(), job, chosen, pattern, part, ids=ids, run_id=run_id)
     return run_id
 
@@ -207,7 +207,7 @@ def control_run(
     if len(from_step.encode(errors="replace")) > MAX_STEP_BYTES:
         raise ChangeRefusedError(400, f"A step has a name of at most {MAX_STEP_BYTES} bytes.")
     target = f"{pattern}/{run_id}" + (f" from the step {from_step}" if from_step else "")
-    with _recorded(f"{verb} run", target):
+    with recorded_change(f"{verb} run", target):
         try:
             return registry().control_run(
                 *(clients(), pattern, run_id, known_verb),
@@ -245,7 +245,7 @@ def retry_failed_runs(
     words = f"{pattern}: {', '.join(ids) or name or 'all'}"
     run_id = hashed_name("failed-runs", words, idempotency_key or clients().new_id())
     job = registry().jobs[FAILED_RUNS_JOB]
-    with _recorded("retry failed runs", f"{words} (run {run_id})"):
+    with recorded_change("retry failed runs", f"{words} (run {run_id})"):
         start_failed_runs(clients(), job, pattern, name=name, ids=ids, run_id=run_id)
     return run_id
 
@@ -267,7 +267,7 @@ def control_queue(queue: str, verb: str, max_per_s: float | None = None) -> None
         raise ChangeRefusedError(400, f"{_RATE} To stop a queue, pause it.")
     words = f"{queue}: {rate:g}/s" if known_verb == "rate" else queue
     action = "set rate of queue" if known_verb == "rate" else f"{verb} queue"
-    with _recorded(action, words):
+    with recorded_change(action, words):
         try:
             control_queue_of(clients(), queue, known_verb, max_per_s=rate)
         except CannotListError as error:
@@ -290,7 +290,7 @@ def control_lane(name: str, key: str, verb: str) -> dict[str, Any]:
         lane_key = key_named(registry().parts("lanes"), f"{name}|{quoted(key)}")
     except UnknownRunError:
         raise ChangeRefusedError(404, NO_KEY) from None
-    with _recorded(f"{verb} lane", f"{name}: {key}") as outcome:
+    with recorded_change(f"{verb} lane", f"{name}: {key}") as outcome:
         if known_verb == "pause":
             lane_key.pause(clients())
         elif known_verb == "resume":
@@ -309,7 +309,7 @@ def queue_names() -> Collection[str]:
 
 def sweep_outbox() -> None:
     """Create the tasks of rows that wait longer than they should."""
-    with _recorded("sweep outbox", "outbox"):
+    with recorded_change("sweep outbox", "outbox"):
         registry().sweep(clients(), "outbox")
 
 
@@ -332,7 +332,8 @@ def _known_verb(verb: str, verbs: Sequence[V], subject: str) -> V:
 
 
 @contextmanager
-def _recorded(action: str, target: str) -> Iterator[Outcome]:
+def recorded_change(action: str, target: str) -> Iterator[Outcome]:
+    """Put a change by the current caller on record."""
     operator = caller()
     name, role = operator.name, operator.role
     with recorded(clients(), operator=name, role=role, action=action, target=target) as outcome:

@@ -2,6 +2,7 @@
 
 from rollforward.console.pages import (
     dead_tasks,
+    enqueue,
     frame,
     lanes,
     letters,
@@ -16,6 +17,7 @@ from rollforward.console.pages import (
 ROUTES: frame.Routes = (
     *overview.ROUTES,
     *dead_tasks.ROUTES,
+    *enqueue.ROUTES,
     *runs.ROUTES,
     *letters.ROUTES,
     *waiting.ROUTES,

@@ -13,7 +13,15 @@ from rollforward.console.api import changes
 from rollforward.console.api.changes import NO_DEAD_TASK, ChangeRefusedError, bulk_verb
 from rollforward.console.api.queries import AGES, PAGE_ROWS, age_bounds, filter_of
 from rollforward.console.api.rows import dead_task_row
-from rollforward.console.pages.frame import Routes, go_to, page, render, trace_url, with_query
+from rollforward.console.pages.frame import (
+    Routes,
+    code_url,
+    go_to,
+    page,
+    render,
+    trace_url,
+    with_query,
+)
 from rollforward.console.pages.runs import patterns_with_runs
 from rollforward.flask.context import clients, registry
 from rollforward.flask.guards.fields import limits
@@ -88,11 +96,12 @@ def dead_task(dead_id: str) -> ResponseReturnValue:
         dead = get_dead_task(dead_id)
     except UnknownDeadTaskError:
         raise ChangeRefusedError(404, NO_DEAD_TASK) from None
-    row = _shown(dead, is_whole=True)
+    row, task = _shown(dead, is_whole=True), registry().tasks.get(dead.path)
     return render(
         "dead_one.html",
         dead=row,
-        is_known=dead.path in registry().tasks,
+        is_known=task is not None,
+        code_url=code_url(task.work) if task else "",
         trace_url=trace_url(str(row["trace_id"])),
         run_id=_run_of(dead.pattern, dead.body),
         lane_url=_lane_url(row["lane"]),

@@ -19,6 +19,7 @@ from rollforward.console.api.changes import ChangeRefusedError, caller
 from rollforward.console.api.queries import BadQueryError
 from rollforward.flask.context import CONSOLE, clients, settings
 from rollforward.flask.guards import csrf
+from rollforward.look.editor import url_of_code
 from rollforward.look.pages import STATIC, STATIC_TYPES, environment, etag_of
 from rollforward.operations import BadCursorError
 from rollforward.tasks.errors import Retry
@@ -30,6 +31,7 @@ MENU = [
     ("/", "Overview"),
     ("/dead", "Dead tasks"),
     ("/runs", "Runs"),
+    ("/enqueue", "Enqueue"),
     ("/waiting", "Waiting"),
     ("/outbox", "Outbox"),
     ("/lag", "Lag and cost"),
@@ -40,6 +42,7 @@ MENU = [
 # What a page says after a change: the address holds the key, never the text.
 NOTICES = {
     "replayed": "Replayed: its task is enqueued.",
+    "enqueued": "Enqueued: its task is created, or was by an earlier press.",
     "deleted": "Deleted.",
     "cancel": "Cancelled: finished items stay finished, and the run can be resumed.",
     "resume": "Resumed.",
@@ -102,6 +105,7 @@ def render(template: str, **context: object) -> Response:
         "operator": operator,
         "may_operate": operator.role is Role.OPERATE,
         "platform_url": settings().devserver_url or "",
+        "is_here": settings().is_local,
         "notice": NOTICES.get(request.args.get("said", ""), ""),
     }
     html = _templates().get_template(template).render(common | context)
@@ -117,6 +121,11 @@ def prefix() -> str:
     return request.script_root + str(current_app.extensions[CONSOLE].prefix)
 
 
+def code_url(function: Callable[..., Any]) -> str:
+    """Return the URL that opens a function in the editor; "": this is no developer's machine."""
+    return url_of_code(function) if settings().is_local else ""
+
+
 def trace_url(trace_id: str) -> str:
     """Return the URL of a trace at the local platform, or at the app's own backend; "": none."""
     platform_url = settings().devserver_url
@@ -128,13 +137,13 @@ def trace_url(trace_id: str) -> str:
     return template.replace("{trace_id}", trace_id)
 
 
-def go_to(path: str, notice: str = "", **query: str) -> ResponseReturnValue:
+def go_to(path: str, notice: str = "", /, **query: str) -> ResponseReturnValue:
     """Return the way to a page of the console, which then says a notice."""
     fields = {name: value for name, value in {**query, "said": notice}.items() if value}
     return redirect(f"{prefix()}{path}{'?' + urlencode(fields) if fields else ''}", 303)
 
 
-def with_query(path: str, **query: str) -> str:
+def with_query(path: str, /, **query: str) -> str:
     """Return an address of the console, with the parts of its query that are not empty."""
     fields = {name: value for name, value in query.items() if value}
     return f"{prefix()}{path}{'?' + urlencode(fields) if fields else ''}"

@@ -54,15 +54,18 @@
     if (isInUse(part) || part.innerHTML === fresh.innerHTML) return;
     const opened = new Map();
     for (const details of part.querySelectorAll("details[id]")) opened.set(details.id, details.open);
-    const key = part.contains(document.activeElement) ? document.activeElement.dataset.key : "";
+    const nameOf = (element) => element.dataset.key || element.getAttribute("href") || "";
+    const key = part.contains(document.activeElement) ? nameOf(document.activeElement) : "";
     part.replaceChildren(...fresh.childNodes);
     for (const [id, open] of opened) {
       const details = document.getElementById(id);
       if (details) details.open = open;
     }
     if (!key) return;
-    for (const element of part.querySelectorAll("[data-key]")) {
-      if (element.dataset.key === key) element.focus({ preventScroll: true });
+    for (const element of part.querySelectorAll("[data-key], a[href]")) {
+      if (nameOf(element) !== key) continue;
+      element.focus({ preventScroll: true });
+      break;
     }
   };
 

@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.timeout(480)]
 PAGES = (
     *("/", "/queues", "/queues/default/purge", "/tasks", "/tasks/all/retry/confirm"),
     *("/data", "/data/kind/ContinuationPage", "/logs", "/traces", "/mail", "/cron"),
-    *("/limits", "/costs", "/faults", "/nothing"),
+    *("/latency", "/workers", "/limits", "/costs", "/faults", "/nothing"),
 )
 
 

@@ -134,6 +134,8 @@ def test_a_reader_changes_nothing_by_any_method_on_any_route(services: Services)
         {"lane": IN_ORDER.name, "key": "ada", "verb": "drain", "typed": "ada"},
         {"pattern": "pull-queues", "part": "work", "id": letter_id, "verb": "delete"},
         {"pattern": "flows", "id": FLOW, "verb": "retry", "step": "reserve"},
+        {"path": PATH, "value": "x", "key": "once"},
+        {"id": dead_id, "value": "edited"},
     )
     contents: tuple[Any, ...] = ({}, {"filter": {}}, {"max_per_s": 1}, {"from_step": "reserve"})
     bodies = ({"json": content} for content in contents)

@@ -51,11 +51,11 @@ def test_the_list_names_the_fault_that_failed_an_attempt(browser, engine):
         engine.end_attempt(engine.begin_attempt(name).id, status=500)
 
     page = browser.get("/tasks").text
-    cells = re.findall(r'data-label="Last error" class="error"[^>]*>([^<]*)<', page)
+    cells = re.findall(r'data-label="Last error" class="error why[^>]*>([^<]*)<', page)
 
     assert cells == ["HTTP status code 500", "Injected fault: Errors"]
     assert cells[::-1] == [
-        re.search(r'class="error"[^>]*>([^<]*)<', browser.get(f"/tasks?q={path}").text)[1]
+        re.search(r'class="error why[^>]*>([^<]*)<', browser.get(f"/tasks?q={path}").text)[1]
         for path in ("/tasks/hit", "/tasks/weak")
     ]
 
