@@ -113,7 +113,7 @@ PACKAGES = {
         ["rollforward/flows/**/*.py"],
         [
             f"{TESTS}/flows/**/test_*.py",
-            f"{TESTS}/console/test_flows.py",
+            f"{TESTS}/console/runs/test_flows.py",
             f"{TESTS}/datastore/test_kinds.py",
         ],
         DEEP,

@@ -15,7 +15,7 @@ from rollforward.testing.injection import ERROR, FLUSH, KINDS, OVERLAP
 from tests.infra.faults.explorer import Explorer
 from tests.infra.world import Services
 from tests.rollforward.console.conftest import Desk, desk_with
-from tests.rollforward.console.test_flows import (
+from tests.rollforward.console.runs.test_flows import (
     A1,
     fail,
     long,
