@@ -1,7 +1,7 @@
 """Links from code to the developer's editor: on the developer's own machine only.
 
-The variable ROLLFORWARD_EDITOR is the URL of a place in a file, with {path} and {line}; default is
-that of Visual Studio Code. JetBrains: "idea://open?file={path}&line={line}".
+The variable ROLLFORWARD_EDITOR is the URL of a place in a file, with {path} and {line}. Default is
+Visual Studio Code; for JetBrains set "idea://open?file={path}&line={line}".
 """
 
 import inspect

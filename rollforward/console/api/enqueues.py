@@ -9,7 +9,7 @@ from rollforward.flask.context import clients, registry
 from rollforward.operations import DeadTaskRefusedError, UnknownDeadTaskError, replay_dead_task
 from rollforward.tasks import Task
 
-NO_TASK = "There is no such task, or the app does not declare it itself."
+NO_TASK = "The app declares no task of this path itself."
 
 
 def declared_tasks() -> dict[str, Task[Any]]:

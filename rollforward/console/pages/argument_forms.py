@@ -27,7 +27,7 @@ class Field:
         type: Its declared type, in words of Python.
         form: text, number, choice or json: how a person types it.
         default: Its default as JSON; None: it has to be given.
-        value: What the form holds.
+        value: The text in the form.
     """
 
     name: str
@@ -113,7 +113,7 @@ def _name_of(hint: Any) -> str:
 
 
 def _default_of(field: dataclasses.Field[Any]) -> str | None:
-    """Return a default as JSON; None: there is none, or JSON has no such value."""
+    """Return a default as JSON; None: there is none, or JSON cannot hold it."""
     if field.default_factory is not dataclasses.MISSING:
         default: Any = field.default_factory()
     elif field.default is not dataclasses.MISSING:

@@ -137,7 +137,7 @@ def _edit_form(
 
 
 def _texts(fields: list[Any], texts: list[str] | None) -> list[str]:
-    """Return what the fields of a form hold: what was typed, or their values."""
+    """Return the texts of a form: as typed, or the values of its fields."""
     is_typed = texts is not None and len(texts) == len(fields)
     return texts if is_typed and texts else [field.value for field in fields]
 

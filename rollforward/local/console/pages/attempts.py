@@ -9,9 +9,11 @@ from urllib.parse import quote, urlencode
 
 from aiohttp import web
 
+from rollforward.local.cloudtasks.protocol.names import short
+from rollforward.local.cloudtasks.store.records import TaskRecord
 from rollforward.local.console.frame import Route, Section
 from rollforward.local.console.pages.app_console import PREFIX
-from rollforward.local.console.reading import attempt_axis, task_rows
+from rollforward.local.console.reading import attempt_axis, run_times, task_rows
 
 _TASKS = 500
 _SHOWN_TASKS = 20
@@ -37,7 +39,16 @@ class Attempts(Section):
             run_id=run_id,
             run_url=f"{self.platform.app_url}{PREFIX}/runs/{place}",
             axis=attempt_axis.attempt_axis(attempts, time.time()),
+            times=run_times.run_times(tasks, attempts, self.engine.clock.now()),
+            words_of=lambda task: task_rows.words_of(task.path, b""),
+            url_of=self._url_of,
+            logs_url="/logs?" + urlencode({"q": run_id}),
+            traces_url="/traces?" + urlencode({"run": run_id}),
+            dead_url=f"{self.platform.app_url}{PREFIX}/dead?" + urlencode({"pattern": pattern}),
             tasks=[task_rows.row_of(self.engine, task) for task in tasks[:_SHOWN_TASKS]],
             task_count=len(tasks),
             tasks_url="/tasks?" + urlencode({"q": run_id}),
         )
+
+    def _url_of(self, task: TaskRecord) -> str:
+        return f"/tasks/{self.engine.place.queue_id(task.queue)}/{short(task.name)}"

@@ -22,7 +22,7 @@ class Figures:
 
     Attributes:
         deferred: Answered 409, 429 or 503: the app asks for a later attempt.
-        durations_ms: Of the attempts that have ended, in order.
+        durations_ms: Durations of ended attempts, in order.
     """
 
     attempts: int
@@ -43,7 +43,7 @@ class Figures:
         return self.failed / len(self.durations_ms) if self.durations_ms else 0.0
 
     def percentile_ms(self, percent: int) -> float | None:
-        """Return the duration that so many percent do not exceed, by nearest rank.
+        """Return a percentile of the durations, by nearest rank.
 
         >>> Figures(4, 0, 0, [1.0, 2.0, 3.0, 40.0]).percentile_ms(50)
         2.0
@@ -87,7 +87,7 @@ class Chart:
 
 
 def outcome_of(row: Any) -> str:
-    """Return what came of an attempt: running, done, deferred or failed."""
+    """Return the outcome of an attempt: running, done, deferred or failed."""
     if row["duration_ms"] is None:
         return "running"
     if row["error"] is not None or row["status"] is None:

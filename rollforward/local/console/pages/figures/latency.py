@@ -75,7 +75,7 @@ def _next_edge(now_s: float, range_s: float) -> float:
 
 
 def _choice(request: web.Request) -> dict[str, str]:
-    """Return what the address asks for.
+    """Return the choice in the address.
 
     Raises:
         web.HTTPBadRequest: a field cannot be.

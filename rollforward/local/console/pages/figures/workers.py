@@ -1,4 +1,4 @@
-"""The workers of the app: how many there are, and what they do now."""
+"""The workers of the app: their number, and the deliveries that they work on."""
 
 import json
 from typing import Any
