@@ -15,8 +15,9 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from benchmarks import cloud, cloudtasks, paging, saves, startup, testkit
+from benchmarks import cloud, paging, saves, startup, testkit
 from benchmarks.batches import benchmark as batches
+from benchmarks.cloudtasks import benchmark as cloudtasks
 from benchmarks.continuations import benchmark as continuations
 from benchmarks.counters import benchmark as counters
 from benchmarks.dollars import benchmark as dollars

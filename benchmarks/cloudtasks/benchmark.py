@@ -2,42 +2,40 @@
 
     make bench NAMES=cloudtasks
 
-1. creates: eight threads of the official client, in a process of their own,
-   create tasks over gRPC in a queue that is paused.
-2. dispatches: the queue is resumed, and a trivial HTTP handler, in a process of
-   its own, answers each delivery with 204. The API allows 500 a second for one
-   queue, so the tasks lie in several.
-
+1. creates: a process of its own creates tasks over gRPC in queues that are paused, with so many
+   calls at once. Their requests are made before. A second figure is that of the official client, on
+   eight threads, which the client limits.
+2. dispatches: the queues are resumed, and a handler in a process of its own answers each delivery
+   with 204. The API allows 500 a second for one queue, so the tasks lie in several.
 3. rates: a queue with so many dispatches a second empties a backlog. The handler writes down when
    each delivery came; the count is compared with the token bucket that the reference describes,
-   which begins full: burst + rate x seconds.
+   which begins full: burst + rate x seconds. `python -m benchmarks.cloudtasks.plot` draws it.
 4. memory: a process of its own keeps waiting tasks, and what the last of them added to its resident
    memory is scaled up to a million.
 
-The store is a file, as in daily use.
+The store is a file, as in daily use. "cpu_us" is the processor time of the emulator's process for
+one task, which other work on the machine disturbs less than it does the rates.
 """
 
 import contextlib
 import itertools
 import json
 import multiprocessing
-import socket
 import tempfile
 import threading
 import time
 import urllib.request
-from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import grpc
 import psutil
-from aiohttp import web
 from google.cloud import tasks_v2
 from google.cloud.tasks_v2.services.cloud_tasks.transports import CloudTasksGrpcTransport
 
+from benchmarks.cloudtasks import load
 from benchmarks.harness.results import Result
 from rollforward.local.cloudtasks.emulator import RunningEmulator, running
 from rollforward.local.cloudtasks.protocol import messages
@@ -46,6 +44,7 @@ CREATES_PER_S = 2_000
 DISPATCHES_PER_S = 1_500
 CREATING_S = 6.0
 MAX_DISPATCHING_S = 12.0
+CALLS = 16
 THREADS = 8
 QUEUES = 8
 VERSUS = "one queue of the service dispatches at most 500 a second"
@@ -67,19 +66,27 @@ def measure() -> Iterator[Result]:
         running(store_path=Path(folder) / "tasks.sqlite3", app_url=handler_url) as emulator,
     ):
         _create_queues(emulator)
-        created, create_s = _measure_creates(spawn, emulator.grpc_address, handler_url)
-        yield _rate("creates", CREATES_PER_S, created, create_s, threads=THREADS)
-        dispatched, dispatch_s = _measure_dispatches(emulator, created)
-        yield _rate("dispatches", DISPATCHES_PER_S, dispatched, dispatch_s, queues=QUEUES)
+        created = 0
+        for name, target, work in (
+            ("creates", CREATES_PER_S, load.create),
+            ("creates_by_client", None, _create_by_client),
+        ):
+            count, raw = _measure_creates(spawn, work, emulator.grpc_address, handler_url)
+            created += count
+            yield _rate(name, target, count, **raw)
+        count, raw = _measure_dispatches(emulator, created)
+        yield _rate("dispatches", DISPATCHES_PER_S, count, **raw, queues=QUEUES)
         for rate in RATES:
             yield _measure_rate(emulator, handler_url, rate)
     yield _measure_memory(spawn)
 
 
-def _rate(verb: str, target: float, count: int, took_s: float, **raw: Any) -> Result:
-    figures = {"count": count, "seconds": round(took_s, 3), **raw}
+def _rate(
+    verb: str, target: float | None, count: int, seconds: float, cpu_s: float, **raw: Any
+) -> Result:
+    figures = {"count": count, "seconds": round(seconds, 3), "cpu_us": round(cpu_s / count * 1e6)}
     name = f"cloudtasks.{verb}_per_s"
-    return Result(name, count / took_s, "1/s", VERSUS, target, raw=figures)
+    return Result(name, count / seconds, "1/s", VERSUS, target, raw=figures | raw)
 
 
 def _client(address: str) -> tasks_v2.CloudTasksClient:
@@ -101,25 +108,44 @@ def _create_queues(emulator: RunningEmulator) -> None:
 # --- creates --------------------------------------------------------------
 
 
-def _measure_creates(spawn: Any, address: str, handler_url: str) -> tuple[int, float]:
+Work = Callable[[Connection, str, list[bytes], float, int], None]
+
+
+def _measure_creates(
+    spawn: Any, work: Work, address: str, handler_url: str
+) -> tuple[int, dict[str, Any]]:
+    """Return how many tasks a process has created, and in what time."""
+    task = {"http_request": {"url": f"{handler_url}/work", "body": b'{"n": 1}'}}
+    requests = [
+        tasks_v2.CreateTaskRequest.serialize({"parent": _queue(number), "task": task})
+        for number in range(QUEUES)
+    ]
+    start_cpu = time.process_time()
     ours, theirs = spawn.Pipe()
-    process = spawn.Process(target=_create_for_a_while, args=(theirs, address, handler_url))
+    process = spawn.Process(target=work, args=(theirs, address, requests, CREATING_S, CALLS))
     process.start()
-    count, took_s = ours.recv()
+    count, seconds, client_s = ours.recv()
+    cpu_s = time.process_time() - start_cpu
     process.join()
-    return count, took_s
+    return count, {
+        "seconds": seconds,
+        "cpu_s": cpu_s,
+        "client_cpu_us": round(client_s / count * 1e6),
+    }
 
 
-def _create_for_a_while(pipe: Connection, address: str, handler_url: str) -> None:
-    """Create tasks on eight threads and report how many, in how many seconds."""
+def _create_by_client(
+    pipe: Connection, address: str, requests: list[bytes], seconds: float, calls: int
+) -> None:
+    """Create the same tasks with the official client, on eight threads."""
     client = _client(address)
     counts = [0] * THREADS
-    start = time.perf_counter()
+    start, start_cpu = time.perf_counter(), time.process_time()
 
     def create(thread: int) -> None:
-        task = {"http_request": {"url": f"{handler_url}/work", "body": b'{"n": 1}'}}
-        while time.perf_counter() - start < CREATING_S:
-            client.create_task(parent=_queue(thread), task=task)
+        request = tasks_v2.CreateTaskRequest.deserialize(requests[thread % len(requests)])
+        while time.perf_counter() - start < seconds:
+            client.create_task(parent=request.parent, task=request.task)
             counts[thread] += 1
 
     threads = [threading.Thread(target=create, args=(number,)) for number in range(THREADS)]
@@ -127,55 +153,35 @@ def _create_for_a_while(pipe: Connection, address: str, handler_url: str) -> Non
         thread.start()
     for thread in threads:
         thread.join()
-    pipe.send((sum(counts), time.perf_counter() - start))
+    pipe.send((sum(counts), time.perf_counter() - start, time.process_time() - start_cpu))
 
 
 # --- dispatches -----------------------------------------------------------
 
 
-def _measure_dispatches(emulator: RunningEmulator, waiting: int) -> tuple[int, float]:
+def _measure_dispatches(emulator: RunningEmulator, waiting: int) -> tuple[int, dict[str, float]]:
+    """Return how many tasks have been delivered, and in what time."""
     client = _client(emulator.grpc_address)
-    start = time.perf_counter()
+    start, start_cpu = time.perf_counter(), time.process_time()
     for number in range(QUEUES):
         client.resume_queue(name=_queue(number))
     with contextlib.suppress(TimeoutError):  # What is left is not counted.
         emulator.wait_idle(MAX_DISPATCHING_S)
-    took_s = time.perf_counter() - start
+    seconds, cpu_s = time.perf_counter() - start, time.process_time() - start_cpu
     left = sum(len(lane.tasks) for lane in emulator.engine.queues.all())
-    return waiting - left, took_s
+    return waiting - left, {"seconds": seconds, "cpu_s": cpu_s}
 
 
 @contextlib.contextmanager
 def _handler_process(spawn: Any) -> Iterator[str]:
     ours, theirs = spawn.Pipe()
-    process = spawn.Process(target=_serve_handler, args=(theirs,))
+    process = spawn.Process(target=load.serve, args=(theirs,))
     process.start()
     try:
         yield f"http://127.0.0.1:{ours.recv()}"
     finally:
         process.terminate()
         process.join()
-
-
-def _serve_handler(pipe: Connection) -> None:
-    """Answer every POST with 204, and a GET with the times of the POSTs to the same path."""
-
-    arrivals: dict[str, list[float]] = defaultdict(list)
-
-    async def answer(request: web.Request) -> web.Response:
-        if request.method == "GET":
-            return web.json_response(arrivals[request.path])
-        if request.path != "/work":
-            arrivals[request.path].append(time.time())
-        return web.Response(status=204)
-
-    listening = socket.socket()
-    listening.bind(("127.0.0.1", 0))
-    listening.listen()
-    pipe.send(listening.getsockname()[1])
-    app = web.Application()
-    app.router.add_route("*", "/{path:.*}", answer)
-    web.run_app(app, sock=listening, print=None, access_log=None)
 
 
 # --- rates ----------------------------------------------------------------
