@@ -9,12 +9,17 @@
 | task_age_limit             | max_retry_duration                              |
 | min/max_backoff_seconds    | min_backoff (0.1), max_backoff (3600)           |
 | max_doublings              | max_doublings (16)                              |
+| mode: pull                 | a pull queue, as v2beta2 makes it               |
+
+A pull queue has a name and retry_parameters only, and of these the limits of retries and of age.
+Its `acl`, which says who may lease, is read and not enforced.
 
 Queues that the file does not name are paused, except `default`. A queue that
 it names runs again, even if it was paused by hand, unless the file says
 `resume_paused_queues: false`.
 
-Source: cloud.google.com/tasks/docs/queue-yaml
+Source: cloud.google.com/tasks/docs/queue-yaml; for pull queues, which that page no longer has,
+App Engine's SDK: google/appengine/api/taskqueue/taskqueue_stub.py, _QueueDetails.
 """
 
 import hashlib
@@ -27,6 +32,7 @@ from typing import Any
 from rollforward.local.cloudtasks.engine.engine import Engine
 from rollforward.local.cloudtasks.protocol import messages
 from rollforward.local.cloudtasks.protocol.names import Place, is_queue_id, parent_of, short
+from rollforward.local.cloudtasks.protocol.validation import complete_queue
 
 _UNIT_S = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _RATE = re.compile(r"(\d+(?:\.\d+)?)/([smhd])")
@@ -38,6 +44,8 @@ _TOP_FIELDS = {"queue", "total_storage_limit", "resume_paused_queues"}
 _QUEUE_FIELDS = {
     "name", "rate", "mode", "bucket_size", "max_concurrent_requests", "target", "retry_parameters",
 }  # fmt: skip
+_PULL_FIELDS = {"name", "mode", "retry_parameters", "acl"}
+_MODES = ("push", "pull")
 _RETRY_FIELDS = {
     "task_retry_limit", "task_age_limit", "min_backoff_seconds", "max_backoff_seconds",
     "max_doublings",
@@ -50,9 +58,14 @@ class QueueYamlError(Exception):
 
 @dataclass(frozen=True)
 class QueueYaml:
-    """A file that was read and found right."""
+    """A file that was read and found right.
+
+    Attributes:
+        pull: The names of those queues whose tasks are leased.
+    """
 
     queues: list[Any]
+    pull: frozenset[str]
     resumes_paused: bool
     digest: str
 
@@ -73,9 +86,11 @@ def read(path: str | Path, place: Place) -> QueueYaml:
     top = _Fields(str(path), content or {}, _TOP_FIELDS)
     entries = top.take("queue", _is_list, "a list of queues", [])
     queues = [_queue(str(path), index, entry, place) for index, entry in enumerate(entries)]
+    modes = zip(queues, entries, strict=True)
     _check_unique(str(path), queues)
     return QueueYaml(
         queues=queues,
+        pull=frozenset(queue.name for queue, entry in modes if _is_pull(entry)),
         resumes_paused=top.take("resume_paused_queues", _is_bool, "true or false", True),
         digest=hashlib.sha256(raw).hexdigest(),
     )
@@ -85,15 +100,23 @@ def apply(engine: Engine, file: QueueYaml) -> bool:
     """Make the engine's queues those of the file, unless this very file was applied last.
 
     So a restart keeps a queue paused that was paused by hand.
+
+    Raises:
+        QueueYamlError: a queue is there with tasks of the other mode; nothing changes.
     """
     if engine.queues.yaml_digest() == file.digest:
         return False
     states = {queue.name: queue.message.state for queue in engine.queues.all()}
     for queue in file.queues:
+        if queue.name in states and engine.queues.is_pull(queue.name) != (queue.name in file.pull):
+            raise QueueYamlError(
+                f"queue {short(queue.name)}: mode: cannot change; delete the queue first"
+            )
+    for queue in file.queues:
         was_paused = states.get(queue.name) == messages.PAUSED
         if was_paused and not file.resumes_paused:
             queue.state = messages.PAUSED
-        engine.queues.put_from_yaml(queue)
+        engine.queues.put_from_yaml(queue, is_pull=queue.name in file.pull)
     named = {queue.name for queue in file.queues}
     for name in states:
         is_here = parent_of(name) == engine.place.parent
@@ -106,12 +129,13 @@ def apply(engine: Engine, file: QueueYaml) -> bool:
 class _Fields:
     """The fields of one mapping; each error says where it is."""
 
-    def __init__(self, where: str, content: Any, allowed: set[str]) -> None:
+    def __init__(self, where: str, content: Any, allowed: set[str], is_pull: bool = False) -> None:
         if not isinstance(content, dict):
             raise QueueYamlError(f"{where}: must be a mapping")
         for key in content:
             if key not in allowed:
-                raise QueueYamlError(f"{where}: {key}: is not a field of queue.yaml")
+                kind = "a pull queue" if is_pull else "queue.yaml"
+                raise QueueYamlError(f"{where}: {key}: is not a field of {kind}")
         self.where = where
         self._content = content
 
@@ -135,11 +159,16 @@ class _Fields:
 
 def _queue(path: str, index: int, entry: Any, place: Place) -> Any:
     name = entry.get("name") if isinstance(entry, dict) else None
-    fields = _Fields(f"{path}: queue {name or f'number {index + 1}'}", entry, _QUEUE_FIELDS)
-    fields.take("mode", lambda v: v == "push", "push (v2beta2 makes pull queues)", "push")
+    is_pull = _is_pull(entry)
+    allowed = _PULL_FIELDS if is_pull else _QUEUE_FIELDS
+    fields = _Fields(f"{path}: queue {name or f'number {index + 1}'}", entry, allowed, is_pull)
+    fields.take("mode", lambda v: v in _MODES, "push or pull", "push")
     if not isinstance(name, str) or not is_queue_id(name):
         raise fields.error("name", "must be 1 to 100 letters, digits or hyphens")
     queue = messages.Queue(name=place.queue_name(name), state=messages.RUNNING)
+    if is_pull:
+        _set_retries(fields, queue.retry_config)
+        return complete_queue(queue, is_pull)
     rate = _rate(fields)
     queue.rate_limits.max_dispatches_per_second = rate
     if rate == 0:
@@ -151,6 +180,10 @@ def _queue(path: str, index: int, entry: Any, place: Place) -> Any:
     _set_target(fields, queue)
     _set_retries(fields, queue.retry_config)
     return queue
+
+
+def _is_pull(entry: Any) -> bool:
+    return isinstance(entry, dict) and entry.get("mode") == "pull"
 
 
 def _rate(fields: _Fields) -> float:

@@ -77,13 +77,17 @@ class Queues:
             self._save(queue)
             return queue.message
 
-    def put_from_yaml(self, message: Any) -> None:
-        """Create or replace a queue as queue.yaml declares it, paused or running included."""
+    def put_from_yaml(self, message: Any, *, is_pull: bool = False) -> None:
+        """Create or replace a queue as queue.yaml declares it, paused or running included.
+
+        Args:
+            is_pull: Its tasks are for leases; it is what the queue is already, if there is one.
+        """
         state = self._state
         with state.change():
             queue = state.queues.get(message.name)
             if queue is None:
-                queue = state.new_queue(message, True, state.clock.now())
+                queue = state.new_queue(message, True, state.clock.now(), is_pull=is_pull)
                 state.queues[message.name] = queue
             queue.configure(message, True, state.clock.now())
             self._save(queue)

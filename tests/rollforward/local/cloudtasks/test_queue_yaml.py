@@ -5,7 +5,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
+from google.cloud.tasks_v2beta2 import CloudTasksClient
 
 from rollforward.local.cloudtasks import queue_yaml
 from rollforward.local.cloudtasks.clock import Clock
@@ -19,6 +21,7 @@ from rollforward.local.cloudtasks.queue_yaml import QueueYamlError
 from rollforward.local.cloudtasks.store.store import Store
 
 PLACE = Place("demo-local", "us-central1")
+PARENT = PLACE.parent
 
 
 def read_one(tmp_path: Path, fields: str) -> Any:
@@ -112,7 +115,11 @@ def test_one_backoff_pulls_the_other(tmp_path, given, expected):
         (["rate: 5/s", "bucket_size: 501"], "bucket_size"),
         (["rate: 5/s", "bucket_size: many"], "bucket_size"),
         (["rate: 5/s", "max_concurrent_requests: 0"], "max_concurrent_requests"),
-        (["rate: 5/s", "mode: pull"], "mode"),
+        (["rate: 5/s", "mode: poll"], "mode"),
+        (["rate: 5/s", "mode: [pull]"], "mode"),
+        (["mode: pull", "rate: 5/s"], "rate: is not a field of a pull queue"),
+        (["mode: pull", "bucket_size: 5"], "bucket_size: is not a field of a pull queue"),
+        (["rate: 5/s", "acl: []"], "acl: is not a field of queue.yaml"),
         (["rate: 5/s", "target: A B"], "target"),
         (["rate: 5/s", "nonsense: 1"], "nonsense"),
         (["rate: 5/s", "retry_parameters: 3"], "retry_parameters"),
@@ -139,7 +146,7 @@ def test_errors_name_file_queue_and_field(tmp_path, fields, named):
     text = str(caught.value)
     assert str(tmp_path / "queue.yaml") in text
     assert "queue work" in text
-    assert f"{named}:" in text
+    assert f"{named}:" in f"{text}:"
 
 
 @pytest.mark.parametrize(
@@ -281,6 +288,54 @@ def test_update_resets_the_burst(engine, tmp_path):
     engine.queues.update(engine.queues.get(name), ["retry_config.max_attempts"])
 
     assert engine.queues.get(name).rate_limits.max_burst_size == 10
+
+
+PULL = "- name: a\n  mode: pull\n  retry_parameters:\n    task_retry_limit: 1\n"
+
+
+def test_a_pull_queue(tmp_path):
+    """A queue with `mode: pull` has tasks for leases, and drops one that was leased in vain."""
+    path = tmp_path / "queue.yaml"
+    path.write_text(f"queue:\n{PULL}{B}")
+    with (
+        running(queue_yaml=path, clock=lambda: 1.8e9) as emulator,
+        grpc.insecure_channel(emulator.grpc_address) as channel,
+    ):
+        transport = CloudTasksClient.get_transport_class("grpc")(channel=channel)
+        client, name = CloudTasksClient(transport=transport), PLACE.queue_name("a")
+        kinds = ["pull_target" in queue for queue in client.list_queues(parent=PARENT)]
+        assert kinds == [True, False]
+        client.create_task(parent=name, task={"pull_message": {"payload": b"p", "tag": "t"}})
+        request = {"parent": name, "lease_duration": {"seconds": 60}, "response_view": "FULL"}
+        for _ in range(2):
+            (task,) = client.lease_tasks(request=request).tasks
+            assert (task.pull_message.payload, task.pull_message.tag) == (b"p", "t")
+            emulator.engine.advance(61)
+
+        assert not client.lease_tasks(request=request).tasks
+        assert client.get_queue(name=name).state == messages.RUNNING
+
+
+@pytest.mark.parametrize(("first", "second"), [(A, PULL), (PULL, A)])
+def test_a_queue_does_not_change_between_push_and_pull(engine, tmp_path, first, second):
+    """Tasks of one mode cannot be those of the other: the file is refused, and changes nothing."""
+    deploy(engine, tmp_path, f"queue:\n{first}")
+    was_pull = engine.queues.is_pull(PLACE.queue_name("a"))
+
+    with pytest.raises(QueueYamlError, match="queue a: mode: cannot change"):
+        deploy(engine, tmp_path, f"queue:\n{B}{second}")
+
+    assert engine.queues.is_pull(PLACE.queue_name("a")) == was_pull
+    assert [queue.name for queue in engine.queues.all()] == [PLACE.queue_name("a")]
+
+
+def test_a_pull_queue_survives_a_restart(tmp_path):
+    """A pull queue of queue.yaml is one again after a restart."""
+    path = tmp_path / "queue.yaml"
+    path.write_text(f"queue:\n{PULL}")
+    for _ in range(2):
+        with running(queue_yaml=path, store_path=tmp_path / "tasks.sqlite3") as emulator:
+            assert emulator.engine.queues.is_pull(PLACE.queue_name("a"))
 
 
 def test_file_is_read_again_when_it_changes(tmp_path):
