@@ -191,7 +191,7 @@ class Emulator:
         app.add_routes(Rest(versions, self._callers).routes())
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
         await self._runner.setup()
-        self._grpc = GrpcServer(versions)
+        self._grpc = GrpcServer(versions, self.engine)
         self._front = Front(self._runner.server, self._grpc.port)
         try:
             self.port = await self._front.start(self.host, self.port)
@@ -288,26 +288,27 @@ class Emulator:
 class GrpcServer:
     """The gRPC server of an emulator, which the first call for its port starts."""
 
-    def __init__(self, versions: Versions) -> None:
+    def __init__(self, versions: Versions, engine: Engine) -> None:
         self._versions = versions
-        self._server: Any = None
+        self._lock = engine.lock
+        self._stop: Callable[[], None] | None = None
         self._port = 0
         self._starting = asyncio.Lock()
 
     async def port(self) -> int:
         """Return the port, when the server listens on it."""
         async with self._starting:
-            if self._server is None:
+            if self._stop is None:
                 # On a thread: other calls, and deliveries, go on while gRPC is loaded.
                 module = await asyncio.to_thread(importlib.import_module, _GRPC_SERVER)
-                self._server, self._port = await module.start_server(self._versions)
+                self._port, self._stop = module.start_server(self._versions, self._lock)
         return self._port
 
     async def stop(self) -> None:
         """End its calls, if it was started."""
         async with self._starting:
-            if self._server is not None:
-                await self._server.stop(grace=0.2)
+            if self._stop is not None:
+                await asyncio.to_thread(self._stop)
 
 
 def _modified_at(path: Path) -> int:

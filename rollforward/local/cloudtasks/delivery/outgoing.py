@@ -63,7 +63,9 @@ def _http_request(
 ) -> OutgoingRequest:
     target = queue.http_target
     method = HttpMethod(target.http_method or request.http_method).name
-    url = overridden_url(request.url, target.uri_override)
+    url = request.url
+    if target.HasField("uri_override"):
+        url = overridden_url(url, target.uri_override)
     headers = dict(request.headers)
     for override in target.header_overrides:
         if not is_reserved(override.header.key) and override.header.key.lower() != "user-agent":

@@ -87,6 +87,7 @@ class Engine:
             behaviour or Behaviour(),
         )
         self.lock = state.lock
+        self.change = state.change
         self.change_listeners = state.change_listeners
         last_sequence, last_attempt_id = store.last_ids()
         with state.change():

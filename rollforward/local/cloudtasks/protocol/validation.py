@@ -6,6 +6,7 @@ where tests/contracts/test_cloudtasks_recorded.py has them, and else our own.
 """
 
 import math
+import re
 import string
 from collections.abc import Iterable
 from typing import Any
@@ -57,6 +58,7 @@ _RESERVED_HEADERS = {
     "transfer-encoding",
     "upgrade",
 }
+_SPACE = re.compile(r"\s")
 _RESERVED_PREFIXES = ("x-google-", "x-appengine-", "x-cloudtasks-")
 _APP_ENGINE_DOMAIN = ".appspot.com"
 _SETTABLE = ("app_engine_routing_override", "http_target", "stackdriver_logging_config")
@@ -329,6 +331,9 @@ def check_size(
     Raises:
         Refused: INVALID_ARGUMENT.
     """
+    pull_bytes = len(pull.payload) + len(pull.tag.encode()) if pull else 0
+    if task.ByteSize() + pull_bytes < MAX_STORED_TASK_BYTES // 2:
+        return
     stored = Task()
     stored.CopyFrom(task)
     set_seconds(stored.schedule_time, schedule_at)
@@ -339,7 +344,6 @@ def check_size(
         routing.host = host
         if not request.HasField("dispatch_deadline"):
             stored.ClearField("dispatch_deadline")
-    pull_bytes = len(pull.payload) + len(pull.tag.encode()) if pull else 0
     if stored.ByteSize() + pull_bytes > MAX_STORED_TASK_BYTES:
         raise errors.task_too_large()
 
@@ -347,12 +351,14 @@ def check_size(
 def _check_url(url: str, field: str) -> None:
     if len(percent_encoded(url)) > MAX_URL_CHARACTERS:
         raise errors.invalid(f"{field} must not be longer than {MAX_URL_CHARACTERS} characters.")
-    if any(character.isspace() for character in url):
+    if _SPACE.search(url):
         raise errors.invalid(f"{field} must not contain spaces.")
 
 
 def percent_encoded(url: str) -> str:
     """Return an address as it goes out: only what is not ASCII is encoded."""
+    if url.isascii() and url.isprintable():
+        return url
     return quote(url, safe=string.printable)
 
 

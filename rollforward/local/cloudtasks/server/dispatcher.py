@@ -5,7 +5,9 @@ task of its own. The engine decides everything; here is only HTTP and waiting.
 """
 
 import asyncio
+import functools
 import logging
+import threading
 from collections.abc import Awaitable, Callable
 from typing import Any
 from urllib.parse import urlsplit
@@ -28,6 +30,9 @@ KillWorker = Callable[[Attempt], Awaitable[None]]
 # connections evenly, not requests: with idle ones kept for a second, all of a
 # few long tasks often came to one worker.
 _KEEPALIVE_S = 0.1
+# So many attempts of a queue begin before responses are read. A response frees a connection for
+# the next request: of a long backlog, begun at once, each request would open one of its own.
+_BEGUN_AT_ONCE = 8
 _SWEEP_EVERY_S = 60.0
 _MAX_REDIRECTS = 5
 _SAME_REQUEST = {307, 308}
@@ -55,10 +60,12 @@ class Dispatcher:
         self._session: aiohttp.ClientSession | None = None
         self._offset_s = engine.clock.offset_s
         self._is_held = False
+        self._ended: list[tuple[Attempt, Response]] = []
 
     async def start(self) -> None:
         """Begin to dispatch."""
         self._loop = asyncio.get_running_loop()
+        self._thread_id = threading.get_ident()
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEPALIVE_S),
             timeout=aiohttp.ClientTimeout(total=None),
@@ -91,6 +98,7 @@ class Dispatcher:
         for task in pending:
             task.cancel()
         await asyncio.gather(*pending, return_exceptions=True)
+        self._end_all()
         if self._session is not None:
             await self._session.close()
 
@@ -100,7 +108,10 @@ class Dispatcher:
         """Wake the loop, from whatever thread; many changes wake it once."""
         if not self._is_woken:
             self._is_woken = True
-            self._loop.call_soon_threadsafe(self._wake.set)
+            if threading.get_ident() == self._thread_id:
+                self._wake.set()
+            else:
+                self._loop.call_soon_threadsafe(self._wake.set)
 
     def _was_reset(self) -> None:
         self._loop.call_soon_threadsafe(self._drop_forgotten)
@@ -125,7 +136,7 @@ class Dispatcher:
     async def _begin_ready(self) -> list[Attempt]:
         """Begin what may go; an error of ours must not end the dispatching of the rest."""
         try:
-            return self._engine.begin_ready()
+            return self._engine.begin_ready(_BEGUN_AT_ONCE)
         except Exception:
             log.exception("Dispatching failed; trying again in a second")
             await asyncio.sleep(1)
@@ -180,8 +191,24 @@ class Dispatcher:
             response = Response(error=f"UNAVAILABLE: {error!r}")
         if self._is_held and response.status is None:
             return
-        if self._engine.attempts.end(attempt.id, response) is not None:
-            _tell(attempt)
+        if not self._ended:
+            self._loop.call_soon(self._end_all)
+        self._ended.append((attempt, response))
+
+    def _end_all(self) -> None:
+        """End the attempts whose responses have come, in one transaction of the store."""
+        ended, self._ended = self._ended, []
+        if not ended:
+            return
+        with self._engine.change():
+            for attempt, response in ended:
+                try:
+                    is_known = self._engine.attempts.end(attempt.id, response) is not None
+                except Exception:
+                    log.exception("Attempt %s of %s", attempt.number, attempt.task.name)
+                else:
+                    if is_known:
+                        _tell(attempt)
 
     async def _send_by_deadline(self, attempt: Attempt) -> Response:
         """Send; on the deadline drop the connection."""
@@ -272,6 +299,7 @@ def _redirected(attempt: Attempt, response: aiohttp.ClientResponse) -> URL | Non
     return response.url.join(to_address(location))
 
 
+@functools.lru_cache(1024)
 def to_address(url: str) -> URL:
     """Return an address that goes out as it was given, but for what is not ASCII."""
     host = urlsplit(url).netloc

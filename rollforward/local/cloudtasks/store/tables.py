@@ -9,6 +9,7 @@ import sqlite3
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 from rollforward.local.cloudtasks.store.database import Database
 from rollforward.local.cloudtasks.store.records import LIVE, Attempt, PullMessage, TaskRecord
@@ -26,6 +27,8 @@ _COLUMNS = _FIXED + _PROGRESS
 _INSERT_TASK = (
     f"INSERT INTO tasks ({', '.join(_COLUMNS)}, tag) VALUES ({', '.join('?' * len(_COLUMNS))}, ?)"
 )
+_values_of_task = attrgetter(*_COLUMNS)
+_progress_of_task = attrgetter(*_PROGRESS, "sequence")
 _UPDATE_TASK = f"UPDATE tasks SET {', '.join(f'{c} = ?' for c in _PROGRESS)} WHERE sequence = ?"
 _SELECT_TASK = (
     f"SELECT {', '.join(f'tasks.{c}' for c in _COLUMNS)}, tag, spec, payload FROM tasks JOIN specs"
@@ -109,7 +112,7 @@ class TaskTable:
     def insert(self, task: TaskRecord) -> None:
         """Write a new task."""
         tag, payload = (task.pull.tag, task.pull.payload) if task.pull else (None, None)
-        self._db.write(_INSERT_TASK, [*(getattr(task, column) for column in _COLUMNS), tag])
+        self._db.write(_INSERT_TASK, (*_values_of_task(task), tag))
         self._db.write(
             "INSERT INTO specs (sequence, spec, payload) VALUES (?, ?, ?)",
             (task.sequence, task.spec, payload),
@@ -117,8 +120,7 @@ class TaskTable:
 
     def update(self, task: TaskRecord) -> None:
         """Write how far a task has come."""
-        values = [getattr(task, column) for column in _PROGRESS]
-        self._db.write(_UPDATE_TASK, [*values, task.sequence])
+        self._db.write(_UPDATE_TASK, _progress_of_task(task))
 
     def live(self) -> Iterator[TaskRecord]:
         """Return the tasks that have not ended, oldest first."""
@@ -202,7 +204,7 @@ class AttemptTable:
                 attempt.task.sequence,
                 attempt.number,
                 attempt.kind,
-                json.dumps(attempt.faults),
+                json.dumps(attempt.faults) if attempt.faults else "[]",
                 attempt.started_at,
                 attempt.method,
                 attempt.url,
@@ -227,7 +229,7 @@ class AttemptTable:
             "UPDATE attempts SET faults = ?, duration_ms = ?, status = ?, error = ?, "
             "response_headers = ?, response_body = ?, next_retry_at = ? WHERE id = ?",
             (
-                json.dumps(attempt.faults),
+                json.dumps(attempt.faults) if attempt.faults else "[]",
                 attempt.duration_ms,
                 attempt.status,
                 attempt.error,
