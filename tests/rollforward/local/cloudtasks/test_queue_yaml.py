@@ -306,7 +306,8 @@ def test_a_pull_queue(tmp_path):
         kinds = ["pull_target" in queue for queue in client.list_queues(parent=PARENT)]
         assert kinds == [True, False]
         client.create_task(parent=name, task={"pull_message": {"payload": b"p", "tag": "t"}})
-        request = {"parent": name, "lease_duration": {"seconds": 60}, "response_view": "FULL"}
+        request = {"parent": name, "max_tasks": 1, "lease_duration": {"seconds": 60}}
+        request["response_view"] = "FULL"
         for _ in range(2):
             (task,) = client.lease_tasks(request=request).tasks
             assert (task.pull_message.payload, task.pull_message.tag) == (b"p", "t")
