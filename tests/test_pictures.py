@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
 import pytest
 
+from benchmarks.cloudtasks import plot
 from tests.infra.documents import text_of
 from tests.infra.pictures import IMAGES, PICTURES, Forms, main, missing_font
 
@@ -35,6 +37,25 @@ def test_every_picture_of_the_readme_is_one_that_the_command_makes() -> None:
 
     assert shown == made
     assert {path.name for path in IMAGES.glob("*.png")} <= made
+
+
+def test_the_picture_of_rates_is_what_the_command_draws() -> None:
+    """The figures are in the picture; drawn again they make the same one."""
+    text = plot.PICTURE.read_text(encoding="utf-8")
+    found = re.search(r"<metadata>(.*)</metadata>", text)
+    assert found
+    figures = json.loads(found[1])
+
+    assert plot.figures_of(reversed([json.dumps(figure) for figure in figures])) == figures
+    assert plot.picture(figures) == text
+    dots = [f'<circle cx="{x}"' for x in ("6.7", "13.3")]
+    assert all(text.count(dot) == len(figures) == 3 for dot in dots)
+
+
+def test_a_picture_of_nothing_is_refused() -> None:
+    """Lines of other benchmarks have no rates."""
+    with pytest.raises(ValueError, match="make bench NAMES=cloudtasks"):
+        plot.figures_of(["measuring ...", '{"name": "cloudtasks.creates_per_s"}'])
 
 
 @pytest.mark.parametrize("font", ["", "/fonts/gothic.ttf: Gothic"])

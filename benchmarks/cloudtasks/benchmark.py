@@ -9,7 +9,7 @@
    with 204. The API allows 500 a second for one queue, so the tasks lie in several.
 3. rates: a queue with so many dispatches a second empties a backlog. The handler writes down when
    each delivery came; the count is compared with the token bucket that the reference describes,
-   which begins full: burst + rate x seconds.
+   which begins full: burst + rate x seconds. `python -m benchmarks.cloudtasks.plot` draws it.
 4. memory: a process of its own keeps waiting tasks, and what the last of them added to its resident
    memory is scaled up to a million.
 
