@@ -1,10 +1,16 @@
 """The calls that App Engine's SDK 3.1 for Python makes, with what it reads of the answers.
 
 Written down from its `taskqueue/cloudtask.py`, which APPENGINE_USE_CLOUDTASK_PUSH_QUEUE turns on.
-The SDK is not installed here: it needs urllib3 1.
+The SDK itself needs urllib3 1, so it has an environment of its own. Its test is skipped without:
+
+    python -m venv .venv/app-engine-sdk
+    .venv/app-engine-sdk/bin/pip install appengine-python-standard==3.1.0
 """
 
 import datetime
+import json
+import subprocess
+from pathlib import Path
 
 import pytest
 from google.api_core import exceptions
@@ -13,9 +19,11 @@ from google.cloud.tasks_v2beta3.services.cloud_tasks.transports import CloudTask
 from google.protobuf import duration_pb2, field_mask_pb2, timestamp_pb2
 from google.rpc import code_pb2
 
-from tests.contracts.conftest import NOW, Cloud
+from tests.contracts.conftest import NOW, PARENT, Cloud, Handler
 
-pytestmark = pytest.mark.fast
+ROOT = Path(__file__).parents[3]
+PYTHON = ROOT / ".venv/app-engine-sdk/bin/python"
+PROGRAM = Path(__file__).with_name("sdk_program.py")
 
 
 def payload(cloud: Cloud, task_id: str = "") -> tasks_v2.Task:
@@ -34,6 +42,7 @@ def payload(cloud: Cloud, task_id: str = "") -> tasks_v2.Task:
     return task
 
 
+@pytest.mark.fast
 def test_a_task_with_retry_options(cloud: Cloud) -> None:
     """`Queue.add` of one task: a countdown, and options of retries of the task's own."""
     task = payload(cloud)
@@ -52,6 +61,7 @@ def test_a_task_with_retry_options(cloud: Cloud) -> None:
     assert list(cloud.client.list_tasks(parent=cloud.queue)) == []
 
 
+@pytest.mark.fast
 def test_tasks_at_once(cloud: Cloud) -> None:
     """`Queue.add` of many: the answer is complete, and a name that is taken has code 6."""
     requests = [
@@ -69,6 +79,7 @@ def test_tasks_at_once(cloud: Cloud) -> None:
     ]
 
 
+@pytest.mark.fast
 def test_deletions(cloud: Cloud) -> None:
     """`Queue.delete_tasks`: a task that is not there has code 5, alone and among others."""
     cloud.create("a")
@@ -82,6 +93,7 @@ def test_deletions(cloud: Cloud) -> None:
         )
 
 
+@pytest.mark.fast
 def test_statistics_and_a_purge(cloud: Cloud) -> None:
     """`Queue.fetch_statistics` asks v2beta3, `Queue.purge` asks v2."""
     transport = CloudTasksGrpcTransport(channel=cloud.client.transport.grpc_channel)
@@ -98,3 +110,41 @@ def test_statistics_and_a_purge(cloud: Cloud) -> None:
     assert client.get_queue(request={"name": name, "read_mask": mask}).stats.tasks_count == 0
     with pytest.raises(exceptions.NotFound):
         client.get_queue(request={"name": f"{name}-other", "read_mask": mask})
+
+
+def run_sdk(*arguments: str, body: bytes = b"") -> bytes:
+    """Run the program of the SDK and return what it prints."""
+    command = [str(PYTHON), str(PROGRAM), *arguments]
+    done = subprocess.run(command, input=body, capture_output=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr.decode()
+    return done.stdout
+
+
+@pytest.mark.skipif(not PYTHON.exists(), reason="App Engine's SDK has no environment here")
+def test_the_sdk_itself(live_cloud: Cloud, handler: Handler) -> None:
+    """The SDK adds, names, counts, deletes, purges and defers, and raises its own errors."""
+    for queue_id in ("deferred", "held"):
+        live_cloud.client.create_queue(parent=PARENT, queue={"name": f"{PARENT}/queues/{queue_id}"})
+
+    said = json.loads(run_sdk("add", live_cloud.emulator.grpc_address))
+
+    assert said == {
+        "enqueued": True,
+        "taken": "TaskAlreadyExistsError",
+        "taken of two": "TaskAlreadyExistsError",
+        "unknown queue": "UnknownQueueError",
+        "statistics": True,
+        "deleted": True,
+        "deleted unknown": False,
+        "held": 1,
+        "purged": 0,
+    }
+    live_cloud.settle()
+    got = handler.received
+    assert [request.body for request in got["/params"]] == [b"x=1"]
+    names = {request.headers["x-appengine-taskname"] for request in got["/many"]}
+    assert names == {"n0", "n1", "n2", "n9"}
+    assert (got["/late"], got["/held"]) == ([], [])
+    (request,) = got["/_ah/queue/deferred"]
+    assert request.headers["x-appengine-queuename"] == "deferred"
+    assert run_sdk("run", body=request.body) == b"42\n"
