@@ -1,7 +1,7 @@
 """Each answer that was recorded from the real Cloud Tasks, given again.
 
 "Recorded" means: recorded from the real service by the conformance suite of
-aertje/cloud-tasks-emulator (2026).
+aertje/cloud-tasks-emulator (2026). Those of another recorder name it.
 """
 
 from typing import Any
@@ -261,6 +261,38 @@ def test_largest_task(target: str, request_fields: Any, task_fields: Any, most_b
     assert caught.value.message == "Task size too large"
 
 
+def test_a_pause_and_its_end(cloud: Cloud):
+    """Recorded: both return the queue, with its defaults; a paused one sends nothing.
+
+    Recorded by mwpryer/cloud-tasks-emulator 0.1.1, in `pause_queue_stops_dispatch.txt`.
+    """
+    paused = cloud.client.pause_queue(name=cloud.queue)
+    cloud.create()
+    sent = cloud.begin()
+    resumed = cloud.client.resume_queue(name=cloud.queue)
+
+    defaults = tasks_v2.Queue(
+        name=cloud.queue,
+        rate_limits={
+            "max_dispatches_per_second": 500,
+            "max_burst_size": 100,
+            "max_concurrent_dispatches": 1000,
+        },
+        retry_config={
+            "max_attempts": 100,
+            "min_backoff": {"nanos": 100_000_000},
+            "max_backoff": {"seconds": 3600},
+            "max_doublings": 16,
+        },
+    )
+    assert sent == []
+    for queue, state in ((paused, "PAUSED"), (resumed, "RUNNING")):
+        defaults.state = state
+        assert queue == defaults
+    assert "max_retry_duration" not in paused.retry_config
+    assert len(cloud.begin()) == 1
+
+
 def test_delete_unknown_queue(cloud: Cloud):
     """Recorded: DeleteQueue of an unknown queue is NOT_FOUND."""
     with pytest.raises(exceptions.NotFound) as caught:
@@ -280,7 +312,10 @@ def test_call_on_unknown_queue(cloud: Cloud, call: str):
 
 @pytest.mark.parametrize("call", QUEUE_CALLS)
 def test_call_on_deleted_queue(cloud: Cloud, call: str):
-    """Recorded: Get, Pause, Purge and ResumeQueue of a just deleted queue are NOT_FOUND."""
+    """Recorded: Get, Pause, Purge and ResumeQueue of a just deleted queue are NOT_FOUND.
+
+    Of GetQueue also by mwpryer/cloud-tasks-emulator 0.1.2, in `delete_queue_removes_queue.txt`.
+    """
     cloud.client.delete_queue(name=cloud.queue)
 
     with pytest.raises(exceptions.NotFound) as caught:

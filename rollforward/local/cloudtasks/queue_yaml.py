@@ -215,7 +215,8 @@ def _set_retries(fields: _Fields, config: Any) -> None:
     retry = _Fields(f"{fields.where}: retry_parameters", content, _RETRY_FIELDS)
     limit = retry.take("task_retry_limit", _whole(0, None), "a whole number", None)
     config.max_attempts = -1 if limit is None else limit + 1
-    messages.set_seconds(config.max_retry_duration, _age_s(retry))
+    if age_s := _age_s(retry):
+        messages.set_seconds(config.max_retry_duration, age_s)
     min_s = retry.take("min_backoff_seconds", _is_seconds, "seconds", None)
     max_s = retry.take("max_backoff_seconds", _is_seconds, "seconds", None)
     if min_s is not None and max_s is not None and min_s > max_s:

@@ -113,7 +113,8 @@ def shown_queue(queue: Any, traits: Any) -> Any:
         shown.pull_target.SetInParent()
         shown.rate_limits.max_tasks_dispatched_per_second = messages.MAX_RATE_PER_S
         shown.rate_limits.max_concurrent_tasks = _UNLIMITED_CONCURRENCY
-        shown.retry_config.max_retry_duration.CopyFrom(queue.retry_config.max_retry_duration)
+        if queue.retry_config.HasField("max_retry_duration"):
+            shown.retry_config.max_retry_duration.CopyFrom(queue.retry_config.max_retry_duration)
     else:
         _copy_bytes(queue.rate_limits, shown.rate_limits)
         copy_fields(queue.retry_config, shown.retry_config)

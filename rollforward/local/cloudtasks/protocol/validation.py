@@ -102,7 +102,8 @@ def _fill_retry_config(config: Any) -> None:
     # A default never contradicts what the caller did set.
     set_seconds(config.min_backoff, min_s if has_min else min(min_s, max_s))
     set_seconds(config.max_backoff, max_s if has_max else max(min_s, max_s))
-    set_seconds(config.max_retry_duration, seconds_of(config.max_retry_duration))
+    if not seconds_of(config.max_retry_duration):
+        config.ClearField("max_retry_duration")
 
 
 def updated_queue(
