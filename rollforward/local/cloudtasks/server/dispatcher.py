@@ -32,7 +32,7 @@ KillWorker = Callable[[Attempt], Awaitable[None]]
 _KEEPALIVE_S = 0.1
 # So many attempts of a queue begin before responses are read. A response frees a connection for
 # the next request: of a long backlog, begun at once, each request would open one of its own.
-_BEGUN_AT_ONCE = 8
+_BEGUN_AT_ONCE = 4
 _SWEEP_EVERY_S = 60.0
 _MAX_REDIRECTS = 5
 _SAME_REQUEST = {307, 308}
