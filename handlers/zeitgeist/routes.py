@@ -30,6 +30,7 @@ from pipelines.zeitgeist.playbacks import (
     Playback,
 )
 from pipelines.zeitgeist.progress import Board, Point, board_of, open_counts, points_of
+from pipelines.zeitgeist.quality.published import SCORES
 from pipelines.zeitgeist.series import (
     BUCKET_MS,
     DAY_MS,
@@ -44,7 +45,7 @@ from rollforward.streams.model.limits import SLOTS
 
 bp = Blueprint("zeitgeist", __name__, url_prefix="/zeitgeist")
 
-TABS = ("how", "compare", "code")
+TABS = ("how", "compare", "quality", "code")
 SHOWN_MS = 2 * DAY_MS
 SHOWN_BUCKETS = 24
 SHOWN_ALERTS = 12
@@ -214,6 +215,7 @@ def _page(error: str, status: int) -> ResponseReturnValue:
         tab=tab,
         check=_check(live) if tab == "compare" else None,
         excerpts=_code() if tab == "code" else [],
+        scores=sorted(SCORES.items(), key=lambda pair: -pair[1]),
         max_mib=MAX_UPLOAD_BYTES // 1024**2,
         max_series=MAX_SERIES,
         **live,
@@ -341,7 +343,7 @@ def _code() -> list[Excerpt]:
         excerpt("pipelines.zeitgeist.model", "Model.expected", "Mean and spread by hour of week"),
         excerpt("pipelines.zeitgeist.pipeline", "NewWatcher", "A version that takes its place"),
         excerpt("pipelines.zeitgeist.detector", "Detector.complete", "Evidence over some buckets"),
-        excerpt("pipelines.zeitgeist.detector", "Side.bar", "How much evidence is enough"),
+        excerpt("pipelines.zeitgeist.detector", "Side.bar", "The evidence of an alert"),
         excerpt("pipelines.zeitgeist.player", "play", "A step of a playback"),
     ]
 

@@ -4,7 +4,8 @@
 
 Files ending in .json are labels, all others are series in the format of the Numenta Anomaly
 Benchmark. The default is the made-up sample. All series get the same parameters; the scores use
-labels only after all alerts are computed.
+labels only after all alerts are computed. With --cross-validate, thresholds are chosen on all
+series but one and judged on that one, for each in turn.
 """
 
 from __future__ import annotations
@@ -16,8 +17,17 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from pipelines.zeitgeist.baselines import MovingAverage, SeasonalMean
-from pipelines.zeitgeist.quality import METHODS, Looks, Score, Windows, alerts_of, score, together
+from pipelines.zeitgeist.quality.baselines import MovingAverage, SeasonalMean
+from pipelines.zeitgeist.quality.scores import (
+    METHODS,
+    Looks,
+    Score,
+    Windows,
+    alerts_of,
+    score,
+    together,
+)
+from pipelines.zeitgeist.quality.validation import validate
 from pipelines.zeitgeist.sample import sample_labels, sample_series
 from pipelines.zeitgeist.series import BadSeriesError, Series, read_labels, read_series
 
@@ -35,6 +45,9 @@ def main() -> int:
     )
     parser.add_argument("files", nargs="*", type=Path, help="series (.csv) and labels (.json)")
     parser.add_argument("--tuned", action="store_true", help="baselines at other thresholds, too")
+    parser.add_argument(
+        "--cross-validate", action="store_true", help="thresholds chosen without the judged series"
+    )
     args = parser.parse_args()
     try:
         series, labels = _read(args.files)
@@ -45,6 +58,8 @@ def main() -> int:
     scores = {name: _scores(method, series, labels) for name, method in methods.items()}
     _print_windows(series, scores["zeitgeist"])
     _print_scores(scores)
+    if args.cross_validate:
+        _print_folds(series, labels)
     return 0
 
 
@@ -106,6 +121,20 @@ def _print_scores(scores: Mapping[str, Mapping[str, Score]]) -> None:
             f"{all_.recall:>7.2f} {all_.f1:>6.2f} {len(all_.false):>6} "
             f"{all_.false_a_week:>7.2f} {worst:>11.2f}"
         )
+
+
+def _print_folds(series: Sequence[Series], labels: Mapping[str, Windows]) -> None:
+    """Print the score of each series by thresholds that were chosen on the others."""
+    validation = validate(series, labels)
+    print("\nEach series by thresholds that were best on the others; means over equally good ones")
+    print(f"  {'series':<28} {'found':>7} {'false':>6} {'F1':>6} {'best':>5}")
+    for fold in validation.folds:
+        found = f"{fold.hits:.1f}/{fold.windows}"
+        best = len(fold.chosen)
+        print(f"  {fold.name:<28} {found:>7} {fold.false:>6.1f} {fold.f1:>6.2f} {best:>5}")
+    print(f"  {'together':<28} {validation.f1:>22.2f}")
+    low, *_, high = sorted(validation.f1_of.values())
+    print(f"  {len(validation.f1_of)} thresholds on all series: F1 {low:.2f} to {high:.2f}")
 
 
 def _time(at: int) -> str:

@@ -1,26 +1,26 @@
-"""Detector of spikes and dips: counts that leave the model's range over several buckets.
+"""Detector of spikes and dips: counts that leave the model's range as they had not for weeks.
 
 *Evidence* is the distance of a bucket from the mean, in spreads, plus half of the evidence of the
 previous bucket. So one bucket far off is enough, and so are several somewhat off to the same side.
 
-The threshold depends on the series, since some burst every day. This *bar* is the level that the
-highest evidence of a day stayed below on nine of ten days, over the last four weeks; it is at least
-`MIN_BAR`. So a series of any kind gets about one alert in ten days by chance.
+Evidence alone calls every odd hour news, and some series have one each day. So a spike must break
+a record of its own series as well (`highs.py`): its count is a quarter above the highest count of
+the last four weeks, or its evidence is half above the highest evidence. A dip has no such count,
+since most series fall near zero each night: its evidence must be a record, and twice a spike's.
 
 A spike is reported at once, in the first incomplete bucket, since further records only add to it.
 A dip is reported for complete buckets only, since missing records may still arrive.
 
 Source: the Zeitgeist pipeline of the MillWheel paper, 2013; the sum that fades is S. Roberts's
-"Control chart tests based on geometric moving averages", 1959; highest values of days are the block
-maxima of E. Gumbel's "Statistics of extremes", 1958.
+"Control chart tests based on geometric moving averages", 1959.
 """
 
 from __future__ import annotations
 
-import math
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
+from pipelines.zeitgeist.highs import Highs
 from pipelines.zeitgeist.model import Expected
 from pipelines.zeitgeist.series import BUCKET_MS, DAY_MS
 
@@ -30,16 +30,29 @@ DIP: Kind = "dip"
 SIGNS: dict[Kind, int] = {SPIKE: 1, DIP: -1}
 # Decay of the evidence, from one bucket to the next.
 FADING = 0.5
-# Five standard deviations of the evidence, 1 / sqrt(1 - 0.25) each, if counts vary normally.
-MIN_BAR = 6.0
-BAR_SHARE = 0.9
-BAR_DAYS = 28
-# Limit of the rise of the bar by one day: one burst is no habit, here as in the model.
-BAR_GROWTH = 1.5
-# Days before the first alert, to have a basis for comparison.
-MIN_DAYS = 2
 # Time after an alert without another one of its kind: it is the same event.
 REFRACTORY_MS = DAY_MS
+
+
+@dataclass(frozen=True)
+class Rules:
+    """Thresholds of all series.
+
+    Attributes:
+        spike, dip: The least evidence; its standard deviation is 1 / sqrt(1 - 0.25).
+        count, evidence: How far a record surpasses the highest one of the last weeks, as a factor.
+    """
+
+    spike: float = 5.0
+    dip: float = 10.0
+    count: float = 1.25
+    evidence: float = 1.5
+
+    def least(self, kind: Kind) -> float:
+        return self.spike if kind == SPIKE else self.dip
+
+
+RULES = Rules()
 
 
 @dataclass(frozen=True)
@@ -65,51 +78,70 @@ class Alert:
 
 @dataclass
 class Side:
-    """Evidence to one side: spikes, or dips."""
+    """Evidence to one side, spikes or dips, and the highest values of its days."""
 
+    kind: Kind
     evidence: float = 0.0
-    highest: float = 0.0  # Highest evidence of the day.
-    days: list[float] = field(default_factory=list)  # Highest evidence of each earlier day.
     told_at: int | None = None
-
-    @property
-    def bar(self) -> float | None:
-        """The threshold of the evidence; None: too few days were seen."""
-        if len(self.days) < MIN_DAYS:
-            return None
-        return max(MIN_BAR, sorted(self.days)[math.ceil(BAR_SHARE * len(self.days)) - 1])
+    evidences: Highs = field(default_factory=Highs)
+    counts: Highs = field(default_factory=Highs)  # Of spikes only.
 
     def with_(self, distance: float, buckets: int) -> float:
         """Return the evidence with one more bucket, `buckets` after the last one."""
-        return max(0.0, FADING**buckets * self.evidence + distance)
+        return max(0.0, FADING**buckets * self.evidence + SIGNS[self.kind] * distance)
 
-    def take(self, evidence: float) -> None:
-        self.evidence = round(evidence, 3)
-        self.highest = max(self.highest, self.evidence)
+    def bar(self, count: float, rules: Rules, *, begins_day: bool) -> float | None:
+        """Return the evidence that a count needs for an alert; None: too few days were seen."""
+        evidences, counts = self.evidences, self.counts
+        if begins_day:
+            evidences, counts = evidences.of_next_day(), counts.of_next_day()
+        if evidences.highest is None:
+            return None
+        least = rules.least(self.kind)
+        if counts.highest is not None and count > rules.count * counts.highest:
+            return least
+        return max(least, rules.evidence * evidences.highest)
 
     def is_quiet(self, at: int) -> bool:
         return self.told_at is not None and at < self.told_at + REFRACTORY_MS
 
-    def end_day(self) -> None:
-        bar = self.bar
-        highest = self.highest if bar is None else min(self.highest, BAR_GROWTH * bar)
-        self.days = [*self.days, highest][-BAR_DAYS:]
-        self.highest = 0.0
+    def take(self, evidence: float, count: float) -> None:
+        self.evidence = round(evidence, 3)
+        self.evidences.take(self.evidence)
+        if self.kind == SPIKE:
+            self.counts.take(count)
 
-    def bar_of_next_day(self) -> float | None:
-        """Return the bar after the end of the day."""
-        next_day = replace(self)
-        next_day.end_day()
-        return next_day.bar
+    def end_day(self) -> None:
+        self.evidences.end_day()
+        if self.kind == SPIKE:
+            self.counts.end_day()
+
+    def kept(self) -> list[Any]:
+        """Return the state as JSON."""
+        highs = [[highs.today, highs.days] for highs in (self.evidences, self.counts)]
+        return [self.evidence, self.told_at, *highs]
+
+    @classmethod
+    def of(cls, kind: Kind, stored: list[Any]) -> Side:
+        """Return the side of a stored state."""
+        evidence, told_at, evidences, counts = stored
+        return cls(kind, evidence, told_at, Highs(*evidences), Highs(*counts))
+
+    @classmethod
+    def of_named(cls, stored: dict[str, Any]) -> Side:
+        """Return the side of a stored state by names."""
+        highs = {name: Highs(**stored[name]) for name in ("evidences", "counts")}
+        return cls(**(stored | highs))
 
 
 @dataclass
 class Detector:
-    """State of one series, of constant size: 2 x 28 numbers and a few more."""
+    """State of one series, of constant size: 3 x 28 numbers and a few more."""
 
-    sides: dict[Kind, Side] = field(default_factory=lambda: {SPIKE: Side(), DIP: Side()})
+    sides: dict[Kind, Side] = field(default_factory=lambda: {kind: Side(kind) for kind in SIGNS})
     last: int | None = None  # The beginning of the last bucket.
     taken: int = 0  # Number of complete buckets, so that a lost or duplicate one shows.
+    rules: Rules = RULES
 
     def partial(self, start: int, at: int, count: float, expected: Expected) -> list[Alert]:
         """Check an incomplete bucket for a spike, without learning.
@@ -122,21 +154,18 @@ class Detector:
         """
         if self.last is None or start != self.last + BUCKET_MS:
             return []
-        side = self.sides[SPIKE]
-        # The bar of the complete bucket: the previous day has ended then.
-        bar = side.bar_of_next_day() if self._begins_day(start) else side.bar
-        return self._tell(SPIKE, start, at, count, expected, bar)
+        return self._tell(self.sides[SPIKE], start, at, count, expected)
 
     def complete(self, start: int, count: float, expected: Expected) -> list[Alert]:
         """Process a complete bucket; the buckets are in order."""
-        if self._begins_day(start):
-            for side in self.sides.values():
-                side.end_day()
         at, alerts = start + BUCKET_MS, list[Alert]()
-        for kind, side in self.sides.items():
-            alerts += self._tell(kind, start, at, count, expected, side.bar)
-        for kind, side in self.sides.items():
-            side.take(self._evidence(kind, start, count, expected))
+        for side in self.sides.values():
+            alerts += self._tell(side, start, at, count, expected)
+        for side in self.sides.values():
+            evidence = self._evidence(side, start, count, expected)
+            if self._begins_day(start):
+                side.end_day()
+            side.take(evidence, count)
         self.last, self.taken = start, self.taken + 1
         return alerts
 
@@ -144,18 +173,19 @@ class Detector:
         return self.last is not None and start // DAY_MS > self.last // DAY_MS
 
     def _tell(
-        self, kind: Kind, start: int, at: int, count: float, expected: Expected, bar: float | None
+        self, side: Side, start: int, at: int, count: float, expected: Expected
     ) -> list[Alert]:
-        side, evidence = self.sides[kind], self._evidence(kind, start, count, expected)
+        evidence = self._evidence(side, start, count, expected)
+        bar = side.bar(count, self.rules, begins_day=self._begins_day(start))
         if bar is None or evidence <= bar or side.is_quiet(at):
             return []
         side.told_at = at
-        return [Alert(kind, start, at, count, expected.count(0), evidence, bar)]
+        return [Alert(side.kind, start, at, count, expected.count(0), evidence, bar)]
 
-    def _evidence(self, kind: Kind, start: int, count: float, expected: Expected) -> float:
+    def _evidence(self, side: Side, start: int, count: float, expected: Expected) -> float:
         last_start = start if self.last is None else self.last
         buckets = max(1, (start - last_start) // BUCKET_MS)
-        return self.sides[kind].with_(SIGNS[kind] * expected.distance(count), buckets)
+        return side.with_(expected.distance(count), buckets)
 
     # As a state
 
@@ -164,10 +194,7 @@ class Detector:
         return {
             "last": self.last,
             "taken": self.taken,
-            **{
-                kind: [side.evidence, side.highest, side.days, side.told_at]
-                for kind, side in self.sides.items()
-            },
+            "sides": {kind: side.kept() for kind, side in self.sides.items()},
         }
 
     @classmethod
@@ -175,8 +202,8 @@ class Detector:
         """Return the detector of a stored state; a new one if there is none."""
         if not stored:
             return cls()
-        sides = {kind: Side(*stored[kind]) for kind in SIGNS}
-        return cls(sides, stored["last"], stored.get("taken", 0))
+        sides = {kind: Side.of(kind, stored["sides"][kind]) for kind in SIGNS}
+        return cls(sides, stored["last"], stored["taken"])
 
     # As a state of version 2
 
@@ -193,5 +220,5 @@ class Detector:
         """Return the detector of a stored state by names; a new one if there is none."""
         if not stored:
             return cls()
-        sides = {kind: Side(**stored["sides"][kind]) for kind in SIGNS}
-        return cls(sides, stored["last"], stored.get("taken", 0))
+        sides = {kind: Side.of_named(stored["sides"][kind]) for kind in SIGNS}
+        return cls(sides, stored["last"], stored["taken"])

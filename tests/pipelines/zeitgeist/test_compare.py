@@ -11,6 +11,7 @@ import pytest
 from pipelines.zeitgeist import check
 from pipelines.zeitgeist.check import Results, compared
 from pipelines.zeitgeist.detector import DIP, SPIKE, Detector, Side
+from pipelines.zeitgeist.highs import Highs
 from pipelines.zeitgeist.model import Expected
 from pipelines.zeitgeist.pipeline import (
     FEEDS,
@@ -27,12 +28,12 @@ from pipelines.zeitgeist.series import BUCKET_MS, DAY_MS, MINUTE_MS
 from rollforward.streams import Context, Pipeline, PushSource, Record, StreamTest
 
 PLAYBACK = "0" * 32
-BUCKETS = 3 * DAY_MS // BUCKET_MS + 60
+BUCKETS = 4 * DAY_MS // BUCKET_MS + 60
 DIP_AT = BUCKETS - 6
 
 
 def series() -> Iterator[tuple[int, int]]:
-    """Yield the counts of three days with a rhythm, and of an outage at their end."""
+    """Yield the counts of four days with a rhythm, and of an outage at their end."""
     for number in range(BUCKETS):
         wave = math.sin(2 * math.pi * number * BUCKET_MS / DAY_MS)
         yield number, 0 if number >= DIP_AT else round(100 + 30 * wave)
@@ -121,8 +122,11 @@ def test_the_first_bucket_of_a_day_has_one_bar_before_and_after_it_is_complete()
     day, expected = 19_000 * DAY_MS, Expected(math.log1p(10), 0.2)
 
     def detector() -> Detector:
-        spikes = Side(0.0, 9.0, [1.0, 1.0], day - 36 * 3_600_000)
-        return Detector({SPIKE: spikes, DIP: Side(0.0, 0.0, [1.0, 1.0])}, day - BUCKET_MS)
+        days = [4.0, 4.0, 4.0]
+        spikes = Side(SPIKE, 0.0, day - 36 * 3_600_000, Highs(9.0, days), Highs(1e6, [1e6] * 3))
+        return Detector(
+            {SPIKE: spikes, DIP: Side(DIP, 0.0, None, Highs(0.0, days))}, day - BUCKET_MS
+        )
 
     def told(spreads: float) -> tuple[list[Any], list[Any]]:
         count = math.expm1(expected.mean + spreads * expected.spread)
@@ -132,7 +136,7 @@ def test_the_first_bucket_of_a_day_has_one_bar_before_and_after_it_is_complete()
             [(each.start, each.bar) for each in later.complete(day, count, expected)],
         )
 
-    for spreads in (5.0, 7.5, 12.0):
+    for spreads in (5.5, 7.5, 15.0):
         partial, complete = told(spreads)
         assert partial == complete
-    assert told(12.0)[0]
+    assert (told(7.5)[0], told(15.0)[0][0][1]) == ([], 13.5)

@@ -9,7 +9,10 @@ from pathlib import Path
 import pytest
 
 from pipelines.zeitgeist.__main__ import main
-from pipelines.zeitgeist.quality import METHODS, Score, Zeitgeist, alerts_of, score, together
+from pipelines.zeitgeist.detector import RULES, Rules
+from pipelines.zeitgeist.quality.published import SCORES
+from pipelines.zeitgeist.quality.scores import METHODS, Score, Zeitgeist, alerts_of, score, together
+from pipelines.zeitgeist.quality.validation import validate
 from pipelines.zeitgeist.sample import EVENTS, QUERIES, sample_labels, sample_series
 from pipelines.zeitgeist.series import (
     BUCKET_MS,
@@ -130,6 +133,20 @@ def test_the_command_says_how_well_files_are_told(
     assert "cannot be read" in capsys.readouterr().err
 
 
+def test_a_series_is_judged_by_thresholds_that_were_chosen_on_the_others() -> None:
+    """Its own labels, even if they call every alert false, change nothing of what is chosen."""
+    choices = [RULES, Rules(spike=1000.0, dip=1000.0)]  # The second one reports nothing.
+    series, labels = list(sample_series())[:2], dict(sample_labels())
+    first, other = validate(series, labels, choices).folds
+    labels[series[0].name] = []
+    again, _ = validate(series, labels, choices).folds
+
+    assert first.chosen == again.chosen == [RULES]
+    assert (first.hits, first.windows) == (2, 2)
+    assert (again.hits, again.false, again.f1) == (0, 2, 0.0)
+    assert other.f1 == 1.0
+
+
 @pytest.mark.skipif(not REAL_SERIES, reason="ZEITGEIST_SERIES names no folder")
 def test_real_series_are_told_better_than_by_both_plain_ways() -> None:
     """With one set of parameters, and at most two false alerts a week of each series."""
@@ -144,4 +161,5 @@ def test_real_series_are_told_better_than_by_both_plain_ways() -> None:
 
     assert all(ours > other for other in others)
     assert all(each.false_a_week <= 2 for each in found["zeitgeist"])
+    assert round(ours, 2) == SCORES["Zeitgeist, as shipped"]
     assert Zeitgeist in METHODS.values()

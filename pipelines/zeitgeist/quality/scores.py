@@ -14,9 +14,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from pipelines.zeitgeist.baselines import SIGMAS, TIMES, MovingAverage, SeasonalMean
 from pipelines.zeitgeist.detector import Alert, Detector, Kind
 from pipelines.zeitgeist.model import Model
+from pipelines.zeitgeist.quality.baselines import SIGMAS, TIMES, MovingAverage, SeasonalMean
 from pipelines.zeitgeist.series import BUCKET_MS, Series
 
 Windows = Sequence[tuple[int, int]]

@@ -10,7 +10,8 @@ import math
 from collections import deque
 from dataclasses import dataclass, field
 
-from pipelines.zeitgeist.detector import DIP, MIN_DAYS, REFRACTORY_MS, SPIKE, Kind
+from pipelines.zeitgeist.detector import DIP, REFRACTORY_MS, SPIKE, Kind
+from pipelines.zeitgeist.highs import MIN_DAYS
 from pipelines.zeitgeist.model import BUCKETS_A_DAY, HOURS_A_WEEK
 from pipelines.zeitgeist.series import BUCKET_MS, DAY_MS, HOUR_MS
 

@@ -1,0 +1,1 @@
+"""Quality of the detection: scores by labels, baselines, cross-validation, published scores."""
