@@ -19,6 +19,10 @@ What is left out, because it leads nowhere else:
   emptied memcached is noticed by a process that asks it, so it is emptied right before a call.
 - Partial-order reduction: the creation of tasks comes before all else that could be done. No
   other process asks for their names, and what they start may start later all the same.
+- Partial-order reduction, too: a compare-and-set whose row has changed since is made at once. It is
+  refused whenever it is made, and changes nothing for others. That holds where no row is ever again
+  what it was (`versions_recur`). Its process takes no other step in any history, so the fault that
+  may hit it is searched there as well.
 - Symmetry reduction: deliveries of tasks with the same body are interchangeable, and a value read
   from memcached leaves the state of a task once it no longer decides the next step.
 """
@@ -146,15 +150,18 @@ class Search:
         *,
         fault: str = "",
         most: int = 5_000_000,
+        versions_recur: bool = True,
     ) -> None:
         """Search.
 
         Args:
             deliver: Runs a task.
+            versions_recur: Whether a row may be again what it was before.
             most: States; more is an error, since a search that is cut off proves nothing.
         """
         self.fault = fault
         self._most = most
+        self._versions_recur = versions_recur
         self._locals = LocalStates(deliver)
         self._caches: Interner[Held] = Interner()
         self._names: Interner[frozenset[str]] = Interner()
@@ -219,10 +226,11 @@ class Search:
         """Return all states that one step can lead to, faults included."""
         local_states = [self._locals[number] for number in dict.fromkeys(state.local_states)]
         creating = [local for local in local_states if local.call.port == TASKS]
-        for local in creating[:1] or local_states:
+        refused = [local for local in local_states if self._is_refused(local, state.rows)]
+        for local in creating[:1] or refused[:1] or local_states:
             if local.call.port != END and (local.has_begun or self._may_begin(local, local_states)):
                 yield from self._steps_of(state, local)
-        if creating:
+        if creating or refused:
             return
         waiting = [local for local in local_states if local.call.port == WAIT]
         is_stuck = all(
@@ -236,6 +244,14 @@ class Search:
                 yield Step(local.number, GAVE_UP), self._moved(state, local, after, left=left)
         if self.fault == DUPLICATE and state.left:
             yield from self._duplicates(state)
+
+    def _is_refused(self, local: LocalState, rows: int) -> bool:
+        """Return whether a compare-and-set has lost its race, for good."""
+        if self._versions_recur or local.call.port != ROWS or not local.call.arguments:
+            return False
+        key, version = local.call.arguments
+        there = self._memories.known[rows].facts.get(key)
+        return there is not None and there[2] != version
 
     @staticmethod
     def _may_begin(local: LocalState, local_states: Sequence[LocalState]) -> bool:

@@ -16,6 +16,7 @@ import contextlib
 import datetime
 import functools
 import random
+import sys
 import threading
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -31,6 +32,7 @@ from rollforward.datastore.bodies import PlainRow
 from rollforward.runtime.messages import Message
 from rollforward.runtime.process.process_state import ProcessState
 from tests.infra.memory_datastore import Memory
+from tests.infra.model_checking.live_state import LiveState
 
 CACHE, TASKS, ROWS, WAIT, END = "cache", "tasks", "rows", "wait", "end"
 AGAIN, GAVE_UP, FAILED = "again", "gave up", "failed"
@@ -52,13 +54,15 @@ class Process:
     is_task: bool = False
     follows: str = ""  # Does not begin before this one has.
     is_last: bool = False  # Does not begin before all others have ended that are no tasks.
+    # Kinds of objects that never change; if set, its places are compared by `live_state.py`.
+    constants: tuple[type, ...] = ()
 
 
 @dataclass(frozen=True)
 class Raised:
     """A call that ended in an error."""
 
-    error: Exception
+    error: BaseException
 
 
 @dataclass(frozen=True)
@@ -91,6 +95,7 @@ class Run:
         self.is_stopped = False
         self.has_given_up = False
         self.looks_from: list[int | None] = []
+        self.live: Hashable = None  # What its frames held as it stopped.
 
     def go(self) -> Run:
         """Run until the first call without an answer; with a memory, do that one."""
@@ -124,16 +129,25 @@ class Run:
             return answer
         if not self.is_stopped:
             self.is_stopped, self.call = True, call
+            if self.process.constants and self.memory is None:
+                self.live = self._live()
             if self.memory is not None and effect is not None:
                 self.outcome = self._do(self.memory, effect)
         raise Paused
+
+    def _live(self) -> Hashable:
+        assert not self.looks_from, "a loop that looks again is searched by its answers"
+        reader = LiveState(self.process.constants, self)
+        return reader.of_frames(sys._getframe(2), until=Run.go.__code__)
 
     def _do(self, memory: Memory, effect: Callable[[], Any]) -> Any:
         self.is_inside = True
         try:
             with memory:
                 return effect()
-        except Exception as error:
+        except Paused:
+            raise
+        except BaseException as error:  # The end of a delivery of a flow is one, too.
             return Raised(error)
         finally:
             self.is_inside = False
@@ -210,6 +224,7 @@ class LocalState:
     answers: tuple[Any, ...]
     call: Call
     before: LocalState | None = None
+    live: Hashable = None
     after: dict[Hashable, int] = field(default_factory=dict)
 
     @property
@@ -218,6 +233,8 @@ class LocalState:
         name = self.process.name
         if self.call.port == END:
             return name, self.call
+        if self.live is not None:
+            return name, self.live
         if not self.process.is_task or self.before is None:
             return name, self.number
         asked = None if self.call.port == WAIT else self.call
@@ -289,8 +306,9 @@ class LocalStates:
         before: LocalState | None,
         call: Call | None = None,
     ) -> int:
-        call = call or Run(process, answers).go().call
-        local = LocalState(len(self._known), process, answers, call, before)
+        run = None if call else Run(process, answers).go()
+        call, live = (run.call, run.live) if run else (call, None)
+        local = LocalState(len(self._known), process, answers, call, before, live)
         number = self._same.setdefault(local.future, local.number)
         if number == local.number:
             self._known.append(local)
@@ -304,12 +322,15 @@ def _delivered(deliver: Callable[[Any, Message], None], task: Message, clients: 
 # Datastore
 
 
-def rows(what: str, effect: Callable[[Memory], Any]) -> Any:
-    """Do something at once inside of a transaction, and as a step of its own outside."""
+def rows(what: str, effect: Callable[[Memory], Any], expected: tuple[Any, ...] = ()) -> Any:
+    """Do something at once inside of a transaction, and as a step of its own outside.
+
+    Without the `expected` version of a key nothing is done.
+    """
     run = Run.current
     if run.is_inside:
         return effect(Memory.current)
-    return run.ask(Call(ROWS, what), lambda: effect(Memory.current))
+    return run.ask(Call(ROWS, what, expected), lambda: effect(Memory.current))
 
 
 def _get_multi(keys: Sequence[Any]) -> list[Any]:
