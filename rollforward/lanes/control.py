@@ -124,7 +124,9 @@ def _drain(
     for row in rows:
         body = row.body.encode()
         arguments.release(clients, body)
-        cancellation.abandon(arguments.envelope_of(body).handle)
+        handle = arguments.envelope_of(body).handle
+        cancellation.let_expire(clients, handle)
+        cancellation.abandon(handle)
     ndb.delete_multi([row.key for row in rows])
     state = state or LaneState(key=state_key(lane_id))
     if state.head in {row.key.id() for row in rows}:

@@ -27,6 +27,7 @@ from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import aware_utc
 from rollforward.runtime.messages import Message
 from rollforward.tasks.declaration import Task
+from rollforward.tasks.errors import UnknownTaskError
 
 MAX_LIMIT = 50
 MAX_WEIGHT = 20.0
@@ -236,8 +237,22 @@ class LaneKey:
         """Unblock the key, if this dead task, which is deleted, blocks it."""
         control.let_pass(clients, self.lane, self.id, dead_id=dead_id)
 
+    def check_registered(self, clients: Clients) -> None:
+        """Check that the app delivers the tasks of the lane.
+
+        Raises:
+            UnknownTaskError: its registry has no such lane.
+        """
+        try:
+            self.lane.task.check_registered(clients)
+        except UnknownTaskError:
+            raise UnknownTaskError(
+                f"the lane {self.lane.name!r} is in no registry, so its tasks would never run: add "
+                "the lane to rf.serve(app, ...), or to the app's Registry(...)"
+            ) from None
+
     def _check(self, clients: Clients, messages: Sequence[Message]) -> None:
-        self.lane.task.check_registered(clients)
+        self.check_registered(clients)
         if not isinstance(self.lane.task, LaneTurns):
             raise BadLaneError(f"the lane {self.lane.name} gathers calls, and takes no tasks")
         for message in messages:

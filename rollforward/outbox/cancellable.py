@@ -13,7 +13,14 @@ from rollforward.runtime.clients import Clients
 from rollforward.runtime.messages import MessageLane
 from rollforward.runtime.sharing.shared_transaction import SharedBody, transact_shared
 from rollforward.tasks.declaration import Task
-from rollforward.tasks.stored.cancellation import NAMED, TRACKED, is_known, put_handle
+from rollforward.tasks.stored.arguments import LIFE
+from rollforward.tasks.stored.cancellation import (
+    LIFE_IN_LANE,
+    NAMED,
+    TRACKED,
+    is_known,
+    put_handle,
+)
 from rollforward.tasks.stored.distant import named_rows
 from rollforward.tasks.stored.entities import handle_key
 from rollforward.tasks.stored.envelope import Envelope
@@ -76,7 +83,8 @@ def enqueue_cancellable(
     def body() -> str:
         handle = _handle(message.path, name)
         if name is None or not is_known(handle):
-            put_handle(clients, handle, message.at)
+            life = LIFE if lane is None else LIFE_IN_LANE
+            put_handle(clients, handle, message.at, life=life)
             wrapped = Envelope(message.body, handle=handle).body
             if lane is not None:
                 lane.add_in_transaction(clients, replace(message, body=wrapped, name=None))

@@ -61,9 +61,18 @@ class MessageLane(Protocol):
         """Let a message wait, by the commit of the transaction that this code runs in."""
         ...
 
+    def check_registered(self, clients: Clients) -> None:
+        """Raise UnknownTaskError if the app delivers no tasks of the lane."""
+        ...
+
     @property
     def id(self) -> str:
         """Its id among the keys of all lanes, "<lane>|<key>"."""
+        ...
+
+    @property
+    def lane(self) -> object:
+        """The lane that it is a key of, which an app registers."""
         ...
 
 

@@ -52,6 +52,7 @@ class UserSchedules(DeclaredSchedule):
         Raises:
             BadScheduleError, BadArgumentsError, TooLargeError: nothing was written.
             BadLaneError: nor if the id can be no key of the lane.
+            UnknownTaskError: nor if no registry of the app has the work, or the lane.
         """
         clients, (row_id, cron, task_args) = with_clients(args)
         times.check(cron, tz)
@@ -60,7 +61,9 @@ class UserSchedules(DeclaredSchedule):
                 f"an id must have 1 to {MAX_ID_BYTES} bytes, got {row_id!r:.100}"
             )
         self.task.check_registered(clients)
-        self.lane_of(row_id)
+        lane = self.lane_of(row_id)
+        if lane is not None:
+            lane.check_registered(clients)
         body = self.task.message(task_args).body.decode()
         key = row_key(self.name, row_id)
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from rollforward.runtime.clients import Clients
+from rollforward.schedules.declaration import Schedule
 from rollforward.schedules.sweep import STALE_S, late_s, sweep
 from rollforward.schedules.ticks import TICK, DeclaredSchedule, advance
 from rollforward.tasks.declaration import Task
@@ -21,6 +22,9 @@ class Schedules(Pattern[DeclaredSchedule]):
     has_unique_names = True
 
     def expand(self, part: DeclaredSchedule) -> Iterable[object]:
+        """A schedule brings its work, and the lane in which that waits."""
+        if isinstance(part, Schedule) and part.lane is not None:
+            return [part.task, part.lane.lane]
         return [part.task]
 
     def tasks(self, parts: Sequence[DeclaredSchedule]) -> Iterable[Task[Any]]:

@@ -169,8 +169,9 @@ class _Turn:
         self._done_s += work_s
         is_last = self._begun == len(self._tasks) or not self._holder.has_time
         # The first one always, so that it is known over which task a worker has died.
-        is_alone = self._begun == 1 or self._holder.claim.is_careful or ends.has_more_rows(task)
-        if not is_last and (is_alone or self._done_s >= TOGETHER_S):
+        is_alone = self._begun == 1 or self._holder.claim.is_careful
+        is_due = not is_last and (is_alone or self._done_s >= TOGETHER_S)
+        if is_due or ends.has_more_rows(task):
             self._delete_done()
 
     def _delete_done(self) -> None:
@@ -186,12 +187,14 @@ class _Turn:
                 begun=self._begun,
                 pace_ms=pace_ms,
                 goes_on=goes_on,
-                done=self._done,
+                done=[task for task in self._done if not ends.has_more_rows(task)],
             )
         except TRANSIENT:
-            self._delete_done()  # A commit of their own needs no transaction.
+            self._delete_done()  # A commit of their own reads nothing.
             raise
-        ends.follow(self._holder.clients, self._done)
+        # Those with more rows, whose deletion has failed before.
+        self._done = [task for task in self._done if ends.has_more_rows(task)]
+        self._delete_done()
         return claimed_ids
 
 

@@ -28,6 +28,7 @@ from rollforward.lanes.runs.claims import Holder, put_state
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import aware_utc, naive_utc
 from rollforward.runtime.sharing.conditional_writes import apply_together
+from rollforward.runtime.sharing.optimistic_transaction import transact_by_version
 from rollforward.runtime.texts import storable
 from rollforward.tasks import dead_tasks
 from rollforward.tasks.declaration import Task, hashed_name
@@ -120,13 +121,30 @@ def pause_s(failures: int) -> float:
 
 
 def finish(holder: Holder, *tasks: LaneTask) -> None:
-    """Delete tasks that are done, by one commit.
+    """Delete tasks that are done: by one commit, one with more rows by a commit of its own.
 
     Raises:
         google.api_core.exceptions.GoogleAPICallError: they may still be there, and run once more.
     """
-    clients = holder.clients
-    for attempt in range(1, DELETE_ATTEMPTS + 1):
+    _delete(holder.clients, [task for task in tasks if not has_more_rows(task)])
+    for task in tasks:
+        if has_more_rows(task):
+            _finish_whole(holder.clients, task)
+
+
+def _finish_whole(clients: Clients, task: LaneTask, *, is_given_up: bool = False) -> None:
+    """Delete a task with its stored arguments and its handle: a death leaves all or none."""
+
+    def body() -> None:
+        deliveries.finish_in_transaction(clients, task.body.encode(), is_given_up=is_given_up)
+        task.key.delete()
+
+    transact_by_version(clients, body)
+
+
+def _delete(clients: Clients, tasks: Sequence[LaneTask]) -> None:
+    """Delete tasks that have one row each."""
+    for attempt in range(1, DELETE_ATTEMPTS + 1 if tasks else 0):
         commit = Commit(clients.datastore)
         for task in tasks:
             commit.delete(protobuf_of_key(task.key))
@@ -137,14 +155,7 @@ def finish(holder: Holder, *tasks: LaneTask) -> None:
                 raise
             clients.clock.sleep(PAUSE_S * attempt)
         else:
-            break
-    follow(clients, tasks)
-
-
-def follow(clients: Clients, tasks: Sequence[LaneTask]) -> None:
-    """Delete stored arguments and handles of tasks whose rows are deleted."""
-    for task in tasks:
-        deliveries.finish(clients, task.body.encode())
+            return
 
 
 def has_more_rows(task: LaneTask) -> bool:
@@ -236,8 +247,7 @@ def _handled(
         text = f"{reason}; its handler failed: {type(error).__name__}: {error}"
         return Later(pause_s(failures), text, is_failure=True, failures=failures)
     log.error("gave up %r: %s", task.path[:100], reason)
-    finish(holder, task)
-    deliveries.give_up(clients, task.body.encode())
+    _finish_whole(clients, task, is_given_up=True)
     return Dead(reason)
 
 
@@ -259,7 +269,9 @@ def _bury(holder: Holder, task: LaneTask, reason: str) -> None:
             reason=reason,
             lane_task=task.key.id(),
         )
-        cancellation.note_death(arguments.envelope_of(body).handle, dead_id)
+        handle = arguments.envelope_of(body).handle
+        cancellation.let_expire(clients, handle)
+        cancellation.note_death(handle, dead_id)
         row.key.delete()
         if lane.order and lane.on_dead == "block":
             state.blocked_by = dead_id

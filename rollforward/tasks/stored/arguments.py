@@ -109,6 +109,12 @@ def finish(clients: Clients, body: bytes) -> None:
         log.warning("the arguments %s are not deleted yet: %s", stored_id, error)
 
 
+def finish_in_transaction(clients: Clients, body: bytes) -> None:
+    """Delete the chunks of a task, in the transaction that deletes the task's own row."""
+    if stored_id := envelope_of(body).stored:
+        _finish(clients, stored_id)
+
+
 def extend(clients: Clients, body: bytes, due: datetime.datetime) -> None:
     """Keep the rows of a task that was put off until some time.
 

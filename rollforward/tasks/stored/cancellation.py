@@ -9,6 +9,7 @@ deleted. A missing row may also have expired, and a row whose task was deleted f
 
 Lost on failure: nothing. The row goes when the task has ended. A row of a named task, of a
 cancelled one, of one that was given up or never created, expires 32 days after the task was due.
+In a lane it stays for as long as the task waits.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ from rollforward.tasks.stored.entities import (
 
 log = logging.getLogger(__name__)
 
+# A task in a lane may wait for years, in a key that is paused.
+LIFE_IN_LANE = datetime.timedelta(days=3650)
 NAMED = "-n"  # The end of a handle that is made of a name.
 TRACKED = "-t"  # The end of a handle that cannot cancel.
 
@@ -55,10 +58,16 @@ def is_known(handle: str) -> bool:
     return current.get_multi([handle_key(handle)])[0] is not None
 
 
-def put_handle(clients: Clients, handle: str, due: datetime.datetime | None) -> None:
-    """Write the row of a task, in the transaction that enqueues it."""
+def put_handle(
+    clients: Clients, handle: str, due: datetime.datetime | None, *, life: datetime.timedelta = LIFE
+) -> None:
+    """Write the row of a task, in the transaction that enqueues it.
+
+    Args:
+        life: For how long it stays after the task was due, unless that has ended before.
+    """
     now_utc = clients.clock.now()
-    expires = expiry(handle, naive_utc(max(due or now_utc, now_utc) + LIFE))
+    expires = expiry(handle, naive_utc(max(due or now_utc, now_utc) + life))
     current.put(CancellableTask(key=handle_key(handle), state=WAITING, expires=expires))
 
 
@@ -71,6 +80,15 @@ def begin(handle: str) -> None:
     """
     if not handle.endswith(TRACKED):
         transact(lambda: _begin(handle))
+
+
+def let_expire(clients: Clients, handle: str) -> None:
+    """Let the row of a task that waits no more go in 32 days, in this transaction.
+
+    That of a tracked one would have gone then before.
+    """
+    if handle and not handle.endswith(TRACKED):
+        _note(handle, expires=expiry(handle, naive_utc(clients.clock.now() + LIFE)))
 
 
 def forget(handle: str) -> None:
@@ -95,6 +113,14 @@ def give_up(handle: str) -> None:
         transact(lambda: _note(handle, state=GIVEN_UP))
     except rpc_errors.GoogleAPIError as error:
         log.warning("the handle %s still says that its task waits: %s", handle, error)
+
+
+def note_give_up(handle: str) -> None:
+    """Note that a task was given up, in the transaction that deletes its row."""
+    if handle.endswith(TRACKED):
+        _note(handle, state=GIVEN_UP)
+    else:
+        forget(handle)
 
 
 def note_death(handle: str, dead_id: str) -> None:

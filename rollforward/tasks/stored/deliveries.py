@@ -34,6 +34,23 @@ def give_up(clients: Clients, body: bytes) -> None:
         cancellation.give_up(handle)
 
 
+def finish_in_transaction(clients: Clients, body: bytes, *, is_given_up: bool) -> None:
+    """Delete the rows of a task that has ended, in the transaction that deletes the task.
+
+    Args:
+        is_given_up: Whether its declaration gave it up, which a tracked task remembers.
+    """
+    arguments.finish_in_transaction(clients, body)
+    if not (handle := arguments.envelope_of(body).handle):
+        return
+    if is_given_up:
+        cancellation.note_give_up(handle)
+    elif handle.endswith(cancellation.NAMED):
+        cancellation.let_expire(clients, handle)
+    else:
+        cancellation.forget(handle)
+
+
 def finish(clients: Clients, body: bytes) -> None:
     """Delete the rows of a task that has ended; rows that stay by a failure expire."""
     arguments.finish(clients, body)

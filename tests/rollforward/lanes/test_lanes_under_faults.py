@@ -15,7 +15,10 @@ from rollforward.datastore import transact
 from rollforward.lanes import Lane, adding, hints
 from rollforward.lanes.rows.entities import LaneTask, state_key, waiting
 from rollforward.lanes.runs import claims, delivery, ends, lookups
+from rollforward.outbox.cancellable import enqueue_cancellable
 from rollforward.tasks.errors import Retry
+from rollforward.tasks.stored import deliveries
+from rollforward.tasks.stored.entities import ArgumentsChunk, CancellableTask, StoredArguments
 from rollforward.testing.injection import (
     CRASH_AFTER,
     CRASH_BEFORE,
@@ -26,6 +29,7 @@ from rollforward.testing.injection import (
     REPLY_LOST,
 )
 from tests.infra.faults.explorer import ALL, IS_EXHAUSTIVE, Explorer
+from tests.infra.runs.sampling import one_emulator
 from tests.infra.world import Services, World
 from tests.rollforward.lanes.office import DESK, IN_ORDER, TWO, write
 
@@ -76,6 +80,54 @@ class Letters:
         has_crashed = "crash" in fault or OVERLAP in fault
         if not has_crashed and self.begins[tag] == 1:
             assert sorted(written) == TEXTS, f"{fault}: {written}"
+
+
+@dataclass
+class Parcels:
+    """A large task that can be cancelled: it has rows beside its place in the lane."""
+
+    world: World
+    lane: Lane = IN_ORDER
+
+    def begin(self, tag: str) -> None:
+        for text in ("0", "1"):
+            call = write.bind(tag, text * 120_000)
+            enqueue_cancellable(self.world.clients, write, call, lane=self.lane(tag))
+
+    def is_done(self, tag: str) -> bool:
+        lane_id = self.lane(tag).id
+        is_clean = not waiting(lane_id).fetch(1) and state_key(lane_id).get() is None
+        return is_clean and {text[0] for text in DESK.of(tag)} == {"0", "1"}
+
+    def check(self, tag: str, fault: str) -> None:
+        """Whenever a worker dies, a row that nobody refers to goes, now or by its time."""
+        assert ArgumentsChunk.query().fetch(1, keys_only=True) == [], fault
+        assert CancellableTask.query().fetch(1, keys_only=True) == [], fault
+        assert all(row.expires for row in StoredArguments.query().fetch()), fault
+
+
+def test_a_task_with_more_rows_leaves_none_with_a_fault_at_any_call(services: Services) -> None:
+    """K10: its rows and its place go by one commit."""
+    DESK.__init__()  # type: ignore[misc]
+    world = World(services, lanes=[IN_ORDER], tasks=[write])
+    Explorer(world, Parcels(world), MOST_SWEEPS).explore([CRASH_AFTER, REPLY_LOST])
+
+
+@one_emulator
+def test_a_place_that_is_deleted_before_the_other_rows_is_missed(
+    services: Services, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With two commits in the place of one, the same exploration fails."""
+
+    def finish_in_two(clients: Any, task: LaneTask, **options: Any) -> None:
+        task.key.delete()
+        deliveries.finish(clients, task.body.encode())
+
+    monkeypatch.setattr(ends, "_finish_whole", finish_in_two)
+    DESK.__init__()  # type: ignore[misc]
+    world = World(services, lanes=[IN_ORDER], tasks=[write])
+    with pytest.raises(AssertionError):
+        Explorer(world, Parcels(world), MOST_SWEEPS).explore([CRASH_AFTER], ALL)
 
 
 @pytest.fixture(params=[IN_ORDER, TWO], ids=lambda lane: lane.name)

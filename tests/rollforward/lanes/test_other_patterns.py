@@ -12,11 +12,15 @@ from rollforward import outbox
 from rollforward.batches import TaskBatch
 from rollforward.batches.adding import creation
 from rollforward.batches.errors import BadWorkError, UnknownBatchError
+from rollforward.datastore.partitions import PARTITIONS
 from rollforward.flows import Steps, flow
+from rollforward.flows.errors import UnknownFlowError
 from rollforward.lanes.rows.entities import LaneState, LaneTask
 from rollforward.outbox.cancellable import enqueue_cancellable
-from rollforward.tasks.errors import Reject
+from rollforward.tasks.errors import Reject, UnknownTaskError
 from rollforward.tasks.stored.cancellation import cancel
+from rollforward.tasks.stored.entities import CancellableTask
+from rollforward.tasks.stored.sweep import EXPIRED
 from tests.infra.world import Services, World
 from tests.rollforward.lanes.office import DESK, IN_ORDER, LANES, SHARED, send, write
 
@@ -131,6 +135,15 @@ def test_a_flow_enqueues_into_a_lane_and_waits_for_members_there(world: World) -
     assert DESK.of("ada") == ["0", "1", "2", "3"]
 
 
+def test_a_flow_in_a_lane_that_the_app_does_not_declare_is_not_started(world: World) -> None:
+    """Its start says what to add."""
+    nowhere = rf.Lane("test-nowhere")
+    with pytest.raises(UnknownTaskError, match=r"'test-nowhere' is in no registry.*add the lane"):
+        post.start_in(world.clients, nowhere("ada"), "f2", "ada")
+    with pytest.raises(UnknownFlowError):
+        post.state("f2")
+
+
 @pytest.mark.parametrize("is_in_transaction", [False, True])
 def test_a_task_that_waits_in_a_lane_is_cancelled_until_it_begins(
     world: World, *, is_in_transaction: bool
@@ -154,6 +167,43 @@ def test_a_task_that_waits_in_a_lane_is_cancelled_until_it_begins(
     assert sorted(DESK.of("ada")) == ["1", "2"]
     assert not cancel(handles[2])
     assert LaneTask.query().fetch() == []
+
+
+def pass_days(world: World, days: int) -> None:
+    """Let days pass, and delete what has expired in each partition."""
+    world.clock.sleep(days * 24 * 3600)
+    for partition in PARTITIONS:
+        EXPIRED.delete_page(world.clients, partition)
+
+
+def test_a_cancelled_task_does_not_run_however_long_its_key_was_paused(world: World) -> None:
+    """Its handle stays until its turn, and then goes; that of a name goes 32 days later."""
+
+    def enqueue(text: str, *name: str) -> str:
+        call, lane = write.bind("ada", text), SHARED("ada")
+        return enqueue_cancellable(world.clients, write, call, name=name or None, lane=lane)
+
+    SHARED("ada").pause(world.clients)
+    handles = [enqueue("0"), enqueue("1", "once"), enqueue("2")]
+    assert cancel(handles[0])
+    for _ in range(2):
+        pass_days(world, 40)
+        world.sweep("/cron/lanes/sweep")
+    assert cancel(handles[2])
+    SHARED("ada").resume(world.clients)
+    world.settle()
+    assert DESK.of("ada") == ["1"]
+    assert [row.key.id() for row in CancellableTask.query().fetch()] == [handles[1]]
+    pass_days(world, 40)
+    assert CancellableTask.query().fetch() == []
+
+
+def test_a_drained_task_leaves_no_handle_for_ever(world: World) -> None:
+    SHARED("ada").pause(world.clients)
+    enqueue_cancellable(world.clients, write, write.bind("ada", "0"), lane=SHARED("ada"))
+    assert SHARED("ada").drain(world.clients).deleted == 1
+    pass_days(world, 40)
+    assert CancellableTask.query().fetch() == []
 
 
 def test_the_outbox_and_a_lane_share_a_commit(world: World) -> None:

@@ -13,6 +13,7 @@ from rollforward.schedules import UserSchedules, schedule
 from rollforward.schedules.entities import ScheduleRow
 from rollforward.schedules.listing import schedule_state
 from rollforward.tasks import Reject
+from rollforward.tasks.errors import UnknownTaskError
 from rollforward.testing.injection import FLUSH, KINDS
 from tests.infra.faults.explorer import Explorer
 from tests.infra.world import Services, World
@@ -46,7 +47,8 @@ USERS = UserSchedules("users", greet_user, lane=BY_USER)
 
 def world_of(services: Services) -> World:
     BROKEN["is"] = False
-    world = World(services, schedules=[tidy, USERS], lanes=[NIGHTLY, BY_USER])
+    # The lane of a schedule in the code comes with it.
+    world = World(services, schedules=[tidy, USERS], lanes=[BY_USER])
     world.clock.sleep(600 - world.clock.now().timestamp() % 600 + 30)
     return world
 
@@ -69,6 +71,16 @@ def test_each_tick_waits_in_the_lane_and_runs_once(services: Services) -> None:
         ran = [row.at for row in TickRun.query().fetch()]
         assert (len(set(ran)), ran) == (4, sorted(ran))
         assert LaneTask.query().fetch() == []
+
+
+@one_emulator
+def test_a_schedule_in_a_lane_that_the_app_does_not_declare_is_refused(services: Services) -> None:
+    """When it is put, and not at its first tick."""
+    world = World(services, schedules=[USERS], lanes=[NIGHTLY])
+    with world.context():
+        with pytest.raises(UnknownTaskError, match=r"add the lane to rf\.serve"):
+            USERS.put(world.clients, "ada", "0 8 * * *", greet_user.bind("ada"))
+        assert ScheduleRow.query().fetch() == []
 
 
 @one_emulator
