@@ -14,6 +14,8 @@ from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import naive_utc
 
 KEEP_STATE = datetime.timedelta(days=1)
+# Two of the longest periods of a throttle: what changes a state may not know the period.
+KEEP_BEGUN = datetime.timedelta(days=14)
 KEEP_HEAD = datetime.timedelta(days=40)  # A task of an order may wait for so long.
 # The state of a window that has calls is kept: None would list its key among those that rest.
 LONG_AFTER = datetime.timedelta(days=3650)
@@ -62,8 +64,12 @@ def bury_claim(lane_id: str, dead: Claim, write: Callable[[LaneState, Claim], No
     return True
 
 
-def keep(clients: Clients, state: LaneState, for_at_least: datetime.timedelta = KEEP_STATE) -> None:
+def keep(
+    clients: Clients, state: LaneState, for_at_least: datetime.timedelta | None = None
+) -> None:
     """Write a state, and say until when it is kept: full hours, so a beat changes no index."""
+    if for_at_least is None:
+        for_at_least = KEEP_BEGUN if (state.gathered or {}).get("began_ms") else KEEP_STATE
     lasts = max(KEEP_HEAD, for_at_least) if state.head else for_at_least
     if (state.gathered or {}).get("calls"):
         lasts = LONG_AFTER

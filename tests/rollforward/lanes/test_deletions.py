@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 from google.api_core import exceptions as rpc_errors
@@ -111,6 +112,31 @@ def test_what_is_done_is_deleted_although_the_claim_cannot_be_given_back(world: 
     world.plan.pending, DESK.before = [], lambda name: None
     wake(world, SHARED)
     assert sorted(DESK.of("ada")) == ["0", "1", "2"]
+
+
+@pytest.mark.parametrize("lane", [IN_ORDER, SHARED], ids=lambda lane: lane.name)
+def test_quick_tasks_whose_deletion_was_committed_without_a_reply_do_not_run_again(
+    world: World, monkeypatch: pytest.MonkeyPatch, lane: Lane
+) -> None:
+    """K2: nor does anybody wait for the claim that went with them."""
+    sound = claims.Holder._release
+
+    def release(*args: Any) -> Any:
+        result = sound(*args)
+        monkeypatch.setattr(claims.Holder, "_release", sound)
+        world.plan.break_next("Commit", "reply-lost:UNAVAILABLE")
+        world.plan.break_next("Lookup", "error:UNAVAILABLE", 99)
+        return result
+
+    monkeypatch.setattr(claims.Holder, "_release", release)
+    send(world, lane, 3)
+    with pytest.raises(rpc_errors.ServiceUnavailable):
+        wake(world, lane)
+    world.plan.pending, began_s = [], world.clock.time_s
+    wake(world, lane)
+    assert DESK.begun == ["ada:0", "ada:1", "ada:2"]
+    assert rows() == [] == LaneState.query().fetch()
+    assert world.clock.time_s - began_s < 1
 
 
 def test_a_delivery_that_has_lost_its_claim_deletes_what_it_has_done(world: World) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from rollforward.lanes import Call, throttled
 from rollforward.lanes.listing import details
 from rollforward.lanes.reading import backlog_of
-from tests.infra.world import World
+from tests.infra.world import Services, World
 from tests.rollforward.lanes.gathered import mailroom
 from tests.rollforward.lanes.gathered.mailroom import DESK, LANES, MailRun, digest, sync
 from tests.rollforward.lanes.gathered.test_debounce import call
@@ -68,3 +71,35 @@ def test_a_lane_that_gathers_says_so_to_operators(world: World) -> None:
     numbers = details(world.clients, LANES, digest.name).numbers
     assert (numbers["gathers"], numbers["tasks"], numbers["oldest_s"]) == ("debounce", 1, 0.0)
     assert details(world.clients, LANES, f"{digest.name}|ada").rows[0]["task"] == digest.path
+
+
+DAY_S = 24 * 3600.0
+
+
+@throttled("test-yearbook", every_s=3 * DAY_S)
+def yearbook(person: str, calls: Sequence[Call[mailroom.Note]]) -> None:
+    """Print a book, every three days at most."""
+    DESK.work(person, calls)
+
+
+def test_a_period_of_days_holds_over_a_pause_and_a_drain(services: Services) -> None:
+    """What changes the state of a key for an operator forgets no run."""
+    world = World(services, lanes=[yearbook])
+    DESK.__init__(clock=world.clock)  # type: ignore[misc]
+    with world.clients.context():
+        yearbook.call(world.clients, "ada", mailroom.Note("0"))
+        world.settle()
+        yearbook.call(world.clients, "ada", mailroom.Note("drained"))
+        key = yearbook.key("ada")
+        key.pause(world.clients)
+        assert key.drain(world.clients).deleted == 1
+        key.resume(world.clients)
+        for text in ("1", "2"):
+            world.clock.sleep(1.25 * DAY_S)
+            world.registry.patterns["lanes"].delete_expired(world.clients)
+            yearbook.call(world.clients, "ada", mailroom.Note(text))
+            world.deliver_due()
+        assert DESK.texts() == [("0",)]
+        world.settle()
+        assert DESK.texts() == [("0",), ("1", "2")]
+        assert DESK.done[1].at_s - DESK.done[0].at_s >= 3 * DAY_S

@@ -55,6 +55,79 @@ def first_of(act: Callable[[], None]) -> Callable[[MailRun], None]:
     return lambda run: left.pop()() if left else None
 
 
+def away(world: World) -> None:
+    """Let the reply to the next commit be lost, and no lookup work after it."""
+    world.plan.break_next("Commit", "reply-lost:UNAVAILABLE")
+    world.plan.break_next("Lookup", "error:UNAVAILABLE", 20)
+
+
+def test_a_claim_whose_outcome_stays_open_holds_up_no_later_delivery(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """K5: its process knows that its work is over, and counts no failure."""
+    sound, left = claiming._claim, [1]
+
+    def claim(*args: Any) -> bool:
+        is_mine = sound(*args)
+        if left:
+            left.pop()
+            away(world)
+        return is_mine
+
+    monkeypatch.setattr(claiming, "_claim", claim)
+    sync.call(world.clients, "ada", Note("0"))
+    drop_hints(world)
+    with pytest.raises(rpc_errors.ServiceUnavailable):
+        wake(world, sync)
+    world.plan.pending, began_s = [], world.clock.time_s
+    assert len(state_key("test-sync|ada").get().claims) == 1
+    failures: list[int] = []
+    DESK.before = lambda run: failures.append(Window.of(state_key("test-sync|ada").get()).failures)
+    wake(world, sync)
+    assert DESK.texts() == [("0",)]
+    assert failures == [0]
+    assert world.clock.time_s - began_s < 1
+    assert LaneState.query().fetch() == []
+
+
+def test_a_run_whose_end_stays_open_is_repeated_at_once_if_it_was_not_committed(
+    world: World,
+) -> None:
+    """K5: nobody watches the claim of a delivery that is known to be over."""
+    DESK.before = lambda run: world.plan.break_next("Lookup", "error:UNAVAILABLE", 20)
+    sync.call(world.clients, "ada", Note("0"))
+    drop_hints(world)
+    with pytest.raises(rpc_errors.ServiceUnavailable):
+        wake(world, sync)
+    world.plan.pending, DESK.before, began_s = [], lambda run: None, world.clock.time_s
+    wake(world, sync)
+    assert DESK.texts() == [("0",), ("0",)]
+    assert world.clock.time_s - began_s < 1
+    assert LaneState.query().fetch() == []
+
+
+def test_a_window_that_was_claimed_with_calls_that_have_run_is_given_back(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """G1: the key had no state when this delivery looked, and has none again."""
+    sound, left = claiming.next_run, [1]
+
+    def next_run(*args: Any) -> Any:
+        plan = sound(*args)
+        if left:
+            left.pop()
+            wake(world, sync)
+            sync.call(world.clients, "ada", Note("1"))
+        return plan
+
+    sync.call(world.clients, "ada", Note("0"))
+    drop_hints(world)
+    monkeypatch.setattr(claiming, "next_run", next_run)
+    wake(world, sync)
+    assert DESK.texts() == [("0",), ("1",)]
+    assert LaneTask.query().fetch() == LaneState.query().fetch() == []
+
+
 def test_a_window_of_a_newer_version_is_read() -> None:
     """K11: a field that this version does not know is left out."""
     state = LaneState(gathered={"calls": ["17-c0ffee"], "failures": 2, "colour": "red"})
