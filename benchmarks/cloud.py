@@ -39,6 +39,7 @@ from benchmarks.fork_join import benchmark as fork_join
 from benchmarks.harness.load import new_numbers, paced
 from benchmarks.harness.results import Result, percentile
 from benchmarks.harness.testbed import Bench, open_testbed
+from benchmarks.lanes import fairness
 from benchmarks.streams.app import HOPS, Arrived, BenchCount, count_each
 from benchmarks.streams.load import numbered, push, readable
 from rollforward import continuations
@@ -119,6 +120,8 @@ def measure(profile: Path, names: Sequence[str] = ()) -> Iterator[Result]:
                 results.append(result)
                 yield result
     print("\n".join(table(results)), file=sys.stderr)
+    if _is_asked_for("lanes", names):
+        yield from fairness.measure_like(profile)
     if _is_asked_for("demos", names):
         yield from cloud_demos.measure(profile)
 

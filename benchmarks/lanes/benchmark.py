@@ -7,32 +7,28 @@ is how its users keep an order; or one queue, and a lock in Redis for each key, 
 waits. Dramatiq has a limiter in Redis, which lets one task of a key run at a time, and retries the
 others. All keep tasks in memory and lose them with it.
 
-Fairness: ten thousand tasks of one tenant wait, of ten milliseconds each. A second after the first
-ones have begun, another tenant adds one. The figure is the time until that one begins.
+Fairness, also with the latencies of the cloud, is in `fairness.py`.
 """
 
 from __future__ import annotations
 
 import contextlib
-import http.client
 import statistics
 import time
 from collections import defaultdict
 from collections.abc import Iterator
 
-from google.cloud import ndb
-
+from benchmarks.harness.http import ask
 from benchmarks.harness.results import Result, quartiles
 from benchmarks.harness.rivals import redis, rival
 from benchmarks.harness.testbed import Bench, open_testbed
-from benchmarks.lanes.app import LaneBegin
+from benchmarks.lanes import fairness
 from rollforward.lanes.rows.entities import LaneTask
 from rollforward.local.app.server import THREADS, WORKERS
 
 KEYS, PER_KEY, WARM_UP = 10, 100, 20
 COUNT = KEYS * PER_KEY
 BACKLOG = 2_000
-FLOOD = 10_000
 ROUNDS, SLOW_ROUNDS = 5, 2
 TIMEOUT_S = 240
 LOOK_EVERY_S = 0.005
@@ -77,7 +73,7 @@ def measure() -> Iterator[Result]:
                     seconds[name].append(ask())
         yield from _rates(seconds)
         yield from _costs(bench)
-        yield from _fairness(bench)
+        yield from fairness.measure(bench)
 
 
 def _rates(seconds: dict[str, list[float]]) -> Iterator[Result]:
@@ -111,7 +107,7 @@ def _costs(bench: Bench) -> Iterator[Result]:
     """Count what a task of one key with a backlog costs, and a lone one."""
     for name, count, goal in (("backlog", BACKLOG, MAX_WRITES), ("lone", 1, None)):
         before = bench.cost()
-        _ask(bench, f"/bench/add/ordered/noop/{time.monotonic_ns()}?count={count}")
+        ask(bench.port, f"/bench/add/ordered/noop/{time.monotonic_ns()}?count={count}", TIMEOUT_S)
         _until_done(bench)
         cost = bench.cost() - before
         for counted in ("writes", "reads", "query_reads", "tasks", "round_trips"):
@@ -125,48 +121,6 @@ def _costs(bench: Bench) -> Iterator[Result]:
             )
 
 
-def _fairness(bench: Bench) -> Iterator[Result]:
-    """Measure when another tenant's task begins during a flood."""
-    engine = bench.queue.engine
-    queue = engine.place.queue_name("bench")
-    for design, goal in (("plain", None), ("shared", 1.0)):
-        name = f"b-{design}-{time.monotonic_ns()}"
-        engine.pause_queue(queue)  # Else the app runs many while it adds the others.
-        _ask(bench, f"/bench/add/{design}/slow/a-{name}?count={FLOOD}")
-        engine.resume_queue(queue)
-        time.sleep(1.0)  # A's are at work.
-        added_at = time.time()
-        _ask(bench, f"/bench/begin/{design}/{name}")
-        yield Result(
-            f"lanes.{design}_other_tenant_begins_after_s",
-            _begun_at(bench, name) - added_at,
-            "seconds",
-            f"behind {FLOOD:,} tasks of another tenant",
-            goal,
-            at_least=False,
-        )
-        engine.reset()
-        _forget(bench)
-
-
-def _begun_at(bench: Bench, name: str) -> float:
-    ends_at = time.monotonic() + TIMEOUT_S
-    with bench.clients.context():
-        while (row := LaneBegin.get_by_id(name)) is None:
-            if time.monotonic() > ends_at:
-                raise RuntimeError("the other tenant's task does not begin")
-            time.sleep(0.02)
-    return float(row.at)
-
-
-def _forget(bench: Bench) -> None:
-    """Delete the tasks that a flood has left."""
-    time.sleep(2.0)  # Deliveries at work end.
-    with bench.clients.context():
-        while keys := LaneTask.query().fetch(500, keys_only=True):
-            ndb.delete_multi(keys)
-
-
 # One run
 
 
@@ -175,18 +129,9 @@ def _run(bench: Bench, design: str, per_key: int) -> float:
     prefix = f"{time.monotonic_ns()}"
     began = time.perf_counter()
     for number in range(KEYS):
-        _ask(bench, f"/bench/add/{design}/noop/{prefix}-{number}?count={per_key}")
+        ask(bench.port, f"/bench/add/{design}/noop/{prefix}-{number}?count={per_key}", TIMEOUT_S)
     _until_done(bench)
     return time.perf_counter() - began
-
-
-def _ask(bench: Bench, path: str) -> None:
-    connection = http.client.HTTPConnection("127.0.0.1", bench.port, timeout=TIMEOUT_S)
-    connection.request("GET", path)
-    response = connection.getresponse()
-    connection.close()
-    if response.status != 204:
-        raise RuntimeError(f"{path} answered {response.status}")
 
 
 def _until_done(bench: Bench) -> None:

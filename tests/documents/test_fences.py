@@ -39,7 +39,7 @@ GENERATED = ROOT / "docs/reference"
 # Run in turn, in one module (test_snippets.py); the tutorial's files make an app (tutorial.py);
 # those that lead from another library are run row by row (test_migration.py).
 RUN = {*PAGES, *MIGRATION, ROOT / "README.md", ROOT / "docs/tutorial.md"}
-DIAGRAMS = ("flowchart", "sequenceDiagram", "stateDiagram-v2")
+DIAGRAMS = ("flowchart", "sequenceDiagram", "stateDiagram-v2", "xychart-beta")
 
 
 @dataclass(frozen=True)
