@@ -1,8 +1,9 @@
 """The terminal's one stream: lines of all services, prefixed, the quiet ones left out.
 
 A line is shown if it is a warning or worse; lines that follow without a level of their
-own (a traceback) go with it. Prints of the app have no level, and are shown. All lines are in
-.dev/logs/, and the newest on the console's page Logs.
+own (a traceback) go with an error, and a warning is one line. Repeated records are shown now and
+then (repeats.py). Prints of the app have no level, and are shown. All lines are in .dev/logs/, and
+the newest on the console's page Logs.
 """
 
 import contextlib
@@ -12,6 +13,7 @@ import threading
 from collections.abc import Callable
 from typing import TextIO
 
+from rollforward.local.logs.repeats import Repeats
 from rollforward.local.logs.tail import LogTail, level_of
 
 _LOUD = ("WARNING", "ERROR")
@@ -21,6 +23,7 @@ _TOLD_ELSEWHERE = (
     "WARNING: Failed to complete operation",
     "WARNING: An exceptionCaught() event was fired",
     "WARNING: Operation failed: ",
+    "WARNING: Stream Error",
 )
 _COLOURS = {"app": 36, "datastore": 35, "memcached": 33, "tasks": 32, "mail": 34, "cron": 33}
 _WIDTH = 10
@@ -42,11 +45,13 @@ class LevelFilter:
         self._shows_prints = shows_prints
 
     def shows(self, line: str) -> bool:
-        """Return whether to show this line: it is a warning, belongs to one, or was printed."""
+        """Return whether to show this line: a warning, an error with all its lines, or a print."""
         level = level_of(line)
         if level is not None:
-            self._loud = level in _LOUD and not line.startswith(_TOLD_ELSEWHERE)
-        elif line.startswith("Traceback (most recent call last)"):
+            is_loud = level in _LOUD and not line.startswith(_TOLD_ELSEWHERE)
+            self._loud = is_loud and level != "WARNING"
+            return is_loud
+        if line.startswith("Traceback (most recent call last)"):
             self._loud = True
         elif self._shows_prints:
             return True
@@ -93,11 +98,14 @@ class Terminal:
     def sink(self, service: str) -> Callable[[str], None]:
         """Return what to call with each line of a service."""
         levels = LevelFilter(shows_prints=service == "app")
+        repeats = Repeats()
 
         def on_line(line: str) -> None:
             self.tail.add(service, line)
-            if self.verbose or levels.shows(line):
+            if self.verbose:
                 self.show(service, line)
+            elif levels.shows(line) and (shown := repeats.shown(line)) is not None:
+                self.show(service, shown)
 
         return on_line
 

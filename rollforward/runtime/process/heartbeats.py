@@ -17,6 +17,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
+from rollforward.datastore.transactions import TRANSIENT
+
 log = logging.getLogger(__name__)
 
 _NEVER = float("inf")
@@ -77,6 +79,8 @@ class ThreadedHeart:
             for beating in self._wait():
                 try:
                     beating.beat()
+                except TRANSIENT as error:
+                    log.warning("a heartbeat failed; the next one comes: %s", error)
                 except Exception:
                     log.exception("a heartbeat failed; the next one comes")
 

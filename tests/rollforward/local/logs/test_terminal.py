@@ -32,13 +32,13 @@ TRACEBACK = [
             ],
             0,
         ),
-        (["WARNING: The clock stands still", "\tat google.X(X.java:7)"], 2),
+        (["WARNING: The clock stands still", "\tat google.X(X.java:7)"], 1),
         (["API endpoint: http://127.0.0.1:8081"], 0),
         (["{not json", "WARNINGS_TOTAL 5"], 0),
     ],
 )
 def test_warnings_and_what_belongs_to_them_are_shown(lines, shown):
-    """A traceback goes with its error; chatter stays in the log file."""
+    """A traceback goes with its error, a warning is one line; chatter stays in the log file."""
     loud = LevelFilter()
 
     assert sum(loud.shows(line) for line in lines) == shown

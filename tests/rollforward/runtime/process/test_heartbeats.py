@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 
 import pytest
+from google.api_core.exceptions import DeadlineExceeded
 
 from rollforward.runtime.process.heartbeats import ThreadedHeart
 
@@ -61,6 +62,22 @@ def test_a_beat_that_fails_stops_no_other() -> None:
     with heart.beating(fail, every_s=0.001), heart.beating(counted(3, done), every_s=0.001):
         assert failed.wait(PATIENCE_S)
         assert done.wait(PATIENCE_S)
+
+
+def test_a_beat_that_finds_a_service_away_is_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    """It is handled by the next beat, so nobody has to read a traceback."""
+    heart, failed = ThreadedHeart(), threading.Event()
+    failing = counted(2, failed)
+
+    def fail() -> None:
+        failing()
+        raise DeadlineExceeded("slow")
+
+    with heart.beating(fail, every_s=0.001):
+        assert failed.wait(PATIENCE_S)
+
+    assert caplog.records[0].levelname == "WARNING"
+    assert caplog.records[0].exc_info is None
 
 
 def test_short_work_beats_beside_long_work() -> None:

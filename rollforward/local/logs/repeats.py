@@ -1,0 +1,108 @@
+"""Repeated log records, each kind in a few lines: what the terminal leaves to the page Logs.
+
+A warning is shown the first time, the tenth, the hundredth. An error of the app is shown again
+when it comes back after a pause, because it may be the answer to another request of its developer.
+What is not shown stays in .dev/logs/ and on the console's page Logs.
+"""
+
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from rollforward.local.logs.tail import LogRecord, level_of
+
+PAUSE_S = 10.0
+_NUMBERS = re.compile(r"[0-9a-f]{8,}|\d+")
+_WORDS = 3  # Of a message: what follows names its subject.
+_MAX_KINDS = 1000
+_OF_LIBRARY = re.compile(r"(?P<level>WARNING|ERROR) rollforward\.[\w.]+: ")
+_TASK = re.compile(r"( \[task \S+\])$")
+NOTHING = "nothing to do"
+# What to do about a record of the library, by its text; the first that matches.
+_ADVICE = tuple(
+    (re.compile(text), advice)
+    for text, advice in (
+        ("dead-lettered|gave up", "look at the dead task in the console: retry or discard it"),
+        ("is of job .* not known", "add the job to the app, or cancel the run"),
+        ("Cloud Tasks refuses", "correct the task's queue or arguments, or cancel it"),
+        ("memcached is away", f"{NOTHING}; if it stays away, run `rollforward doctor`"),
+        ("service is unavailable", f"{NOTHING}: it is retried; if it lasts, `rollforward doctor`"),
+        ("^refused ", "send it through its queue: task endpoints accept Cloud Tasks alone"),
+        ("not in this version", "retire the table, or deploy the version that has it"),
+        ("cannot tell when|are not received", "check that the temporary folder is writable"),
+        ("the step .* failed|the flow .* failed", "see the run in the console, and its step"),
+        ("a request failed", "the traceback names the line"),
+    )
+)
+
+
+def advised(line: str) -> str:
+    """Return a line of the library with what to do about it, before the task that it is about.
+
+    >>> advised("WARNING rollforward.outbox.pattern: relayed 3 rows [task default/1]")
+    'WARNING rollforward.outbox.pattern: relayed 3 rows → nothing to do [task default/1]'
+    """
+    head = _OF_LIBRARY.match(line)
+    if head is None:
+        return line
+    text = line[head.end() :]
+    otherwise = NOTHING if head["level"] == "WARNING" else "see the page Logs of the console"
+    advice = next((advice for pattern, advice in _ADVICE if pattern.search(text)), otherwise)
+    task = _TASK.search(line)
+    message = line[: task.start()] if task else line
+    return f"{message} → {advice}{task[1] if task else ''}"
+
+
+def kind_of(line: str) -> str:
+    """Return what two records have in common that say the same of different subjects.
+
+    >>> kind_of("WARNING a.b: memcached is away; 3 of 4") == kind_of("WARNING a.b: memcached is 1")
+    True
+    """
+    level, _, rest = _NUMBERS.sub("N", line).partition(" ")
+    logger, _, message = rest.partition(": ")
+    return " ".join([level, logger, *message.split()[:_WORDS]])
+
+
+@dataclass
+class _Kind:
+    """The records of a kind so far."""
+
+    count: int = 0
+    seen_at: float = float("-inf")
+
+
+@dataclass
+class Repeats:
+    """What of one service's loud lines is shown, with how often the rest came."""
+
+    clock: Callable[[], float] = time.monotonic
+    _kinds: dict[str, _Kind] = field(default_factory=dict)
+    _hidden: LogRecord | None = None
+
+    def shown(self, line: str) -> str | None:
+        """Return a line as it is shown; None: it is left to the page Logs."""
+        level = level_of(line)
+        if level is None:
+            if self._hidden is not None and self._hidden.takes(line):
+                return None
+            self._hidden = None
+            return line
+        count = self._count(kind_of(line), level)
+        if count is None:
+            self._hidden = LogRecord(0, 0.0, "", level, "", [line])
+            return None
+        self._hidden = None
+        return advised(line) + (f" ({count} times so far)" if count > 1 else "")
+
+    def _count(self, name: str, level: str) -> int | None:
+        """Count a record; return the number of its kind if it is shown."""
+        if len(self._kinds) >= _MAX_KINDS:
+            self._kinds.clear()
+        kind = self._kinds.setdefault(name, _Kind())
+        paused = self.clock() - kind.seen_at > PAUSE_S
+        kind.count += 1
+        kind.seen_at = self.clock()
+        is_decade = str(kind.count).strip("0") == "1"
+        return kind.count if is_decade or (level == "ERROR" and paused) else None

@@ -1,0 +1,82 @@
+"""Repeated records in the terminal: few lines a kind, each with what to do."""
+
+from __future__ import annotations
+
+import io
+import random
+
+import pytest
+
+from rollforward.local.logs.repeats import PAUSE_S, Repeats, advised
+from rollforward.local.logs.terminal import Terminal
+from tests.rollforward.local.logs.test_terminal import TRACEBACK
+
+pytestmark = pytest.mark.fast
+
+SCREEN_LINES = 50
+# One record of each kind that 45 minutes of load under faults have written.
+HANDLED = (
+    "WARNING rollforward.runtime.process.heartbeats: a heartbeat failed; the next one comes: 504",
+    "WARNING rollforward.runtime.cache: memcached is away; this process goes on without it: 9",
+    "WARNING rollforward.runtime.cache: memcached answers again",
+    "WARNING rollforward.runtime.process.open_transactions: 7 transactions of a killed process",
+    "WARNING rollforward.flows.steps.calls: orders|7: the step charge may have taken effect",
+    "WARNING rollforward.fork_join.pattern: woke 7 batches, 7 partitions to walk",
+    "WARNING rollforward.outbox.pattern: relayed 7 rows, 7 partitions to walk",
+    "WARNING rollforward.lanes.runs.claims: a delivery of tenants|7.E died over its tasks",
+    "WARNING rollforward.continuations.pattern: woke 7 pages",
+    "WARNING rollforward.flask.endpoints.tasks: /tasks/x: a service is unavailable: 503",
+)
+
+
+def test_a_long_load_prints_a_screen_and_each_line_says_what_to_do() -> None:
+    """Ten kinds of handled errors, three thousand records with other numbers and tasks."""
+    stream = io.StringIO()
+    sink = Terminal(stream).sink("app")
+    dice = random.Random(7)
+
+    for _ in range(300):
+        for line in HANDLED:
+            sink(f"{line.replace('7', str(dice.randrange(10**6)))} [task q/{dice.randrange(9)}]")
+
+    lines = stream.getvalue().splitlines()
+    assert len(lines) <= SCREEN_LINES
+    assert len(lines) == 3 * len(HANDLED)
+    assert all("→ nothing to do" in line for line in lines)
+    assert sum("(100 times so far)" in line for line in lines) == len(HANDLED)
+
+
+def test_a_repeated_error_keeps_its_traceback_to_the_log_and_comes_again_after_a_pause() -> None:
+    """The second time in a row it is hidden whole; prints in between are shown."""
+    now = [0.0]
+    repeats = Repeats(lambda: now[0])
+    lines = [*TRACEBACK, *TRACEBACK, "Hello"]
+
+    assert [repeats.shown(line) for line in lines] == [*TRACEBACK, None, None, None, None, "Hello"]
+    now[0] = PAUSE_S + 1
+    assert [repeats.shown(line) for line in TRACEBACK] == [
+        f"{TRACEBACK[0]} (3 times so far)",
+        *TRACEBACK[1:],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "advice"),
+    [
+        ("ERROR rollforward.flask.endpoints.tasks: dead-lettered '/tasks/x': no", "dead task"),
+        ("ERROR rollforward.continuations.sweep: run a is of job b, which is not known", "add the"),
+        ("ERROR rollforward.any: something", "page Logs"),
+        ("WARNING rollforward.any: something", "nothing to do"),
+        ("WARNING rollforward.flask.guards.auth: refused POST '/tasks/x'", "through its queue"),
+    ],
+)
+def test_a_line_of_the_library_says_what_to_do(line: str, advice: str) -> None:
+    """Before the task that it is about, which the page Logs reads."""
+    assert advice in advised(line)
+    assert advised(f"{line} [task q/1]").endswith(" [task q/1]")
+
+
+def test_lines_of_the_app_stay_as_they_are() -> None:
+    """What to do about them only its developer knows."""
+    assert advised("WARNING shop: slow") == "WARNING shop: slow"
+    assert advised("Hello") == "Hello"
