@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from flask import Flask
 
-from handlers.home import demo_runs, routes
+from handlers.home import demo_runs, routes, tour
 
 
 def register(app: Flask) -> None:
     """Mount the routes, and tell templates the step of the tour."""
     app.register_blueprint(routes.bp)
     app.register_blueprint(demo_runs.bp)
-    app.context_processor(demo_runs.tour)
+    app.register_blueprint(tour.bp)
+    app.context_processor(tour.tour)

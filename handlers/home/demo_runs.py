@@ -1,4 +1,4 @@
-"""Runs of a demo by one press, with sample data; and the tour of them all.
+"""Runs of a demo by one press, with sample data, also as stops of the tour.
 
 A form brings an id along: sent twice, it runs the demo once.
 """
@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
 
 from flask import Blueprint, flash, redirect, request, url_for
 from flask.typing import ResponseReturnValue
-from werkzeug.datastructures import MultiDict
 
+from handlers.home.tour import note_start, step_of
 from handlers.invitations.forms import made_up_guests, read_details, sample_form
 from handlers.numbers.routes import start_run
 from handlers.orders.routes import FILLED_IN as FORM_OF_ORDERS
@@ -61,80 +59,6 @@ RATE, WRITERS, SECONDS = 100, 10, 10
 CLICK_WAYS, CLICK_RATE, CLICK_SECONDS = ["one-row", "sharded"], 60, 10
 
 
-@dataclass(frozen=True)
-class Step:
-    """A stop of the tour: what to look at or to press, and the demo that it is about."""
-
-    demo: str
-    title: str
-    text: str
-
-
-# Each takes about fifteen seconds.
-TOUR = (
-    Step(
-        "invitations",
-        "It answered at once",
-        "A thousand mails are sent in the background. A dot is a guest, a box is a task.",
-    ),
-    Step(
-        "invitations",
-        "Break it",
-        "Switch Errors on: one delivery in ten fails now. Its box breaks, and comes back.",
-    ),
-    Step(
-        "invitations",
-        "Kill a worker",
-        "Its in-flight tasks are redelivered. The axis has a flag for the kill.",
-    ),
-    Step(
-        "invitations",
-        "Nothing is lost",
-        "The line below the axis is the summary: mails, faults, workers killed, lost, twice.",
-    ),
-    Step(
-        "grades",
-        "A chart that counts nothing",
-        "A thousand students come in, and every bar follows. Then press Verify: drift 0.",
-    ),
-    Step(
-        "sums",
-        "Many writers, few writes",
-        "A hundred items a second for one row. Press Flush memcached: the sum is exact.",
-    ),
-    Step(
-        "counters",
-        "One row becomes many",
-        "Sixty clicks a second, in one row and in shards that come as conflicts ask for them.",
-    ),
-    Step(
-        "orders",
-        "Many steps, each once",
-        "An order waits for the courier, or goes backwards. Kill a worker: no card pays twice.",
-    ),
-    Step(
-        "tenants",
-        "A flood, and fair turns",
-        "A floods the queue; the others begin soon. Press Flood, in one line: they wait.",
-    ),
-    Step(
-        "weblog",
-        "When is it final?",
-        "Left of the watermark every window is complete. Kill a worker: the totals still add up.",
-    ),
-    Step(
-        "zeitgeist",
-        "An anomaly, or late data",
-        "A spike is reported at once. Press Delay tokyo: the watermark stops, no dip is reported.",
-    ),
-    Step(
-        "numbers",
-        "What it all costs",
-        "A read, a write, a busy row and a task, measured on this stack within half a minute.",
-    ),
-)
-
-
 @bp.post(
     "/demo/<any(invitations, grades, sums, counters, quilt, orders, tenants, weblog, zeitgeist,"
     " numbers):name>"
@@ -143,7 +67,9 @@ def run(name: str) -> ResponseReturnValue:
     """Run a demo, and lead to its stage."""
     form_id = id_in_form()
     strike_once_each("/streams/weblog" if name == "weblog" else f"/{name}")
-    return redirect(_RUNS[name](form_id, _tour_step(request.form)), 303)
+    step = step_of(request.form)
+    note_start(step)
+    return redirect(_RUNS[name](form_id, step), 303)
 
 
 def _invitations(form_id: str, tour: int | None) -> str:
@@ -249,29 +175,3 @@ _RUNS: Mapping[str, Callable[[str, int | None], str]] = {
     "zeitgeist": _zeitgeist,
     "numbers": _numbers,
 }
-
-
-# The tour
-
-
-def _tour_step(values: MultiDict[str, str]) -> int | None:
-    """Return the step of the tour that a page or a form is part of, from 1; None: of none."""
-    step = values.get("tour", 0, type=int)
-    return step if 1 <= step <= len(TOUR) else None
-
-
-def tour() -> dict[str, Any]:
-    # Not the form's: a page that says what is wrong with a form must not read it again.
-    step = _tour_step(request.args)
-    if step is None:
-        return {"tour": None}
-    following = TOUR[step] if step < len(TOUR) else None
-    stays = following is not None and following.demo == TOUR[step - 1].demo
-    return {
-        "tour": TOUR[step - 1],
-        "tour_step": step,
-        "tour_length": len(TOUR),
-        "tour_next": following,
-        "tour_stays": stays,
-        "tour_id": clients().new_id(),
-    }

@@ -8,6 +8,8 @@ from flask import Blueprint, render_template
 from flask.typing import ResponseReturnValue
 
 from handlers.grades.charts import bars, is_catching_up
+from handlers.home.stops import TOUR
+from handlers.home.tour import MINUTES
 from handlers.invitations.stage import as_data, canvas_of, waiting_canvas
 from handlers.shared.charts import page_bars
 from handlers.shared.held_boxes import MAX_HELD_CHARS, HeldBoxes, held_boxes
@@ -39,6 +41,8 @@ def home() -> ResponseReturnValue:
         states=service_states(),
         parties=parties,
         dead=count_open(),
+        tour_stops=len(TOUR),
+        tour_minutes=MINUTES,
         **_pictures(parties),
     )
 

@@ -46,7 +46,8 @@ def _everywhere() -> dict[str, Any]:
     is_local = settings().platform == LOCAL
     return {
         # Whose project it is concerns those who deployed it, and not each visitor.
-        "badge": f"LOCAL {settings().project}" if is_local else "DEPLOYED",
+        "badge": "LOCAL" if is_local else "DEPLOYED",
+        "project": settings().project if is_local else "",
         "is_local": is_local,
         "console_url": settings().devserver_url if is_local else None,
     }

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from handlers.home.demo_runs import TOUR
+from handlers.home.stops import TOUR
 from handlers.invitations.stage import STRUCK_S, time_left
 from handlers.shared.incidents import Delivery, Incidents, Mark, SlowedQueue
 from handlers.shared.stage import Stage, Switches, Timeline, stage_of
