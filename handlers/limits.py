@@ -45,7 +45,7 @@ class Limit:
         count = clients().cache.incr(name, 1, ttl_s=2 * WINDOW_S)
         self._tell(counts=count is not None)
         if count is not None and count > self._limit:
-            message = f"An address may make {self._limit} requests a minute. Try again then."
+            message = f"An address may make {self._limit} requests a minute. Try again later."
             raise TooManyRequests(message, retry_after=WINDOW_S - passed_s)
 
     def _tell(self, *, counts: bool) -> None:

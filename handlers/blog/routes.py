@@ -37,7 +37,7 @@ FEED_POSTS = 20
 NUMBER = re.compile(r"[1-9][0-9]{0,9}")
 MAX_ARRIVALS_CHARS = 4_000
 MAX_PAGE_TOKEN_CHARS = 2_500
-OTHER_LIST = "This address is no page of this list. Start at its first page."
+OTHER_LIST = "This address belongs to another list. Start at the first page."
 
 
 @bp.get("")

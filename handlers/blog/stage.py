@@ -15,7 +15,7 @@ from rollforward.runtime import Cost
 SOURCES = {
     "hits": "From memcached",
     "stale": "From memcached, while another visitor refreshes it",
-    "shared": "Read once, for several visitors",
+    "shared": "One read, shared by several visitors",
 }
 FROM_MEMCACHED = ("hits", "stale")
 
@@ -36,7 +36,7 @@ def books_of(filling: SampleStatus | None) -> Balance | None:
 def closing_of(reading: CachedResult[Any] | None) -> str:
     """Return in one line where a page came from."""
     if reading is None:
-        return "Read from Datastore, for you alone"
+        return "Read from Datastore, for this request"
     source = SOURCES.get(reading.state, "Read from Datastore")
     if reading.state not in FROM_MEMCACHED:
         return source

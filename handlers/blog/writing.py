@@ -111,7 +111,7 @@ def delete(number: str) -> ResponseReturnValue:
         abort(404)
     finally:  # It may be deleted although its commit was not answered.
         invalidate(clients(), NEWEST)
-    flash("The post is deleted. Its comments go in the background.")
+    flash("The post was deleted. Its comments are deleted in the background.")
     return redirect(url_for("blog.front"), 303)
 
 
@@ -184,7 +184,7 @@ def delete_comment(number: str) -> ResponseReturnValue:
         comments.delete_comment(clients(), post.key.id(), name, writer)
     except UnknownCommentError:
         abort(404)
-    flash("The comment is deleted.")
+    flash("The comment was deleted.")
     return redirect(address_of(post.number, "comments"), 303)
 
 

@@ -30,9 +30,12 @@ FILLED_IN = {"amount": "1", "rate": "40", "seconds": "10", "ways": "all", "shard
 # By way: its name, and what it is.
 NAMES = {
     "one-row": ("One row", "exact, in a single shard"),
-    "sharded": ("Sharded", "exact, in as many shards as conflicts ask for"),
+    "sharded": ("Sharded", "exact; shards are added on conflicts"),
     "gathered": ("Gathered", "by a fork-join queue, a write per batch"),
-    "in-memory": ("In memory", "in each process, stored four times a second; a crash loses that"),
+    "in-memory": (
+        "In memory",
+        "in each process, flushed four times a second; a crash loses the rest",
+    ),
 }
 
 
@@ -59,7 +62,7 @@ def click() -> ResponseReturnValue:
         return _page({"amount": text[:60]}, {"amount": message}, 400)
     counters.apply_switch(clients())
     if counters.click(clients(), amount, form_id).is_duplicate:
-        flash("This form was sent before: it counts once, and nothing more was added.")
+        flash("This form was sent before. Nothing was added.")
     else:
         flash(f"{number(amount)} is counted.")
     return _back()
@@ -92,7 +95,7 @@ def put_under_load() -> ResponseReturnValue:
     try:
         load.start(clients(), new_load)
     except LoadGoesOnError:
-        message = "there is a load already; try again when it is over"
+        message = "another load is running; try again when it has ended"
         return _page(form, {"load": message}, 409)
     return _back()
 
@@ -102,8 +105,10 @@ def resize() -> ResponseReturnValue:
     """Give the counter a number of shards, or let it adapt."""
     if request.form.get("how") == "adaptive":
         counters.resize(clients(), None)
-        flash("From now on the number of shards follows the conflicts.")
+        flash("Automatic: shards are added on conflicts.")
         return _back()
+    if request.form.get("how", "by-hand") != "by-hand":
+        abort(400, "how must be one of by-hand, adaptive.")
     text = request.form.get("shards", "").strip()[:60]
     if not (WHOLE.fullmatch(text) and 1 <= int(text) <= MAX_SHARDS_BY_HAND):
         message = f"a whole number from 1 to {MAX_SHARDS_BY_HAND}"
@@ -151,7 +156,7 @@ def _code() -> list[Excerpt]:
     """Return the lines that matter, as they run."""
     return [
         excerpt("pipelines.counters.counters", "WAYS", "One count in four ways"),
-        excerpt("pipelines.counters.load", "_click", "What a writer does until it is done"),
+        excerpt("pipelines.counters.load", "_click", "A writer, until it has ended"),
         excerpt("rollforward.counters.commits", "write", "One commit: all of it or nothing"),
     ]
 

@@ -62,7 +62,8 @@ TABS = ("chart", "roster", "compare")
 MORE = ("how", "code", "table", "teachers")
 FILLED_IN = {"name": "佐藤 花子", "grade": "7", "points": "92"}
 FIELDS = ("name", "grade", "points")
-LIST_GOES_ON = "another list is still being added; try again when it is done"
+SENT_BEFORE = "This form was sent before with other values. Reload the page and try again."
+LIST_GOES_ON = "another list is being added; try again when it has ended"
 
 
 @bp.get("")
@@ -130,14 +131,14 @@ def add_teacher() -> ResponseReturnValue:
     """Add a made-up teacher to a grade, once for each form."""
     form_id, grade = id_in_form(), request.form.get("grade", 0, type=int)
     if grade not in GRADES_TAUGHT:
-        abort(400, f"A grade is a whole number from {GRADES_TAUGHT[0]} to {GRADES_TAUGHT[-1]}.")
+        abort(400, f"grade must be a whole number from {GRADES_TAUGHT[0]} to {GRADES_TAUGHT[-1]}.")
     try:
         return _saved(
             f"A teacher was added to grade {grade}",
             lambda: students.add_teacher(clients(), DEMO, form_id, grade),
         )
     except TooManyTeachersError:
-        flash(f"A school has at most {students.MAX_TEACHERS} teachers: let one go first.")
+        flash(f"A school has at most {students.MAX_TEACHERS} teachers: remove one first.")
         return _back()
 
 
@@ -147,7 +148,7 @@ def delete_teacher(teacher_id: str) -> ResponseReturnValue:
     if not ID_PATTERN.fullmatch(teacher_id):
         abort(404)
     return _saved(
-        "A teacher was let go", lambda: students.delete_teacher(clients(), DEMO, teacher_id)
+        "A teacher was removed", lambda: students.delete_teacher(clients(), DEMO, teacher_id)
     )
 
 
@@ -160,7 +161,7 @@ def _saved(
     took_s = time.perf_counter() - started
     cost = clients().meter.cost() - cost_before
     if not cost.writes:
-        flash("Nothing was different: this was done before.")
+        flash("Nothing changed: this was done before.")
         return _back()
     session["saved"] = {
         "message": message,
@@ -201,7 +202,11 @@ def make_up() -> ResponseReturnValue:
     except ListGoingOnError:
         return _page({}, {"list": LIST_GOES_ON}, 409)
     except OtherJobError:
-        return _page({}, {"list": "This form was sent as another one before. Try again."}, 400)
+        return _page(
+            {},
+            {"list": SENT_BEFORE},
+            400,
+        )
     return _back()
 
 
@@ -281,8 +286,8 @@ def _tabs(errors: Mapping[str, str]) -> tuple[str, str]:
 def _code() -> list[Excerpt]:
     """Return the lines that matter, as they run."""
     return [
-        excerpt("pipelines.grades.views", "StudentsByGrade", "What a student adds to which bar"),
-        excerpt("pipelines.grades.students", "add_student", "What saves a student, and their bar"),
+        excerpt("pipelines.grades.views", "StudentsByGrade", "A student’s share of each bar"),
+        excerpt("pipelines.grades.students", "add_student", "Saves a student and updates the bar"),
     ]
 
 

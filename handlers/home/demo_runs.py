@@ -91,7 +91,7 @@ def _grades(form_id: str, tour: int | None) -> str:
     try:
         students.add_many(clients(), DEMO, form_id, STUDENTS)
     except (ListGoingOnError, OtherJobError):
-        flash("A list is being added already: this is its page.")
+        flash("Another list is being added; this is its page.")
     return url_for("grades.page", tour=tour)
 
 
@@ -103,7 +103,7 @@ def _sums(form_id: str, tour: int | None) -> str:
         let_in_load(sum_load)
         load.start(clients(), sum_load)
     except LoadGoesOnError:
-        flash("This sum is under load already: this is its page.")
+        flash("Another load is running on this sum; this is its page.")
     except TooManySumsError:
         return url_for("sums.all_sums")
     return url_for("sums.page", name=SUM, tour=tour)
@@ -138,7 +138,7 @@ def _counters(form_id: str, tour: int | None) -> str:
     try:
         click_load.start(clients(), clicks)
     except LoadGoesOnError:
-        flash("A load is running already: this is its page.")
+        flash("Another load is running; this is its page.")
     return url_for("counters.page", tour=tour)
 
 
@@ -147,7 +147,7 @@ def _weblog(form_id: str, tour: int | None) -> str:
     try:
         add_sample(clients(), form_id, "watch")
     except TooManyLogsError:
-        flash("Many logs are being read already: this is their page.")
+        flash("Other logs are being read; this is their page.")
     return url_for("weblog.page", tour=tour)
 
 
@@ -155,7 +155,7 @@ def _zeitgeist(form_id: str, tour: int | None) -> str:
     try:
         player.start_sample(clients(), form_id, playbacks.SAMPLE_SPEED)
     except playbacks.PlaybackGoesOnError:
-        flash("A playback is running already: this is its page.")
+        flash("Another playback is running; this is its page.")
     return url_for("zeitgeist.page", tour=tour)
 
 

@@ -41,6 +41,7 @@ ISSUES_SHOWN = 200
 TABS = ("how", "code", "guests", "table", "told")
 # A text that is somewhat too long comes back with its form.
 DETAILS_LIMITS = {"title": 1_000, "host": 1_000, "place": 1_000, "note": 10_000}
+PACES = ("watch", "fast")
 SAMPLE_SIZES = (10, 100, 1000, 10_000)
 
 
@@ -99,7 +100,7 @@ def change(party_id: str) -> ResponseReturnValue:
     if parties.change_party(party_id, details):
         flash("Saved. Press Send to mail the guests.")
     else:
-        flash("Nothing was different.")
+        flash("Nothing changed.")
     return _to_party(party_id)
 
 
@@ -116,7 +117,7 @@ def sample_guests(party_id: str) -> ResponseReturnValue:
     party = _party_or_404(party_id)
     count = request.form.get("count", 0, type=int)
     if count not in SAMPLE_SIZES:
-        abort(400, f"The count must be one of {', '.join(map(str, SAMPLE_SIZES))}.")
+        abort(400, f"count must be one of {', '.join(map(str, SAMPLE_SIZES))}.")
     return _import(party, made_up_guests(count).encode(), f"{count} made-up guests.csv")
 
 
@@ -128,7 +129,7 @@ def _import(party: Party, content: bytes, name: str) -> ResponseReturnValue:
     except BadFileError as error:
         return _party_page(party, form_of(party), {"guests": str(error)}, 400)
     except ImportGoingOnError:
-        message = "another file of this party is still being read; try again when it is done"
+        message = "another file of this party is being read; try again when it has ended"
         return _party_page(party, form_of(party), {"guests": message}, 409)
     except ForeignImportError:
         abort(400, "This form belongs to another party. Reload the page and try again.")
@@ -137,13 +138,12 @@ def _import(party: Party, content: bytes, name: str) -> ResponseReturnValue:
 
 @bp.post("/<party_id>/send")
 def send(party_id: str) -> ResponseReturnValue:
-    """Start telling the guests; the mails go out in the background."""
+    """Start mailing the guests, in the background."""
     started = time.perf_counter()
-    party = _party_or_404(party_id)
+    party, pace = _party_or_404(party_id), _pace()
     if guests := sending.count_guests(party.imports):
         let_in_mails(party_id, party.change, guests)
     strike_once_each(request.path)
-    pace: Pace = "watch" if request.form.get("pace") == "watch" else "fast"
     try:
         result = sending.send(clients(), party_id, page_size=demo_settings().page_size, pace=pace)
     except NobodyInvitedError:
@@ -156,6 +156,14 @@ def send(party_id: str) -> ResponseReturnValue:
     return _to_party(party_id)
 
 
+def _pace() -> Pace:
+    """Return the pace of a form; one without a choice sends as fast as possible."""
+    pace = request.form.get("pace", "fast")
+    if pace not in PACES:
+        abort(400, f"pace must be one of {', '.join(PACES)}.")
+    return pace  # type: ignore[return-value]
+
+
 def _why_no_mail(run_id: str) -> str:
     """Say why pressing send sent no mail."""
     latest = progress(lineage(run_id)[-1], dots=False)
@@ -164,8 +172,8 @@ def _why_no_mail(run_id: str) -> str:
     if latest.state == CANCELLED:
         return "the send of this change was cancelled. Resume it below."
     if latest.totals.failed:
-        return "all others know; the failed ones can be sent again below."
-    return "all guests on the list know about this change already."
+        return "the failed mails can be sent again below."
+    return "all guests on the list were notified of this change."
 
 
 @bp.post("/<party_id>/sends/<run_id>/<any(cancel, resume, retry):verb>")
@@ -182,9 +190,9 @@ def control(party_id: str, run_id: str, verb: str) -> ResponseReturnValue:
         else:
             continuations.retry_failed(clients(), registry().jobs, run_id)
     except NotEndedError:
-        flash("It has not finished: failed mails can be sent again when it has.")
+        flash("Not finished yet: failed mails can be sent again afterwards.")
     except PagesGoneError:
-        flash("It finished over 30 days ago: which mails failed is no longer known.")
+        flash("It finished over 30 days ago: its failed mails are no longer listed.")
     return _to_party(party_id)
 
 
@@ -226,7 +234,11 @@ def _tab() -> str:
 def _code() -> list[Excerpt]:
     """Return the lines that matter, as they run."""
     return [
-        excerpt("pipelines.invitations.sending", "tell_guests", "What a task does with each guest"),
+        excerpt(
+            "pipelines.invitations.sending",
+            "tell_guests",
+            "The task: a mail per guest, and its receipt",
+        ),
     ]
 
 

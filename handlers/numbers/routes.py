@@ -84,7 +84,7 @@ def start_run(run_id: str) -> str:
     try:
         runs.start(clients(), run_id, stack=_stack_in_words())
     except RunGoesOnError as error:
-        flash("A run is measuring already, and two would distort each other. This is its page.")
+        flash("Another run is measuring, and two would distort each other. This is its page.")
         return error.run_id
     return run_id
 
@@ -110,8 +110,8 @@ def _page(run: NumbersRun | None) -> ResponseReturnValue:
 def _code() -> list[Excerpt]:
     """Return the lines that matter, as they run."""
     return [
-        excerpt("pipelines.numbers.probes", "_timed", "How a sample is taken"),
-        excerpt("pipelines.numbers.runs", "measure_numbers", "What the task does with each"),
+        excerpt("pipelines.numbers.probes", "_timed", "Takes one sample"),
+        excerpt("pipelines.numbers.runs", "measure_numbers", "One operation after another"),
         excerpt("pipelines.numbers.echo", "echo", "A task that records its delivery latency"),
     ]
 

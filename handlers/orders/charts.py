@@ -11,14 +11,14 @@ from pipelines.orders.progress import OrderProgress, SaleProgress
 # Title, what goes on there, and the state whose colour it has.
 FORWARDS = {
     orders.ACCEPTED: ("Accepted", "waits for a worker", "waiting"),
-    orders.RESERVED: ("Reserved", "the bank is asked", "running"),
+    orders.RESERVED: ("Reserved", "call to the bank", "running"),
     orders.CHARGED: ("Charged", "waits for the courier", "waiting"),
-    orders.HANDED: ("Handed over", "sleeps, to try it on", "running"),
+    orders.HANDED: ("Handed over", "retries after a sleep", "running"),
     orders.DONE: ("Done", "confirmed", "done"),
 }
 BACKWARDS = {
     orders.RETURNING: ("Going back", "the bank refunds", "retrying"),
-    orders.REFUNDED: ("Refunded", "and back on its shelf", "cancelled"),
+    orders.REFUNDED: ("Refunded", "stock released", "cancelled"),
     orders.REFUSED: ("Refused", "sold out, or declined", "skipped"),
 }
 WORDS = {stage: title for stage, (title, _, _) in {**FORWARDS, **BACKWARDS}.items()}

@@ -34,7 +34,7 @@ from rollforward.flask.context import CONSOLE, clients
 bp = Blueprint("orders", __name__, url_prefix="/orders")
 
 LISTED = 8
-GONE = "This form has opened a sale, which is deleted by now. Open the page of orders for another."
+GONE = "The sale of this form was deleted. Open a new one on the page Orders."
 TABS = ("how", "code", "table")
 WHOLE = re.compile(r"[0-9]{1,6}")
 NUMBERS = {"orders": (1, MAX_ORDERS), "stock": (0, MAX_ORDERS)}
@@ -47,9 +47,9 @@ FILLED_IN = {
     "pace": "watch",
 }
 PATIENCE_NAMES = {"15": "15 s", "60": "a minute", "300": "five minutes"}
-COURIER_NAMES = {"two-thirds": "for two of three", "you": "when you send him"}
+COURIER_NAMES = {"two-thirds": "for two of three", "you": "when you press the button"}
 PACE_NAMES = {"fast": "20 ms a call", "watch": "0.4 s a call", "slow": "1.5 s a call"}
-VISIT_NAMES = {"all": "for all", "half": "for every second", "two-thirds": "for two of three"}
+VISIT_NAMES = {"all": "for all", "half": "for every second order", "two-thirds": "for two of three"}
 
 
 @bp.get("")
@@ -104,7 +104,7 @@ def send_courier(sale_id: str) -> ResponseReturnValue:
         abort(400, f"visit must be one of {', '.join(VISITS)}.")
     let_in_courier(clients().new_id(), row.orders)
     orders.courier.enqueue(clients(), orders.courier.bind(sale_id, visit))
-    flash(f"The courier is on the way, {VISIT_NAMES[visit]} of the orders that are open.")
+    flash(f"The courier was sent to {VISIT_NAMES[visit]} of the open orders.")
     return redirect(url_for(".sale", sale_id=sale_id, _anchor="now"), 303)
 
 
@@ -177,12 +177,12 @@ def flow_url(sale: str, number: int) -> str:
 
 def _code() -> list[Excerpt]:
     return [
-        excerpt("pipelines.orders.orders", "order", "The flow: each step by its name"),
+        excerpt("pipelines.orders.orders", "order", "The flow: its steps, by name"),
         excerpt("pipelines.orders.orders", "reserve", "A step of one commit: exactly once"),
-        excerpt("pipelines.orders.bank", "charge", "A call outside: one key, one charge"),
+        excerpt("pipelines.orders.bank", "charge", "An outside call: one key, one charge"),
         excerpt("pipelines.orders.orders", "open_orders", "Flows that start with their rows"),
-        excerpt("pipelines.orders.orders", "_signal_one", "An event, kept until it is waited for"),
-        excerpt("rollforward.flows.steps.calls", "_claim", "How a call in doubt is known"),
+        excerpt("pipelines.orders.orders", "_signal_one", "An event, stored until it is awaited"),
+        excerpt("rollforward.flows.steps.calls", "_claim", "Detection of a call in doubt"),
     ]
 
 

@@ -25,12 +25,10 @@ from rollforward.flask.context import clients
 bp = Blueprint("quilt", __name__, url_prefix="/quilt")
 
 LISTED = 8
-GONE = (
-    "This form has made a quilt, which is deleted by now. Open the page of quilts for another one."
-)
+GONE = "The quilt of this form was deleted. Make a new one on the page Quilt."
 TABS = ("how", "code", "table")
 SIZE_NAMES = {"8": "8 × 8", "12": "12 × 12", "16": "16 × 16", "4x8": "4 quilts of 64"}
-PACE_NAMES = {"fast": "as fast as it goes", "watch": "0.4 s a square", "slow": "1.5 s a square"}
+PACE_NAMES = {"fast": "as fast as possible", "watch": "0.4 s a square", "slow": "1.5 s a square"}
 FILLED_IN = {"size": "8", "palette": "indigo", "pattern": "diamonds", "pace": "watch"}
 CHOICES = {"size": SIZES, "palette": PALETTES, "pattern": PATTERNS, "pace": PACES_MS}
 
@@ -156,8 +154,8 @@ def _code() -> list[Excerpt]:
         excerpt("pipelines.quilt.quilts", "make", "One commit: the quilt and its members"),
         excerpt("pipelines.quilt.quilts", "paint", "A member: it paints one square, once"),
         excerpt("pipelines.quilt.quilts", "sew", "A member that becomes a batch"),
-        excerpt("pipelines.quilt.quilts", "finish", "What runs when all have ended"),
-        excerpt("rollforward.batches.completion", "end_members", "How the last one is found"),
+        excerpt("pipelines.quilt.quilts", "finish", "The completion task, once all have ended"),
+        excerpt("rollforward.batches.completion", "end_members", "Detection of the last member"),
     ]
 
 

@@ -84,7 +84,7 @@ def kill_worker() -> ResponseReturnValue:
     with _platform_expected():
         ask_platform("POST", "/api/v1/workers/kill", {"after_s": KILL_AFTER_S})
         if request.form.get("idle"):
-            flash("A worker is being killed. No run is open here: other pages may be affected.")
+            flash("A worker is being killed. No run is open on this page; others may be affected.")
     return redirect(_back(), 303)
 
 
@@ -141,7 +141,7 @@ def flush_memcached() -> ResponseReturnValue:
     try:
         client.flush_all()
     except (OSError, MemcacheError):
-        flash("memcached does not answer, so it holds nothing.")
+        flash("memcached is down: there is nothing to flush.")
     else:
         _mark_flush()
     finally:
@@ -166,7 +166,7 @@ def _platform_expected() -> Iterator[None]:
         yield
     except requests.RequestException:
         flash(
-            "The local platform did not answer, so this may not have happened. Check that "
+            "The local platform did not answer, so the action may not have happened. Check that "
             "“make run” is still running, then press again."
         )
 

@@ -35,6 +35,7 @@ def register(app: Flask) -> None:
     app.add_template_filter(state_icon)
     app.add_template_filter(state_word)
     app.add_template_filter(plural)
+    app.add_template_filter(about_field)
     app.add_template_filter(sentence)
     app.add_template_filter(lag_text)
     app.add_template_filter(short)
@@ -102,6 +103,15 @@ def plural(count: int, one: str, many: str = "") -> str:
     ('1 guest', '2\\u202f000 guests', '0 parties')
     """
     return f"{number(count)} {one if count == 1 else many or one + 's'}"
+
+
+def about_field(message: str, label: str) -> str:
+    """Return what is wrong with a field of a form, with the label of the field.
+
+    >>> about_field("a whole number from 1 to 9", "Seconds"), about_field("no list", "List")
+    ('Seconds: a whole number from 1 to 9', 'no list')
+    """
+    return message if label.lower() in message.lower() else f"{label}: {message}"
 
 
 def sentence(message: str) -> str:

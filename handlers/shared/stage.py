@@ -253,10 +253,10 @@ def _outcome(
     if mark.kind == "flush":
         return f"memcached was flushed{when}.", ""
     if mark.kind == "resize":
-        return f"The app was given {MARKS_IN_WORDS['resize'](mark.text)}{when}.", ""
+        return f"The app was resized to {MARKS_IN_WORDS['resize'](mark.text)}{when}.", ""
     lost = victims(mark, incidents)
     if not lost:
-        return f"Worker {mark.text} was killed{when}. No delivery of this run was in it.", ""
+        return f"Worker {mark.text} was killed{when}. It had no delivery of this run.", ""
     repaired = sum(delivery.is_repaired for delivery in lost)
     state = "all are done" if repaired == len(lost) else f"{repaired} of them are done"
     deliveries = plural(len(lost), "delivery was", "deliveries were")

@@ -135,7 +135,7 @@ def _each(name: str, additions: list[Addition]) -> ResponseReturnValue:
     items = [_shown(answer) for answer in sums.add_each(clients(), name, pairs)]
     accepted = sum(item["accepted"] for item in items)
     if not accepted and any(item["status"] == 503 for item in items):
-        return problem(503, "Datastore took none, or did not say so. Send the same batch again.")
+        return problem(503, "Datastore did not confirm the batch. Send the same batch again.")
     status = 202 if accepted == len(items) else 207
     return jsonify(sum=name, accepted=accepted, items=items), status
 
@@ -171,7 +171,7 @@ def _wait(accepted: Accepted, name: str, wait_ms: int) -> int | None:
 
 
 def _outcome_unknown(key: str | None) -> ResponseReturnValue:
-    detail = "Datastore did not take it, or did not say so. "
+    detail = "Datastore did not confirm the write. "
     detail += (
         "Send it again with the same Idempotency-Key: it counts once."
         if key is not None
@@ -193,7 +193,7 @@ def _amount() -> int:
         refuse(400, f"The body has an amount and nothing else, not {unknown_fields[0]!r:.50}.")
     amount = body.get("amount")
     if type(amount) is not int:  # A bool is an int to isinstance, and none to a caller.
-        refuse(400, "amount is missing, or is no whole number.")
+        refuse(400, "amount must be a whole number.")
     if not -MAX_AMOUNT <= amount <= MAX_AMOUNT:
         refuse(400, f"amount lies from {-MAX_AMOUNT} to {MAX_AMOUNT}.")
     return amount
@@ -210,4 +210,4 @@ def _wait_ms() -> int | None:
 
 def _sum_or_404(name: str) -> None:
     if not sums.exists(clients(), name):
-        refuse(404, "There is no such sum. The page /sums makes one.")
+        refuse(404, "There is no such sum. Create it on the page /sums.")

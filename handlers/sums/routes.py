@@ -30,7 +30,7 @@ bp = Blueprint("sums", __name__, url_prefix="/sums")
 WHOLE = re.compile(r"[+-]?[0-9]{1,12}")
 BATCHES_SHOWN = 30
 TABS = ("how", "code", "batches", "decided")
-LABELS = {"rate": "items a second", "writers": "writers", "seconds": "seconds"}
+AMOUNTS = ("one", "random")
 LOAD_FIELDS = {"rate": MAX_RATE, "writers": MAX_WRITERS, "seconds": MAX_SECONDS}
 FILLED_IN = {"amount": "1", "rate": "100", "writers": "10", "seconds": "5", "amounts": "one"}
 
@@ -48,14 +48,14 @@ def create() -> ResponseReturnValue:
     """Make a sum; one that exists is shown."""
     name = request.form.get("name", "").strip()
     if not sums.NAME.fullmatch(name):
-        message = "enter a name: a letter from a to z, then letters, digits and -, 40 at most"
+        message = "a letter from a to z, then letters, digits and -, 40 at most"
         return _list(name[:60], {"name": message}, 400)
     try:
         is_new = sums.create(name)
     except TooManySumsError:
         return _list(name, {"name": f"there are {MAX_SUMS} sums already, which is the most"}, 409)
     if not is_new:
-        flash("A sum of this name exists: this is its page.")
+        flash("A sum of this name exists; this is its page.")
     return redirect(url_for(".page", name=name), 303)
 
 
@@ -89,16 +89,14 @@ def add(name: str) -> ResponseReturnValue:
     text = request.form.get("amount", "").strip()
     amount = int(text) if WHOLE.fullmatch(text) else None
     if amount is None or abs(amount) > MAX_AMOUNT:
-        message = (
-            f"enter an amount: a whole number from {number(-MAX_AMOUNT)} to {number(MAX_AMOUNT)}"
-        )
+        message = f"a whole number from {number(-MAX_AMOUNT)} to {number(MAX_AMOUNT)}"
         return _page(_known(name), {"amount": text[:60]}, {"amount": message}, 400)
     started = time.perf_counter()
     if sums.add_once(clients(), _known(name), form_id, amount):
         took = duration(time.perf_counter() - started)
         flash(f"{number(amount)} is accepted, in {took}. It is in the sum within about a second.")
     else:
-        flash("This form was sent before: it counts once, and nothing more was added.")
+        flash("This form was sent before. Nothing was added.")
     return redirect(url_for(".page", name=name, _anchor="now"), 303)
 
 
@@ -108,10 +106,12 @@ def put_under_load(name: str) -> ResponseReturnValue:
     form_id = id_in_form()
     form = {field: request.form.get(field, "").strip()[:60] for field in (*LOAD_FIELDS, "amounts")}
     errors = {
-        field: f"enter {LABELS[field]}: a whole number from 1 to {limit}"
+        field: f"a whole number from 1 to {limit}"
         for field, limit in LOAD_FIELDS.items()
         if not (WHOLE.fullmatch(form[field]) and 1 <= int(form[field]) <= limit)
     }
+    if form["amounts"] not in AMOUNTS:
+        errors["amounts"] = f"one of {', '.join(AMOUNTS)}"
     if errors:
         return _page(_known(name), form, errors, 400)
     rate, seconds = int(form["rate"]), int(form["seconds"])
@@ -129,7 +129,7 @@ def put_under_load(name: str) -> ResponseReturnValue:
     try:
         load.start(clients(), new_load)
     except LoadGoesOnError:
-        message = "this sum is under load already; try again when it is over"
+        message = "another load is running on this sum; try again when it has ended"
         return _page(name, form, {"load": message}, 409)
     return redirect(url_for(".page", name=name, _anchor="now"), 303)
 
@@ -157,8 +157,8 @@ def _page(
 def _code() -> list[Excerpt]:
     """Return the lines that matter, as they run."""
     return [
-        excerpt("pipelines.sums.sums", "add_up", "What folds a batch: one write for all its items"),
-        excerpt("pipelines.sums.load", "_insert", "What a writer does, until it is done or killed"),
+        excerpt("pipelines.sums.sums", "add_up", "Folds a batch: one write for all its items"),
+        excerpt("pipelines.sums.load", "_insert", "A writer, until it has ended or is killed"),
     ]
 
 

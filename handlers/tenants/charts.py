@@ -16,7 +16,7 @@ LEAST_PERCENT = 22.0  # Of the height: one task must be seen.
 RULE_NAMES = {
     "none": "no rule of its own",
     "order": "in order",
-    "limit": "two at a time",
+    "limit": "at most 2 at once",
     "rate": f"{PER_S} a second",
 }
 
@@ -58,7 +58,7 @@ class Strip:
     def label(self) -> str:
         """All of it in a sentence, for screen readers."""
         line = self.line
-        waited = "none has begun" if line.waited_s is None else f"first after {when(line)}"
+        waited = "none started" if line.waited_s is None else f"first after {when(line)}"
         return (
             f"Tenant {line.tenant}: {number(line.done)} of {plural(line.asked, 'task')} done, "
             f"{waited}, {self.verdict}."
@@ -107,7 +107,7 @@ def _verdict(rush: RushProgress, line: TenantLine) -> tuple[str, str]:
     if line.rule == "limit":
         return f"at most {line.at_a_time} at a time, of 2", _kept(line.at_a_time <= 2)
     if line.per_s is None:
-        return f"{PER_S} a second, too few to say", "waiting"
+        return f"{PER_S} a second, too few to judge", "waiting"
     return f"{line.per_s:.1f} a second, of {PER_S}", _kept(line.per_s <= 1.05 * PER_S)
 
 

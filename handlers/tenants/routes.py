@@ -152,8 +152,8 @@ def _live(row: TenantRush | None) -> dict[str, Any]:
 def _code() -> list[Excerpt]:
     return [
         excerpt("pipelines.tenants.rushes", "_send", "Tasks wait in lanes, with the data"),
-        excerpt("pipelines.tenants.rushes", "lane_of", "The lane that has a tenant's rule"),
-        excerpt("pipelines.tenants.rushes", "_work", "The task: it knows nothing of lanes"),
+        excerpt("pipelines.tenants.rushes", "lane_of", "The lane with a tenant’s rule"),
+        excerpt("pipelines.tenants.rushes", "_work", "The task: no code for lanes"),
         excerpt("pipelines.tenants.progress", "RushProgress", "Does it add up?"),
         excerpt("rollforward.lanes.runs.delivery", "deliver", "A turn: claim, run, give back"),
         excerpt("rollforward.lanes.runs.claims", "_claim", "A claim is one commit"),

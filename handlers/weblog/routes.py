@@ -49,7 +49,7 @@ bp = Blueprint("weblog", __name__, url_prefix="/streams/weblog")
 
 
 TABS = ("table", "results", "state", "how", "code")
-PACE_NAMES = {"watch": "200 lines a second", "fast": "as fast as it goes"}
+PACE_NAMES = {"watch": "200 lines a second", "fast": "as fast as possible"}
 RESULTS_SHOWN = 12
 KEYS_SHOWN = 20
 MAX_KEY_CHARS = 200
@@ -81,7 +81,7 @@ def give() -> ResponseReturnValue:
     except TooManyLogsError as error:
         abort(_too_many(f"{error}; try again when some of them are"))
     if not is_new:
-        flash("This form was sent before: its log is read once.")
+        flash("This form was sent before. Its log is read once.")
     return redirect(url_for(".page", _anchor="now"), 303)
 
 
@@ -184,10 +184,10 @@ def _code() -> list[Excerpt]:
     """Return the lines that matter, as they run."""
     return [
         excerpt("pipelines.weblog.pipeline", "HITS", "A window for each path and minute"),
-        excerpt("pipelines.weblog.pipeline", "SESSIONS", "A visit lasts until nothing comes"),
+        excerpt("pipelines.weblog.pipeline", "SESSIONS", "A visit ends after a pause"),
         excerpt("pipelines.weblog.pipeline", "ERRORS_BY_SHARD", "Counted in shards first"),
-        excerpt("pipelines.weblog.pipeline", "ERROR_RATES", "Then put together, over 5 minutes"),
-        excerpt("pipelines.weblog.board", "Board.record", "A computation of one’s own"),
+        excerpt("pipelines.weblog.pipeline", "ERROR_RATES", "Then merged, over 5 minutes"),
+        excerpt("pipelines.weblog.board", "Board.record", "A custom computation"),
         excerpt("pipelines.weblog.source", "read_logs", "A source: a position, and its records"),
     ]
 

@@ -89,11 +89,11 @@ def start() -> ResponseReturnValue:
         else:
             return _page("choose files, or press “Play the sample”", 400)
         if not is_new:
-            flash("This form was sent before: its playback was started once.")
+            flash("This form was sent before. Its playback was started once.")
     except BadSeriesError as error:
         return _page(str(error), 400)
     except playbacks.PlaybackGoesOnError:
-        flash("A playback is running already. Stop it first.")
+        flash("Another playback is running. Stop it first.")
     strike_once_each("/zeitgeist")
     return redirect(url_for(".page", _anchor="now"), 303)
 
@@ -135,7 +135,7 @@ def steer(playback_id: str, verb: str) -> ResponseReturnValue:
     if playback is None or playback.id != playback_id:
         abort(404, "There is no such playback. Another one may have begun: open the page again.")
     if verb in STEERED and playback.part(query) is None:
-        abort(400, "This playback has no such query.")
+        abort(400, "query must be a query of this playback. Open the page again.")
     if verb in STEERED:
         done = playbacks.ask_for(clients(), playback_id, query, STEERED[verb])
     elif verb == "speed":
@@ -144,10 +144,10 @@ def steer(playback_id: str, verb: str) -> ResponseReturnValue:
         done = playbacks.stop(clients(), playback_id)
     else:
         if feed not in FEEDS:
-            abort(400, "There is no such feed.")
+            abort(400, f"feed must be one of {', '.join(FEEDS)}.")
         done = playbacks.hold(playback_id, feed, is_held=verb == "hold")
     if not done:
-        flash(f"Nothing changed: it is over, or has had {playbacks.MAX_CHANGES} changes.")
+        flash(f"Nothing changed: it has ended, or has had {playbacks.MAX_CHANGES} changes.")
     return _back()
 
 
@@ -161,7 +161,7 @@ def reshape(verb: str) -> ResponseReturnValue:
         if verb == "merge":
             flash(f"Undone: {plural(intervals.merge_all(clients()), 'split')}.")
         elif playback is None:
-            flash("Nothing was played yet: there is nothing to split.")
+            flash("No playback yet: there is nothing to split.")
         else:
             flash(_split_in_words(intervals.split_busiest(clients(), playback)))
     except StreamError as error:
@@ -199,7 +199,7 @@ def _split_in_words(split: intervals.Split | None) -> str:
 def _speed() -> int:
     speed = request.form.get("speed", 0, type=int)
     if speed not in SPEEDS:
-        abort(400, f"A speed is one of {', '.join(map(str, SPEEDS))}.")
+        abort(400, f"speed must be one of {', '.join(map(str, SPEEDS))}.")
     return speed
 
 
@@ -338,10 +338,10 @@ def _chart(
 def _code() -> list[Excerpt]:
     return [
         excerpt("pipelines.zeitgeist.pipeline", "Counter", "Counts so far, and complete ones"),
-        excerpt("pipelines.zeitgeist.pipeline", "Usual", "Each count carries the usual one"),
+        excerpt("pipelines.zeitgeist.pipeline", "Usual", "Each count with its usual value"),
         excerpt("pipelines.zeitgeist.pipeline", "Watcher", "Anomalies"),
         excerpt("pipelines.zeitgeist.model", "Model.expected", "Mean and spread by hour of week"),
-        excerpt("pipelines.zeitgeist.pipeline", "NewWatcher", "A version that takes its place"),
+        excerpt("pipelines.zeitgeist.pipeline", "NewWatcher", "The version that replaces it"),
         excerpt("pipelines.zeitgeist.detector", "Detector.complete", "Evidence over some buckets"),
         excerpt("pipelines.zeitgeist.detector", "Side.bar", "The evidence of an alert"),
         excerpt("pipelines.zeitgeist.player", "play", "A step of a playback"),

@@ -96,7 +96,7 @@ def send(
 
     Args:
         page_size: Guests per task; None leaves it to the job, or to the pace.
-        pace: "fast" as fast as it goes; "watch" limits the rate, so that it lasts 15 s at least.
+        pace: "fast" as fast as possible; "watch" limits the rate, so that it lasts 15 s at least.
 
     Raises:
         NobodyInvitedError: no import has ended with a guest.

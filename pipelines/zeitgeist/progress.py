@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from pipelines.zeitgeist.detector import DIP, SPIKE, Alert
 from pipelines.zeitgeist.pipeline import ZEITGEIST, alert_of
 from pipelines.zeitgeist.playbacks import Part, Playback
-from pipelines.zeitgeist.series import BUCKET_MS, DAY_MS
+from pipelines.zeitgeist.sample import sample_events
+from pipelines.zeitgeist.series import BUCKET_MS, DAY_MS, HOUR_MS
 from rollforward.runtime import Clients
+
+# An event of the sample, a change by a visitor, or neither of them.
+Cause = Literal["planted", "caused here", "false alert"]
 
 
 @dataclass(frozen=True)
@@ -30,6 +34,24 @@ class QueryAlert:
 
     part: Part
     alert: Alert
+
+    def cause_in(self, playback: Playback) -> Cause | None:
+        """Return what the alert reports; None: nobody knows, its series is an upload."""
+        if self.part.upload is not None:
+            return None
+        start, kind = self.alert.start, self.alert.kind
+        if any(
+            change.query == self.part.query
+            and (SPIKE if change.times > 1 else DIP) == kind
+            and change.begin <= start < change.end + HOUR_MS
+            for change in playback.changes
+        ):
+            return "caused here"
+        is_known = any(
+            event.query == self.part.name and event.kind == kind and begin <= start < end
+            for event, begin, end in sample_events(playback.shift)
+        )
+        return "planted" if is_known else "false alert"
 
 
 @dataclass(frozen=True)

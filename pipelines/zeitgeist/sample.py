@@ -104,14 +104,24 @@ def sample_series() -> Iterator[Series]:
         )
 
 
+def sample_events(shift: int = 0) -> list[tuple[Event, int, int]]:
+    """Return the known spikes and dips with their begin and end, each an hour longer.
+
+    Args:
+        shift: The offset of a playback.
+    """
+    begin = FIRST_DAY * DAY_MS + shift
+    return [
+        (event, begin + int(event.begin * HOUR_MS), begin + int(event.end * HOUR_MS) + HOUR_MS)
+        for event in EVENTS
+    ]
+
+
 def sample_labels() -> dict[str, list[tuple[int, int]]]:
-    """Return the known spikes and dips, each an hour longer, by the name of their series."""
-    begin = FIRST_DAY * DAY_MS
+    """Return the times of the known spikes and dips by the name of their series."""
     return {
         query.name: [
-            (begin + int(event.begin * HOUR_MS), begin + int(event.end * HOUR_MS) + HOUR_MS)
-            for event in EVENTS
-            if event.query == query.name
+            (begin, end) for event, begin, end in sample_events() if event.query == query.name
         ]
         for query in QUERIES
     }

@@ -71,7 +71,7 @@ class ContinuationRun(ndb.Model):
     chains_ended = ndb.IntegerProperty(indexed=False, repeated=True)
     page_size = ndb.IntegerProperty(indexed=False, required=True)
     expected = ndb.IntegerProperty(indexed=False)
-    max_rate = ndb.FloatProperty(indexed=False)  # Items a second; None: as fast as it goes.
+    max_rate = ndb.FloatProperty(indexed=False)  # Items a second; None: as fast as possible.
     retry_of = ndb.TextProperty()
     retried_by = ndb.TextProperty()
     started = ndb.DateTimeProperty(required=True)

@@ -54,7 +54,7 @@ def new_run(
         run_id: Chosen so that the same intent has the same id. At most 500 bytes in UTF-8, of
             characters that can be printed, without colon or semicolon.
         expected: How many items there will be, if known: decides the number of chains.
-        max_rate: Items a second, at most; None is as fast as it goes. Pages are spread over time.
+        max_rate: Items a second, at most; None is as fast as possible. Pages are spread over time.
 
     Raises:
         ValueError: there can be no run of this id, page size or rate.

@@ -68,7 +68,7 @@ def expect_asked_again(page: Page, for_: str) -> None:
 
 def add(other: Page) -> str:
     """Add to a sum; return its new total."""
-    other.get_by_label("Amount negative").fill("7")
+    other.get_by_label("Amount may be negative").fill("7")
     press(other, other.get_by_role("button", name="Add it"))
     return other.locator(".sum-up").inner_text()
 

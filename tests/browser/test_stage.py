@@ -76,7 +76,7 @@ def test_at_rest_a_page_is_told_and_does_not_ask(browser: Browser, stack: Stack)
 
     other = context.new_page()
     other.goto(stack.app + "/sums/visitors")
-    other.get_by_label("Amount negative").fill("7")
+    other.get_by_label("Amount may be negative").fill("7")
     press(other, other.get_by_role("button", name="Add it"))
     # Not while it waits to be folded: the page may learn of it later than that lasts.
     expect(other.locator(".sum-up")).to_contain_text("Adds up", timeout=TIMEOUT_MS)

@@ -35,7 +35,7 @@ def test_clicks_are_counted_in_four_ways_while_the_shards_change(
     count = total(page)
 
     page.get_by_label("Amount, negative too").fill("5")
-    press(page, page.get_by_role("button", name="Count it", exact=True))
+    press(page, page.get_by_role("button", name="Add", exact=True))
     expect(page.locator(".notices")).to_contain_text("5 is counted")
     shards = page.get_by_role("slider", name="Give it")
     shards.focus()

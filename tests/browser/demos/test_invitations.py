@@ -36,7 +36,7 @@ def upload(page: Page, content: bytes) -> None:
 
 
 def send(page: Page) -> None:
-    """Press Send, as fast as it goes."""
+    """Press Send, as fast as possible."""
     page.get_by_label("Pace").select_option("fast")
     press(page, page.get_by_role("button", name="Send", exact=True))
 

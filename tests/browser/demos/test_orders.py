@@ -47,7 +47,7 @@ def expect_cards(page: Page, lane: str, count: int) -> None:
 def test_orders_are_charged_once_while_a_worker_is_killed(
     page: Page, stack: Stack, problems: list[str]
 ) -> None:
-    """Killed while the bank is asked; then the courier comes, and the keyboard leads to steps."""
+    """Killed during a call to the bank; then the courier comes, and the keyboard leads to steps."""
     order(page, stack, 6, pace="slow")
     expect(page.locator("#lane-reserved ~ ul .card-dot").first).to_be_attached(timeout=TIMEOUT_MS)
     press(page, page.get_by_role("button", name="Kill a worker"))
@@ -76,14 +76,14 @@ def test_orders_are_charged_once_while_a_worker_is_killed(
 
 @without_scripts
 def test_orders_without_javascript(browser: Browser, stack: Stack) -> None:
-    """By forms and links; a courier for every second, and the others are refunded."""
+    """By forms and links; a courier for every second order, and the others are refunded."""
     context = browser.new_context(java_script_enabled=False)
     page = context.new_page()
     order(page, stack, 6, patience="15", pace="fast")
     refresh_until(page, lambda: page.get_by_label("For which orders").count() > 0)
     page.get_by_label("For which orders").select_option("half")
     press(page, page.get_by_role("button", name="The courier comes"))
-    expect(page.locator(".notices")).to_contain_text("The courier is on the way")
+    expect(page.locator(".notices")).to_contain_text("The courier was sent to")
 
     refresh_until_still(page)
 

@@ -66,7 +66,7 @@ def test_a_form_adds_once_and_the_page_follows(
     keep(page, "sums-empty")
     folded = both_sides(page)["folded"]
 
-    page.get_by_label("Amount negative").fill("-17")
+    page.get_by_label("Amount may be negative").fill("-17")
     press(page, page.get_by_role("button", name="Add it"))
 
     expect(page.locator("[data-part=notices]")).to_contain_text("is accepted")

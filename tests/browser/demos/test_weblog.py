@@ -48,7 +48,7 @@ def expect_counts(page: Page, plain: Counts, requests: int) -> None:
     """Compare the page's counts with a script's counts in memory."""
     closing = f"{plural(requests, 'record')} in = {number(requests)} in windows + 0 late + 0 dead"
     expect(page.locator(".closing")).to_contain_text(closing, timeout=TIMEOUT_MS)
-    page.get_by_role("link", name="Stage by stage").click()
+    page.get_by_role("link", name="By computation").click()
     page.wait_for_url("**/streams/weblog#tabs")
     expect(page.locator(".books-table").get_by_text("Adds up")).to_have_count(3)
     written = {
@@ -123,7 +123,7 @@ def test_an_upload_without_javascript(browser: Browser, stack: Stack, tmp_path: 
 
     expect(page.locator(".closing")).to_contain_text("3 records in = 3 in windows")
     expect(page.locator("#log-title")).to_contain_text("2 Jan 2020, 10:00")
-    press(page, page.get_by_role("link", name="The state of a key"))
+    press(page, page.get_by_role("link", name="State of a key"))
     page.get_by_label("Computation", exact=True).select_option("board")
     page.get_by_label("Key a path").fill("tops")
     press(page, page.get_by_role("button", name="Look up"))
