@@ -14,7 +14,13 @@ from handlers.grades.charts import Chip, bars, class_sizes, is_catching_up
 from handlers.grades.stage import SchoolStage, costs
 from handlers.shared.demo_stage import render
 from handlers.shared.faults import strike_once_each
-from handlers.shared.forms import ID_PATTERN, MAX_PASTED_CHARS, id_in_form, uploaded_list
+from handlers.shared.forms import (
+    ID_PATTERN,
+    MAX_PASTED_CHARS,
+    about_file,
+    id_in_form,
+    uploaded_list,
+)
 from handlers.shared.live import live_part
 from handlers.shared.quotas import COUNTED_PER_S, SCHOOLS, let_in
 from handlers.shared.source_excerpts import Excerpt, excerpt
@@ -62,6 +68,7 @@ TABS = ("chart", "roster", "compare")
 MORE = ("how", "code", "table", "teachers")
 FILLED_IN = {"name": "佐藤 花子", "grade": "7", "points": "92"}
 FIELDS = ("name", "grade", "points")
+EXAMPLE = "佐藤 花子, 7, 92"
 SENT_BEFORE = "This form was sent before with other values. Reload the page and try again."
 LIST_GOES_ON = "another list is being added; try again when it has ended"
 
@@ -187,7 +194,7 @@ def upload() -> ResponseReturnValue:
     try:
         imports.import_students(clients(), DEMO, form_id, content, name)
     except BadFileError as error:
-        return _page({}, {"list": str(error)}, 400)
+        return _page({}, {"list": about_file(name, str(error), EXAMPLE)}, 400)
     except ListGoingOnError:
         return _page({}, {"list": LIST_GOES_ON}, 409)
     return _back()

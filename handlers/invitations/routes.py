@@ -14,7 +14,13 @@ from handlers.invitations.stage import as_data, canvas_of, party_stage, time_lef
 from handlers.settings import demo_settings
 from handlers.shared.charts import page_bars
 from handlers.shared.faults import strike_once_each
-from handlers.shared.forms import ID_PATTERN, MAX_PASTED_CHARS, id_in_form, uploaded_list
+from handlers.shared.forms import (
+    ID_PATTERN,
+    MAX_PASTED_CHARS,
+    about_file,
+    id_in_form,
+    uploaded_list,
+)
 from handlers.shared.held_boxes import MAX_HELD_CHARS, HeldBoxes, held_boxes
 from handlers.shared.live import live_part
 from handlers.shared.quotas import let_in_guests, let_in_mails
@@ -41,6 +47,7 @@ ISSUES_SHOWN = 200
 TABS = ("how", "code", "guests", "table", "told")
 # A text that is somewhat too long comes back with its form.
 DETAILS_LIMITS = {"title": 1_000, "host": 1_000, "place": 1_000, "note": 10_000}
+EXAMPLE = "佐藤 花子, hanako@example.com"
 PACES = ("watch", "fast")
 SAMPLE_SIZES = (10, 100, 1000, 10_000)
 
@@ -127,7 +134,8 @@ def _import(party: Party, content: bytes, name: str) -> ResponseReturnValue:
     try:
         imports.import_guests(clients(), party_id, import_id, content, name)
     except BadFileError as error:
-        return _party_page(party, form_of(party), {"guests": str(error)}, 400)
+        message = about_file(name, str(error), EXAMPLE)
+        return _party_page(party, form_of(party), {"guests": message}, 400)
     except ImportGoingOnError:
         message = "another file of this party is being read; try again when it has ended"
         return _party_page(party, form_of(party), {"guests": message}, 409)

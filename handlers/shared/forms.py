@@ -11,6 +11,7 @@ from rollforward.continuations.csv_source import MAX_BYTES
 
 # Of a list that is pasted; a form has at most 512 KiB in all (rollforward/flask/app.py).
 MAX_PASTED_CHARS = 500_000
+MAX_SHOWN_NAME = 100
 ID_PATTERN = re.compile(r"[0-9a-f]{32}")
 
 
@@ -26,6 +27,19 @@ def open_tab(tabs: Sequence[str]) -> str:
     """Return the open tab by the address; a form that is sent back shows the first one."""
     tab = request.args.get("tab", tabs[0]) if request.method == "GET" else tabs[0]
     return tab if tab in tabs else abort(404)
+
+
+def about_file(name: str, problem: str, example: str = "") -> str:
+    """Return what is wrong with an uploaded file: its name as it was called, and what to write.
+
+    Args:
+        example: A line that the file may have.
+
+    >>> about_file("guests.csv", "the file is empty.", "Ada, ada@example.com")
+    'guests.csv: the file is empty. Write lines like: Ada, ada@example.com'
+    """
+    text = f"{name.rpartition('/')[2][:MAX_SHOWN_NAME]}: {problem.rstrip('.')}"
+    return f"{text}. Write lines like: {example}" if example else text
 
 
 def uploaded_list() -> tuple[bytes, str]:

@@ -23,7 +23,7 @@ from flask.typing import ResponseReturnValue
 
 from handlers.shared.demo_stage import render
 from handlers.shared.faults import strike_once_each
-from handlers.shared.forms import id_in_form, open_tab
+from handlers.shared.forms import about_file, id_in_form, open_tab
 from handlers.shared.incidents import hits_of
 from handlers.shared.live import live_part
 from handlers.shared.pipeline_graph import BOX_HEIGHT, BOX_WIDTH, picture_of
@@ -53,6 +53,8 @@ PACE_NAMES = {"watch": "200 lines a second", "fast": "as fast as possible"}
 RESULTS_SHOWN = 12
 KEYS_SHOWN = 20
 MAX_KEY_CHARS = 200
+# A line of a log.
+EXAMPLE = '10.0.0.1 - - [17/May/2026:08:00:00 +0000] "GET / HTTP/1.1" 200 512'
 RETRY_AFTER_S = 10
 
 
@@ -106,7 +108,10 @@ def _give(log_id: str, pace: str) -> bool:
     if file is None or not file.filename:
         raise BadLogError("choose a file, or press “Sample”")
     content = file.read(MAX_LOG_BYTES + 1)
-    check_log(content)
+    try:
+        check_log(content)
+    except BadLogError as error:
+        raise BadLogError(about_file(file.filename, str(error), EXAMPLE)) from error
     let_in_upload(log_id, len(content))
     strike_once_each(request.path)
     return add_log(clients(), log_id, file.filename, content, pace)

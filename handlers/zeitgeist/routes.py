@@ -10,7 +10,7 @@ from flask.typing import ResponseReturnValue
 from handlers.shared.demo_stage import render
 from handlers.shared.faults import strike_once_each, workers
 from handlers.shared.formatting import plural
-from handlers.shared.forms import id_in_form, open_tab
+from handlers.shared.forms import about_file, id_in_form, open_tab
 from handlers.shared.incidents import hits_of
 from handlers.shared.live import live_part
 from handlers.shared.pipeline_graph import BOX_HEIGHT, BOX_WIDTH, picture_of
@@ -48,6 +48,8 @@ bp = Blueprint("zeitgeist", __name__, url_prefix="/zeitgeist")
 TABS = ("how", "compare", "quality", "code")
 SHOWN_MS = 2 * DAY_MS
 SHOWN_BUCKETS = 24
+# A line of a series.
+EXAMPLE = "2026-01-05 00:05,12"
 SHOWN_ALERTS = 12
 STEERED = {"rumour": playbacks.RUMOUR, "quiet": playbacks.SILENCE}
 
@@ -116,12 +118,13 @@ def _series(files: list[Any]) -> list[Series]:
     for file in files:
         content = file.read(MAX_UPLOAD_BYTES + 1)
         if len(content) > MAX_UPLOAD_BYTES:
-            raise BadSeriesError(f"a file has at most {MAX_UPLOAD_BYTES // 1024**2} MiB")
+            limit = MAX_UPLOAD_BYTES // 1024**2
+            raise BadSeriesError(about_file(file.filename, f"a file has at most {limit} MiB"))
         name = file.filename.rpartition("/")[2].removesuffix(".csv")[:MAX_NAME_CHARS]
         try:
             many.append(read_series(name, content))
         except BadSeriesError as error:
-            raise BadSeriesError(f"{name}: {error}") from error
+            raise BadSeriesError(about_file(file.filename, str(error), EXAMPLE)) from error
         if sum(len(series.buckets) for series in many) > playbacks.MAX_BUCKETS:
             raise BadSeriesError(f"one playback has at most {playbacks.MAX_BUCKETS:,} buckets")
     return many

@@ -185,7 +185,7 @@ def test_a_page_says_what_it_cost(posts: World, browser: Browser) -> None:
     """As the meter counts it; by offset the last page costs more."""
     page = browser.get("/blog?page_size=2").text
     assert re.search(r"This page</dt><dd>\d+ reads</dd><dd class=\"each\">\d+ round trips", page)
-    assert "for you alone" in page
+    assert "for this request" in page
     assert "<b>5 reads</b>" in browser.get("/blog/cost").text
 
 

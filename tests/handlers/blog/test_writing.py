@@ -195,7 +195,7 @@ def test_an_author_edits_and_deletes_a_post(world: World, browser: Browser) -> N
     assert browser.post(f"{where}/delete").status_code == 303
 
     front = browser.get("/blog").text
-    assert "The post is deleted" in front
+    assert "The post was deleted" in front
     assert "On other things" not in front
     assert browser.get(where).status_code == 404
     with world.context():

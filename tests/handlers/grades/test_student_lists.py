@@ -90,7 +90,7 @@ def test_made_up_students_are_added_by_one_press(
     world.settle()
 
     assert (waits.status_code, other.status_code) == (409, 409)
-    assert "still being added" in waits.text
+    assert "is being added" in waits.text
     assert sum(bars(browser.get("/grades").text).values()) == count
 
 

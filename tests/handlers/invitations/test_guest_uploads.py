@@ -61,7 +61,7 @@ def test_a_second_file_at_a_time_is_told_to_wait(browser: Browser, bare_party: s
     sample = browser.post(f"{PAGE}/sample-guests", {"id": "3" * 32, "count": "10"})
 
     assert (repeated.status_code, sample.status_code) == (409, 409)
-    assert "still being read" in repeated.text
+    assert "is being read" in repeated.text
 
 
 def test_a_form_of_another_party_is_refused(browser: Browser, party: str) -> None:

@@ -253,7 +253,7 @@ def test_a_send_is_cancelled_and_resumed_by_buttons(world: World, browser: Brows
     with world.context():
         run_id = party_key(ID).get().sends[0]["run_id"]
     early = browser.post(f"{PAGE}/sends/{run_id}/retry", follow_redirects=True)
-    assert "has not finished" in early.text
+    assert "Not finished yet" in early.text
 
     browser.post(f"{PAGE}/sends/{run_id}/cancel")
     world.settle()

@@ -109,7 +109,7 @@ def test_a_form_that_is_sent_twice_measures_once(
     other = browser.post("/numbers", {"id": OTHER}, follow_redirects=True)
 
     assert repeated.headers["Location"] == f"{run}#now"
-    assert "A run is measuring already" in other.text
+    assert "Another run is measuring" in other.text
     assert snapshot() == stored
 
 

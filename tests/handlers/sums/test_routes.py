@@ -289,7 +289,7 @@ def test_a_sum_is_under_one_load_at_a_time(
     other = browser.post(f"{visitors}/loads", {"id": OTHER, **LOAD})
 
     assert (repeated.status_code, other.status_code) == (303, 409)
-    assert "under load already" in other.text
+    assert "load is running on this sum" in other.text
     assert snapshot() == stored
 
 

@@ -65,7 +65,7 @@ def test_looking_at_it_before_any_playback_says_what_to_press(browser: Browser) 
     page = browser.get("/zeitgeist")
 
     assert page.status_code == 200
-    assert "Nothing was played yet" in page.text
+    assert "No playback yet" in page.text
     assert page.text.count('class="box') == 1 + len(ZEITGEIST.computations)
     for tab in ("how", "compare", "code"):
         assert browser.get(f"/zeitgeist?tab={tab}").status_code == 200
@@ -388,7 +388,7 @@ def test_what_is_stopped_ends_where_it_is_and_another_one_begins_behind_it(
 ) -> None:
     form = {"speed": "1", "sample": "yes"}
     browser.post("/zeitgeist/playbacks", {"id": FORM, **form})
-    assert "is running already" in browser.post(
+    assert "Another playback is running" in browser.post(
         "/zeitgeist/playbacks", {"id": "b" * 32, **form}, follow_redirects=True
     ).text  # fmt: skip
     browser.post(f"/zeitgeist/playbacks/{FORM}/stop")
