@@ -36,9 +36,9 @@ def about_file(name: str, problem: str, example: str = "") -> str:
         example: A line that the file may have.
 
     >>> about_file("guests.csv", "the file is empty.", "Ada, ada@example.com")
-    'guests.csv: the file is empty. Write lines like: Ada, ada@example.com'
+    '“guests.csv”: the file is empty. Write lines like: Ada, ada@example.com'
     """
-    text = f"{name.rpartition('/')[2][:MAX_SHOWN_NAME]}: {problem.rstrip('.')}"
+    text = f"“{name.rpartition('/')[2][:MAX_SHOWN_NAME]}”: {problem.rstrip('.')}"
     return f"{text}. Write lines like: {example}" if example else text
 
 

@@ -42,6 +42,26 @@ SUFFER = """() => {
   part.append(hit);
 }"""
 
+# A message of an action, and three events: what moved the picture by up to 75 px.
+MESSAGES = """() => {
+  const text = (words) => Object.assign(document.createElement("p"), { textContent: words });
+  const message = Object.assign(text("7 is accepted, in 12 ms."), { className: "notice" });
+  document.querySelector(".notices").append(message);
+  const events = ["Worker 7 was killed, 3 s in.", "Slowed to 50 %", "Slowed"];
+  document.querySelector(".news").replaceChildren(...events.map(text));
+}"""
+PLACES = """() => [...document.querySelectorAll("#live > *:not(.notices)")]
+  .map((part) => part.getBoundingClientRect()).map(({ top, height }) => [top, height])"""
+# What is cut, hidden or outside the window of the lead, the label of the faults, and the menu.
+CUT = """() => ["h1", ".lead", ".break-it .what", ".menu [aria-current]"].filter((name) => {
+  const part = document.querySelector(name);
+  const box = part.getBoundingClientRect();
+  const isBlock = getComputedStyle(part).display !== "inline";
+  const isCut = isBlock && part.scrollWidth > part.clientWidth + 1;
+  return isCut || box.width < 20 || box.height < 10 || box.left < 0 || box.right > innerWidth + 1;
+})"""
+WIDE = {"viewport": {"width": 1440, "height": 900}}
+
 
 @pytest.fixture(scope="module")
 def pages(browser: Browser, stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
@@ -151,3 +171,38 @@ def test_what_moves_fits_the_window(browser: Browser, stack: Stack, pages: list[
     page.close()
 
     assert faults == {}
+
+
+def test_the_explanation_is_whole_in_each_window(
+    browser: Browser, stack: Stack, pages: list[str]
+) -> None:
+    """The lead and the label of the faults also on a phone, and the current page in the menu."""
+    page = browser.new_page()
+    faults = {}
+    for path in ("/counters", "/streams/weblog", "/zeitgeist", "/sums/visitors", "/grades"):
+        page.goto(stack.app + path)
+        for name, window in {**WINDOWS, "wide": WIDE}.items():
+            page.set_viewport_size(window["viewport"])
+            if cut := page.evaluate(CUT):
+                faults[f"{path} {name}"] = cut
+    page.close()
+
+    assert faults == {}
+
+
+@pytest.mark.parametrize("window", ["desktop", "phone"])
+def test_messages_and_events_move_no_picture(
+    browser: Browser, stack: Stack, pages: list[str], window: str
+) -> None:
+    """They have a place of their own."""
+    page = browser.new_page(reduced_motion="reduce")
+    for path in ("/counters", "/zeitgeist", "/sums/visitors"):
+        page.goto(stack.app + path)
+        turn(page, window)
+        before = page.evaluate(PLACES)
+
+        page.evaluate(MESSAGES)
+
+        assert page.evaluate(PLACES) == before
+        assert page.locator(".notices .notice").is_visible()
+    page.close()

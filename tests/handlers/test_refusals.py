@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import io
 from collections.abc import Callable
 from typing import Any
 
@@ -96,3 +97,27 @@ def test_a_choice_that_no_list_offers_is_refused(
     assert response.status_code == 400
     assert said in response.text
     assert snapshot() == stored
+
+
+@pytest.mark.parametrize(
+    ("path", "field", "problem", "example"),
+    [
+        ("guests", "file", "no column for mail addresses", "hanako@example.com"),
+        ("/grades/lists", "file", "name the columns", "7, 92"),
+        ("/zeitgeist/playbacks", "files", "line 1", "2026-01-05 00:05,12"),
+        ("/streams/weblog/logs", "file", "this is no access log", "GET / HTTP/1.1"),
+    ],
+)
+def test_a_refused_file_is_named_as_it_was_called_and_its_refusal_says_what_to_write(
+    browser: Browser, party: str, path: str, field: str, problem: str, example: str
+) -> None:
+    """Not with a capital letter, nor without its ending."""
+    address = path if path.startswith("/") else f"{party}/{path}"
+    form = {"id": "e" * 32, "speed": "30000", field: (io.BytesIO(b"hello\n"), "bad list.csv")}
+
+    response = browser.client.post(address, data={"csrf_token": browser.token(), **form})
+
+    text = html.unescape(response.text)
+    assert response.status_code == 400
+    assert f"“bad list.csv”: {problem}" in text
+    assert example in text

@@ -167,9 +167,9 @@ def test_a_bad_upload_is_refused_and_changes_nothing(
     large = b"x" * (loads.MAX_LOG_BYTES + 1)
     for file, message in [
         (None, "Choose a file"),
-        (b"hello\n", "This is no access log"),
-        (b"", "This is no access log: it is empty"),
-        (b"\x00\xff" * 50_000, "This is no access log"),
+        (b"hello\n", "this is no access log"),
+        (b"", "this is no access log: it is empty"),
+        (b"\x00\xff" * 50_000, "this is no access log"),
         (large, "A log must have at most 8 MiB"),
     ]:
         form: dict[str, Any] = {"id": FORM}
