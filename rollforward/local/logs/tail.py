@@ -83,6 +83,11 @@ class LogRecord:
         return bool(_REST.match(line)) or line.startswith(_FURTHER)
 
     @property
+    def is_in_stack(self) -> bool:
+        """Whether its last line is of a traceback that has not named its error yet."""
+        return self._is_in_stack
+
+    @property
     def text(self) -> str:
         """All its lines."""
         return "\n".join(self.lines)

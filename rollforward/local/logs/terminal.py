@@ -8,13 +8,14 @@ the newest on the console's page Logs.
 
 import contextlib
 import logging
+import re
 import sys
 import threading
 from collections.abc import Callable
 from typing import TextIO
 
 from rollforward.local.logs.repeats import Repeats
-from rollforward.local.logs.tail import LogTail, level_of
+from rollforward.local.logs.tail import LogRecord, LogTail, level_of
 
 _LOUD = ("WARNING", "ERROR")
 # What the emulators say, with a stack of Java, of callers who have hung up, and of errors that the
@@ -25,6 +26,11 @@ _TOLD_ELSEWHERE = (
     "WARNING: Operation failed: ",
     "WARNING: Stream Error",
 )
+_TRACEBACK = "Traceback (most recent call last)"
+# The further lines of an error of gRPC, whose first line has the message.
+_GRPC_REST = re.compile(r"\t(status|details|debug_error_string) = |>$")
+_KILLED = re.compile(r"worker (\d+) killed on request")
+_SIGKILL = re.compile(r"Worker \(pid:(\d+)\) was sent SIGKILL")
 _COLOURS = {"app": 36, "datastore": 35, "memcached": 33, "tasks": 32, "mail": 34, "cron": 33}
 _WIDTH = 10
 _OURS = "rollforward.local."
@@ -42,6 +48,7 @@ class LevelFilter:
             shows_prints: Whether to show lines without a level that follow no warning.
         """
         self._loud = False
+        self._quiet: LogRecord | None = None  # A record of the library that is not shown.
         self._shows_prints = shows_prints
 
     def shows(self, line: str) -> bool:
@@ -50,12 +57,24 @@ class LevelFilter:
         if level is not None:
             is_loud = level in _LOUD and not line.startswith(_TOLD_ELSEWHERE)
             self._loud = is_loud and level != "WARNING"
+            is_ours = not is_loud and " rollforward." in line
+            self._quiet = LogRecord(0, 0.0, "", level, "", [line]) if is_ours else None
             return is_loud
-        if line.startswith("Traceback (most recent call last)"):
+        if _GRPC_REST.match(line) or self._is_of_quiet(line):
+            return False
+        if line.startswith(_TRACEBACK):
             self._loud = True
         elif self._shows_prints:
             return True
         return self._loud
+
+    def _is_of_quiet(self, line: str) -> bool:
+        """Return whether a line is of a traceback of a record that is not shown."""
+        record = self._quiet
+        if record is not None and (record.is_in_stack or line.startswith(_TRACEBACK)):
+            return record.takes(line)
+        self._quiet = None
+        return False
 
 
 class Terminal:
@@ -67,10 +86,13 @@ class Terminal:
         self.verbose = verbose
         self.tail = LogTail()
         self.colour = self.stream.isatty()
+        self._killed: set[str] = set()
         self._lock = threading.Lock()
 
     def say(self, service: str, text: str) -> None:
         """Show a line of ours about a service."""
+        if match := _KILLED.match(text):
+            self._killed.add(match[1])
         self.tail.note(service, "INFO", text)
         self.show(service, text)
 
@@ -104,10 +126,17 @@ class Terminal:
             self.tail.add(service, line)
             if self.verbose:
                 self.show(service, line)
+            elif self._is_asked_for(line):
+                return
             elif levels.shows(line) and (shown := repeats.shown(line)) is not None:
                 self.show(service, shown)
 
         return on_line
+
+    def _is_asked_for(self, line: str) -> bool:
+        """Return whether a line reports the death of a worker that was killed on request."""
+        match = _SIGKILL.search(line)
+        return match is not None and match[1] in self._killed
 
 
 class TerminalHandler(logging.Handler):

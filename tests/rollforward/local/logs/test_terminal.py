@@ -74,3 +74,41 @@ def test_verbose_shows_everything():
     Terminal(stream, verbose=True).sink("mail")("INFO quiet")
 
     assert "quiet" in stream.getvalue()
+
+
+QUIET = [
+    "INFO rollforward.streams.workers.lease: hits/0 is not released yet",
+    *TRACEBACK[1:],
+    "WARNING rollforward.any: a call failed: <_InactiveRpcError of RPC that terminated with:",
+    "\tstatus = StatusCode.INTERNAL",
+    '\tdetails = "no"',
+    ">",
+    "INFO shop: a request",
+    *TRACEBACK[1:],
+]
+
+
+def test_a_handled_error_of_the_library_is_one_line_or_none_and_one_of_the_app_is_whole():
+    """The traceback of a note is on the page Logs; what the app prints after its note is shown."""
+    stream = io.StringIO()
+    sink = Terminal(stream).sink("app")
+
+    for line in QUIET:
+        sink(line)
+
+    lines = [line.removeprefix("app        ") for line in stream.getvalue().splitlines()]
+    assert lines[0].startswith("WARNING rollforward.any: a call failed")
+    assert lines[1:] == TRACEBACK[1:]
+
+
+def test_a_worker_that_was_killed_on_request_has_not_run_out_of_memory():
+    """gunicorn suspects that of every worker that gets a SIGKILL."""
+    stream = io.StringIO()
+    terminal = Terminal(stream)
+    suspected = "[2026-11-26 22:46:25 +0000] [1] [ERROR] Worker (pid:7) was sent SIGKILL! Perhaps"
+
+    terminal.say("app", "worker 7 killed on request")
+    terminal.sink("app")(suspected)
+    terminal.sink("app")(suspected.replace(":7)", ":8)"))
+
+    assert [line.count("pid:8") for line in stream.getvalue().splitlines()] == [0, 1]
