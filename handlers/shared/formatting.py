@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import math
+import re
 from typing import Any
 
 from flask import Flask
@@ -13,6 +14,8 @@ from handlers.shared import charts
 from rollforward.flask.context import settings
 from rollforward.flask.settings import LOCAL
 
+# A number of an error's message that stands in no quotation.
+_THOUSANDS = re.compile(r"(?<![\d'\"“])\d{1,3}(?:,\d{3})+(?![\d'\"”])")
 # Icon and word of each state; the colour comes with the class of the same name.
 STATES = {
     "waiting": ("○", "Waiting"),
@@ -115,12 +118,13 @@ def about_field(message: str, label: str) -> str:
 
 
 def sentence(message: str) -> str:
-    """Return an error's message as a sentence.
+    """Return an error's message as a sentence, with its numbers as pages show them.
 
-    >>> sentence("the file is empty")
-    'The file is empty.'
+    >>> sentence("at most 1,000 lines, got '2,000'")
+    "At most 1\\u202f000 lines, got '2,000'."
     """
-    return f"{message[:1].upper()}{message[1:]}".rstrip(".") + "."
+    text = _THOUSANDS.sub(lambda match: match[0].replace(",", "\u202f"), message)
+    return f"{text[:1].upper()}{text[1:]}".rstrip(".") + "."
 
 
 def duration(seconds: float | None) -> str:

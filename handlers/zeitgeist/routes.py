@@ -9,7 +9,7 @@ from flask.typing import ResponseReturnValue
 
 from handlers.shared.demo_stage import render
 from handlers.shared.faults import strike_once_each, workers
-from handlers.shared.formatting import plural
+from handlers.shared.formatting import number, plural
 from handlers.shared.forms import about_file, id_in_form, open_tab
 from handlers.shared.incidents import hits_of
 from handlers.shared.live import live_part
@@ -126,7 +126,7 @@ def _series(files: list[Any]) -> list[Series]:
         except BadSeriesError as error:
             raise BadSeriesError(about_file(file.filename, str(error), EXAMPLE)) from error
         if sum(len(series.buckets) for series in many) > playbacks.MAX_BUCKETS:
-            raise BadSeriesError(f"one playback has at most {playbacks.MAX_BUCKETS:,} buckets")
+            raise BadSeriesError(f"one playback has at most {number(playbacks.MAX_BUCKETS)} buckets")
     return many
 
 

@@ -74,7 +74,7 @@ def add_many(clients: Clients, school: str, list_id: str, count: int) -> bool:
     """
     args = MadeUpArgs(school, list_id, count)
     run = runs.new_run(clients, add_made_up_students, args, run_id=list_id, expected=count)
-    return _begin(clients, add_made_up_students, school, run, f"{count:,} made-up students")
+    return _begin(clients, add_made_up_students, school, run, f"{count} made-up students")
 
 
 def import_students(

@@ -207,7 +207,7 @@ def test_a_quilt_whose_tasks_were_lost_is_not_given_up(world: World, browser: Br
     world.settle()
 
     assert "Being painted" in waits
-    assert "waiting for a sweep" in late
+    assert "a sweep will resume it" in late
     assert "given up" not in late
     done = browser.get(f"/quilt/{FORM}").text
     assert "Finished" in done
