@@ -69,7 +69,7 @@ TOUR = (
     Step(
         "invitations",
         "Nothing is lost",
-        "The summary below the timeline: mails, faults, workers killed, lost, twice.",
+        "The summary below the timeline: mails, faults, workers killed, lost, duplicated.",
         runs=False,
     ),
     Step(
@@ -155,7 +155,7 @@ CHAPTERS = {
         "Orders",
         "flows",
         "A step’s writes and its result are one commit. A call whose worker died is in doubt, "
-        "and is made again with the same idempotency key. A rejected flow is undone.",
+        "and is retried with the same idempotency key. A rejected flow is undone.",
         (FLOWS, *ORDER_TASKS),
         ("pipelines.orders.orders", "order"),
         "docs/concepts/flows.md",

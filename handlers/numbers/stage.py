@@ -22,7 +22,7 @@ MEASURING, CHAIN = "/tasks/continuations/measure-numbers", "/tasks/numbers/echo"
 RATIOS = (
     ("Write : read", "put", "get", 1, "an entity of 1 kB"),
     ("Datastore : cache", "get", "memcached", 1, "reading 1 kB"),
-    ("500 : at once", "put", "put-batch", BATCH, "written one by one, or together"),
+    ("500 : at once", "put", "put-batch", BATCH, "one by one : together"),
     ("1 row : 20 rows", "contended", "sharded", 1, "with four writers"),
 )
 

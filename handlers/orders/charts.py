@@ -13,11 +13,11 @@ FORWARDS = {
     orders.ACCEPTED: ("Accepted", "waits for a worker", "waiting"),
     orders.RESERVED: ("Reserved", "call to the bank", "running"),
     orders.CHARGED: ("Charged", "waits for the courier", "waiting"),
-    orders.HANDED: ("Handed over", "retries after a sleep", "running"),
+    orders.HANDED: ("Handed over", "in its trial period", "running"),
     orders.DONE: ("Done", "confirmed", "done"),
 }
 BACKWARDS = {
-    orders.RETURNING: ("Going back", "the bank refunds", "retrying"),
+    orders.RETURNING: ("Undoing", "refund by the bank", "retrying"),
     orders.REFUNDED: ("Refunded", "stock released", "cancelled"),
     orders.REFUSED: ("Refused", "sold out, or declined", "skipped"),
 }

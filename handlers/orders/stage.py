@@ -70,8 +70,8 @@ class OrdersStage(DemoStage):
         bank, sale = self.sale.bank, self.sale
         return [
             Cell("Calls to the bank", number(bank.calls), f"for {plural(sale.started, 'order')}"),
-            Cell("Made again", number(bank.repeats), "under the same key"),
-            Cell("In doubt", number(sale.in_doubt), "its worker died over it", sale.in_doubt > 0),
+            Cell("Retried", number(bank.repeats), "under the same key"),
+            Cell("In doubt", number(sale.in_doubt), "worker died in the call", sale.in_doubt > 0),
             Cell("Charged twice", number(bank.twice), "one key, one charge", bank.twice > 0),
             Cell("This page", plural(reads_of(sale), "read"), "two for each order"),
         ]

@@ -170,7 +170,7 @@ class Balance:
         name = "to come" if self.is_moving else "not attempted"
         parts = [f"{number(self.not_attempted)} {name}"] if self.not_attempted else []
         if not self.is_open and self._is_counted:
-            return [*parts, f"{number(self.lost)} lost", f"{number(self.twice)} twice"]
+            return [*parts, f"{number(self.lost)} lost", f"{number(self.twice)} duplicated"]
         if pending := self.in_flight + self.begun:
             parts.append(f"{number(pending)} in flight")
         return [*parts, *_errors(self.lost, self.twice)]
@@ -200,7 +200,7 @@ class Balance:
 
 
 def _errors(lost: int, twice: int) -> list[str]:
-    named = ((lost, "lost"), (twice, "twice"))
+    named = ((lost, "lost"), (twice, "duplicated"))
     return [f"{number(count)} {name}" for count, name in named if count]
 
 

@@ -222,7 +222,7 @@ PROBES: Sequence[Probe] = (
     Probe(
         "enqueue-to-run",
         "Task: from enqueued to running",
-        "a task's way",
+        "task latency",
         "one task at a time, each enqueued by the one before; by the clocks of both processes",
         None,
     ),

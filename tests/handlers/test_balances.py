@@ -175,7 +175,7 @@ PAGES = {
 def test_a_page_notices_a_row_that_is_missing_doubled_or_held_back(
     browser: Browser, world: World, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    """Open at first, whole in the end; then "1 lost" and "1 twice", in the same words."""
+    """Open at first, whole in the end; then "1 lost" and "1 duplicated", in the same words."""
     lines = list(itertools.islice(sample_log(), 20))
     monkeypatch.setattr(loads, "sample_log", lambda: lines)
     demo = PAGES[name]
@@ -194,7 +194,7 @@ def test_a_page_notices_a_row_that_is_missing_doubled_or_held_back(
     if demo.double is not None:
         with world.context():
             demo.double()
-        assert "1 twice" in verdict(browser, page)
+        assert "1 duplicated" in verdict(browser, page)
 
 
 def verdict(browser: Browser, page: str) -> str:

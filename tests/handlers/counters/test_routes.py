@@ -105,7 +105,7 @@ def test_a_load_is_counted_in_all_four_ways(browser: Browser, world: World) -> N
     assert page.count("exactly") == 4
     assert "The load is over" in page
     assert re.search(r"20 clicks a second for 1 s", page)
-    assert "80 clicks in 4 ways, 0 lost, 0 twice" in page
+    assert "80 clicks in 4 ways, 0 lost, 0 duplicated" in page
     assert "all accepted after" in page
 
 

@@ -57,7 +57,7 @@ def test_orders_move_through_their_lanes(browser: Browser, world: World, sale: s
 
     after = browser.get(f"{sale}?tab=table").text
     assert (lane(after, "done"), lane(after, "refunded"), lane(after, "refused")) == (3, 2, 1)
-    assert "6 of 6 orders ended, 0 charged twice, 0 lost, 0 twice" in after
+    assert "6 of 6 orders ended, 0 charged twice, 0 lost, 0 duplicated" in after
     assert "Adds up" in after
     assert "sold out" in after
     assert "no courier came in time" in after

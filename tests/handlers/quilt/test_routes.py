@@ -66,7 +66,7 @@ def test_a_quilt_is_painted_and_then_finished(browser: Browser, world: World, qu
 
     after = browser.get(f"{quilt}?tab=table").text
     assert "data-spinner" not in after
-    assert "64 of 64 squares painted, 0 lost, 0 twice" in after
+    assert "64 of 64 squares painted, 0 lost, 0 duplicated" in after
     assert all(picture(after)["squares"])
     assert after.count("<td>Painted</td>") == 64
     with world.context():
@@ -83,7 +83,7 @@ def test_a_quilt_of_quilts_shows_its_pieces(browser: Browser, world: World) -> N
 
     text = browser.get(f"/quilt/{FORM}").text
     assert [f"Piece {number}: 64 of 64" in text for number in (1, 2, 3, 4)] == [True] * 4
-    assert "256 of 256 squares painted, 0 lost, 0 twice" in text
+    assert "256 of 256 squares painted, 0 lost, 0 duplicated" in text
 
 
 def test_the_spinner_waits_for_the_completion_task(

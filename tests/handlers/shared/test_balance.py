@@ -37,7 +37,7 @@ def test_what_was_not_attempted_is_neither_made_nor_lost() -> None:
         "asked 1200 = made 304 + refused 0 + not attempted 896",
         "accepted 304 = found 304 + in flight 0",
     ]
-    assert balance.words == ["896 not attempted", "0 lost", "0 twice"]
+    assert balance.words == ["896 not attempted", "0 lost", "0 duplicated"]
     assert verdict(balance) == ("done", "Adds up")
     assert balance.equations[0].total.at == "19:30:07"
     assert balance.equations[1].parts[0].at == "19:30:07"
@@ -56,11 +56,11 @@ def test_nothing_is_proved_before_anything_ran() -> None:
     ("change", "words"),
     [
         ({"found_count": 303}, "1 lost"),
-        ({"found_count": 305}, "1 twice"),
-        ({"doubled": 2}, "2 twice"),
+        ({"found_count": 305}, "1 duplicated"),
+        ({"doubled": 2}, "2 duplicated"),
         ({"missing_count": 3, "is_moving": True}, "3 lost"),
-        ({"doubled": 2, "is_moving": True}, "2 twice"),
-        ({"made_count": 1201, "found_count": 1201}, "1 twice"),
+        ({"doubled": 2, "is_moving": True}, "2 duplicated"),
+        ({"made_count": 1201, "found_count": 1201}, "1 duplicated"),
     ],
 )
 def test_an_error_is_named_and_counted(change: dict[str, int], words: str) -> None:
@@ -104,7 +104,7 @@ def test_what_is_begun_stands_on_the_side_of_what_is_accepted() -> None:
     beyond = Balance(**{**DONE, "found_count": 314, "unconfirmed": 9})  # type: ignore[arg-type]
 
     assert shown(begun)[1] == "accepted and begun 310 = found 310 + in flight 0"
-    assert verdict(beyond) == ("failed", "1 twice")
+    assert verdict(beyond) == ("failed", "1 duplicated")
 
 
 def test_errors_of_two_parts_do_not_cancel_out() -> None:
@@ -115,7 +115,7 @@ def test_errors_of_two_parts_do_not_cancel_out() -> None:
     ]
     balance = total_of(parts, is_moving=False, asked=25, made_count=20)
 
-    assert verdict(balance) == ("failed", "1 lost, 1 twice")
+    assert verdict(balance) == ("failed", "1 lost, 1 duplicated")
     assert shown(balance)[1] == "accepted 20 = found 20 + in flight 0"
 
 

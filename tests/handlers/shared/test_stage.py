@@ -132,7 +132,7 @@ def test_a_switch_that_is_on_strikes_once_for_certain(breaker: Browser, world: W
 
         text = breaker.get(PAGE).text
         assert "1 fault hit, 1 repaired, 0 lost" in text
-        assert "2 mails sent, 1 fault, 0 lost, 0 twice" in text
+        assert "2 mails sent, 1 fault, 0 lost, 0 duplicated" in text
 
     assert world.services.mail.count() == 4
     breaker.post("/break-it/errors/off", {"back": PAGE})
@@ -221,7 +221,7 @@ def test_a_demo_runs_by_one_press(
 
     assert world.services.mail.count() == 20
     text = browser.get(PAGE).text
-    assert "20 mails sent, 0 lost, 0 twice" in text
+    assert "20 mails sent, 0 lost, 0 duplicated" in text
     with world.context():
         run_id = party_key(ID).get().sends[0]["run_id"]
         assert progress(run_id).max_rate is not None

@@ -410,7 +410,7 @@ def test_the_page_says_when_something_is_missing(
     page = browser.get(visitors).text
     assert "Adds up" in page
 
-    for more, message in ((-5, "5 lost"), (9, "4 twice")):
+    for more, message in ((-5, "5 lost"), (9, "4 duplicated")):
         with world.context():
             row = sum_key("visitors").get()
             row.items += more

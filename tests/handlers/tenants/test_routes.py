@@ -53,7 +53,7 @@ def test_tenants_have_their_turns(browser: Browser, world: World, rush: str) -> 
     world.settle()
 
     after = browser.get(f"{rush}?tab=table").text
-    assert "25 of 26 tasks done, 1 dead, 0 redelivered, 0 lost, 0 twice" in after
+    assert "25 of 26 tasks done, 1 dead, 0 redelivered, 0 lost, 0 duplicated" in after
     assert "Adds up" in after
     assert "in order" in after
     assert 'data-moving="no"' in after
