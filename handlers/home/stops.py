@@ -1,4 +1,4 @@
-"""The stops of the tour, and for each demo what its pattern does, its code and its reading."""
+"""The stops of the tour, and for each demo its pattern, its code and its reading."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ class Step:
 
 @dataclass(frozen=True)
 class Chapter:
-    """What a demo of the tour has shown.
+    """Lesson of a demo: its pattern, its code and its reading.
 
     Attributes:
-        did: What the pattern does about a fault.
+        did: The response of the pattern to a fault.
         paths: Beginnings of the routes of its tasks.
         code: Module and name of the lines that do it.
         reading: A document of the repository.

@@ -1,7 +1,7 @@
 """The tour: the bar that leads from stop to stop, and the pages before and after it.
 
 A stop starts a run when a visitor goes there, so no run is over before its text is read. The page
-after the tour reports what the faults of this tour hit, and which lines of code handled them.
+after the tour reports the faults of this tour by demo, and the lines of code that handled them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ MARKS_IN_WORDS = {"kill": "worker kill", "flush": "memcached flush", "resize": "
 
 @dataclass(frozen=True)
 class Shown:
-    """A chapter, with what the faults of this tour hit of it."""
+    """A chapter, with the deliveries of its demo that the faults of this tour hit."""
 
     chapter: Chapter
     hits: Sequence[Delivery]
@@ -70,7 +70,7 @@ def before() -> ResponseReturnValue:
 
 @bp.get("/summary")
 def after() -> ResponseReturnValue:
-    """Show what the tour has shown: faults, patterns, lines of code, and what to read."""
+    """Show the lessons of the tour: its faults, patterns, lines of code and reading."""
     began = _began()
     seen = incidents(began) if began is not None else Incidents()
     return render_template(
@@ -135,7 +135,7 @@ def _way(here: int, there: int) -> Way | None:
 
 
 def tour() -> dict[str, Any]:
-    """Return what the bar of the tour needs, on a page that is a stop of it."""
+    """Return the variables of the tour's bar, on a page that is a stop of it."""
     # Not the form's: a page that says what is wrong with a form must not read it again.
     step = step_of(request.args)
     if step is None:

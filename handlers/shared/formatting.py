@@ -109,7 +109,7 @@ def plural(count: int, one: str, many: str = "") -> str:
 
 
 def about_field(message: str, label: str) -> str:
-    """Return what is wrong with a field of a form, with the label of the field.
+    """Return the problem of a form's field, with the label of the field.
 
     >>> about_field("a whole number from 1 to 9", "Seconds"), about_field("no list", "List")
     ('Seconds: a whole number from 1 to 9', 'no list')

@@ -30,7 +30,7 @@ def open_tab(tabs: Sequence[str]) -> str:
 
 
 def about_file(name: str, problem: str, example: str = "") -> str:
-    """Return what is wrong with an uploaded file: its name as it was called, and what to write.
+    """Return the problem of an uploaded file, with its name as uploaded and an example.
 
     Args:
         example: A line that the file may have.

@@ -1,4 +1,4 @@
-"""Repeated log records, each kind in a few lines: what the terminal leaves to the page Logs.
+"""Terminal lines of repeated log records: a few lines a kind, the rest on the page Logs.
 
 A warning is shown the first time, the tenth, the hundredth. An error of the app is shown again
 when it comes back after a pause, because it may be the answer to another request of its developer.
@@ -75,7 +75,7 @@ class _Kind:
 
 @dataclass
 class Repeats:
-    """What of one service's loud lines is shown, with how often the rest came."""
+    """Counts of one service's loud lines by kind, and the choice of those that are shown."""
 
     clock: Callable[[], float] = time.monotonic
     _kinds: dict[str, _Kind] = field(default_factory=dict)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import main
-from handlers.home.demo_runs import TOUR
+from handlers.home.stops import TOUR
 from handlers.shared import quotas
 from handlers.shared.quotas import INVITATIONS, ORDERS, QUILTS, SCHOOLS, SUMS, TENANTS, UPLOADS
 from tests.handlers.conftest import Browser
