@@ -126,8 +126,8 @@ def _series(files: list[Any]) -> list[Series]:
         except BadSeriesError as error:
             raise BadSeriesError(about_file(file.filename, str(error), EXAMPLE)) from error
         if sum(len(series.buckets) for series in many) > playbacks.MAX_BUCKETS:
-            limit = number(playbacks.MAX_BUCKETS)
-            raise BadSeriesError(f"one playback has at most {limit} buckets")
+            buckets = number(playbacks.MAX_BUCKETS)
+            raise BadSeriesError(f"one playback has at most {buckets} buckets")
     return many
 
 
