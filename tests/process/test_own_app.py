@@ -111,6 +111,7 @@ def test_a_shell_has_the_apps_clients_names_and_context(shop: Stack, shell: Any)
         "SALES.save(clients, Sale(id='shell-sale', product='stool', cents=900))\n"
         "ship.enqueue(clients, 'shell-sale')\n"
         "assert set(clients.task_paths) == set(registry.tasks)\n"
+        "import rollforward\nassert rollforward.clients() is clients\n"  # As the tutorial has it.
         "print(Sale.get_by_id('shell-sale').cents, ndb.Key(Sale, 'x').id(), app.name)\n",
         GOOGLE_CLOUD_PROJECT="a-real-project",
         GOOGLE_APPLICATION_CREDENTIALS="/nowhere",
