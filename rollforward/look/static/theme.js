@@ -30,3 +30,15 @@
     name();
   });
 })();
+// The menu of a phone scrolls: the current page is shown in the middle. Without this script it
+// sticks to the edge that it lies beyond (app.css), over part of another link.
+document.addEventListener("DOMContentLoaded", () => {
+  const menu = document.querySelector(".menu");
+  const here = menu?.querySelector("[aria-current]");
+  if (!here) return;
+  here.style.position = "static";
+  const centre = () => {
+    menu.scrollLeft = here.offsetLeft - menu.offsetLeft - (menu.clientWidth - here.offsetWidth) / 2;
+  };
+  new ResizeObserver(centre).observe(menu);
+});
