@@ -170,7 +170,7 @@ def test_a_bad_upload_is_refused_and_changes_nothing(
         (b"hello\n", "this is no access log"),
         (b"", "this is no access log: it is empty"),
         (b"\x00\xff" * 50_000, "this is no access log"),
-        (large, "A log must have at most 8 MiB"),
+        (large, "a log must have at most 8 MiB"),
     ]:
         form: dict[str, Any] = {"id": FORM}
         if file is not None:

@@ -411,7 +411,7 @@ def test_what_is_stopped_ends_where_it_is_and_another_one_begins_behind_it(
     ("form", "why"),
     [
         ({"speed": "1"}, "hoose files"),
-        (upload(b"hello"), "okyo: line 1"),
+        (upload(b"hello"), "okyo.csv”: line 1"),
         ({"speed": "2", "sample": "yes"}, "speed must be one of"),
     ],
 )
