@@ -1,6 +1,6 @@
 """Pictures of a run for browsers without a script, and its table: a bar for each page.
 
-With a script a canvas shows a dot for each item (static/stage.js).
+With a script a canvas shows a dot for each item (static/picture.js).
 """
 
 from __future__ import annotations
