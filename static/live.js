@@ -113,6 +113,7 @@
   const take = (fresh, isAction) => {
     const changed = fresh.dataset.milestone !== live.dataset.milestone;
     for (const name of ["moving", "milestone", "say"]) live.dataset[name] = fresh.dataset[name];
+    told.follow(fresh.dataset.updates);
     const parts = (of) => [...of.children].filter((part) => part.dataset.part);
     const names = (of) => parts(of).map((part) => part.dataset.part).join();
     if (names(live) === names(fresh)) {

@@ -10,6 +10,7 @@ from flask import Blueprint, abort, flash, redirect, render_template, request, s
 from flask.typing import ResponseReturnValue
 
 from handlers.invitations.forms import form_of, made_up_guests, read_details, sample_form
+from handlers.invitations.pace import note_rate, watched_length
 from handlers.invitations.stage import as_data, canvas_of, party_stage, time_left, waiting_canvas
 from handlers.settings import demo_settings
 from handlers.shared.charts import page_bars
@@ -29,7 +30,7 @@ from models.invitations import Guest, GuestImport, Party, newest_parties
 from pipelines.invitations import imports, parties, sending
 from pipelines.invitations.imports import ForeignImportError, ImportGoingOnError
 from pipelines.invitations.parties import UnknownPartyError
-from pipelines.invitations.send_progress import latest_send, lineage, run_ids
+from pipelines.invitations.send_progress import SendProgress, latest_send, lineage, run_ids
 from pipelines.invitations.sending import NobodyInvitedError, Pace, tell_guests
 from rollforward import continuations
 from rollforward.continuations.csv_source import MAX_BYTES, BadFileError
@@ -38,6 +39,7 @@ from rollforward.continuations.errors import NotEndedError, PagesGoneError
 from rollforward.continuations.progress import ItemIssue, RunProgress, item_issues, progress
 from rollforward.flask.context import clients, registry
 from rollforward.flask.guards.fields import limits
+from rollforward.flask.live import run_topic
 
 bp = Blueprint("invitations", __name__, url_prefix="/invitations")
 
@@ -266,6 +268,7 @@ def _live(party: Party, held: HeldBoxes | None = None) -> dict[str, Any]:
     files, now = _imports(party), clients().clock.now()
     send = latest_send(clients(), party)
     guest_count = sum(run.totals.done for _, run, _ in files)
+    note_rate(clients(), send, now)
     page_size = demo_settings().page_size or tell_guests.page_size
     stage = party_stage(party, send, now)
     canvas = (
@@ -287,12 +290,24 @@ def _live(party: Party, held: HeldBoxes | None = None) -> dict[str, Any]:
         "canvas": canvas,
         "picture": as_data(canvas),
         "left_s": time_left(send.latest, stage) if send else None,
-        "watched_s": sending.WATCHED_S,
+        "watched": watched_length(clients(), guest_count),
         "sends_then": bool(files) and imports.sends_then(files[0][0].key.id()),
         "responded_s": _responded_s(party),
         "send_issues": _issues(send.latest) if send else [],
         "is_moving": is_moving,
+        "topics": _topics(party, send),
     }
+
+
+def party_topic(party_id: str) -> str:
+    """Return the topic of the forms of a party's page."""
+    return f"party:{party_id}"
+
+
+def _topics(party: Party, send: SendProgress | None) -> list[str]:
+    """Return what a party's page watches: its forms, the runs that it shows, and faults."""
+    shown = [*party.imports[-1:], *([send.latest.run_id] if send else [])]
+    return [party_topic(party.key.id()), *map(run_topic, shown), "stages"]
 
 
 def _responded_s(party: Party) -> float | None:

@@ -19,6 +19,8 @@ SHOW = """isShown => {
   Object.defineProperty(document, "hidden", { configurable: true, get: () => !isShown });
   document.dispatchEvent(new Event("visibilitychange"));
 }"""
+# As Chromium is on phones: each page that is in view has a stream of its own.
+NO_SHARED_WORKER = "delete window.SharedWorker"
 STEP_MS = 15_000
 ANSWER_MS = 40  # Of real time, in which an answer comes.
 TWO_MINUTES = 8
@@ -26,9 +28,10 @@ TWO_MINUTES = 8
 
 @pytest.fixture
 def page(browser: Browser) -> Iterator[Page]:
-    """A page whose clock is the test's."""
+    """A page whose clock is the test's; without shared workers, whose requests nobody sees."""
     context = browser.new_context()
     page = context.new_page()
+    page.add_init_script(NO_SHARED_WORKER)
     page.clock.install()
     yield page
     context.close()

@@ -65,7 +65,7 @@ def test_at_rest_a_page_is_told_and_does_not_ask(browser: Browser, stack: Stack)
     page.on("request", lambda request: asked.append(request.url))
     open_sum(page, stack, "visitors")
     expect(page.locator("#live")).to_have_attribute("data-moving", "no", timeout=TIMEOUT_MS)
-    wait_until(page, lambda: any("/updates/" in url and "/events" in url for url in asked))
+    expect(page.locator("#live")).to_have_attribute("data-listens", "shared", timeout=TIMEOUT_MS)
 
     def rests() -> bool:
         asked.clear()

@@ -26,7 +26,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from flask import Blueprint, jsonify, request
+from flask import Blueprint, g, jsonify, request
 from flask.typing import ResponseReturnValue
 from google.api_core import exceptions as rpc_errors
 
@@ -102,7 +102,7 @@ def _answer(delivery: TaskDelivery) -> ResponseReturnValue:
         log.warning("%s: its arguments cannot be read: %s", task.path, error)
         note_outcome(Outcome.UNAVAILABLE)
         return _response(503, f"a service is unavailable: {_said(error)}")
-    run = _run_of(args)
+    run = g.task_run = _run_of(args)
     spans.describe(run=run)
     with telemetry.in_run(run):
         return _deliver(task, args, delivery)

@@ -11,7 +11,16 @@ import pytest
 from flask import Flask
 from itsdangerous import URLSafeSerializer
 
-from rollforward.flask.live import ASKED_PER_S, FAST_MS, HEARTBEAT_S, STREAM_S, TOLD_PER_S, watch
+from rollforward.flask.live import (
+    ASKED_PER_S,
+    FAST_MS,
+    GONE,
+    HEARTBEAT_S,
+    MAX_WATCHED,
+    STREAM_S,
+    TOLD_PER_S,
+    watch,
+)
 from rollforward.runtime.topics import version
 from tests.handlers.blog.test_writing import publish
 from tests.handlers.conftest import Browser, Queue, app_with, on_cloud_run
@@ -165,6 +174,33 @@ def test_a_token_that_is_none_takes_nobodys_turn(browser: Browser, updates: str)
 
     # The question before has taken one turn, which is the only one.
     assert browser.get(updates).json["again_ms"] <= before + 1000 / ASKED_PER_S
+
+
+def test_one_stream_says_which_of_several_pages_changed(
+    browser: Browser, listener: Browser, world: World, updates: str
+) -> None:
+    """The ids are in the order of the tokens, so that a browser needs one connection for all."""
+    tokens = f"{updates},{address(browser, '/counters').rpartition('/')[2]}"
+    ids = [latest(browser, updates), latest(browser, address(browser, "/counters"))]
+    world.clients.publish("counters")
+
+    stream = listener.get(f"{tokens}/events?after={','.join(ids)}").text
+
+    [told] = re.findall(r"^id: (.*)$", stream, re.MULTILINE)
+    assert told == f"{ids[0]},{latest(browser, address(browser, '/counters'))}"
+    assert told != ",".join(ids)
+
+
+def test_a_token_that_is_none_ends_no_stream_of_others(listener: Browser, updates: str) -> None:
+    """S35: its page is told so; a list of such tokens is unknown, and a long list is refused."""
+    assert (
+        f"id: {GONE},{latest(listener, updates)}\n"
+        in listener.get(f"/updates/junk,{updates.rpartition('/')[2]}/events").text
+    )
+    assert listener.get("/updates/junk,more/events").status_code == 404
+    longest = ",".join([updates, *["junk"] * (MAX_WATCHED - 1)])
+    assert listener.client.head(f"{longest}/events").status_code == 503
+    assert listener.get(f"{longest},junk/events").status_code == 400
 
 
 def test_a_stream_tells_at_once_what_came_while_nobody_listened(

@@ -1,0 +1,214 @@
+"""Smooth pages: ten thousand dots, ten pages in view at once, and nothing to do at rest.
+
+Work is counted: a busy machine slows a page by the clock, and `python -m tests.browser.smoothness`
+measures the time of its thread.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Page, expect
+
+from tests.browser.demos.test_invitations import create_party
+from tests.browser.demos.test_sums import open_sum
+from tests.browser.forms import TIMEOUT_MS, expect_still, press, wait_until
+from tests.browser.smoothness import SET_PICTURE, made_up_picture, taken, watched
+from tests.browser.test_live import NO_SHARED_WORKER, SHOW
+from tests.infra.runs import sampling
+from tests.infra.stack import Stack
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(480)]
+
+DOTS = 10_000
+PAGE_SIZE = 100
+SLICE_DOTS = 1_000  # Of static/picture.js; the last box of a slice may go beyond it.
+REST_MS = 10_000
+OPEN_PAGES = (
+    *("/sums/smooth", "/invitations", "/counters", "/sums", "/grades", "/blog"),
+    *("/quilt", "/orders", "/streams/weblog", "/zeitgeist"),
+)
+# A new worker that starts slowly, on a busy machine, is not waited for.
+ANY_STREAM = re.compile("shared|own")
+# What was drawn since the last call; `most` is the largest slice.
+TAKE_DRAWN = """() => {
+  const { slices, dots, mostDots } = window.stage.drawn;
+  Object.assign(window.stage.drawn, { slices: 0, dots: 0, mostDots: 0, mostMs: 0 });
+  return { slices, dots, most: mostDots };
+}"""
+
+
+@pytest.fixture
+def context(browser: Browser) -> Iterator[BrowserContext]:
+    """A browser of its own, whose pages are all in view."""
+    opened = browser.new_context(viewport={"width": 1280, "height": 900})
+    yield opened
+    opened.close()
+
+
+def drawn(page: Page) -> dict[str, int]:
+    """Wait until nothing is left to draw; return what was drawn since the last call."""
+    total = {"slices": 0, "dots": 0, "most": 0}
+
+    def rests() -> bool:
+        taken_now: dict[str, int] = page.evaluate(TAKE_DRAWN)
+        total["slices"] += taken_now["slices"]
+        total["dots"] += taken_now["dots"]
+        total["most"] = max(total["most"], taken_now["most"])
+        return total["slices"] > 0 and taken_now["slices"] == 0
+
+    wait_until(page, rests, 300)
+    return total
+
+
+def test_ten_thousand_dots_are_drawn_in_slices(context: BrowserContext, stack: Stack) -> None:
+    """While it loads, is resized and turns dark; and what has not changed is not drawn again."""
+    page = watched(context.new_page())
+    create_party(page, stack)
+    page.locator("[data-live-toggle]").click()
+    canvas = page.locator("canvas[data-picture]")
+    drawn(page)
+
+    def show(sent: int) -> dict[str, int]:
+        canvas.evaluate(SET_PICTURE, made_up_picture(DOTS, sent, PAGE_SIZE))
+        return drawn(page)
+
+    def resize() -> dict[str, int]:
+        page.set_viewport_size({"width": 1000, "height": 800})
+        return drawn(page)
+
+    def turn() -> dict[str, int]:
+        page.locator("[data-theme-toggle]").click()
+        return drawn(page)
+
+    loaded, resized, dark = show(0), resize(), turn()
+    for whole in (loaded, resized, dark):
+        assert whole["dots"] >= DOTS
+        assert whole["slices"] >= DOTS / (SLICE_DOTS + PAGE_SIZE)
+        assert whole["most"] < SLICE_DOTS + PAGE_SIZE
+    page.emulate_media(reduced_motion="reduce")  # New dots would glow, frame by frame.
+    some = show(PAGE_SIZE)
+    assert 0 < some["dots"] < DOTS / 4
+    assert canvas.evaluate("(canvas) => canvas.width > 0 && !canvas.hidden")
+    sys.stdout.write(f"long tasks in ms: {taken(page)['tasks']}\n")
+
+
+def open_pages(context: BrowserContext, stack: Stack) -> dict[Page, list[str]]:
+    """Open ten pages, all of them in view, with the requests that each of them makes."""
+    first = context.new_page()
+    open_sum(first, stack, "smooth")
+    expect_still(first)
+    first.close()
+    requests: dict[Page, list[str]] = {}
+    for path in OPEN_PAGES:
+        page = watched(context.new_page())
+        requests[page] = []
+        page.on("request", lambda request, seen=requests[page]: seen.append(request.url))
+        page.goto(stack.app + path, timeout=TIMEOUT_MS)
+    return requests
+
+
+def test_ten_pages_of_a_browser_share_a_connection(context: BrowserContext, stack: Stack) -> None:
+    """The seventh loads like the first: none of them has a stream of its own."""
+    requests = open_pages(context, stack)
+
+    for page in requests:
+        if page.locator("[data-updates]").count():
+            listens = page.locator("[data-updates]").first
+            expect(listens).to_have_attribute("data-listens", "shared", timeout=TIMEOUT_MS)
+    assert not [url for urls in requests.values() for url in urls if "/events" in url]
+
+
+@sampling.long
+def test_at_rest_pages_do_nothing(context: BrowserContext, stack: Stack) -> None:
+    """In ten seconds they draw nothing, and run and ask for next to nothing."""
+    requests = open_pages(context, stack)
+    some_page = next(iter(requests))
+
+    def has_come_to_rest() -> bool:
+        for urls in requests.values():
+            urls.clear()
+        some_page.wait_for_timeout(REST_MS / 2)
+        return not any(requests.values())
+
+    wait_until(some_page, has_come_to_rest)
+    for page in requests:
+        taken(page)
+    some_page.wait_for_timeout(REST_MS)
+
+    done: dict[str, Any] = {}
+    for page, urls in requests.items():
+        counts = taken(page)
+        # One look now and then, for what nobody tells.
+        is_quiet = counts["timers"] <= 2 and len(urls) <= 2
+        if counts["frames"] or counts["animations"] or not is_quiet:
+            done[page.url] = counts, urls
+    assert done == {}
+
+
+def add(page: Page) -> str:
+    """Add to a sum; return its new total."""
+    page.get_by_label("Amount negative").fill("7")
+    press(page, page.get_by_role("button", name="Add it"))
+    expect(page.locator(".sum-up")).to_contain_text("Adds up", timeout=TIMEOUT_MS)
+    return page.locator(".sum-up").inner_text()
+
+
+def expect_told(page: Page, total: str) -> None:
+    """Wait until a page shows a total that another one has led to."""
+    now = page.locator(".sum-up")
+    expect(now).to_have_text(total, use_inner_text=True, timeout=TIMEOUT_MS)
+
+
+def test_pages_come_and_go_and_the_worker_dies(
+    browser: Browser, context: BrowserContext, stack: Stack
+) -> None:
+    """A page that is hidden, closed or gone back to leaves the stream; another worker follows."""
+    other = browser.new_page()
+    open_sum(other, stack, "shared")
+    pages = [context.new_page() for _ in range(3)]
+    for page in pages:
+        page.goto(other.url)
+        expect(page.locator("#live")).to_have_attribute("data-listens", "shared")
+    pages[0].close()
+    pages[1].evaluate(SHOW, False)
+    expect(pages[1].locator("#live[data-listens]")).to_have_count(0)
+    expect_told(pages[2], add(other))
+
+    pages[1].evaluate(SHOW, True)
+    pages[2].goto(stack.app + "/invitations")
+    pages[2].go_back()
+    for page in pages[1:]:
+        expect(page.locator("#live")).to_have_attribute("data-listens", ANY_STREAM)
+        expect_told(page, add(other))
+
+    devtools = browser.new_browser_cdp_session()
+    targets = devtools.send("Target.getTargets")["targetInfos"]
+    workers = [target for target in targets if target["type"] == "shared_worker"]
+    assert workers
+    for worker in workers:
+        devtools.send("Target.closeTarget", {"targetId": worker["targetId"]})
+    total = add(other)
+    for page in pages[1:]:
+        expect_told(page, total)
+        expect(page.locator("#live")).to_have_attribute("data-listens", ANY_STREAM)
+    other.close()
+
+
+def test_without_shared_workers_a_page_in_view_has_its_own_stream(
+    context: BrowserContext, stack: Stack
+) -> None:
+    """As Chromium is on phones; a hidden page has none."""
+    page = context.new_page()
+    page.add_init_script(NO_SHARED_WORKER)
+    open_sum(page, stack, "alone")
+
+    expect(page.locator("#live")).to_have_attribute("data-listens", "own", timeout=TIMEOUT_MS)
+    page.evaluate(SHOW, False)
+    expect(page.locator("#live[data-listens]")).to_have_count(0)
+    page.evaluate(SHOW, True)
+    expect(page.locator("#live")).to_have_attribute("data-listens", "own", timeout=TIMEOUT_MS)
