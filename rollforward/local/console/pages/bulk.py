@@ -10,7 +10,7 @@ from aiohttp import web
 from rollforward.local.cloudtasks.server import views
 from rollforward.local.cloudtasks.store.records import DELETED, LIVE, TaskRecord
 from rollforward.local.console.frame import Route, Section, back, whole
-from rollforward.local.console.pages.tasks import filter_of
+from rollforward.local.console.pages.tasks import filter_of, moment_of
 from rollforward.local.console.reading import task_rows, work
 from rollforward.local.console.reading.work import TaskFilter
 
@@ -30,7 +30,7 @@ class BulkActions(Section):
 
     async def confirm(self, request: web.Request) -> web.Response:
         """Say how many tasks it would be, and ask."""
-        verb, chosen = request.match_info["verb"], filter_of(request)
+        verb, chosen = request.match_info["verb"], filter_of(request, self.engine.clock.now())
         tasks, is_cut = self._eligible(chosen, verb)
         return self.page(
             request,
@@ -52,7 +52,9 @@ class BulkActions(Section):
         state = str(fields.get("state", ""))
         if state and state not in views.STATES:
             raise web.HTTPBadRequest(text=f"There is no state “{state}”.")
-        chosen = TaskFilter(str(fields.get("queue", "")), state, str(fields.get("q", "")).strip())
+        queue, text = str(fields.get("queue", "")), str(fields.get("q", "")).strip()
+        since = moment_of(str(fields.get("since", "")))
+        chosen = TaskFilter(queue, state, text, since=since)
         sequence = whole(str(fields.get("before", "")))
         if not sequence:
             raise web.HTTPBadRequest(text="The form names no tasks. Go back to the list.")

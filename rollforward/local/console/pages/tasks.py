@@ -1,6 +1,7 @@
 """The tasks of any state, and one with its attempts; run, retried, deleted."""
 
 import base64
+import re
 from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlencode
@@ -13,6 +14,14 @@ from rollforward.local.console.reading import task_rows, work
 from rollforward.local.console.reading.work import PAGE_TASKS, TaskFilter
 from rollforward.look import words
 from rollforward.tracing import TRACE_HEADER, trace_id_of
+
+# Lists that people look at first; an address of one's own is as good.
+VIEWS = {
+    "Failed in the last hour": "/tasks?state=failed&age=1h",
+    "Retrying, most attempts first": "/tasks?state=retrying&sort=attempts",
+    "Waiting, oldest first": "/tasks?state=queued&sort=oldest",
+    "The last 5 minutes": "/tasks?age=5m",
+}
 
 
 class Tasks(Section):
@@ -28,10 +37,11 @@ class Tasks(Section):
 
     async def tasks(self, request: web.Request) -> web.Response:
         """Show tasks, newest first, as the address filters them."""
-        chosen = filter_of(request)
-        search = work.find_tasks(self.engine, chosen, PAGE_TASKS)
+        chosen = filter_of(request, self.engine.clock.now())
+        find = work.sorted_tasks if chosen.sort else work.find_tasks
+        search = find(self.engine, chosen, PAGE_TASKS)
         older = ""
-        if search.searched_to:
+        if search.searched_to and not chosen.sort:
             older = "/tasks?" + urlencode(chosen.fields | {"before": str(search.searched_to)})
         return self.page(
             request,
@@ -44,6 +54,11 @@ class Tasks(Section):
             queue_ids=[row["id"] for row in work.queue_rows(self.engine)],
             chosen=chosen,
             filter_query=urlencode(chosen.fields),
+            fixed_query=urlencode(chosen.fixed_fields),
+            ages=work.AGES_S,
+            sorts=work.SORTS,
+            max_sorted=work.MAX_SORTED if chosen.sort and search.searched_to else 0,
+            views=VIEWS,
         )
 
     async def task(self, request: web.Request) -> web.Response:
@@ -100,17 +115,33 @@ class Tasks(Section):
         return "older tasks use up the rate of its queue" if row["waiting"] > 1 else ""
 
 
-def filter_of(request: web.Request) -> TaskFilter:
+def filter_of(request: web.Request, now_s: float) -> TaskFilter:
     """Return what the address of a list asks for.
 
     Raises:
-        web.HTTPBadRequest: there is no such state.
+        web.HTTPBadRequest: there is no such state, time or order.
     """
     query = request.query
     queue, state, text = (query.get(name, "").strip() for name in ("queue", "state", "q"))
+    age, sort = query.get("age", ""), query.get("sort", "")
     if state and state not in views.STATES:
         raise web.HTTPBadRequest(text=f"There is no state “{state}”.")
-    return TaskFilter(queue, state, text, whole(query.get("before", "")))
+    for name, value, known in (("age", age, work.AGES_S), ("sort", sort, work.SORTS)):
+        if value and value not in known:
+            raise web.HTTPBadRequest(text=f"{name}: one of {', '.join(known)}.")
+    since = now_s - work.AGES_S[age] if age else moment_of(query.get("since", ""))
+    return TaskFilter(queue, state, text, whole(query.get("before", "")), age, since, sort)
+
+
+def moment_of(text: str) -> float:
+    """Return a moment of an address in seconds since 1970; 0 if it has none.
+
+    Raises:
+        web.HTTPBadRequest: the text is none.
+    """
+    if text and not re.fullmatch(r"\d{1,12}(\.\d{1,6})?", text, re.ASCII):
+        raise web.HTTPBadRequest(text="since: a number of seconds since 1970.")
+    return float(text or 0)
 
 
 def _told(attempts: list[dict[str, Any]]) -> list[dict[str, Any]]:

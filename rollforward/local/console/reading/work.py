@@ -2,6 +2,7 @@
 
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,12 @@ from rollforward.look.words import age, counted
 
 PAGE_TASKS = 50
 MAX_SEARCHED = 5000
+MAX_SORTED = 2000
+AGES_S = {"5m": 300, "15m": 900, "1h": 3_600, "6h": 21_600, "24h": 86_400}
+SORTS: dict[str, Callable[[TaskRecord], float]] = {
+    "oldest": lambda task: task.sequence,
+    "attempts": lambda task: -task.dispatch_count,
+}
 _SCAN_PAGE = 250
 _KEPT_SAMPLES = 120
 _STUCK_S = 60.0
@@ -58,17 +65,31 @@ class TaskFilter:
         state: One of views.STATES, or LIVE for all that have not ended.
         text: In name, path, last error or body.
         before: Only tasks created before the one with this sequence.
+        age: Only tasks created within one of AGES_S.
+        since: The moment at which that time begins, in seconds since 1970.
+        sort: One of SORTS; "" is the newest first.
     """
 
     queue: str = ""
     state: str = ""
     text: str = ""
     before: int = 0
+    age: str = ""
+    since: float = 0.0
+    sort: str = ""
 
     @property
     def fields(self) -> dict[str, str]:
         """The fields of an address that ask for the same, without `before`."""
         fields = {"queue": self.queue, "state": self.state, "q": self.text}
+        fields |= {"age": self.age, "sort": self.sort}
+        return {name: value for name, value in fields.items() if value}
+
+    @property
+    def fixed_fields(self) -> dict[str, str]:
+        """The same for a change of many: its time does not move on while a person reads."""
+        fields = {"queue": self.queue, "state": self.state, "q": self.text}
+        fields |= {"since": f"{self.since:.3f}" if self.since else ""}
         return {name: value for name, value in fields.items() if value}
 
 
@@ -90,7 +111,14 @@ def find_tasks(engine: Engine, chosen: TaskFilter, limit: int = PAGE_TASKS) -> F
     if chosen.text:
         return _search(engine, queue_name, chosen, limit)
     tasks = engine.history.newest(queue_name, chosen.state, chosen.before, limit + 1)
-    return _first(tasks, limit)
+    return _first(_young(tasks, chosen), limit)
+
+
+def sorted_tasks(engine: Engine, chosen: TaskFilter, limit: int = PAGE_TASKS) -> Found:
+    """Return the first tasks by an order of SORTS, among the newest that match."""
+    search = find_tasks(engine, chosen, MAX_SORTED)
+    tasks = sorted(search.tasks, key=SORTS[chosen.sort])
+    return Found(tasks[:limit], search.searched_to)
 
 
 def attention(engine: Engine, rows: list[dict[str, Any]]) -> list[Attention]:
@@ -184,11 +212,17 @@ def _search(engine: Engine, queue_name: str, chosen: TaskFilter, limit: int) -> 
     matches: list[TaskRecord] = []
     for _ in range(MAX_SEARCHED // _SCAN_PAGE):
         tasks = engine.history.newest(queue_name, chosen.state, below, _SCAN_PAGE)
-        matches += [task for task in tasks if _holds(engine, task, sought)]
-        if len(matches) > limit or len(tasks) < _SCAN_PAGE:
+        young = _young(tasks, chosen)
+        matches += [task for task in young if _holds(engine, task, sought)]
+        if len(matches) > limit or len(young) < _SCAN_PAGE:
             return _first(matches, limit)
         below = tasks[-1].sequence
     return Found(matches, below)
+
+
+def _young(tasks: list[TaskRecord], chosen: TaskFilter) -> list[TaskRecord]:
+    """Return the tasks that are young enough: older ones are behind them."""
+    return [task for task in tasks if task.created_at >= chosen.since]
 
 
 def _first(tasks: list[TaskRecord], limit: int) -> Found:

@@ -8,6 +8,7 @@ from urllib.parse import quote
 import pytest
 from google.cloud import datastore
 
+from rollforward.local.console.reading import declared_kinds
 from rollforward.local.console.reading.datastore_reader import DatastoreReader
 from rollforward.local.console.reading.entities import BadKeyError, Entities, path_of
 from rollforward.local.services import standalone
@@ -222,3 +223,17 @@ def test_without_datastore_the_pages_say_so(browser):
         page = browser.get(path)
         assert (page.status, "Datastore does not answer" in page.text) == (status, True)
     assert browser.get("/data/entity?path=[%22Book%22,1]").status == 502
+
+
+def test_sources_are_parsed_once_until_they_are_changed(tmp_path, monkeypatch):
+    """The page of kinds reads the app and the library: 400 files at each load took a second."""
+    source = tmp_path / "rows.py"
+    source.write_text("from google.cloud import ndb\nclass Leaf(ndb.Model): pass\n")
+    parsed = []
+    parse = declared_kinds.ast.parse
+    monkeypatch.setattr(declared_kinds.ast, "parse", lambda text: parsed.append(1) or parse(text))
+
+    assert [declared_kinds.declared_kinds([tmp_path]) for _ in range(3)] == [["Leaf"]] * 3
+    assert len(parsed) == 1
+    source.write_text("from google.cloud import ndb\nclass Twig(ndb.Model): pass\n\n")
+    assert declared_kinds.declared_kinds([tmp_path]) == ["Twig"]

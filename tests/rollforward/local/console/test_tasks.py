@@ -226,7 +226,7 @@ def test_nothing_to_act_on_offers_no_button(browser):
     page = browser.get("/tasks/all/delete/confirm?q=nothing").text
 
     assert "No task can be deleted here" in page
-    assert "<form" not in page.partition("<main")[2]
+    assert "<form" not in page.partition("<main")[2].partition("</main>")[0]
 
 
 def test_a_task_is_copied_as_a_command(browser, engine):
@@ -252,3 +252,68 @@ def test_a_binary_body_is_copied_byte_by_byte():
 
     assert command.startswith(r"printf '\000\377\100' | curl -X POST http://x/")
     assert command.endswith("--data-binary @-")
+
+
+def ids_of(page):
+    """Return the ids of the listed tasks, in their order."""
+    return re.findall(r'<th scope="row" class="task"><a href="/tasks/[^/]+/([^"]+)"', page)
+
+
+def test_a_list_has_a_time_and_an_order_in_its_address(browser, engine):
+    """Older ones are left out; the most attempts or the oldest come first."""
+    old = add_task(engine)
+    engine.clock.advance(400)
+    new, stubborn = add_task(engine), add_task(engine)
+    for _ in range(3):
+        engine.end_attempt(engine.begin_attempt(stubborn).id, status=500)
+    short = {name: name.rpartition("/")[2] for name in (old, new, stubborn)}
+
+    recent = ids_of(browser.get("/tasks?age=5m").text)
+    oldest = ids_of(browser.get("/tasks?sort=oldest").text)
+    most = ids_of(browser.get("/tasks?sort=attempts&age=5m").text)
+
+    assert recent == [short[stubborn], short[new]]
+    assert oldest == [short[old], short[new], short[stubborn]]
+    assert most == [short[stubborn], short[new]]
+    assert ids_of(browser.get("/tasks?age=5m&q=tasks").text) == recent
+
+
+def test_a_change_of_many_keeps_to_the_time_of_its_list(browser, engine):
+    """What is older stays, also when the person reads for a while."""
+    old = add_task(engine)
+    engine.clock.advance(400)
+    new = add_task(engine)
+    link = re.search(
+        r'href="/tasks/all/delete/confirm\?([^"]+)"', browser.get("/tasks?age=5m").text
+    )
+
+    fields, count = confirm(browser, "delete", link[1].replace("&amp;", "&"))
+    engine.clock.advance(3600)
+    browser.post("/tasks/all/delete/confirm", fields)
+
+    assert count == 1
+    assert engine.history.of_task(new)[0].state == "deleted"
+    assert engine.history.of_task(old)[0].state == "live"
+
+
+@pytest.mark.parametrize(
+    "query", ["age=2h", "sort=name", "since=soon", "since=-1", "since=nan", "age=__class__"]
+)
+def test_an_unknown_time_or_order_is_refused_by_its_name(browser, query):
+    """As a page that says which there are."""
+    answer = browser.get(f"/tasks?{query}")
+
+    assert answer.status == 400
+    assert f"{query.partition('=')[0]}: " in answer.text
+    assert browser.get(f"/tasks/all/delete/confirm?{query}").status == 400
+
+
+def test_an_order_looks_at_a_bounded_number_of_tasks(browser, engine, monkeypatch):
+    """And says so."""
+    monkeypatch.setattr(work, "MAX_SORTED", 3)
+    names = [add_task(engine) for _ in range(5)]
+
+    page = browser.get("/tasks?sort=oldest").text
+
+    assert ids_of(page) == [name.rpartition("/")[2] for name in names[2:]]
+    assert "the newest 3 tasks that match" in page
