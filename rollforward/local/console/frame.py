@@ -25,6 +25,7 @@ NOTICES = {
     "ran": "Dispatched now, past the queue's rate and limits.",
     "retried": "Due again at once.",
     "deleted": "Deleted.",
+    "property": "The property has the new value. A cache of the app may still hold the old one.",
     "cleared": "All mail was deleted.",
     "fault-on": "The fault is on.",
     "fault-off": "The fault is off.",

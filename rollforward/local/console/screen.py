@@ -15,6 +15,7 @@ from rollforward.local.console.reading.datastore_reader import DatastoreReader
 from rollforward.local.console.reading.dead_tasks import DeadTasks
 from rollforward.local.console.reading.declared_kinds import LIBRARY
 from rollforward.local.console.reading.entities import Entities
+from rollforward.local.console.reading.entity_changes import EntityChanges
 from rollforward.local.console.reading.outbox import Outbox
 from rollforward.local.console.reading.work import Samples
 from rollforward.look.pages import environment, etag_of
@@ -108,6 +109,7 @@ class PlatformScreen(Screen):
         self.samples = Samples(platform.tasks.engine)
         self._reader = DatastoreReader(settings.project, settings.datastore_database)
         self.entities = Entities(self._reader, [LIBRARY, Path.cwd()])
+        self.entity_changes = EntityChanges(self._reader)
         self.dead_tasks = DeadTasks(self._reader)
         self.outbox = Outbox(self._reader)
 

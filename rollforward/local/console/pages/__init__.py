@@ -10,7 +10,7 @@
 | /runs     | leads to the console of the app           |                             |
 | /outbox   | likewise                                  |                             |
 | /dead     | likewise                                  |                             |
-| /data     | what is stored, by kind and key           |                             |
+| /data     | what is stored, by kind and key           | change a property, export   |
 | /limits   | how near the app came to the limits       |                             |
 | /costs    | what routes and tasks cost, in dollars    |                             |
 | /logs     | the newest lines of all services          |                             |

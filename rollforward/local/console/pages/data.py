@@ -1,4 +1,4 @@
-"""Stored data: kinds, entities, one entity. It only reads."""
+"""Stored data: kinds, entities, one entity; a property changed, and a kind exported."""
 
 import asyncio
 import json
@@ -7,13 +7,21 @@ from urllib.parse import urlencode
 from aiohttp import web
 from google.api_core.exceptions import GoogleAPIError, InvalidArgument
 
-from rollforward.local.console.frame import Route, Section
+from rollforward.local.console.frame import Route, Section, back
 from rollforward.local.console.reading.entities import (
     BadKeyError,
     BadValueError,
     Page,
     Query,
+    Shown,
     path_of,
+)
+from rollforward.local.console.reading.entity_changes import (
+    MAX_EXPORTED,
+    BadPropertyError,
+    ChangedMeanwhileError,
+    editable,
+    state_of,
 )
 
 MAX_NAME_BYTES = 1500  # Of a key in Datastore.
@@ -27,7 +35,9 @@ class Data(Section):
         return [
             ("GET", "/data", self.kinds),
             ("GET", "/data/kind/{kind}", self.kind),
+            ("GET", "/data/export/{kind}", self.export),
             ("GET", "/data/entity", self.entity),
+            ("POST", "/data/entity", self.change),
         ]
 
     async def kinds(self, request: web.Request) -> web.Response:
@@ -87,6 +97,7 @@ class Data(Section):
             first=_kind_url(kind, fields),
             older=_kind_url(kind, older) if older else "",
             is_first=not asked.cursor,
+            max_exported=MAX_EXPORTED,
         )
 
     async def entity(self, request: web.Request) -> web.Response:
@@ -102,7 +113,58 @@ class Data(Section):
             return self.error(request, 502, f"Datastore does not answer: {error}")
         if shown is None:
             raise web.HTTPNotFound(text="There is no such entity, or it was deleted.")
-        return self.page(request, "entity.html", shown=shown, namespace=namespace)
+        return self._entity_page(request, shown, namespace)
+
+    async def change(self, request: web.Request) -> web.Response:
+        """Give one property another value."""
+        fields = {name: str(value) for name, value in (await request.post()).items()}
+        namespace, address = fields.get("ns", ""), self.platform.datastore_address
+        name, text = fields.get("property", ""), fields.get("value", "").replace("\r\n", "\n")
+        path_text = fields.get("path", "")
+        try:
+            path, place = path_of(path_text), (namespace, name, text, fields.get("state", ""))
+            changes = self.screen.entity_changes
+            await asyncio.to_thread(changes.set_property, address, path, *place)
+        except (BadKeyError, BadPropertyError, InvalidArgument) as error:
+            raise web.HTTPBadRequest(text=f"{error} Nothing was changed.") from None
+        except ChangedMeanwhileError:
+            return self.error(
+                request,
+                409,
+                "The entity was changed meanwhile. Look at it again.",
+            )
+        except GoogleAPIError as error:
+            return self.error(request, 502, f"Datastore does not answer: {error}")
+        query = {"ns": namespace, "path": path_text}
+        place_url = "/data/entity?" + urlencode({key: part for key, part in query.items() if part})
+        raise await back(request, place_url, "property")
+
+    async def export(self, request: web.Request) -> web.Response:
+        """Send the entities of a kind as a file of JSON lines."""
+        asked = Query(request.match_info["kind"], request.query.get("ns", ""))
+        address = self.platform.datastore_address
+        try:
+            lines = await asyncio.to_thread(self.screen.entity_changes.lines, address, asked)
+        except InvalidArgument as error:
+            raise web.HTTPBadRequest(text=str(error)) from None
+        except GoogleAPIError as error:
+            return self.error(request, 502, f"Datastore does not answer: {error}")
+        return web.Response(
+            body="".join(f"{line}\n" for line in lines).encode(errors="replace"),
+            content_type="application/x-ndjson",
+            headers={"Content-Disposition": 'attachment; filename="entities.jsonl"'},
+        )
+
+    def _entity_page(self, request: web.Request, shown: Shown, namespace: str) -> web.Response:
+        return self.page(
+            request,
+            "entity.html",
+            shown=shown,
+            namespace=namespace,
+            path_text=request.query.get("path", ""),
+            editable=editable(shown),
+            state=state_of(shown),
+        )
 
 
 def _kind_url(kind: str, fields: dict[str, str]) -> str:

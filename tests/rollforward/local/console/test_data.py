@@ -1,4 +1,4 @@
-"""The console's data browser: kinds, entities, one entity; it only reads."""
+"""The console's data browser: kinds, entities, one entity; a change, and an export."""
 
 import datetime
 import json
@@ -8,7 +8,7 @@ from urllib.parse import quote
 import pytest
 from google.cloud import datastore
 
-from rollforward.local.console.reading import declared_kinds
+from rollforward.local.console.reading import declared_kinds, entity_changes
 from rollforward.local.console.reading.datastore_reader import DatastoreReader
 from rollforward.local.console.reading.entities import BadKeyError, Entities, path_of
 from rollforward.local.services import standalone
@@ -150,12 +150,69 @@ def test_an_entity_shows_each_property_with_its_type(browser, stored):
     assert re.search(r">note</th>.*?<td data-label=\"Indexed\"[^>]*>no<", page, re.DOTALL)
 
 
-def test_the_console_has_no_way_to_change_an_entity(browser, stored):
-    """No form but the one that looks."""
-    path = quote(json.dumps(["Shelf", "upper/left", "Book", 7]))
+BOOK = json.dumps(["Shelf", "upper/left", "Book", 9])
 
-    for page in ("/data", "/data/kind/Book", f"/data/entity?path={path}"):
-        assert 'method="post"' not in browser.get(page).text
+
+def change(browser, **fields):
+    """Send the form that changes a property of a book."""
+    page = browser.get(f"/data/entity?path={quote(BOOK)}").text
+    state = re.search(r'name="state" value="(\w+)"', page)[1]
+    return browser.post("/data/entity", {"path": BOOK, "state": state, **fields})
+
+
+def test_a_property_is_changed_and_keeps_its_type_and_index(browser, stored, store):
+    """The others stay as they were."""
+    answer = change(browser, property="cents", value="901")
+    text = change(browser, property="note", value="<b>\r\nnew")
+
+    assert (answer.status, text.status) == (303, 303)
+    client = datastore_client(store)
+    book = client.get(client.key(*json.loads(BOOK)))
+    client.close()
+    assert dict(book) == {"cents": 901, "title": "Volume 9", "note": "<b>\nnew"}
+    assert book.exclude_from_indexes == {"note"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "status", "reason"),
+    [
+        ({"property": "cents", "value": "many"}, 400, "value: "),
+        ({"property": "cents", "value": "true"}, 400, "value: "),
+        ({"property": "cents", "value": "1.5"}, 400, "value: "),
+        ({"property": "cents", "value": "9" * 30}, 400, "value: "),
+        ({"property": "title", "value": "x" * 100_001}, 400, "value: "),
+        ({"property": "other", "value": "1"}, 400, "property: "),
+        ({"property": "cents", "value": "1", "path": "[]"}, 400, "key"),
+        ({"property": "cents", "value": "1", "state": "old"}, 409, "changed meanwhile"),
+    ],
+)
+def test_a_change_that_cannot_be_changes_nothing(browser, stored, fields, status, reason):
+    """It is refused by the name of its field."""
+    path = f"/data/entity?path={quote(BOOK)}"
+    before = browser.get(path).text
+
+    answer = change(browser, **fields)
+
+    assert (answer.status, reason in answer.text) == (status, True)
+    assert browser.get(path).text == before
+
+
+def test_a_change_needs_the_token_of_the_page(browser, stored):
+    """Another site's form has none."""
+    assert browser.post("/data/entity", {"path": BOOK}, token="x").status == 403
+
+
+def test_a_kind_is_exported_as_lines_of_json(browser, stored, monkeypatch):
+    """Its first entities, with their keys; no more than the bound."""
+    monkeypatch.setattr(entity_changes, "MAX_EXPORTED", 7)
+
+    answer = browser.get("/data/export/Book")
+
+    lines = [json.loads(line) for line in answer.text.splitlines()]
+    assert [line["key"][-1] for line in lines] == [1, 2, 3, 4, 5, 6, 7]
+    assert lines[6]["properties"]["title"] == "Volume 7"
+    assert "attachment" in answer.headers["content-disposition"]
+    assert browser.get("/data/export/__nothing__").status in (200, 400)
 
 
 def test_an_entity_is_found_by_its_id(browser, stored):
