@@ -11,7 +11,7 @@ from tests.infra.stack import Stack, until
 
 # Pages of one thing, which are there when the app has worked: where they are linked, and how.
 OTHER_PAGES = (
-    ("/tasks?state=done", '/tasks/imports/[^"]+'),
+    ("/tasks?state=done&queue=imports", '/tasks/imports/[^"]+'),
     ("/data/kind/ContinuationPage", '/data/entity[^"]+'),
 )
 

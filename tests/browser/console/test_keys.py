@@ -18,13 +18,20 @@ HEIGHTS = """() => [...document.querySelectorAll("table.compact tbody tr")]
   .map((row) => row.getBoundingClientRect().height)"""
 
 
+def expect_keys(page: Page) -> None:
+    """Wait for the script: it shows the button of its help."""
+    expect(page.get_by_role("button", name="Keys")).to_be_visible()
+
+
 @one_window
 def test_a_list_is_searched_walked_and_opened_without_a_mouse(busy: Stack, page: Page) -> None:
     """`g t` opens the tasks, `/` its search; `j`, `k` and Enter open the first queue."""
     page.goto(busy.console)
+    expect_keys(page)
     page.keyboard.press("g")
     page.keyboard.press("t")
     expect(page).to_have_url(f"{busy.console}/tasks")
+    expect_keys(page)
 
     page.keyboard.press("/")
     expect(page.get_by_label("Text in name, path, error or body")).to_be_focused()
@@ -32,6 +39,7 @@ def test_a_list_is_searched_walked_and_opened_without_a_mouse(busy: Stack, page:
     expect(page.get_by_label("Text in name, path, error or body")).to_have_value("gt?jk")
 
     page.goto(f"{busy.console}/queues")
+    expect_keys(page)
     links_of_rows = page.locator("main tbody th a")
     for key, place in (("j", 0), ("j", 1), ("k", 0), ("k", 0)):
         page.keyboard.press(key)
@@ -44,6 +52,7 @@ def test_a_list_is_searched_walked_and_opened_without_a_mouse(busy: Stack, page:
 def test_the_help_lists_the_keys_and_turns_them_off(busy: Stack, page: Page) -> None:
     """Also in the console of the app; off, a letter does nothing, and the button brings it back."""
     page.goto(f"{busy.app}/rollforward/")
+    expect_keys(page)
     page.keyboard.press("?")
     help_text = page.get_by_role("dialog", name="Keys")
     expect(help_text).to_contain_text("Dead tasks")
