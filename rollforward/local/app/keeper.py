@@ -50,6 +50,7 @@ class AppKeeper:
         self.on_file: dict[Path, Callable[[], bool]] = {}
         self._watched: set[Path] = set()
         self._saved = asyncio.Event()
+        self._is_stale = False  # The app has to load what was saved.
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
@@ -94,7 +95,16 @@ class AppKeeper:
             return
         self.report(f"reload: {', '.join(saved[:3])}")
         self._saved.set()
-        if self.app.running:
+        self._is_stale = self.app.running
+        self._refresh()
+
+    def _refresh(self) -> None:
+        """Reload once for all files saved while workers load the ones before.
+
+        Each reload starts workers, and those before it end only when they have loaded.
+        """
+        if self._is_stale and not self.app.reports.is_loading:
+            self._is_stale = False
             self.app.reload()
 
     async def _revive(self) -> None:
@@ -103,6 +113,7 @@ class AppKeeper:
         while True:
             process = self.app.process
             if process is not None and not await asyncio.to_thread(process.wait, 1.0):
+                self._refresh()
                 continue
             if time.monotonic() - started > _HEALTHY_S:
                 pauses = iter(_PAUSES_S)
@@ -110,6 +121,7 @@ class AppKeeper:
             reason = self.app.why_it_ended
             self.report(f"the app ended: {reason}. Again in {pause_s} s, or on save")
             self._saved.clear()
+            self._is_stale = False
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._saved.wait(), pause_s)
             self.app.restarts += 1

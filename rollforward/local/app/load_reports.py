@@ -1,7 +1,12 @@
 """The reports of workers that cannot load the app: each shown once, not once per worker."""
 
+import time
+
 from rollforward.local.app.wsgi import FIRST_LINE, LAST_LINE, LOADED
 from rollforward.local.system.processes import LineSink
+
+# A load that takes longer holds up no other one.
+_LOAD_S = 15.0
 
 
 class LoadReports:
@@ -20,15 +25,25 @@ class LoadReports:
         self._report: list[str] | None = None
         self._shown: list[str] = []
         self.latest = ""
+        self._loading_since: float | None = None
+
+    @property
+    def is_loading(self) -> bool:
+        """Whether no worker has loaded the code since the last reload, nor failed to."""
+        since = self._loading_since
+        return since is not None and time.monotonic() < since + _LOAD_S
 
     def reloading(self) -> None:
         """Show the next report whatever it says: the workers load the saved code."""
         self._shown = []
+        self._loading_since = time.monotonic()
 
     def take(self, line: str) -> None:
         """Take the next line."""
         if line == LOADED:
             self.latest = ""
+        if line in (LOADED, LAST_LINE):
+            self._loading_since = None
         if line.startswith(FIRST_LINE):
             self._report = []
         if self._report is None:

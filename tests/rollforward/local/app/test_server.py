@@ -8,8 +8,9 @@ import psutil
 import pytest
 
 from rollforward.local.app.keeper import AppKeeper
+from rollforward.local.app.load_reports import LoadReports
 from rollforward.local.app.server import AppServer
-from rollforward.local.app.wsgi import FIRST_LINE, LAST_LINE
+from rollforward.local.app.wsgi import FIRST_LINE, LAST_LINE, LOADED
 from rollforward.local.errors import BrokenAppError, ServiceFailedError, UsageError
 from rollforward.local.logs.terminal import LevelFilter
 from rollforward.local.system import ports
@@ -298,9 +299,11 @@ class CountedApp:
     def __init__(self, root):
         self.root = root
         self.reloads = 0
+        self.reports = LoadReports(None)
 
     def reload(self):
         self.reloads += 1
+        self.reports.reloading()
 
 
 @pytest.mark.parametrize(
@@ -327,3 +330,24 @@ def test_a_queue_yaml_that_was_applied_loads_the_app_again_once(
     assert counted.reloads == reloads
     assert seen == ([0] if "queue.yaml" in saved else [])
     assert len(reports) == reloads
+
+
+@pytest.mark.parametrize("last_line", [LOADED, LAST_LINE])
+def test_files_saved_while_the_app_loads_are_loaded_together(tmp_path, reports, last_line):
+    """A hundred saves in a row started two hundred workers, on a machine that was busy."""
+    counted = CountedApp(tmp_path)
+    keeper = AppKeeper(counted, reports.append, reload=True)
+
+    for number in range(100):
+        keeper._changed({tmp_path / f"shop_{number}.py"})
+        keeper._refresh()
+    assert counted.reloads == 1
+
+    counted.reports.take(last_line)
+    keeper._refresh()
+    keeper._refresh()
+    assert counted.reloads == 2
+
+    counted.reports.take(last_line)
+    keeper._refresh()
+    assert counted.reloads == 2
