@@ -262,3 +262,30 @@ def test_tasks_run_side_by_side(live_cloud, handler):
     released.set()
     live_cloud.settle()
     assert len(handler.received["/slow"]) == 1
+
+
+def test_an_end_that_fails_holds_up_no_other(live_cloud, handler, monkeypatch):
+    """Responses that came together share a commit, and not the failure of one of them."""
+    attempts, failed = live_cloud.engine.attempts, threading.Event()
+    end = attempts.end
+
+    def end_or_fail(attempt_id, response):
+        if response.status == 418:
+            failed.set()
+            raise RuntimeError("planted")
+        return end(attempt_id, response)
+
+    monkeypatch.setattr(attempts, "end", end_or_fail)
+    handler.script("/odd", 418)
+    live_cloud.create("odd", http_request=live_cloud.http("/odd"))
+    others = [live_cloud.create(f"even-{number}").name for number in range(20)]
+
+    assert failed.wait(20)
+    until(lambda: all(not is_live(live_cloud, name) for name in others), timeout_s=20)
+    assert is_live(live_cloud, f"{live_cloud.queue}/tasks/odd")
+
+
+def is_live(cloud: Cloud, name: str) -> bool:
+    """Return whether a task has not ended."""
+    task, _ = cloud.engine.history.of_task(name)
+    return bool(task.state == "live")

@@ -4,6 +4,7 @@ REF is cloud.google.com/tasks/docs/reference/rpc/google.cloud.tasks.v2
 """
 
 import datetime
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from google.api_core import exceptions
@@ -33,6 +34,22 @@ def test_id_of_500_characters(cloud):
     task_id = ("aZ09-_" * 84)[:500]
 
     assert cloud.create(task_id).name == f"{cloud.queue}/tasks/{task_id}"
+
+
+def test_a_name_is_given_once_to_callers_at_the_same_time(cloud):
+    """Calls run on several threads, and of many that want a name one gets it."""
+
+    def create(_: int) -> bool:
+        try:
+            return bool(cloud.create("a").name)
+        except exceptions.AlreadyExists:
+            return False
+
+    with ThreadPoolExecutor(8) as threads:
+        outcomes = list(threads.map(create, range(24)))
+
+    assert outcomes.count(True) == 1
+    assert len(cloud.begin()) == 1
 
 
 def test_name_is_free_after_24_hours(cloud):
