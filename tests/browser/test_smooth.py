@@ -152,7 +152,7 @@ def test_at_rest_pages_do_nothing(context: BrowserContext, stack: Stack) -> None
 
 def add(page: Page) -> str:
     """Add to a sum; return its new total."""
-    page.get_by_label("Amount negative").fill("7")
+    page.get_by_label("Amount may be negative").fill("7")
     press(page, page.get_by_role("button", name="Add it"))
     expect(page.locator(".sum-up")).to_contain_text("Adds up", timeout=TIMEOUT_MS)
     return page.locator(".sum-up").inner_text()
