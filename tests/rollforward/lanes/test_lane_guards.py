@@ -98,7 +98,7 @@ def test_a_process_that_froze_after_its_claim_begins_nothing_when_it_was_taken(
     monkeypatch.setattr(claims, "time", earlier)
     send(world.clients, SHARED, "ada", 0)
     drop_hints(world)
-    once(monkeypatch, "transact_by_version", lambda: wake(world, SHARED, is_check=True))
+    once(monkeypatch, "_there", lambda: wake(world, SHARED, is_check=True))
     wake(world, SHARED)
     assert DESK.begun == ["ada:0"]
 
