@@ -131,7 +131,7 @@ class Data(Section):
             return self.error(
                 request,
                 409,
-                "The entity was changed meanwhile. Look at it again.",
+                "The entity was changed meanwhile. Reload its page.",
             )
         except GoogleAPIError as error:
             return self.error(request, 502, f"Datastore does not answer: {error}")
