@@ -199,8 +199,8 @@ class Detector:
 
     @classmethod
     def of(cls, stored: dict[str, Any] | None) -> Detector:
-        """Return the detector of a stored state; a new one if there is none."""
-        if not stored:
+        """Return the detector of a stored state; a new one if there is none of this form."""
+        if not stored or "sides" not in stored:
             return cls()
         sides = {kind: Side.of(kind, stored["sides"][kind]) for kind in SIGNS}
         return cls(sides, stored["last"], stored["taken"])
@@ -217,8 +217,8 @@ class Detector:
 
     @classmethod
     def of_named(cls, stored: dict[str, Any] | None) -> Detector:
-        """Return the detector of a stored state by names; a new one if there is none."""
-        if not stored:
+        """Return the detector of a stored state by names; a new one if there is none so."""
+        if not stored or "evidences" not in stored["sides"][SPIKE]:
             return cls()
         sides = {kind: Side.of_named(stored["sides"][kind]) for kind in SIGNS}
         return cls(sides, stored["last"], stored["taken"])

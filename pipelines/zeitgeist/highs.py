@@ -35,7 +35,8 @@ class Highs:
         self.today = max(self.today, value)
 
     def end_day(self) -> None:
-        limit = GROWTH * max(self.days) if self.days else self.today
+        highest = max(self.days, default=0.0)
+        limit = GROWTH * highest if highest else self.today
         self.days = [*self.days, min(self.today, limit)][-DAYS:]
         self.today = 0.0
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from google.cloud import ndb
 
+from rollforward.datastore.transactions import transact
 from rollforward.lanes import hints
 from rollforward.lanes.errors import LaneBusyError
 from rollforward.lanes.gathered.window import Window, milliseconds, place_in_key, time_at
@@ -172,23 +173,16 @@ def _is_claimed(
     plan: ClaimedWindow,
 ) -> bool:
     """Claim a window by the state that was seen; return whether its run may begin."""
-    if not transact_by_version(clients, lambda: _claim(clients, gathered, lane_id, seen, plan)):
-        return False
-    # A key without a state may have had one meanwhile, and some of these calls have run.
-    if seen is None and None in _get_multi([row.key for row in plan.rows]):
-        owner = plan.claim.owner
-        transact_by_version(clients, lambda: _give_back(clients, gathered, lane_id, owner))
-        return False
-    return True
 
+    def body() -> bool:
+        return _claim(clients, gathered, lane_id, seen, plan)
 
-def _give_back(clients: Clients, gathered: Gathered[Any], lane_id: str, owner: str) -> None:
-    """Forget a window that was claimed by mistake, in a key that had no state."""
-    state: LaneState | None = state_key(lane_id).get()
-    if state is not None and state.claim_of(owner) is not None:
-        state.set_claims([])
-        Window().store(state)
-        put_state(clients, gathered, state)
+    if seen is not None:
+        return transact_by_version(clients, body)
+    # A key without a state may have had one meanwhile, and these calls have run. So their rows
+    # are read with the claim: a claim by mistake would drop calls as if a run were at work.
+    keys = [row.key for row in plan.rows]
+    return transact(lambda: None not in _get_multi(keys) and body())
 
 
 def _claim(

@@ -30,7 +30,7 @@ def write_claim(
     """Write a claim of some tasks, unless the state is another one than was seen.
 
     A state that is gone has no stamp: another delivery may have made one, and deleted it with its
-    last task. So whoever has claimed a key without a state looks at its tasks again.
+    last task. So whoever claims a key without a state looks at its tasks again.
 
     Args:
         write: Writes the state with the claim.

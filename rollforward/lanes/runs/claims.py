@@ -41,6 +41,7 @@ log = logging.getLogger(__name__)
 
 LEASE_S = 15
 BEAT_S = 3.0
+BEAT_ATTEMPTS = 4
 CONFIRMED_FOR_S = 9.0
 MAX_ATTEMPTS = 5
 QUICK_MS = 100
@@ -269,8 +270,9 @@ class Holder:
             self._is_closed = self._is_closed or gives_back
         goes_on = self._given_back_to if gives_back else ""
         with self.clients.context():
-            # One attempt: the next beat comes soon, and others of this process wait for this one.
-            self._confirm(goes_on, attempts=1)
+            # Few attempts: others of this process wait for this one. More than one, since each
+            # claim and each end of the key may win the race for its row.
+            self._confirm(goes_on, attempts=BEAT_ATTEMPTS)
             if gives_back and not self.is_lost:
                 self._is_given_back = True
                 if self._has_left:

@@ -43,10 +43,10 @@ def finish_in_transaction(clients: Clients, body: bytes, *, is_given_up: bool) -
     arguments.finish_in_transaction(clients, body)
     if not (handle := arguments.envelope_of(body).handle):
         return
-    if is_given_up:
-        cancellation.note_give_up(handle)
-    elif handle.endswith(cancellation.NAMED):
+    if handle.endswith(cancellation.NAMED):
         cancellation.let_expire(clients, handle)
+    elif is_given_up:
+        cancellation.note_give_up(handle)
     else:
         cancellation.forget(handle)
 

@@ -17,7 +17,7 @@ from pipelines.zeitgeist.detector import (
     Alert,
     Detector,
 )
-from pipelines.zeitgeist.highs import DAYS
+from pipelines.zeitgeist.highs import DAYS, Highs
 from pipelines.zeitgeist.model import MIN_SEEN, Model
 from pipelines.zeitgeist.pipeline import NewWatcher, Watcher
 from pipelines.zeitgeist.quality.scores import Zeitgeist
@@ -199,3 +199,22 @@ def test_rare_counts_vary_by_chance_and_are_not_odd() -> None:
         for bucket in range(8 * DAY)
     ]
     assert len(alerts(counts)) <= 2
+
+
+def test_silent_days_give_no_record_that_lasts() -> None:
+    """Of a series that begins with zeros, the first day with counts is the first record."""
+    highs = Highs()
+    for highest in [0.0, 0.0, 100.0, 100.0]:
+        highs.take(highest)
+        highs.end_day()
+    assert highs.highest == 100.0
+
+
+def test_a_state_of_another_form_is_learned_anew() -> None:
+    """No delivery fails over what an older version has stored."""
+    side = [0.1, 2.0, [1.0, 1.5], None]
+    named = {"evidence": 0.1, "highest": 2.0, "days": [1.0, 1.5], "told_at": None}
+    old = {"last": 300_000, "taken": 2}
+
+    assert Detector.of({**old, SPIKE: side, DIP: side}) == Detector()
+    assert Detector.of_named({**old, "sides": {SPIKE: named, DIP: named}}) == Detector()

@@ -22,7 +22,7 @@ from rollforward.tasks.stored.cancellation import cancel
 from rollforward.tasks.stored.entities import CancellableTask
 from rollforward.tasks.stored.sweep import EXPIRED
 from tests.infra.world import Services, World
-from tests.rollforward.lanes.office import DESK, IN_ORDER, LANES, SHARED, send, write
+from tests.rollforward.lanes.office import DESK, IN_ORDER, LANES, PARCEL, SHARED, send, write
 
 LETTERS = TaskBatch("test-lane-letters", members=[write])
 
@@ -44,7 +44,7 @@ def _enqueue_two(person: str) -> None:
 def world(services: Services) -> Iterator[World]:
     """The app with lanes, a batch and a flow, and the context of a request open."""
     DESK.__init__()  # type: ignore[misc]
-    world = World(services, lanes=LANES, tasks=[write], batches=[LETTERS], flows=[post])
+    world = World(services, lanes=LANES, tasks=[write, PARCEL], batches=[LETTERS], flows=[post])
     with world.clients.context():
         yield world
 
@@ -196,6 +196,23 @@ def test_a_cancelled_task_does_not_run_however_long_its_key_was_paused(world: Wo
     assert [row.key.id() for row in CancellableTask.query().fetch()] == [handles[1]]
     pass_days(world, 40)
     assert CancellableTask.query().fetch() == []
+
+
+def test_the_name_of_a_task_that_is_given_up_is_free_after_32_days(world: World) -> None:
+    """Its handler takes it back, so no dead task keeps the row."""
+    name, lane = ("parcel",), SHARED("ada")
+
+    def enqueue() -> str:
+        return enqueue_cancellable(world.clients, PARCEL, PARCEL.bind("ada"), name=name, lane=lane)
+
+    enqueue()
+    world.settle()
+    assert (DESK.written, DESK.begun) == (["return"], ["ada:parcel"])
+    pass_days(world, 40)
+    assert CancellableTask.query().fetch() == []
+    enqueue()
+    world.settle()
+    assert DESK.written == ["return", "return"]
 
 
 def test_a_drained_task_leaves_no_handle_for_ever(world: World) -> None:

@@ -24,6 +24,7 @@ from rollforward.lanes import Call as LaneCall
 from rollforward.lanes import Gathered, hints
 from rollforward.lanes.gathered import claiming, running
 from rollforward.lanes.gathered.timing import Unique
+from rollforward.lanes.gathered.window import Window
 from rollforward.lanes.hints import LaneArgs
 from rollforward.lanes.rows.entities import LaneTask, place_of, state_key
 from rollforward.runtime.messages import Message
@@ -168,6 +169,7 @@ def in_steps() -> Iterator[None]:
         mock.patch.object(hints, "create_later", lambda clients, m: clients.tasks.create_many(m)),
         mock.patch.object(claiming, "waiting", Waiting),
         mock.patch.object(claiming, "last_of", lambda lane: Waiting(lane, is_reversed=True)),
+        mock.patch.object(claiming, "transact", transact),
         mock.patch.object(claiming, "transact_by_version", by_version),
         mock.patch.object(running, "transact", transact),
         mock.patch.object(running, "transact_by_version", by_version),
@@ -191,11 +193,11 @@ def caller(lane: Gathered[Note], text: str) -> Process:
     return Process(text, acting(lambda clients: lane.call(clients, "k", Note(text))), NOON)
 
 
-def search_of(lane: Gathered[Note], texts: str, fault: str) -> Search:
+def search_of(lane: Gathered[Note], texts: str, fault: str, *more: Process) -> Search:
     def deliver(clients: Any, task: Message) -> None:
         acting(lambda clients: running.deliver(lane, clients, lane.task.read(task.body)))(clients)
 
-    return Search([caller(lane, text) for text in texts], deliver, fault=fault)
+    return Search([*(caller(lane, text) for text in texts), *more], deliver, fault=fault)
 
 
 def check(search: Search, lane: Gathered[Note], end: End, fault: str) -> tuple[str, ...]:
@@ -250,6 +252,41 @@ def test_two_calls_are_in_one_window_each_in_every_interleaving(
     assert (("a",) in outcomes) == (while_running or fault == CRASH)
 
 
+class DroppedForNothingError(Exception):
+    """A call was dropped, and no run is at work."""
+
+
+def answers_truly(sound: Callable[..., bool]) -> Callable[..., bool]:
+    """Return the body of a call; it fails if it drops a call although no run is at work."""
+
+    def call(self: Any, clients: Any, lane_id: str, message: Any) -> bool:
+        answer = sound(self, clients, lane_id, message)
+        memory = Memory.current
+        if answer is False:
+            window = Window.of(memory.get(state_key(lane_id)))
+            if not any(key in memory.facts for key in window.keys(lane_id)):
+                raise DroppedForNothingError
+        return answer
+
+    return call
+
+
+def explore_a_late_delivery(lane: Gathered[Note]) -> None:
+    """Let two callers and a delivery that comes twice meet in every interleaving."""
+    late = acting(lambda clients: running.deliver(lane, clients, LaneArgs(KEY)))
+    search = search_of(lane, "ab", "", Process("late", late, NOON))
+    for end in search.ends():
+        errors = [call for call in end.answers.values() if call.what == "raised"]
+        assert not any("DroppedForNothing" in repr(call) for call in errors), search.story(end)
+
+
+def test_a_call_is_dropped_only_for_a_run_at_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """G2: a delivery that comes late claims nothing, not even for a moment."""
+    truly = answers_truly(Gathered._call_in_transaction)
+    monkeypatch.setattr(Gathered, "_call_in_transaction", truly)
+    explore_a_late_delivery(gathered(while_running=True))
+
+
 # Planted bugs
 
 
@@ -269,7 +306,7 @@ def _takes_what_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def get_multi(keys: Sequence[Any]) -> list[Any]:
         return [
-            row or LaneTask(key=key) if len(keys) > 1 and key.kind() == "LaneTask" else row
+            row or LaneTask(key=key) if key.kind() == "LaneTask" else row
             for key, row in zip(keys, sound(keys), strict=True)
         ]
 
@@ -289,3 +326,12 @@ def test_the_search_bites(
     plant(monkeypatch)
     with pytest.raises(AssertionError):
         explore(gathered(while_running=False), "ab", "")
+
+
+def test_the_search_of_late_deliveries_bites(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a claim whose rows are not looked at, a call is dropped for nothing."""
+    truly = answers_truly(Gathered._call_in_transaction)
+    monkeypatch.setattr(Gathered, "_call_in_transaction", truly)
+    _takes_what_is_gone(monkeypatch)
+    with pytest.raises(AssertionError):
+        explore_a_late_delivery(gathered(while_running=True))
