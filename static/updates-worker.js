@@ -10,12 +10,15 @@ const MAX_WATCHED = 12; // Of the server, as the length of an address is.
 const MAX_CHARS = 3500;
 const GATHER_MS = 30; // Pages that open at the same moment cause one new stream.
 const PING_EVERY_MS = 30000;
+// The server notices a closed stream at its next heartbeat; until then it may have no room.
+const RETRY_MS = 6000;
 
 const pages = new Map(); // By port: what it watches, and whether it has answered.
 const latest = new Map(); // The id of the last change, by address.
 let source = null;
 let streamed = []; // The addresses of the stream, in its order.
 let timer = 0;
+let isRetry = false; // The last stream was refused.
 let pinged = performance.now();
 const name = `updates ${crypto.getRandomValues(new Uint32Array(2)).join("-")}`;
 // Held as long as this script lives: a page that waits for it learns of its death.
@@ -68,7 +71,8 @@ const wanted = () => {
 const connect = () => {
   timer = 0;
   const addresses = wanted();
-  if (source && addresses.join() === streamed.join()) return;
+  // A page that has left costs less in the stream than another stream does.
+  if (source && addresses.length && addresses.every((address) => streamed.includes(address))) return;
   source?.close();
   source = null;
   streamed = addresses;
@@ -80,14 +84,19 @@ const connect = () => {
     `${base}${addresses.map(tokenOf).join()}/events?after=${encodeURIComponent(after)}`,
   );
   source = stream;
-  stream.addEventListener("open", ping);
+  stream.addEventListener("open", () => {
+    isRetry = false;
+    ping();
+  });
   stream.addEventListener("changed", (event) => {
     event.lastEventId.split(",").forEach((id, i) => hear(addresses[i], id));
   });
   stream.addEventListener("error", () => {
     if (stream.readyState !== EventSource.CLOSED || source !== stream) return;
     source = null;
-    addresses.forEach(refuse);
+    if (isRetry) addresses.forEach(refuse);
+    else setTimeout(gather, RETRY_MS);
+    isRetry = !isRetry;
   });
 };
 

@@ -66,6 +66,16 @@
     return { close };
   };
 
+  // The browser may forbid shared workers of this origin.
+  const openStream = (...how) => {
+    try {
+      if (deaths < MAX_DEATHS) return sharedStream(...how);
+    } catch {
+      deaths = MAX_DEATHS;
+    }
+    return ownStream(...how);
+  };
+
   const open = (element, onChange) => {
     const { streams } = element.dataset;
     let address = element.dataset.updates;
@@ -85,7 +95,7 @@
 
       listen: () => {
         if (stream || !address || !hasRoom) return;
-        stream = (deaths < MAX_DEATHS ? sharedStream : ownStream)(address, seen, {
+        stream = openStream(address, seen, {
           onOpen: (kind) => { element.dataset.listens = kind; },
           onId: (id) => {
             seen = id;

@@ -54,15 +54,18 @@ def replay_dead_task(
 
     Raises:
         UnknownDeadTaskError: there is none.
-        DeadTaskRefusedError: no task is declared for its path, or its arguments are in rows.
+        DeadTaskRefusedError: no task is declared for its path, its arguments are in rows, or it
+            was replayed with other ones.
     """
     paths = clients.task_paths if known_paths is None else known_paths
 
     def replay() -> None:
         dead = get_dead_task(dead_id)
+        body = dead.body if args is None else _with_arguments(dead, args)
+        if dead.resolved and dead.body != body:
+            raise DeadTaskRefusedError("it was replayed already, with other arguments")
         if not dead.resolved:
-            if args is not None:
-                dead.body = _with_arguments(dead, args)
+            dead.body = body
             replay_in_transaction(clients, dead, paths)
 
     transact(replay)

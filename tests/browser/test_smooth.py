@@ -199,12 +199,17 @@ def test_pages_come_and_go_and_the_worker_dies(
     other.close()
 
 
+# As a browser that stores nothing for the site.
+FORBIDDEN_WORKER = "window.SharedWorker = class { constructor() { throw new Error('forbidden'); } }"
+
+
+@pytest.mark.parametrize("script", [NO_SHARED_WORKER, FORBIDDEN_WORKER], ids=["none", "forbidden"])
 def test_without_shared_workers_a_page_in_view_has_its_own_stream(
-    context: BrowserContext, stack: Stack
+    context: BrowserContext, stack: Stack, script: str
 ) -> None:
     """As Chromium is on phones; a hidden page has none."""
     page = context.new_page()
-    page.add_init_script(NO_SHARED_WORKER)
+    page.add_init_script(script)
     open_sum(page, stack, "alone")
 
     expect(page.locator("#live")).to_have_attribute("data-listens", "own", timeout=TIMEOUT_MS)

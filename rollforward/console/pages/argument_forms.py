@@ -43,7 +43,7 @@ class Field:
             BadFormError: it is none of this form.
         """
         if self.form == "text":
-            return text
+            return text.replace("\r\n", "\n")  # Browsers send each line's end so.
         try:
             return json.loads(text)
         except (ValueError, RecursionError):

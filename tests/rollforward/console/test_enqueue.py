@@ -12,6 +12,7 @@ from flask.testing import FlaskClient
 from werkzeug.test import TestResponse
 
 from rollforward.operations import list_audit
+from rollforward.operations.replays import DeadTaskRefusedError, replay_dead_task
 from rollforward.runtime import Clients
 from rollforward.tasks import Task
 from rollforward.tasks.dead_task_entities import DeadTask
@@ -166,6 +167,36 @@ def test_a_dead_task_is_edited_and_replayed_once(shop: Shop) -> None:
         dead = DeadTask.get_by_id(dead_id)
         assert (dead.resolved, dead.replays) == (True, 1)
         assert '"late"' in dead.body
+
+
+def test_a_dead_task_that_was_replayed_gets_no_other_arguments(shop: Shop) -> None:
+    """Two who edit it at once: the second one is told, and the first one's reply may be lost."""
+    body = b'{"order": "A1", "count": 1}'
+    dead_id = shop.desk.give_up("x", path=SHIP, body=body)
+    clients, first = shop.desk.world.clients, b'{"order": "A1", "count": 2}'
+    with shop.desk.world.context():
+        replay_dead_task(clients, dead_id, args=first)
+        replay_dead_task(clients, dead_id, args=first)
+        with pytest.raises(DeadTaskRefusedError, match="already"):
+            replay_dead_task(clients, dead_id, args=b'{"order": "A1", "count": 3}')
+    shop.desk.world.settle()
+    assert shop.shipped == [Ship("A1", 2)]
+
+
+def test_lines_of_an_argument_are_replayed_as_they_were(shop: Shop) -> None:
+    """A browser sends each end of a line as two letters, and a form drops the first one."""
+    body = b'{"order": "\\na\\nb", "count": 1, "is_express": true}'
+    dead_id = shop.desk.give_up("x", path=SHIP, body=body)
+    source = f"/dead/edit?id={dead_id}"
+    (shown,) = re.findall(r'name="value" rows="1"[^>]*>([^<]*)</textarea>', shop.get(source).text)[
+        :1
+    ]
+    assert shown == "\n\na\nb"
+
+    typed = shown.removeprefix("\n").replace("\n", "\r\n")
+    shop.send("/dead/edit", source, value=[typed, "1", "true", "[]"])
+    shop.desk.world.settle()
+    assert [args.order for args in shop.shipped] == ["\na\nb"]
 
 
 @pytest.mark.parametrize("body", [b"\xff\xfe", b"[1]", b"", b'{"other": 1}'])
