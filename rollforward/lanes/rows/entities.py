@@ -11,8 +11,8 @@ LaneTask
 
 LaneState
     Key: "<lane>|<key>". The claims of the deliveries that run tasks of the key, its rate, and
-    whether it is paused. A change is a transaction; a claim names the stamp of the state that it
-    was decided by.
+    whether it is paused. A change is a compare-and-set or a transaction; a claim names the stamp
+    of the state that it was decided by.
     Queries: expires <= a time, by expires: keys that have had nothing to do for a day. expires is
     None, by key: keys that are paused or blocked, or whose window has begun.
     Growth: a row for each key that has tasks, or is paused; with a rate it stays for a day.

@@ -119,10 +119,15 @@ class _OptimisticTransaction(OpenTransaction):
     def note(self, response: Any) -> None:
         """Note the versions of rows in the answer to a lookup."""
         answer = getattr(response, "_pb", response)
-        for result in answer.found:
-            self.versions[_identity(result.entity.key)] = result.version
-        for result in answer.missing:
-            self.versions[_identity(result.entity.key)] = None
+        versions = [(result.entity.key, result.version) for result in answer.found]
+        for key, version in [
+            *versions,
+            *((missing.entity.key, None) for missing in answer.missing),
+        ]:
+            identity = _identity(key)
+            if self.versions.setdefault(identity, version) != version:
+                message = f"a row was written by another between two reads: {identity}"
+                raise rpc_errors.Aborted(message)  # type: ignore[no-untyped-call]
 
     def conditional(self, mutations: list[Any]) -> Commit:
         """Return a commit of mutations, each by the version of its row if that was read."""

@@ -9,7 +9,7 @@ deleted. A missing row may also have expired, and a row whose task was deleted f
 
 Lost on failure: nothing. The row goes when the task has ended. A row of a named task, of a
 cancelled one, of one that was given up or never created, expires 32 days after the task was due.
-In a lane it stays for as long as the task waits.
+In a lane the row of one that can be cancelled stays for as long as the task waits.
 """
 
 from __future__ import annotations

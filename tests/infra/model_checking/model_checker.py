@@ -250,6 +250,8 @@ class Search:
         if self._versions_recur or local.call.port != ROWS or not local.call.arguments:
             return False
         key, version = local.call.arguments
+        if version is None:
+            return False  # An insert: the row that is there may be deleted again.
         there = self._memories.known[rows].facts.get(key)
         return there is not None and there[2] != version
 

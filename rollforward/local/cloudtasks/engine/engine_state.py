@@ -61,7 +61,7 @@ class EngineState:
     Attributes:
         lock: Held while anything here is read or changed.
         queues: The queues by their full names.
-        change_listeners: Called after each change, without the lock.
+        change_listeners: Called after each change; a call by gRPC holds the lock meanwhile.
     """
 
     def __init__(

@@ -3,8 +3,10 @@
 For the emulator of this machine alone: the console knows no other Datastore.
 """
 
+import contextlib
 import hashlib
 import json
+import math
 from typing import Any
 
 from google.cloud import datastore
@@ -102,4 +104,9 @@ def _value(shown: Shown, name: str, text: str) -> Any:
     )
     if not is_of_type or (kind == "integer" and not -(2**63) <= value < 2**63):
         raise BadPropertyError(f"value: a value of the type {kind} is needed.")
-    return float(value) if kind == "number" else value
+    if kind != "number":
+        return value
+    with contextlib.suppress(OverflowError):
+        if math.isfinite(number := float(value)):
+            return number
+    raise BadPropertyError("value: a finite number is needed.")

@@ -3,6 +3,7 @@
 import datetime
 import json
 import re
+from types import SimpleNamespace
 from urllib.parse import quote
 
 import pytest
@@ -195,6 +196,15 @@ def test_a_change_that_cannot_be_changes_nothing(browser, stored, fields, status
 
     assert (answer.status, reason in answer.text) == (status, True)
     assert browser.get(path).text == before
+
+
+@pytest.mark.parametrize("text", ["1" + "0" * 400, "NaN", "-Infinity", "1e999"])
+def test_a_number_that_is_not_finite_is_refused(text):
+    """Also one that is an integer for JSON, and too large for a float."""
+    price = SimpleNamespace(name="price", type="number")
+
+    with pytest.raises(entity_changes.BadPropertyError, match="finite"):
+        entity_changes._value(SimpleNamespace(properties=[price]), "price", text)
 
 
 def test_a_change_needs_the_token_of_the_page(browser, stored):

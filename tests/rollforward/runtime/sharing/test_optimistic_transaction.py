@@ -82,6 +82,21 @@ def test_a_body_that_writes_nothing_commits_nothing(world: World) -> None:
     assert list(world.plan.calls) == ["Lookup"]
 
 
+def test_a_row_that_changed_between_two_reads_makes_the_body_run_again(world: World) -> None:
+    """The second look does not hide what the first one has led to."""
+    add()
+    meanwhile = once(lambda: elsewhere(world, add))
+
+    def body() -> None:
+        first = number("a") or 0
+        meanwhile()
+        number("a")
+        VersionedRow(id="a", number=first + 10).put()
+
+    transact_by_version(world.clients, body)
+    assert number("a") == 12
+
+
 @pytest.mark.parametrize("first", [False, True], ids=["missing", "there"])
 @pytest.mark.parametrize("ending", ["put", "delete"])
 def test_a_row_that_has_changed_since_it_was_read_makes_the_body_run_again(
