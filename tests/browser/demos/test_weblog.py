@@ -115,7 +115,7 @@ def test_an_upload_without_javascript(browser: Browser, stack: Stack, tmp_path: 
     good.write_text("".join(line.format(at) for at in ("10:00", "10:01", "10:01")))
     page.get_by_label("Common or combined format").set_input_files(bad)
     press(page, page.get_by_role("button", name="Read this file"))
-    expect(page.locator("#log-error")).to_contain_text("This is no access log")
+    expect(page.locator("#log-error")).to_contain_text("“bad.log”: this is no access log")
 
     page.get_by_label("Common or combined format").set_input_files(good)
     press(page, page.get_by_role("button", name="Read this file"))
