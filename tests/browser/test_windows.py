@@ -117,6 +117,7 @@ def pages(browser: Browser, stack: Stack, tmp_path_factory: pytest.TempPathFacto
         "/streams/weblog",
         *(f"/streams/weblog?tab={tab}" for tab in ("results", "state", "how", "code")),
         *("/zeitgeist", "/zeitgeist?tab=compare", "/zeitgeist?tab=code"),
+        "/zeitgeist?tab=quality",
     ]
 
 

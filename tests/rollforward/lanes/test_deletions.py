@@ -254,3 +254,13 @@ def test_a_turn_whose_tasks_were_given_back_begins_none_of_them(
         beat(holder)
     assert not holder.has_time
     assert not holder.begin(holder.claim.tasks[1])
+
+
+def test_a_beat_that_loses_the_race_for_its_row_tries_again(world: World) -> None:
+    """K8: each claim and each end of the key writes that row, so a beat may lose several times."""
+    send(world, TWO, 1)
+    holder = claimed(world, TWO)
+    world.plan.break_next("Commit", "error", claims.BEAT_ATTEMPTS - 1)
+    beat(holder)
+    assert not world.plan.pending
+    assert state_key("test-two|ada").get().claims[0].beats == 1
