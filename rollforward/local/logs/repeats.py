@@ -57,7 +57,7 @@ def advised(line: str) -> str:
 def kind_of(line: str) -> str:
     """Return what two records have in common that say the same of different subjects.
 
-    >>> kind_of("WARNING a.b: memcached is away; 3 of 4") == kind_of("WARNING a.b: memcached is 1")
+    >>> kind_of("WARNING a.b: memcached is away") == kind_of("WARNING a.b: memcached is away 2")
     True
     """
     level, _, rest = _NUMBERS.sub("N", line).partition(" ")
