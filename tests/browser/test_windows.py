@@ -28,7 +28,8 @@ FITTING = ("/counters", "/numbers", "/numbers?scale=long", "/sums/visitors", "/s
 # On a phone the lanes of a sale stand below each other, and scroll.
 FITTING_DESKTOP = ("/orders",)
 LOG_LINES = 500
-# A busy machine may hit a task of any run, and slow its queue: the page is looked at as if it had.
+# A busy machine may hit a task of any run, and slow its queue, and other tests may have left runs:
+# the page is looked at as if it had all of that.
 SUFFER = """() => {
   const slowed = `<p class="slowed"><span class="state is-retrying">Slowed to 50 %</span>
     <span class="quiet">the queue default<span class="long">, since it was answered 503</span>,
@@ -40,6 +41,11 @@ SUFFER = """() => {
   const hit = document.createElement("details");
   hit.innerHTML = "<summary>1 fault hit, 1 repaired, 0 lost</summary>";
   part.append(hit);
+}"""
+# As many as a page lists.
+MANY_RUNS = """() => {
+  const rows = document.querySelector("#recent .rows");
+  while (rows && rows.children.length < 10) rows.append(rows.firstElementChild.cloneNode(true));
 }"""
 
 # A message of an action, and three events: what moved the picture by up to 75 px.
@@ -166,6 +172,7 @@ def test_what_moves_fits_the_window(browser: Browser, stack: Stack, pages: list[
         page.goto(stack.app + path)
         expect(page.locator(".closing")).to_be_attached()
         page.evaluate(SUFFER)
+        page.evaluate(MANY_RUNS)
         for window in ("desktop", "phone")[: 1 if path in FITTING_DESKTOP else 2]:
             turn(page, window)
             if bottom(page) > WINDOWS[window]["viewport"]["height"]:
