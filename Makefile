@@ -13,6 +13,9 @@ PYTHON := $(VENV)/bin/python
 INSTALLED := $(VENV)/.installed
 MUTANTS := $(VENV)/mutants/.installed
 RIVALS := $(VENV)/rivals/.installed
+SDK := $(VENV)/app-engine-sdk/.installed
+NODE := tests/contracts/clients/node
+NODE_CLIENTS := $(NODE)/node_modules/.package-lock.json
 DIAGRAMS := docs/theme/node_modules/.package-lock.json
 COMPILE := $(VENV)/bin/uv pip compile --quiet --no-annotate --no-header
 DAY = $(or $(SEED),$(shell date +%j))
@@ -21,7 +24,7 @@ PIN := $(COMPILE) --universal --python-version 3.11 --generate-hashes $(if $(UPG
 LOWEST_PINS := $(VENV)/lowest.in
 
 .DEFAULT_GOAL := help
-.PHONY: help pythons dist setup run shell seed test soak mutants check audit audit-code audit-pins doctor pictures reference docs release bench profile endurance clean fmt lint types lock
+.PHONY: help pythons dist setup run shell seed test soak mutants check audit audit-code audit-pins doctor pictures reference docs release bench profile endurance clients clean fmt lint types lock
 
 help: ## List the targets
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' \
@@ -95,6 +98,8 @@ profile: $(INSTALLED) ## Show where time goes: NAME=insert, or any benchmark; a 
 endurance: $(INSTALLED) ## Half an hour of load with kills, a restart and a power cut; MINUTES=30
 	$(PYTHON) -m benchmarks.endurance $(if $(MINUTES),--minutes $(MINUTES))
 
+clients: $(SDK) $(NODE_CLIENTS) ## Install the other clients that the Cloud Tasks emulator is tested with: App Engine's SDK, and those for Node
+
 dist: $(INSTALLED) ## Build the wheel and the sdist of the library into dist/
 	@rm -rf dist
 	$(PYTHON) -m hatchling build
@@ -121,6 +126,7 @@ lock: $(VENV)/bin/uv ## Pin requirements*.in into requirements*.txt; UPGRADE=1 t
 	$(PIN) -o requirements-dev.txt requirements-dev.in
 	$(PIN) -o requirements-mutants.txt requirements-mutants.in
 	$(PIN) -o requirements-rivals.txt requirements-rivals.in
+	$(PIN) -o requirements-clients.txt requirements-clients.in
 	$(COMPILE) --python-version 3.12 --no-deps --resolution lowest-direct --all-extras -o $(LOWEST_PINS) pyproject.toml
 	cp requirements-dev.txt requirements-lowest.txt
 	$(COMPILE) --python-version 3.12 --generate-hashes -o requirements-lowest.txt $(LOWEST_PINS) requirements-dev.in
@@ -153,4 +159,15 @@ $(MUTANTS): requirements-mutants.txt $(INSTALLED)
 $(RIVALS): requirements-rivals.txt $(INSTALLED)
 	$(PYTHON) -m venv $(VENV)/rivals
 	@$(VENV)/rivals/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-rivals.txt
+	@touch $@
+
+$(SDK): requirements-clients.txt $(INSTALLED)
+	$(PYTHON) -m venv $(VENV)/app-engine-sdk
+	@$(VENV)/app-engine-sdk/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-clients.txt
+	@touch $@
+
+# npm gives the stamp the time of the lock; without the touch it would install each time.
+$(NODE_CLIENTS): $(NODE)/package-lock.json
+	@command -v npm >/dev/null || { echo "The clients for Node need npm, and Node 18 or newer."; exit 1; }
+	npm ci --silent --no-audit --no-fund --ignore-scripts --omit=optional --prefix $(NODE)
 	@touch $@

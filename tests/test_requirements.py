@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import json
 import re
 import tomllib
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from tests.infra.documents import text_of
+from tests.infra.documents import ROOT, named, text_of
 
 pytestmark = pytest.mark.fast
 
 PROJECT = tomllib.loads(text_of("pyproject.toml"))["project"]
 EXTRAS = PROJECT["optional-dependencies"]
+NPM = sorted(
+    path
+    for path in [*ROOT.glob("docs/*/package-lock.json"), *ROOT.glob("tests/**/package-lock.json")]
+    if "node_modules" not in path.parts
+)
 # Of the demo app alone; pyproject.toml forbids the library to import them.
 DEMO = {"email-validator", "markdown-it-py", "nh3"}
 
@@ -83,3 +90,17 @@ def test_a_range_ends_before_a_release_that_may_break() -> None:
     }
 
     assert endless == {"cryptography"}
+
+
+@pytest.mark.parametrize("lock", NPM, ids=named)
+def test_packages_of_npm_are_pinned_and_come_from_its_own_registry(lock: Path) -> None:
+    """A lock names no mirror: what it does not say, npm takes from the registry of the machine."""
+    packages = json.loads(lock.read_text())["packages"]
+    asked = json.loads(lock.with_name("package.json").read_text())["dependencies"]
+
+    assert packages.pop("")["dependencies"] == asked
+    assert asked == {name: packages[f"node_modules/{name}"]["version"] for name in asked}
+    for name, package in packages.items():
+        url = package.get("resolved", "https://registry.npmjs.org/")
+        assert url.startswith("https://registry.npmjs.org/"), name
+        assert package["integrity"].startswith("sha512-"), name

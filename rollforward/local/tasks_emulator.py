@@ -41,7 +41,7 @@ def _emulator(options: argparse.Namespace) -> Emulator:
     if data is not None and data.exists() and not data.is_dir():
         raise UsageError(f"--data must be a folder, got {data}")
     _check_place(options)
-    for name in ("app_url", "issuer"):
+    for name in ("app_url", "functions_url", "issuer"):
         if (url := getattr(options, name)) and not url.startswith(("http://", "https://")):
             option = name.replace("_", "-")
             raise UsageError(f"--{option} must begin with http:// or https://, got {url!r}")
@@ -58,6 +58,7 @@ def _emulator(options: argparse.Namespace) -> Emulator:
         app_url=options.app_url,
         service_urls=service_urls(options.service),
         dispatch_yaml=options.dispatch_yaml,
+        functions_url=options.functions_url,
     )
     try:
         return Emulator(settings)

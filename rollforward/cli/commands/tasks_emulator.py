@@ -54,6 +54,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="a dispatch.yaml, whose rules choose the service; read again when it changes",
     )
     parser.add_argument(
+        "--functions-url",
+        default="http://127.0.0.1:5001",
+        metavar="URL",
+        help="the functions of Firebase, each at URL/PROJECT/LOCATION/NAME (http://127.0.0.1:5001)",
+    )
+    parser.add_argument(
         "--issuer", default="", metavar="URL", help="the issuer of OIDC tokens (the emulator's URL)"
     )
     parser.add_argument(

@@ -44,6 +44,7 @@ from rollforward.local.cloudtasks.server import control
 from rollforward.local.cloudtasks.server.callers import Callers, is_loopback
 from rollforward.local.cloudtasks.server.dispatcher import Dispatcher, KillWorker
 from rollforward.local.cloudtasks.server.front import MAX_MESSAGE_BYTES, Front
+from rollforward.local.cloudtasks.server.rest import functions
 from rollforward.local.cloudtasks.server.rest.api import Rest
 from rollforward.local.cloudtasks.server.versions import Versions
 from rollforward.local.cloudtasks.store.store import Store
@@ -68,6 +69,7 @@ class EmulatorSettings:
         queue_yaml: The file that declares the queues, read again when it changes.
         app_url: The URL of App Engine targets of the default service.
         service_urls: The URLs of other services, by `[[instance.]version.]service`.
+        functions_url: The address of Firebase's functions, at URL/PROJECT/LOCATION/NAME.
         dispatch_yaml: The file whose rules say which service a task of App Engine goes to, read
             again when it changes.
         host: The address to listen on.
@@ -84,6 +86,7 @@ class EmulatorSettings:
 
     app_url: str = "http://127.0.0.1:8080"
     service_urls: Mapping[str, str] = field(default_factory=dict)
+    functions_url: str = functions.DEFAULT_URL
     host: str = "127.0.0.1"
     beyond_loopback: bool = False
     every_place: bool = False
@@ -133,6 +136,7 @@ class Emulator:
             behaviour=Behaviour.like(settings.profile),
             in_memory=settings.store_path is None,
         )
+        self._functions_url = settings.functions_url
         self._is_watching = settings.watching
         self._files: dict[Path, Callable[[Path], bool]] = {}
         try:
@@ -188,7 +192,7 @@ class Emulator:
         versions = Versions(self.engine)
         app = web.Application(client_max_size=MAX_MESSAGE_BYTES)
         app.add_routes(self.routes())
-        app.add_routes(Rest(versions, self._callers).routes())
+        app.add_routes(Rest(versions, self._callers, self._functions_url).routes())
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
         await self._runner.setup()
         self._grpc = GrpcServer(versions, self.engine)

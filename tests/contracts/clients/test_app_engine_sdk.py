@@ -1,10 +1,8 @@
 """The calls that App Engine's SDK 3.1 for Python makes, with what it reads of the answers.
 
 Written down from its `taskqueue/cloudtask.py`, which APPENGINE_USE_CLOUDTASK_PUSH_QUEUE turns on.
-The SDK itself needs urllib3 1, so it has an environment of its own. Its test is skipped without:
-
-    python -m venv .venv/app-engine-sdk
-    .venv/app-engine-sdk/bin/pip install appengine-python-standard==3.1.0
+The SDK itself needs urllib3 1, so it has an environment of its own, which `make clients` makes. Its
+test is skipped without.
 """
 
 import datetime
@@ -120,7 +118,7 @@ def run_sdk(*arguments: str, body: bytes = b"") -> bytes:
     return done.stdout
 
 
-@pytest.mark.skipif(not PYTHON.exists(), reason="App Engine's SDK has no environment here")
+@pytest.mark.skipif(not PYTHON.exists(), reason="`make clients` installs App Engine's SDK")
 def test_the_sdk_itself(live_cloud: Cloud, handler: Handler) -> None:
     """The SDK adds, names, counts, deletes, purges and defers, and raises its own errors."""
     for queue_id in ("deferred", "held"):

@@ -145,6 +145,7 @@ def delivered(client: tasks_v2.CloudTasksClient, handler: Handler, uri: str) -> 
         (["--location="], 2, "--project and --location must name a place"),
         (["--issuer=foo"], 2, "--issuer must begin with http"),
         (["--app-url=foo"], 2, "--app-url must begin with http"),
+        (["--functions-url=foo"], 2, "--functions-url must begin with http"),
         (["--queue-yaml={broken}"], 1, "queue x: rate: must be like 5/s"),
         (["--queue-yaml={missing}"], 1, "missing.yaml"),
         (["--port={taken}"], 1, "Choose another --port"),

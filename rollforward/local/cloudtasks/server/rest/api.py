@@ -14,7 +14,7 @@ from google.protobuf import json_format
 
 from rollforward.local.cloudtasks.protocol.errors import Refused
 from rollforward.local.cloudtasks.server.callers import Callers
-from rollforward.local.cloudtasks.server.rest import payloads
+from rollforward.local.cloudtasks.server.rest import functions, payloads
 from rollforward.local.cloudtasks.server.rest.routes import ALL, Call, call_of
 from rollforward.local.cloudtasks.server.versions import NAMES, Versions
 
@@ -48,11 +48,18 @@ class Rest:
 
     Args:
         versions: The methods of each version.
+        functions_url: The address below which the functions of Firebase are.
     """
 
-    def __init__(self, versions: Versions, callers: Callers) -> None:
+    def __init__(
+        self,
+        versions: Versions,
+        callers: Callers,
+        functions_url: str = functions.DEFAULT_URL,
+    ) -> None:
         self._versions = versions
         self._callers = callers
+        self._functions_url = functions_url
 
     def routes(self) -> list[web.RouteDef]:
         """Return the routes, for an aiohttp application."""
@@ -78,12 +85,15 @@ class Rest:
         if problem := self._callers.problem(request.headers):
             raise Refused("PERMISSION_DENIED", problem)
         call = call_of(request.method, request.rel_url.raw_path)
-        method = self._versions.of(call.version).get(call.route.method) if call else None
+        methods = self._versions.of(call.version or "v2") if call else {}
+        method = methods.get(call.route.method) if call else None
         if call is None or method is None:
             raise Refused("NOT_FOUND", "Method not found.")
         message = payloads.parsed(
             _fields(call, request, await _body(request, call)), method.request()
         )
+        if not call.version and call.route.method == "CreateTask":
+            functions.fill_url(message, self._functions_url)
         with_numbers = "enum-encoding=int" in request.query.get("$alt", "")
         return json_format.MessageToDict(method.call(message), use_integers_for_enums=with_numbers)
 

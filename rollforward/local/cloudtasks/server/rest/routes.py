@@ -15,8 +15,6 @@ _QUEUE = f"{_LOCATION}/queues/*"
 _TASK = f"{_QUEUE}/tasks/*"
 _OPERATION = f"{_LOCATION}/operations/*"
 _KEY = f"{_LOCATION}/cmekConfig"
-# Firebase's Admin SDK sends no version to an emulator.
-DEFAULT_VERSION = "v2"
 ALL = "*"
 
 
@@ -36,7 +34,11 @@ class Route:
 
 @dataclass(frozen=True)
 class Call:
-    """A request to an address of the API."""
+    """A request to an address of the API.
+
+    Attributes:
+        version: "" if the address has none, as those of Firebase's Admin SDK.
+    """
 
     version: str
     route: Route
@@ -92,7 +94,7 @@ def call_of(verb: str, raw_path: str) -> Call | None:
 resource='projects/p/locations/l/queues/q', task_id='')
     """
     parts = [unquote(part) for part in raw_path.strip("/").split("/")]
-    version = DEFAULT_VERSION if parts[0] == "projects" else parts.pop(0)
+    version = "" if parts[0] == "projects" else parts.pop(0)
     if not parts:
         return None
     parts[-1], colon, action = (
