@@ -17,6 +17,7 @@ from pipelines.numbers.echo import echo
 from pipelines.numbers.runs import measure_numbers
 from pipelines.orders import orders
 from pipelines.quilt.quilts import BATCHES as QUILT_BATCHES
+from pipelines.run_sources import SOURCES
 from pipelines.sums import load
 from pipelines.sums.sums import add_up
 from pipelines.tenants import rushes
@@ -39,4 +40,5 @@ APP = Registry(
     *(*rushes.RULES.values(), rushes.flood, rushes.work),
     WEBLOG,
     *(ZEITGEIST, play),
+    *SOURCES,
 )

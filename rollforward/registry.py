@@ -11,10 +11,14 @@ the queues that have to exist.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property, partial
 from inspect import isfunction
 from typing import Any
+
+from google.api_core.exceptions import GoogleAPICallError
 
 from rollforward.batches.pattern import Batches
 from rollforward.continuations import Job
@@ -27,6 +31,7 @@ from rollforward.materialized_views.pattern import MaterializedViews
 from rollforward.operations.failed_runs import failed_runs_job
 from rollforward.operations.letters import letters_job
 from rollforward.operations.pattern import Operations
+from rollforward.operations.run_sources import AppRuns
 from rollforward.outbox.pattern import Outbox
 from rollforward.pull_queues.pattern import PullQueues
 from rollforward.runtime import Clients
@@ -35,13 +40,14 @@ from rollforward.schedules.pattern import Schedules
 from rollforward.streams.pattern import Streams
 from rollforward.tasks import Task
 from rollforward.tasks.dead_tasks import replay_task
-from rollforward.tasks.errors import UnknownQueueError
+from rollforward.tasks.errors import Retry, Unavailable, UnknownQueueError
 from rollforward.tasks.pattern import Gauge, Pattern, SteppedPattern, Tasks
 from rollforward.tasks.runs import (
     BadCursorError,
     Letter,
     LetterPage,
     LetterVerb,
+    Run,
     RunDetails,
     RunList,
     RunQuery,
@@ -50,7 +56,10 @@ from rollforward.tasks.runs import (
     StandingPart,
     UnknownRunError,
     merged,
+    unreadable_run,
 )
+
+log = logging.getLogger(__name__)
 
 # Of a page of dead letters: a name that Datastore takes, with the part's name in front.
 MAX_CURSOR_BYTES = 1_200
@@ -69,6 +78,7 @@ PATTERNS: tuple[Pattern[Any], ...] = (
     Flows(),
     Schedules(),
     Streams(),
+    AppRuns(),
     Operations(),
 )
 
@@ -161,10 +171,10 @@ class Registry:
         lists = [
             pattern.runs(clients, self._parts[name], query)
             for name, pattern in self.patterns.items()
-            if query.pattern in ("", name)
-            and (query.state != "failed" or isinstance(pattern, SteppedPattern))
+            if query.pattern in ("", name) and (query.state != "failed" or pattern.can_fail)
         ]
-        return merged(lists, query.limit)
+        listed = merged(lists, query.limit)
+        return replace(listed, runs=[self._with_owner(run) for run in listed.runs])
 
     def standing(self) -> Sequence[StandingPart]:
         """Return the parts that work without an end: queues, counters, views, pipelines."""
@@ -180,7 +190,26 @@ class Registry:
         Raises:
             UnknownRunError: there is none.
         """
-        return self._pattern_of_runs(pattern).run(clients, self._parts[pattern], run_id)
+        asked = self._pattern_of_runs(pattern)
+        try:
+            details = asked.run(clients, self._parts[pattern], run_id)
+        except (UnknownRunError, GoogleAPICallError, Retry, Unavailable):
+            raise
+        except Exception as error:
+            log.debug("the run %s of %s cannot be read", run_id, pattern, exc_info=True)
+            details = RunDetails(unreadable_run(pattern, run_id, run_id, None, error))
+        return replace(details, run=self._with_owner(details.run))
+
+    def _with_owner(self, run: Run) -> Run:
+        """Return a run with the one that it works for, if a pattern knows it."""
+        if run.part_of is not None:
+            return run
+        owners = (
+            pattern.owner_of(self._parts[name], run)
+            for name, pattern in self.patterns.items()
+            if name != run.pattern
+        )
+        return replace(run, part_of=next((owner for owner in owners if owner is not None), None))
 
     def control_run(
         self,

@@ -29,6 +29,7 @@ NO_API = ("cli", "gunicorn", "local")
 MODULES = {
     "compat": ("deferred",),
     "continuations": ("csv_source", "errors", "progress", "runs", "sources"),
+    "operations": ("run_sources",),
     "streams": (
         "connectors.readers",
         "connectors.sinks",

@@ -23,12 +23,14 @@ from rollforward.batches.entities import (
     results_within,
     state_key,
 )
+from rollforward.batches.tree import tree_of
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import aware_utc
 from rollforward.tasks.runs import (
     Run,
     RunDetails,
     RunIssue,
+    RunLink,
     RunList,
     RunPart,
     RunQuery,
@@ -37,6 +39,7 @@ from rollforward.tasks.runs import (
     RunVerb,
     UnknownRunError,
     newest,
+    readable,
 )
 
 PATTERN = "batches"
@@ -56,7 +59,7 @@ def list_runs(names: Sequence[str], query: RunQuery) -> RunList:
         lambda row: row.created,
         partial(_is_asked_for, query),
     )
-    return RunList([_run(names, row) for row in shown], next_before)
+    return RunList([_listed(names, row) for row in shown], next_before)
 
 
 def run_details(names: Sequence[str], batch: str) -> RunDetails:
@@ -76,9 +79,10 @@ def run_details(names: Sequence[str], batch: str) -> RunDetails:
             "sealed": "yes" if row.sealed else "no",
             "outcome": row.outcome or "none yet",
             "callback": row.callback_path or "none",
-            "parent": row.parent or "none",
+            "parent": RunLink(PATTERN, row.parent) if row.parent else "none",
             "wakes": row.wakes,
         },
+        tree=tree_of(row, partial(_listed, names)),
         has_all_parts=len(pages) <= MAX_PAGES,
     )
 
@@ -107,6 +111,11 @@ def _row(batch: str) -> BatchState:
     return row
 
 
+def _listed(names: Sequence[str], row: BatchState) -> Run:
+    batch, created = row.key.id(), row.created.replace(tzinfo=datetime.UTC)
+    return readable(PATTERN, batch, _name(row), created, partial(_run, names, row))
+
+
 def _run(names: Sequence[str], row: BatchState) -> Run:
     return Run(
         pattern=PATTERN,
@@ -124,6 +133,7 @@ def _run(names: Sequence[str], row: BatchState) -> Run:
         },
         expected=row.members,
         verbs=_verbs(names, row),
+        part_of=RunLink(PATTERN, row.parent) if row.parent else None,
     )
 
 

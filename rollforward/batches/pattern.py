@@ -16,7 +16,7 @@ from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import age_s
 from rollforward.tasks.declaration import Task
 from rollforward.tasks.pattern import Gauge, Pattern
-from rollforward.tasks.runs import RunDetails, RunList, RunQuery, RunVerb
+from rollforward.tasks.runs import Run, RunDetails, RunList, RunQuery, RunVerb
 
 log = logging.getLogger(__name__)
 
@@ -69,17 +69,26 @@ class Batches(Pattern[TaskBatch]):
         ]
 
     def runs(self, clients: Clients, parts: Sequence[TaskBatch], query: RunQuery) -> RunList:
-        return listing.list_runs([part.name for part in parts], query)
+        listed = listing.list_runs([part.name for part in parts], query)
+        return replace(listed, runs=[_with_waiter(parts, run) for run in listed.runs])
 
     def run(self, clients: Clients, parts: Sequence[TaskBatch], run_id: str) -> RunDetails:
         details = listing.run_details([part.name for part in parts], run_id)
-        name, _, batch_id = run_id.partition(":")
-        waiters = [part.waiter(batch_id) for part in parts if part.name == name]
-        if not waiters or waiters[0] is None:
+        run = _with_waiter(parts, details.run)
+        if run.part_of is None or run.part_of.pattern == self.name:
             return details
-        return replace(details, numbers={"waited_for_by": waiters[0], **details.numbers})
+        return replace(details, run=run, numbers={"waited_for_by": run.part_of, **details.numbers})
 
     def control_run(
         self, clients: Clients, parts: Sequence[TaskBatch], run_id: str, verb: RunVerb
     ) -> str:
         return listing.control(clients, [part.name for part in parts], run_id, verb)
+
+
+def _with_waiter(parts: Sequence[TaskBatch], run: Run) -> Run:
+    """Return a batch with the run that waits for it, unless another batch does."""
+    name, _, batch_id = run.id.partition(":")
+    waiters = [part.waiter(batch_id) for part in parts if part.name == name]
+    if not waiters or run.part_of is not None:
+        return run
+    return replace(run, part_of=waiters[0])

@@ -44,6 +44,7 @@ from rollforward.tasks.runs import (
     RunRefusedError,
     RunVerb,
     newest,
+    readable,
     scanned,
 )
 
@@ -71,7 +72,13 @@ def list_runs(jobs: Jobs, query: RunQuery) -> RunList:
     if query.max_reads:
         page_reads = query.max_reads - scanned(query) - TOTALS_SLOTS * len(slots)
         pages = max(1, page_reads // max(1, unended) - 1)
-    runs = [_listed(jobs, row, slots.get(row.key.id()), pages) for row in shown]
+    runs = [
+        readable(
+            *(PATTERN, row.key.id(), row.job or "", row.started.replace(tzinfo=datetime.UTC)),
+            partial(_listed, jobs, row, slots.get(row.key.id()), pages),
+        )
+        for row in shown
+    ]
     return RunList(runs, next_before)
 
 

@@ -20,6 +20,7 @@ from rollforward.flows.rows.entities import (
 )
 from rollforward.runtime.clients import Clients
 from rollforward.tasks.runs import (
+    Run,
     RunDetails,
     RunList,
     RunQuery,
@@ -27,6 +28,7 @@ from rollforward.tasks.runs import (
     RunVerb,
     UnknownRunError,
     newest,
+    readable,
 )
 
 if TYPE_CHECKING:
@@ -46,7 +48,13 @@ def list_runs(names: Sequence[str], query: RunQuery) -> RunList:
     shown, next_before = newest(
         scan, before, at, lambda row: row.created, partial(_is_asked_for, query)
     )
-    return RunList([inspection.run_of(names, row) for row in shown], next_before)
+    return RunList([_listed(names, row) for row in shown], next_before)
+
+
+def _listed(names: Sequence[str], row: FlowRun) -> Run:
+    created = row.created.replace(tzinfo=datetime.UTC)
+    read = partial(inspection.run_of, names, row)
+    return readable(inspection.PATTERN, row.key.id(), inspection.name_of(row), created, read)
 
 
 def run_details(names: Sequence[str], run_id: str) -> RunDetails:

@@ -35,6 +35,7 @@ RUN_STATES = {
     "failed": StateWord("✕", "Failed: needs a person", "failed"),
     "finished": StateWord("✓", "Finished", "done"),
     "cancelled": StateWord("⊘", "Cancelled", "cancelled"),
+    "unreadable": StateWord("?", "Cannot be read", "failed"),
 }
 OUTCOMES = {
     "done": STATES["done"],

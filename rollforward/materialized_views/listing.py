@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from rollforward.materialized_views import builds
 from rollforward.materialized_views.maintenance.rebuild import ViewMaintenance
 from rollforward.materialized_views.maintenance.verify import FAILED
 from rollforward.materialized_views.view import View
@@ -48,7 +49,8 @@ def view_details(clients: Clients, groups: Sequence[ViewMaintenance], view_id: s
         counts = {"done": build.done - build.failed, "failed": build.failed}
         counts |= {"retrying": build.waiting, "waiting": waiting}
         run = replace(run, counts=counts, expected=max(build.expected, build.done))
-    return RunDetails(run, numbers=numbers)
+    rows = builds.links_of(group, view.name)
+    return RunDetails(run, numbers=numbers, rows=rows)
 
 
 def control(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from rollforward.materialized_views import listing
+from rollforward.materialized_views import builds, listing
 from rollforward.materialized_views.group import check_groups
 from rollforward.materialized_views.maintenance import rebuild
 from rollforward.materialized_views.maintenance.rebuild import ViewMaintenance
@@ -15,7 +15,7 @@ from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import age_s
 from rollforward.tasks.declaration import Task
 from rollforward.tasks.pattern import Gauge, Pattern
-from rollforward.tasks.runs import RunDetails, RunVerb
+from rollforward.tasks.runs import Run, RunDetails, RunLink, RunList, RunQuery, RunVerb
 
 MAX_COUNTED = 2_000  # Keys of a view that the gauges read: of its first rows, and of its last.
 
@@ -25,6 +25,7 @@ class MaterializedViews(Pattern[ViewMaintenance]):
 
     name = "materialized-views"
     takes = ViewMaintenance
+    can_fail = True
 
     def expand(self, part: ViewMaintenance) -> Iterable[object]:
         """Return the jobs that rebuild and verify, and the queue of work items of old."""
@@ -42,10 +43,18 @@ class MaterializedViews(Pattern[ViewMaintenance]):
         """Take the next step of tables that are being built or dropped."""
         return {"busy": rebuild.sweep_all(clients, parts)}
 
+    def runs(self, clients: Clients, parts: Sequence[ViewMaintenance], query: RunQuery) -> RunList:
+        return builds.list_builds(parts, query)
+
+    def owner_of(self, parts: Sequence[ViewMaintenance], run: Run) -> RunLink | None:
+        return builds.owner_of(parts, run)
+
     def standing(self, parts: Sequence[ViewMaintenance]) -> Iterable[str]:
         return listing.view_ids(parts)
 
     def run(self, clients: Clients, parts: Sequence[ViewMaintenance], run_id: str) -> RunDetails:
+        if builds.is_build(run_id):
+            return builds.build_details(parts, run_id)
         return listing.view_details(clients, parts, run_id)
 
     def control_run(

@@ -13,6 +13,8 @@ tasks there are.
 `audit` keeps who changed what. The entry is written before the change, and its result after it: a
 change without an entry cannot be; an entry without a result is a change whose process died.
 
+`rollforward.operations.run_sources`: runs that an app keeps itself, in the list of all runs.
+
 Lost on failure: nothing.
 """
 

@@ -298,6 +298,10 @@ class Pipeline(Declaration):
         """Return the progress of the pipeline: watermarks, backlogs and counts."""
         return run_steps(clients, self, status.status)
 
+    def position(self, clients: Clients, stream: str) -> Any:
+        """Return the position of a source that pulls, by one read; None: it has read nothing."""
+        return run_steps(clients, self, status.source_row, stream).position
+
     # Dead letters
 
     def dead_letters(self, clients: Clients, *, limit: int = 100) -> list[DeadLetter]:

@@ -18,7 +18,9 @@ from rollforward.tasks.runs import (
     Letter,
     LetterPage,
     LetterVerb,
+    Run,
     RunDetails,
+    RunLink,
     RunList,
     RunQuery,
     RunVerb,
@@ -81,12 +83,14 @@ class Pattern(Generic[P]):
         takes: The class of the parts that an app registers; None: it has none.
         has_unique_names: Whether each part must have a `name` of its own.
         indexes: Composite indexes that the pattern's queries need; none of ours needs one.
+        can_fail: Whether its runs can wait for a person.
     """
 
     name: str
     takes: type[P] | None = None
     has_unique_names: bool = False
     indexes: Sequence[CompositeIndex] = ()
+    can_fail: bool = False
 
     def expand(self, part: P) -> Iterable[object]:
         """Return the parts of other patterns that a part brings along."""
@@ -133,6 +137,10 @@ class Pattern(Generic[P]):
     def runs(self, clients: Clients, parts: Sequence[P], query: RunQuery) -> RunList:
         """Return runs, the newest first, at a bounded cost; its tasks carry their `run_id`."""
         return RunList()
+
+    def owner_of(self, parts: Sequence[P], run: Run) -> RunLink | None:
+        """Return the run of this pattern that a run of another one works for; reads nothing."""
+        return None
 
     def standing(self, parts: Sequence[P]) -> Iterable[str]:
         """Return the names of parts that work without an end: ids of runs that no list has."""
@@ -230,6 +238,8 @@ class Tasks(Pattern[Task[Any]]):
 
 class SteppedPattern(Pattern[P]):
     """A pattern whose runs have steps by name, and wait for a person when one has failed."""
+
+    can_fail = True
 
     def retry(
         self,

@@ -13,17 +13,23 @@ Source: the list of workflows of Temporal's web UI; batches in Oban's.
 from __future__ import annotations
 
 import datetime
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
+from google.api_core.exceptions import GoogleAPICallError
+
 from rollforward.runtime.clock import aware_utc, naive_utc
 
-RunState = Literal["running", "failed", "finished", "cancelled"]
+log = logging.getLogger(__name__)
+
+RunState = Literal["running", "failed", "finished", "cancelled", "unreadable"]
 RunVerb = Literal["cancel", "resume", "retry", "rebuild"]
 LetterVerb = Literal["replay", "delete"]
 
-# A failed run waits for a person; only those of some patterns can be it.
+# A failed run waits for a person; only those of some patterns can be it. An unreadable one has a
+# row that this version of the code does not understand; no list is asked for those.
 STATES: tuple[RunState, ...] = ("running", "failed", "finished", "cancelled")
 VERBS: tuple[RunVerb, ...] = ("cancel", "resume", "retry", "rebuild")
 LETTER_VERBS: tuple[LetterVerb, ...] = ("replay", "delete")
@@ -60,6 +66,14 @@ class RunRefusedError(Exception):
 
 
 @dataclass(frozen=True)
+class RunLink:
+    """Another run, as a fact of a run or a cell of its table."""
+
+    pattern: str
+    id: str
+
+
+@dataclass(frozen=True)
 class Run:
     """One run, as a list shows it.
 
@@ -75,6 +89,7 @@ class Run:
         note: Its present work or wait, in words of its pattern; "": its state says it all.
         waits_until: The end of that wait.
         reason: The cause of its failure, its rejection, or its wait for other code.
+        part_of: The run that started it, or waits for it.
     """
 
     pattern: str
@@ -93,6 +108,7 @@ class Run:
     note: str = ""
     waits_until: datetime.datetime | None = None
     reason: str = ""
+    part_of: RunLink | None = None
 
 
 def standing_run(pattern: str, name: str, verbs: Sequence[RunVerb] = ()) -> Run:
@@ -108,14 +124,6 @@ class RunPart:
     items: str
     attempts: int
     progressed: datetime.datetime
-
-
-@dataclass(frozen=True)
-class RunLink:
-    """Another run, as a fact of a run or a cell of its table."""
-
-    pattern: str
-    id: str
 
 
 Fact = float | str | RunLink
@@ -148,6 +156,20 @@ class RunIssue:
 
 
 @dataclass(frozen=True)
+class RunBranch:
+    """A run in the tree of a run.
+
+    Attributes:
+        depth: The number of runs above it, as far as they are known.
+        left_out: Whether it may have started runs that are not shown.
+    """
+
+    depth: int
+    run: Run
+    left_out: bool = False
+
+
+@dataclass(frozen=True)
 class RunDetails:
     """A run with its parts in order, the first of its issues, and its cost so far.
 
@@ -158,6 +180,7 @@ class RunDetails:
         starts: Names in the first column from which the run can be retried now, in their order.
         spans: Its last steps, for a picture of them.
         result: Its result, as JSON.
+        tree: The runs above it, itself, and those below it; empty: it is alone.
         has_letters: Whether it keeps dead letters: `Registry.letters` lists them.
         has_all_parts: Whether `parts` is complete. A long run has more, and an old run's are
             deleted.
@@ -173,6 +196,7 @@ class RunDetails:
     starts: Sequence[str] = ()
     spans: Sequence[RunSpan] = ()
     result: str = ""
+    tree: Sequence[RunBranch] = ()
     has_letters: bool = False
     has_all_parts: bool = True
 
@@ -247,6 +271,47 @@ class RunList:
 
     runs: Sequence[Run] = ()
     next_before: datetime.datetime | None = None
+
+
+def readable(
+    pattern: str,
+    run_id: str,
+    name: str,
+    started: datetime.datetime | None,
+    read: Callable[[], Run],
+) -> Run:
+    """Return a run, or that its row cannot be read: one strange row hides none of the others.
+
+    Raises:
+        GoogleAPICallError: a service does not answer.
+    """
+    try:
+        return read()
+    except GoogleAPICallError:
+        raise
+    except Exception as error:
+        log.debug("the run %s of %s cannot be read", run_id, pattern, exc_info=True)
+        return unreadable_run(pattern, run_id, name, started, error)
+
+
+def unreadable_run(
+    pattern: str, run_id: str, name: str, started: datetime.datetime | None, error: Exception
+) -> Run:
+    """Return a run of which an error tells all that is known."""
+    reason = f"its row cannot be read: {type(error).__name__}: {error}"
+    return Run(pattern, run_id, name, "unreadable", "", started, None, {}, 0, reason=reason)
+
+
+def complete_list(query: RunQuery, runs: Sequence[Run]) -> RunList:
+    """Return what a query asks for of runs that are all in memory."""
+    matching = [
+        run
+        for run in runs
+        if query.state in ("", run.state)
+        and query.name in ("", run.name)
+        and (query.before is None or (run.started is not None and run.started < query.before))
+    ]
+    return RunList(sorted(matching, key=_started, reverse=True))
 
 
 def scanned(query: RunQuery) -> int:

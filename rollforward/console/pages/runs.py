@@ -21,8 +21,9 @@ from rollforward.flask.context import clients, registry, settings
 from rollforward.flask.guards.fields import limits
 from rollforward.lanes.rows.entities import unquoted
 from rollforward.look import words
+from rollforward.operations.run_sources import PATTERN as APP_RUNS
 from rollforward.tasks.pattern import Pattern, SteppedPattern
-from rollforward.tasks.runs import Run, RunDetails, UnknownRunError
+from rollforward.tasks.runs import STATES, Run, RunDetails, RunLink, UnknownRunError
 
 SHOWN_PARTS = 50
 SHOWN_RUNS = 5
@@ -57,6 +58,7 @@ def runs() -> ResponseReturnValue:
         standing=registry().standing() if not (is_filtered or started_before) else (),
         choice=choice,
         patterns=patterns,
+        states=STATES,
         is_filtered=is_filtered,
         older=older,
         is_first=not started_before,
@@ -92,6 +94,8 @@ def run(pattern: str, run_id: str) -> ResponseReturnValue:
         word_of=_verb_word,
         retry_url=partial(_retry_url, pattern, run_id),
         item_words=_item_words,
+        tree=[{**vars(branch), "run": _shown(branch.run)} for branch in details.tree],
+        feeding=_feeding(pattern, run_id),
         has_steps=_has_steps(pattern),
     )
 
@@ -164,6 +168,17 @@ def _details(pattern: str, run_id: str) -> RunDetails:
         return registry().run(clients(), pattern, run_id)
     except UnknownRunError:
         raise ChangeRefusedError(404, NO_RUN) from None
+
+
+def _feeding(pattern: str, run_id: str) -> list[tuple[str, str]]:
+    """Return the kinds of the app's own runs that feed a part, and where they are listed."""
+    sources = registry().parts(APP_RUNS) if APP_RUNS in registry().patterns else ()
+    fed = RunLink(pattern, run_id)
+    return [
+        (source.name, with_query("/runs", pattern=APP_RUNS, name=source.name))
+        for source in sources
+        if source.feeds == fed
+    ]
 
 
 def _columns(details: RunDetails) -> list[str]:
