@@ -19,6 +19,7 @@ but never fail it, nor make the body run again.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import random
 import re
@@ -29,6 +30,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from google.api_core import exceptions as rpc_errors
@@ -37,7 +39,7 @@ from google.cloud.ndb.context import get_context
 from google.cloud.ndb.exceptions import ContextError
 
 from rollforward.datastore.contexts import ADVICE
-from rollforward.tracing import Span, start_span
+from rollforward.tracing import start_span
 
 log = logging.getLogger(__name__)
 
@@ -111,6 +113,7 @@ class Transaction:
     id: str = field(default_factory=lambda: secrets.token_hex(12))
     hooks: dict[str, TransactionHook] = field(default_factory=dict)
     doubt: Exception | None = None  # The last one that left an attempt's outcome unknown.
+    is_contended: bool = False  # Whether an attempt has lost its race.
     counts: Counter[str] = field(default_factory=Counter)  # Of this attempt.
     entities: Mapping[Any, Any] | None = None
     mutations: list[Any] | None = None
@@ -138,6 +141,7 @@ class Transaction:
 
     def on_retry(self, cause: Exception) -> None:
         self.counts.clear()
+        self.is_contended = self.is_contended or isinstance(cause, rpc_errors.Aborted)
         self._call(lambda hook: hook.on_retry(cause))
 
     def on_commit(self) -> None:
@@ -229,46 +233,70 @@ def transact(
         google.api_core.exceptions.GoogleAPICallError: the service's error. When its class is in
             OUTCOME_UNKNOWN, the body may have taken effect.
     """
-    handled = sys.exc_info()[1]
-    with start_span("transaction") as span:
-        return _transact(body, attempts, sleep, jitter, elapsed_s, handled, span)
+    return run_attempts(
+        partial(_attempt, body),
+        attempts=attempts,
+        pause=partial(pause_before_retry, sleep=sleep, jitter=jitter),
+        elapsed_s=elapsed_s,
+    )
 
 
-def _transact(
-    body: Callable[[], T],
-    attempts: int,
-    sleep: Callable[[float], None],
-    jitter: Callable[[float, float], float],
-    elapsed_s: Callable[[], float],
-    handled: BaseException | None,
-    span: Span,
+def _attempt(body: Callable[[], T], transaction: Transaction) -> T:
+    """Run a body in a transaction of ndb."""
+    future = _begin(lambda: run_body(body, transaction))
+    future.wait()
+    result: T = _result(future)
+    return result
+
+
+def run_attempts(
+    attempt: Callable[[Transaction], T],
+    *,
+    attempts: int = MAX_ATTEMPTS,
+    pause: Callable[[int], None] | None = None,
+    elapsed_s: Callable[[], float] = time.monotonic,
 ) -> T:
-    began_s = elapsed_s()
-    transaction = Transaction()
-    for retry in range(attempts):
-        span.set_attribute("rollforward.attempts", retry + 1)
-        # Not `transaction`: raising in the caller's `except` block forgets what came first.
-        with inside(transaction):
-            future = _begin(lambda: run_body(body, transaction))
-            future.wait()
-        error = future.exception()
-        if error is None:
-            transaction.on_commit()
-            return future.result()  # type: ignore[no-any-return]
-        cause = first_cause(error, handled)
-        if isinstance(cause, OUTCOME_UNKNOWN):
-            transaction.doubt = cause
-        if cause is None:
-            transaction.on_give_up()
-            raise error
-        if is_last_attempt(retry + 1, began_s, attempts, elapsed_s):
-            transaction.on_give_up()
-            # Not "from error": cause stands in error's own chain, which would close on itself. And
-            # not the last one, Aborted, when the outcome of an attempt before it is unknown.
-            raise transaction.doubt or cause from None
-        transaction.on_retry(cause)
-        pause_before_retry(retry + 1, sleep, jitter)
-    raise ValueError(f"attempts must be at least 1, got {attempts}")
+    """Make attempts of a transaction until one is committed; return its result.
+
+    Each kind of transaction is an attempt of this loop: one that begins at once (`transact`), with
+    its first read, or never.
+
+    Args:
+        attempt: Runs the body once, by `run_body`, and commits.
+        attempts: The most of them, at least 1.
+        pause: Waits after a number of failures; None: `pause_before_retry`.
+        elapsed_s: A clock that never goes back, in seconds.
+
+    Raises: as of `transact`.
+    """
+    if attempts < 1:
+        raise ValueError(f"attempts must be at least 1, got {attempts}")
+    transaction, began_s, handled = Transaction(), elapsed_s(), sys.exc_info()[1]
+    pause = pause or pause_before_retry
+    with start_span("transaction") as span:
+        for failures in itertools.count(1):
+            span.set_attribute("rollforward.attempts", failures)
+            try:
+                with inside(transaction):
+                    result = attempt(transaction)
+            except BaseException as error:
+                cause = first_cause(error, handled)
+                if cause is None:
+                    transaction.on_give_up()
+                    raise
+            else:
+                transaction.on_commit()
+                return result
+            if isinstance(cause, OUTCOME_UNKNOWN):
+                transaction.doubt = cause
+            if is_last_attempt(failures, began_s, attempts, elapsed_s):
+                transaction.on_give_up()
+                # Not from the attempt's error: the cause stands in its chain, which would close on
+                # itself. And not Aborted, when the outcome of an attempt before is unknown.
+                raise transaction.doubt or cause from None
+            transaction.on_retry(cause)
+            pause(failures)
+    raise AssertionError("unreachable")
 
 
 def is_last_attempt(
@@ -305,7 +333,21 @@ def _begin(body: Callable[[], T]) -> Any:
         raise NoContextError(ADVICE) from None
 
 
-def first_cause(error: Exception, handled: BaseException | None = None) -> Exception | None:
+def _result(future: Any) -> Any:
+    """Return the result of a future, or raise its error with what came before it.
+
+    Raised in the caller's `except` block, an error forgets that for the one at hand.
+    """
+    if (error := future.exception()) is None:
+        return future.result()
+    before = error.__context__
+    try:
+        raise error
+    finally:
+        error.__context__ = before
+
+
+def first_cause(error: BaseException, handled: BaseException | None = None) -> Exception | None:
     """Return the earliest retried error of a chain, or None when the chain has none.
 
     ndb rolls back after a failed commit. If the commit had worked, the rollback fails in its turn,

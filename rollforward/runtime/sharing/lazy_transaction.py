@@ -17,9 +17,6 @@ Lost on failure: nothing. A transaction whose process dies expires.
 
 from __future__ import annotations
 
-import itertools
-import sys
-import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
@@ -30,20 +27,11 @@ from google.cloud import ndb
 from rollforward.datastore.commit import Commit, key_of
 from rollforward.datastore.conversion.protobufs import protobuf_of, protobuf_of_key
 from rollforward.datastore.lookup import look_up
-from rollforward.datastore.transactions import (
-    OUTCOME_UNKNOWN,
-    Transaction,
-    first_cause,
-    inside,
-    is_last_attempt,
-    pause_before_retry,
-    run_body,
-)
+from rollforward.datastore.transactions import Transaction, run_attempts, run_body
 from rollforward.datastore.versions import CHANGED
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.sharing.conditional_writes import apply_together
-from rollforward.runtime.sharing.open_transaction import OpenTransaction
-from rollforward.tracing import start_span
+from rollforward.runtime.sharing.open_transaction import InterceptedClient, OpenTransaction
 
 T = TypeVar("T")
 
@@ -69,35 +57,13 @@ def transact_around(
 
     Raises: as `transact` does.
     """
-    transaction, began_s, handled = Transaction(), time.monotonic(), sys.exc_info()[1]
-    is_contended = False  # Whether another has written the row meanwhile.
-    with start_span("transaction") as span:
-        for failures in itertools.count(1):
-            span.set_attribute("rollforward.attempts", failures)
-            try:
-                with inside(transaction):
-                    whole = partial(run_body, body, transaction)
-                    committed = commit_around(
-                        clients, read, whole, locked=key if is_contended else None
-                    )
-            except BaseException as error:
-                cause = first_cause(error, handled) if isinstance(error, Exception) else None
-                is_last = cause is None or is_last_attempt(failures, began_s)
-                if isinstance(cause, OUTCOME_UNKNOWN):
-                    transaction.doubt = cause
-                if is_last:
-                    transaction.on_give_up()
-                if cause is None:
-                    raise
-                if is_last:
-                    raise (transaction.doubt or cause) from None
-                is_contended = is_contended or isinstance(cause, rpc_errors.Aborted)
-                transaction.on_retry(cause)
-                pause_before_retry(failures)
-            else:
-                transaction.on_commit()
-                return committed
-    raise AssertionError("unreachable")
+
+    def attempt(transaction: Transaction) -> tuple[T, int]:
+        whole = partial(run_body, body, transaction)
+        # Once another has won, its writers wait.
+        return commit_around(clients, read, whole, locked=key if transaction.is_contended else None)
+
+    return run_attempts(attempt)
 
 
 def commit_around(
@@ -161,7 +127,8 @@ class LazyTransaction(OpenTransaction):
     def __init__(self, client: ndb.Client) -> None:
         self._client = client
         self._id = _LATER
-        self._context = self._context_of(_Client(client, self))
+        reads = dict.fromkeys(_READS, partial(_Read, self))
+        self._context = self._context_of(InterceptedClient(client, reads))
         self.begun_id = b""
 
     def begun(self) -> bytes:
@@ -189,33 +156,12 @@ class LazyTransaction(OpenTransaction):
         super().roll_back()
 
 
-class _Client:
-    """A client whose reads begin the transaction that they belong to."""
-
-    def __init__(self, client: ndb.Client, lazy: LazyTransaction) -> None:
-        self._client = client
-        self.stub = _Stub(client.stub, lazy)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._client, name)
-
-
-class _Stub:
-    def __init__(self, stub: Any, lazy: LazyTransaction) -> None:
-        self._stub = stub
-        self._lazy = lazy
-
-    def __getattr__(self, name: str) -> Any:
-        method = getattr(self._stub, name)
-        return _Read(method, self._lazy) if name in _READS else method
-
-
 class _Read:
-    """A call that reads."""
+    """A call that reads, and so begins the transaction that it belongs to."""
 
-    def __init__(self, method: Any, lazy: LazyTransaction) -> None:
-        self._method = method
+    def __init__(self, lazy: LazyTransaction, method: Any) -> None:
         self._lazy = lazy
+        self._method = method
 
     def __call__(self, request: Any, **options: Any) -> Any:
         return self._method(self._belonging(request), **options)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from google.cloud import ndb
@@ -118,3 +118,29 @@ class OpenTransaction:
             call_stub(self._client.stub.rollback, request)
         except Exception as error:
             log.info("a transaction was not rolled back: %s", error)
+
+
+class InterceptedClient:
+    """A client that makes some calls another way: ndb's, in a transaction of a kind of its own."""
+
+    def __init__(self, client: ndb.Client, calls: Mapping[str, Callable[[Any], Any]]) -> None:
+        """Stand for a client.
+
+        Args:
+            calls: By the name of a method of its stub: returns what is called instead of it.
+        """
+        self._client = client
+        self.stub = _InterceptedStub(client.stub, calls)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._client, name)
+
+
+class _InterceptedStub:
+    def __init__(self, stub: Any, calls: Mapping[str, Callable[[Any], Any]]) -> None:
+        self._stub = stub
+        self._calls = calls
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._stub, name)
+        return self._calls[name](method) if name in self._calls else method

@@ -16,10 +16,8 @@ Lost on failure: nothing. After a lost reply the body runs again, and finds its 
 
 from __future__ import annotations
 
-import itertools
-import sys
-import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar
 
 from google.api_core import exceptions as rpc_errors
@@ -27,19 +25,15 @@ from google.cloud import ndb
 
 from rollforward.datastore.commit import Commit, key_of
 from rollforward.datastore.transactions import (
-    OUTCOME_UNKNOWN,
     Transaction,
-    first_cause,
-    inside,
-    is_last_attempt,
     pause_before_retry,
+    run_attempts,
     run_body,
 )
 from rollforward.datastore.versions import CHANGED
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.sharing.conditional_writes import apply_together
-from rollforward.runtime.sharing.open_transaction import OpenTransaction
-from rollforward.tracing import start_span
+from rollforward.runtime.sharing.open_transaction import InterceptedClient, OpenTransaction
 
 T = TypeVar("T")
 
@@ -64,36 +58,17 @@ def transact_by_version(
         google.api_core.exceptions.Aborted: every attempt lost its race; nothing was written.
         google.api_core.exceptions.GoogleAPICallError: as of `transact`.
     """
-    transaction, began_s, handled = Transaction(), time.monotonic(), sys.exc_info()[1]
-    with start_span("transaction") as span:
-        for failures in itertools.count(1):
-            span.set_attribute("rollforward.attempts", failures)
-            try:
-                with inside(transaction):
-                    result = _attempt(clients, lambda: run_body(body, transaction))
-            except BaseException as error:
-                cause = first_cause(error, handled) if isinstance(error, Exception) else None
-                if isinstance(cause, OUTCOME_UNKNOWN):
-                    transaction.doubt = cause
-                is_last = cause is None or is_last_attempt(failures, began_s, attempts)
-                if is_last:
-                    transaction.on_give_up()
-                if cause is None:
-                    raise
-                if is_last:
-                    raise (transaction.doubt or cause) from None
-                transaction.on_retry(cause)
-                pause_before_retry(min(failures, MAX_PAUSES))
-            else:
-                transaction.on_commit()
-                return result
-    raise AssertionError("unreachable")
+    return run_attempts(
+        partial(_attempt, clients, body),
+        attempts=attempts,
+        pause=lambda failures: pause_before_retry(min(failures, MAX_PAUSES)),
+    )
 
 
-def _attempt(clients: Clients, body: Callable[[], T]) -> T:
+def _attempt(clients: Clients, body: Callable[[], T], transaction: Transaction) -> T:
     optimistic = _OptimisticTransaction(clients.datastore)
     with optimistic.collected() as mutations:
-        result = body()
+        result = run_body(body, transaction)
     if mutations:
         try:
             apply_together(clients, optimistic.conditional(mutations))
@@ -114,7 +89,8 @@ class _OptimisticTransaction(OpenTransaction):
         self._client = client
         self._id = _NEVER
         self.versions: dict[Any, int | None] = {}
-        self._context = self._context_of(_Client(client, self))
+        noted = {"lookup": partial(_Lookup, self)}
+        self._context = self._context_of(InterceptedClient(client, noted))
 
     def note(self, response: Any) -> None:
         """Note the versions of rows in the answer to a lookup."""
@@ -153,32 +129,12 @@ def _identity(key: Any) -> tuple[Any, ...]:
     return key.partition_id.namespace_id, path
 
 
-class _Client:
-    """A client whose lookups belong to no transaction, and are noted in one."""
-
-    def __init__(self, client: ndb.Client, optimistic: _OptimisticTransaction) -> None:
-        self._client = client
-        self.stub = _Stub(client.stub, optimistic)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._client, name)
-
-
-class _Stub:
-    def __init__(self, stub: Any, optimistic: _OptimisticTransaction) -> None:
-        self._stub = stub
-        self.lookup = _Lookup(stub.lookup, optimistic)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stub, name)
-
-
 class _Lookup:
-    """The call of a lookup."""
+    """A lookup that belongs to no transaction, and is noted in one."""
 
-    def __init__(self, method: Any, optimistic: _OptimisticTransaction) -> None:
-        self._method = method
+    def __init__(self, optimistic: _OptimisticTransaction, method: Any) -> None:
         self._optimistic = optimistic
+        self._method = method
 
     def future(self, request: Any, **options: Any) -> Any:
         getattr(request, "_pb", request).ClearField("read_options")

@@ -100,6 +100,21 @@ def test_a_hook_is_called_when_a_bug_ends_the_transaction(watched_world: World) 
     assert hook.calls == ["given up"]
 
 
+def test_a_hook_is_called_when_the_thread_is_ended(watched_world: World) -> None:
+    """A server that stops its worker ends the transaction, and there is no further attempt."""
+    hook = Recorder()
+
+    def stop() -> None:
+        add_hooks(hook)
+        count_up()
+        raise SystemExit
+
+    with pytest.raises(SystemExit):
+        transact(stop)
+
+    assert hook.calls == ["given up"]
+
+
 def test_a_hook_that_fails_fails_nobody(
     watched_world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
