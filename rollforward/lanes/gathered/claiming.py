@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import datetime
-import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from google.cloud import ndb
@@ -24,16 +24,14 @@ from rollforward.lanes.rows.entities import (
     time_of,
     waiting,
 )
-from rollforward.lanes.rows.states import KEEP_STATE, bury_claim, keep, write_claim
-from rollforward.lanes.runs.claims import MAX_ATTEMPTS, Rest, dead_claims, over_in
+from rollforward.lanes.rows.states import KEEP_STATE, bury, keep, over_in, write_claim
+from rollforward.lanes.runs.claims import MAX_ATTEMPTS, Rest, dead_claims
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import CLOCK_SKEW_S
 from rollforward.runtime.sharing.optimistic_transaction import transact_by_version
 
 if TYPE_CHECKING:
     from rollforward.lanes.gathered.declaration import Gathered
-
-log = logging.getLogger(__name__)
 
 # Of one run: its end deletes its calls by one commit.
 MAX_CALLS = 400
@@ -73,7 +71,7 @@ def take(
             return Rest()
         if state is not None and state.claims:
             dead = dead_claims(clients, state, watches=watches)
-            bury(clients, gathered, lane_id, dead)
+            bury(clients, lane_id, dead, partial(put_buried, clients, gathered))
             if dead or watches:
                 watches = False
                 continue
@@ -209,34 +207,17 @@ def _forget(clients: Clients, gathered: Gathered[Any], seen: LaneState) -> None:
         put_state(clients, gathered, state)
 
 
-def bury(clients: Clients, gathered: Gathered[Any], lane_id: str, dead: Sequence[Claim]) -> None:
-    """Take claims of dead deliveries away."""
-    for claim in dead:
-        is_over = claim.owner in over_in(clients)
-        if not is_over:
-            log.warning("a delivery of %s died over its run", lane_id)
-        if transact_by_version(
-            clients,
-            lambda: _bury(clients, gathered, lane_id, claim, counts=not is_over),  # noqa: B023
-        ):
-            over_in(clients).discard(claim.owner)
-
-
-def _bury(
-    clients: Clients, gathered: Gathered[Any], lane_id: str, dead: Claim, *, counts: bool = True
-) -> bool:
-    """Take the claim of a dead delivery away; return whether it is gone.
+def put_buried(
+    clients: Clients, gathered: Gathered[Any], state: LaneState, claim: Claim, *, counts: bool
+) -> None:
+    """Write a state without the claim of a dead delivery.
 
     Args:
         counts: Whether its run has failed.
     """
-
-    def write(state: LaneState, claim: Claim) -> None:
-        if counts:
-            Window.of(state).failed("its worker died over it, or was too slow").store(state)
-        put_state(clients, gathered, state)
-
-    return bury_claim(lane_id, dead, write)
+    if counts:
+        Window.of(state).failed("its worker died over it, or was too slow").store(state)
+    put_state(clients, gathered, state)
 
 
 def put_state(clients: Clients, gathered: Gathered[Any], state: LaneState) -> None:

@@ -25,8 +25,9 @@ from rollforward.lanes.gathered.claiming import ClaimedWindow, next_run, put_sta
 from rollforward.lanes.gathered.window import Window, milliseconds, time_at
 from rollforward.lanes.hints import LaneArgs
 from rollforward.lanes.rows.entities import LaneState, LaneTask, state_key, unquoted
+from rollforward.lanes.rows.states import over_in
 from rollforward.lanes.runs import ends
-from rollforward.lanes.runs.claims import BEAT_S, Holder, Rest, over_in
+from rollforward.lanes.runs.claims import BEAT_S, Holder, Rest
 from rollforward.lanes.runs.ends import Dead, End, Later
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.sharing.optimistic_transaction import transact_by_version

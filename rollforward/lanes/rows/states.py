@@ -7,11 +7,16 @@ taken away if it has not beaten since. And each state says until when it is kept
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from rollforward.lanes.rows.entities import EPOCH, Claim, LaneState, state_key
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import naive_utc
+from rollforward.runtime.sharing.optimistic_transaction import transact_by_version
+
+log = logging.getLogger(__name__)
 
 KEEP_STATE = datetime.timedelta(days=1)
 # Two of the longest periods of a throttle: what changes a state may not know the period.
@@ -46,6 +51,22 @@ def write_claim(
     return True
 
 
+def bury(clients: Clients, lane_id: str, dead: Sequence[Claim], write: Callable[..., None]) -> None:
+    """Take claims of dead deliveries away.
+
+    Args:
+        write: As of `bury_claim`; its argument `counts` says whether what the delivery was at has
+            failed.
+    """
+    for claim in dead:
+        is_over = claim.owner in over_in(clients)
+        if not is_over:
+            log.warning("a delivery of %s died over its work", lane_id)
+        counted = partial(write, counts=not is_over)
+        if transact_by_version(clients, partial(bury_claim, lane_id, claim, counted)):
+            over_in(clients).discard(claim.owner)
+
+
 def bury_claim(lane_id: str, dead: Claim, write: Callable[[LaneState, Claim], None]) -> bool:
     """Take the claim of a dead delivery away; return whether it is gone.
 
@@ -62,6 +83,11 @@ def bury_claim(lane_id: str, dead: Claim, write: Callable[[LaneState, Claim], No
     state.set_claims([other for other in state.claims if other.owner != dead.owner])
     write(state, claim)
     return True
+
+
+def over_in(clients: Clients) -> set[str]:
+    """Return the owners of this process whose work has ended, and whose claims may be there."""
+    return clients.process_state.get_or_create("lanes-over", set)
 
 
 def keep(

@@ -15,11 +15,11 @@ task. That task overlaps with one of the next delivery.
 from __future__ import annotations
 
 import datetime
-import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from google.cloud import ndb
@@ -28,7 +28,7 @@ from rollforward.datastore.transactions import TRANSIENT
 from rollforward.lanes import hints
 from rollforward.lanes.errors import LaneBusyError
 from rollforward.lanes.rows.entities import Claim, LaneState, LaneTask, state_key, task_key
-from rollforward.lanes.rows.states import bury_claim, keep, write_claim
+from rollforward.lanes.rows.states import bury, keep, over_in, write_claim
 from rollforward.lanes.runs import lookups
 from rollforward.lanes.runs.lookups import waits_until
 from rollforward.runtime.clients import Clients
@@ -36,8 +36,6 @@ from rollforward.runtime.sharing.optimistic_transaction import transact_by_versi
 
 if TYPE_CHECKING:
     from rollforward.lanes.declaration import Lane
-
-log = logging.getLogger(__name__)
 
 LEASE_S = 15
 BEAT_S = 3.0
@@ -101,7 +99,7 @@ def take(
             return Rest()
         if state is not None and state.claims:
             dead = dead_claims(clients, state, watches=watches)
-            bury(clients, lane, lane_id, dead)
+            bury(clients, lane_id, dead, partial(put_buried, clients, lane))
             if dead or watches:
                 watches, goes_on = False, ""
                 continue
@@ -407,42 +405,26 @@ def dead_claims(clients: Clients, state: LaneState, *, watches: bool) -> list[Cl
     return silent
 
 
-def bury(clients: Clients, lane: Lane, lane_id: str, dead: Sequence[Claim]) -> None:
-    """Take claims of dead deliveries away; the task that each was at has failed once more."""
-    for claim in dead:
-        is_over = claim.owner in over_in(clients)
-        if not is_over:
-            log.warning("a delivery of %s died over its tasks", lane_id)
-        if transact_by_version(
-            clients,
-            lambda: _bury(clients, lane, lane_id, claim, counts=not is_over),  # noqa: B023
-        ):
-            over_in(clients).discard(claim.owner)
+def put_buried(
+    clients: Clients, lane: Lane, state: LaneState, claim: Claim, *, counts: bool
+) -> None:
+    """Write a state without the claim of a dead delivery.
 
-
-def _bury(clients: Clients, lane: Lane, lane_id: str, dead: Claim, *, counts: bool) -> bool:
-    """Return whether the claim is gone: it has not beaten meanwhile."""
-
-    def write(state: LaneState, claim: Claim) -> None:
-        rows = ndb.get_multi([task_key(task_id) for task_id in claim.tasks])
-        undeleted = [row for row in rows if row is not None]
-        # The first task is deleted before the second one begins. Later ones may be done and there.
-        is_known = claim.is_careful or len(undeleted) == 1 or any(rows[:1])
-        state.head = undeleted[0].key.id() if undeleted and lane.order else None
-        if undeleted and counts and is_known:
-            undeleted[0].failures += 1
-            undeleted[0].reason = "its worker died over it, or was too slow"
-            undeleted[0].put()
-        elif undeleted and counts:
-            state.is_careful = True
-        put_state(clients, state)
-
-    return bury_claim(lane_id, dead, write)
-
-
-def over_in(clients: Clients) -> set[str]:
-    """Return the owners of this process whose work has ended, and whose claims may be there."""
-    return clients.process_state.get_or_create("lanes-over", set)
+    Args:
+        counts: Whether the task that it was at has failed once more.
+    """
+    rows = ndb.get_multi([task_key(task_id) for task_id in claim.tasks])
+    undeleted = [row for row in rows if row is not None]
+    # The first task is deleted before the second one begins. Later ones may be done and there.
+    is_known = claim.is_careful or len(undeleted) == 1 or any(rows[:1])
+    state.head = undeleted[0].key.id() if undeleted and lane.order else None
+    if undeleted and counts and is_known:
+        undeleted[0].failures += 1
+        undeleted[0].reason = "its worker died over it, or was too slow"
+        undeleted[0].put()
+    elif undeleted and counts:
+        state.is_careful = True
+    put_state(clients, state)
 
 
 def _now_ms(clients: Clients) -> int:

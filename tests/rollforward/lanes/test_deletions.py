@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from google.api_core import exceptions as rpc_errors
 
 from rollforward.lanes import Lane
 from rollforward.lanes.hints import LaneArgs
+from rollforward.lanes.rows import states
 from rollforward.lanes.rows.entities import LaneState, LaneTask, state_key
 from rollforward.lanes.runs import claims, delivery, lookups
 from rollforward.lanes.runs.delivery import deliver
@@ -206,7 +208,8 @@ def test_a_task_that_kills_its_worker_is_given_up_and_no_other_one(
         elif rows()[0].key.id() == holder.claim.tasks[0] != poison.id():
             rows()[0].key.delete()
         state = state_key(f"{lane.name}|ada").get()
-        claims.bury(world.clients, lane, f"{lane.name}|ada", state.claims)
+        write = partial(claims.put_buried, world.clients, lane)
+        states.bury(world.clients, f"{lane.name}|ada", state.claims, write)
     assert poison.get().failures == 4
     assert [row.failures for row in rows() if row.key != poison] == [0]
     wake(world, lane)

@@ -18,6 +18,7 @@ from google.cloud import ndb
 
 from rollforward.lanes import Lane, hints
 from rollforward.lanes.hints import LaneArgs
+from rollforward.lanes.rows import states
 from rollforward.lanes.rows.entities import Claim, state_key
 from rollforward.lanes.runs import claims, delivery, ends, lookups
 from rollforward.runtime import Clients
@@ -111,6 +112,10 @@ def transact(body: Callable[[], Any], **options: Any) -> Any:
     raise lost
 
 
+def by_version(clients: Any, body: Callable[[], Any], **options: Any) -> Any:
+    return transact(body)
+
+
 class Deletion:
     """A commit that deletes rows."""
 
@@ -150,9 +155,8 @@ def in_steps() -> Iterator[None]:
         mock.patch.object(hints, "create_later", lambda clients, m: clients.tasks.create_many(m)),
         mock.patch.object(lookups, "waiting", Waiting),
         mock.patch.object(lookups, "SLICE_S", 60.0),
-        mock.patch.object(
-            claims, "transact_by_version", lambda clients, body, **options: transact(body)
-        ),
+        mock.patch.object(claims, "transact_by_version", by_version),
+        mock.patch.object(states, "transact_by_version", by_version),
         mock.patch.object(claims, "LEASE_S", 1),
         mock.patch.object(claims, "time", SimpleNamespace(monotonic=lambda: 0.0)),
         mock.patch.object(delivery, "Holder", standing),
@@ -298,14 +302,14 @@ def _deletes_one_that_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _blames_the_first_one_left(monkeypatch: pytest.MonkeyPatch) -> None:
     """A death counts against the first task that is there, although it may be done."""
-    sound = claims.bury_claim
+    sound = states.bury_claim
 
     def bury_claim(lane_id: str, dead: Claim, write: Any) -> bool:
         return sound(
             lane_id, dead, lambda state, claim: write(state, replace(claim, is_careful=True))
         )
 
-    monkeypatch.setattr(claims, "bury_claim", bury_claim)
+    monkeypatch.setattr(states, "bury_claim", bury_claim)
 
 
 def _begins_the_second_before_the_first_is_deleted(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,6 +26,7 @@ from rollforward.lanes.gathered import claiming, running
 from rollforward.lanes.gathered.timing import Unique
 from rollforward.lanes.gathered.window import Window
 from rollforward.lanes.hints import LaneArgs
+from rollforward.lanes.rows import states
 from rollforward.lanes.rows.entities import LaneTask, place_of, state_key
 from rollforward.runtime.messages import Message
 from rollforward.runtime.process.heartbeats import NoHeart
@@ -171,6 +172,7 @@ def in_steps() -> Iterator[None]:
         mock.patch.object(claiming, "last_of", lambda lane: Waiting(lane, is_reversed=True)),
         mock.patch.object(claiming, "transact", transact),
         mock.patch.object(claiming, "transact_by_version", by_version),
+        mock.patch.object(states, "transact_by_version", by_version),
         mock.patch.object(running, "transact", transact),
         mock.patch.object(running, "transact_by_version", by_version),
         mock.patch(f"{lanes}.gathered.declaration.transact", transact_call),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from rollforward.lanes import Gathered
 from rollforward.lanes.gathered import claiming, running
 from rollforward.lanes.gathered.window import Window
 from rollforward.lanes.hints import LaneArgs
+from rollforward.lanes.rows import states
 from rollforward.lanes.rows.entities import LaneState, LaneTask, state_key
 from rollforward.lanes.runs import claims
 from rollforward.lanes.runs.ends import Later
@@ -46,7 +48,8 @@ def take(world: World, lane: Gathered[Note]) -> tuple[claims.Holder, claiming.Cl
 
 
 def bury(world: World, holder: claims.Holder) -> None:
-    claiming.bury(world.clients, sync, holder.lane_id, [holder.claim])
+    write = partial(claiming.put_buried, world.clients, sync)
+    states.bury(world.clients, holder.lane_id, [holder.claim], write)
 
 
 def first_of(act: Callable[[], None]) -> Callable[[MailRun], None]:
@@ -226,13 +229,12 @@ def _compares_no_owner(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _buries_what_has_beaten(monkeypatch: pytest.MonkeyPatch) -> None:
-    sound = claiming._bury
+    sound = states.bury_claim
 
-    def bury(clients: Any, gathered: Any, lane_id: str, dead: Any, **options: Any) -> Any:
-        claim = state_key(lane_id).get().claim_of(dead.owner)
-        return sound(clients, gathered, lane_id, claim, **options)
+    def bury_claim(lane_id: str, dead: Any, write: Any) -> bool:
+        return sound(lane_id, state_key(lane_id).get().claim_of(dead.owner), write)
 
-    monkeypatch.setattr(claiming, "_bury", bury)
+    monkeypatch.setattr(states, "bury_claim", bury_claim)
 
 
 def _forgets_what_has_changed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ import json
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,6 +18,7 @@ from rollforward import outbox
 from rollforward.datastore import transact
 from rollforward.lanes import Lane, adding
 from rollforward.lanes.hints import LaneArgs
+from rollforward.lanes.rows import states
 from rollforward.lanes.rows.entities import LaneState, LaneTask, state_key, task_key
 from rollforward.lanes.runs import claims, ends
 from rollforward.lanes.runs.delivery import deliver
@@ -48,7 +50,8 @@ def take(world: World, lane: Lane) -> tuple[claims.Holder, claims.Claimed]:
 
 
 def bury(world: World, holder: claims.Holder) -> None:
-    claims.bury(world.clients, holder.lane, holder.lane_id, [holder.claim])
+    write = partial(claims.put_buried, world.clients, holder.lane)
+    states.bury(world.clients, holder.lane_id, [holder.claim], write)
 
 
 def once(act: Callable[[], None]) -> Callable[[str], None]:

@@ -17,6 +17,7 @@ from google.api_core import exceptions as rpc_errors
 from rollforward.datastore.transactions import OUTCOME_UNKNOWN, current_transaction
 from rollforward.datastore.versions import commit_of_puts
 from rollforward.lanes import adding, hints
+from rollforward.lanes.rows import states
 from rollforward.lanes.rows.entities import LaneState, LaneTask, place_of, state_key, waiting
 from rollforward.lanes.runs import claims, ends, lookups
 from tests.infra.runs.sampling import one_emulator
@@ -138,13 +139,12 @@ def _watches_to_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _buries_what_has_beaten(monkeypatch: pytest.MonkeyPatch) -> None:
-    sound = claims._bury
+    sound = states.bury_claim
 
-    def bury(clients: Any, lane: Any, lane_id: str, dead: Any, **options: Any) -> bool:
-        claim = state_key(lane_id).get().claim_of(dead.owner)
-        return sound(clients, lane, lane_id, claim, **options)
+    def bury_claim(lane_id: str, dead: Any, write: Any) -> bool:
+        return sound(lane_id, state_key(lane_id).get().claim_of(dead.owner), write)
 
-    monkeypatch.setattr(claims, "_bury", bury)
+    monkeypatch.setattr(states, "bury_claim", bury_claim)
 
 
 def _compares_no_owner(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,7 @@ HANDLED = (
     "WARNING rollforward.flows.steps.calls: orders|7: the step charge may have taken effect",
     "WARNING rollforward.fork_join.pattern: woke 7 batches, 7 partitions to walk",
     "WARNING rollforward.outbox.pattern: relayed 7 rows, 7 partitions to walk",
-    "WARNING rollforward.lanes.runs.claims: a delivery of tenants|7.E died over its tasks",
+    "WARNING rollforward.lanes.rows.states: a delivery of tenants|7.E died over its work",
     "WARNING rollforward.continuations.pattern: woke 7 pages",
     "WARNING rollforward.flask.endpoints.tasks: /tasks/x: a service is unavailable: 503",
 )
