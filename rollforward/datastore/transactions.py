@@ -334,17 +334,17 @@ def _begin(body: Callable[[], T]) -> Any:
 
 
 def _result(future: Any) -> Any:
-    """Return the result of a future, or raise its error with what came before it.
+    """Return the result of a future, or raise its error with its context.
 
-    Raised in the caller's `except` block, an error forgets that for the one at hand.
+    Raised in the caller's `except` block, an error would get the error at hand as its context.
     """
     if (error := future.exception()) is None:
         return future.result()
-    before = error.__context__
+    context = error.__context__
     try:
         raise error
     finally:
-        error.__context__ = before
+        error.__context__ = context
 
 
 def first_cause(error: BaseException, handled: BaseException | None = None) -> Exception | None:
