@@ -142,6 +142,7 @@ def cancel(clients: Clients, flow: Flow[Any], flow_id: str) -> bool:
     def body() -> bool:
         row = _existing(pending.get(key), flow_id)
         row.skips_unknown = row.state == FAILED and row.verdict is not None
+        row.passes_new = False
         if row.has_ended or row.state == UNDOING:
             return bool(row.state == CANCELLED or row.verdict == CANCELLED)
         _reopen(row)
@@ -188,6 +189,7 @@ def retry(
             _drop_from(row, from_step)
         _reopen(row)
         row.state = UNDOING if row.verdict else RUNNING
+        row.passes_new = bool(row.verdict)
         row.generation += 1
         row.ended = row.expires = row.result = row.failure = None
         row.retries = events.newest_ids({**row.retries, unique: transaction.id}, MAX_KNOWN_RETRIES)

@@ -1,7 +1,8 @@
-"""Rows of flows that a transaction has written.
+"""Rows of flows that a transaction changes.
 
 A transaction reads the state before it. So a second change of a flow in one transaction, as by a
-step that sends its own flow an event, has to take the row of the first.
+step that sends its own flow an event, has to take the row of the first. The row is written once,
+when all changes are made: a hundred events of one transaction would be a hundred copies of it.
 """
 
 from __future__ import annotations
@@ -32,19 +33,25 @@ def hold(row: FlowRun) -> None:
 
 
 def put(row: FlowRun) -> None:
-    """Write the row of a flow in this transaction."""
+    """Write the row of a flow at the end of this transaction."""
     hold(row)
-    current.put(row)
+    current_transaction().hook(_HOOK, _Rows).changed[row.key] = row
 
 
 class _Rows:
-    """The rows of one attempt."""
+    """The rows of one attempt: those it has read or changed, and those it is to write."""
 
     def __init__(self) -> None:
         self.by_key: dict[Any, FlowRun] = {}
+        self.changed: dict[Any, FlowRun] = {}
+
+    def before_commit(self) -> None:
+        for row in self.changed.values():
+            current.put(row)
 
     def on_retry(self, cause: Exception) -> None:
         self.by_key.clear()
+        self.changed.clear()
 
     def on_commit(self) -> None: ...
 

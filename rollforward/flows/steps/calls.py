@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
@@ -24,6 +24,8 @@ from rollforward.tasks.errors import Reject, Retry, Unavailable
 log = logging.getLogger(__name__)
 
 MAX_ERROR_BYTES = 300
+# Each of hundreds may have one, in a row that is full.
+MAX_UNDO_ERROR_BYTES = 100
 # The pause after an error that is nobody's fault.
 UNAVAILABLE_FOR_S = 5.0
 # A delivery that has worked so long goes on in another one: it may take ten minutes.
@@ -58,7 +60,8 @@ def make(attempt: FlowAttempt, call: StepCall) -> StepRecord:
         Unwinding: the flow was cancelled before it began.
         BadStepError: its result cannot be stored.
     """
-    values.check(call.function)
+    if not call.is_undo:
+        values.check(call.function)
     record = attempt.row.step(call.name) or call.first_record(attempt.now_s())
     if record.until > attempt.now_s():
         attempt.wait(utc_at(record.until), lambda row: None)
@@ -77,10 +80,9 @@ def _call(attempt: FlowAttempt, call: StepCall, record: StepRecord) -> StepRecor
     except Exception as error:
         return _failed(attempt, call, record, error)
     try:
-        text = values.dump(call.function, value)
+        fields, rows = _stored(attempt, call, attempt.clients.new_id(), value)
     except BadValueError as error:
         _give_up(attempt, call, record, error)
-    fields, rows = values.stored(attempt.run_id, attempt.clients.new_id(), text)
     return _ended(attempt, call, record.ends(DONE, attempt.now_s(), **fields), rows)
 
 
@@ -91,8 +93,8 @@ def _claim(attempt: FlowAttempt, call: StepCall, record: StepRecord) -> StepReco
         begun = row.step(call.name)
         if begun is not None and begun.has_ended:
             return begun
-        if row.state == UNDOING and begun is None and not call.is_undo:
-            raise Unwinding
+        if begun is None:
+            _check_begun(row, call)
         if not call.is_undo:  # The room beyond is theirs.
             row.check_room()
         claimed = begun or record
@@ -119,8 +121,7 @@ def _commit(attempt: FlowAttempt, call: StepCall, record: StepRecord) -> StepRec
         _check_wanted(row, call)
         if not call.is_undo:
             row.check_room()
-        text = values.dump(call.function, call.run())
-        fields, rows = values.stored(attempt.run_id, owner, text)
+        fields, rows = _stored(attempt, call, owner, call.run())
         ndb.put_multi(rows)
         ended = record.ends(DONE, attempt.now_s(), **fields)
         row.note(call.name, ended)
@@ -136,12 +137,27 @@ def _commit(attempt: FlowAttempt, call: StepCall, record: StepRecord) -> StepRec
         return _failed(attempt, call, record, error)
 
 
+def _stored(
+    attempt: FlowAttempt, call: StepCall, owner: str, value: Any
+) -> tuple[Mapping[str, Any], Sequence[Any]]:
+    """Return the fields of a record with the call's result, and the rows that it needs.
+
+    Nobody reads what an undo returns: the row has room for all undos without.
+
+    Raises:
+        BadValueError: it cannot be stored.
+    """
+    if call.is_undo:
+        return {}, []
+    return values.stored(attempt.run_id, owner, values.dump(call.function, value))
+
+
 def _failed(
     attempt: FlowAttempt, call: StepCall, record: StepRecord, error: Exception
 ) -> StepRecord:
     """Note the error of a call: it is made again later, or that was the last time."""
     now_s = attempt.now_s()
-    text = _said(error)
+    text = _said(error, MAX_UNDO_ERROR_BYTES if call.is_undo else MAX_ERROR_BYTES)
     if isinstance(error, Reject):
         return _ended(attempt, call, record.ends(FAILED, now_s, error=text, is_reject=True))
     is_late = call.policy.is_over(0, attempt.clients.clock.now())
@@ -193,13 +209,23 @@ def _check_wanted(row: FlowRun, call: StepCall) -> None:
     Raises:
         Unwinding: the flow is being undone, and the step has had no effect.
     """
-    if call.kind == "commit" and row.state == UNDOING and not call.is_undo:
+    if call.kind == "commit":
+        _check_begun(row, call)
+
+
+def _check_begun(row: FlowRun, call: StepCall) -> None:
+    """Check that a call may begin: a flow that is being undone begins none but its undos.
+
+    Raises:
+        Unwinding: it may not.
+    """
+    if row.state == UNDOING and not (call.is_undo or row.passes_new):
         raise Unwinding
 
 
-def _said(error: Exception) -> str:
+def _said(error: Exception, most: int = MAX_ERROR_BYTES) -> str:
     try:
         text = f"{type(error).__name__}: {error}"
     except Exception:  # Its own text fails.
         text = type(error).__name__
-    return within_json(storable(text, MAX_ERROR_BYTES), MAX_ERROR_BYTES)
+    return within_json(storable(text, most), most)

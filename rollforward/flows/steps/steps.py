@@ -249,7 +249,7 @@ class Steps:
             return record
         # A call that was begun may have taken effect: its outcome is needed to undo it.
         is_begun = kind == "outside" and record is not None
-        if attempt.is_undoing and not is_begun and not is_over():
+        if attempt.is_undoing and not (is_begun or is_over() or self._undos.are_behind(kind)):
             raise Unwinding
         if attempt.now_s() - self._began_s > MAX_DELIVERY_S:
             attempt.wait(attempt.clients.clock.now(), lambda row: None)

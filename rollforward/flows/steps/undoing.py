@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rollforward.batches import TaskBatch
 from rollforward.flows.errors import StepFailedError
-from rollforward.flows.rows.records import DONE, FAILED
+from rollforward.flows.rows.records import DONE, FAILED, Kind
 from rollforward.flows.steps import calls, waits
 from rollforward.flows.steps.attempt import FlowAttempt
 from rollforward.flows.steps.calls import StepCall
@@ -43,6 +43,14 @@ class Undos:
             and not (record.is_undo or record.is_reject or row.skips_unknown)
             and (record.doubts if record.state == FAILED else name not in self.names)
         ]
+
+    def are_behind(self, kind: Kind) -> bool:
+        """Return whether a person lets a step of a kind begin, because undos are behind it.
+
+        Other code has made the calls, in another order: this one comes to them by the step.
+        """
+        can_pass = self._attempt.row.passes_new and kind in ("commit", "outside")
+        return can_pass and any(name not in self.names for name in self.unknown())
 
     def run(self) -> None:
         """Call what undoes the steps of the code so far, the last one first.

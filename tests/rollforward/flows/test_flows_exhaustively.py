@@ -89,7 +89,9 @@ def transact(body: Callable[[], Any], expected: tuple[Any, ...] = ()) -> Any:
     def inside() -> Any:
         transaction.on_retry(rpc_errors.ServiceUnavailable("made by the search"))
         with transactions.inside(transaction):
-            return body()
+            result = body()
+            transaction.before_commit()
+            return result
 
     for _ in range(4):
         try:

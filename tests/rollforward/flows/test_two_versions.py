@@ -170,6 +170,47 @@ def test_a_cancelled_flow_whose_code_has_dropped_a_call_waits_for_a_person(world
 
 
 @one_emulator
+def test_a_cancelled_flow_comes_by_a_new_call_to_those_behind_it_if_a_person_retries_it(
+    world: World,
+) -> None:
+    """W20: it makes no new one by itself, and by a retry none that it does not have to."""
+
+    def acts(*names: str) -> Callable[[Steps], None]:
+        def code(step: Steps) -> None:
+            for name in names:
+                step.outside(name, CODE.act, name)
+                step.undo(f"undo {name}", CODE.act, f"undo {name}")
+            step.wait_for("go")
+
+        return code
+
+    run(world, acts("a", "b"))
+    CODE.run = acts("new", "b", "a", "last")
+    probe.cancel(world.clients, ID)
+    state = settle(world)
+    assert (state.state, "'a', 'b' may have taken effect" in state.reason) == ("failed", True)
+    assert CODE.done == ["a", "b"]
+
+    probe.retry(world.clients, ID)
+    assert settle(world).state == "cancelled"
+    assert CODE.done == ["a", "b", "new", "undo a", "undo b", "undo new"]
+
+
+@one_emulator
+def test_a_cancelled_flow_waits_for_no_event_to_come_to_what_it_undoes(world: World) -> None:
+    """W20: it would wait for ever; a person leaves the effects, by one more cancellation."""
+    run(world, lambda step: step.outside("a", CODE.act, "a") and step.wait_for("go"))
+    CODE.run = lambda step: step.wait_for("new") and step.outside("a", CODE.act, "a")
+    probe.cancel(world.clients, ID)
+    assert settle(world).state == "failed"
+    probe.retry(world.clients, ID)
+    assert settle(world).state == "failed"
+    probe.cancel(world.clients, ID)
+    assert settle(world).state == "cancelled"
+    assert CODE.done == ["a"]
+
+
+@one_emulator
 @pytest.mark.parametrize("seed", range(3))
 def test_deliveries_of_two_versions_do_each_step_once(world: World, seed: int) -> None:
     """W20: whichever version has the next delivery, also twice and in any order."""
