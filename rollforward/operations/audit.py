@@ -60,13 +60,18 @@ def _put(entry: AuditEntry) -> None:
 
 
 def list_audit(
-    *, until: datetime.datetime | None = None, limit: int
+    *,
+    since: datetime.datetime | None = None,
+    until: datetime.datetime | None = None,
+    limit: int,
 ) -> tuple[Sequence[AuditEntry], datetime.datetime | None]:
     """Return entries, the newest first, and where the next ones begin; None: there are no more.
 
     Entries of the very same time are not torn apart: a page may be longer than its limit by them.
     """
     entries = newest_entries(naive_utc(until) if until else None).fetch(limit + 1)
+    if since is not None:
+        entries = [entry for entry in entries if entry.at >= naive_utc(since)]
     if len(entries) <= limit:
         return entries, None
     oldest = entries[limit - 1].at

@@ -61,7 +61,11 @@ class DeadTaskPage:
 
 
 def list_dead_tasks(
-    chosen: DeadTaskFilter | None = None, *, cursor: str = "", limit: int = 20
+    chosen: DeadTaskFilter | None = None,
+    *,
+    cursor: str = "",
+    limit: int = 20,
+    oldest_first: bool = False,
 ) -> DeadTaskPage:
     """Return a page of open dead tasks.
 
@@ -72,6 +76,9 @@ def list_dead_tasks(
     if cursor and not _CURSOR.fullmatch(cursor):
         raise BadCursorError("cursor must be next_cursor of a list")
     start_after, until = chosen.places
+    if oldest_first:
+        until = min(until, cursor or until)
+        return read_page(chosen.facets, start_after, until, limit, oldest_first=True)
     return read_page(chosen.facets, max(start_after, cursor), until, limit)
 
 
@@ -80,9 +87,16 @@ def count_dead_tasks(chosen: DeadTaskFilter, limit: int) -> int:
     return len(listed_dead_tasks(chosen.facets, *chosen.places).fetch(limit, keys_only=True))
 
 
-def read_page(facets: Mapping[str, str], start_after: str, until: str, limit: int) -> DeadTaskPage:
+def read_page(
+    facets: Mapping[str, str],
+    start_after: str,
+    until: str,
+    limit: int,
+    *,
+    oldest_first: bool = False,
+) -> DeadTaskPage:
     """Return a page of a list, between two places."""
-    rows = listed_dead_tasks(facets, start_after, until).fetch(limit + 1)
+    rows = listed_dead_tasks(facets, start_after, until, oldest_first=oldest_first).fetch(limit + 1)
     shown = rows[:limit]
     next_cursor = place_of_row(shown[-1]) if len(rows) > limit else ""
     return DeadTaskPage(shown, next_cursor)

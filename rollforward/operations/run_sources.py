@@ -131,7 +131,7 @@ def _listed(clients: Clients, source: RunSource, query: RunQuery) -> RunList:
     except Exception as error:
         log.debug("the runs of %s cannot be listed", source.name, exc_info=True)
         note = f"these runs cannot be listed: {type(error).__name__}: {error}"
-        is_asked = query.before is None and not query.state
+        is_asked = query.takes(None) and not query.state
         return RunList([source.run("", "unreadable", None, note=note)] if is_asked else ())
     last_started = runs[-1].started if len(runs) >= limit else None
-    return RunList(complete_list(query, runs).runs, last_started)
+    return RunList(complete_list(query, runs).runs, query.ends_at(last_started))

@@ -136,8 +136,10 @@ def open_dead_tasks() -> Any:
     return DeadTask.query(DeadTask.resolved == False).order(DeadTask._key)  # noqa: E712
 
 
-def listed_dead_tasks(values: Mapping[str, str], after: str = "", until: str = "~") -> Any:
-    """Return the query for open dead tasks, the newest first.
+def listed_dead_tasks(
+    values: Mapping[str, str], after: str = "", until: str = "~", *, oldest_first: bool = False
+) -> Any:
+    """Return the query for open dead tasks, the newest first unless the oldest are asked for.
 
     Args:
         values: Facets and their values; left out: any.
@@ -147,7 +149,7 @@ def listed_dead_tasks(values: Mapping[str, str], after: str = "", until: str = "
     place: Any = getattr(DeadTask, list_name(chosen))
     prefix = list_prefix(values)
     query = DeadTask.query(place > prefix + after, place < prefix + until)
-    return query.order(place)
+    return query.order(-place if oldest_first else place)
 
 
 def expired_dead_tasks(now_utc: datetime.datetime) -> Any:

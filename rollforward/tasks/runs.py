@@ -249,6 +249,7 @@ class RunQuery:
 
     Attributes:
         before: Only runs that started earlier.
+        since: Only runs that started then or later.
         state: One of STATES; "" for all.
         name: One kind of work; "" for all.
         limit: How many, about: runs of the same instant are never torn apart.
@@ -263,6 +264,19 @@ class RunQuery:
     limit: int = 20
     max_reads: int = 0
     pattern: str = ""
+    since: datetime.datetime | None = None
+
+    def takes(self, started: datetime.datetime | None) -> bool:
+        """Return whether a run that started then is in the time; one without a start is in any."""
+        if started is None:
+            return self.before is None and self.since is None
+        is_early = self.before is None or started < self.before
+        return is_early and (self.since is None or started >= self.since)
+
+    def ends_at(self, next_before: datetime.datetime | None) -> datetime.datetime | None:
+        """Return where the next list begins; None: nothing that started earlier is asked for."""
+        is_over = self.since is not None and next_before is not None and next_before <= self.since
+        return None if is_over else next_before
 
 
 @dataclass(frozen=True)
@@ -309,7 +323,7 @@ def complete_list(query: RunQuery, runs: Sequence[Run]) -> RunList:
         for run in runs
         if query.state in ("", run.state)
         and query.name in ("", run.name)
-        and (query.before is None or (run.started is not None and run.started < query.before))
+        and query.takes(run.started)
     ]
     return RunList(sorted(matching, key=_started, reverse=True))
 
@@ -348,7 +362,10 @@ def newest(
     if len(shown) > query.limit:
         next_before = begun(shown[query.limit - 1])
         shown = [row for row in shown if begun(row) >= next_before]
-    return shown, aware_utc(next_before)
+    if query.since is not None:
+        since = naive_utc(query.since)
+        shown = [row for row in shown if begun(row) >= since]
+    return shown, query.ends_at(aware_utc(next_before))
 
 
 def merged(lists: Sequence[RunList], limit: int) -> RunList:

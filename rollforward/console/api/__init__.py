@@ -7,7 +7,8 @@
     POST /dead-tasks:<verb>         replay, delete: {"ids": [...]} or {"filter": {...}}, each of
                                     pattern, queue, error, since, until; 202 {"run": {"pattern",
                                     "id"}}. `{"filter": {}}` takes all
-    GET  /runs?pattern=&state=&name=&before=&limit=   {"runs": [...], "next_before": ... or null}
+    GET  /runs?pattern=&state=&name=&since=&before=&limit=
+                                    {"runs": [...], "next_before": ... or null}
     POST /runs/<pattern>:retry      the failed runs of a pattern with steps, as flows:
                                     {"ids": [...]} or {"all": true, "name": "orders"}, of any name
                                     without it; 202 {"run": {"pattern", "id"}}

@@ -17,14 +17,8 @@ MAX_FACET_CHARS = 200
 MAX_LIST_READS = 24
 MAX_PATTERN_READS = 40
 LIST_RUNS = 10
-AGES = {
-    "last-hour": "Within the last hour",
-    "last-day": "Within the last day",
-    "before-hour": "More than an hour ago",
-    "before-day": "More than a day ago",
-    "before-week": "More than a week ago",
-}
-_HOURS = {"hour": 1, "day": 24, "week": 7 * 24}
+# Of one pattern, to be put in order.
+SORTED_RUNS = 20
 
 
 class BadQueryError(ValueError):
@@ -76,22 +70,6 @@ def time_of(text: str, name: str) -> datetime.datetime | None:
     return at
 
 
-def age_bounds(
-    age: str, now_utc: datetime.datetime
-) -> tuple[datetime.datetime | None, datetime.datetime | None]:
-    """Return since when and until when something has happened, by one of AGES.
-
-    Raises:
-        BadQueryError: it is none of them.
-    """
-    if not age:
-        return None, None
-    if age not in AGES:
-        raise BadQueryError(f"age is one of {', '.join(AGES)}.")
-    at = now_utc - datetime.timedelta(hours=_HOURS[age.rpartition("-")[2]])
-    return (at, None) if age.startswith("last-") else (None, at)
-
-
 def filter_of(pattern: str, queue: str, error: str, since: str, until: str) -> DeadTaskFilter:
     """Return a choice of dead tasks.
 
@@ -102,22 +80,34 @@ def filter_of(pattern: str, queue: str, error: str, since: str, until: str) -> D
 
 
 def list_query(
-    fields: Mapping[str, str], patterns: Collection[str], limit: int = LIST_RUNS
+    fields: Mapping[str, str],
+    patterns: Collection[str],
+    times: tuple[datetime.datetime | None, datetime.datetime | None] = (None, None),
+    limit: int = LIST_RUNS,
 ) -> RunQuery:
     """Return a query for a page of runs, at a bounded cost.
+
+    Args:
+        times: Since when and until when they started; None: at any time.
 
     Raises:
         BadQueryError: it cannot be understood.
     """
     query = run_query({**fields, "limit": str(limit)}, patterns)
-    return replace(query, max_reads=MAX_PATTERN_READS if query.pattern else MAX_LIST_READS)
+    since, until = times
+    return replace(
+        query,
+        since=since,
+        before=min((at for at in (query.before, until) if at), default=None),
+        max_reads=MAX_PATTERN_READS if query.pattern else MAX_LIST_READS,
+    )
 
 
 def run_query(fields: Mapping[str, str], patterns: Collection[str]) -> RunQuery:
     """Return a query for runs, of an address.
 
     Args:
-        fields: pattern, state, name, before and limit; what is left out takes any.
+        fields: pattern, state, name, since, before and limit; what is left out takes any.
 
     Raises:
         BadQueryError: it cannot be understood.
@@ -133,4 +123,5 @@ def run_query(fields: Mapping[str, str], patterns: Collection[str]) -> RunQuery:
         fields.get("name", ""),
         limit_of(fields.get("limit", "")),
         pattern=pattern,
+        since=time_of(fields.get("since", ""), "since"),
     )

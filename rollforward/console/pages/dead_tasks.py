@@ -11,7 +11,7 @@ from flask.typing import ResponseReturnValue
 
 from rollforward.console.api import changes
 from rollforward.console.api.changes import NO_DEAD_TASK, ChangeRefusedError, bulk_verb
-from rollforward.console.api.queries import AGES, PAGE_ROWS, age_bounds, filter_of
+from rollforward.console.api.queries import PAGE_ROWS, filter_of
 from rollforward.console.api.rows import dead_task_row
 from rollforward.console.pages.frame import (
     Routes,
@@ -26,6 +26,7 @@ from rollforward.console.pages.runs import patterns_with_runs
 from rollforward.flask.context import clients, registry
 from rollforward.flask.guards.fields import limits
 from rollforward.look import words
+from rollforward.look.lists import ListChoice
 from rollforward.operations import DeadTaskFilter, UnknownDeadTaskError, list_dead_tasks
 from rollforward.operations.dead_task_lists import count_dead_tasks
 from rollforward.operations.replays import get_dead_task
@@ -33,37 +34,52 @@ from rollforward.operations.replays import get_dead_task
 MAX_COUNTED = 1_000
 SHOWN = 5
 MAX_CURSOR_CHARS = 1_100
+SORTS = ("oldest", "most deliveries")
+# Lists that people look at first; an address of one's own is as good.
+VIEWS = {
+    "Failed in the last hour": "/dead?age=1h",
+    "Oldest first": "/dead?sort=oldest",
+    "More than a day old": "/dead?age=before-24h&sort=oldest",
+    "Most deliveries in the last 24 hours": "/dead?age=24h&sort=most+deliveries",
+    "Of flows": "/dead?pattern=flows",
+}
 VERB_WORDS = {"replay": "Replay", "delete": "Delete"}
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The filters of a list, as its address has them."""
+    """The filters of a list, as its address has them.
 
+    Attributes:
+        chosen: Its time and its order.
+    """
+
+    chosen: ListChoice
     pattern: str = ""
     queue: str = ""
     error: str = ""
-    age: str = ""
 
     @property
     def fields(self) -> dict[str, str]:
         """Return the filters that are set."""
-        return {name: value for name, value in vars(self).items() if value}
+        texts = {"pattern": self.pattern, "queue": self.queue, "error": self.error}
+        return {name: value for name, value in texts.items() if value} | self.chosen.fields
+
+    @property
+    def is_filtered(self) -> bool:
+        """Return whether it leaves out dead tasks."""
+        return bool(self.fields.keys() - {"sort"})
 
     def filter(self) -> DeadTaskFilter:
-        """Return the choice of dead tasks.
-
-        Raises:
-            BadQueryError: the age is none.
-        """
-        since, until = age_bounds(self.age, clients().clock.now())
-        chosen = DeadTaskFilter(self.pattern, self.queue, self.error)
-        return replace(chosen, since=since, until=until)
+        """Return the choice of dead tasks."""
+        since, until = self.chosen.bounds(clients().clock.now())
+        return DeadTaskFilter(self.pattern, self.queue, self.error, since, until)
 
 
 def _choice() -> Choice:
-    texts = {name: request.args.get(name, "").strip() for name in Choice.__dataclass_fields__}
-    return Choice(**texts)
+    names = ("pattern", "queue", "error")
+    texts = {name: request.args.get(name, "").strip() for name in names}
+    return Choice(ListChoice.of(request.args, SORTS), **texts)
 
 
 @page
@@ -71,21 +87,31 @@ def _choice() -> Choice:
 def dead_tasks() -> ResponseReturnValue:
     """Show open dead tasks, the newest first, as the address filters them."""
     choice, cursor = _choice(), request.args.get("cursor", "")
-    listed = list_dead_tasks(choice.filter(), cursor=cursor, limit=PAGE_ROWS)
+    oldest_first = choice.chosen.sort == "oldest"
+    listed = list_dead_tasks(
+        choice.filter(), cursor=cursor, limit=PAGE_ROWS, oldest_first=oldest_first
+    )
+    rows = [_shown(dead) for dead in listed.dead_tasks]
+    if choice.chosen.sort == "most deliveries":
+        rows.sort(key=lambda row: -row["deliveries"])
     older = ""
     if listed.next_cursor:
         older = with_query("/dead", **choice.fields, cursor=listed.next_cursor)
     return render(
         "dead.html",
-        rows=[_shown(dead) for dead in listed.dead_tasks],
+        rows=rows,
         choice=choice,
+        chosen=choice.chosen,
+        sorts=SORTS,
+        views=VIEWS,
+        sorted_count=len(rows) if older and choice.chosen.sort not in ("", "oldest") else 0,
+        oldest_first=oldest_first,
         older=older,
         is_first=not cursor,
         first=with_query("/dead", **choice.fields),
         confirm={verb: with_query(f"/dead/all/{verb}", **choice.fields) for verb in VERB_WORDS},
         patterns=sorted(registry().patterns),
         queues=sorted({task.queue for task in registry().tasks.values()}),
-        ages=AGES,
     )
 
 
@@ -178,7 +204,7 @@ def change_all(verb: str) -> ResponseReturnValue:
     return go_to(f"/runs/continuations/{run_id}", "bulk")
 
 
-def _shown(dead: object, *, is_whole: bool = False) -> dict[str, object]:
+def _shown(dead: object, *, is_whole: bool = False) -> dict[str, Any]:
     row = dead_task_row(dead, is_whole=is_whole)  # type: ignore[arg-type]
     for name in ("created", "updated"):
         row[name] = row[name].timestamp()

@@ -19,7 +19,9 @@ from rollforward.console.api.changes import ChangeRefusedError, caller
 from rollforward.console.api.queries import BadQueryError
 from rollforward.flask.context import CONSOLE, clients, settings
 from rollforward.flask.guards import csrf
+from rollforward.look import lists
 from rollforward.look.editor import url_of_code
+from rollforward.look.lists import BadChoiceError
 from rollforward.look.pages import STATIC, STATIC_TYPES, environment, etag_of
 from rollforward.operations import BadCursorError
 from rollforward.tasks.errors import Retry
@@ -74,7 +76,7 @@ def page(view: View) -> View:
     def show(**places: str) -> ResponseReturnValue:
         try:
             return view(**places)
-        except (BadQueryError, BadCursorError) as error:
+        except (BadQueryError, BadCursorError, BadChoiceError) as error:
             return refusal(400, str(error))
         except ChangeRefusedError as refused:
             return refusal(refused.status, refused.reason)
@@ -164,7 +166,7 @@ def static(name: str) -> ResponseReturnValue:
 @cache
 def _templates() -> jinja2.Environment:
     templates = environment(Path(__file__).parent.parent / "templates")
-    templates.globals.update(MENU=MENU)
+    templates.globals.update(MENU=MENU, AGES=lists.AGES)
     return templates
 
 

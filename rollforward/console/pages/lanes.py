@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime
+from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import quote
 
@@ -17,15 +19,43 @@ from rollforward.flask.guards.fields import limits
 from rollforward.lanes.listing import dead_task_of, facts_of, next_at, tasks_of
 from rollforward.lanes.reading import MAX_BACKLOG, MAX_COUNTED, MAX_LISTED, KeyState
 from rollforward.look import words
+from rollforward.look.lists import ListChoice
 from rollforward.tracing import trace_id_of
+
+SORTS: Mapping[str, Callable[[Mapping[str, Any]], Any]] = {
+    "oldest task": lambda row: -row["oldest_s"],
+    "most blocked keys": lambda row: (-row["blocked"], -row["paused"]),
+    "name": lambda row: row["name"],
+}
+KEY_SORTS: Mapping[str, Callable[[Mapping[str, Any]], Any]] = {
+    "most tasks": lambda row: -row["waiting"],
+    "oldest task": lambda row: row["first"] or float("inf"),
+}
+# Lists that people look at first; an address of one's own is as good.
+VIEWS = {
+    "Oldest task first": "/lanes?sort=oldest+task",
+    "Waiting for more than an hour": "/lanes?age=before-1h&sort=oldest+task",
+    "Most blocked keys first": "/lanes?sort=most+blocked+keys",
+}
 
 
 @page
 def lanes() -> ResponseReturnValue:
     """Show the lanes of the app, the one with the most tasks first."""
-    rows = sorted((api.lane_row(lane) for lane in api.lanes()), key=lambda row: -row["waiting"])
-    shown = [{**row, "url": _lane_url(row["name"])} for row in rows]
-    return render("lanes.html", rows=shown, most=MAX_BACKLOG)
+    chosen, now_utc = ListChoice.of(request.args, SORTS), clients().clock.now()
+    rows = [{**api.lane_row(lane), "url": _lane_url(lane.name)} for lane in api.lanes()]
+    count = len(rows)
+    rows = [row for row in rows if chosen.has(_oldest_at(row, now_utc), now_utc)]
+    rows.sort(key=SORTS.get(chosen.sort, lambda row: -row["waiting"]))
+    return render(
+        "lanes.html",
+        rows=rows,
+        most=MAX_BACKLOG,
+        count=count,
+        chosen=chosen,
+        sorts=SORTS,
+        views=VIEWS,
+    )
 
 
 @page
@@ -36,20 +66,28 @@ def lane(name: str) -> ResponseReturnValue:
     declared, key = api.lane_asked(name), args.get("key", "").strip()
     if key:
         return go_to("/lanes/key", "", lane=name, key=key)
+    chosen, now_utc = ListChoice.of(args, KEY_SORTS), clients().clock.now()
     state, start_after = args.get("state", ""), args.get("after", "")
     listed, path = api.keys_page(declared, state, start_after), f"/lanes/of/{quote(name)}"
+    rows = [_shown(key_state) for key_state in listed.keys if chosen.has(key_state.first, now_utc)]
+    if chosen.sort:
+        rows.sort(key=KEY_SORTS[chosen.sort])
+    fields = {"state": state, **chosen.fields}
     older = ""
     if listed.next_after:
-        older = with_query(path, state=state, after=listed.next_after)
+        older = with_query(path, **fields, after=listed.next_after)
     return render(
         "lane.html",
         lane=api.lane_row(declared),
-        rows=[_shown(key_state) for key_state in listed.keys],
+        rows=rows,
+        looked_at=len(listed.keys) if chosen.fields and older else 0,
+        chosen=chosen,
+        sorts=KEY_SORTS,
         state=state,
         url=_lane_url(name),
         older=older,
         is_first=not start_after,
-        first=with_query(path, state=state),
+        first=with_query(path, **fields),
         most=MAX_LISTED,
         most_of_lane=MAX_BACKLOG,
     )
@@ -95,6 +133,11 @@ def change_key() -> ResponseReturnValue:
     result = changes.control_lane(name, key, verb)
     notice = "lane-drain-more" if result.get("has_more") else f"lane-{verb}"
     return go_to("/lanes/key", notice, lane=name, key=key)
+
+
+def _oldest_at(row: Mapping[str, Any], now_utc: datetime.datetime) -> datetime.datetime | None:
+    """Return when the oldest task of a lane was added; None: it has none."""
+    return now_utc - datetime.timedelta(seconds=row["oldest_s"]) if row["waiting"] else None
 
 
 def _lane_url(name: str) -> str:

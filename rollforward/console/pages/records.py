@@ -11,6 +11,7 @@ from rollforward.console.api.queries import PAGE_ROWS, time_of
 from rollforward.console.api.rows import audit_row
 from rollforward.console.pages.frame import Routes, page, render, with_query
 from rollforward.flask.context import clients, registry
+from rollforward.look.lists import ListChoice
 from rollforward.operations import list_audit
 
 
@@ -24,15 +25,21 @@ def lag() -> ResponseReturnValue:
 @page
 def audit() -> ResponseReturnValue:
     """Show who changed what."""
-    until = time_of(request.args.get("before", ""), "before")
-    entries, next_before = list_audit(until=until, limit=PAGE_ROWS)
-    older = with_query("/audit", before=next_before.isoformat()) if next_before else ""
+    chosen = ListChoice.of(request.args)
+    before = time_of(request.args.get("before", ""), "before")
+    since, until = chosen.bounds(clients().clock.now())
+    ends = [at for at in (before, until) if at]
+    entries, next_before = list_audit(since=since, until=min(ends, default=None), limit=PAGE_ROWS)
+    older = ""
+    if next_before:
+        older = with_query("/audit", **chosen.fields, before=next_before.isoformat())
     return render(
         "audit.html",
         entries=[audit_row(entry) for entry in entries],
+        chosen=chosen,
         older=older,
-        is_first=until is None,
-        first=with_query("/audit"),
+        is_first=before is None,
+        first=with_query("/audit", **chosen.fields),
     )
 
 

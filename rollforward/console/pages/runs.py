@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 from urllib.parse import quote
@@ -14,13 +14,14 @@ from google.cloud import ndb
 
 from rollforward.console.api import changes
 from rollforward.console.api.changes import NO_RUN, ChangeRefusedError
-from rollforward.console.api.queries import list_query, number_of
+from rollforward.console.api.queries import LIST_RUNS, SORTED_RUNS, list_query, number_of
 from rollforward.console.pages import run_pictures
 from rollforward.console.pages.frame import Routes, go_to, page, render, with_query
 from rollforward.flask.context import clients, registry, settings
 from rollforward.flask.guards.fields import limits
 from rollforward.lanes.rows.entities import unquoted
 from rollforward.look import words
+from rollforward.look.lists import ListChoice
 from rollforward.operations.run_sources import PATTERN as APP_RUNS
 from rollforward.tasks.pattern import Pattern, SteppedPattern
 from rollforward.tasks.runs import STATES, Run, RunDetails, RunLink, UnknownRunError
@@ -37,32 +38,64 @@ VERB_WORDS = {
 }
 STEP_VERB_WORDS = {"cancel": "Cancel and undo", "retry": "Retry"}
 ENDED = ("done", "skipped", "failed")
+# What is unknown comes last.
+SORTS: Mapping[str, Callable[[Mapping[str, Any]], float]] = {
+    "oldest": lambda run: run["started"] or float("inf"),
+    "longest": lambda run: -(run["elapsed_s"] or 0.0),
+    "most failed": lambda run: -run["counts"].get("failed", 0),
+}
+# Lists that people look at first; an address of one's own is as good.
+VIEWS = {
+    "Running, longest first": "/runs?state=running&sort=longest",
+    "Failed, in the last 24 hours": "/runs?state=failed&age=24h",
+    "Flows that wait for a person": "/runs?pattern=flows&state=failed",
+    "Batches, most failed first": "/runs?pattern=batches&sort=most+failed",
+    "Builds of views": "/runs?pattern=materialized-views",
+    "Loads and playbacks of the app": "/runs?pattern=app",
+    "Pipelines of streams": "/runs?pattern=streams",
+    "Started in the last 5 minutes": "/runs?age=5m",
+}
 NO_STEP = "This run cannot be retried from such a step as it is now."
 
 
 @page
 def runs() -> ResponseReturnValue:
-    """Show runs, the newest first, and the parts that have no end."""
+    """Show runs, the newest first or in another order, and the parts that have no end."""
     names = ("pattern", "state", "name")
     choice = {key: request.args.get(key, "").strip() for key in names}
+    chosen, now_utc = ListChoice.of(request.args, SORTS), clients().clock.now()
     started_before, patterns = request.args.get("before", "").strip(), patterns_with_runs()
-    query = list_query({**choice, "before": started_before}, patterns)
+    standing = [part for part in registry().standing() if choice["pattern"] in ("", part.pattern)]
+    all_patterns = sorted({*patterns, *_patterns_that_stand()})
+    limit = SORTED_RUNS if chosen.sort and choice["pattern"] else LIST_RUNS
+    asked = {**choice, "before": started_before}
+    query = list_query(asked, all_patterns, chosen.bounds(now_utc), limit)
     listed = registry().runs(clients(), query)
+    rows = [_shown(run) for run in listed.runs]
+    if chosen.sort:
+        rows.sort(key=SORTS[chosen.sort])
+    fields = {**choice, **chosen.fields}
     older = ""
     if listed.next_before:
-        older = with_query("/runs", **choice, before=listed.next_before.isoformat())
-    is_filtered = any(choice.values())
+        older = with_query("/runs", **fields, before=listed.next_before.isoformat())
+    is_filtered = any(fields.values())
+    is_about_runs = choice["state"] or choice["name"] or chosen.fields or started_before
     return render(
         "runs.html",
-        rows=[_shown(run) for run in listed.runs],
-        standing=registry().standing() if not (is_filtered or started_before) else (),
+        rows=rows,
+        standing=standing if not is_about_runs else (),
         choice=choice,
-        patterns=patterns,
+        chosen=chosen,
+        sorts=SORTS,
+        views=VIEWS,
+        sorted_count=len(rows) if chosen.sort and older else 0,
+        has_runs=choice["pattern"] in ("", *patterns),
+        patterns=all_patterns,
         states=STATES,
         is_filtered=is_filtered,
         older=older,
         is_first=not started_before,
-        first=with_query("/runs", **choice),
+        first=with_query("/runs", **fields),
         word_of=_verb_word,
         retry_alls=_retry_alls(choice, listed.runs),
     )
@@ -190,6 +223,12 @@ def patterns_with_runs() -> list[str]:
     """Return the names of the patterns that list runs."""
     patterns = registry().patterns.items()
     return [name for name, pattern in patterns if type(pattern).runs is not Pattern.runs]
+
+
+def _patterns_that_stand() -> list[str]:
+    """Return the names of the patterns whose parts work without an end."""
+    patterns = registry().patterns.items()
+    return [name for name, pattern in patterns if type(pattern).standing is not Pattern.standing]
 
 
 def _has_steps(pattern: str) -> bool:

@@ -13,6 +13,7 @@ from rollforward.local.console.frame import Route, Section, back, whole
 from rollforward.local.console.reading import task_rows, work
 from rollforward.local.console.reading.work import PAGE_TASKS, TaskFilter
 from rollforward.look import words
+from rollforward.look.lists import BadChoiceError, ListChoice, seconds_of
 from rollforward.tracing import TRACE_HEADER, trace_id_of
 
 # Lists that people look at first; an address of one's own is as good.
@@ -55,7 +56,7 @@ class Tasks(Section):
             chosen=chosen,
             filter_query=urlencode(chosen.fields),
             fixed_query=urlencode(chosen.fixed_fields),
-            ages=work.AGES_S,
+            ages=work.AGES,
             sorts=work.SORTS,
             max_sorted=work.MAX_SORTED if chosen.sort and search.searched_to else 0,
             views=VIEWS,
@@ -123,14 +124,16 @@ def filter_of(request: web.Request, now_s: float) -> TaskFilter:
     """
     query = request.query
     queue, state, text = (query.get(name, "").strip() for name in ("queue", "state", "q"))
-    age, sort = query.get("age", ""), query.get("sort", "")
     if state and state not in views.STATES:
         raise web.HTTPBadRequest(text=f"There is no state “{state}”.")
-    for name, value, known in (("age", age, work.AGES_S), ("sort", sort, work.SORTS)):
-        if value and value not in known:
-            raise web.HTTPBadRequest(text=f"{name}: one of {', '.join(known)}.")
-    since = now_s - work.AGES_S[age] if age else moment_of(query.get("since", ""))
-    return TaskFilter(queue, state, text, whole(query.get("before", "")), age, since, sort)
+    asked = {name: query.get(name, "") for name in ("age", "sort")}
+    try:
+        chosen = ListChoice.of(asked, work.SORTS, work.AGES)
+    except BadChoiceError as error:
+        raise web.HTTPBadRequest(text=str(error)) from None
+    since = now_s - seconds_of(chosen.age) if chosen.age else moment_of(query.get("since", ""))
+    before = whole(query.get("before", ""))
+    return TaskFilter(queue, state, text, before, chosen.age, since, chosen.sort)
 
 
 def moment_of(text: str) -> float:

@@ -9,12 +9,13 @@ from typing import Any
 from rollforward.local.cloudtasks.engine.engine import Engine
 from rollforward.local.cloudtasks.server import views
 from rollforward.local.cloudtasks.store.records import TaskRecord
+from rollforward.look import lists
 from rollforward.look.words import age, counted
 
 PAGE_TASKS = 50
 MAX_SEARCHED = 5000
 MAX_SORTED = 2000
-AGES_S = {"5m": 300, "15m": 900, "1h": 3_600, "6h": 21_600, "24h": 86_400}
+AGES = {name: text for name, text in lists.AGES.items() if not name.startswith("before-")}
 SORTS: dict[str, Callable[[TaskRecord], float]] = {
     "oldest": lambda task: task.sequence,
     "attempts": lambda task: -task.dispatch_count,
@@ -65,7 +66,7 @@ class TaskFilter:
         state: One of views.STATES, or LIVE for all that have not ended.
         text: In name, path, last error or body.
         before: Only tasks created before the one with this sequence.
-        age: Only tasks created within one of AGES_S.
+        age: Only tasks created within one of AGES.
         since: The moment at which that time begins, in seconds since 1970.
         sort: One of SORTS; "" is the newest first.
     """
