@@ -69,6 +69,11 @@ def drawn(pages: Sequence[str]) -> list[str]:
 def violations(page: Page, url: str) -> dict[str, list[str]]:
     """Load a page once and look at it, unfolded, in each window; return the faults by window."""
     page.goto(url)
+    return shown_violations(page, url)
+
+
+def shown_violations(page: Page, url: str) -> dict[str, list[str]]:
+    """Look at the page that is shown, as `violations` does; its name is for the faults."""
     page.evaluate(OPEN_ALL)
     page.evaluate(AXE)
     faults = {}

@@ -17,7 +17,7 @@ from rollforward.runtime import open_cloud_tasks
 from rollforward.runtime.messages import Message
 from rollforward.tasks import CloudTaskQueue, UrlTarget
 from tests.browser.forms import width_beyond
-from tests.browser.looks import drawn, violations
+from tests.browser.looks import drawn, shown_violations, violations
 from tests.infra.stack import Stack, until
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(480)]
@@ -41,6 +41,17 @@ PAGES += (
     "/schedules",
     "/audit",
     "/runs/nothing/nothing",
+)
+PAGES += (
+    "/runs?pattern=app&sort=longest",
+    "/dead?age=1h&sort=oldest",
+    "/lanes",
+    "/lanes/of/tenants",
+)
+FORMS = (
+    "/enqueue",
+    "/enqueue/task?path=/tasks/tenants/work",
+    "/enqueue/task?path=/tasks/sums/begin",
 )
 
 
@@ -88,6 +99,22 @@ def test_every_page_of_the_app_s_console_is_accessible(desk: str, browser: Brows
     faults: dict[str, list[str]] = {}
     for path in drawn(PAGES):
         faults |= violations(page, desk + path)
+    page.close()
+
+    assert faults == {}
+
+
+def test_the_forms_of_tasks_are_accessible(desk: str, browser: Browser) -> None:
+    """Empty, refused, and filled with the arguments of a dead task."""
+    dead = requests.get(f"{desk}/api/v1/dead-tasks?limit=1", timeout=30).json()["dead_tasks"][0]
+    page = browser.new_page(reduced_motion="reduce")
+    faults: dict[str, list[str]] = {}
+    for path in (*FORMS, f"/dead/edit?id={quote(dead['id'])}"):
+        faults |= violations(page, desk + path)
+    page.goto(desk + FORMS[1])
+    page.get_by_role("button", name="Enqueue").click()
+    expect(page.get_by_role("alert")).to_be_visible()
+    faults |= shown_violations(page, "refused")
     page.close()
 
     assert faults == {}

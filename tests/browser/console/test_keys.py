@@ -8,12 +8,21 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from tests.browser.console.conftest import links
-from tests.browser.forms import one_window
+from tests.browser.forms import one_window, width_beyond
 from tests.infra.stack import Stack
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(480)]
 
 MAX_ROW_PX = 90
+LISTS = (
+    *(
+        f"{{console}}/{name}"
+        for name in ("tasks", "queues", "latency", "limits", "costs", "traces")
+    ),
+    *("{console}/cron", "{console}/data/kind/ContinuationPage"),
+    *(f"{{app}}/{name}" for name in ("runs", "lanes", "waiting", "schedules", "enqueue", "lag")),
+    "{app}/runs?pattern=streams",
+)
 HEIGHTS = """() => [...document.querySelectorAll("table.compact tbody tr")]
   .map((row) => row.getBoundingClientRect().height)"""
 
@@ -69,14 +78,16 @@ def test_the_help_lists_the_keys_and_turns_them_off(busy: Stack, page: Page) -> 
     expect(page).to_have_url(f"{busy.app}/rollforward/dead")
 
 
-def test_a_phone_shows_a_task_in_ninety_pixels(busy: Stack, browser: Browser) -> None:
-    """With its state, its time and its last error."""
+def test_a_phone_shows_a_row_of_a_list_in_ninety_pixels(busy: Stack, browser: Browser) -> None:
+    """With its state, its time and its last error; no row makes the page wider."""
     assert links(busy, "/tasks", '/tasks/imports/[^"]+')
     page = browser.new_page(viewport={"width": 390, "height": 844})
-    page.goto(f"{busy.console}/tasks")
-
-    heights = page.evaluate(HEIGHTS)
-
+    heights: dict[str, list[float]] = {}
+    for path in LISTS:
+        page.goto(path.format(console=busy.console, app=f"{busy.app}/rollforward"))
+        heights[path] = page.evaluate(HEIGHTS)
+        assert width_beyond(page) <= 0, path
     page.close()
-    assert heights
-    assert max(heights) <= MAX_ROW_PX
+
+    assert {path for path, rows in heights.items() if not rows} == set()
+    assert {path: max(rows) for path, rows in heights.items() if max(rows) > MAX_ROW_PX} == {}

@@ -42,10 +42,15 @@ class BadValueError(ValueError):
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind and its number of entities, as far as they were counted; None if they were not."""
+    """A kind and its number of entities, as far as they were counted; None if they were not.
+
+    Attributes:
+        is_declared: Whether the sources declare it, and nothing says that it has entities.
+    """
 
     name: str
     count: int | None = None
+    is_declared: bool = False
 
     @property
     def is_cut(self) -> bool:
@@ -116,49 +121,56 @@ class Entities:
         """Read through this connection; folders hold sources that declare kinds."""
         self._reader = reader
         self._folders = folders
+        # Emulators that refuse to list kinds and namespaces: they are asked once.
+        self._refusing: set[str] = set()
 
     def namespaces(self, address: str) -> list[str]:
         """Return the namespaces that hold something; "" is the default one.
 
         The Firestore emulator refuses to list them: then only the default one is known.
         """
-        query = self._reader.client(address).query(kind="__namespace__")
-        query.keys_only()
-        try:
-            rows = list(query.fetch(limit=MAX_KINDS, **CALL_OPTIONS))
-        except InvalidArgument:
-            rows = []
-        names = {row.key.name or "" for row in rows}
-        return sorted(names | {""})
+        names = self._listed(address, "__namespace__")
+        return sorted({*(names or ()), ""})
 
     def kinds(self, address: str, namespace: str = "", *, counts: bool = False) -> list[Kind]:
         """Return the kinds of a namespace by one query; with their counts by one more for each.
 
-        Where the emulator cannot list kinds, each kind that the sources declare takes a query.
+        Where the emulator cannot list kinds, those that the sources declare are returned without a
+        query, and those with entities if they are counted: it sorts a whole kind for its first key.
         """
-        client = self._reader.client(address)
-        query = client.query(kind="__kind__", namespace=namespace or None)
-        query.keys_only()
-        is_listed = True
-        try:
-            names = [row.key.name for row in query.fetch(limit=MAX_KINDS, **CALL_OPTIONS)]
-        except InvalidArgument:
-            names, is_listed = declared_kinds(self._folders), False
+        stored = self._listed(address, "__kind__", namespace)
+        names = declared_kinds(self._folders) if stored is None else stored
         shown = sorted(name for name in names if not name.startswith("__"))
-        if is_listed and not counts:
-            return [Kind(name) for name in shown]
-        limit = MAX_COUNTED + 1 if counts else 1
+        if not counts:
+            return [Kind(name, is_declared=stored is None) for name in shown]
+        client = self._reader.client(address)
 
         def counted(name: str) -> int:
             counting = client.query(kind=name, namespace=namespace or None)
             counting.keys_only()
-            return sum(1 for _ in counting.fetch(limit=limit, **CALL_OPTIONS))
+            return sum(1 for _ in counting.fetch(limit=MAX_COUNTED + 1, **CALL_OPTIONS))
 
         with ThreadPoolExecutor(COUNTED_AT_ONCE, "count") as pool:
             pairs = [*zip(shown, pool.map(counted, shown), strict=True)]
-        return [
-            Kind(name, count if counts else None) for name, count in pairs if is_listed or count
-        ]
+        return [Kind(name, count) for name, count in pairs if stored is not None or count]
+
+    def _listed(self, address: str, kind: str, namespace: str = "") -> list[str] | None:
+        """Return the names of kinds or namespaces; None: the emulator refuses to list them.
+
+        Raises:
+            InvalidArgument: no namespace can have this name.
+        """
+        if address in self._refusing:
+            return None
+        query = self._reader.client(address).query(kind=kind, namespace=namespace or None)
+        query.keys_only()
+        try:
+            return [row.key.name or "" for row in query.fetch(limit=MAX_KINDS, **CALL_OPTIONS)]
+        except InvalidArgument:
+            if namespace and self._listed(address, kind) is not None:
+                raise  # It is the namespace that it refuses.
+            self._refusing.add(address)
+            return None
 
     def page(self, address: str, asked: Query) -> Page:
         """Return a page of entities, by key.

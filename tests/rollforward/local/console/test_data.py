@@ -54,33 +54,41 @@ def stored(platform, store):
 pytestmark = pytest.mark.services
 
 
-def test_where_kinds_cannot_be_listed_those_are_shown_that_the_sources_declare(tmp_path):
-    """The Firestore emulator, which `make run` starts, refuses both questions of the page."""
+def test_where_kinds_cannot_be_listed_those_are_shown_that_the_sources_declare(
+    tmp_path, monkeypatch
+):
+    """The Firestore emulator, which `make run` starts, refuses both questions of the page: once.
+
+    It sorts a whole kind for its first key, so the page asks for no kind until it is to count.
+    """
     (tmp_path / "models.py").write_text(
         "from google.cloud import ndb\n"
         "class Base(ndb.Model): pass\nclass Book(Base): pass\nclass Gone(ndb.Model): pass\n"
     )
     (tmp_path / "broken.py").write_text("import ndb\ndef")
     with standalone.datastore_emulator("firestore") as address:
-        client = datastore_client(address)
+        client, reader = datastore_client(address), DatastoreReader("demo-local")
         client.put_multi([datastore.Entity(client.key("Book", n)) for n in range(1, 4)])
         client.put(datastore.Entity(client.key("Undeclared", 1)))
-        entities = Entities(DatastoreReader("demo-local"), [tmp_path])
+        entities, asked = Entities(reader, [tmp_path]), asked_of(reader, address, monkeypatch)
 
-        assert [(kind.name, kind.count) for kind in entities.kinds(address)] == [("Book", None)]
-        (books,) = entities.kinds(address, counts=True)
-        assert (books.name, books.count) == ("Book", 3)
+        kinds = entities.kinds(address)
+        assert [(kind.name, kind.count, kind.is_declared) for kind in kinds] == [
+            *(("Base", None, True), ("Book", None, True), ("Gone", None, True))
+        ]
         assert entities.namespaces(address) == [""]
+        assert asked == ["__kind__"]
+        assert entities.kinds(address) == kinds
+        assert asked == ["__kind__"]
+        (books,) = entities.kinds(address, counts=True)
+        assert (books.name, books.count, books.is_declared) == ("Book", 3, False)
+        assert sorted(asked) == ["Base", "Book", "Gone", "__kind__"]
         client.close()
 
 
-def test_kinds_are_listed_by_one_question_and_counted_by_one_each(store, monkeypatch):
-    """The emulator sorts the whole kind for each reply of 300 keys: a large kind took seconds."""
-    client, reader = datastore_client(store), DatastoreReader("demo-local")
-    pages = [datastore.Entity(client.key("Leaf", n, namespace="large")) for n in range(1, 320)]
-    client.put_multi(pages)
-    api = reader.client(store)._datastore_api
-    asked = []
+def asked_of(reader, address, monkeypatch):
+    """Return the kinds that queries ask for, from now on."""
+    api, asked = reader.client(address)._datastore_api, []
     run_query = api.run_query
 
     def counted(*args, **how):
@@ -88,6 +96,15 @@ def test_kinds_are_listed_by_one_question_and_counted_by_one_each(store, monkeyp
         return run_query(*args, **how)
 
     monkeypatch.setattr(api, "run_query", counted)
+    return asked
+
+
+def test_kinds_are_listed_by_one_question_and_counted_by_one_each(store, monkeypatch):
+    """The emulator sorts the whole kind for each reply of 300 keys: a large kind took seconds."""
+    client, reader = datastore_client(store), DatastoreReader("demo-local")
+    pages = [datastore.Entity(client.key("Leaf", n, namespace="large")) for n in range(1, 320)]
+    client.put_multi(pages)
+    asked = asked_of(reader, store, monkeypatch)
 
     (uncounted,) = Entities(reader).kinds(store, "large")
 
