@@ -3,7 +3,8 @@
 A paused key begins no task. A delivery that has claimed tasks of it runs them to the end of its
 turn: half a second, or the task at work. A resume clears the pause and the block.
 
-Each change starts from the key's present state, so a repeated one changes nothing more.
+Each change starts from the key's present state, so a repeated one changes nothing more. It locks
+that, where reads lock: by versions it would lose to the deliveries of a busy key.
 
 Lost on failure: nothing. After a lost reply the caller repeats the call. A hint that was lost is
 made good by the sweep.

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from google.cloud import ndb
 
 from rollforward import telemetry
-from rollforward.datastore.transactions import TRANSIENT, transact
+from rollforward.datastore.transactions import TRANSIENT
 from rollforward.lanes import hints
 from rollforward.lanes.gathered import replays
 from rollforward.lanes.gathered.calls import call_of
@@ -155,10 +155,7 @@ def _close(gathered: Gathered[Any], holder: Holder, claimed: ClaimedWindow, end:
             extra={"dead_task": dead_id},
         )
     try:
-        if isinstance(end, Dead):
-            transact(body)
-        else:
-            transact_by_version(clients, body)
+        transact_by_version(clients, body)
     except TRANSIENT:
         over_in(clients).add(claimed.claim.owner)  # Nobody needs to watch it.
         raise

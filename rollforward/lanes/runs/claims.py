@@ -421,9 +421,12 @@ def put_buried(
     if undeleted and counts and is_known:
         undeleted[0].failures += 1
         undeleted[0].reason = "its worker died over it, or was too slow"
-        undeleted[0].put()
     elif undeleted and counts:
         state.is_careful = True
+    if undeleted:
+        # The delivery may be alive, and about to end this task: its commit is refused from now on.
+        undeleted[0].takeovers += 1
+        undeleted[0].put()
     put_state(clients, state)
 
 

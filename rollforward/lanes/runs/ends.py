@@ -13,7 +13,7 @@ from google.api_core import exceptions as rpc_errors
 
 from rollforward.datastore.commit import Commit
 from rollforward.datastore.conversion.protobufs import protobuf_of_key
-from rollforward.datastore.transactions import TRANSIENT, transact
+from rollforward.datastore.transactions import TRANSIENT
 from rollforward.lanes import hints
 from rollforward.lanes.rows.entities import (
     EPOCH,
@@ -195,7 +195,7 @@ def postpone(holder: Holder, task: LaneTask, end: Later) -> bool:
             _move(row, moved_id)
         return True
 
-    is_postponed = transact(body)
+    is_postponed = transact_by_version(clients, body)
     if is_postponed:
         arguments.keep(clients, task.body.encode())
         hints.hint_at(clients, lane.task, holder.lane_id, until)
@@ -278,7 +278,7 @@ def _bury(holder: Holder, task: LaneTask, reason: str) -> None:
             put_state(clients, state)
 
     log.error("dead-lettered %r: %s", task.path[:100], reason, extra={"dead_task": dead_id})
-    transact(keep)
+    transact_by_version(clients, keep)
 
 
 def rounded(at: datetime.datetime) -> datetime.datetime:
@@ -294,7 +294,11 @@ def is_unknown_for_long(task: LaneTask, now_utc: datetime.datetime) -> bool:
 
 
 def _mine(holder: Holder, task: LaneTask) -> tuple[LaneTask | None, LaneState | None]:
-    """Return the row of a task and the state of its key, if both are still this delivery's."""
+    """Return the row of a task and the state of its key, if both are still this delivery's.
+
+    The row first: who takes the claim away writes it (`put_buried`). So the commit of a delivery
+    that has lost its claim since is refused, although it may not write the state.
+    """
     row: LaneTask | None = task.key.get()
     state: LaneState | None = state_key(holder.lane_id).get()
     if state is None or state.claim_of(holder.claim.owner) is None:

@@ -160,7 +160,7 @@ def in_steps() -> Iterator[None]:
         mock.patch.object(claims, "LEASE_S", 1),
         mock.patch.object(claims, "time", SimpleNamespace(monotonic=lambda: 0.0)),
         mock.patch.object(delivery, "Holder", standing),
-        mock.patch.object(ends, "transact", transact),
+        mock.patch.object(ends, "transact_by_version", by_version),
         mock.patch.object(ends, "Commit", Deletion),
         mock.patch.object(ends, "protobuf_of_key", lambda key: key),
         mock.patch.object(

@@ -173,7 +173,6 @@ def in_steps() -> Iterator[None]:
         mock.patch.object(claiming, "transact", transact),
         mock.patch.object(claiming, "transact_by_version", by_version),
         mock.patch.object(states, "transact_by_version", by_version),
-        mock.patch.object(running, "transact", transact),
         mock.patch.object(running, "transact_by_version", by_version),
         mock.patch(f"{lanes}.gathered.declaration.transact", transact_call),
     ):

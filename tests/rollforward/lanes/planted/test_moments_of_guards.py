@@ -19,7 +19,7 @@ from rollforward.datastore import transact
 from rollforward.lanes import Lane, adding
 from rollforward.lanes.hints import LaneArgs
 from rollforward.lanes.rows import states
-from rollforward.lanes.rows.entities import LaneState, LaneTask, state_key, task_key
+from rollforward.lanes.rows.entities import LaneState, LaneTask, state_key, task_key, waiting
 from rollforward.lanes.runs import claims, ends
 from rollforward.lanes.runs.delivery import deliver
 from rollforward.runtime import Clients
@@ -237,6 +237,40 @@ def test_a_delivery_that_has_lost_its_claim_ends_no_task(world: World, end: str)
     wake(world, SHARED)
     world.settle()
     assert DESK.begun == ["ada:0"]
+    assert open_dead_tasks().fetch() == []
+
+
+@pytest.mark.parametrize("is_over", [False, True], ids=["dead", "over"])
+@pytest.mark.parametrize("end", ["later", "never"])
+def test_a_claim_that_is_taken_while_a_task_ends_leaves_the_task_as_it_was(
+    world: World, monkeypatch: pytest.MonkeyPatch, end: str, *, is_over: bool
+) -> None:
+    """K2, K4, K7: the commit writes no state, and it is refused all the same."""
+    send(world.clients, SHARED, "ada", 0, 1, 2)
+    drop_hints(world)
+    late, claimed = take(world, SHARED)
+    ends.finish(late, claimed.tasks[0])
+    sound = ends._mine
+
+    def mine(*args: Any) -> Any:
+        monkeypatch.setattr(ends, "_mine", sound)
+        rows = sound(*args)
+        if is_over:
+            states.over_in(world.clients).add(late.claim.owner)
+        apart(take_away)
+        return rows
+
+    def take_away() -> None:
+        with world.clients.context():
+            bury(world, late)
+
+    monkeypatch.setattr(ends, "_mine", mine)
+    if end == "later":
+        assert not ends.postpone(late, claimed.tasks[1], ends.Later(5, "its service is away"))
+    else:
+        ends.give_up(late, claimed.tasks[1], write, "nobody is in")
+    left = waiting(late.lane_id).fetch(keys_only=True)
+    assert left == [task.key for task in claimed.tasks[1:]]
     assert open_dead_tasks().fetch() == []
 
 

@@ -147,6 +147,15 @@ def _buries_what_has_beaten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(states, "bury_claim", bury_claim)
 
 
+def _leaves_the_next_task_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A claim is taken away, and the task that may be at work is not written."""
+
+    def put_buried(clients: Any, lane: Any, state: LaneState, claim: Any, *, counts: bool) -> None:
+        claims.put_state(clients, state)
+
+    monkeypatch.setattr(claims, "put_buried", put_buried)
+
+
 def _compares_no_owner(monkeypatch: pytest.MonkeyPatch) -> None:
     """A delivery takes the first claim of its key for its own."""
     monkeypatch.setattr(LaneState, "claim_of", lambda self, owner: next(iter(self.claims), None))
@@ -267,6 +276,16 @@ PLANTED: Sequence[tuple[Plant, Callable[..., None], Mapping[str, object]]] = (
         _compares_no_owner,
         moments.test_a_delivery_that_has_lost_its_claim_ends_no_task,
         {"end": "never"},
+    ),
+    (
+        _leaves_the_next_task_as_it_is,
+        moments.test_a_claim_that_is_taken_while_a_task_ends_leaves_the_task_as_it_was,
+        {"end": "later", "is_over": False},
+    ),
+    (
+        _leaves_the_next_task_as_it_is,
+        moments.test_a_claim_that_is_taken_while_a_task_ends_leaves_the_task_as_it_was,
+        {"end": "never", "is_over": True},
     ),
     (
         _believes_in_its_claim,
