@@ -16,10 +16,17 @@ from rollforward.datastore.partitions import PARTITIONS
 from rollforward.flows import Steps, flow
 from rollforward.flows.errors import UnknownFlowError
 from rollforward.lanes.rows.entities import LaneState, LaneTask
-from rollforward.outbox.cancellable import enqueue_cancellable
+from rollforward.outbox.cancellable import enqueue_cancellable, enqueue_tracked, tracked_handle
+from rollforward.tasks.dead_task_entities import open_dead_tasks
 from rollforward.tasks.errors import Reject, UnknownTaskError
 from rollforward.tasks.stored.cancellation import cancel
-from rollforward.tasks.stored.entities import CancellableTask
+from rollforward.tasks.stored.entities import (
+    CANCELLED,
+    GIVEN_UP,
+    WAITING,
+    CancellableTask,
+    handle_key,
+)
 from rollforward.tasks.stored.sweep import EXPIRED
 from tests.infra.world import Services, World
 from tests.rollforward.lanes.office import DESK, IN_ORDER, LANES, PARCEL, SHARED, send, write
@@ -221,6 +228,49 @@ def test_a_drained_task_leaves_no_handle_for_ever(world: World) -> None:
     assert SHARED("ada").drain(world.clients).deleted == 1
     pass_days(world, 40)
     assert CancellableTask.query().fetch() == []
+
+
+def handle_of(world: World, task: Any, args: Any) -> CancellableTask | None:
+    """Return the row of a tracked task in a lane, whose key has just been settled."""
+    rf.transact(lambda: enqueue_tracked(world.clients, task, args, name=("n",), lane=SHARED("ada")))
+    world.settle()
+    row: CancellableTask | None = handle_key(tracked_handle(task.path, ("n",))).get()
+    return row
+
+
+def test_the_row_of_a_tracked_task_goes_when_it_has_ended(world: World) -> None:
+    assert handle_of(world, write, write.bind("ada", "0")) is None
+    assert DESK.of("ada") == ["0"]
+
+
+def test_a_tracked_task_that_its_declaration_gives_up_says_so(world: World) -> None:
+    """No dead task keeps it, so its row alone can."""
+    row = handle_of(world, PARCEL, PARCEL.bind("ada"))
+    assert DESK.written == ["return"]
+    assert row is not None
+    assert (row.state, row.dead_id) == (GIVEN_UP, None)
+
+
+def test_a_tracked_task_names_its_dead_task_until_that_is_deleted(world: World) -> None:
+    """It may still be replayed, so it waits."""
+
+    def refuse(name: str) -> None:
+        raise Reject("no such address")
+
+    DESK.before = refuse
+    row = handle_of(world, write, write.bind("ada", "0"))
+    [dead] = open_dead_tasks().fetch()
+    assert row is not None
+    assert (row.state, row.dead_id) == (WAITING, dead.key.id())
+
+
+def test_a_tracked_task_that_is_drained_is_never_done(world: World) -> None:
+    SHARED("ada").pause(world.clients)
+    row = handle_of(world, write, write.bind("ada", "0"))
+    assert row is not None
+    assert row.state == WAITING
+    assert SHARED("ada").drain(world.clients).deleted == 1
+    assert row.key.get().state == CANCELLED
 
 
 def test_the_outbox_and_a_lane_share_a_commit(world: World) -> None:
