@@ -74,6 +74,7 @@ def main() -> int:
     results: list[Result] = []
     if arguments.items:
         BENCHMARKS["growth"] = lambda: growth.measure(arguments.items)
+        BENCHMARKS["lanes"] = lambda: lanes.measure(arguments.items)
     if arguments.like:
         BENCHMARKS.clear()
         path = BUNDLED if arguments.like == BUNDLED.stem else Path(arguments.like)
@@ -100,7 +101,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--like", default="", help="measure on a profile of latencies: cloud, or its file"
     )
-    parser.add_argument("--items", type=int, help="grow up to so many items, guests, keys")
+    parser.add_argument("--items", type=int, help="grow up to so many items, guests, keys, tasks")
     parser.add_argument("--docs", action="store_true", help="write docs/performance.md")
     return parser.parse_args()
 

@@ -7,7 +7,8 @@ is how its users keep an order; or one queue, and a lock in Redis for each key, 
 waits. Dramatiq has a limiter in Redis, which lets one task of a key run at a time, and retries the
 others. All keep tasks in memory and lose them with it.
 
-Fairness, also with the latencies of the cloud, is in `fairness.py`.
+Fairness, also with the latencies of the cloud, is in `fairness.py`; a key with a long backlog, and
+keys without tasks, are in `backlog.py`.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from benchmarks.harness.http import ask
 from benchmarks.harness.results import Result, quartiles
 from benchmarks.harness.rivals import redis, rival
 from benchmarks.harness.testbed import Bench, open_testbed
-from benchmarks.lanes import fairness
+from benchmarks.lanes import backlog, fairness
 from rollforward.lanes.rows.entities import LaneTask
 from rollforward.local.app.server import THREADS, WORKERS
 
@@ -42,8 +43,11 @@ SLOW = ("locks", "dramatiq")
 MAX_WRITES = 2.2
 
 
-def measure() -> Iterator[Result]:
+def measure(largest_backlog: int = backlog.LARGEST) -> Iterator[Result]:
     """Measure everything and yield the comparisons.
+
+    Args:
+        largest_backlog: The most tasks that wait in a key.
 
     Raises:
         MissingError: Redis or a rival is not there.
@@ -74,6 +78,7 @@ def measure() -> Iterator[Result]:
         yield from _rates(seconds)
         yield from _costs(bench)
         yield from fairness.measure(bench)
+    yield from backlog.measure(largest_backlog)
 
 
 def _rates(seconds: dict[str, list[float]]) -> Iterator[Result]:
