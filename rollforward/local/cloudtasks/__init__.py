@@ -7,7 +7,7 @@ hides (attempts, clock, faults) is open through a JSON API.
   outcomes), history and operations, which change one engine_state.
 - store: what is kept, in the tables of one database.
 - errors, validation, statuses: what the service refuses, demands and makes of a response.
-- methods: the calls of the API. front: one port, from which grpc_server and rest serve them.
+- methods: the calls of the API. front: one port, from which grpc and rest serve them.
 - dispatcher, control: deliveries, and the window.
 - emulator: all of it together, started and stopped.
 """

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
 _WATCH_S = 1.0
 _START_TIMEOUT_S = 30.0
-_GRPC_SERVER = "rollforward.local.cloudtasks.server.grpc_server"
+_GRPC_SERVER = "rollforward.local.cloudtasks.server.grpc.server"
 
 log = logging.getLogger(__name__)
 
@@ -294,7 +294,7 @@ class GrpcServer:
 
     def __init__(self, versions: Versions, engine: Engine) -> None:
         self._versions = versions
-        self._lock = engine.lock
+        self._engine = engine
         self._stop: Callable[[], None] | None = None
         self._port = 0
         self._starting = asyncio.Lock()
@@ -305,7 +305,7 @@ class GrpcServer:
             if self._stop is None:
                 # On a thread: other calls, and deliveries, go on while gRPC is loaded.
                 module = await asyncio.to_thread(importlib.import_module, _GRPC_SERVER)
-                self._port, self._stop = module.start_server(self._versions, self._lock)
+                self._port, self._stop = module.start(self._versions, self._engine)
         return self._port
 
     async def stop(self) -> None:

@@ -154,7 +154,14 @@ PACKAGES = {
             "rollforward/local/cloudtasks/*.py",
             *(
                 f"rollforward/local/cloudtasks/{room}/*.py"
-                for room in ("delivery", "protocol", "server", "server/rest", "store")
+                for room in (
+                    "delivery",
+                    "protocol",
+                    "server",
+                    "server/grpc",
+                    "server/rest",
+                    "store",
+                )
             ),
         ],
         EMULATOR_TESTS,

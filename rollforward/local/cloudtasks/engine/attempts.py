@@ -110,7 +110,7 @@ class Attempts:
         """
         with self._state.lock:
             queue = self._state.queue(queue_of_task(name))
-            task = queue.tasks.get(name) or self._state.store.tasks.by_name(name)
+            task = queue.tasks.get(name) or self._state.stored_task(name)
             if task is None:
                 raise errors.entity_unknown()
             if task.pull is not None:

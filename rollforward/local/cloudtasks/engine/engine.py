@@ -88,6 +88,7 @@ class Engine:
         )
         self.lock = state.lock
         self.change = state.change
+        self.together = state.together
         self.change_listeners = state.change_listeners
         last_sequence, last_attempt_id = store.last_ids()
         with state.change():

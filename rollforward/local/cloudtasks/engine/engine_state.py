@@ -4,6 +4,7 @@ One lock guards everything. Every change happens inside change(), which is one
 transaction of the store and wakes the dispatcher.
 """
 
+import secrets
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,7 +15,9 @@ from rollforward.local.cloudtasks.clock import Clock
 from rollforward.local.cloudtasks.delivery.behaviour import Behaviour
 from rollforward.local.cloudtasks.delivery.faults import FaultBook
 from rollforward.local.cloudtasks.delivery.rates import Ramp
+from rollforward.local.cloudtasks.engine import task_ids
 from rollforward.local.cloudtasks.engine.queue_state import QueueState, phase_of
+from rollforward.local.cloudtasks.engine.task_ids import TaskIds
 from rollforward.local.cloudtasks.protocol import errors, messages
 from rollforward.local.cloudtasks.protocol.names import Place, queue_of_task
 from rollforward.local.cloudtasks.store.records import TaskRecord
@@ -61,7 +64,8 @@ class EngineState:
     Attributes:
         lock: Held while anything here is read or changed.
         queues: The queues by their full names.
-        change_listeners: Called after each change; a call by gRPC holds the lock meanwhile.
+        task_ids: The ids of tasks whose callers chose none.
+        change_listeners: Called after each change, or after those that came together.
     """
 
     def __init__(
@@ -81,8 +85,12 @@ class EngineState:
         self.behaviour = behaviour
         self.lock = threading.RLock()
         self.queues: dict[str, QueueState] = {}
+        salt = self.kept("id_salt", lambda: str(secrets.randbits(task_ids.BITS)))
+        self.task_ids = TaskIds(int(salt))
         self.change_listeners: list[Callable[[], None]] = []
         self._depth = 0
+        self._is_together = False
+        self._has_news = False
         self._ended_since_prune = 0
 
     @contextmanager
@@ -95,11 +103,31 @@ class EngineState:
             finally:
                 self._depth -= 1
                 is_outermost = self._depth == 0
-                if is_outermost:
+                if is_outermost and not self._is_together:
                     self.store.commit()
-        if is_outermost and is_news:
-            for listener in self.change_listeners:
-                listener()
+            is_told = is_outermost and is_news
+            self._has_news |= is_told
+            is_told &= not self._is_together
+        if is_told:
+            self._tell()
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Hold the lock; the changes within are committed, and told, at once in the end."""
+        with self.lock:
+            self._is_together, self._has_news = True, False
+            try:
+                yield
+            finally:
+                self._is_together = False
+                self.store.commit()
+            is_told = self._has_news
+        if is_told:
+            self._tell()
+
+    def _tell(self) -> None:
+        for listener in self.change_listeners:
+            listener()
 
     def kept(self, key: str, make: Callable[[], Any]) -> Any:
         """Return a value of the store, made and kept the first time."""
@@ -158,6 +186,10 @@ class EngineState:
         if queue is None or task is None:
             raise errors.entity_unknown()
         return queue, task
+
+    def stored_task(self, name: str) -> TaskRecord | None:
+        """Return the youngest task of a name from the store, ended or not."""
+        return self.store.tasks.by_name(name, self.task_ids.sequence_of(name))
 
     def live_push_task(self, name: str) -> tuple[QueueState, TaskRecord]:
         """Return a task that has not ended and that is sent, with its queue.

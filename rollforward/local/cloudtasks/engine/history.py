@@ -166,7 +166,7 @@ class History:
             Refused: NOT_FOUND.
         """
         with self._state.lock:
-            task = self._state.store.tasks.by_name(name)
+            task = self._state.stored_task(name)
             if task is None:
                 raise errors.entity_unknown()
             return self._in_memory(task), self._state.store.attempts.of_task(task.sequence)

@@ -1,6 +1,5 @@
 """The tasks of the API: created, listed, deleted, run and retried."""
 
-import secrets
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -24,11 +23,6 @@ from rollforward.local.cloudtasks.store.records import (
 
 MAX_TASKS_PAGE = 1000
 
-# Odd, so that multiplying by it maps the sequences one to one onto ids that
-# look random and spread over the whole range, as the service's do.
-_ID_FACTOR = 0x9E3779B97F4A7C15
-_ID_BITS = 64
-
 
 class Tasks:
     """The tasks of one engine; each public method is one transaction of the store."""
@@ -37,7 +31,6 @@ class Tasks:
         self._state = state
         self._page_tokens = page_tokens
         self._last_sequence = last_sequence
-        self._salt = int(state.kept("id_salt", lambda: str(secrets.randbits(_ID_BITS))))
 
     def create(
         self,
@@ -91,7 +84,7 @@ class Tasks:
         if request.name and self._is_taken(queue, request.name, now_s):
             raise errors.task_exists()
         sequence = self._last_sequence + 1
-        message.name = request.name or f"{queue.name}/tasks/{self._new_id(sequence)}"
+        message.name = request.name or f"{queue.name}/tasks/{self._state.task_ids.id_of(sequence)}"
         message.create_time.seconds = int(now_s)
         validation.check_size(request, message, schedule_at, pull)
         self._last_sequence = sequence
@@ -110,9 +103,6 @@ class Tasks:
 
     def _is_taken(self, queue: QueueState, name: str, now_s: float) -> bool:
         return name in queue.tasks or self._state.store.names.blocked_until(name) > now_s
-
-    def _new_id(self, sequence: int) -> int:
-        return ((sequence ^ self._salt) * _ID_FACTOR) % 2**_ID_BITS
 
     def get(self, name: str, view: int = messages.BASIC, show: Show = shown) -> Any:
         """Return a live task.
@@ -139,7 +129,7 @@ class Tasks:
             return True
         # Names of the service's own making have no tombstone: nobody may ask
         # for them again. Their history says when they ended.
-        task = state.store.tasks.by_name(name)
+        task = state.stored_task(name)
         queue = state.queues.get(queue_of_task(name))
         if task is None or task.ended_at is None or queue is None:
             return False
@@ -228,7 +218,7 @@ class Tasks:
         """
         with self._state.change():
             queue = self._state.queue(queue_of_task(name))
-            task = queue.tasks.get(name) or self._state.store.tasks.by_name(name)
+            task = queue.tasks.get(name) or self._state.stored_task(name)
             if task is None:
                 raise errors.entity_unknown()
             if task.state == DELETED:

@@ -32,7 +32,8 @@ CREATE TABLE IF NOT EXISTS tasks (
     last_schedule_at REAL, last_dispatch_at REAL, last_response_at REAL,
     last_code INTEGER NOT NULL, last_message TEXT NOT NULL, tag TEXT
 );
-CREATE INDEX IF NOT EXISTS tasks_by_name ON tasks (name);
+DROP INDEX IF EXISTS tasks_by_name;
+CREATE INDEX IF NOT EXISTS tasks_by_own_name ON tasks (name) WHERE is_named = 1;
 CREATE INDEX IF NOT EXISTS tasks_ended ON tasks (ended_at) WHERE ended_at IS NOT NULL;
 CREATE TABLE IF NOT EXISTS specs (
     sequence INTEGER PRIMARY KEY, spec BLOB NOT NULL, payload BLOB

@@ -129,11 +129,17 @@ class TaskTable:
         )
         return (_task(row) for row in rows)
 
-    def by_name(self, name: str) -> TaskRecord | None:
-        """Return the youngest task of a name, ended or not."""
+    def by_name(self, name: str, sequence: int) -> TaskRecord | None:
+        """Return the youngest task of a name, ended or not.
+
+        Args:
+            sequence: That of the only task whose caller did not choose the name; 0 for none.
+        """
         row = self._db.row(
-            f"{_SELECT_TASK} USING (sequence) WHERE name = ? ORDER BY tasks.sequence DESC LIMIT 1",
-            (name,),
+            f"{_SELECT_TASK} USING (sequence) WHERE tasks.sequence = max((SELECT "
+            "coalesce(max(sequence), 0) FROM tasks WHERE name = ? AND is_named = 1), "
+            "(SELECT coalesce(max(sequence), 0) FROM tasks WHERE sequence = ? AND name = ?))",
+            (name, sequence, name),
         )
         return _task(row) if row else None
 

@@ -1,5 +1,6 @@
 """kill -9 in the middle of the work, and a new start on the same store."""
 
+import contextlib
 import json
 import signal
 import subprocess
@@ -137,6 +138,37 @@ def test_kill_and_restart(tmp_path, server):
         ("/slow", "0"),
         ("/slow", "1"),
     ]
+
+
+def test_a_kill_amid_creates(tmp_path):
+    """Each create that was acknowledged is there, of many that came together."""
+    (tmp_path / "queue.yaml").write_text("queue:\n- name: work\n  rate: 0/s\n")
+    first = Started(tmp_path)
+    acknowledged: list[str] = []
+    task = {"http_request": {"url": "http://handler.invalid/"}}
+
+    def create() -> None:
+        with contextlib.suppress(exceptions.GoogleAPICallError):
+            while True:
+                acknowledged.append(first.client.create_task(parent=QUEUE, task=task).name)
+
+    threads = [threading.Thread(target=create) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    while len(acknowledged) < 300:
+        threading.Event().wait(0.01)
+    first.process.kill()
+    for thread in threads:
+        thread.join()
+    first.kill()
+
+    second = Started(tmp_path)
+    try:
+        stored = {task.name for task in second.client.list_tasks(parent=QUEUE)}
+    finally:
+        second.stop()
+    assert len(acknowledged) >= 300
+    assert set(acknowledged) <= stored
 
 
 def wait_until_gone(client: tasks_v2.CloudTasksClient, task_id: str) -> None:

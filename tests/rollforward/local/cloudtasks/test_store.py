@@ -154,6 +154,28 @@ def test_ids_do_not_come_twice(tmp_path):
     assert len(set(names)) == 9
 
 
+def test_an_ended_task_is_known_by_the_id_that_was_made_for_it(tmp_path):
+    """No index has it; a younger task of the same name, which a caller chose, goes before it."""
+    path = tmp_path / "tasks.sqlite3"
+    before = make_engine(path)
+    before.create_queue(PLACE.parent, messages.Queue(name=QUEUE))
+    name, other = add(before), add(before)
+    finish(before)
+    before.close()
+
+    after = make_engine(path)
+    assert after.history.of_task(name)[0].name == name
+    with pytest.raises(Refused, match="existed recently"):
+        after.get_task(name)
+    for task_id in ("1", "x", str(2**64), "9" * 400):
+        with pytest.raises(Refused):
+            after.history.of_task(f"{QUEUE}/tasks/{task_id}")
+    younger = add(after, other.rpartition("/")[2])
+    assert younger == other
+    assert after.history.of_task(other)[0].is_named
+    after.close()
+
+
 def test_store_is_one_emulators_own(tmp_path):
     """A second emulator on the same store is refused: it would deliver everything twice."""
     path = tmp_path / "tasks.sqlite3"
