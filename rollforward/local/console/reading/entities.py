@@ -173,22 +173,27 @@ class Entities:
             return None
 
     def page(self, address: str, asked: Query) -> Page:
-        """Return a page of entities, by key.
+        """Return a page of entities, by key: a query of keys, and one lookup.
+
+        The Firestore emulator sorts a whole kind for each query, and whole entities take it twice
+        to three times as long as their keys.
 
         Raises:
             BadKeyError: the cursor is none.
             BadValueError: no property can have this value.
         """
-        query = self._reader.client(address).query(
-            kind=asked.kind, namespace=asked.namespace or None
-        )
+        client = self._reader.client(address)
+        query = client.query(kind=asked.kind, namespace=asked.namespace or None)
         if asked.property:
             value = _searched_value(asked)
             query.add_filter(filter=datastore.query.PropertyFilter(asked.property, "=", value))
+        query.keys_only()
+        query.order = ["__key__"]
         rows = query.fetch(limit=PAGE_ENTITIES, start_cursor=_cursor(asked.cursor), **CALL_OPTIONS)
-        page = next(rows.pages, [])
-        shown = [shown_of(entity) for entity in page]
-        token = rows.next_page_token if len(shown) == PAGE_ENTITIES else None
+        keys = [row.key for row in next(rows.pages, [])]
+        entities = {each.key: each for each in client.get_multi(keys, **CALL_OPTIONS)}
+        shown = [shown_of(entities[key]) for key in keys if key in entities]
+        token = rows.next_page_token if len(keys) == PAGE_ENTITIES else None
         return Page(shown, token.decode() if isinstance(token, bytes) else token or "")
 
     def one(self, address: str, path: list[str | int], namespace: str = "") -> Shown | None:

@@ -11,7 +11,7 @@ from google.cloud import datastore
 
 from rollforward.local.console.reading import declared_kinds, entity_changes
 from rollforward.local.console.reading.datastore_reader import DatastoreReader
-from rollforward.local.console.reading.entities import BadKeyError, Entities, path_of
+from rollforward.local.console.reading.entities import BadKeyError, Entities, Query, path_of
 from rollforward.local.services import standalone
 from tests.rollforward.local.conftest import datastore_client
 from tests.rollforward.local.console.conftest import EVIL
@@ -116,6 +116,30 @@ def test_kinds_are_listed_by_one_question_and_counted_by_one_each(store, monkeyp
 
     assert (leaves.count, leaves.is_cut) == (300, True)
     assert asked == ["__kind__", "Leaf"]
+
+
+def test_a_page_of_a_kind_is_a_query_of_keys_and_a_lookup(store, monkeypatch):
+    """Whatever it holds: no query brings whole entities, and none counts."""
+    reader = DatastoreReader("demo-local")
+    api, calls = reader.client(store)._datastore_api, []
+    for name in ("run_query", "lookup"):
+        call = getattr(api, name)
+
+        def counted(*args, call=call, name=name, **how):
+            query = how["request"].get("query")
+            calls.append((name, [each.property.name for each in query.projection] if query else []))
+            return call(*args, **how)
+
+        monkeypatch.setattr(api, name, counted)
+    entities, cursor, keys = Entities(reader), "", []
+
+    while not keys or cursor:
+        page = entities.page(store, Query("Book", cursor=cursor))
+        keys += [row.key for row in page.rows]
+        cursor = page.next_cursor
+
+    assert len(keys) == len(set(keys)) == 60
+    assert calls == [("run_query", ["__key__"]), ("lookup", [])] * 3
 
 
 def test_kinds_are_listed_by_namespace(browser, stored):
