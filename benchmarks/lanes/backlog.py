@@ -99,7 +99,7 @@ def _stack() -> Iterator[Stack]:
     with datastore_emulator() as datastore, memcached() as cache:
         clients = Clients(
             datastore=open_datastore(PROJECT, emulator=datastore, interceptors=[meter]),
-            tasks=hints,
+            tasks=hints,  # type: ignore[arg-type]
             cache=open_cache(cache),
             meter=meter,
             relay=InlineRelay(),
