@@ -26,6 +26,7 @@ from rollforward.lanes.runs.delivery import deliver
 from rollforward.local.services.standalone import datastore_emulator, memcached
 from rollforward.outbox import InlineRelay
 from rollforward.runtime import Clients, Cost, Meter, open_cache, open_datastore
+from rollforward.runtime.channel.rpc import DeadlineInterceptor
 from rollforward.runtime.messages import Message
 from rollforward.tasks import task
 
@@ -35,6 +36,8 @@ SMALLEST, LARGEST, FACTOR = 1_000, 10_000, 10
 RUN = 500  # Tasks of each backlog.
 IDLE = 1_000
 SWEEPS = 60  # An hour of them.
+# The emulator looks at all rows of a key to find its first ones.
+PATIENCE_S = 300
 COUNTED = ("writes", "reads", "query_reads", "tasks", "round_trips")
 # A task that was added by another call: its deletion, and its share of a claim.
 MAX_WRITES = 1.2
@@ -98,7 +101,9 @@ def _stack() -> Iterator[Stack]:
     meter, hints = Meter(), Hints()
     with datastore_emulator() as datastore, memcached() as cache:
         clients = Clients(
-            datastore=open_datastore(PROJECT, emulator=datastore, interceptors=[meter]),
+            datastore=open_datastore(
+                PROJECT, emulator=datastore, interceptors=[meter, DeadlineInterceptor(PATIENCE_S)]
+            ),
             tasks=hints,  # type: ignore[arg-type]
             cache=open_cache(cache),
             meter=meter,
