@@ -6,12 +6,18 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from google.api_core import exceptions as rpc_errors
+
 from rollforward.datastore import current
 from rollforward.datastore.transactions import (
+    MAX_ATTEMPTS,
+    TRANSIENT,
     current_transaction,
     is_in_transaction,
+    pause_before_retry,
     transact,
 )
+from rollforward.datastore.versions import read_versions
 from rollforward.flows.errors import (
     BadFlowError,
     FlowEndedError,
@@ -31,10 +37,11 @@ from rollforward.flows.rows.entities import (
 from rollforward.flows.rows.records import FAILED as STEP_FAILED
 from rollforward.flows.rows.values import BadValueError
 from rollforward.flows.turns import add_turn
-from rollforward.flows.wakes import due_at, wake_after_commit
+from rollforward.flows.wakes import due_at, wake, wake_after_commit
 from rollforward.lanes.declaration import LaneKey
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import naive_utc
+from rollforward.runtime.sharing.conditional_writes import insert_together
 from rollforward.runtime.sharing.shared_transaction import SharedBody, transact_shared
 
 if TYPE_CHECKING:
@@ -72,14 +79,17 @@ def start(
         lane: The key of a lane that all its deliveries go through; None: none.
     """
     key = run_key(run_id_of(flow.name, flow_id))
+    if lane is None and not is_in_transaction():
+        is_first = _insert(clients, _new_row(clients, key, args, clients.new_id()))
+        if is_first:
+            wake(clients, flow.task, key.id())
+        return is_first
 
     def body() -> bool:
         transaction = current_transaction()
         row = pending.get(key)
         if row is None:
-            created = naive_utc(clients.clock.now())
-            row = FlowRun(key=key, args=args, created=created, started_by=transaction.id)
-            row.due = due_at(clients)
+            row = _new_row(clients, key, args, transaction.id)
             if lane is not None:
                 add_turn(clients, flow.task, row, lane)
             pending.put(row)
@@ -89,9 +99,35 @@ def start(
             wake_after_commit(clients, flow.task, key.id())
         return True
 
-    if lane is not None and not is_in_transaction():
-        return transact(body)  # Its place is looked up beside the transaction.
-    return _transact(clients, key, body)
+    # The place in a lane is looked up beside the transaction.
+    return body() if is_in_transaction() else transact(body)
+
+
+def _new_row(clients: Clients, key: Any, args: str, started_by: str) -> FlowRun:
+    created = naive_utc(clients.clock.now())
+    return FlowRun(key=key, args=args, created=created, started_by=started_by, due=due_at(clients))
+
+
+def _insert(clients: Clients, row: FlowRun) -> bool:
+    """Insert the row of a flow, in one round trip that starters share; return whether it is new.
+
+    If that is refused, or its reply was lost, the row says whose it is.
+    """
+    for failures in range(1, MAX_ATTEMPTS + 1):
+        try:
+            if failures > 1:
+                [stored] = read_versions(clients.datastore, [row.key])
+                if stored is not None:
+                    return bool(stored[0].started_by == row.started_by)
+            insert_together(clients, row)
+        except (rpc_errors.AlreadyExists, *TRANSIENT) as error:
+            if failures == MAX_ATTEMPTS:
+                raise
+            if not isinstance(error, rpc_errors.AlreadyExists):
+                pause_before_retry(failures)
+        else:
+            return True
+    raise AssertionError("unreachable")
 
 
 def signal(

@@ -120,7 +120,7 @@ def test_the_saga_costs_what_the_concept_page_says(kit: Rollforward) -> None:
         sum(bool(re.search(pattern, call)) for call in calls)
         for pattern in (r"Commit of .*FlowRun", r"Lookup of FlowRun", r"CreateTask")
     )
-    sentence = f"It takes {writes} writes of its row, {reads} reads and {tasks} task in all"
+    sentence = f"It takes {writes} writes of its row, {reads} read and {tasks} task in all"
     assert sentence in text_of("docs/concepts/flows.md")
 
 

@@ -46,6 +46,43 @@ def protobuf_of(entity: ndb.Model) -> Any:
     return helpers.entity_to_protobuf(model._entity_to_ds_entity(entity))._pb
 
 
+class Converter:
+    """Converts one entity again and again, and of it only the properties that have changed.
+
+    A property has changed if its value is another object. So lists and dicts must not be changed
+    in place.
+    """
+
+    def __init__(self) -> None:
+        self._entity: ndb.Model | None = None
+        self._values: dict[str, Any] = {}  # As they were converted last.
+        self._message: Any = None
+
+    def protobuf_of(self, entity: ndb.Model) -> Any:
+        """Return an entity as protobuf, which is the caller's until the next call.
+
+        Raises: as `protobuf_of`.
+        """
+        if entity is not self._entity or not self._update(entity):
+            self._message = protobuf_of(entity)
+        self._entity, self._values = entity, dict(entity._values)
+        return self._message
+
+    def _update(self, entity: Any) -> bool:
+        """Set what has changed in the message; return whether that can be done here."""
+        kind: Any = type(entity)
+        plan = _plan(kind)
+        if plan is None or has_unknown_properties(entity):
+            return False
+        values, last = entity._values, self._values
+        for column in plan:
+            if values.get(column.name) is not last.get(column.name):
+                self._message.properties[column.name].Clear()
+                if not column.write(entity, self._message):
+                    return False
+        return True
+
+
 def protobuf_of_key(key: Any) -> Any:
     """Return ndb's key as protobuf."""
     stored = key._key
@@ -89,7 +126,7 @@ class _Column:
     """A property that is converted here."""
 
     def __init__(self, declared: Any) -> None:
-        self._name = declared._name
+        self.name = declared._name
         self._field, self._type = _FIELDS[type(declared)]
         self._default = declared._default
         self._is_required = declared._required
@@ -99,8 +136,8 @@ class _Column:
 
     def write(self, entity: Any, message: Any) -> bool:
         """Set the value in an entity's message; return whether that can be done here."""
-        value = entity._values.get(self._name, self._default)
-        target = message.properties[self._name]
+        value = entity._values.get(self.name, self._default)
+        target = message.properties[self.name]
         if self._is_repeated:
             target.array_value.SetInParent()
             values = target.array_value.values

@@ -18,8 +18,10 @@ from typing import NoReturn, TypeVar
 from google.api_core import exceptions as rpc_errors
 from google.cloud import ndb
 
+from rollforward.datastore.commit import Commit
+from rollforward.datastore.conversion.protobufs import Converter, protobuf_of
 from rollforward.datastore.transactions import OUTCOME_UNKNOWN, pause_before_retry
-from rollforward.datastore.versions import CHANGED, commit_of_puts, read_versions
+from rollforward.datastore.versions import CHANGED, read_versions
 from rollforward.flows.errors import Interrupted, LeasedError, Suspended, Unwinding
 from rollforward.flows.rows import pending
 from rollforward.flows.rows.entities import RUNNING, UNDOING, FlowRun, run_key
@@ -28,6 +30,7 @@ from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import CLOCK_SKEW_S, naive_utc
 from rollforward.runtime.sharing.conditional_writes import apply_together
 from rollforward.runtime.sharing.lazy_transaction import transact_around
+from rollforward.runtime.sharing.shared_lookup import read_together
 from rollforward.runtime.texts import storable
 from rollforward.tasks.declaration import Task
 
@@ -35,6 +38,8 @@ T = TypeVar("T")
 
 LEASE = datetime.timedelta(seconds=15)
 BEATS_PER_LEASE = 3
+# So much earlier than after a write the sweep may look at a flow.
+SLACK = datetime.timedelta(seconds=5)
 MAX_WRITES = 10
 MAX_REASON_CHARS = 1_000
 # A delivery that comes earlier than that, by the clocks, came for nothing: another will come.
@@ -92,6 +97,7 @@ class FlowAttempt:
         self._owner = clients.new_owner()
         self._writes = 0
         self._version: int | None = None
+        self._converter = Converter()
         self._lock = threading.RLock()  # A heartbeat writes the row from another thread.
 
     def open(self) -> bool:
@@ -160,8 +166,10 @@ class FlowAttempt:
         with self._lock:
             decisions: dict[str, T] = {}  # By the proof of their write: a lost one may come late.
             for failures in range(1, MAX_WRITES + 1):
-                if self._version is None and (written := self._written(decisions)):
-                    return decisions[written]
+                if self._version is None:
+                    written = self._written(decisions, is_alone=is_alone)
+                    if written is not None:
+                        return decisions[written]
                 try:
                     decided = decide(self.row)
                     self._sign(self.row, decided)
@@ -313,12 +321,17 @@ class FlowAttempt:
         if isinstance(decided, Wait):
             row.due = due_at(self.clients, decided.until) if decided.until is not None else None
         elif row.state in (RUNNING, UNDOING):
-            row.due = due_at(self.clients)
+            latest = due_at(self.clients)
+            # Quick steps leave the index of due flows as it is.
+            if row.due is None or not latest - SLACK <= row.due <= latest:
+                row.due = latest
 
     def _write(self, values: Sequence[ndb.Model], *, is_alone: bool) -> None:
-        inserted: list[tuple[ndb.Model, int | None]] = [(row, None) for row in values]
-        puts = [(self.row, self._version), *inserted]
-        commit = commit_of_puts(self.clients.datastore, puts)
+        assert self._version is not None
+        commit = Commit(self.clients.datastore)
+        commit.update(self._converter.protobuf_of(self.row), self._version)
+        for row in values:
+            commit.insert(protobuf_of(row))
         if is_alone:
             self._version = int(commit.apply()[0].version)
         else:
@@ -326,15 +339,18 @@ class FlowAttempt:
 
     # Read
 
-    def _read(self) -> bool:
-        [stored] = read_versions(self.clients.datastore, [self.key])
+    def _read(self, *, is_alone: bool = False) -> bool:
+        if is_alone:
+            [stored] = read_versions(self.clients.datastore, [self.key])
+        else:
+            stored = read_together(self.clients, self.key)
         if stored is not None:
             self.row, self._version = stored
         return stored is not None
 
-    def _written(self, decisions: Mapping[str, object]) -> str | None:
+    def _written(self, decisions: Mapping[str, object], *, is_alone: bool) -> str | None:
         """Read the row again; return which of these writes it has, whose reply was lost."""
-        is_there = self._read()
+        is_there = self._read(is_alone=is_alone)
         if is_there and self.row.written_by in decisions:
             if self.row.generation != self._generation:
                 raise Suspended  # It was retried since: this delivery is of the past.

@@ -28,6 +28,7 @@ from google.api_core import exceptions as rpc_errors
 from google.cloud import ndb
 
 from rollforward.datastore.commit import Commit
+from rollforward.datastore.versions import commit_of_puts
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.sharing.group_commit import GroupCommit
 
@@ -54,6 +55,14 @@ def apply_together(clients: Clients, commit: Commit) -> Sequence[int]:
     Raises: as `Commit.apply`.
     """
     return _groups(clients)(_Call(commit))
+
+
+def insert_together(clients: Clients, entity: ndb.Model) -> int:
+    """Insert an entity, together with what others write; return its version.
+
+    Raises: as `Commit.apply`.
+    """
+    return apply_together(clients, commit_of_puts(clients.datastore, [(entity, None)]))[0]
 
 
 class _Call:
@@ -96,11 +105,11 @@ def _apply(client: ndb.Client, calls: Sequence[_Call]) -> list[Sequence[int] | E
         middle = len(calls) // 2
         return [*_apply(client, calls[:middle]), *_apply(client, calls[middle:])]
     except Exception as error:
-        return [error, *(_copy(error) for _ in calls[1:])]
+        return [error, *(error_of_own(error) for _ in calls[1:])]
     return [[next(versions) for _ in range(len(call.commit))] for call in calls]
 
 
-def _copy(error: Exception) -> Exception:
+def error_of_own(error: Exception) -> Exception:
     """Return an error of one caller's own: raised in its thread, it gets a context there."""
     own = copy.copy(error)
     own.__cause__ = error

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import datetime
+from typing import Any
 
 import pytest
 from google.cloud.datastore import helpers
 from google.cloud.ndb import model
 
 from rollforward.datastore.bodies import PlainRow, insert_rows
-from rollforward.datastore.conversion.protobufs import protobuf_of
+from rollforward.datastore.conversion.protobufs import Converter, protobuf_of
 from rollforward.flows.rows.entities import FlowRun, run_key
 from rollforward.fork_join.entities import PackId, WorkPack, WorkReceipt, pack_key, receipt_key
 from rollforward.fork_join.insert import _Pack
@@ -71,3 +72,25 @@ def test_a_row_that_was_read_is_written_as_by_the_client_library(
         expected = helpers.entity_to_protobuf(model._entity_to_ds_entity(row))._pb
         monkeypatch.delattr(helpers, "entity_to_protobuf")
         assert protobuf_of(row) == expected
+
+
+def test_a_row_that_is_converted_again_is_as_one_that_is_converted_anew(world: World) -> None:
+    """Whatever has changed since: to a value and to none, of the same row and of another."""
+    with world.context():
+        created = naive_utc(datetime.datetime(2026, 1, 2, 3, 4, 5, 678901, datetime.UTC))
+        row = FlowRun(key=run_key("f|1"), args="{}", created=created, started_by="t")
+        row.put()
+        rows = [row, run_key("f|1").get(use_cache=False), row]
+        changes: list[dict[str, Any]] = [
+            {},
+            {"steps": {"a": {"kind": "outside"}}, "owner": "o", "due": created},
+            {"steps": {"a": {}, "b": {}}, "lease_expires_at": created},
+            {"due": None, "owner": None, "skips_unknown": True, "sweeps": 3},
+            {"state": "succeeded", "result": "é", "expires": "0x"},
+            {"args": "x" * 2_000, "skips_unknown": False},
+        ]
+        converter = Converter()
+        for entity in rows:
+            for change in changes:
+                entity.populate(**change)
+                assert converter.protobuf_of(entity) == protobuf_of(entity)

@@ -150,11 +150,19 @@ def write(attempt: FlowAttempt, values: Any, *, is_alone: bool) -> None:
 READ = FlowAttempt._read
 
 
-def read(attempt: FlowAttempt) -> bool:
+def read(attempt: FlowAttempt, **options: Any) -> bool:
     """Read the row of a delivery; what it knew before plays no part any more."""
     with contextlib.suppress(AttributeError):
         del attempt.row
-    return READ(attempt)
+    return READ(attempt, **options)
+
+
+def read_together(clients: Any, key: Any) -> Any:
+    return stepwise._read_versions(None, [key])[0]
+
+
+def insert(clients: Any, row: FlowRun) -> None:
+    stepwise._insert_all(None, [row])
 
 
 def acting(act: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -190,7 +198,11 @@ def in_steps() -> Iterator[None]:
     """Let the Datastore of flows be the search's."""
     with (
         stepwise.stepwise(),
-        mock.patch("rollforward.flows.steps.attempt.read_versions", stepwise._read_versions),
+        mock.patch("rollforward.flows.changes.insert_together", insert),
+        mock.patch("rollforward.flows.changes.read_versions", stepwise._read_versions),
+        mock.patch("rollforward.flows.changes.pause_before_retry"),
+        mock.patch("rollforward.flows.changes.wake"),
+        mock.patch("rollforward.flows.steps.attempt.read_together", read_together),
         mock.patch("rollforward.flows.steps.attempt.pause_before_retry"),
         mock.patch("rollforward.flows.steps.attempt.transact_around", transact_around),
         mock.patch("rollforward.flows.changes.transact_shared", transact_shared),

@@ -264,6 +264,22 @@ def test_a_flow_starts_with_its_transaction_or_not_at_all(world: World) -> None:
 
 
 @one_emulator
+@pytest.mark.parametrize("fault", ["", "reply-lost", "error"])
+def test_a_flow_starts_once_by_one_write(world: World, fault: str) -> None:
+    """W7: a start whose reply was lost knows its own row; another's is left alone."""
+    CODE.run = lambda step: step.outside("a", CODE.act, "a")
+    before = world.clients.meter.cost()
+    if fault:
+        world.plan.break_next("Commit", fault, 1)
+    assert probe.start(world.clients, ID)
+    cost = world.clients.meter.cost() - before
+    assert (cost.reads, cost.tasks) == (1 if fault else 0, 1)
+    assert not probe.start(world.clients, ID)
+    assert settle(world).state == "succeeded"
+    assert CODE.done == ["a"]
+
+
+@one_emulator
 def test_a_step_may_send_its_own_flow_an_event(world: World) -> None:
     """W7: in the commit of its own row, which loses neither."""
 
