@@ -83,6 +83,14 @@ def test_a_call_whose_worker_dies_each_time_is_given_up(world: World) -> None:
     assert CODE.done == ["called"] * 3
 
 
+def test_a_step_has_ten_attempts_over_a_quarter_of_an_hour(world: World) -> None:
+    """W3: unless its flow, or the step, has other ones."""
+    policy, now_utc = RetryPolicy(), world.clients.clock.now()
+    assert [policy.is_over(failures, now_utc) for failures in (9, 10)] == [False, True]
+    pauses = [policy.pause_s(failures) for failures in range(1, 10)]
+    assert sum(pauses) == pytest.approx(15 * 60, rel=0.5)
+
+
 @pytest.mark.parametrize(
     "wrong",
     [

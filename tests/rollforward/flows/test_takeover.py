@@ -94,6 +94,18 @@ def test_a_wait_whose_reply_is_lost_is_a_wait(world: World) -> None:
     assert run_key(RUN_ID).get(use_cache=False).owner is None
 
 
+def test_a_delivery_whose_flow_was_deleted_ends(world: World) -> None:
+    """It writes no row anew."""
+    order.start(world.clients, "A1", "boots")
+    attempt = leased(world)
+    run_key(RUN_ID).delete()
+
+    with pytest.raises(Suspended):
+        attempt.change(lambda row: row.note("charge", CHARGE.ends(DONE, 2.0)))
+
+    assert run_key(RUN_ID).get(use_cache=False) is None
+
+
 def test_a_delivery_from_before_a_retry_changes_nothing(world: World) -> None:
     """Its outcomes are of steps that a person has dropped since."""
     order.start(world.clients, "A1", "boots")
