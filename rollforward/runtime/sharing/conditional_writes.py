@@ -58,7 +58,7 @@ def apply_together(clients: Clients, commit: Commit) -> Sequence[int]:
 
 
 def insert_together(clients: Clients, entity: ndb.Model) -> int:
-    """Insert an entity, together with what others write; return its version.
+    """Insert an entity in a commit that callers share; return its version.
 
     Raises: as `Commit.apply`.
     """

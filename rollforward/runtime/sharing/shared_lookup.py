@@ -1,8 +1,8 @@
 """Lookups that share a round trip: each of one entity, with its version.
 
 Readers call at the same time, each from its own thread. The keys that come while a lookup is in
-progress go together in the next one (`group_commit.py`), which begins after each of its callers
-asked: nobody gets what was there before.
+progress go together in the next one (`group_commit.py`). It begins after each of its callers has
+asked, and no answer is older than the question.
 
 Lost on failure: nothing. An error is the error of all callers of a lookup.
 """
@@ -20,7 +20,7 @@ from rollforward.runtime.sharing.conditional_writes import error_of_own
 from rollforward.runtime.sharing.group_commit import GroupCommit
 
 MAX_KEYS = 100
-# A lookup takes one round trip. Whoever waits for longer than some of them goes alone.
+# A lookup takes one round trip. A caller that waits for longer than some of them goes alone.
 MAX_WAIT_S = 0.3
 
 Stored = tuple[ndb.Model, int] | None
