@@ -154,15 +154,15 @@ class Detector:
         """
         if self.last is None or start != self.last + BUCKET_MS:
             return []
-        return self._tell(self.sides[SPIKE], start, at, count, expected)
+        _, alerts = self._check(self.sides[SPIKE], start, at, count, expected)
+        return alerts
 
     def complete(self, start: int, count: float, expected: Expected) -> list[Alert]:
         """Process a complete bucket; the buckets are in order."""
-        at, alerts = start + BUCKET_MS, list[Alert]()
+        alerts = list[Alert]()
         for side in self.sides.values():
-            alerts += self._tell(side, start, at, count, expected)
-        for side in self.sides.values():
-            evidence = self._evidence(side, start, count, expected)
+            evidence, told = self._check(side, start, start + BUCKET_MS, count, expected)
+            alerts += told
             if self._begins_day(start):
                 side.end_day()
             side.take(evidence, count)
@@ -172,15 +172,16 @@ class Detector:
     def _begins_day(self, start: int) -> bool:
         return self.last is not None and start // DAY_MS > self.last // DAY_MS
 
-    def _tell(
+    def _check(
         self, side: Side, start: int, at: int, count: float, expected: Expected
-    ) -> list[Alert]:
+    ) -> tuple[float, list[Alert]]:
+        """Return the evidence of a bucket, and the alert that it leads to."""
         evidence = self._evidence(side, start, count, expected)
         bar = side.bar(count, self.rules, begins_day=self._begins_day(start))
         if bar is None or evidence <= bar or side.is_quiet(at):
-            return []
+            return evidence, []
         side.told_at = at
-        return [Alert(side.kind, start, at, count, expected.count(0), evidence, bar)]
+        return evidence, [Alert(side.kind, start, at, count, expected.count(0), evidence, bar)]
 
     def _evidence(self, side: Side, start: int, count: float, expected: Expected) -> float:
         last_start = start if self.last is None else self.last

@@ -36,8 +36,21 @@ def local_module(name: str) -> Any:
     Raises:
         CliError: its requirements are not installed.
     """
+    return _of_local_extra(f"rollforward.local.{name}")
+
+
+def yaml_module() -> Any:
+    """Return PyYAML.
+
+    Raises:
+        CliError: it is not installed.
+    """
+    return _of_local_extra("yaml")
+
+
+def _of_local_extra(name: str) -> Any:
     try:
-        return importlib.import_module(f"rollforward.local.{name}")
+        return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] == "rollforward":
             raise

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from rollforward.cli.command import Command, local_module
+from rollforward.cli.command import Command, yaml_module
 from rollforward.cli.errors import WrongUsageError
 
 PLATFORMS = ("app-engine", "cloud-run")
@@ -58,7 +58,7 @@ def run(options: argparse.Namespace) -> int:
         )
     if options.live and not (options.project and options.region):
         raise WrongUsageError("--live needs --project and --region.")
-    local_module("cron.cron")  # It reads YAML, as the check does.
+    yaml_module()  # The check reads YAML: what to install is said first.
     from rollforward.cli.deploy.report import report  # It loads every pattern.
 
     return report(options)

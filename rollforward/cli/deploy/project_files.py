@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import importlib
 import itertools
 import re
 from collections.abc import Mapping, Sequence
@@ -11,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rollforward.cli.command import local_module
+from rollforward.cli.command import local_module, yaml_module
 from rollforward.cli.deploy.queue_settings import QueueSettings, of_message
 from rollforward.cli.errors import CliError
 from rollforward.tasks.pattern import CompositeIndex
@@ -156,13 +155,3 @@ def _mapping(path: Path) -> Mapping[str, Any]:
     if content is not None and not isinstance(content, dict):
         raise BadFileError(f"{path.name} must hold a mapping.")
     return content or {}
-
-
-def yaml_module() -> Any:
-    """Return PyYAML.
-
-    Raises:
-        CliError: it is not installed.
-    """
-    local_module("cloudtasks.queue_yaml")  # It says how to install both.
-    return importlib.import_module("yaml")

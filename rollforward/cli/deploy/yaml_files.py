@@ -6,9 +6,10 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from rollforward.cli.command import yaml_module
 from rollforward.cli.deploy.checks import SWEEP_URL, Finding
 from rollforward.cli.deploy.needs import Needs
-from rollforward.cli.deploy.project_files import BadFileError, ProjectFiles, yaml_module
+from rollforward.cli.deploy.project_files import BadFileError, ProjectFiles
 from rollforward.cli.deploy.queue_settings import suggested
 from rollforward.tasks.pattern import CompositeIndex
 
