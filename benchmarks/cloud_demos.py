@@ -11,13 +11,14 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.harness.books import GIVE_UP_S
 from benchmarks.harness.dev_server import Stack, running
 from benchmarks.harness.results import Result
 from benchmarks.healing.benchmark import TARGET
-from benchmarks.healing.loads import AllLoads, Visitor
+from benchmarks.healing.loads import Account, AllLoads, Visitor
 from models.blog import Comment, post_id
 from models.numbers import numbers_run_key
 from pipelines.blog import samples
@@ -47,14 +48,15 @@ class Blog:
     def write(self, is_over: threading.Event) -> None:
         self.visitor.send("/blog/new", "/blog/samples", {})
 
-    def is_exact(self) -> bool:
+    def account(self) -> Account:
         status = samples.status(self.clients, DEMO)
         if status is None or status.is_running or status.done != SAMPLE_POSTS + SAMPLE_COMMENTS:
-            return False
+            return Account(SAMPLE_COMMENTS, 0, is_still=False)
         posts = [post_id(DEMO, number) for number in range(1, SAMPLE_POSTS + 1)]
         totals = COMMENT_COUNTS.totals(self.clients, posts).values()
         is_counted = sum(total.value for total in totals) == SAMPLE_COMMENTS
-        return is_counted and len(Comment.query().fetch(keys_only=True)) == SAMPLE_COMMENTS
+        found = len(Comment.query().fetch(keys_only=True))
+        return replace(Account.counted(SAMPLE_COMMENTS, found), is_still=is_counted)
 
 
 class Zeitgeist:
@@ -70,15 +72,16 @@ class Zeitgeist:
         form = {"id": secrets.token_hex(16), "sample": "1", "speed": str(SPEEDS[-1])}
         self.visitor.send("/zeitgeist", "/zeitgeist/playbacks", form)
 
-    def is_exact(self) -> bool:
+    def account(self) -> Account:
         playback = playbacks.current()
         if playback is None or not playback.is_over:
-            return False
+            return Account(1, 0, is_still=False)
         pushed = sum(
             len(records_of(playback, feed, playback.begin, playback.last)) for feed in FEEDS
         )
         counter = ZEITGEIST.status(self.clients).computations["counter"]
-        return (counter.records, counter.late, counter.dead) == (pushed, 0, 0)
+        is_whole = counter.late == counter.dead == 0
+        return replace(Account.counted(pushed, counter.records), is_still=is_whole)
 
 
 class Numbers:
@@ -93,9 +96,9 @@ class Numbers:
     def write(self, is_over: threading.Event) -> None:
         self.visitor.send("/numbers", "/numbers", {"id": self.run_id})
 
-    def is_exact(self) -> bool:
+    def account(self) -> Account:
         run = numbers_run_key(self.run_id).get()
-        return run is not None and runs.is_complete(run)
+        return Account(1, int(run is not None and runs.is_complete(run)))
 
 
 def measure(profile: Path) -> Iterator[Result]:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent import futures
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import grpc
@@ -69,15 +70,25 @@ def twice(forward: Forward) -> bytes:
 
 # Gets the method, the request and the answer of each call that was handed on; None: an error.
 Watch = Callable[[str, bytes, bytes | None], None]
+# Asks the service, given how to send a request, the method and the request.
+Ask = Callable[[Callable[[bytes], bytes], str, bytes], bytes]
+
+
+def plainly(send: Callable[[bytes], bytes], method: str, request: bytes) -> bytes:
+    """Ask as the caller did."""
+    return send(request)
 
 
 class Proxy(grpc.GenericRpcHandler):
     """Hands every call on; while there is trouble, otherwise."""
 
-    def __init__(self, channel: grpc.Channel, watch: Watch | None = None) -> None:
+    def __init__(
+        self, channel: grpc.Channel, watch: Watch | None = None, ask: Ask = plainly
+    ) -> None:
         self.address = ""
         self._channel = channel
         self._watch = watch
+        self._ask = ask
         self._trouble: Trouble | None = None
 
     def trouble(self, trouble: Trouble, seconds: float) -> None:
@@ -94,7 +105,7 @@ class Proxy(grpc.GenericRpcHandler):
             def forward() -> bytes:
                 answer: bytes | None = None
                 try:
-                    answer = call(request, timeout=60)
+                    answer = self._ask(partial(call, timeout=60), method, request)
                 finally:
                     if self._watch is not None:
                         self._watch(method, request, answer)
@@ -114,11 +125,11 @@ class Proxy(grpc.GenericRpcHandler):
 
 
 @contextlib.contextmanager
-def proxy_before(service: str, watch: Watch | None = None) -> Iterator[Proxy]:
+def proxy_before(service: str, watch: Watch | None = None, ask: Ask = plainly) -> Iterator[Proxy]:
     """Run a proxy before a service, which may start later."""
     with grpc.insecure_channel(service, _ANY_SIZE) as channel:
         server = grpc.server(futures.ThreadPoolExecutor(64), options=_ANY_SIZE)
-        proxy = Proxy(channel, watch)
+        proxy = Proxy(channel, watch, ask)
         server.add_generic_rpc_handlers([proxy])
         proxy.address = f"{ports.LOOPBACK}:{server.add_insecure_port(f'{ports.LOOPBACK}:0')}"
         server.start()
@@ -137,6 +148,8 @@ class Wire:
         self._listener = socket.create_server((ports.LOOPBACK, 0))
         self._lock = threading.Lock()
         self._pairs: set[tuple[socket.socket, socket.socket]] = set()
+        self._flows = threading.Event()
+        self._flows.set()
         self.address = f"{ports.LOOPBACK}:{self._listener.getsockname()[1]}"
         threading.Thread(target=self._accept, daemon=True).start()
 
@@ -150,7 +163,14 @@ class Wire:
                 self._hang_up(pair)
             time.sleep(CUT_EVERY_S)
 
+    def hold(self, seconds: float) -> None:
+        """Hand nothing on for a while: the service is there, and silent."""
+        self._flows.clear()
+        time.sleep(seconds)
+        self._flows.set()
+
     def close(self) -> None:
+        self._flows.set()
         self._listener.close()
         for pair in list(self._pairs):
             self._hang_up(pair)
@@ -177,6 +197,7 @@ class Wire:
     ) -> None:
         with contextlib.suppress(OSError):
             while data := source.recv(65_536):
+                self._flows.wait()
                 sink.sendall(data)
         self._hang_up(pair)
 

@@ -88,17 +88,17 @@ class Scene:
 
     # Wires
 
-    def datastore_trouble(self, trouble: Trouble) -> None:
+    def datastore_trouble(self, trouble: Trouble, seconds: float = TROUBLE_S) -> None:
         assert self.datastore is not None
-        self.datastore.trouble(trouble, TROUBLE_S)
+        self.datastore.trouble(trouble, seconds)
 
     def tasks_trouble(self, trouble: Trouble, seconds: float) -> None:
         assert self.tasks is not None
         self.tasks.trouble(trouble, seconds)
 
-    def cut(self) -> None:
+    def cut(self, seconds: float = TROUBLE_S) -> None:
         assert self.wire is not None
-        self.wire.cut(0.05, TROUBLE_S)
+        self.wire.cut(0.05, seconds)
 
 
 def _is_worker(process: psutil.Process) -> bool:

@@ -12,8 +12,10 @@ import os
 import secrets
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent import futures
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
 from unittest import mock
@@ -52,6 +54,34 @@ NOON = datetime.datetime(2030, 5, 1, 12, tzinfo=datetime.UTC)
 LINE = '192.0.2.{} - - [{:%d/%b/%Y:%H:%M:%S} +0000] "GET /cakes/{} HTTP/1.1" 200 512 "-" "Ada"\n'
 
 
+@dataclass(frozen=True)
+class Account:
+    """What a pattern accepted, and how much of it is done.
+
+    Attributes:
+        doubled: How much was done more than once, where once is promised.
+        is_still: Nothing moves: what is missing then is lost.
+    """
+
+    accepted: int
+    found: int
+    doubled: int = 0
+    is_still: bool = True
+
+    @classmethod
+    def counted(cls, accepted: int, counted: int) -> Account:
+        """Return the account of a count, which may be too high."""
+        return cls(accepted, min(counted, accepted), max(0, counted - accepted))
+
+    @property
+    def lost(self) -> int:
+        return self.accepted - self.found
+
+    @property
+    def is_exact(self) -> bool:
+        return self.is_still and not (self.lost or self.doubled)
+
+
 class Load(Protocol):
     """Writes to one pattern, and its truth."""
 
@@ -61,8 +91,8 @@ class Load(Protocol):
     def write(self, is_over: threading.Event) -> None:
         """Write until it is over; what was begun is accepted then."""
 
-    def is_exact(self) -> bool:
-        """Return whether all that was accepted is done."""
+    def account(self) -> Account:
+        """Return what was accepted, and how much of it is done."""
 
 
 class Visitor:
@@ -109,9 +139,9 @@ class Mails:
             self.sends += 1
             is_over.wait(SEND_EVERY_S)
 
-    def is_exact(self) -> bool:
+    def account(self) -> Account:
         sends = [send["run_id"] for send in party_of(self.party).sends]
-        return len(sends) == self.sends and not self._is_running(sends)
+        return Account.counted(self.sends, sum(not self._is_running([send]) for send in sends))
 
     def _is_running(self, runs: list[str]) -> bool:
         return any(progress(run, dots=False).state == RUNNING for run in runs)
@@ -140,9 +170,10 @@ class Quilts:
             self.quilts.append(quilt)
             is_over.wait(QUILT_EVERY_S)
 
-    def is_exact(self) -> bool:
+    def account(self) -> Account:
         rows = [quilt_key(quilt).get() for quilt in self.quilts]
-        return all(row is not None and row.outcome == "succeeded" for row in rows)
+        done = sum(row is not None and row.outcome == "succeeded" for row in rows)
+        return Account(len(rows), done)
 
 
 class Weblog:
@@ -168,12 +199,12 @@ class Weblog:
         times = (begin + datetime.timedelta(seconds=second) for second in range(LINES))
         return "".join(LINE.format(i % 50, at, i % 7) for i, at in enumerate(times)).encode()
 
-    def is_exact(self) -> bool:
-        seen = observe(self.clients)
-        totals = seen.totals
-        hits = totals.computations["hits"]
-        worked_on = hits.records + hits.late
-        return not seen.is_moving and totals.requests == worked_on == self.logs * LINES
+    def account(self) -> Account:
+        seen, accepted = observe(self.clients), self.logs * LINES
+        hits = seen.totals.computations["hits"]
+        counts = seen.totals.requests, hits.records + hits.late
+        doubled = max(0, max(counts) - accepted)
+        return Account(accepted, min(*counts, accepted), doubled, is_still=not seen.is_moving)
 
 
 class Clicks:
@@ -193,8 +224,8 @@ class Clicks:
             self.clicks += 1
             is_over.wait(CLICK_EVERY_S)
 
-    def is_exact(self) -> bool:
-        return SHARDED.total(self.clients, FORMS).value == self.clicks
+    def account(self) -> Account:
+        return Account.counted(self.clicks, SHARDED.total(self.clients, FORMS).value)
 
 
 class Sums:
@@ -210,8 +241,17 @@ class Sums:
         with self.books.writing():
             is_over.wait()
 
-    def is_exact(self) -> bool:
-        return self.books.sum_is_exact()
+    def account(self) -> Account:
+        total, items = self.books.told()
+        is_sum = items != self.books.items or total == self.books.amount
+        return replace(Account.counted(self.books.items, max(0, items)), is_still=is_sum)
+
+    def bars(self) -> Account:
+        """Return the account of the students, as the bars of the view count them."""
+        accepted = Counter(student.grade for student in self.books.students)
+        counted = self.books.bars()
+        found, doubled = (accepted & counted).total(), (counted - accepted).total()
+        return Account(accepted.total(), found, doubled)
 
 
 class Leased:
@@ -224,23 +264,25 @@ class Leased:
         self.is_over = threading.Event()
 
     def open(self) -> None:
-        """Let leasers work until all is done."""
-        for _ in range(LEASERS):
-            threading.Thread(target=self._lease, daemon=True).start()
+        """There is nothing to make."""
 
     def write(self, is_over: threading.Event) -> None:
+        """Add items; leasers work until all are done."""
+        self.is_over.clear()
+        for _ in range(LEASERS):
+            threading.Thread(target=self._lease, daemon=True).start()
         while not is_over.is_set():
             key = {"Idempotency-Key": secrets.token_hex(16)}
             until_taken(partial(self._post, "items", {"payload": "work"}, key), {201})
             self.added += 1
             is_over.wait(ITEM_EVERY_S)
 
-    def is_exact(self) -> bool:
+    def account(self) -> Account:
         is_left = items_of(WORK.name).get(keys_only=True) is not None
-        is_exact = len(self.leased) == self.added and not is_left
-        if is_exact:
+        account = Account.counted(self.added, len(self.leased))
+        if account.is_exact and not is_left:
             self.is_over.set()
-        return is_exact
+        return replace(account, is_still=not is_left)
 
     def _lease(self) -> None:
         while not self.is_over.is_set():
@@ -271,8 +313,8 @@ class AllLoads:
         kinds = (Mails, Quilts, Weblog, Clicks, Leased, *more)
         others: list[Load] = [kind(stack, self.clients) for kind in kinds]
         self._loads: list[Load] = [sums, *others]
-        self._looks = {type(load).__name__.lower(): (load, load.is_exact) for load in self._loads}
-        self._looks["grades"] = sums, sums.books.bars_are_exact
+        self._looks = {type(load).__name__.lower(): (load, load.account) for load in self._loads}
+        self._looks["grades"] = sums, sums.bars
         self._threads = futures.ThreadPoolExecutor(len(self._loads))
         self._writers: dict[Load, futures.Future[None]] = {}
 
@@ -300,14 +342,19 @@ class AllLoads:
         """
         with futures.ThreadPoolExecutor(len(self._looks)) as threads:
             seconds = {
-                name: threads.submit(self._seconds, load, is_exact, began)
-                for name, (load, is_exact) in self._looks.items()
+                name: threads.submit(self._seconds, load, account, began)
+                for name, (load, account) in self._looks.items()
             }
             return {name: future.result() for name, future in seconds.items()}
 
-    def _seconds(self, load: Load, is_exact: Callable[[], bool], began: float) -> float:
+    def accounts(self) -> dict[str, Account]:
+        """Return the account of each pattern."""
+        with self.clients.context():
+            return {name: account() for name, (_, account) in self._looks.items()}
+
+    def _seconds(self, load: Load, account: Callable[[], Account], began: float) -> float:
         self._writers[load].result()
         with self.clients.context():
-            while (seconds := time.monotonic() - began) < GIVE_UP_S and not is_exact():
+            while (seconds := time.monotonic() - began) < GIVE_UP_S and not account().is_exact:
                 time.sleep(LOOK_EVERY_S)
         return round(seconds, 1)

@@ -1,0 +1,112 @@
+"""`make chaos`: rounds of load and faults until the time is over, then the tables.
+
+A round writes to every pattern, strikes, ends its writing, and waits until each pattern is exact.
+A write without an answer is sent again with its key. Cron rests: work that only the sweep of the
+next minute would find is shown as slow.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent import futures
+from dataclasses import dataclass, field
+
+from benchmarks.chaos.faults import FAULTS, rounds
+from benchmarks.chaos.loads import Orders, Tenants
+from benchmarks.chaos.stage import Stage, staged
+from benchmarks.healing.benchmark import EMULATORS
+from benchmarks.healing.loads import Account, AllLoads
+
+SECONDS = 60.0
+WRITE_S = 3.0
+HEAL_S = 10.0
+# An order is on trial for so long, and waits for its courier: nothing is to be healed there.
+WAITING = ("orders",)
+
+
+@dataclass
+class Report:
+    """What the rounds showed.
+
+    Attributes:
+        healed: By fault, the seconds until each pattern was exact, a mapping for each round.
+    """
+
+    accounts: Mapping[str, Account] = field(default_factory=dict)
+    healed: dict[str, list[Mapping[str, float]]] = field(default_factory=lambda: defaultdict(list))
+
+    @property
+    def is_exact(self) -> bool:
+        return all(account.is_exact for account in self.accounts.values())
+
+    def lines(self) -> Iterator[str]:
+        """Yield both tables."""
+        yield f"{'pattern':<12} {'accepted':>9} {'found':>9} {'doubled':>8} {'lost':>6}"
+        for name, account in sorted(self.accounts.items()):
+            figures = f"{account.accepted:>9,} {account.found:>9,} {account.doubled:>8,}"
+            yield f"{name:<12} {figures} {account.lost:>6,}"
+        yield ""
+        yield f"{'fault':<52} {'rounds':>6} {'median s':>9} {'slowest s':>10}"
+        for name, healed in sorted(self.healed.items()):
+            slowest = [max(_without_waits(each), key=lambda pair: pair[1]) for each in healed]
+            by, most_s = max(slowest, key=lambda pair: pair[1])
+            median_s = statistics.median(seconds for _, seconds in slowest)
+            slow = f"  over {HEAL_S:.0f} s: {by}" if most_s > HEAL_S else ""
+            yield f"{name:<52} {len(healed):>6} {median_s:>9.1f} {most_s:>10.1f}{slow}"
+
+
+def _without_waits(healed: Mapping[str, float]) -> list[tuple[str, float]]:
+    return [(name, seconds) for name, seconds in healed.items() if name not in WAITING]
+
+
+def play(stage: Stage, seconds: float, seed: int, names: Sequence[str]) -> Report:
+    """Strike a stack until the time is over, or until something is not exact."""
+    report, ends_at = Report(), time.monotonic() + seconds
+    loads = AllLoads(stage.stack, [Orders, Tenants])
+    loads.open()
+    for faults in rounds(seed, names):
+        stage.stack.rest_cron()
+        with loads.writing():
+            time.sleep(WRITE_S)
+            _strike(stage, faults)
+            began = time.monotonic()
+        stage.stack.rest_cron()
+        healed = loads.until_exact(began)
+        report.healed[" + ".join(faults)].append(healed)
+        report.accounts = loads.accounts()
+        _say(faults, healed)
+        if time.monotonic() > ends_at or not report.is_exact:
+            break
+    return report
+
+
+def _strike(stage: Stage, faults: Sequence[str]) -> None:
+    with futures.ThreadPoolExecutor(len(faults)) as threads:
+        for strike in [threads.submit(FAULTS[name], stage) for name in faults]:
+            strike.result()
+
+
+def _say(faults: Sequence[str], healed: Mapping[str, float]) -> None:
+    slowest, seconds = max(_without_waits(healed), key=lambda pair: pair[1])
+    words = f"{' + '.join(faults)}: exact after {seconds:.1f} s, {slowest} last"
+    print(f"{time.strftime('%H:%M:%S')} {words}", file=sys.stderr, flush=True)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Play; 1 when something is lost, doubled or not done."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.chaos", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="of rounds; the last ends")
+    parser.add_argument("--seed", type=int, default=0, help="of the faults and their order")
+    parser.add_argument("--emulator", default="firestore", choices=EMULATORS)
+    parser.add_argument("--faults", nargs="*", default=list(FAULTS), choices=list(FAULTS))
+    chosen = parser.parse_args(arguments)
+    with staged(chosen.emulator, chosen.seed) as stage:
+        report = play(stage, chosen.seconds, chosen.seed, chosen.faults)
+    print("\n".join(report.lines()))
+    print(f"\nseed {chosen.seed}: {'exact' if report.is_exact else 'NOT EXACT'}")
+    return int(not report.is_exact)

@@ -1,0 +1,61 @@
+"""What strikes, by name; each ends by itself."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+
+from benchmarks.chaos.stage import Stage
+from benchmarks.harness.proxies import COMMIT, Trouble, away, late, lost, twice
+
+TROUBLE_S, AWAY_S, SILENT_S = 4.0, 6.0, 3.0
+# Each round of so many has two faults at a time.
+PAIR_EVERY = 3
+
+Strike = Callable[[Stage], None]
+
+
+def _datastore(answer: Callable[..., bytes], share: float, method: str = "") -> Strike:
+    trouble = Trouble(answer, share, method)
+    return lambda stage: stage.datastore_trouble(trouble, TROUBLE_S)
+
+
+def _tasks(answer: Callable[..., bytes], share: float, seconds: float = TROUBLE_S) -> Strike:
+    return lambda stage: stage.tasks_trouble(Trouble(answer, share), seconds)
+
+
+FAULTS: dict[str, Strike] = {
+    "killed worker": lambda stage: stage.kill(1),
+    "killed workers": lambda stage: stage.kill(8),
+    "memcached silent": lambda stage: stage.stop("memcached", SILENT_S),
+    "memcached emptied": lambda stage: stage.flush(),
+    "platform silent": lambda stage: stage.stop_dev_server(),
+    "restart": lambda stage: stage.stack.restart(),
+    "datastore silent": lambda stage: stage.silence_datastore(SILENT_S),
+    "datastore connections cut": lambda stage: stage.cut(TROUBLE_S),
+    "datastore replies lost": _datastore(lost, 0.1),
+    "commits lost": _datastore(lost, 0.3, COMMIT),
+    "commits late": _datastore(late, 0.3, COMMIT),
+    "commits doubled": _datastore(twice, 1.0, COMMIT),
+    "answers cut short": lambda stage: stage.cut_answers(TROUBLE_S),
+    "cloud tasks replies lost": _tasks(lost, 0.5),
+    "cloud tasks calls doubled": _tasks(twice, 1.0),
+    "cloud tasks away": _tasks(away, 1.0, AWAY_S),
+}
+# No fault of another kind can strike what does not run meanwhile.
+ALONE = ("restart",)
+
+
+def rounds(seed: int, names: Sequence[str] = tuple(FAULTS)) -> Iterator[tuple[str, ...]]:
+    """Yield the faults of each round, for ever: each kind as often as the others."""
+    drawn, number = random.Random(seed), 0
+    while True:
+        bag = drawn.sample(names, len(names))
+        while bag:
+            number += 1
+            first = bag.pop()
+            others = [name for name in names if name != first and name not in ALONE]
+            if number % PAIR_EVERY or first in ALONE or not others:
+                yield (first,)
+            else:
+                yield first, drawn.choice(others)
