@@ -24,7 +24,7 @@ PIN := $(COMPILE) --universal --python-version 3.11 --generate-hashes $(if $(UPG
 LOWEST_PINS := $(VENV)/lowest.in
 
 .DEFAULT_GOAL := help
-.PHONY: help pythons dist setup run shell seed test soak mutants check audit audit-code audit-pins doctor pictures reference docs release bench profile endurance clients clean fmt lint types lock
+.PHONY: help pythons dist setup run shell seed test soak mutants check audit audit-code audit-pins doctor pictures reference docs release bench profile chaos endurance clients clean fmt lint types lock
 
 help: ## List the targets
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' \
@@ -94,6 +94,9 @@ bench: $(INSTALLED) $(if $(LIKE),,$(if $(filter batches% lanes% steps% streams%,
 
 profile: $(INSTALLED) ## Show where time goes: NAME=insert, or any benchmark; a table, and a flame graph in .dev/profiles/
 	$(PYTHON) -m benchmarks.profiling $(ARGS) $(or $(NAME),insert)
+
+chaos: $(INSTALLED) ## Strike the stack under load of every pattern for SECONDS=60, drawn by SEED=0; ends with tables of totals and healing
+	@$(PYTHON) -m benchmarks.chaos --seconds $(or $(SECONDS),60) --seed $(or $(SEED),0) $(ARGS)
 
 endurance: $(INSTALLED) ## Half an hour of load with kills, a restart and a power cut; MINUTES=30
 	$(PYTHON) -m benchmarks.endurance $(if $(MINUTES),--minutes $(MINUTES))

@@ -338,7 +338,7 @@ class AllLoads:
     def until_exact(self, began: float) -> dict[str, float]:
         """Return the seconds since `began` until all that a pattern accepted was done.
 
-        It is GIVE_UP_S when that took longer.
+        It is GIVE_UP_S or more when that took longer.
         """
         with futures.ThreadPoolExecutor(len(self._looks)) as threads:
             seconds = {

@@ -38,6 +38,16 @@ def test_a_workflow_runs_what_a_person_can_run(name: str, commands: list[str]) -
         assert (ROOT / command.split()[-1]).stat().st_mode & 0o111
 
 
+def test_a_night_of_chaos_is_the_command_that_a_person_runs() -> None:
+    """On both emulators, for an hour, by another seed each night."""
+    steps = steps_of(ROOT / ".github/workflows/chaos.yml")
+
+    assert [step["run"] for step in steps if "run" in step] == [
+        "sudo .ci/machine",
+        'make chaos SECONDS=3600 SEED="$(date +%j)" ARGS="--emulator ${{ matrix.emulator }}"',
+    ]
+
+
 @pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.stem)
 def test_a_workflow_trusts_no_tag_that_moves(workflow: Path) -> None:
     """Actions are pinned by commit with their full version beside it, and may only read."""
