@@ -31,7 +31,7 @@ WAITING = ("orders",)
 
 @dataclass
 class Report:
-    """What the rounds showed.
+    """Totals and healing times of the rounds.
 
     Attributes:
         healed: By fault, the seconds until each pattern was exact, a mapping for each round.

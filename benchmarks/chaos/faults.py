@@ -1,4 +1,4 @@
-"""What strikes, by name; each ends by itself."""
+"""Faults by name; each ends by itself."""
 
 from __future__ import annotations
 

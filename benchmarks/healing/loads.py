@@ -56,7 +56,7 @@ LINE = '192.0.2.{} - - [{:%d/%b/%Y:%H:%M:%S} +0000] "GET /cakes/{} HTTP/1.1" 200
 
 @dataclass(frozen=True)
 class Account:
-    """What a pattern accepted, and how much of it is done.
+    """Count of what a pattern accepted, and of how much of that is done.
 
     Attributes:
         doubled: How much was done more than once, where once is promised.
