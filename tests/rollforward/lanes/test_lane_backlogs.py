@@ -161,6 +161,17 @@ def test_a_charge_that_has_passed_is_not_given_back(world: World) -> None:
     assert state_key("test-quick|ada").get().arrival_ms == arrival_ms
 
 
+def test_the_pace_of_a_key_follows_its_turns_by_a_quarter(world: World) -> None:
+    """K8: the next delivery claims as many tasks as fit into its time, about."""
+    send(world.clients, SHARED, "ada", 0, 1)
+    paces = []
+    for pace_ms in (8, 16, 0):
+        holder, goes_on = take(world, SHARED), world.clients.new_id()
+        holder.release(set(), None, begun=1, pace_ms=pace_ms, goes_on=goes_on)
+        paces.append(state_key("test-shared|ada").get().pace_ms)
+    assert paces == [8, 10, 10]
+
+
 def test_a_claim_of_a_newer_version_is_read() -> None:
     """K11: a field that this version does not know is left out."""
     claim = _claim_of({"owner": "o", "tasks": ["t"], "beats": 3, "began": 1.0, "colour": "red"})
