@@ -98,6 +98,7 @@ def test_a_task_that_can_never_work_becomes_a_dead_task_and_the_next_passes(worl
     assert DESK.of("ada") == ["1"]
     [dead] = open_dead_tasks().fetch()
     assert dead.reason == "Reject: no such address"
+    assert LaneTask.query().fetch() == LaneState.query().fetch() == []  # Nothing blocks the key.
 
 
 def test_a_dead_task_blocks_its_key_if_the_lane_says_so(world: World) -> None:

@@ -274,6 +274,36 @@ def test_a_claim_that_is_taken_while_a_task_ends_leaves_the_task_as_it_was(
     assert open_dead_tasks().fetch() == []
 
 
+def test_a_beat_that_took_too_long_lets_no_task_begin(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """K4: others may have watched the claim since the beat was sent."""
+    send(world.clients, SHARED, "ada", 0)
+    drop_hints(world)
+    holder, _ = take(world, SHARED)
+    sound, now_s = claims.transact_by_version, [1_000.0]
+
+    def slow(*args: Any, **options: Any) -> Any:
+        now_s[0] += claims.CONFIRMED_FOR_S + 1
+        return sound(*args, **options)
+
+    monkeypatch.setattr(claims, "transact_by_version", slow)
+    holder.monotonic = lambda: now_s[0]
+    holder._confirmed_s = 0.0
+    assert not holder.may_begin()
+    assert not holder.is_lost
+
+
+def test_a_death_counts_for_the_one_task_that_is_left(world: World) -> None:
+    """K7: no other one can have been at work."""
+    send(world.clients, SHARED, "ada", 0, 1)
+    drop_hints(world)
+    holder, claimed = take(world, SHARED)
+    ends.finish(holder, claimed.tasks[0])
+    bury(world, holder)
+    assert claimed.tasks[1].key.get().failures == 1
+
+
 def test_a_state_that_has_changed_is_not_forgotten(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
