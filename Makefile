@@ -171,6 +171,6 @@ $(SDK): requirements-clients.txt $(INSTALLED)
 
 # npm gives the stamp the time of the lock; without the touch it would install each time.
 $(NODE_CLIENTS): $(NODE)/package-lock.json
-	@command -v npm >/dev/null || { echo "The clients for Node need npm, and Node 18 or newer."; exit 1; }
+	@command -v npm >/dev/null || { echo "The clients for Node need npm, and Node 20 or newer."; exit 1; }
 	npm ci --silent --no-audit --no-fund --ignore-scripts --omit=optional --prefix $(NODE)
 	@touch $@

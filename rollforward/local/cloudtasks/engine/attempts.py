@@ -46,7 +46,6 @@ class Attempts:
         self._tokens = tokens
         self._last_id = last_id
         self.operations = 0
-        self._running: dict[int, Attempt] = {}
         self._outcomes = Outcomes(state)
 
     def due(self, queue_name: str = "") -> list[DueDelivery]:
@@ -165,7 +164,7 @@ class Attempts:
     def _begin(self, queue: QueueState, task: TaskRecord, kind: str, now_s: float) -> Attempt:
         attempt = self._new(queue, task, kind, now_s)
         self._apply_faults(queue, attempt)
-        self._running[attempt.id] = attempt
+        self._state.running[attempt.id] = attempt
         queue.running += 1
         if not attempt.is_copy:
             self._count_dispatch(queue, task, now_s)
@@ -231,9 +230,9 @@ class Attempts:
         self._state.store.tasks.update(task)
 
     def end(self, attempt_id: int, response: Response) -> Attempt | None:
-        """End an attempt; return it, or None when a reset has forgotten it meanwhile."""
+        """End an attempt; return it, or None when it was forgotten meanwhile."""
         with self._state.change():
-            attempt = self._running.pop(attempt_id, None)
+            attempt = self._state.running.pop(attempt_id, None)
             if attempt is not None:
                 self._outcomes.apply(attempt, response)
             return attempt
@@ -241,10 +240,12 @@ class Attempts:
     def is_running(self, attempt_id: int) -> bool:
         """Return whether an attempt has begun and not ended (nor been reset away)."""
         with self._state.lock:
-            return attempt_id in self._running
+            return attempt_id in self._state.running
 
     def forget(self, queue: QueueState) -> None:
         """Forget what runs of a queue: its end will change nothing."""
-        self._running = {
-            key: attempt for key, attempt in self._running.items() if attempt.queue is not queue
+        self._state.running = {
+            key: attempt
+            for key, attempt in self._state.running.items()
+            if attempt.queue is not queue
         }

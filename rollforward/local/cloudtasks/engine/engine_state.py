@@ -20,7 +20,7 @@ from rollforward.local.cloudtasks.engine.queue_state import QueueState, phase_of
 from rollforward.local.cloudtasks.engine.task_ids import TaskIds
 from rollforward.local.cloudtasks.protocol import errors, messages
 from rollforward.local.cloudtasks.protocol.names import Place, queue_of_task
-from rollforward.local.cloudtasks.store.records import TaskRecord
+from rollforward.local.cloudtasks.store.records import Attempt, TaskRecord
 from rollforward.local.cloudtasks.store.store import Store
 
 _DAY_S = 86400.0
@@ -64,6 +64,7 @@ class EngineState:
     Attributes:
         lock: Held while anything here is read or changed.
         queues: The queues by their full names.
+        running: The attempts that have begun and not ended, by their ids.
         task_ids: The ids of tasks whose callers chose none.
         change_listeners: Called after each change, or after those that came together.
     """
@@ -85,6 +86,7 @@ class EngineState:
         self.behaviour = behaviour
         self.lock = threading.RLock()
         self.queues: dict[str, QueueState] = {}
+        self.running: dict[int, Attempt] = {}
         salt = self.kept("id_salt", lambda: str(secrets.randbits(task_ids.BITS)))
         self.task_ids = TaskIds(int(salt))
         self.change_listeners: list[Callable[[], None]] = []
@@ -104,7 +106,7 @@ class EngineState:
                 self._depth -= 1
                 is_outermost = self._depth == 0
                 if is_outermost and not self._is_together:
-                    self.store.commit()
+                    self._commit()
             is_told = is_outermost and is_news
             self._has_news |= is_told
             is_told &= not self._is_together
@@ -120,10 +122,25 @@ class EngineState:
                 yield
             finally:
                 self._is_together = False
-                self.store.commit()
+                self._commit()
             is_told = self._has_news
         if is_told:
             self._tell()
+
+    def _commit(self) -> None:
+        """Commit; if that fails, go back to what the store holds, as after a restart.
+
+        Otherwise a task of a call that failed would be here and not on the disk: it would be
+        delivered, its name would be taken, and the next start would lose it. What is sent now is
+        sent again; its end is not known here. Faults, marks and the clock stay as they are.
+        """
+        try:
+            self.store.commit()
+        except Exception:
+            self.running.clear()
+            self.queues.clear()
+            self._take_over()
+            raise
 
     def _tell(self) -> None:
         for listener in self.change_listeners:
@@ -139,13 +156,16 @@ class EngineState:
 
     def load(self) -> None:
         """Take over what the store holds; what was running is still due, and runs again."""
+        self.store.attempts.close_lost()
+        self._take_over()
+
+    def _take_over(self) -> None:
         now_s = self.clock.now()
         for stored in self.store.queues.all():
             message = messages.Queue.FromString(stored.spec)
             self.queues[stored.name] = self.new_queue(
                 message, stored.from_yaml, now_s, is_pull=stored.is_pull
             )
-        self.store.attempts.close_lost()
         for task in self.store.tasks.live():
             queue = self.queues[task.queue]
             task.queue = queue.name  # A million waiting tasks share the text.

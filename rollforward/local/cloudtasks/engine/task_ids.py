@@ -6,6 +6,7 @@ from rollforward.local.cloudtasks.protocol.names import short
 # look random and spread over the whole range, as the service's do.
 _FACTOR = 0x9E3779B97F4A7C15
 BITS = 64
+_MAX_DIGITS = len(str(2**BITS - 1))
 _INVERSE = pow(_FACTOR, -1, 2**BITS)
 _MAX_SEQUENCE = 2**63 - 1
 
@@ -32,7 +33,9 @@ class TaskIds:
         7
         """
         task_id = short(name)
-        if not task_id.isascii() or not task_id.isdecimal() or int(task_id) >= 2**BITS:
+        is_number = task_id.isascii() and task_id.isdecimal()
+        # int() refuses thousands of digits.
+        if not is_number or len(task_id) > _MAX_DIGITS or int(task_id) >= 2**BITS:
             return 0
         sequence = ((int(task_id) * _INVERSE) % 2**BITS) ^ self._salt
         return sequence if sequence <= _MAX_SEQUENCE else 0

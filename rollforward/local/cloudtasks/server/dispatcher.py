@@ -162,7 +162,10 @@ class Dispatcher:
     async def _sweep(self) -> None:
         while True:
             await asyncio.sleep(_SWEEP_EVERY_S)
-            self._engine.sweep()
+            try:
+                self._engine.sweep()
+            except Exception:
+                log.exception("The sweep failed; the next one is in a minute")
 
     def _follow_clock(self) -> None:
         """Move the deadlines of running attempts when the clock was advanced."""

@@ -65,20 +65,42 @@ class Database:
 
     def close(self) -> None:
         """Commit and close."""
-        self.commit()
-        self._connection.close()
+        try:
+            self.commit()
+        finally:
+            self._connection.close()
 
     def commit(self) -> None:
-        """Make the writes since the last commit durable."""
-        if self._is_open:
+        """Make the writes since the last commit durable.
+
+        Raises:
+            sqlite3.Error: they are rolled back, by this commit or by a write before it: the disk is
+                full. The next write begins anew.
+        """
+        if not self._is_open:
+            return
+        self._is_open = False
+        try:
+            # Without a transaction, too: the rows are gone, and this must not pass for a commit.
             self._connection.execute("COMMIT")
-            self._is_open = False
+        except sqlite3.Error:
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
+            raise
 
     def write(self, sql: str, values: Sequence[Any] = ()) -> None:
-        """Execute a statement that changes something."""
+        """Execute a statement that changes something.
+
+        Raises:
+            sqlite3.Error: it failed, or an earlier one since the last commit did, and SQLite rolled
+                back both.
+        """
         if not self._is_open:
             self._connection.execute("BEGIN")
             self._is_open = True
+        elif not self._connection.in_transaction:
+            # It would be kept by itself, without what it belongs to.
+            raise sqlite3.OperationalError("an earlier write was rolled back")
         self._connection.execute(sql, values)
 
     def rows(self, sql: str, values: Sequence[Any] = ()) -> sqlite3.Cursor:

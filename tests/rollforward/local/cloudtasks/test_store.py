@@ -1,5 +1,7 @@
 """What the engine keeps on disk is there after a restart, or after Datastore went back."""
 
+import sqlite3
+
 import pytest
 
 from rollforward.local.cloudtasks.protocol import messages
@@ -15,6 +17,8 @@ from tests.rollforward.local.cloudtasks.engines import (
     ids,
     make_engine,
 )
+
+LARGE = {"body": b"x" * 90_000}
 
 
 def test_everything_survives_a_restart(tmp_path):
@@ -186,3 +190,76 @@ def test_store_is_one_emulators_own(tmp_path):
 
     first.close()
     Store(path).close()
+
+
+@pytest.fixture
+def full(tmp_path):
+    """An engine with a task, and a disk that has no room for more."""
+    engine = make_engine(tmp_path / "tasks.sqlite3")
+    engine.create_queue(PLACE.parent, messages.Queue(name=QUEUE))
+    add(engine, "before")
+    fill(engine)
+    yield engine
+    engine.close()
+
+
+def fill(engine):
+    """Let the file grow no more, as on a full disk."""
+    pages = engine._state.store._db.value("PRAGMA page_count")
+    engine._state.store._db.value(f"PRAGMA max_page_count = {pages}")
+
+
+def make_room(engine):
+    """Let the file grow again."""
+    engine._state.store._db.value("PRAGMA max_page_count = 1000000")
+
+
+def test_a_full_disk_refuses_calls_until_there_is_room(full, tmp_path):
+    """A refused task is not there: not delivered, its name free; and no restart is needed."""
+    with pytest.raises(sqlite3.OperationalError):
+        add(full, "refused", http_request=LARGE)
+    assert [*full._state.queues[QUEUE].tasks] == [f"{QUEUE}/tasks/before"]
+
+    make_room(full)
+    add(full, "refused")
+
+    assert sorted(ids(finish(full))) == ["before", "refused"]
+    full.close()
+    again = make_engine(tmp_path / "tasks.sqlite3")
+    assert again.begin_ready() == []
+    again.close()
+
+
+def test_calls_together_on_a_full_disk_are_all_refused(full, tmp_path):
+    """What comes after the write that failed is neither kept by itself nor acknowledged."""
+
+    def call_together():
+        with full.together():
+            add(full, "earlier")
+            for task_id in ("large", "later"):
+                with pytest.raises(sqlite3.OperationalError):
+                    add(full, task_id, http_request=LARGE if task_id == "large" else {})
+
+    with pytest.raises(sqlite3.OperationalError):
+        call_together()
+    assert ids(full.begin_ready()) == ["before"]
+
+    make_room(full)
+    add(full, "after")
+    full.close()
+    again = make_engine(tmp_path / "tasks.sqlite3")
+    assert sorted(ids(again.begin_ready())) == ["after", "before"]
+    again.close()
+
+
+def test_what_runs_while_the_disk_is_full_runs_again(full):
+    """Its end is not known: the task is delivered once more."""
+    make_room(full)
+    (attempt,) = full.begin_ready()
+    fill(full)
+    with pytest.raises(sqlite3.OperationalError):
+        add(full, "large", http_request=LARGE)
+    make_room(full)
+
+    assert full.end_attempt(attempt.id, status=200) is None
+    assert ids(finish(full)) == ["before"]

@@ -150,7 +150,7 @@ class Loop:
 
     def _method(self, path: bytes) -> Method | None:
         if path not in self._methods:
-            method = method_of(self._versions, path.decode())
+            method = method_of(self._versions, path.decode(errors="replace"))
             if method is None:
                 return None  # Not kept: there is no end of wrong names.
             self._methods[path] = method
@@ -169,7 +169,11 @@ class Loop:
             log.exception("%d calls were not committed", len(arrived))
             answers = [FAILED] * len(arrived)
         for (call, _, _), answered in zip(arrived, answers, strict=True):
-            self._await(call, _operations(answered), self._end)
+            try:
+                self._await(call, _operations(answered), self._end)
+            except Exception:
+                # It must not end the thread, and with it all calls to come.
+                log.exception("A call was not answered")
 
 
 def _answer(method: Method | None, message: bytes | None) -> bytes | Failure:

@@ -9,8 +9,11 @@ Source: firebase-admin for Node 13.9, `functions-api-client-internal`; firebase-
 
 from typing import Any
 
+from rollforward.local.cloudtasks.protocol import errors
+
 # The port of Firebase's functions emulator.
 DEFAULT_URL = "http://127.0.0.1:5001"
+_PARTS = 6  # Of a queue's name.
 
 
 def fill_url(request: Any, functions_url: str) -> None:
@@ -23,9 +26,14 @@ def fill_url(request: Any, functions_url: str) -> None:
     >>> fill_url(request, "http://127.0.0.1:5001")
     >>> request.task.http_request.url
     'http://127.0.0.1:5001/p/l/resize'
+
+    Raises:
+        Refused: INVALID_ARGUMENT: the queue's name has a slash too many.
     """
-    parts = request.parent.split("/")
     if request.task.HasField("http_request") and not request.task.http_request.url:
+        parts = request.parent.split("/")
+        if len(parts) != _PARTS:
+            raise errors.queue_name_malformed()
         _, project, _, location, _, function = parts
         place = f"{project}/{location}/{function}"
         request.task.http_request.url = f"{functions_url.rstrip('/')}/{place}"

@@ -49,7 +49,7 @@ def call(emulator: RunningEmulator) -> Iterator[Call]:
     options = [("grpc.max_receive_message_length", -1)]
     with grpc.insecure_channel(emulator.grpc_address, options) as channel:
         yield lambda method, message, **options: channel.unary_unary(f"{SERVICE}/{method}")(
-            message, timeout=30, **options
+            message, **{"timeout": 30} | options
         )
 
 
@@ -96,6 +96,32 @@ def test_what_is_wrong_with_a_call(emulator: RunningEmulator, call: Call) -> Non
     emulator.engine.queues.get = raising(ValueError("a bug"))  # type: ignore[method-assign]
     assert refused(call, "GetQueue", get_request()).code() is grpc.StatusCode.INTERNAL
     assert call("CreateTask", create_request())
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize("path", ["/", "Nothing", "/a", f"{SERVICE}/GetQueue/more", "//x"])
+def test_a_path_of_another_form(emulator: RunningEmulator, call: Call, path: str) -> None:
+    """It names no method."""
+    with grpc.insecure_channel(emulator.grpc_address) as channel:
+        error = refused(lambda: channel.unary_unary(path)(b"", timeout=10))
+
+    assert error.code() is grpc.StatusCode.UNIMPLEMENTED
+    assert call("GetQueue", get_request())
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize("emulator", ["loop"], indirect=True)
+def test_a_call_whose_answer_cannot_be_sent(
+    emulator: RunningEmulator, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It stays without one; later calls are answered."""
+    assert call("GetQueue", get_request())
+    with monkeypatch.context() as patched:
+        patched.setattr(loop, "_operations", raising(ValueError("a bug")))
+        with pytest.raises(grpc.RpcError):
+            call("GetQueue", get_request(), timeout=1)
+
+    assert call("GetQueue", get_request())
 
 
 def test_large_and_compressed_messages(emulator: RunningEmulator, call: Call) -> None:
