@@ -79,9 +79,11 @@ def play(stage: Stage, seconds: float, seed: int, names: Sequence[str]) -> Repor
         healed = loads.until_exact(began)
         report.healed[" + ".join(faults)].append(healed)
         report.accounts = loads.accounts()
-        _say(faults, healed)
+        _say(faults, healed, is_exact=report.is_exact)
         if time.monotonic() > ends_at or not report.is_exact:
             break
+    loads.look_again()
+    report.accounts = loads.accounts()
     return report
 
 
@@ -91,9 +93,10 @@ def _strike(stage: Stage, faults: Sequence[str]) -> None:
             strike.result()
 
 
-def _say(faults: Sequence[str], healed: Mapping[str, float]) -> None:
+def _say(faults: Sequence[str], healed: Mapping[str, float], *, is_exact: bool) -> None:
     slowest, seconds = max(_without_waits(healed), key=lambda pair: pair[1])
-    words = f"{' + '.join(faults)}: exact after {seconds:.1f} s, {slowest} last"
+    state = "exact" if is_exact else "NOT exact"
+    words = f"{' + '.join(faults)}: {state} after {seconds:.1f} s, {slowest} last"
     print(f"{time.strftime('%H:%M:%S')} {words}", file=sys.stderr, flush=True)
 
 
@@ -103,7 +106,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=SECONDS, help="of rounds; the last ends")
     parser.add_argument("--seed", type=int, default=0, help="of the faults and their order")
     parser.add_argument("--emulator", default="firestore", choices=EMULATORS)
-    parser.add_argument("--faults", nargs="*", default=list(FAULTS), choices=list(FAULTS))
+    parser.add_argument("--faults", nargs="+", default=list(FAULTS), choices=list(FAULTS))
     chosen = parser.parse_args(arguments)
     with staged(chosen.emulator, chosen.seed) as stage:
         report = play(stage, chosen.seconds, chosen.seed, chosen.faults)

@@ -8,10 +8,12 @@ import threading
 from benchmarks.harness.books import until
 from benchmarks.harness.dev_server import Stack
 from benchmarks.healing.loads import Account, Visitor
-from models.orders import sale_key
-from models.tenants import rush_key
+from models.orders import newest_sales, sale_key
+from models.tenants import newest_rushes, rush_key
+from pipelines.orders.orders import MAX_SALES
 from pipelines.orders.progress import progress as progress_of_sale
 from pipelines.tenants.progress import progress as progress_of_rush
+from pipelines.tenants.rushes import MAX_RUSHES
 from rollforward.runtime import Clients
 
 ORDERS, FLOOD = 6, 40
@@ -28,6 +30,7 @@ class Orders:
         self.visitor, self.clients = Visitor(stack), clients
         self.asked = self.ended = self.twice = 0
         self.open_sales: list[str] = []
+        self.over: dict[str, int] = {}
 
     def open(self) -> None:
         """There is nothing to make."""
@@ -51,10 +54,18 @@ class Orders:
             seen = progress_of_sale(self.clients, row) if row else None
             if seen and seen.is_over and seen.adds_up:
                 self.open_sales.remove(sale)
+                self.over[sale] = seen.ended
                 self.ended += seen.ended
             elif seen:
                 self.twice = max(self.twice, seen.bank.twice)
         return Account(self.asked, self.ended, self.twice)
+
+    def look_again(self) -> None:
+        """Open the newest sales again; older ones are deleted, and stay as they were judged."""
+        newest = [row.key.id() for row in newest_sales().fetch(MAX_SALES)]
+        for sale in self.over.keys() & newest:
+            self.ended -= self.over.pop(sale)
+            self.open_sales.append(sale)
 
     def _has_begun(self, sale: str) -> bool:
         row = sale_key(sale).get()
@@ -68,6 +79,7 @@ class Tenants:
         self.visitor, self.clients = Visitor(stack), clients
         self.asked = self.done = 0
         self.open_rushes: list[str] = []
+        self.over: dict[str, int] = {}
 
     def open(self) -> None:
         """There is nothing to make."""
@@ -88,5 +100,13 @@ class Tenants:
             seen = progress_of_rush(self.clients, row) if row else None
             if seen and seen.is_over:
                 self.open_rushes.remove(rush)
+                self.over[rush] = seen.done
                 self.done += seen.done
         return Account(self.asked, self.done)
+
+    def look_again(self) -> None:
+        """Open the newest rushes again; older ones are deleted, and stay as they were judged."""
+        newest = [row.key.id() for row in newest_rushes().fetch(MAX_RUSHES)]
+        for rush in self.over.keys() & newest:
+            self.done -= self.over.pop(rush)
+            self.open_rushes.append(rush)

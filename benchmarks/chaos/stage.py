@@ -42,7 +42,7 @@ class Stage(Scene):
         port = int(self.stack.environment["MEMCACHE_PORT"])
         with socket.create_connection((ports.LOOPBACK, port), timeout=5) as memcached:
             memcached.sendall(b"flush_all\r\n")
-            memcached.recv(64)
+            assert memcached.recv(64) == b"OK\r\n"
 
 
 @contextlib.contextmanager

@@ -89,13 +89,13 @@ class Proxy(grpc.GenericRpcHandler):
         self._channel = channel
         self._watch = watch
         self._ask = ask
-        self._trouble: Trouble | None = None
+        self._troubles: list[Trouble] = []
 
     def trouble(self, trouble: Trouble, seconds: float) -> None:
-        """Make trouble for a while."""
-        self._trouble = trouble
+        """Make trouble for a while, beside other trouble that there may be."""
+        self._troubles.append(trouble)
         time.sleep(seconds)
-        self._trouble = None
+        self._troubles.remove(trouble)
 
     def service(self, handler_call_details: Any) -> Any:
         method = handler_call_details.method
@@ -111,9 +111,9 @@ class Proxy(grpc.GenericRpcHandler):
                         self._watch(method, request, answer)
                 return answer
 
-            trouble = self._trouble
+            striking = (trouble for trouble in [*self._troubles] if trouble.hits(method))
             try:
-                if trouble is not None and trouble.hits(method):
+                if (trouble := next(striking, None)) is not None:
                     return trouble.answer(forward)
                 return forward()
             except Refused:

@@ -19,6 +19,7 @@ from functools import partial
 
 import psutil
 
+from benchmarks.harness.books import until
 from benchmarks.harness.dev_server import Stack, running
 from benchmarks.harness.proxies import (
     COMMIT,
@@ -40,6 +41,8 @@ from rollforward.local.system import ports
 # The emulators are Java: in their first seconds each call takes several times as long as later.
 WRITE_S, TROUBLE_S, STOPPED_S = 12.0, 8.0, 5.0
 MOST_S = 10.0
+# A killed worker is replaced in less.
+VICTIM_WITHIN_S = 20.0
 EMULATORS = ("datastore", "firestore")
 TARGET = "benchmarks.healing.app:serve"
 
@@ -56,13 +59,30 @@ class Scene:
     # Processes
 
     def kill(self, most: int) -> None:
-        """Kill workers of the app as a power cut would."""
-        for worker in self._workers()[:most]:
-            worker.kill()
+        """Kill workers of the app as a power cut would.
+
+        Raises:
+            AssertionError: there is none, and none starts.
+        """
+        until(lambda: self._kill(most), "no worker to kill", VICTIM_WITHIN_S)
+
+    def _kill(self, most: int) -> bool:
+        """Kill workers; return whether there were any."""
+        killed = 0
+        with contextlib.suppress(psutil.NoSuchProcess):  # One ends meanwhile.
+            for worker in self._workers()[:most]:
+                worker.kill()
+                killed += 1
+        return killed > 0
 
     def stop(self, name: str, seconds: float) -> None:
-        """Stop a process of the stack for a while: it is there, and silent."""
+        """Stop a process of the stack for a while: it is there, and silent.
+
+        Raises:
+            AssertionError: there is none.
+        """
         stopped = [each for each in self._children() if name in each.name()]
+        assert stopped, f"no {name} to stop"
         for process in stopped:
             process.suspend()
         time.sleep(seconds)
@@ -78,7 +98,7 @@ class Scene:
     def _children(self) -> list[psutil.Process]:
         assert self.stack.process is not None
         children = psutil.Process(self.stack.process.pid).children(recursive=True)
-        return [child for child in children if child.is_running()]
+        return [each for each in children if each.is_running() and not _is_zombie(each)]
 
     def _workers(self) -> list[psutil.Process]:
         """Return the processes that gunicorn has forked."""
@@ -99,6 +119,10 @@ class Scene:
     def cut(self, seconds: float = TROUBLE_S) -> None:
         assert self.wire is not None
         self.wire.cut(0.05, seconds)
+
+
+def _is_zombie(process: psutil.Process) -> bool:
+    return bool(process.status() == psutil.STATUS_ZOMBIE)
 
 
 def _is_worker(process: psutil.Process) -> bool:
@@ -214,8 +238,8 @@ def heal(here: Scene, fault: Fault) -> dict[str, float]:
 def main() -> int:
     """Measure what is asked for; 1 when a target is not met."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.healing")
-    parser.add_argument("--emulators", nargs="*", default=EMULATORS, choices=EMULATORS)
-    parser.add_argument("--faults", nargs="*", default=list(FAULTS), choices=list(FAULTS))
+    parser.add_argument("--emulators", nargs="+", default=EMULATORS, choices=EMULATORS)
+    parser.add_argument("--faults", nargs="+", default=list(FAULTS), choices=list(FAULTS))
     chosen = parser.parse_args()
     results = []
     for result in measure(chosen.emulators, chosen.faults):

@@ -5,19 +5,27 @@ from __future__ import annotations
 import contextlib
 import itertools
 import random
+import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from google.cloud import datastore
 
 from benchmarks.chaos import command
+from benchmarks.chaos import loads as chaos_loads
 from benchmarks.chaos.faults import ALONE, FAULTS, PAIR_EVERY, rounds
 from benchmarks.chaos.short_answers import SwitchedAnswers
 from benchmarks.chaos.stage import staged
-from benchmarks.harness.proxies import proxy_before
-from benchmarks.healing.loads import Account
+from benchmarks.harness import proxies
+from benchmarks.harness.proxies import Proxy, Trouble, proxy_before
+from benchmarks.healing import benchmark, loads
+from benchmarks.healing.benchmark import Scene
+from benchmarks.healing.loads import GUESTS, Account
+from rollforward.continuations.entities import FINISHED, RUNNING
 from rollforward.local.services.standalone import datastore_emulator
 from tests.infra.runs.sampling import SEED
 
@@ -52,6 +60,9 @@ class _Loads:
     def until_exact(self, began: float) -> Mapping[str, float]:
         return {"sums": 0.1, "clicks": 180.0}
 
+    def look_again(self) -> None:
+        pass
+
     def accounts(self) -> Mapping[str, Account]:
         return {"sums": Account(3, 3), "clicks": Account(1_200, 1_199)}
 
@@ -80,11 +91,18 @@ def test_a_loss_is_told_and_ends_the_rounds(
 
     code = command.main(["--faults", "killed worker", "--seconds", "3600"])
 
-    told = capsys.readouterr().out
+    told, said = capsys.readouterr()
     assert (code, stage.struck) == (1, 1)
     assert "clicks           1,200     1,199        0      1" in told
     assert "over 10 s: clicks" in told
     assert told.endswith("seed 0: NOT EXACT\n")
+    assert "killed worker: NOT exact after 180.0 s, clicks last" in said
+
+
+def test_no_faults_are_no_choice() -> None:
+    """Rounds without a fault would never come to one."""
+    with pytest.raises(SystemExit):
+        command.main(["--faults"])
 
 
 @pytest.mark.parametrize(
@@ -139,3 +157,173 @@ def test_answers_are_cut_short_for_a_while_and_lose_no_row(
     assert cut
     assert first.key.id == 1
     assert [row.key.id for row in rest] == [key.id for key in keys[1:]]
+
+
+# --- what the accounts see ----------------------------------------------------
+
+NONE: Any = SimpleNamespace()  # No stack, no clients.
+
+
+@dataclass
+class _Run:
+    """The progress of a send."""
+
+    state: str = FINISHED
+    done: int = GUESTS
+    skipped: int = 0
+    failed: int = 0
+
+    @property
+    def totals(self) -> _Run:
+        return self
+
+
+def test_sends_that_the_party_has_forgotten_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It keeps the last ones; those before were seen done."""
+    mails, kept = loads.Mails(NONE, NONE), 3
+    monkeypatch.setattr(loads, "progress", lambda run: _Run())
+    for mails.sends in range(1, 2 * kept + 1):
+        runs = range(max(0, mails.sends - kept), mails.sends)
+        party = SimpleNamespace(sends=[{"run_id": str(run)} for run in runs])
+        monkeypatch.setattr(loads, "party_of", lambda _, party=party: party)
+        assert mails.account().is_exact
+
+    mails.sends += 1
+    assert mails.account().lost == 1
+
+
+@pytest.mark.parametrize(
+    ("run", "is_done"),
+    [
+        (_Run(), True),
+        (_Run(done=GUESTS - 2, skipped=2), True),
+        (_Run(done=GUESTS - 1), False),
+        (_Run(done=GUESTS - 1, failed=1), False),
+        (_Run(state=RUNNING), False),
+        (_Run(state="cancelled"), False),
+    ],
+)
+def test_a_send_is_done_when_all_guests_are_told(
+    monkeypatch: pytest.MonkeyPatch, run: _Run, is_done: bool
+) -> None:
+    """Not as soon as its run has ended."""
+    mails = loads.Mails(NONE, NONE)
+    mails.sends = 1
+    monkeypatch.setattr(loads, "progress", lambda _: run)
+    monkeypatch.setattr(loads, "party_of", lambda _: SimpleNamespace(sends=[{"run_id": "a"}]))
+
+    assert mails.account().is_exact == is_done
+
+
+def test_a_lost_click_and_a_doubled_one_do_not_cancel_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Amounts differ, and both counters of a click are looked at."""
+    clicks, is_over, amounts = loads.Clicks(NONE, NONE), threading.Event(), list[int]()
+
+    def send(page: str, path: str, form: Mapping[str, str]) -> None:
+        amounts.append(int(form["amount"]))
+        if len(amounts) == 30:
+            is_over.set()
+
+    monkeypatch.setattr(loads, "CLICK_EVERY_S", 0.0)
+    monkeypatch.setattr(clicks.visitor, "send", send)
+    clicks.write(is_over)
+    assert len(set(amounts)) > 1
+
+    for key, forms in itertools.product((-1, 0, 1), repeat=2):
+        totals = {loads.KEY: sum(amounts) + key, loads.FORMS: sum(amounts) + forms}
+        counter = SimpleNamespace(total=lambda _, key, of=totals: SimpleNamespace(value=of[key]))
+        monkeypatch.setattr(loads, "SHARDED", counter)
+        account = clicks.account()
+        assert (account.lost, account.doubled) == (int(-1 in (key, forms)), int(1 in (key, forms)))
+
+
+def _newest(*ids: str) -> Any:
+    """Return a function that returns a query for rows."""
+    rows = [SimpleNamespace(key=SimpleNamespace(id=lambda id=id: id)) for id in ids]
+    return lambda: SimpleNamespace(fetch=lambda limit: rows)
+
+
+def test_sales_that_were_exact_are_judged_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As far as they are kept: the bank may have charged again since."""
+    sale = SimpleNamespace(is_over=True, adds_up=True, ended=6, bank=SimpleNamespace(twice=1))
+    row = SimpleNamespace(get=lambda: True)
+    monkeypatch.setattr(chaos_loads, "sale_key", lambda _: row)
+    monkeypatch.setattr(chaos_loads, "progress_of_sale", lambda *_: sale)
+    monkeypatch.setattr(chaos_loads, "newest_sales", _newest("kept"))
+    orders = chaos_loads.Orders(NONE, NONE)
+    orders.asked, orders.open_sales = 12, ["gone", "kept"]
+    assert orders.account().is_exact
+
+    orders.look_again()
+    assert orders.account().is_exact
+
+    sale.adds_up = False
+    orders.look_again()
+    account = orders.account()
+    assert (account.lost, account.doubled) == (6, 1)
+
+
+def test_rushes_that_were_done_are_judged_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As far as they are kept: a note may be missing since."""
+    rush = SimpleNamespace(is_over=True, done=50)
+    row = SimpleNamespace(get=lambda: True)
+    monkeypatch.setattr(chaos_loads, "rush_key", lambda _: row)
+    monkeypatch.setattr(chaos_loads, "progress_of_rush", lambda *_: rush)
+    monkeypatch.setattr(chaos_loads, "newest_rushes", _newest("kept"))
+    tenants = chaos_loads.Tenants(NONE, NONE)
+    tenants.asked, tenants.open_rushes = 100, ["gone", "kept"]
+    assert tenants.account().is_exact
+
+    rush.done = 49
+    tenants.look_again()
+    assert tenants.account().lost == 1
+
+
+# --- faults -------------------------------------------------------------------
+
+
+def test_two_troubles_at_once_do_not_end_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The longer one goes on when the other one has ended."""
+    channel = SimpleNamespace(unary_unary=lambda method: lambda request, timeout: b"done")
+    proxy, was_refused = Proxy(channel), list[bool]()
+
+    def ask() -> None:
+        context = SimpleNamespace(abort=lambda *_: was_refused.append(True))
+        handler = proxy.service(SimpleNamespace(method="/a.B/C"))
+        if handler.unary_unary(b"", context) == b"done":
+            was_refused.append(False)
+
+    def sleep(seconds: float) -> None:
+        if seconds > 1:
+            proxy.trouble(Trouble(proxies.twice, method="/a.B/D"), 1)
+        ask()
+
+    monkeypatch.setattr(proxies, "time", SimpleNamespace(sleep=sleep))
+    proxy.trouble(Trouble(proxies.away), 2)
+    ask()
+
+    assert was_refused == [True, True, False]
+
+
+def test_a_fault_without_a_victim_is_no_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It must not pass for one that did no harm."""
+    scene = Scene(NONE)
+    monkeypatch.setattr(benchmark, "VICTIM_WITHIN_S", 0.0)
+    monkeypatch.setattr(Scene, "_children", lambda _: [])
+
+    with pytest.raises(AssertionError, match="no memcached to stop"):
+        scene.stop("memcached", 0.0)
+    with pytest.raises(AssertionError, match="no worker to kill"):
+        scene.kill(8)
+
+
+def test_a_kill_waits_for_the_worker_that_replaces_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two kills may come at once."""
+    killed = list[int]()
+    worker = SimpleNamespace(kill=lambda: killed.append(1))
+    found = iter([[], [worker, worker]])
+    monkeypatch.setattr(Scene, "_workers", lambda _: next(found))
+
+    Scene(NONE).kill(1)
+
+    assert killed == [1]
