@@ -92,7 +92,8 @@ def dead_tasks() -> ResponseReturnValue:
         choice.filter(), cursor=cursor, limit=PAGE_ROWS, oldest_first=oldest_first
     )
     rows = [_shown(dead) for dead in listed.dead_tasks]
-    if choice.chosen.sort == "most deliveries":
+    is_sorted = choice.chosen.sort == "most deliveries"
+    if is_sorted:
         rows.sort(key=lambda row: -row["deliveries"])
     older = ""
     if listed.next_cursor:
@@ -104,7 +105,7 @@ def dead_tasks() -> ResponseReturnValue:
         chosen=choice.chosen,
         sorts=SORTS,
         views=VIEWS,
-        sorted_count=len(rows) if older and choice.chosen.sort not in ("", "oldest") else 0,
+        sorted_count=len(rows) if is_sorted and (older or cursor) else 0,
         oldest_first=oldest_first,
         older=older,
         is_first=not cursor,

@@ -88,7 +88,7 @@ def runs() -> ResponseReturnValue:
         chosen=chosen,
         sorts=SORTS,
         views=VIEWS,
-        sorted_count=len(rows) if chosen.sort and older else 0,
+        sorted_count=len(rows) if chosen.sort and (older or started_before) else 0,
         has_runs=choice["pattern"] in ("", *patterns),
         patterns=all_patterns,
         states=STATES,

@@ -182,15 +182,16 @@ def test_an_order_says_of_which_runs_it_is(services: Services) -> None:
     browser, seen = Browser(desk), []
     address = "/runs?pattern=app&sort=oldest"
 
-    for _ in range(4):
+    for number in range(4):
         text = browser.read(address)
         page = [float(hours) for hours in run_ids(text)]
         assert page == sorted(page, reverse=True)
         seen += page
         following = re.search(r'href="([^"]+)" rel="next"', text)
+        assert (f"of the newest {len(page)} runs" in text) == (number == 0)
+        assert (f"of the {len(page)} runs on this page" in text) == (number > 0)
         if following is None:
             break
-        assert f"the newest {len(page)} runs" in text
         assert "sort=oldest" in following[1]
         address = unescape(following[1])
 
@@ -233,6 +234,25 @@ def test_dead_tasks_are_put_in_order_of_their_deliveries(desk: Desk) -> None:
     assert dead_ids(text) == ["b", "c", "a"]
     assert "Replay 1 dead task?" in confirm
     assert "in the last 15 minutes" in confirm
+
+
+def test_an_order_says_of_which_dead_tasks_it_is(desk: Desk) -> None:
+    """The first page has the newest, each later one its own."""
+    for number in range(21):
+        desk.give_up(str(number), reason=f"ValueError: tag {number} failed", deliveries=number)
+        desk.world.clock.sleep(60)
+    browser = Browser(desk)
+
+    first = browser.read("/dead?sort=most+deliveries")
+    following = re.search(r'href="([^"]+)" rel="next"', first)
+    assert following is not None
+    second = browser.read(unescape(following[1]))
+
+    assert "of the newest 20 dead tasks that match" in first
+    assert dead_ids(second) == ["0"]
+    assert "of the 1 dead tasks on this page" in second
+    assert "newest" not in re.findall("The order is [^<]*", second)[0]
+    assert "The order is" not in browser.read("/dead?sort=most+deliveries&age=15m")
 
 
 def test_lanes_and_their_keys_are_put_in_order_and_chosen_by_time(services: Services) -> None:
