@@ -17,7 +17,7 @@ from google.cloud import ndb
 
 from rollforward.continuations.entities import FINISHED, ContinuationRun, run_key
 from rollforward.continuations.progress import RunTotals
-from rollforward.materialized_views.catalog import RETIRED, Catalog, version_of, view_name
+from rollforward.materialized_views.catalog import RETIRED, Catalog, TableSet, version_of, view_name
 from rollforward.materialized_views.maintenance.rebuild import ViewMaintenance
 from rollforward.materialized_views.maintenance.walks import (
     BACKFILL,
@@ -180,14 +180,16 @@ def _tables(group: ViewMaintenance, catalog: Catalog) -> list[tuple[str, str]]:
     tables: list[tuple[str, str]] = []
     for name, view in group.views.views.items():
         try:
-            entry = catalog.entry(view)
-        except (KeyError, TypeError):
+            tables += _tables_of(catalog.entry(view))
+        except (AttributeError, KeyError, TypeError, ValueError):
             log.debug("the catalog's entry of %s cannot be read", name, exc_info=True)
-            continue
-        places = [(entry.building, "building"), (entry.live, "live")]
-        places += [(table, "dropping") for table in entry.dropping]
-        tables += [(table, place) for table, place in places if table and _was_built(table)]
     return sorted(tables, key=lambda each: each[1] != "building")
+
+
+def _tables_of(entry: TableSet) -> list[tuple[str, str]]:
+    places = [(entry.building, "building"), (entry.live, "live")]
+    places += [(table, "dropping") for table in entry.dropping]
+    return [(table, place) for table, place in places if table and _was_built(table)]
 
 
 def _was_built(table: str) -> bool:

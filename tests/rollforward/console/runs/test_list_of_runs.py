@@ -309,17 +309,19 @@ def test_a_strange_row_hides_no_other(services: Services) -> None:
 
 
 def test_a_strange_catalog_hides_no_run(desk: Desk) -> None:
-    """One of a later version of the app: with a view that it lacks, and one without tables."""
+    """One of a later version of the app: with a view that it lacks, and one of odd tables."""
     expected = fill(desk)
     rebuild(desk)
-    with desk.world.context():
-        copies = ndb.get_multi(catalog_keys(BUILDS.views.group))
-        for copy in copies:
-            names = list(copy.views)
-            copy.views = {**copy.views, names[-1]: {"later": 1}, "unknown": {"live": "u.1.2"}}
-        ndb.put_multi(copies)
+    odd_tables = ({"live": "odd"}, {"live": 7}, {"live": "odd.1.2", "dropping": None})
 
-    assert set(expected) < set(ids(desk))
+    for entry in ({"later": 1}, [], *odd_tables):
+        with desk.world.context():
+            copies = ndb.get_multi(catalog_keys(BUILDS.views.group))
+            for copy in copies:
+                names = list(copy.views)
+                copy.views = {**copy.views, names[-1]: entry, "unknown": {"live": "u.1.2"}}
+            ndb.put_multi(copies)
+        assert set(expected) < set(ids(desk)), entry
 
 
 def test_a_part_leads_to_the_runs_that_feed_it(desk: Desk) -> None:
