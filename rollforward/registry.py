@@ -18,7 +18,7 @@ from functools import cached_property, partial
 from inspect import isfunction
 from typing import Any
 
-from google.api_core.exceptions import GoogleAPICallError
+from google.api_core.exceptions import GoogleAPIError
 
 from rollforward.batches.pattern import Batches
 from rollforward.continuations import Job
@@ -193,7 +193,7 @@ class Registry:
         asked = self._pattern_of_runs(pattern)
         try:
             details = asked.run(clients, self._parts[pattern], run_id)
-        except (UnknownRunError, GoogleAPICallError, Retry, Unavailable):
+        except (UnknownRunError, GoogleAPIError, Retry, Unavailable):
             raise
         except Exception as error:
             log.debug("the run %s of %s cannot be read", run_id, pattern, exc_info=True)

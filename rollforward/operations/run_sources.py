@@ -1,8 +1,14 @@
 """Runs that an app keeps in rows of its own, in the list of all runs: loads, playbacks, imports.
 
     def newest(clients: Clients, started_before: datetime | None, limit: int) -> list[Run]:
-        rows = Import.query().order(-Import.started).fetch(limit)
-        return [IMPORTS.run(row.key.id(), "running", row.started) for row in rows]
+        query = Import.query().order(-Import.started)
+        if started_before is not None:
+            query = query.filter(Import.started < started_before.replace(tzinfo=None))
+        return [run_of(row) for row in query.fetch(limit)]
+
+    def run_of(row: Import) -> Run:
+        started = row.started.replace(tzinfo=UTC)  # ndb stores no zone.
+        return IMPORTS.run(row.key.id(), "running", started)
 
     IMPORTS = RunSource("import", newest, details)
 
@@ -18,8 +24,9 @@ import datetime
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import get_args
 
-from google.api_core.exceptions import GoogleAPICallError
+from google.api_core.exceptions import GoogleAPIError
 
 from rollforward.runtime.clients import Clients
 from rollforward.tasks.pattern import Pattern
@@ -53,7 +60,8 @@ class RunSource:
     Args:
         name: Their kind, for example "import".
         newest: Returns runs that started before a time (None: now), the newest first: `limit` of
-            them or more, as long as there are any, and all of the same instant.
+            them or more, as long as there are any, and all of the same instant. All times
+            have a zone, or else the list says that these runs cannot be read.
         details: Returns one run by its own id; None: there is none, or no more.
         feeds: The part without an end that they feed, for example a pipeline.
     """
@@ -114,6 +122,7 @@ class AppRuns(Pattern[RunSource]):
         details = sources[0].details(clients, own_id) if sources and own_id else None
         if details is None:
             raise UnknownRunError(run_id)
+        _check(details.run)
         return details
 
 
@@ -121,17 +130,47 @@ def _listed(clients: Clients, source: RunSource, query: RunQuery) -> RunList:
     """Return a source's runs; one that fails is a row that says so, and hides no other's.
 
     Raises:
-        GoogleAPICallError: a service does not answer.
+        GoogleAPIError: a service does not answer.
     """
-    limit = scanned(query)
     try:
-        runs = list(source.newest(clients, query.before, limit))
-    except GoogleAPICallError:
+        return _read(clients, source, query)
+    except GoogleAPIError:
         raise
     except Exception as error:
         log.debug("the runs of %s cannot be listed", source.name, exc_info=True)
         note = f"these runs cannot be listed: {type(error).__name__}: {error}"
         is_asked = query.takes(None) and not query.state
         return RunList([source.run("", "unreadable", None, note=note)] if is_asked else ())
-    last_started = runs[-1].started if len(runs) >= limit else None
-    return RunList(complete_list(query, runs).runs, query.ends_at(last_started))
+
+
+def _read(clients: Clients, source: RunSource, query: RunQuery) -> RunList:
+    """Return a source's runs; a source may return them in any order, and later ones as well.
+
+    Raises:
+        ValueError: one of them cannot be shown.
+    """
+    limit = scanned(query)
+    runs = list(source.newest(clients, query.before, limit))
+    for run in runs:
+        _check(run)
+    earlier = [run for run in runs if not _is_later(run, query)]
+    starts = [run.started for run in earlier if run.started is not None]
+    last_started = min(starts, default=None) if len(earlier) >= limit else None
+    return RunList(complete_list(query, earlier).runs, query.ends_at(last_started))
+
+
+def _is_later(run: Run, query: RunQuery) -> bool:
+    return bool(query.before and run.started and run.started >= query.before)
+
+
+def _check(run: Run) -> None:
+    """Check that a list can show a run.
+
+    Raises:
+        ValueError: it cannot.
+    """
+    if run.state not in get_args(RunState):
+        raise ValueError(f"the run {run.id} has the state {run.state!r}, which does not exist")
+    for at in (run.started, run.ended, run.waits_until):
+        if at is not None and at.utcoffset() is None:
+            raise ValueError(f"the run {run.id} has a time without a zone: {at}")

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
-from google.api_core.exceptions import GoogleAPICallError
+from google.api_core.exceptions import GoogleAPIError
 
 from rollforward.runtime.clock import aware_utc, naive_utc
 
@@ -252,7 +252,8 @@ class RunQuery:
         since: Only runs that started then or later.
         state: One of STATES; "" for all.
         name: One kind of work; "" for all.
-        limit: How many, about: runs of the same instant are never torn apart.
+        limit: How many, about: runs of the same instant are never torn apart, and those without
+            a start do not count.
         pattern: One pattern; "" for all.
         max_reads: A bound of the rows that a pattern reads, about; 0: the pattern's own. The eight
             rows of totals of an unfinished run are read all the same.
@@ -297,11 +298,11 @@ def readable(
     """Return a run, or that its row cannot be read: one strange row hides none of the others.
 
     Raises:
-        GoogleAPICallError: a service does not answer.
+        GoogleAPIError: a service does not answer.
     """
     try:
         return read()
-    except GoogleAPICallError:
+    except GoogleAPIError:
         raise
     except Exception as error:
         log.debug("the run %s of %s cannot be read", run_id, pattern, exc_info=True)
@@ -372,19 +373,21 @@ def merged(lists: Sequence[RunList], limit: int) -> RunList:
     """Return the newest runs of several lists as one.
 
     Each list is whole down to its `next_before`: what is older than the youngest of these may be
-    missing a neighbour, and is left to the next list.
+    missing a neighbour, and is left to the next list. Runs without a start come first, and are not
+    counted: only the first list has them, and no list begins at one.
     """
     ends = [run_list.next_before for run_list in lists if run_list.next_before is not None]
     whole_until = max(ends, default=None)
     runs = sorted((run for run_list in lists for run in run_list.runs), key=lambda run: run.id)
-    runs.sort(key=_started, reverse=True)
+    undated = [run for run in runs if run.started is None]
+    dated = sorted((run for run in runs if run.started is not None), key=_started, reverse=True)
     if whole_until is not None:
-        runs = [run for run in runs if _started(run) >= whole_until]
-    if len(runs) <= limit:
-        return RunList(runs, whole_until)
-    oldest = _started(runs[limit - 1])
-    shown = [run for run in runs if _started(run) >= oldest]
-    return RunList(shown, oldest if len(shown) < len(runs) else whole_until)
+        dated = [run for run in dated if _started(run) >= whole_until]
+    if len(dated) <= limit:
+        return RunList([*undated, *dated], whole_until)
+    oldest = _started(dated[limit - 1])
+    shown = [run for run in dated if _started(run) >= oldest]
+    return RunList([*undated, *shown], oldest if len(shown) < len(dated) else whole_until)
 
 
 def _started(run: Run) -> datetime.datetime:

@@ -7,7 +7,10 @@ import re
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
+from google.api_core import exceptions as rpc_errors
+
 from rollforward.operations import DeadTaskFilter
+from rollforward.tasks.errors import Retry
 from rollforward.tasks.runs import STATES, RunQuery
 
 PAGE_ROWS = 20
@@ -19,6 +22,13 @@ MAX_PATTERN_READS = 40
 LIST_RUNS = 10
 # Of one pattern, to be put in order.
 SORTED_RUNS = 20
+# A service does not answer; ndb says so with RetryError, after attempts of its own.
+OUTAGES = (
+    rpc_errors.ServiceUnavailable,
+    rpc_errors.DeadlineExceeded,
+    rpc_errors.RetryError,
+    Retry,
+)
 
 
 class BadQueryError(ValueError):

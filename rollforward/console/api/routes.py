@@ -22,6 +22,7 @@ from rollforward.console.api.changes import (
 )
 from rollforward.console.api.queries import (
     MAX_FACET_CHARS,
+    OUTAGES,
     BadQueryError,
     filter_of,
     limit_of,
@@ -48,7 +49,6 @@ from rollforward.operations.waiting import (
     queue_states,
 )
 from rollforward.runtime.clock import aware_utc
-from rollforward.tasks.errors import Retry
 from rollforward.tasks.runs import MAX_STEP_BYTES, UnknownLetterError, UnknownRunError
 
 View = Callable[..., ResponseReturnValue]
@@ -140,7 +140,7 @@ def _answering(view: View) -> View:
             return problem(refused.status, refused.reason)
         except CannotListError as error:
             return problem(501, str(error))
-        except (rpc_errors.ServiceUnavailable, rpc_errors.DeadlineExceeded, Retry) as error:
+        except OUTAGES as error:
             return problem(503, f"A service does not answer; try again in a moment. {error}")
         except rpc_errors.PermissionDenied as error:
             return problem(403, f"The app's account may not: {error.message}")

@@ -12,11 +12,10 @@ from urllib.parse import urlencode
 import jinja2
 from flask import Response, abort, current_app, redirect, request
 from flask.typing import ResponseReturnValue
-from google.api_core import exceptions as rpc_errors
 
 from rollforward.console.access import Role
 from rollforward.console.api.changes import ChangeRefusedError, caller
-from rollforward.console.api.queries import BadQueryError
+from rollforward.console.api.queries import OUTAGES, BadQueryError
 from rollforward.flask.context import CONSOLE, clients, settings
 from rollforward.flask.guards import csrf
 from rollforward.look import lists
@@ -24,7 +23,6 @@ from rollforward.look.editor import url_of_code
 from rollforward.look.lists import BadChoiceError
 from rollforward.look.pages import STATIC, STATIC_TYPES, environment, etag_of
 from rollforward.operations import BadCursorError
-from rollforward.tasks.errors import Retry
 
 View = Callable[..., ResponseReturnValue]
 Routes = Sequence[tuple[str, str, View]]
@@ -80,7 +78,7 @@ def page(view: View) -> View:
             return refusal(400, str(error))
         except ChangeRefusedError as refused:
             return refusal(refused.status, refused.reason)
-        except (rpc_errors.ServiceUnavailable, rpc_errors.DeadlineExceeded, Retry) as error:
+        except OUTAGES as error:
             return refusal(503, f"A service does not answer; try again in a moment. {error}")
 
     return show
