@@ -212,3 +212,4 @@ def test_changes_together_are_committed_and_told_once() -> None:
     with engine.together():
         engine.get_task(f"{QUEUE}/tasks/a")
     assert happened == ["commit", "news", "commit"]
+    engine.close()
