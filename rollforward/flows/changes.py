@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -11,9 +13,11 @@ from google.api_core import exceptions as rpc_errors
 from rollforward.datastore import current
 from rollforward.datastore.transactions import (
     MAX_ATTEMPTS,
+    OUTCOME_UNKNOWN,
     TRANSIENT,
     current_transaction,
     is_in_transaction,
+    is_last_attempt,
     pause_before_retry,
     transact,
 )
@@ -80,7 +84,11 @@ def start(
     """
     key = run_key(run_id_of(flow.name, flow_id))
     if lane is None and not is_in_transaction():
-        is_first = _insert(clients, _new_row(clients, key, args, clients.new_id()))
+        try:
+            is_first = _insert(clients, _new_row(clients, key, args, clients.new_id()))
+        except OUTCOME_UNKNOWN:
+            wake(clients, flow.task, key.id())  # If it is there, it waits for no sweep.
+            raise
         if is_first:
             wake(clients, flow.task, key.id())
         return is_first
@@ -113,18 +121,24 @@ def _insert(clients: Clients, row: FlowRun) -> bool:
 
     If that is refused, or its reply was lost, the row says whose it is.
     """
-    for failures in range(1, MAX_ATTEMPTS + 1):
+    began_s, doubt = time.monotonic(), None
+    for failures in itertools.count(1):
         try:
             if failures > 1:
                 [stored] = read_versions(clients.datastore, [row.key])
                 if stored is not None:
                     return bool(stored[0].started_by == row.started_by)
             insert_together(clients, row)
-        except (rpc_errors.AlreadyExists, *TRANSIENT) as error:
-            if failures == MAX_ATTEMPTS:
+        except rpc_errors.AlreadyExists:
+            if failures > MAX_ATTEMPTS:  # Deleted and inserted by others all the time.
                 raise
-            if not isinstance(error, rpc_errors.AlreadyExists):
-                pause_before_retry(failures)
+        except TRANSIENT as error:
+            if isinstance(error, OUTCOME_UNKNOWN):
+                doubt = error
+            if is_last_attempt(failures, began_s):
+                # Not one that says that nothing was written, if that is unknown.
+                raise doubt or error from None
+            pause_before_retry(failures)
         else:
             return True
     raise AssertionError("unreachable")
@@ -177,10 +191,10 @@ def cancel(clients: Clients, flow: Flow[Any], flow_id: str) -> bool:
 
     def body() -> bool:
         row = _existing(pending.get(key), flow_id)
-        row.skips_unknown = row.state == FAILED and row.verdict is not None
-        row.passes_new = False
         if row.has_ended or row.state == UNDOING:
             return bool(row.state == CANCELLED or row.verdict == CANCELLED)
+        row.skips_unknown = row.state == FAILED and row.verdict is not None
+        row.passes_new = False
         _reopen(row)
         row.state, row.verdict, row.failure = UNDOING, row.verdict or CANCELLED, None
         row.due = due_at(clients)
@@ -199,11 +213,13 @@ def retry(
     *,
     generation: int = 0,
     request_id: str = "",
+    new_calls: bool = False,
 ) -> bool:
     """Run a flow again that has failed, or any flow from one of its steps, once for a request.
 
     Args:
         generation: Refuse it if the flow was retried since it had this one; 0: in any.
+        new_calls: Let a flow that is being undone make calls that it never began.
 
     Returns:
         False: a call with this request's id has done it before.
@@ -225,7 +241,7 @@ def retry(
             _drop_from(row, from_step)
         _reopen(row)
         row.state = UNDOING if row.verdict else RUNNING
-        row.passes_new = bool(row.verdict)
+        row.passes_new = new_calls and row.verdict is not None
         row.generation += 1
         row.ended = row.expires = row.result = row.failure = None
         row.retries = events.newest_ids({**row.retries, unique: transaction.id}, MAX_KNOWN_RETRIES)

@@ -201,13 +201,18 @@ class Flow(Generic[P]):
         clients, (flow_id,) = with_clients(args)
         return changes.cancel(clients, self, flow_id)
 
-    def retry(self, /, *args: Any, from_step: str = "", request_id: str = "") -> bool:
+    def retry(
+        self, /, *args: Any, from_step: str = "", request_id: str = "", new_calls: bool = False
+    ) -> bool:
         """Run a flow again that has failed: `order.retry("A1")`.
 
         Args:
             from_step: Drop the outcomes of this step and all later ones, and run them again. Their
                 effects stay.
             request_id: A second call with this id, of the flow's last 20 retries, does nothing.
+            new_calls: Let a flow that is being undone make the commits and calls outside that it
+                never began, until the code has come to all that it has to undo. They are undone,
+                too. For code that has another order than the code that made the calls.
 
         Returns:
             True if this call retried it, False if one with this id had.
@@ -217,7 +222,9 @@ class Flow(Generic[P]):
             BadFlowError, FlowRefusedError: not by this id, or not as it is now.
         """
         clients, (flow_id,) = with_clients(args)
-        return changes.retry(clients, self, flow_id, from_step, request_id=request_id)
+        return changes.retry(
+            clients, self, flow_id, from_step, request_id=request_id, new_calls=new_calls
+        )
 
     # Read
 

@@ -77,7 +77,7 @@ def serve(order: Flow[Any]) -> Flask:
 
     @app.get("/retry/<int:number>/<request_id>")
     def retry(number: int, request_id: str) -> str:
-        return str(order.retry(clients(), str(number), request_id=request_id))
+        return str(order.retry(clients(), str(number), request_id=request_id, new_calls=True))
 
     return endpoints.serve(app, Registry(order))
 

@@ -50,8 +50,8 @@ class FlowRun(ndb.Model):
     # A person has cancelled it once more after undoing it had failed: calls of which nothing is
     # known are left as they are.
     skips_unknown = ndb.BooleanProperty(indexed=False, default=False)
-    # A person has retried it after undoing it had failed: calls that never began are made, if the
-    # code only comes by them to others that it is to undo.
+    # A person has retried it so after undoing it had failed: calls that never began are made, if
+    # the code only comes by them to others that it is to undo.
     passes_new = ndb.BooleanProperty(indexed=False, default=False)
     failure = ndb.TextProperty()  # Why it cannot go on until somebody retries or cancels it.
     args = ndb.TextProperty(required=True)

@@ -203,8 +203,9 @@ def _check_met(undos: Undos) -> None:
         names = ", ".join(map(repr, unmet[:MOST_NAMED]))
         raise BadStepError(
             f"{names} may have taken effect, and it is unknown how to undo that: the code does not "
-            "come there, or the call has failed after a worker died over it. Retry to let it go on "
-            "through calls that never began, or cancel once more to leave it",
+            "come there, or the call has failed after a worker died over it. Retry when that is "
+            "mended, with new_calls=True if calls that never began stand before it, or cancel once "
+            "more to leave it",
             step=unmet[0],
         )
 

@@ -69,7 +69,7 @@ class LaneTask(ndb.Model):
     traceparent = ndb.TextProperty()
     failures = ndb.IntegerProperty(indexed=False, default=0)
     waits = ndb.IntegerProperty(indexed=False, default=0)  # Planned ones, without a failure.
-    # Claims that were taken away when it was their next task.
+    # Claims that were taken away, or given back with an error, when it was their next task.
     takeovers = ndb.IntegerProperty(indexed=False, default=0)
     unknown_since = ndb.DateTimeProperty(indexed=False)  # Since no version has known its path.
     not_before = ndb.DateTimeProperty(indexed=False)  # Of one that keeps its place.

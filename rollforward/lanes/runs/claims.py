@@ -356,6 +356,8 @@ class Holder:
             state.head = running
         elif state.head in ended or not self.lane.order:  # Of a version with one.
             state.head = None
+        if running is not None:
+            _take_over(running)
         if claim.is_careful:
             state.is_careful = False
         if pace_ms:
@@ -371,6 +373,18 @@ class Holder:
         else:
             state.key.delete()
         return frozenset(task_id for other in state.claims for task_id in other.tasks)
+
+
+def _take_over(task_id: str) -> None:
+    """Write a task that its delivery began and did not end.
+
+    So a commit that would end it, and whose reply its delivery has not waited for, is refused when
+    it comes late: the next delivery may be at the task.
+    """
+    row: LaneTask | None = task_key(task_id).get()
+    if row is not None:
+        row.takeovers += 1
+        row.put()
 
 
 def _replace(state: LaneState, claim: Claim) -> None:

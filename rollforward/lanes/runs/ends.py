@@ -296,8 +296,9 @@ def is_unknown_for_long(task: LaneTask, now_utc: datetime.datetime) -> bool:
 def _mine(holder: Holder, task: LaneTask) -> tuple[LaneTask | None, LaneState | None]:
     """Return the row of a task and the state of its key, if both are still this delivery's.
 
-    The row first: who takes the claim away writes it (`put_buried`). So the commit of a delivery
-    that has lost its claim since is refused, although it may not write the state.
+    The row first: who takes the claim away writes it (`put_buried`), and a delivery that gives its
+    claim back with an error does. So a commit under a claim that is gone is refused, although it
+    may not write the state.
     """
     row: LaneTask | None = task.key.get()
     state: LaneState | None = state_key(holder.lane_id).get()

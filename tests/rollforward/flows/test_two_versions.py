@@ -192,6 +192,9 @@ def test_a_cancelled_flow_comes_by_a_new_call_to_those_behind_it_if_a_person_ret
     assert CODE.done == ["a", "b"]
 
     probe.retry(world.clients, ID)
+    assert settle(world).state == "failed"
+    assert CODE.done == ["a", "b"]
+    probe.retry(world.clients, ID, new_calls=True)
     assert settle(world).state == "cancelled"
     assert CODE.done == ["a", "b", "new", "undo a", "undo b", "undo new"]
 
@@ -203,7 +206,7 @@ def test_a_cancelled_flow_waits_for_no_event_to_come_to_what_it_undoes(world: Wo
     CODE.run = lambda step: step.wait_for("new") and step.outside("a", CODE.act, "a")
     probe.cancel(world.clients, ID)
     assert settle(world).state == "failed"
-    probe.retry(world.clients, ID)
+    probe.retry(world.clients, ID, new_calls=True)
     assert settle(world).state == "failed"
     probe.cancel(world.clients, ID)
     assert settle(world).state == "cancelled"

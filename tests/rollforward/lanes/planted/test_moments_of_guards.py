@@ -16,6 +16,7 @@ from google.api_core import exceptions as rpc_errors
 
 from rollforward import outbox
 from rollforward.datastore import transact
+from rollforward.datastore.commit import Commit
 from rollforward.lanes import Lane, adding
 from rollforward.lanes.hints import LaneArgs
 from rollforward.lanes.rows import states
@@ -24,7 +25,7 @@ from rollforward.lanes.runs import claims, ends
 from rollforward.lanes.runs.delivery import deliver
 from rollforward.runtime import Clients
 from rollforward.runtime.clock import naive_utc
-from rollforward.runtime.sharing import conditional_writes
+from rollforward.runtime.sharing import conditional_writes, optimistic_transaction
 from rollforward.tasks.dead_task_entities import open_dead_tasks
 from rollforward.tasks.errors import Retry
 from rollforward.testing.world import apart
@@ -272,6 +273,43 @@ def test_a_claim_that_is_taken_while_a_task_ends_leaves_the_task_as_it_was(
     left = waiting(late.lane_id).fetch(keys_only=True)
     assert left == [task.key for task in claimed.tasks[1:]]
     assert open_dead_tasks().fetch() == []
+
+
+@pytest.mark.parametrize("end", ["later", "never"])
+def test_a_commit_that_comes_late_ends_no_task_that_was_given_back(
+    world: World, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    """K2, K4, K7: its delivery has waited in vain for the reply, and gave its claim back."""
+    send(world.clients, SHARED, "ada", 0)
+    drop_hints(world)
+    late, claimed = take(world, SHARED)
+    [ada] = claimed.tasks
+    sound, under_way = optimistic_transaction.apply_together, list[Commit]()
+
+    def unheard(clients: Clients, commit: Commit) -> Any:
+        under_way.append(commit)
+        raise rpc_errors.DeadlineExceeded("made by the test")  # type: ignore[no-untyped-call]
+
+    monkeypatch.setattr(optimistic_transaction, "apply_together", unheard)
+    acts = {
+        "later": lambda: ends.postpone(late, ada, ends.Later(5, "its service is away")),
+        "never": lambda: ends.give_up(late, ada, write, "nobody is in"),
+    }
+    with pytest.raises(rpc_errors.DeadlineExceeded):
+        acts[end]()
+    monkeypatch.setattr(optimistic_transaction, "apply_together", sound)
+    late.release(set(), ada.key.id(), begun=1, pace_ms=0)
+
+    def come_late() -> None:
+        for commit in under_way:
+            with pytest.raises(rpc_errors.GoogleAPICallError):
+                sound(world.clients, commit)
+
+    DESK.before = once(come_late)
+    wake(world, SHARED)
+    world.settle()
+    assert DESK.begun == ["ada:0"]
+    assert waiting(late.lane_id).fetch() == open_dead_tasks().fetch() == []
 
 
 def test_a_beat_that_took_too_long_lets_no_task_begin(
