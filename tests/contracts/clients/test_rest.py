@@ -301,13 +301,6 @@ def test_an_address_without_a_version(cloud: Cloud) -> None:
     assert "Queue name must be formatted" in error_of(refused)[2]
 
 
-def test_an_id_of_thousands_of_digits(cloud: Cloud) -> None:
-    """It is too long for a task, and no number of ours."""
-    answer = ask(cloud, "GET", f"{cloud.queue}/tasks/{'1' * 4301}")
-
-    assert error_of(answer)[:2] == (400, "INVALID_ARGUMENT")
-
-
 @pytest.mark.parametrize(
     "headers", [{"Host": "evil.example"}, {"Origin": "http://evil.example"}, {"Origin": "null"}]
 )

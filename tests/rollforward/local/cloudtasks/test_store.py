@@ -263,3 +263,13 @@ def test_what_runs_while_the_disk_is_full_runs_again(full):
 
     assert full.end_attempt(attempt.id, status=200) is None
     assert ids(finish(full)) == ["before"]
+
+
+@pytest.mark.parametrize("digits", [20, 21, 4301])
+def test_an_id_of_many_digits_is_unknown(digits):
+    """The largest number that Python reads has 4,300."""
+    engine = make_engine()
+    engine.create_queue(PLACE.parent, messages.Queue(name=QUEUE))
+    with pytest.raises(Refused, match="not found"):
+        engine.history.of_task(f"{QUEUE}/tasks/{'9' * digits}")
+    engine.close()
