@@ -28,8 +28,6 @@ from tests.rollforward.flows.probe import (
 )
 from tests.rollforward.tasks.reminders import one_emulator
 
-pytestmark = pytest.mark.fast
-
 # Of texts as JSON: with their quotation marks they have so many bytes.
 INLINE, CHUNK, MOST = values.MAX_INLINE_BYTES, values.CHUNK_BYTES, values.MAX_VALUE_BYTES
 CHUNKS = {
