@@ -27,12 +27,13 @@ from benchmarks.healing.benchmark import Scene
 from benchmarks.healing.loads import GUESTS, Account
 from rollforward.continuations.entities import FINISHED, RUNNING
 from rollforward.local.services.standalone import datastore_emulator
-from tests.infra.runs.sampling import SEED
+from tests.infra.runs.sampling import SEED, minute
 
 SHORT_S = 15.0
 ROWS = 12
 
 
+@minute
 @pytest.mark.process
 @pytest.mark.timeout(480)
 def test_all_is_exact_after_faults_drawn_by_the_day() -> None:

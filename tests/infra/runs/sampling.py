@@ -29,6 +29,8 @@ one_emulator = pytest.mark.parametrize("services", ["datastore"], indirect=True)
 kills = pytest.mark.one_of("kills", 5)
 # Of what keeps a processor busy for seconds, and is no promise of a pattern in small, one in five.
 long = pytest.mark.one_of("long", 5)
+# Of what takes most of a minute, in a draw of its own, one in five.
+minute = pytest.mark.one_of("minute", 5)
 
 IS_SAMPLED = os.environ.get("SAMPLED") == "1"
 SEED = int(os.environ.get("SAMPLE_SEED") or 0)

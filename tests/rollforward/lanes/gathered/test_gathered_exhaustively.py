@@ -35,6 +35,7 @@ from tests.infra.memory_datastore import Memory
 from tests.infra.model_checking import stepwise
 from tests.infra.model_checking.model_checker import CRASH, FLUSH, End, Search
 from tests.infra.model_checking.stepwise import NOON, ROWS, Call, Process, Run, rows
+from tests.infra.runs import sampling
 from tests.rollforward.lanes.gathered.mailroom import Note
 
 KEY = "searched|k"
@@ -281,6 +282,7 @@ def explore_a_late_delivery(lane: Gathered[Note]) -> None:
         assert not any("DroppedForNothing" in repr(call) for call in errors), search.story(end)
 
 
+@sampling.minute
 def test_a_call_is_dropped_only_for_a_run_at_work(monkeypatch: pytest.MonkeyPatch) -> None:
     """G2: a delivery that comes late claims nothing, not even for a moment."""
     truly = answers_truly(Gathered._call_in_transaction)

@@ -26,6 +26,7 @@ from rollforward.telemetry import current_task
 from tests.infra.memory_datastore import Memory
 from tests.infra.model_checking.model_checker import End, Search
 from tests.infra.model_checking.stepwise import NOON, Process, Run, rows
+from tests.infra.runs import sampling
 from tests.rollforward.lanes.test_lanes_exhaustively import acting, in_steps
 
 __all__ = ["in_steps"]
@@ -173,6 +174,7 @@ def explore(text: str) -> int:
     return search.states
 
 
+@sampling.minute
 @pytest.mark.parametrize("text", [LATER, NEVER])
 def test_a_task_ends_once_while_its_claim_is_taken_away(text: str) -> None:
     """K2, K4, K7: who takes a claim and who ends a task under it cannot both succeed."""
@@ -203,6 +205,7 @@ def _reads_the_state_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ends, "_mine", mine)
 
 
+@sampling.minute
 @pytest.mark.parametrize(
     ("plant", "text"), [(_leaves_the_task_as_it_is, LATER), (_reads_the_state_first, NEVER)]
 )

@@ -43,6 +43,7 @@ def test_no_wake_is_lost_without_faults_when_weak_computations_change() -> None:
     assert found(WeakChanges, weak_changes.calm, calm) is None
 
 
+@sampling.minute
 @pytest.mark.parametrize(
     ("variant", "first"),
     weak_changes.VARIANTS,
