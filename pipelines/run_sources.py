@@ -1,7 +1,8 @@
 """Loads, rushes and playbacks of the demos, as the console's list of runs shows them.
 
 Each is derived from the rows that its demo keeps. A list reads a row for each kind, and one for
-each sum; the rows of writers are read for the page of one load.
+each sum; the rows of writers are read for the page of one load. There are few of each kind, so a
+source returns all of them, and the list takes those that it asked for.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from models.counters import loads_key as click_loads_key
 from models.sums import SumLoads
 from models.sums import loads_key as sum_loads_key
 from models.tenants import TenantRush, newest_rushes, rush_key
-from models.weblog import access_logs
+from models.weblog import AccessLogs, access_logs
 from pipelines.counters import load as clicks
 from pipelines.loads import TimedLoad
 from pipelines.sums import load as additions
@@ -44,17 +45,6 @@ PAST = "replaced by a later load"
 
 def _at(ms: float) -> datetime.datetime:
     return datetime.datetime.fromtimestamp(ms / 1000, datetime.UTC)
-
-
-def _newest(
-    runs: Sequence[Run], started_before: datetime.datetime | None, limit: int
-) -> Sequence[Run]:
-    """Return all runs before a time: there are few."""
-    return [
-        run
-        for run in runs
-        if run.started is not None and (started_before is None or run.started < started_before)
-    ]
 
 
 def _timed(clients: Clients, load: TimedLoad) -> tuple[RunState, datetime.datetime | None]:
@@ -88,7 +78,7 @@ def _newest_click_loads(
     clients: Clients, started_before: datetime.datetime | None, limit: int
 ) -> Sequence[Run]:
     loads = _click_loads(click_loads_key().get())
-    return _newest([_click_run(clients, load) for load in loads], started_before, limit)
+    return [_click_run(clients, load) for load in loads]
 
 
 def _click_load(clients: Clients, load_id: str) -> RunDetails | None:
@@ -144,8 +134,7 @@ def _newest_sum_loads(
     names = sum_names()
     rows = ndb.get_multi([sum_loads_key(name) for name in names])
     pairs = zip(names, rows, strict=True)
-    runs = [run for name, row in pairs for run in _sum_runs(clients, name, row)]
-    return _newest(runs, started_before, limit)
+    return [run for name, row in pairs for run in _sum_runs(clients, name, row)]
 
 
 def _sum_load(clients: Clients, own_id: str) -> RunDetails | None:
@@ -179,7 +168,7 @@ def _newest_rushes(
     clients: Clients, started_before: datetime.datetime | None, limit: int
 ) -> Sequence[Run]:
     rows = newest_rushes().fetch(rushes.MAX_RUSHES)
-    return _newest([_rush_run(row) for row in rows], started_before, limit)
+    return [_rush_run(row) for row in rows]
 
 
 def _rush(clients: Clients, rush_id: str) -> RunDetails | None:
@@ -218,7 +207,7 @@ def _newest_playbacks(
     clients: Clients, started_before: datetime.datetime | None, limit: int
 ) -> Sequence[Run]:
     playback = current()
-    return _newest([_playback_run(playback)] if playback else [], started_before, limit)
+    return [_playback_run(playback)] if playback else []
 
 
 def _playback(clients: Clients, playback_id: str) -> RunDetails | None:
@@ -240,9 +229,8 @@ def _playback(clients: Clients, playback_id: str) -> RunDetails | None:
 # Logs
 
 
-def _log_run(clients: Clients) -> tuple[Run, int] | None:
+def _log_run(clients: Clients, row: AccessLogs) -> tuple[Run, int] | None:
     """Return the last run of the web log, and the number of the log that is read now."""
-    row = access_logs()
     if not row.run:
         return None
     position = position_of(WEBLOG.position(clients, "requests"))
@@ -261,12 +249,13 @@ def _log_run(clients: Clients) -> tuple[Run, int] | None:
 def _newest_logs(
     clients: Clients, started_before: datetime.datetime | None, limit: int
 ) -> Sequence[Run]:
-    reading = _log_run(clients)
-    return _newest([reading[0]] if reading else [], started_before, limit)
+    reading = _log_run(clients, access_logs())
+    return [reading[0]] if reading else []
 
 
 def _logs(clients: Clients, own_id: str) -> RunDetails | None:
-    last_run, row = _log_run(clients), access_logs()
+    row = access_logs()
+    last_run = _log_run(clients, row)
     if last_run is None or last_run[0].id != f"{LOGS.name}:{own_id}":
         return None
     run, reading = last_run

@@ -60,8 +60,9 @@ class RunSource:
     Args:
         name: Their kind, for example "import".
         newest: Returns runs that started before a time (None: now), the newest first: `limit` of
-            them or more, as long as there are any, and all of the same instant. All times
-            have a zone, or else the list says that these runs cannot be read.
+            them or more, as long as there are any, and all of the same instant. Later ones are
+            left out, and any order is put right. All times have a zone, or else the list says
+            that these runs cannot be read.
         details: Returns one run by its own id; None: there is none, or no more.
         feeds: The part without an end that they feed, for example a pipeline.
     """
