@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -12,13 +10,11 @@ from google.api_core import exceptions as rpc_errors
 
 from rollforward.datastore import current
 from rollforward.datastore.transactions import (
-    MAX_ATTEMPTS,
     OUTCOME_UNKNOWN,
-    TRANSIENT,
+    Transaction,
     current_transaction,
     is_in_transaction,
-    is_last_attempt,
-    pause_before_retry,
+    run_attempts,
     transact,
 )
 from rollforward.datastore.versions import read_versions
@@ -121,27 +117,24 @@ def _insert(clients: Clients, row: FlowRun) -> bool:
 
     If that is refused, or its reply was lost, the row says whose it is.
     """
-    began_s, doubt = time.monotonic(), None
-    for failures in itertools.count(1):
+
+    def is_own() -> bool | None:
+        [stored] = read_versions(clients.datastore, [row.key])
+        return None if stored is None else bool(stored[0].started_by == row.started_by)
+
+    def attempt(transaction: Transaction) -> bool:
+        if transaction.doubt is not None and (found := is_own()) is not None:
+            return found
         try:
-            if failures > 1:
-                [stored] = read_versions(clients.datastore, [row.key])
-                if stored is not None:
-                    return bool(stored[0].started_by == row.started_by)
             insert_together(clients, row)
         except rpc_errors.AlreadyExists:
-            if failures > MAX_ATTEMPTS:  # Deleted and inserted by others all the time.
-                raise
-        except TRANSIENT as error:
-            if isinstance(error, OUTCOME_UNKNOWN):
-                doubt = error
-            if is_last_attempt(failures, began_s):
-                # Not one that says that nothing was written, if that is unknown.
-                raise doubt or error from None
-            pause_before_retry(failures)
-        else:
-            return True
-    raise AssertionError("unreachable")
+            if (found := is_own()) is None:
+                message = "it was deleted meanwhile"
+                raise rpc_errors.Aborted(message) from None  # type: ignore[no-untyped-call]
+            return found
+        return True
+
+    return run_attempts(attempt)
 
 
 def signal(

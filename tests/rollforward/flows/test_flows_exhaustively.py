@@ -200,7 +200,7 @@ def in_steps() -> Iterator[None]:
         stepwise.stepwise(),
         mock.patch("rollforward.flows.changes.insert_together", insert),
         mock.patch("rollforward.flows.changes.read_versions", stepwise._read_versions),
-        mock.patch("rollforward.flows.changes.pause_before_retry"),
+        mock.patch("rollforward.datastore.transactions.pause_before_retry"),
         mock.patch("rollforward.flows.changes.wake"),
         mock.patch("rollforward.flows.steps.attempt.read_together", read_together),
         mock.patch("rollforward.flows.steps.attempt.pause_before_retry"),
