@@ -1,4 +1,4 @@
-"""Work of flows that two versions share, and what became of it.
+"""Work of flows of killed processes and of two versions, and what became of it.
 
 A commit step counts itself in a row of its flow. A call outside writes a line into a file when it
 begins, with the version that makes it, its key, and its flow. No receipt guards either, so a step
@@ -24,6 +24,7 @@ from rollforward.flask.context import clients
 from rollforward.flows import Flow, wakes
 from rollforward.flows.reading import FlowState
 from rollforward.registry import Registry
+from rollforward.tasks import Task
 
 FILES = "FLOW_FILES"  # The folder of what happened.
 WORK_S = 0.02
@@ -46,18 +47,27 @@ def count(flow_id: str, name: str) -> int:
 
 def call(version: str, flow_id: str, name: str, key: str) -> str:
     """Work outside for a while; return the version that has done it."""
+    note(version, flow_id, name, key)
+    time.sleep(WORK_S)
+    return version
+
+
+def note(version: str, flow_id: str, name: str, key: str) -> None:
+    """Write a line, by one call: it is there, or it is not."""
     line = json.dumps([version, flow_id, name, key])
     file = os.open(Path(os.environ[FILES]) / "log", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     try:
         os.write(file, f"{line}\n".encode())
     finally:
         os.close(file)
-    time.sleep(WORK_S)
-    return version
 
 
-def serve(order: Flow[Any]) -> Flask:
-    """Return an app with a flow, and routes that start, signal and cancel some of its kind."""
+def serve(order: Flow[Any], *members: Task[Any]) -> Flask:
+    """Return an app with a flow, and routes that start, signal and cancel some of its kind.
+
+    Args:
+        members: Of its batches.
+    """
     wakes.GRACE /= 10  # A test waits for seconds, where people have half a minute.
     app = Flask(__name__)
 
@@ -79,7 +89,7 @@ def serve(order: Flow[Any]) -> Flask:
     def retry(number: int, request_id: str) -> str:
         return str(order.retry(clients(), str(number), request_id=request_id, new_calls=True))
 
-    return endpoints.serve(app, Registry(order))
+    return endpoints.serve(app, Registry(order, *members))
 
 
 # What became of it

@@ -13,7 +13,7 @@ FlowRun
 FlowValue
     Key: "<flow>|<owner>|<number>": a chunk of a result or of an event's content.
     Queries: ranges of keys: what is deleted with its flow. Growth: a row for each 900,000 bytes of
-    a value of more than 1,000 bytes, until its flow is deleted.
+    a value of more than 300 bytes, until its flow is deleted.
 """
 
 from __future__ import annotations

@@ -82,6 +82,7 @@ class FlowAttempt:
     Attributes:
         row: The flow as this delivery last saw it.
         is_leased: Whether this delivery holds the lease.
+        is_calling: Whether the function of a call outside is at work.
         stopped: How this delivery ended; None: it has not.
     """
 
@@ -92,6 +93,7 @@ class FlowAttempt:
         self.run_id = run_id
         self.row: FlowRun
         self.is_leased = False
+        self.is_calling = False
         self.stopped: BaseException | None = None
         self._holds = False  # Whether the row had this delivery's lease when it last wrote it.
         self._owner = clients.new_owner()

@@ -74,11 +74,14 @@ def _call(attempt: FlowAttempt, call: StepCall, record: StepRecord) -> StepRecor
     if record.has_ended:
         return record
     every_s = LEASE.total_seconds() / BEATS_PER_LEASE
+    attempt.is_calling = True
     try:
         with attempt.clients.heart.beating(attempt.beat, every_s):
             value = call.run()
     except Exception as error:
         return _failed(attempt, call, record, error)
+    finally:
+        attempt.is_calling = False
     try:
         fields, rows = _stored(attempt, call, attempt.clients.new_id(), value)
     except BadValueError as error:

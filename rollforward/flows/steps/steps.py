@@ -155,6 +155,7 @@ class Steps:
     ) -> None:
         call = StepCall(name, kind, function, args, options, self._policy, is_undo=True)
         with self._attempt.running():
+            _check_outermost(self._attempt, name)
             self._undos.add(call)
 
     # Wait
@@ -237,8 +238,7 @@ class Steps:
 
     def _record(self, name: str, kind: Kind, is_over: Callable[[], bool]) -> StepRecord | None:
         attempt = self._attempt
-        if is_in_transaction():
-            raise BadStepError(f"the step {name!r} is called within a transaction, or another step")
+        _check_outermost(attempt, name)
         record = attempt.row.step(name)
         if record is not None and record.kind != kind:
             raise OtherVersionError(
@@ -260,3 +260,15 @@ class Steps:
             return record.value
         keys = values.chunk_keys(self._attempt.run_id, record.rows, record.chunks)
         return values.joined(ndb.get_multi(keys))
+
+
+def _check_outermost(attempt: FlowAttempt, name: str) -> None:
+    """Check that the code of a flow calls a step, and not the function of another one.
+
+    That does not run again once its step has ended, so an inner step would be missing then.
+
+    Raises:
+        BadStepError: a transaction calls it, or another step.
+    """
+    if is_in_transaction() or attempt.is_calling:
+        raise BadStepError(f"the step {name!r} is called within a transaction, or another step")

@@ -105,11 +105,11 @@ def _apply(client: ndb.Client, calls: Sequence[_Call]) -> list[Sequence[int] | E
         middle = len(calls) // 2
         return [*_apply(client, calls[:middle]), *_apply(client, calls[middle:])]
     except Exception as error:
-        return [error, *(error_of_own(error) for _ in calls[1:])]
+        return [error, *(_error_of_own(error) for _ in calls[1:])]
     return [[next(versions) for _ in range(len(call.commit))] for call in calls]
 
 
-def error_of_own(error: Exception) -> Exception:
+def _error_of_own(error: Exception) -> Exception:
     """Return an error of one caller's own: raised in its thread, it gets a context there."""
     own = copy.copy(error)
     own.__cause__ = error

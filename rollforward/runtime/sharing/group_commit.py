@@ -41,7 +41,7 @@ class GroupCommit(Generic[C, R]):
 
     def __init__(
         self,
-        commit: Callable[[Sequence[C]], Sequence[R | Exception]],
+        commit: Callable[[Sequence[C]], Sequence[R | BaseException]],
         *,
         max_calls: int,
         max_bytes: int,

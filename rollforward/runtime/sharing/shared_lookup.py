@@ -4,11 +4,17 @@ Readers call at the same time, each from its own thread. The keys that come whil
 progress go together in the next one (`group_commit.py`). It begins after each of its callers has
 asked, and no answer is older than the question.
 
-Lost on failure: nothing. An error is the error of all callers of a lookup.
+A lookup that fails, whatever its error, may have failed by one of its keys, by one row that cannot
+be read, by the size of all rows together, or with the thread that made it. So each of its callers
+then looks up its own key, by its own thread, and sees what it would see alone.
+
+Lost on failure: nothing.
 """
 
 from __future__ import annotations
 
+import enum
+import logging
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,14 +22,21 @@ from google.cloud import ndb
 
 from rollforward.datastore.versions import read_versions
 from rollforward.runtime.clients import Clients
-from rollforward.runtime.sharing.conditional_writes import error_of_own
 from rollforward.runtime.sharing.group_commit import GroupCommit
+
+log = logging.getLogger(__name__)
 
 MAX_KEYS = 100
 # A lookup takes one round trip. A caller that waits for longer than some of them goes alone.
 MAX_WAIT_S = 0.3
 
 Stored = tuple[ndb.Model, int] | None
+
+
+class _Alone(enum.Enum):
+    """The answer to a caller that is to look up its key by itself."""
+
+    ALONE = enum.auto()
 
 
 def read_together(clients: Clients, key: Any) -> Stored:
@@ -34,17 +47,25 @@ def read_together(clients: Clients, key: Any) -> Stored:
     Raises:
         google.api_core.exceptions.GoogleAPICallError: the service's answer.
     """
-    return _groups(clients)(key)
+    answer = _groups(clients)(key)
+    if answer is _Alone.ALONE:
+        [answer] = read_versions(clients.datastore, [key])
+    return answer
 
 
-def _read(clients: Clients, keys: Sequence[Any]) -> Sequence[Stored | Exception]:
+def _read(clients: Clients, keys: Sequence[Any]) -> Sequence[Stored | _Alone | BaseException]:
+    """Return the answer to each caller; the first one is the leader, whose thread this is."""
     try:
         return read_versions(clients.datastore, keys)
-    except Exception as error:
-        return [error, *(error_of_own(error) for _ in keys[1:])]
+    except BaseException as error:
+        others = [_Alone.ALONE for _ in keys[1:]]
+        if not others or not isinstance(error, Exception):
+            return [error, *others]
+        log.info("a lookup of %d keys failed, and is made for each: %s", len(keys), error)
+        return [_Alone.ALONE, *others]
 
 
-def _groups(clients: Clients) -> GroupCommit[Any, Stored]:
+def _groups(clients: Clients) -> GroupCommit[Any, Stored | _Alone]:
     return clients.process_state.get_or_create(
         "shared-lookups",
         lambda: GroupCommit(

@@ -49,6 +49,8 @@ class Unhashable:
         return 7
 
 
+WITHIN = "the step 'b' is called within a transaction, or another step"
+
 Code = Callable[[Steps], Any]
 STEPS: dict[str, tuple[Code, str, int]] = {
     "a name twice": (
@@ -76,6 +78,21 @@ STEPS: dict[str, tuple[Code, str, int]] = {
     "a bar in a name": (lambda step: step.sleep("a|b", days=1), "must not have", 0),
     "a long sleep": (lambda step: step.sleep("a", days=4000), "ten years", 0),
     "a long wait": (lambda step: step.wait_for("a", timeout_s=1e12), "ten years", 0),
+    "a step of a commit": (
+        lambda step: step.commit("a", lambda: step.outside("b", CODE.act, "b")),
+        WITHIN,
+        0,
+    ),
+    "a step of a call": (
+        lambda step: step.outside("a", lambda: (CODE.act("called"), step.sleep("b", days=1))),
+        WITHIN,
+        1,
+    ),
+    "an undo of a call": (
+        lambda step: step.outside("a", lambda: (CODE.act("called"), step.undo("b", CODE.act))),
+        WITHIN,
+        1,
+    ),
     "1,001 steps": (
         lambda step: [step.undo(f"undo {number}", CODE.act) for number in range(1001)],
         "at most 1,000 steps",

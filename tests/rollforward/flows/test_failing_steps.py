@@ -28,6 +28,11 @@ def start(world: World, code: Callable[[Steps], object], rounds: int = 10) -> Fl
     """Start a flow, and deliver what is due, a round each twenty seconds."""
     CODE.run = code
     probe.start(world.clients, ID)
+    return go_on(world, rounds)
+
+
+def go_on(world: World, rounds: int = 10) -> FlowState:
+    """Deliver what is due, a round each twenty seconds, by workers of which some die."""
     for _ in range(rounds):
         world.clock.sleep(20)
         for delivery in world.engine.due():
@@ -81,6 +86,28 @@ def test_a_call_whose_worker_dies_each_time_is_given_up(world: World) -> None:
     assert (state.state, state.steps["call"].doubts) == ("failed", 3)
     assert "its worker died over it 3 times" in state.reason
     assert CODE.done == ["called"] * 3
+
+
+@one_emulator
+def test_a_call_that_failed_in_doubt_is_taken_for_undone_by_nobody(world: World) -> None:
+    """W15: a cancelled flow waits for a person, who cancels it once more to leave the call."""
+
+    def kill() -> None:
+        CODE.act("called")
+        world.plan.break_next("Commit", CRASH_BEFORE, 1)
+
+    def code(step: Steps) -> None:
+        step.undo("undo", CODE.act, "undo")
+        step.outside("call", kill)
+
+    assert start(world, code).state == "failed"
+    probe.cancel(world.clients, ID)
+    state = go_on(world)
+    assert (state.state, "'call' may have taken effect" in state.reason) == ("failed", True)
+    assert set(CODE.done) == {"called"}
+    probe.cancel(world.clients, ID)
+    assert go_on(world).state == "cancelled"
+    assert CODE.done[-1] == "undo"
 
 
 def test_a_step_has_ten_attempts_over_a_quarter_of_an_hour(world: World) -> None:

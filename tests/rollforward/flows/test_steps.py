@@ -153,6 +153,27 @@ def test_an_except_of_the_code_takes_no_wait_for_an_outcome(world: World) -> Non
 
 
 @one_emulator
+@pytest.mark.parametrize("ends", ["returns", "raises"])
+def test_a_delivery_that_waits_is_over_whatever_the_code_makes_of_it(
+    world: World, ends: str
+) -> None:
+    """W4: neither its result nor its own error is the flow's."""
+
+    def code(step: Steps) -> str:
+        try:
+            step.sleep("a little", seconds=90)
+        except BaseException:
+            if ends == "raises":
+                raise KeyError("the code's own") from None
+            return "swallowed"
+        return "slept"
+
+    assert run(world, code).state == "running"
+    world.clock.sleep(90)
+    assert settle(world).result == "slept"
+
+
+@one_emulator
 def test_an_error_of_datastore_is_no_outcome_of_a_step(world: World) -> None:
     """W4: the code's own `except Exception` does not get it, and the queue delivers again."""
 

@@ -13,6 +13,7 @@ import pytest
 import rollforward as rf
 from rollforward.flows import Flow, Steps, UnknownFlowError, flow
 from rollforward.flows.rows.entities import run_key
+from rollforward.flows.turns import take_turn
 from rollforward.flows.wakes import FlowArgs
 from rollforward.lanes import Lane, Rate
 from rollforward.lanes.rows.entities import LaneState, LaneTask
@@ -37,6 +38,10 @@ def owned(step: Steps, owner: str, *, count: int = 1) -> Any:
 
 @pytest.fixture
 def world(services: Services) -> Iterator[World]:
+    yield from with_lanes(services)
+
+
+def with_lanes(services: Services) -> Iterator[World]:
     """Yield the app with flows and lanes, and the context of a request open."""
     world = World(services, flows=[probe, owned], lanes=[ONE, TWO, PACED], tasks=[mail])
     world.fails_fast = True
@@ -263,6 +268,19 @@ def test_a_wake_for_nothing_adds_no_turn(world: World) -> None:
     probes.deliver_again(world)
     assert CODE.done == ["delivered"] * 2
     assert settle(world, days=2.1).state == "succeeded"
+
+
+@one_emulator
+def test_two_wakes_at_one_time_add_one_turn(world: World) -> None:
+    """W24: each has read the flow before the other's turn was there."""
+    CODE.run = lambda step: step.wait_for("go")
+    probe.start_in(world.clients, ONE("ada"), ID)
+    settle(world)
+    probe.signal(world.clients, ID, "go")
+    seen = run_key(RUN_ID).get()
+    for _ in range(2):
+        take_turn(world.clients, probe.task, seen)
+    assert waiting() == [ID]
 
 
 @one_emulator
