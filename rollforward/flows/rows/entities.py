@@ -13,7 +13,7 @@ FlowRun
 FlowValue
     Key: "<flow>|<owner>|<number>": a chunk of a result or of an event's content.
     Queries: ranges of keys: what is deleted with its flow. Growth: a row for each 900,000 bytes of
-    a value of more than 300 bytes, until its flow is deleted.
+    a value that its flow's row has no room for, until its flow is deleted.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ from rollforward.flows.rows.records import StepRecord, record_of
 # Of the row's 1 MiB, with the arguments. A thousand undos, with names of characters that take six
 # bytes in JSON, are 300,000 more, and events 220,000.
 MAX_STEPS_BYTES = 500_000
+# Results of any size are in the row until its steps, as JSON, take so much; then small ones only.
+ROOMY_BYTES = 100_000
 MANY = 100
 
 EPOCH = datetime.datetime.fromtimestamp(0, datetime.UTC).replace(tzinfo=None)
@@ -111,6 +113,10 @@ class FlowRun(ndb.Model):
                 f"the steps of a flow and its arguments take at most {MAX_STEPS_BYTES:,} bytes: "
                 "have shorter names, results and errors, or flows of their own"
             )
+
+    def has_room_for(self, value: str) -> bool:
+        """Return whether a large value, as JSON, may be in the row beside the steps."""
+        return len(value) <= ROOMY_BYTES and len(json.dumps([self.steps, value])) <= ROOMY_BYTES
 
     def end_step(self, name: str, record: StepRecord) -> StepRecord:
         """Set the outcome of a step unless it has one; return the one that counts."""

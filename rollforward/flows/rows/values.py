@@ -13,11 +13,11 @@ from functools import lru_cache
 from typing import Any, get_type_hints
 
 from rollforward.flows.errors import BadStepError
-from rollforward.flows.rows.entities import FlowValue, value_key
+from rollforward.flows.rows.entities import FlowRun, FlowValue, value_key
 from rollforward.runtime.type_adapters import adapter_of
 from rollforward.tasks.errors import OtherVersionError
 
-# In the flow's row, which has room for 1,000 steps.
+# Always in the flow's row, which has room for 1,000 steps.
 MAX_INLINE_BYTES = 300
 CHUNK_BYTES = 900_000
 # With all else that its step commits: the service takes 10 MiB, the emulators 4 MiB.
@@ -95,14 +95,17 @@ def dump_plain(value: Any) -> str:
     return _checked(text)
 
 
-def stored(run_id: str, owner: str, text: str) -> tuple[Mapping[str, Any], list[FlowValue]]:
+def stored(
+    run_id: str, owner: str, text: str, *, beside: FlowRun | None = None
+) -> tuple[Mapping[str, Any], list[FlowValue]]:
     """Return the fields of a record that hold a value, and the rows that it needs.
 
     Args:
         owner: An id of this write, so that two writes never share a row.
+        beside: The flow's row, if a large value may be there as long as it has room.
     """
     data = text.encode()
-    if len(data) <= MAX_INLINE_BYTES:
+    if len(data) <= MAX_INLINE_BYTES or (beside is not None and beside.has_room_for(text)):
         return {"value": text}, []
     parts = [data[at : at + CHUNK_BYTES] for at in range(0, len(data), CHUNK_BYTES)]
     rows = [

@@ -81,6 +81,7 @@ class FlowAttempt:
 
     Attributes:
         row: The flow as this delivery last saw it.
+        began_s: When it began, in seconds since 1970.
         is_leased: Whether this delivery holds the lease.
         is_calling: Whether the function of a call outside is at work.
         stopped: How this delivery ended; None: it has not.
@@ -92,6 +93,7 @@ class FlowAttempt:
         self.key = run_key(run_id)
         self.run_id = run_id
         self.row: FlowRun
+        self.began_s = self.now_s()
         self.is_leased = False
         self.is_calling = False
         self.stopped: BaseException | None = None

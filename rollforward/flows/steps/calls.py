@@ -56,7 +56,7 @@ def make(attempt: FlowAttempt, call: StepCall) -> StepRecord:
     """Make a call of a step that has not ended; return its record as it has ended.
 
     Raises:
-        Suspended: it is tried again later.
+        Suspended: it is made by another delivery, now or later.
         Unwinding: the flow was cancelled before it began.
         BadStepError: its result cannot be stored.
     """
@@ -65,6 +65,8 @@ def make(attempt: FlowAttempt, call: StepCall) -> StepRecord:
     record = attempt.row.step(call.name) or call.first_record(attempt.now_s())
     if record.until > attempt.now_s():
         attempt.wait(utc_at(record.until), lambda row: None)
+    if attempt.now_s() - attempt.began_s > MAX_DELIVERY_S:
+        attempt.wait(attempt.clients.clock.now(), lambda row: None)
     run = _commit if call.kind == "commit" else _call
     return run(attempt, call, record)
 
@@ -152,7 +154,8 @@ def _stored(
     """
     if call.is_undo:
         return {}, []
-    return values.stored(attempt.run_id, owner, values.dump(call.function, value))
+    text = values.dump(call.function, value)
+    return values.stored(attempt.run_id, owner, text, beside=attempt.row)
 
 
 def _failed(

@@ -23,7 +23,7 @@ from rollforward.flows.rows.events import Event, event_of
 from rollforward.flows.rows.records import DONE, Kind, StepRecord
 from rollforward.flows.steps import calls, waits
 from rollforward.flows.steps.attempt import FlowAttempt
-from rollforward.flows.steps.calls import MAX_DELIVERY_S, StepCall
+from rollforward.flows.steps.calls import StepCall
 from rollforward.flows.steps.policy import RetryPolicy
 from rollforward.flows.steps.undoing import Undos
 from rollforward.flows.steps.waits import Members
@@ -55,7 +55,6 @@ class Steps:
         self._batch = batch
         self._policy = policy
         self._undos = undos
-        self._began_s = attempt.now_s()
 
     @property
     def flow_id(self) -> str:
@@ -251,8 +250,6 @@ class Steps:
         is_begun = kind == "outside" and record is not None
         if attempt.is_undoing and not (is_begun or is_over() or self._undos.are_behind(kind)):
             raise Unwinding
-        if attempt.now_s() - self._began_s > MAX_DELIVERY_S:
-            attempt.wait(attempt.clients.clock.now(), lambda row: None)
         return record
 
     def _text_of(self, record: StepRecord) -> str:

@@ -2,7 +2,8 @@
 
 Each flow has a place, by its number, at which the first worker that comes there dies by SIGKILL: in
 front of its first step, behind each step, and within each function of one. Each place is a flow's
-own, so no place is left to chance.
+own, so no place is left to chance. Their queue delivers few at a time: a death is one of all tasks
+that the worker has, and a task has a number of deaths.
 """
 
 from __future__ import annotations
@@ -63,14 +64,14 @@ def call(flow_id: str, name: str, key: str) -> None:
     reach(flow_id, f"in {name}")
 
 
-@task("/tasks/tests/killed-flow-mail", queue="fan-out")
+@task("/tasks/tests/killed-flow-mail", queue="default")
 def mail(flow_id: str, number: int) -> int:
     """Do one of the tasks of a batch; return its number."""
     reach(flow_id, "in mail")
     return number
 
 
-@flow("killed", queue="fan-out", members=[mail], retries=RetryPolicy(attempts=50, longest_s=2))
+@flow("killed", queue="default", members=[mail], retries=RetryPolicy(attempts=50, longest_s=2))
 def killed(step: Steps, number: int) -> str:
     """Go through each kind of step, and back if the courier refuses."""
     flow_id = step.flow_id

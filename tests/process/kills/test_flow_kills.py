@@ -23,7 +23,7 @@ from tests.process.kills.test_stream_kills import clients_of
 ROUNDS = 10 if IS_SOAK else 1  # Flows of each place.
 # The locking emulator does the same, and takes longer.
 EMULATORS = os.environ.get("PROCESS_EMULATORS", "datastore").split()
-TIMEOUT_S = 900 if IS_SOAK else 150
+TIMEOUT_S = 900 if IS_SOAK else 240
 
 
 @kills

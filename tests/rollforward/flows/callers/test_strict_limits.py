@@ -10,7 +10,13 @@ import pytest
 
 from rollforward.flows import BadFlowError, FlowRefusedError, Steps
 from rollforward.flows.rows import values
-from rollforward.flows.rows.entities import MAX_STEPS_BYTES, FlowRun, FlowValue, run_key
+from rollforward.flows.rows.entities import (
+    MAX_STEPS_BYTES,
+    ROOMY_BYTES,
+    FlowRun,
+    FlowValue,
+    run_key,
+)
 from rollforward.flows.rows.events import MAX_UNREAD
 from rollforward.runtime.channel.limits import ENTITY
 from rollforward.testing.world import in_threads
@@ -57,6 +63,7 @@ def wide(prefix: str, most: int) -> str:
 @pytest.mark.parametrize("kind", ["commit", "outside"])
 def test_a_result_of_each_size_is_read_back(world: World, kind: str) -> None:
     """W1: in the row, in one row of its own, and in more; one byte more is the code's mistake."""
+    chunks = {**CHUNKS, INLINE + 1: 0}  # There is room.
     seen: list[dict[int, str]] = []
 
     def code(step: Steps) -> None:
@@ -67,7 +74,7 @@ def test_a_result_of_each_size_is_read_back(world: World, kind: str) -> None:
 
     state = run(world, code)
     assert {int(name): record.chunks for name, record in state.steps.items() if name != "go"} == (
-        CHUNKS
+        chunks
     )
     deliver_again(world)
     assert seen == [{size: text_of(size) for size in CHUNKS}] * 2
@@ -77,7 +84,29 @@ def test_a_result_of_each_size_is_read_back(world: World, kind: str) -> None:
     state = settle(world)
     assert (state.state, "at most 3,500,000 bytes" in state.reason) == ("failed", True)
     assert {record.state for record in state.steps.values()} == {"done", "failed"}
-    assert len(FlowValue.query().fetch(keys_only=True)) == sum(CHUNKS.values())
+    assert len(FlowValue.query().fetch(keys_only=True)) == sum(chunks.values())
+
+
+@one_emulator
+@pytest.mark.parametrize("kind", ["commit", "outside"])
+def test_large_results_are_in_the_row_as_long_as_it_has_room(world: World, kind: str) -> None:
+    """W1: the others, and one that is larger than the room, have rows of their own."""
+    results = ["x" * (ROOMY_BYTES // 4), WIDE * (ROOMY_BYTES // 12), "y" * (ROOMY_BYTES // 4)]
+    seen: list[list[str]] = []
+
+    def code(step: Steps) -> None:
+        call = getattr(step, kind)
+        seen.append([call(f"{n}", lambda text=text: text) for n, text in enumerate(results)])
+        call("small", text_of, INLINE)
+        call("large", text_of, ROOMY_BYTES)
+        step.wait_for("go", timeout_s=DAY_S)
+
+    steps = run(world, code).steps
+    deliver_again(world)
+    chunks = [steps[name].chunks for name in ("0", "1", "2", "small", "large")]
+    assert chunks == [0, 0, 1, 0, 1]
+    assert seen == [results] * 2
+    assert row_size() < ROOMY_BYTES + 5_000
 
 
 @one_emulator

@@ -30,6 +30,7 @@ from tests.rollforward.flows.probe import (
     deliver_again,
     in_transaction,
     probe,
+    reject,
     run,
     settle,
 )
@@ -257,16 +258,20 @@ def test_a_step_that_pauses_is_not_called_by_a_delivery_for_nothing(world: World
 
 
 @one_emulator
-def test_a_long_delivery_goes_on_in_another_one(world: World) -> None:
-    """W6: before the time of its task is over."""
+@pytest.mark.parametrize("is_undone", [False, True])
+def test_a_long_delivery_goes_on_in_another_one(world: World, is_undone: bool) -> None:
+    """W6: before the time of its task is over; so does one that undoes."""
     deliveries: list[float] = []
 
     def code(step: Steps) -> None:
         deliveries.append(world.clock.time_s)
         for number in range(5):
-            step.outside(f"{number}", world.clock.sleep, 100)
+            call = step.undo if is_undone else step.outside
+            call(f"{number}", world.clock.sleep, 100)
+        if is_undone:
+            reject("not wanted")
 
-    assert run(world, code).state == "succeeded"
+    assert run(world, code).state == ("rejected" if is_undone else "succeeded")
     assert len(deliveries) == 2
 
 
@@ -296,7 +301,7 @@ def test_a_large_result_whose_rows_were_deleted_fails_its_flow(world: World) -> 
     """W17: with a text that says so, and no call is made again."""
 
     def code(step: Steps) -> None:
-        step.outside("a", lambda: (CODE.act("a"), "x" * 1_000)[1])
+        step.outside("a", lambda: (CODE.act("a"), "x" * 200_000)[1])
         step.wait_for("go")
 
     run(world, code)
@@ -382,7 +387,7 @@ def test_a_flow_that_is_retried_after_its_time_is_not_deleted(world: World) -> N
     """W16: it has no time any more, or another one."""
 
     def code(step: Steps) -> None:
-        step.outside("a", lambda: "x" * 1_000)
+        step.outside("a", lambda: "x" * 200_000)
         step.wait_for("go", timeout_s=DAY_S)
 
     run(world, code)

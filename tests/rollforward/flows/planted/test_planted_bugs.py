@@ -22,8 +22,10 @@ from tests.rollforward.flows import test_two_versions as versions
 from tests.rollforward.flows import test_undoing as undone
 from tests.rollforward.flows import test_waiting as waiting
 from tests.rollforward.flows.callers import test_callers_transactions as callers
+from tests.rollforward.flows.callers import test_strict_limits as limits
 from tests.rollforward.flows.planted import test_moments_of_guards as moments
 from tests.rollforward.flows.planted.lines import Bug
+from tests.rollforward.flows.probe import probe
 
 Attempt = attempt.FlowAttempt
 
@@ -196,7 +198,7 @@ LEASES = (
     Bug(
         *(delivery, "_succeed", "if row.state == UNDOING:", "if False:"),
         undone.test_a_change_during_the_last_write_is_not_lost,
-        {"act": undone.probe.cancel},
+        {"act": probe.cancel},
     ),
     Bug(
         *(delivery, "_fail", "row.state == UNDOING and not was_undoing", "False"),
@@ -266,6 +268,11 @@ STEPS = (
         bad_input.test_a_flow_that_has_outgrown_its_row_fails_and_is_undone,
     ),
     Bug(
+        *(entities.FlowRun, "has_room_for", "len(value) <= ROOMY_BYTES and ", "True or "),
+        limits.test_large_results_are_in_the_row_as_long_as_it_has_room,
+        {"kind": "outside"},
+    ),
+    Bug(
         *(names.StepNames, "use", "if name in self._used:", "if False:"),
         bad_input.test_a_mistake_of_the_code_fails_the_flow,
     ),
@@ -291,8 +298,9 @@ STEPS = (
         {"kind": "crash-before", "dies_over": "b"},
     ),
     Bug(
-        *(steps.Steps, "_record", "attempt.now_s() - self._began_s > MAX_DELIVERY_S", "False"),
+        *(calls, "make", "attempt.now_s() - attempt.began_s > MAX_DELIVERY_S", "False"),
         moments.test_a_long_delivery_goes_on_in_another_one,
+        {"is_undone": True},
     ),
     Bug(
         *(undoing.Undos, "unknown", "record.doubts if record.state == FAILED else ", ""),
