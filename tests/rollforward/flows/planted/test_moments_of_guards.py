@@ -27,6 +27,7 @@ from tests.rollforward.flows.probe import (
     DAY_S,
     ID,
     RUN_ID,
+    counted,
     deliver_again,
     in_transaction,
     probe,
@@ -153,7 +154,7 @@ def test_the_lease_of_a_dead_process_is_taken_at_once(world: World) -> None:
     """W5: nobody waits for its end."""
     probe.start(world.clients, ID)
     dead = leased(world).row.owner
-    processes: Any = SimpleNamespace(is_dead=lambda owner: owner == dead)
+    processes: Any = SimpleNamespace(is_dead=lambda owner: owner == dead, sign=str)
     clients = replace(world.clients, processes=processes)
     assert FlowAttempt(clients, probe.task, RUN_ID).open()
 
@@ -180,8 +181,9 @@ def test_a_write_whose_reply_is_lost_is_none_of_a_flow_that_was_retried_since(
 
 
 @one_emulator
-def test_a_call_that_another_delivery_has_ended_is_not_made(world: World) -> None:
-    """W5: the other one came after this one had read the flow, and before it wrote."""
+@pytest.mark.parametrize("kind", ["commit", "outside"])
+def test_a_step_that_another_delivery_has_ended_is_not_made(world: World, kind: str) -> None:
+    """W2, W5: the other one came after this one had read the flow, and before it wrote."""
     others: list[str] = []
 
     def code(step: Steps) -> None:
@@ -189,11 +191,14 @@ def test_a_call_that_another_delivery_has_ended_is_not_made(world: World) -> Non
             others.append("inner")
             attempt = world.current
             in_threads(lambda: world.answer(attempt))
-        step.outside("a", CODE.act, "a")
+        if kind == "commit":
+            step.commit("a", CODE.act_in_store, "a")
+        else:
+            step.outside("a", CODE.act, "a")
         step.sleep("a little", seconds=30)
 
     assert run(world, code).state == "succeeded"
-    assert CODE.done == ["a"]
+    assert (counted("a") == 1) if kind == "commit" else (CODE.done == ["a"])
 
 
 @one_emulator
@@ -404,7 +409,7 @@ def test_a_flow_that_is_retried_after_its_time_is_not_deleted(world: World) -> N
 
 @one_emulator
 def test_flows_that_sleep_cost_an_hour_of_sweeps_nothing(world: World) -> None:
-    """W10: neither reads nor writes nor tasks, beside those without any flow."""
+    """W10: neither reads nor writes nor tasks, nor do those that wait for an event."""
 
     def hour() -> Any:
         before = world.clients.meter.total()
@@ -416,12 +421,15 @@ def test_flows_that_sleep_cost_an_hour_of_sweeps_nothing(world: World) -> None:
     empty = hour()
     run(world, lambda step: step.sleep("long", days=45))
     values = row().to_dict()
-    names = [f"test-probe|sleeper {number}" for number in range(200)]
-    in_transaction(*(FlowRun(key=run_key(name), **values).put for name in names))
+    sleepers = [FlowRun(key=run_key(f"test-probe|s{n}"), **values) for n in range(200)]
+    waiters = [FlowRun(key=run_key(f"test-probe|w{n}"), **values) for n in range(200)]
+    for waiter in waiters:
+        waiter.due = None
+    in_transaction(*(flow.put for flow in (*sleepers, *waiters)))
 
     assert hour() == empty
     assert empty.reads == empty.writes == empty.tasks == 0
 
     world.clock.sleep(datetime.timedelta(days=45).total_seconds())
     world.sweep("/cron/flows/sweep")
-    assert len(world.live_tasks("default")) == 1 + len(names)
+    assert len(world.live_tasks("default")) == 1 + len(sleepers)

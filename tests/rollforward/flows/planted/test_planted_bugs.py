@@ -148,8 +148,8 @@ LEASES = (
         *(
             Attempt,
             "_take",
-            "row is None or row.state not in",
-            "row is not None and row.state not in",
+            "row is None or row.state not",
+            "row is None:\n        return self.row\n    if row.state not",
         ),
         takeover.test_a_delivery_whose_flow_was_deleted_ends,
     ),
@@ -220,8 +220,9 @@ LEASES = (
 
 STEPS = (
     Bug(
-        *(calls, "_claim", "if begun is not None and begun.has_ended:", "if False:"),
-        moments.test_a_call_that_another_delivery_has_ended_is_not_made,
+        *(calls, "_call", "if record.has_ended:", "if False:"),
+        moments.test_a_step_that_another_delivery_has_ended_is_not_made,
+        {"kind": "outside"},
     ),
     Bug(
         *(calls, "_claim", "_check_begun(row, call)", "pass"),
@@ -237,11 +238,8 @@ STEPS = (
     ),
     Bug(
         *(calls, "_commit", "if committed is not None and committed.has_ended:", "if False:"),
-        stepping.test_an_overlapping_delivery_that_fails_does_not_undo_the_commit,
-    ),
-    Bug(
-        *(calls, "_commit", "(*TRANSIENT, BadStepError, LeasedError)", "ZeroDivisionError"),
-        stepping.test_an_error_of_datastore_is_no_outcome_of_a_step,
+        moments.test_a_step_that_another_delivery_has_ended_is_not_made,
+        {"kind": "commit"},
     ),
     Bug(
         *(calls, "_failed", "if ended is not None and ended.has_ended:", "if False:"),
@@ -305,10 +303,6 @@ STEPS = (
     Bug(
         *(undoing.Undos, "unknown", "record.doubts if record.state == FAILED else ", ""),
         failing.test_a_call_that_failed_in_doubt_is_taken_for_undone_by_nobody,
-    ),
-    Bug(
-        *(undoing.Undos, "are_behind", "self._attempt.row.passes_new and ", ""),
-        versions.test_a_cancelled_flow_comes_by_a_new_call_to_those_behind_it_if_a_person_retries_it,
     ),
     Bug(
         *(undoing.Undos, "run", "waits.cancel_batches(self._attempt, self._batch)", "pass"),

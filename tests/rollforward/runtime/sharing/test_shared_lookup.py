@@ -102,7 +102,8 @@ def test_a_row_that_cannot_be_read_is_the_trouble_of_its_reader_alone(
         bad = ndb.Key(GoneRow, "0")
     monkeypatch.delitem(ndb.Model._kind_map, "GoneRow")
 
-    answers = ask_together(world, [key(0), bad, key(1), key(2)])
+    with world.clients.context():
+        answers = ask_together(world, [key(0), bad, key(1), key(2)])
 
     assert isinstance(answers.pop(1), ndb.KindError)
     assert [row.number for row, _ in answers] == [0, 1, 2]
@@ -119,7 +120,7 @@ def test_a_lookup_that_is_refused_as_a_whole_is_made_for_each(world: World) -> N
 
     with world.clients.context():
         ndb.put_multi([LookedUpRow(key=key(n), number=n) for n in range(3)])
-    with mock.patch.object(shared_lookup, "read_versions", read):
+    with world.clients.context(), mock.patch.object(shared_lookup, "read_versions", read):
         answers = ask_together(world, [key(n) for n in range(3)])
 
     assert [row.number for row, _ in answers] == [0, 1, 2]
@@ -138,7 +139,7 @@ def test_a_thread_that_is_ended_over_a_lookup_takes_none_of_its_followers_with_i
 
     with world.clients.context():
         ndb.put_multi([LookedUpRow(key=key(n), number=n) for n in range(3)])
-    with mock.patch.object(shared_lookup, "read_versions", read):
+    with world.clients.context(), mock.patch.object(shared_lookup, "read_versions", read):
         leader, *followers = ask_together(world, [key(n) for n in range(3)])
 
     assert isinstance(leader, KeyboardInterrupt)
