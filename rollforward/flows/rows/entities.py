@@ -115,7 +115,7 @@ class FlowRun(ndb.Model):
             )
 
     def has_room_for(self, value: str) -> bool:
-        """Return whether a large value, as JSON, may be in the row beside the steps."""
+        """Return whether a large value, as JSON, may be in the row with the steps."""
         return len(value) <= ROOMY_BYTES and len(json.dumps([self.steps, value])) <= ROOMY_BYTES
 
     def end_step(self, name: str, record: StepRecord) -> StepRecord:

@@ -4,9 +4,9 @@ Readers call at the same time, each from its own thread. The keys that come whil
 progress go together in the next one (`group_commit.py`). It begins after each of its callers has
 asked, and no answer is older than the question.
 
-A lookup that fails, whatever its error, may have failed by one of its keys, by one row that cannot
-be read, by the size of all rows together, or with the thread that made it. So each of its callers
-then looks up its own key, by its own thread, and sees what it would see alone.
+A lookup may fail by one of its keys, by one row that cannot be read, by the size of all rows
+together, or with the thread that made it. Then each of its callers looks up its own key, by its own
+thread, and gets the answer or the error that it would get alone.
 
 Lost on failure: nothing.
 """
@@ -34,7 +34,7 @@ Stored = tuple[ndb.Model, int] | None
 
 
 class _Alone(enum.Enum):
-    """The answer to a caller that is to look up its key by itself."""
+    """The answer to a caller that is to look up its own key."""
 
     ALONE = enum.auto()
 
