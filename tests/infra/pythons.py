@@ -30,6 +30,7 @@ LOWEST_PYTHON = "3.12"
 NEWEST_ON, LOWEST_ON = 0, 3
 # They read documents and sources, which are the same for each Python.
 OF_NO_PYTHON = ("tests/documents", "tests/test_docs.py", "tests/test_house_rules.py")
+COMMANDS = ("fast", "interpreter", "of-the-day", "other-of-the-day", "versions")
 RUNNING = f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
@@ -83,17 +84,28 @@ def environment(name: str) -> Path | None:
 
 
 def chosen(names: list[str], seed: int) -> list[str]:
-    """Return the environments of a run; without names, the other Pythons, and who has its day."""
+    """Return the environments of a run; without names, all Pythons but the day's."""
     if names:
         return names
-    drawn = [LOWEST] if seed % 7 == LOWEST_ON else []
-    return [version for version in versions() if version != of_the_day(seed)] + drawn
+    return [version for version in versions() if version != of_the_day(seed)]
 
 
 def of_the_day(seed: int) -> str:
     """Return the Python that `make check` runs the whole suite on."""
     newest = versions()[-1]
     return newest if seed % 7 == NEWEST_ON and find(newest) else RUNNING
+
+
+def other_of_the_day(seed: int) -> str:
+    """Return the environment that `make check` runs the fast tests of, beside the whole suite.
+
+    >>> {other_of_the_day(day) for day in range(14)} | {RUNNING} == {*versions(), LOWEST}
+    True
+    """
+    if seed % 7 == LOWEST_ON:
+        return LOWEST
+    others = [version for version in versions() if version != of_the_day(seed)]
+    return others[seed % len(others)]
 
 
 def run_fast(names: list[str], seed: int) -> int:
@@ -124,7 +136,7 @@ def run_fast(names: list[str], seed: int) -> int:
 def main() -> int:
     """Do what the command line says."""
     parser = argparse.ArgumentParser(prog="python -m tests.infra.pythons", description=__doc__)
-    parser.add_argument("command", choices=["fast", "interpreter", "of-the-day", "versions"])
+    parser.add_argument("command", choices=COMMANDS)
     parser.add_argument("names", nargs="*", help="versions, or `lowest`")
     parser.add_argument("--seed", type=int, default=int(time.strftime("%j")))
     options = parser.parse_args()
@@ -134,6 +146,8 @@ def main() -> int:
         print(*versions())
     elif options.command == "of-the-day":
         print(of_the_day(options.seed))
+    elif options.command == "other-of-the-day":
+        print(other_of_the_day(options.seed))
     else:
         (name,) = options.names
         python = environment(name)
