@@ -191,7 +191,8 @@ def _add(stack: Stack, lane: Lane, key: str, numbers: range) -> None:
     def counted(number: int) -> None:
         stack.ran.append(number)
 
-    paths = {counted.path: counted, lane.task.path: lane.task}
+    # A sweep of the next lane begins before it has tasks.
+    paths = {counted.path: counted, **{each.task.path: each.task for each in LANES}}
     stack.clients = replace(stack.clients, task_paths=paths)
     counted.enqueue_many(
         stack.clients, [counted.bind(number) for number in numbers], lane=lane(key)
