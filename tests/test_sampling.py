@@ -11,6 +11,8 @@ from tests.infra.runs import sampling
 
 EMULATORS = ("datastore", "firestore")
 DAYS = range(300, 300 + sampling.LOCKING_OF)
+ROUND = range(300, 300 + sampling.SLOW_OF)
+SLOW = frozenset(f"tests/test_some.py::test_slow_{n}" for n in range(8))
 
 
 def item(function: str, **parameters: str) -> Any:
@@ -34,10 +36,17 @@ def collected() -> list[Any]:
     ]
 
 
+def slow_ones() -> list[Any]:
+    """Return tests that take seconds: some on both emulators, some with a parameter."""
+    on_both = (item(f"test_slow_{n}", services=kind) for n in range(4) for kind in EMULATORS)
+    return [*on_both, *(item(f"test_slow_{n}", word=word) for n in range(4, 8) for word in "ab")]
+
+
 def drawn(day: int, monkeypatch: pytest.MonkeyPatch) -> set[str]:
     """Return what is drawn on a day."""
     monkeypatch.setattr(sampling, "SEED", day)
-    items = collected()
+    monkeypatch.setattr(sampling, "SLOW", SLOW)
+    items = collected() + slow_ones()
     sampling.draw(items)
     return {each.nodeid for each in items}
 
@@ -47,14 +56,29 @@ def test_no_test_is_left_out_for_a_day(monkeypatch: pytest.MonkeyPatch) -> None:
     functions = {each.nodeid.partition("[")[0] for each in collected()}
 
     for day in DAYS:
-        assert {id_.partition("[")[0] for id_ in drawn(day, monkeypatch)} == functions
+        assert {id_.partition("[")[0] for id_ in drawn(day, monkeypatch)} - SLOW == functions
+
+
+def test_what_takes_seconds_is_drawn_once_in_each_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    """About as many each day, and others on the first day of the next round."""
+
+    def slow_ones_of(day: int) -> set[str]:
+        ids = {id_ for id_ in drawn(day, monkeypatch) if "firestore" not in id_}
+        return {id_.partition("[")[0] for id_ in ids} & SLOW
+
+    days = [slow_ones_of(day) for day in ROUND]
+    assert set().union(*days) == SLOW
+    assert {len(day) for day in days} == {3}
+    assert slow_ones_of(ROUND.stop) != days[0]
 
 
 def test_within_some_days_everything_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """What one day leaves out comes on another; and what a day draws, it draws again."""
-    found = {day: drawn(day, monkeypatch) for day in DAYS}
+    days = range(DAYS[0], DAYS[0] + sampling.SLOW_OF * len(DAYS))
+    found = {day: drawn(day, monkeypatch) for day in days}
 
-    assert set().union(*found.values()) == {each.nodeid for each in collected()}
+    everything = {each.nodeid for each in collected() + slow_ones()}
+    assert set().union(*found.values()) == everything
     assert len(set(map(frozenset, found.values()))) > 1
     assert drawn(DAYS[0], monkeypatch) == found[DAYS[0]]
-    assert len(found[DAYS[0]]) < len(collected())
+    assert len(found[DAYS[0]]) < len(everything)

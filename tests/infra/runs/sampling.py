@@ -4,10 +4,12 @@ A test that calls services runs with one in CALLING_OF of its parameters, on the
 the first commit win. On the emulator that locks it is one in LOCKING_OF of the tests of each
 folder that run on the other one, too. A test that calls none runs with up to FEW parameters, or
 half. A page is driven in one of two windows. What is marked `one_of` is tried by one in so many.
-`make test ALL=1`, `make soak` and pytest by itself leave out none.
+Of the others, what takes seconds (slow.py) runs on one day of SLOW_OF. `make test ALL=1`,
+`make soak` and pytest by itself leave out none.
 
 SEED says which: `make test` takes the number of the day, and prints it; `make test SEED=7` draws as
-on another day. Of n tests of which one is drawn, n days in a row draw each.
+on another day. Of n tests of which one is drawn, n days in a row draw each; of slow
+ones, SLOW_OF times as many.
 """
 
 from __future__ import annotations
@@ -20,6 +22,8 @@ from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import pytest
+
+from tests.infra.runs import slow
 
 T = TypeVar("T")
 
@@ -37,6 +41,8 @@ SEED = int(os.environ.get("SAMPLE_SEED") or 0)
 FEW = 2
 CALLING_OF = 5
 LOCKING_OF = 20
+SLOW_OF = 3
+SLOW = slow.known()
 
 
 class Group(NamedTuple):
@@ -45,6 +51,7 @@ class Group(NamedTuple):
     name: str
     one_in: int
     few: int = 0
+    is_slow: bool = False
 
 
 def draw(items: list[pytest.Item]) -> None:
@@ -53,14 +60,28 @@ def draw(items: list[pytest.Item]) -> None:
     groups: dict[Group, list[str]] = defaultdict(list)
     for item in items:
         groups[_group(item, elsewhere)].append(item.nodeid)
+    today = _slow_ones_of_today(groups)
     drawn = {
         id_
         for group, ids in groups.items()
-        for id_ in sample(group.name, ids, group.one_in if len(ids) > group.few else 1)
+        if not group.is_slow or group.name in today
+        for id_ in _drawn(group, ids)
     }
     if left := [item for item in items if item.nodeid not in drawn]:
         left[0].config.hook.pytest_deselected(items=left)
         items[:] = [item for item in items if item.nodeid in drawn]
+
+
+def _slow_ones_of_today(groups: Collection[Group]) -> set[str]:
+    """Return the slow groups of this day: each is drawn on one day of a round of SLOW_OF."""
+    slow_ones = sorted(group.name for group in groups if group.is_slow)
+    return {*sample(f"slow {SEED // SLOW_OF}", slow_ones, SLOW_OF)} if slow_ones else set()
+
+
+def _drawn(group: Group, ids: Sequence[str]) -> list[str]:
+    """Return the tests of a group; a slow one draws others in each round, not on each day."""
+    one_in = group.one_in if len(ids) > group.few else 1
+    return sample(group.name, ids, one_in, SEED // SLOW_OF if group.is_slow else SEED)
 
 
 def sample(group: str, ids: Sequence[T], one_in: int, seed: int | None = None) -> list[T]:
@@ -88,9 +109,11 @@ def _group(item: pytest.Item, elsewhere: Collection[str]) -> Group:
         return Group(f"{_folder(item)} locks", LOCKING_OF)
     if (one_of := item.get_closest_marker("one_of")) is not None:
         return Group(*one_of.args)
+    is_slow = function in SLOW
     if {"page", "window"} & parameters.keys():
-        return Group(f"{function} windows", 2)
-    return Group(function, CALLING_OF) if "services" in parameters else Group(function, 2, FEW)
+        return Group(f"{function} windows", 2, is_slow=is_slow)
+    one_in, few = (CALLING_OF, 0) if "services" in parameters else (2, FEW)
+    return Group(function, one_in, few, is_slow)
 
 
 def _locks(item: pytest.Item) -> bool:
@@ -104,7 +127,7 @@ def _folder(item: pytest.Item) -> str:
 
 
 def _function(item: pytest.Item) -> str:
-    return item.nodeid.partition("[")[0]
+    return slow.function_of(item.nodeid)
 
 
 def _parameters(item: pytest.Item) -> dict[str, Any]:

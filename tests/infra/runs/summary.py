@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from typing import Any
 
-from tests.infra.runs import distribution, sampling, soak
+from tests.infra.runs import distribution, sampling, slow, soak
 
 # What a file may take on a machine with two cores that does nothing else: its tests in a row.
 MAX_FILE_S = 30.0
@@ -28,6 +28,7 @@ def tell(terminalreporter: Any) -> None:
             terminalreporter.line(line)
     if os.environ.get("KEEP_TIMES"):
         distribution.keep(timed)
+        slow.keep(timed)
     if sampling.IS_SAMPLED:
         again = f"make test SEED={sampling.SEED}"
         terminalreporter.line(f"drawn by the seed {sampling.SEED}: `{again}` draws the same")
