@@ -3,8 +3,9 @@
 A paused key begins no task. A delivery that has claimed tasks of it runs them to the end of its
 turn: half a second, or the task at work. A resume clears the pause and the block.
 
-Each change starts from the key's present state, so a repeated one changes nothing more. It locks
-that, where reads lock: by versions it would lose to the deliveries of a busy key.
+Each change starts from the key's present state, so a repeated one changes nothing more. It is a
+commit by versions, so nobody waits for an operator who is at it, or has died over it. If the
+deliveries of a busy key win each race, the last attempts are transactions that lock.
 
 Lost on failure: nothing. After a lost reply the caller repeats the call. A hint that was lost is
 made good by the sweep.
@@ -12,24 +13,29 @@ made good by the sweep.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
+from google.api_core import exceptions as rpc_errors
 from google.cloud import ndb
 
-from rollforward.datastore.transactions import transact
+from rollforward.datastore.transactions import is_in_transaction, transact
 from rollforward.lanes import adding, hints
 from rollforward.lanes.rows.entities import LaneState, id_at, place_in, state_key, waiting
 from rollforward.lanes.runs.claims import put_state
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.messages import Message
+from rollforward.runtime.sharing.optimistic_transaction import transact_by_version
 from rollforward.tasks.stored import arguments, cancellation
 
 if TYPE_CHECKING:
     from rollforward.lanes.declaration import Lane
+
+T = TypeVar("T")
 
 # Of one drain, and of one of its commits.
 MAX_DRAINED = 10_000
@@ -52,6 +58,14 @@ class Drained:
     has_more: bool
 
 
+def _change(clients: Clients, body: Callable[[], T]) -> T:
+    """Run a change of a key: by versions, and if all its attempts lose their race, by a lock."""
+    if not is_in_transaction():
+        with contextlib.suppress(rpc_errors.Aborted):
+            return transact_by_version(clients, body)
+    return transact(body)  # It refuses to be nested.
+
+
 def pause(clients: Clients, lane_id: str) -> None:
     """Let no further task of a key begin."""
 
@@ -62,7 +76,7 @@ def pause(clients: Clients, lane_id: str) -> None:
             state.is_paused = True
             put_state(clients, state)
 
-    transact(body)
+    _change(clients, body)
 
 
 def resume(clients: Clients, lane: Lane, lane_id: str) -> None:
@@ -74,7 +88,7 @@ def resume(clients: Clients, lane: Lane, lane_id: str) -> None:
             state.is_paused, state.blocked_by = False, None
             put_state(clients, state)
 
-    transact(body)
+    _change(clients, body)
     hints.hint(clients, lane.task, lane_id)
 
 
@@ -99,7 +113,10 @@ def drain(
         seen: LaneState | None = state_key(lane_id).get()
         claimed = len(seen.ids_at_work) if seen is not None else 0
         keys = waiting(lane_id).fetch(count + claimed + 1, keys_only=True)
-        gone, at_work = transact(lambda: _drain(clients, lane_id, keys, count, stamp))  # noqa: B023
+        gone, at_work = _change(
+            clients,
+            lambda: _drain(clients, lane_id, keys, count, stamp),  # noqa: B023
+        )
         deleted += gone
         has_more = len(keys) > gone + at_work
         if not has_more or deleted >= limit or elapsed_s() - began_s > DRAIN_S:
@@ -127,7 +144,7 @@ def _drain(
         arguments.release(clients, body)
         handle = arguments.envelope_of(body).handle
         cancellation.let_expire(clients, handle)
-        cancellation.abandon(handle)
+        cancellation.abandon(clients, handle)
     ndb.delete_multi([row.key for row in rows])
     state = state or LaneState(key=state_key(lane_id))
     if state.head in {row.key.id() for row in rows}:

@@ -28,6 +28,7 @@ from rollforward.runtime.clock import aware_utc
 from rollforward.runtime.messages import Message
 from rollforward.tasks.declaration import Task
 from rollforward.tasks.errors import UnknownTaskError
+from rollforward.tasks.times import check_deadline
 
 MAX_LIMIT = 50
 MAX_WEIGHT = 20.0
@@ -83,6 +84,7 @@ class Lane:
             raise ValueError(f"weight must be 0.1 to {MAX_WEIGHT:g}, got {weight}")
         if on_dead not in ("pass", "block") or (on_dead == "block" and not order):
             raise ValueError(f'on_dead must be "pass", or "block" with an order, got {on_dead!r}')
+        check_deadline(deadline_s)
         self.name = name
         self.queue = queue
         self.order = order

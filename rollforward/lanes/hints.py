@@ -30,6 +30,7 @@ from typing import Annotated
 import pydantic
 
 from rollforward.outbox import create_later
+from rollforward.runtime.cache import MAX_TTL_S
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.messages import Message
 from rollforward.tasks.declaration import Task
@@ -158,7 +159,7 @@ def unmark(clients: Clients, lane_id: str) -> None:
 def mark_until(clients: Clients, lane_id: str, at: datetime.datetime) -> None:
     """Let rows that are added have no hint: one exists for this time."""
     left_s = max(0, round((at - clients.clock.now()).total_seconds()))
-    clients.cache.add(_mark(clients, lane_id), _due(at), MARK_S + left_s)
+    clients.cache.add(_mark(clients, lane_id), _due(at), min(MARK_S + left_s, MAX_TTL_S))
 
 
 def _is_wanted(

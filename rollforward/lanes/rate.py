@@ -13,14 +13,19 @@ one task may begin, and the time starts from now.
 from __future__ import annotations
 
 import datetime
+import math
 from dataclasses import dataclass
 
 from rollforward.runtime.clock import CLOCK_SKEW_S
+
+MAX_INTERVAL_S = 366 * 24 * 3600
 
 
 @dataclass(frozen=True)
 class Rate:
     """A number of tasks in a number of seconds: `rf.lanes.Rate(10)`, `Rate(1, per_s=60)`.
+
+    At least one task in 366 days.
 
     Attributes:
         burst: How many may begin at once after a rest; None: as many as in one second, at least 1.
@@ -31,9 +36,11 @@ class Rate:
     burst: int | None = None
 
     def __post_init__(self) -> None:
-        if self.tasks <= 0 or self.per_s <= 0:
+        is_some = 0 < self.tasks < math.inf and 0 < self.per_s < math.inf
+        if not is_some or not 0 < self.interval_ms <= 1000 * MAX_INTERVAL_S:
             raise ValueError(
-                f"a rate must be some tasks in some seconds, got {self.tasks} in {self.per_s}"
+                "a rate must be some tasks in some seconds, and one in 366 days at least, "
+                f"got {self.tasks} in {self.per_s}"
             )
         if self.burst is not None and self.burst < 1:
             raise ValueError(f"burst must be at least 1, got {self.burst}")

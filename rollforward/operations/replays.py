@@ -133,5 +133,5 @@ def delete_in_transaction(clients: Clients, dead: DeadTask) -> None:
             lane.let_pass_in_transaction(clients, dead_id=dead.key.id())
         body = dead.body.encode()
         arguments.release(clients, body)
-        cancellation.abandon(arguments.envelope_of(body).handle)
+        cancellation.abandon(clients, arguments.envelope_of(body).handle)
     dead.key.delete()

@@ -122,7 +122,7 @@ def enqueue_tracked(
     """
     _, message = message_of((clients, task, args), name=name, delay_s=0, at=None)
     handle = tracked_handle(task.path, name)
-    put_handle(clients, handle, None)
+    put_handle(clients, handle, None, life=LIFE if lane is None else LIFE_IN_LANE)
     wrapped = replace(message, body=Envelope(message.body, handle=handle).body)
     if lane is not None:
         lane.add_in_transaction(clients, replace(wrapped, name=None))

@@ -22,17 +22,13 @@ from rollforward.runtime.clients import Clients
 from rollforward.runtime.messages import Message, MessageLane
 from rollforward.runtime.process.current import current_clients
 from rollforward.tasks.arguments import ArgumentsCodec
-from rollforward.tasks.errors import (
-    MAX_DELAY_S,
-    BadArgumentsError,
-    TooLargeError,
-    UnknownTaskError,
-)
+from rollforward.tasks.errors import MAX_DELAY_S, TooLargeError, UnknownTaskError
 from rollforward.tasks.parameters import Parameters, bound, form_of
 from rollforward.tasks.stored.arguments import with_large_arguments
 from rollforward.tasks.stored.distant import MAX_AHEAD_S, create_distant, is_distant
 from rollforward.tasks.stored.names import MAX_ARGUMENTS_BYTES, MAX_BODY_BYTES, MAX_TASK_BYTES
 from rollforward.tasks.stored.names import hashed_name as hashed_name
+from rollforward.tasks.times import check_deadline, due_at
 from rollforward.tracing import trace_headers
 
 if TYPE_CHECKING:
@@ -41,9 +37,6 @@ if TYPE_CHECKING:
 A = TypeVar("A")
 P = ParamSpec("P")
 D = TypeVar("D", bound="DataclassInstance")
-
-# Of one delivery; the service's bounds for tasks with a URL, the narrower ones.
-MIN_DEADLINE_S, MAX_DEADLINE_S = 15, 30 * 60
 
 
 @dataclass(frozen=True)
@@ -297,19 +290,7 @@ class Task(Generic[A]):
         max_s: float = MAX_DELAY_S,
     ) -> datetime.datetime | None:
         """Return when a task is due: None for now, or an aware time, at most so far ahead."""
-        if at is None and delay_s <= 0:
-            return None
-        now_utc = clients.clock.now()
-        latest = now_utc + datetime.timedelta(seconds=max_s)
-        due = (
-            at if at is not None else now_utc + datetime.timedelta(seconds=min(delay_s, 2 * max_s))
-        )
-        if due.tzinfo is None:
-            raise BadArgumentsError(f"at must be an aware time, got {due}")
-        if due > latest:
-            days = int(max_s // (24 * 3600))
-            raise BadArgumentsError(f"a task must be due within {days} days, got {due}")
-        return due
+        return due_at(clients.clock.now(), delay_s, at, max_s)
 
     def read(self, body: bytes) -> A:
         """Return the arguments in a body.
@@ -435,10 +416,8 @@ def task(
         return task()(path)
     if path is not None and not path.startswith("/tasks/"):
         raise ValueError(f"path must start with /tasks/, got {path!r}")
-    if deadline_s is not None and not MIN_DEADLINE_S <= deadline_s <= MAX_DEADLINE_S:
-        raise ValueError(
-            f"deadline_s must be {MIN_DEADLINE_S} to {MAX_DEADLINE_S} seconds, got {deadline_s}"
-        )
+    if deadline_s is not None:
+        check_deadline(deadline_s)
 
     def declare(function: Callable[..., object]) -> Task[Any]:
         args, work = form_of(function)

@@ -25,6 +25,7 @@ from rollforward.tracing import trace_id_of
 SORTS: Mapping[str, Callable[[Mapping[str, Any]], Any]] = {
     "oldest task": lambda row: -row["oldest_s"],
     "most blocked keys": lambda row: (-row["blocked"], -row["paused"]),
+    "slowest rate": lambda row: -row["interval_ms"],
     "name": lambda row: row["name"],
 }
 KEY_SORTS: Mapping[str, Callable[[Mapping[str, Any]], Any]] = {
@@ -43,7 +44,7 @@ VIEWS = {
 def lanes() -> ResponseReturnValue:
     """Show the lanes of the app, the one with the most tasks first."""
     chosen, now_utc = ListChoice.of(request.args, SORTS), clients().clock.now()
-    rows = [{**api.lane_row(lane), "url": _lane_url(lane.name)} for lane in api.lanes()]
+    rows = [_lane(lane) for lane in api.lanes()]
     count = len(rows)
     rows = [row for row in rows if chosen.has(_oldest_at(row, now_utc), now_utc)]
     rows.sort(key=SORTS.get(chosen.sort, lambda row: -row["waiting"]))
@@ -133,6 +134,11 @@ def change_key() -> ResponseReturnValue:
     result = changes.control_lane(name, key, verb)
     notice = "lane-drain-more" if result.get("has_more") else f"lane-{verb}"
     return go_to("/lanes/key", notice, lane=name, key=key)
+
+
+def _lane(lane: Any) -> dict[str, Any]:
+    interval_ms = lane.rate.interval_ms if lane.rate else 0.0
+    return {**api.lane_row(lane), "url": _lane_url(lane.name), "interval_ms": interval_ms}
 
 
 def _oldest_at(row: Mapping[str, Any], now_utc: datetime.datetime) -> datetime.datetime | None:

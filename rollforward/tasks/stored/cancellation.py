@@ -8,8 +8,9 @@ succeeded. It stays, with the state, when the declaration gives the task up or i
 deleted. A missing row may also have expired, and a row whose task was deleted from its queue waits.
 
 Lost on failure: nothing. The row goes when the task has ended. A row of a named task, of a
-cancelled one, of one that was given up or never created, expires 32 days after the task was due.
-In a lane the row of one that can be cancelled stays for as long as the task waits.
+cancelled one, or of one that was never created, expires 32 days after the task was due; that of a
+tracked one that was given up, 32 days after that. In a lane a row stays for as long as the task
+waits, and that of a tracked one also while its dead task is open.
 """
 
 from __future__ import annotations
@@ -85,10 +86,10 @@ def begin(handle: str) -> None:
 def let_expire(clients: Clients, handle: str) -> None:
     """Let the row of a task that waits no more go in 32 days, in this transaction.
 
-    That of a tracked one would have gone then before.
+    That of a tracked one says what became of the task, and goes 32 days after its end.
     """
     if handle and not handle.endswith(TRACKED):
-        _note(handle, expires=expiry(handle, naive_utc(clients.clock.now() + LIFE)))
+        _note(handle, expires=_expiry(clients, handle))
 
 
 def forget(handle: str) -> None:
@@ -104,21 +105,21 @@ def forget(handle: str) -> None:
         log.warning("the handle %s is not deleted yet: %s", handle, error)
 
 
-def give_up(handle: str) -> None:
+def give_up(clients: Clients, handle: str) -> None:
     """Note that a tracked task was given up without a dead task; delete the row of any other."""
     if not handle.endswith(TRACKED):
         forget(handle)
         return
     try:
-        transact(lambda: _note(handle, state=GIVEN_UP))
+        transact(lambda: note_give_up(clients, handle))
     except rpc_errors.GoogleAPIError as error:
         log.warning("the handle %s still says that its task waits: %s", handle, error)
 
 
-def note_give_up(handle: str) -> None:
+def note_give_up(clients: Clients, handle: str) -> None:
     """Note that a task was given up, in the transaction that deletes its row."""
     if handle.endswith(TRACKED):
-        _note(handle, state=GIVEN_UP)
+        _note(handle, state=GIVEN_UP, expires=_expiry(clients, handle))
     else:
         forget(handle)
 
@@ -129,10 +130,14 @@ def note_death(handle: str, dead_id: str) -> None:
         _note(handle, state=WAITING, dead_id=dead_id)
 
 
-def abandon(handle: str) -> None:
+def abandon(clients: Clients, handle: str) -> None:
     """Note that a tracked task is never done, in the transaction that deletes its dead task."""
     if handle.endswith(TRACKED):
-        _note(handle, state=CANCELLED)
+        _note(handle, state=CANCELLED, expires=_expiry(clients, handle))
+
+
+def _expiry(clients: Clients, handle: str) -> str:
+    return expiry(handle, naive_utc(clients.clock.now() + LIFE))
 
 
 def _note(handle: str, **values: str) -> None:

@@ -31,7 +31,7 @@ def give_up(clients: Clients, body: bytes) -> None:
     """Delete the arguments of a task that its declaration gave up, and note that it was."""
     arguments.finish(clients, body)
     if handle := arguments.envelope_of(body).handle:
-        cancellation.give_up(handle)
+        cancellation.give_up(clients, handle)
 
 
 def finish_in_transaction(clients: Clients, body: bytes, *, is_given_up: bool) -> None:
@@ -46,7 +46,7 @@ def finish_in_transaction(clients: Clients, body: bytes, *, is_given_up: bool) -
     if handle.endswith(cancellation.NAMED):
         cancellation.let_expire(clients, handle)
     elif is_given_up:
-        cancellation.note_give_up(handle)
+        cancellation.note_give_up(clients, handle)
     else:
         cancellation.forget(handle)
 

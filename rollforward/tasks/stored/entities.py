@@ -25,7 +25,7 @@ CancellableTask
     Key: the task's handle.
     Queries: a range of `expires`: expired rows. Single-property index.
     Growth: a row for each cancellable task and each tick of a schedule, until the task has ended. A
-    named, a cancelled or a given up one has it until 32 days after it was due.
+    named or a cancelled one has it until 32 days after it was due, a given up one for 32 days.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from rollforward.console.pages import dead_tasks, lanes, runs
-from rollforward.lanes import Lane
+from rollforward.lanes import Lane, Rate
 from rollforward.look.lists import AGES, BadChoiceError, ListChoice, moment_of
 from rollforward.operations.run_sources import RunSource
 from rollforward.tasks.runs import Run
@@ -256,8 +256,8 @@ def test_an_order_says_of_which_dead_tasks_it_is(desk: Desk) -> None:
 
 
 def test_lanes_and_their_keys_are_put_in_order_and_chosen_by_time(services: Services) -> None:
-    """By tasks, by the oldest one, by name."""
-    mail, print_ = Lane("mail"), Lane("print")
+    """By tasks, by the oldest one, by rate, by name."""
+    mail, print_ = Lane("mail"), Lane("print", rate=Rate(1, per_s=60))
     desk = desk_with(services, mail, print_)
     act = desk.world.registry.tasks["/tasks/tests/act"]
     for lane, key, count in ((print_, "x", 1), (mail, "a", 1), (mail, "b", 2), (mail, "c", 1)):
@@ -277,6 +277,7 @@ def test_lanes_and_their_keys_are_put_in_order_and_chosen_by_time(services: Serv
         ["mail", "print"],
         ["print", "mail"],
     )
+    assert lanes_of("/lanes?sort=slowest+rate") == ["print", "mail"]
     assert lanes_of("/lanes?age=before-1h") == []
     desk.world.clock.sleep(2_000)
     assert lanes_of("/lanes?age=before-1h") == ["print"]

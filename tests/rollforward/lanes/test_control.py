@@ -59,6 +59,16 @@ def test_a_paused_key_begins_nothing_until_it_is_resumed(world: World) -> None:
     assert not IN_ORDER("ada").state().is_paused
 
 
+def test_no_key_is_changed_within_a_transaction(world: World) -> None:
+    """The change would not be part of it."""
+    for change in (IN_ORDER("ada").pause, IN_ORDER("ada").drain):
+        send(world.clients, IN_ORDER, "ada", 0)
+        with pytest.raises(NotImplementedError, match="nested"):
+            transact(lambda: change(world.clients))  # noqa: B023
+    world.settle()
+    assert DESK.of("ada") == ["0", "0"]
+
+
 def test_a_key_that_was_resumed_leaves_nothing(world: World) -> None:
     """Its state expires, as that of any key without work."""
     IN_ORDER("ada").pause(world.clients)

@@ -7,17 +7,19 @@ from typing import Any
 
 import pytest
 from google.api_core import exceptions as rpc_errors
+from google.cloud import ndb
 
 from rollforward.lanes import Lane, Rate
 from rollforward.lanes.hints import LaneArgs
 from rollforward.lanes.rows.entities import LaneState, LaneTask, _claim_of, state_key, task_key
 from rollforward.lanes.runs import claims, delivery, ends, lookups
 from rollforward.lanes.runs.delivery import deliver
-from rollforward.runtime import Clients
+from rollforward.lanes.sweep import remove_expired, wake_stale
+from rollforward.runtime import Clients, Cost
 from rollforward.tasks.errors import Retry
 from tests.infra.clocks import ahead
 from tests.infra.world import World
-from tests.rollforward.lanes.office import DESK, IN_ORDER, SHARED, TWO, send, write
+from tests.rollforward.lanes.office import BLOCKING, DESK, IN_ORDER, SHARED, TWO, send, write
 
 
 def drop_hints(world: World) -> None:
@@ -205,3 +207,26 @@ def test_a_task_of_a_backlog_costs_few_writes_and_reads(
     # Beside the states, each task costs the write of its row and the deletion.
     assert written[0] <= 0.2 * 300
     assert read[0] <= 3 * 300
+
+
+@pytest.mark.parametrize("lane", [IN_ORDER, BLOCKING, SHARED, TWO], ids=lambda lane: lane.name)
+def test_keys_that_have_run_leave_the_store_as_it_was(world: World, lane: Lane) -> None:
+    """K10: so however many there were, nothing costs more than without them."""
+
+    def rows() -> set[Any]:
+        return {key for key in ndb.Query().fetch(keys_only=True) if key.kind() != "LaneLetter"}
+
+    def sweep() -> Cost:
+        before = world.clients.meter.total()
+        wake_stale(world.clients, [lane])
+        remove_expired(world.clients)
+        return world.clients.meter.total() - before
+
+    sweep()  # It begins anywhere, since memcached knows no place.
+    rows_before, cost_before = rows(), sweep()
+    for number in range(20):
+        send(world.clients, lane, f"key-{number}", 0, 1)
+    world.settle()
+    assert len(DESK.written) == 40
+    assert rows() == rows_before
+    assert sweep() == cost_before

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import itertools
+import math
+from collections.abc import Callable
 
 import pytest
 
 from rollforward import outbox
 from rollforward.datastore import transact
-from rollforward.lanes import BadLaneError
+from rollforward.lanes import BadLaneError, Lane, Rate, debounced, throttled
 from rollforward.lanes.rows.entities import LaneState, LaneTask
 from rollforward.tasks.dead_task_entities import open_dead_tasks
-from rollforward.tasks.errors import Reject, Retry, UnknownTaskError
+from rollforward.tasks.errors import (
+    MAX_DELAY_S,
+    BadArgumentsError,
+    Reject,
+    Retry,
+    UnknownTaskError,
+)
+from tests.infra.runs.sampling import one_emulator
 from tests.infra.world import World
 from tests.rollforward.lanes.office import (
     BLOCKING,
@@ -23,6 +32,8 @@ from tests.rollforward.lanes.office import (
     send,
     write,
 )
+
+DAY_S = 24 * 3600
 
 
 def test_the_tasks_of_a_key_run_in_their_order_and_leave_nothing(world: World) -> None:
@@ -165,7 +176,78 @@ def test_bad_keys_and_options_are_refused_and_nothing_waits(world: World) -> Non
     other = type(IN_ORDER)("test-unregistered")
     with pytest.raises(UnknownTaskError):
         write.enqueue(world.clients, write.bind("ada", "0"), lane=other("ada"))
+    for delay_s in (11 * 366 * DAY_S, math.inf, math.nan):
+        with pytest.raises(BadArgumentsError, match=r"due within 3660 days|a number of seconds"):
+            write.enqueue(
+                *(world.clients, write.bind("ada", "0")), lane=SHARED("ada"), delay_s=delay_s
+            )
     assert LaneTask.query().fetch() == []
+
+
+@pytest.mark.parametrize(
+    "declare",
+    [
+        lambda: Rate(0),
+        lambda: Rate(math.nan),
+        lambda: Rate(math.inf),
+        lambda: Rate(1e308, per_s=1e-308),
+        lambda: Rate(1, per_s=367 * DAY_S),
+        lambda: Rate(1, burst=0),
+        lambda: Lane("bad", limit=51),
+        lambda: Lane("bad", weight=math.nan),
+        lambda: Lane("bad", deadline_s=5),
+        lambda: debounced("bad", wait_s=8 * DAY_S),
+        lambda: throttled("bad", every_s=math.nan),
+    ],
+)
+def test_settings_that_no_lane_can_keep_are_refused_where_they_are_made(
+    declare: Callable[[], object],
+) -> None:
+    with pytest.raises(ValueError, match=r"must be .*, got "):
+        declare()
+
+
+@one_emulator
+def test_a_task_is_due_in_more_days_than_cloud_tasks_takes(world: World) -> None:
+    """K5, K6: the sweep finds it, and in a lane there is no hint for it before."""
+    write.enqueue(
+        *(world.clients, write.bind("ada", "late")), lane=SHARED("ada"), delay_s=40 * DAY_S
+    )
+    assert world.live_tasks("default") == []
+    for wait_s, begun in ((40 * DAY_S - 60, []), (120, ["ada:late"])):
+        world.clock.sleep(wait_s)
+        world.sweep(SWEEP)
+        world.settle()
+        assert DESK.begun == begun
+
+
+@one_emulator
+@pytest.mark.parametrize("lane", [IN_ORDER, SHARED], ids=lambda lane: lane.name)
+def test_a_task_may_wait_for_as_long_as_a_task_can_ask(world: World, lane: Lane) -> None:
+    """K3, K6: thirty days; a time beyond them is an error of the task, which says so."""
+    world.fails_fast = False
+
+    def wait(name: str) -> None:
+        if DESK.begun == ["ada:0"]:
+            raise Retry("not yet", after_s=MAX_DELAY_S)
+        if DESK.begun.count("ada:0") == 2 and name == "ada:0":
+            raise Retry("never", after_s=MAX_DELAY_S + 1)
+
+    DESK.before = wait
+    send(world.clients, lane, "ada", 0)
+    world.settle()
+    world.clock.sleep(MAX_DELAY_S - 60)
+    world.sweep(SWEEP)
+    world.settle()
+    assert DESK.begun == ["ada:0"]
+    send(world.clients, lane, "ada", 1)
+    world.clock.sleep(120)
+    world.sweep(SWEEP)
+    world.deliver_due()
+    [task] = LaneTask.query().fetch()[:1]
+    assert "after_s must be 0 to 2592000 seconds" in task.reason
+    world.settle()
+    assert DESK.of("ada") == (["0", "1"] if lane.order else ["1", "0"])
 
 
 def test_keys_may_have_any_characters(world: World) -> None:

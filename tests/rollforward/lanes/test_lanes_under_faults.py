@@ -13,6 +13,7 @@ import pytest
 from rollforward import outbox
 from rollforward.datastore import transact
 from rollforward.lanes import Lane, adding, hints
+from rollforward.lanes.declaration import LaneKey
 from rollforward.lanes.rows.entities import LaneTask, state_key, waiting
 from rollforward.lanes.runs import claims, delivery, ends, lookups
 from rollforward.outbox.cancellable import enqueue_cancellable
@@ -51,15 +52,20 @@ class Letters:
     def begin(self, tag: str) -> None:
         self.begins[tag] += 1
         DESK.before = self.fail
-        clients, key = self.world.clients, self.lane(tag)
-        write.enqueue(clients, write.bind(tag, "0"), lane=key)
-        write.enqueue_many(clients, [write.bind(tag, text) for text in ("1", "2")], lane=key)
+        clients = self.world.clients
+        write.enqueue(clients, write.bind(tag, "0"), lane=self.key(tag))
+        many = [write.bind(tag, text) for text in ("1", "2")]
+        write.enqueue_many(clients, many, lane=self.key(tag))
+        key = self.key(tag)
 
         def body() -> None:
             for text in ("3", "4"):
                 outbox.enqueue(clients, write, write.bind(tag, text), lane=key)
 
         transact(body)
+
+    def key(self, tag: str) -> LaneKey:
+        return self.lane(tag)
 
     def fail(self, name: str) -> None:
         """Let one task wait, and one fail."""

@@ -15,7 +15,9 @@ from rollforward.batches.errors import BadWorkError, UnknownBatchError
 from rollforward.datastore.partitions import PARTITIONS
 from rollforward.flows import Steps, flow
 from rollforward.flows.errors import UnknownFlowError
+from rollforward.lanes import Lane
 from rollforward.lanes.rows.entities import LaneState, LaneTask
+from rollforward.operations import delete_dead_task, replay_dead_task
 from rollforward.outbox.cancellable import enqueue_cancellable, enqueue_tracked, tracked_handle
 from rollforward.tasks.dead_task_entities import open_dead_tasks
 from rollforward.tasks.errors import Reject, UnknownTaskError
@@ -28,8 +30,18 @@ from rollforward.tasks.stored.entities import (
     handle_key,
 )
 from rollforward.tasks.stored.sweep import EXPIRED
+from tests.infra.runs.sampling import one_emulator
 from tests.infra.world import Services, World
-from tests.rollforward.lanes.office import DESK, IN_ORDER, LANES, PARCEL, SHARED, send, write
+from tests.rollforward.lanes.office import (
+    BLOCKING,
+    DESK,
+    IN_ORDER,
+    LANES,
+    PARCEL,
+    SHARED,
+    send,
+    write,
+)
 
 LETTERS = TaskBatch("test-lane-letters", members=[write])
 
@@ -230,11 +242,22 @@ def test_a_drained_task_leaves_no_handle_for_ever(world: World) -> None:
     assert CancellableTask.query().fetch() == []
 
 
-def handle_of(world: World, task: Any, args: Any) -> CancellableTask | None:
-    """Return the row of a tracked task in a lane, whose key has just been settled."""
-    rf.transact(lambda: enqueue_tracked(world.clients, task, args, name=("n",), lane=SHARED("ada")))
+def handle_of(world: World, task: Any, args: Any, *, lane: Lane = SHARED) -> Any:
+    """Return the row of a tracked task in a lane, whose key has just been settled; None: gone."""
+    rf.transact(lambda: enqueue_tracked(world.clients, task, args, name=("n",), lane=lane("ada")))
     world.settle()
-    row: CancellableTask | None = handle_key(tracked_handle(task.path, ("n",))).get()
+    return handle_key(tracked_handle(task.path, ("n",))).get()
+
+
+def waiting_for_months(world: World, task: Any, args: Any, *, lane: Lane = SHARED) -> Any:
+    """Return the row of a tracked task whose key has been paused for longer than a row lasts."""
+    lane("ada").pause(world.clients)
+    row = handle_of(world, task, args, lane=lane)
+    for _ in range(2):
+        pass_days(world, 40)
+    row = row.key.get()
+    assert row is not None
+    assert row.state == WAITING
     return row
 
 
@@ -271,6 +294,68 @@ def test_a_tracked_task_that_is_drained_is_never_done(world: World) -> None:
     assert row.state == WAITING
     assert SHARED("ada").drain(world.clients).deleted == 1
     assert row.key.get().state == CANCELLED
+
+
+@one_emulator
+def test_the_row_of_a_tracked_task_stays_for_as_long_as_it_waits(world: World) -> None:
+    """K7: and it goes when the task has ended, which has its effect once."""
+    row = waiting_for_months(world, write, write.bind("ada", "0"))
+    SHARED("ada").resume(world.clients)
+    world.settle()
+    assert DESK.of("ada") == ["0"]
+    assert row.key.get() is None
+
+
+@one_emulator
+def test_a_tracked_task_that_is_given_up_after_months_says_so_for_32_days(world: World) -> None:
+    row = waiting_for_months(world, PARCEL, PARCEL.bind("ada"))
+    SHARED("ada").resume(world.clients)
+    world.settle()
+    pass_days(world, 31)
+    assert row.key.get().state == GIVEN_UP
+    pass_days(world, 2)
+    assert row.key.get() is None
+
+
+@one_emulator
+def test_a_tracked_task_that_is_drained_after_months_says_so_for_32_days(world: World) -> None:
+    row = waiting_for_months(world, write, write.bind("ada", "0"))
+    assert SHARED("ada").drain(world.clients).deleted == 1
+    pass_days(world, 31)
+    assert row.key.get().state == CANCELLED
+    pass_days(world, 2)
+    assert row.key.get() is None
+
+
+@one_emulator
+@pytest.mark.parametrize("lane", [SHARED, BLOCKING], ids=lambda lane: lane.name)
+def test_a_tracked_task_names_its_dead_task_for_as_long_as_that_is_open(
+    world: World, lane: Lane
+) -> None:
+    """K7: it may be replayed, or deleted, months later."""
+
+    def refuse(name: str) -> None:
+        raise Reject("no such address")
+
+    row = waiting_for_months(world, write, write.bind("ada", "0"), lane=lane)
+    DESK.before = refuse
+    lane("ada").resume(world.clients)
+    world.settle()
+    pass_days(world, 40)
+    [dead] = open_dead_tasks().fetch()
+    row = row.key.get()
+    assert (row.state, row.dead_id) == (WAITING, dead.key.id())
+
+    replay_dead_task(world.clients, dead.key.id())
+    world.settle()
+    pass_days(world, 40)
+    [again] = open_dead_tasks().fetch()
+    assert row.key.get().dead_id == again.key.id()
+
+    delete_dead_task(world.clients, again.key.id())
+    assert row.key.get().state == CANCELLED
+    pass_days(world, 33)
+    assert row.key.get() is None
 
 
 def test_the_outbox_and_a_lane_share_a_commit(world: World) -> None:

@@ -6,6 +6,7 @@ import datetime
 
 import pytest
 
+from rollforward.datastore.partitions import PARTITIONS
 from rollforward.lanes import BadLaneError, Lane
 from rollforward.lanes.rows.entities import LaneTask
 from rollforward.operations.replays import replay_dead_task
@@ -14,11 +15,14 @@ from rollforward.schedules.entities import ScheduleRow
 from rollforward.schedules.listing import schedule_state
 from rollforward.tasks import Reject
 from rollforward.tasks.errors import UnknownTaskError
+from rollforward.tasks.stored.entities import CancellableTask
+from rollforward.tasks.stored.sweep import EXPIRED
 from rollforward.testing.injection import FLUSH, KINDS
 from tests.infra.faults.explorer import Explorer
 from tests.infra.world import Services, World
 from tests.rollforward.schedules import test_schedules
 from tests.rollforward.schedules.test_schedules import (
+    DAY_S,
     SWEEP,
     TickRun,
     TickScenario,
@@ -99,6 +103,29 @@ def test_a_tick_whose_work_is_dead_is_seen_and_replayed(services: Services) -> N
         replay_dead_task(world.clients, run.dead_id)
         world.settle(patience_s=1)
         assert len(times_here()) == 1
+
+
+@one_emulator
+def test_ticks_that_wait_for_months_are_seen_to_wait(services: Services) -> None:
+    """T4: their key is paused, and nothing of them expires."""
+    world = World(services, schedules=[USERS], lanes=[BY_USER])
+    with world.context():
+        BY_USER("u1").pause(world.clients)
+        USERS.put(world.clients, "u1", "0 0 1 * *", greet_user.bind("u1"))
+        for _ in range(3):
+            world.clock.sleep(31 * DAY_S)
+            for partition in PARTITIONS:
+                EXPIRED.delete_page(world.clients, partition)
+            world.sweep(SWEEP)
+            world.settle(patience_s=1)
+        state = schedule_state(world.clients, USERS, "u1", runs=10)
+        assert state is not None
+        assert [run.state for run in state.runs] == ["waiting"] * 3
+
+        BY_USER("u1").resume(world.clients)
+        world.settle(patience_s=1)
+        assert [row.tag for row in TickRun.query().fetch()] == ["u1"] * 3
+        assert CancellableTask.query().fetch() == LaneTask.query().fetch() == []
 
 
 @one_emulator

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,7 +13,8 @@ import pytest
 from google.cloud import ndb
 
 from rollforward.datastore import transact
-from rollforward.lanes import Gathered
+from rollforward.lanes import Call, Gathered, debounced
+from rollforward.lanes.gathered.timing import Debounce, Throttle, Timing, Unique
 from rollforward.lanes.gathered.window import Window
 from rollforward.lanes.rows.entities import LaneTask, state_key
 from rollforward.runtime.process.current import use_clients
@@ -110,10 +112,43 @@ class DeadScenario(CallScenario):
         return [call["id"] for body in mine for call in body["calls"]]
 
 
+TIMINGS: Sequence[Timing] = (
+    Debounce(20, 50),
+    Throttle(30),
+    Debounce(5, 20),
+    Unique(is_dropped_while_running=False),
+)
+
+
+@debounced("test-changing-digest", wait_s=20, max_attempts=4)
+def changing(person: str, calls: Sequence[Call[Note]]) -> None:
+    """Mail a person all that has happened."""
+    DESK.work(person, calls)
+
+
+class ChangingScenario(FailingScenario):
+    """Each call and each run finds other settings of the lane than the one before."""
+
+    timings: Iterator[Timing] = iter(())
+
+    def begin(self, tag: str) -> None:
+        self.timings = itertools.cycle(TIMINGS)
+        super().begin(tag)
+
+    def send(self, tag: str, text: str) -> None:
+        self.lane.timing = next(self.timings)
+        super().send(tag, text)
+
+    def act(self, run: MailRun) -> None:
+        self.lane.timing = next(self.timings)
+        super().act(run)
+
+
 SCENARIOS: Sequence[tuple[str, type[CallScenario], Gathered[Note]]] = (
     ("debounced", CallScenario, digest),
     ("unique-failing", FailingScenario, sync),
     ("debounced-dead", DeadScenario, digest),
+    ("changing", ChangingScenario, changing),
 )
 
 
@@ -124,7 +159,7 @@ def scenario(request: pytest.FixtureRequest, services: Services) -> CallScenario
 
 
 def played(kind: type[CallScenario], lane: Gathered[Note], services: Services) -> CallScenario:
-    world = World(services, lanes=mailroom.LANES)
+    world = World(services, lanes=[*mailroom.LANES, changing])
     DESK.__init__(clock=world.clock)  # type: ignore[misc]
     return kind(world, lane)
 

@@ -6,10 +6,25 @@ import itertools
 import time
 from unittest import mock
 
+import pytest
+from google.cloud import ndb
+
+from rollforward.lanes import Gathered
 from rollforward.lanes.gathered import claiming
 from rollforward.lanes.rows.entities import LaneState, resting_states, state_key
+from rollforward.tasks.errors import MAX_DELAY_S, Retry
+from tests.infra.runs.sampling import one_emulator
 from tests.infra.world import World
-from tests.rollforward.lanes.gathered.mailroom import DESK, EVERY_S, Note, reindex
+from tests.rollforward.lanes.gathered.mailroom import (
+    DESK,
+    EVERY_S,
+    SWEEP,
+    Note,
+    digest,
+    once,
+    reindex,
+    sync,
+)
 
 
 def call(world: World, text: str) -> None:
@@ -46,6 +61,38 @@ def test_a_clock_that_was_ahead_does_not_hold_up_a_throttled_key(world: World) -
     state.put()
     call(world, "1")
     world.deliver_due()
+    assert DESK.texts() == [("0",), ("1",)]
+
+
+@pytest.mark.parametrize("lane", [digest, sync, once], ids=lambda lane: lane.name)
+def test_keys_that_have_run_leave_the_store_as_it_was(world: World, lane: Gathered[Note]) -> None:
+    """K10: so however many there were, nothing costs more than without them."""
+    before = set(ndb.Query().fetch(keys_only=True))
+    for number in range(20):
+        for text in "ab":
+            lane.call(world.clients, f"key-{number}", Note(text))
+    world.settle()
+    assert sum(len(run.texts) for run in DESK.done) == 40
+    assert set(ndb.Query().fetch(keys_only=True)) == before
+
+
+@one_emulator
+def test_a_run_may_wait_for_as_long_as_a_task_can_ask(world: World) -> None:
+    """G10: thirty days, which is longer than a mark in memcached can stay."""
+
+    def wait_once(run: object) -> None:
+        if len(DESK.begun) == 1:
+            raise Retry("not yet", after_s=MAX_DELAY_S)
+
+    DESK.before = wait_once
+    call(world, "0")
+    world.settle()
+    call(world, "1")
+    world.settle()
+    assert len(DESK.begun) == 1
+    world.clock.sleep(MAX_DELAY_S + 60)
+    world.sweep(SWEEP)
+    world.settle()
     assert DESK.texts() == [("0",), ("1",)]
 
 
