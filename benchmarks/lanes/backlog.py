@@ -1,6 +1,7 @@
 """Operations of a key with a backlog, and of keys without tasks.
 
-    python -m benchmarks.lanes.backlog 100000    # backlogs of 1,000, 10,000 and 100,000 tasks
+    python -m benchmarks.lanes.backlog 100000         # backlogs of 1,000, 10,000 and 100,000 tasks
+    python -m benchmarks.lanes.backlog 1000 100000    # 100,000 idle keys
     make bench NAMES=lanes ITEMS=100000          # the same, behind the other figures of lanes
 
 Nothing is timed: operations are the same on a busy machine. Hints are delivered here, one after the
@@ -113,11 +114,12 @@ def _stack() -> Iterator[Stack]:
             yield Stack(clients, meter, hints)
 
 
-def measure(largest: int = LARGEST) -> Iterator[Result]:
+def measure(largest: int = LARGEST, idle: int = IDLE) -> Iterator[Result]:
     """Count operations; yield the figures of each size, and by how much they grow.
 
     Args:
         largest: The most tasks that wait in a key.
+        idle: How many keys have had a task, which has run.
 
     Raises:
         WrongError: a task did not run, or ran twice, or an idle key has a row.
@@ -126,7 +128,7 @@ def measure(largest: int = LARGEST) -> Iterator[Result]:
         for lane in LANES:
             yield from _backlogs(stack, lane, _sizes(largest))
     with _stack() as stack:
-        yield from _idle(stack, LANES[1])
+        yield from _idle(stack, LANES[1], idle)
 
 
 def _sizes(largest: int) -> list[int]:
@@ -214,19 +216,19 @@ def _run(stack: Stack, lane: Lane) -> dict[str, float]:
 # Idle keys
 
 
-def _idle(stack: Stack, lane: Lane) -> Iterator[Result]:
+def _idle(stack: Stack, lane: Lane, keys: int) -> Iterator[Result]:
     """Count what sweeps cost before any key has had a task, and when many have had one."""
     _swept(stack, lane)  # It begins anywhere, since memcached knows no place.
     empty = _swept(stack, lane, SWEEPS)
-    for number in range(IDLE):
+    for number in range(keys):
         _add(stack, lane, f"key-{number}", range(number, number + 1))
-    stack.deliver(lane, IDLE)
-    stack.deliver(lane, IDLE + 1)  # Hints of the last ones.
-    if sorted(stack.ran) != list(range(IDLE)):
-        raise WrongError(f"{len(stack.ran)} tasks of {IDLE} have run")
+        stack.deliver(lane, number + 1)
+    stack.deliver(lane, keys + 1)  # Hints of the last ones.
+    if sorted(stack.ran) != list(range(keys)):
+        raise WrongError(f"{len(stack.ran)} tasks of {keys} have run")
     rows = [row for kind in (LaneTask, LaneState) for row in kind.query().fetch(keys_only=True)]
     idle = _swept(stack, lane, SWEEPS)
-    versus = f"{IDLE:,} keys that have had a task, {SWEEPS} sweeps, against none"
+    versus = f"{keys:,} keys that have had a task, {SWEEPS} sweeps, against none"
     yield Result("lanes.rows_of_idle_keys", len(rows), "rows", versus, 0.0, at_least=False)
     for counted in COUNTED:
         with_idle, without = getattr(idle, counted), getattr(empty, counted)
@@ -251,5 +253,5 @@ def _swept(stack: Stack, lane: Lane, times: int = 1) -> Cost:
 
 
 if __name__ == "__main__":
-    for figure in measure(int(sys.argv[1]) if len(sys.argv) > 1 else LARGEST):
+    for figure in measure(*map(int, sys.argv[1:3])):
         print(figure.line(), flush=True)
