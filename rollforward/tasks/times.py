@@ -15,7 +15,7 @@ def check_deadline(deadline_s: int) -> None:
     """Check how long a delivery may take.
 
     Raises:
-        ValueError: Cloud Tasks takes no such deadline.
+        ValueError: Cloud Tasks refuses this deadline.
     """
     if not MIN_DEADLINE_S <= deadline_s <= MAX_DEADLINE_S:
         raise ValueError(

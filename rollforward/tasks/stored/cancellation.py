@@ -8,9 +8,9 @@ succeeded. It stays, with the state, when the declaration gives the task up or i
 deleted. A missing row may also have expired, and a row whose task was deleted from its queue waits.
 
 Lost on failure: nothing. The row goes when the task has ended. A row of a named task, of a
-cancelled one, or of one that was never created, expires 32 days after the task was due; that of a
-tracked one that was given up, 32 days after that. In a lane a row stays for as long as the task
-waits, and that of a tracked one also while its dead task is open.
+cancelled one, or of one that was never created, expires 32 days after the task was due. A tracked
+task that was given up keeps its row for 32 days. In a lane a row stays for as long as the task
+waits, and a tracked task keeps it while its dead task is open.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def begin(handle: str) -> None:
 def let_expire(clients: Clients, handle: str) -> None:
     """Let the row of a task that waits no more go in 32 days, in this transaction.
 
-    That of a tracked one says what became of the task, and goes 32 days after its end.
+    The row of a tracked one says what became of the task, and goes 32 days after its end.
     """
     if handle and not handle.endswith(TRACKED):
         _note(handle, expires=_expiry(clients, handle))
