@@ -46,6 +46,7 @@ from rollforward.tasks.runs import (
     BadCursorError,
     Letter,
     LetterPage,
+    LetterQuery,
     LetterVerb,
     Run,
     RunDetails,
@@ -244,19 +245,16 @@ class Registry:
             raise RunRefusedError("its pattern has no steps")
         return controlled.control_run(clients, parts, run_id, verb)
 
-    def letters(
-        self, clients: Clients, pattern: str, part: str, *, cursor: str = "", limit: int
-    ) -> LetterPage:
+    def letters(self, clients: Clients, pattern: str, part: str, query: LetterQuery) -> LetterPage:
         """Return a page of the dead letters of a pipeline or a pull queue.
 
         Raises:
             UnknownRunError: there is no such part, or it keeps none.
             BadCursorError: the cursor is not from a page.
         """
-        if len(cursor.encode()) > MAX_CURSOR_BYTES:
+        if len(query.cursor.encode()) > MAX_CURSOR_BYTES:
             raise BadCursorError(f"cursor must have at most {MAX_CURSOR_BYTES:,} bytes")
-        parts = self._pattern_of_runs(pattern)
-        return parts.letters(clients, self._parts[pattern], part, cursor=cursor, limit=limit)
+        return self._pattern_of_runs(pattern).letters(clients, self._parts[pattern], part, query)
 
     def letter(self, clients: Clients, pattern: str, part: str, letter_id: str) -> Letter:
         """Return a dead letter.

@@ -58,7 +58,7 @@ def serve() -> Flask:
     sdk, numbers = Sdk(os.environ[COLLECTOR]), itertools.count()
 
     def switch(state: str) -> tuple[str, int]:
-        sdk.turn(on=state == "on")
+        sdk.turn(state)
         return "", 204
 
     def save() -> tuple[str, int]:

@@ -1,6 +1,7 @@
 """Tracing: the throughput of deliveries and saves with an SDK, against the same without one.
 
-One process of the app turns its SDK on and off between rounds, and the collector is a process of
+The SDK records all traces, or one in ten, as its sampler has it. One process of the app turns its
+SDK on and off between rounds, and the collector is a process of
 its own. Rates are told with the processor time of the app's process, which what else the machine
 does disturbs less. Without an SDK the cost is a number of calls that do nothing: their time is
 measured alone, as no rate could show it.
@@ -14,7 +15,7 @@ import subprocess
 import sys
 import time
 import timeit
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import psutil
@@ -26,7 +27,7 @@ from benchmarks.harness.testbed import Bench, open_testbed
 from benchmarks.tracing.app import COLLECTOR, Mark, mark
 from rollforward.tracing import is_on, start_span
 
-ROUNDS = 8  # Pairs.
+ROUNDS = 8
 DELIVERIES, SAVE_S, CLIENTS = 500, 2.0, 8
 TIMEOUT_S = 120
 # With an SDK; and without one, of the processor time.
@@ -40,6 +41,8 @@ class Side:
 
     rates: list[float] = field(default_factory=list)
     processor_ms: list[float] = field(default_factory=list)
+    items: int = 0
+    spans: float = 0.0
 
 
 def measure() -> Iterator[Result]:
@@ -71,32 +74,30 @@ def save(bench: Bench) -> int:
 
 def _compared(bench: Bench, name: str, load: Callable[[], int]) -> Iterator[Result]:
     """Measure in turns; the side that begins changes, too."""
-    sides = {"on": Side(), "off": Side()}
+    sides = {state: Side() for state in ("off", "on", "sampled")}
     load()
-    spans, items = _ask(bench, "spans"), 0
     for number in range(ROUNDS):
-        for state in ("on", "off") if number % 2 else ("off", "on"):
+        for turn in range(len(sides)):
+            state = list(sides)[(number + turn) % len(sides)]
             _ask(bench, f"sdk/{state}")
+            spans = float(_ask(bench, "spans"))
             count = _round(bench, sides[state], load)
-            items += count if state == "on" else 0
+            sides[state].items += count
+            sides[state].spans += float(_ask(bench, "spans")) - spans
     _ask(bench, "sdk/off")
-    per_item = (float(_ask(bench, "spans")) - float(spans)) / items
-    rates = [on / off for on, off in zip(sides["on"].rates, sides["off"].rates, strict=True)]
-    times = [
-        on / off
-        for on, off in zip(sides["on"].processor_ms, sides["off"].processor_ms, strict=True)
-    ]
+    per_item = sides["on"].spans / sides["on"].items
     raw = {
         **{f"{state}_per_s": quartiles(side.rates) for state, side in sides.items()},
         **{f"{state}_cpu_ms": quartiles(side.processor_ms) for state, side in sides.items()},
-        "spans": round(per_item, 2),
+        "spans": {state: round(side.spans / side.items, 2) for state, side in sides.items()},
         "rounds": ROUNDS,
     }
     versus = "without an SDK, in turns"
-    rate = statistics.median(rates)
-    yield Result(f"tracing.{name}_rate", rate, "ratio", versus, LEAST_RATE, raw=raw)
-    processor = statistics.median(times)
-    yield Result(f"tracing.{name}_processor_time", processor, "ratio", versus)
+    for state, label in (("on", ""), ("sampled", "_sampled")):
+        rate = _median_ratio(sides[state].rates, sides["off"].rates)
+        yield Result(f"tracing.{name}{label}_rate", rate, "ratio", versus, LEAST_RATE, raw=raw)
+        processor = _median_ratio(sides[state].processor_ms, sides["off"].processor_ms)
+        yield Result(f"tracing.{name}{label}_processor_time", processor, "ratio", versus)
     idle_us = _idle_us()
     share = per_item * idle_us / 1e3 / statistics.median(sides["off"].processor_ms)
     yield Result(
@@ -108,6 +109,10 @@ def _compared(bench: Bench, name: str, load: Callable[[], int]) -> Iterator[Resu
         at_least=False,
         raw={"idle_us_a_span": round(idle_us, 2)},
     )
+
+
+def _median_ratio(ours: Sequence[float], theirs: Sequence[float]) -> float:
+    return statistics.median(a / b for a, b in zip(ours, theirs, strict=True))
 
 
 def _round(bench: Bench, side: Side, load: Callable[[], int]) -> int:

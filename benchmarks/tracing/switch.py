@@ -9,6 +9,7 @@ from opentelemetry import trace
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.sdk.trace.sampling import ParentBasedTraceIdRatio
 
 
 class Sdk(SpanProcessor):
@@ -18,16 +19,18 @@ class Sdk(SpanProcessor):
         self.spans = 0
         session = requests.Session()
         session.trust_env = False
-        self._provider = TracerProvider()
-        self._provider.add_span_processor(self)
         exporter = OTLPSpanExporter(endpoint=collector, session=session)
-        self._provider.add_span_processor(BatchSpanProcessor(exporter))
+        one_in_ten = ParentBasedTraceIdRatio(0.1)
+        self._providers = {"on": TracerProvider(), "sampled": TracerProvider(sampler=one_in_ten)}
+        for provider in self._providers.values():
+            provider.add_span_processor(self)
+            provider.add_span_processor(BatchSpanProcessor(exporter))
 
-    def turn(self, *, on: bool) -> None:
-        """Make spans from now on, or none."""
+    def turn(self, state: str) -> None:
+        """Record all traces from now on ("on"), one in ten ("sampled"), or make no span."""
         api: Any = trace
         # `set_tracer_provider` works once in a process.
-        api._TRACER_PROVIDER = self._provider if on else None
+        api._TRACER_PROVIDER = self._providers.get(state)
 
     def on_end(self, span: ReadableSpan) -> None:
         """Count a span."""

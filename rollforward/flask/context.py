@@ -12,6 +12,7 @@ from rollforward.flask.settings import Settings
 from rollforward.registry import Registry
 from rollforward.runtime import Clients
 from rollforward.runtime.process.current import current_clients
+from rollforward.telemetry.gauges import GaugeExport
 from rollforward.telemetry.metrics import TaskMetrics
 
 MACHINE_PREFIXES = ("/tasks/", "/cron/", "/control/")
@@ -35,6 +36,7 @@ class Wiring:
     api_prefix: str | None = None  # Below it an app takes JSON alone, without cookies.
     verifier: TokenVerifier = field(init=False)
     task_metrics: TaskMetrics = field(init=False)
+    gauge_export: GaugeExport = field(default_factory=GaugeExport, init=False)
 
     def __post_init__(self) -> None:
         verifier = TokenVerifier(self.settings.certs_url, self.settings.issuers)

@@ -24,6 +24,7 @@ from rollforward.runtime.process.current import current_clients
 from rollforward.tasks.runs import (
     Letter,
     LetterPage,
+    LetterQuery,
     LetterRefusedError,
     LetterVerb,
     UnknownLetterError,
@@ -39,7 +40,7 @@ class Letters(Protocol):
     """The dead letters of an app: its registry."""
 
     def letters(
-        self, clients: Clients, pattern: str, part: str, *, cursor: str = "", limit: int
+        self, clients: Clients, pattern: str, part: str, query: LetterQuery
     ) -> LetterPage: ...
 
     def letter(self, clients: Clients, pattern: str, part: str, letter_id: str) -> Letter: ...
@@ -51,7 +52,11 @@ class Letters(Protocol):
 
 @dataclass(frozen=True)
 class LettersArgs:
-    """Arguments of a run: the part, and the ids that were selected; none: all."""
+    """Arguments of a run: the part, and the ids that were selected; none: all of a time.
+
+    Attributes:
+        since, until: When they died, both included.
+    """
 
     verb: LetterVerb
     pattern: Annotated[str, pydantic.Field(max_length=MAX_TEXT_CHARS)]
@@ -61,6 +66,7 @@ class LettersArgs:
         list[Annotated[str, pydantic.Field(max_length=MAX_TEXT_CHARS)]],
         pydantic.Field(max_length=MAX_SELECTED),
     ]
+    since: datetime.datetime | None = None
 
 
 class LetterSource:
@@ -78,9 +84,8 @@ class LetterSource:
         if args.ids:
             names, following = selected_ids(args.ids, span, size)
             return Slice(names, self.load("", names), "", following)
-        page = self._app.letters(
-            current_clients(), args.pattern, args.part, cursor=span.after, limit=size
-        )
+        query = LetterQuery(span.after, size, since=args.since)
+        page = self._app.letters(current_clients(), args.pattern, args.part, query)
         letters = [letter for letter in page.letters if letter.died <= args.until]
         is_over = page.is_by_age and len(letters) < len(page.letters)
         following = None if is_over else page.next_cursor or None
@@ -122,11 +127,14 @@ def start_letters(
     part: str,
     *,
     ids: Sequence[str] = (),
+    since: datetime.datetime | None = None,
+    until: datetime.datetime | None = None,
     run_id: str,
 ) -> None:
-    """Replay or delete all dead letters of a part, or some by their ids.
+    """Replay or delete all dead letters of a part that died in a time, or some by their ids.
 
     Args:
+        since, until: Then or later, and before; None: at any time.
         run_id: Chosen so that the same intent has the same id.
 
     Raises:
@@ -134,7 +142,9 @@ def start_letters(
     """
     if len(ids) > MAX_SELECTED:
         raise ValueError(f"at most {MAX_SELECTED} dead letters can be selected, got {len(ids)}")
-    args = LettersArgs(verb, pattern, part, clients.clock.now(), list(ids))
+    # The end is in the run's time.
+    ends = [clients.clock.now(), *([until - datetime.timedelta(microseconds=1)] if until else ())]
+    args = LettersArgs(verb, pattern, part, min(ends), list(ids), since)
     start(clients, job, args, run_id=run_id)
 
 

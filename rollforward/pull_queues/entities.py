@@ -138,33 +138,40 @@ def items_of(queue: str) -> Any:
     )
 
 
-def dead_items(queue: str) -> Any:
-    """Return the query for the dead letters of a queue, the oldest first."""
-    return PullItem.query(PullItem.dead >= f"{queue}|", PullItem.dead < f"{queue}}}").order(
+def dead_items(
+    queue: str,
+    *,
+    since: datetime.datetime | None = None,
+    until: datetime.datetime | None = None,
+) -> Any:
+    """Return the query for the dead letters of a queue, the oldest first, between two times."""
+    lower = dead_at(queue, since) if since else f"{queue}|"
+    return PullItem.query(PullItem.dead >= lower, PullItem.dead < _end_of_dead(queue, until)).order(
         PullItem.dead
     )
 
 
-def dead_items_after(queue: str, died_at: str, id_: str) -> tuple[Any, Any]:
+def dead_items_after(
+    queue: str, died_at: str, id_: str, *, until: datetime.datetime | None = None
+) -> tuple[Any, Any]:
     """Return the queries for the dead letters after one, by time and id.
 
     Those that died at the same time as it come first: they may be many.
     """
     place = f"{queue}|{died_at}"
     same = PullItem.query(PullItem.dead == place, PullItem._key > item_key(queue, id_))
-    later = PullItem.query(PullItem.dead > place, PullItem.dead < f"{queue}}}")
+    later = PullItem.query(PullItem.dead > place, PullItem.dead < _end_of_dead(queue, until))
     return same.order(PullItem._key), later.order(PullItem.dead)
-
-
-def expired_dead_items(queue: str, died_before: datetime.datetime) -> Any:
-    """Return the query for dead letters of a queue that died before a time."""
-    upper = dead_at(queue, died_before)
-    return PullItem.query(PullItem.dead >= f"{queue}|", PullItem.dead < upper).order(PullItem.dead)
 
 
 def dead_at(queue: str, at: datetime.datetime) -> str:
     """Return the place of a dead letter in its queue."""
     return f"{queue}|{time_text(at)}"
+
+
+def _end_of_dead(queue: str, until: datetime.datetime | None) -> str:
+    """Return the place before which the dead letters of a queue lie that died before a time."""
+    return dead_at(queue, until) if until else f"{queue}}}"
 
 
 def expired_receipts(now_utc: datetime.datetime) -> Any:

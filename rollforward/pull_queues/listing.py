@@ -22,6 +22,7 @@ from rollforward.tasks.runs import (
     BadCursorError,
     Letter,
     LetterPage,
+    LetterQuery,
     LetterVerb,
     RunDetails,
     RunIssue,
@@ -81,24 +82,27 @@ def _place_of(cursor: str) -> tuple[str, str] | None:
     return match[1], match[2]
 
 
-def letters_of(queue: PullQueue, cursor: str, limit: int) -> LetterPage:
+def letters_of(queue: PullQueue, query: LetterQuery) -> LetterPage:
     """Return a page of the dead letters of a queue, the oldest first.
 
     Raises:
         BadCursorError: the cursor is not from a page.
     """
-    place = _place_of(cursor)
+    place, limit = _place_of(query.cursor), query.limit
+    since, until = (naive_utc(at) if at else None for at in (query.since, query.until))
     if place is not None:
-        same, later = dead_items_after(queue.name, *place)
+        same, later = dead_items_after(queue.name, *place, until=until)
         rows = same.fetch(limit + 1)
         if len(rows) <= limit:
             rows += later.fetch(limit + 1 - len(rows))
     else:
-        rows = dead_items(queue.name).fetch(limit + 1)
-    letters = [_letter(row) for row in rows[:limit]]
+        rows = dead_items(queue.name, since=since, until=until).fetch(limit + 1)
+    shown = [_letter(row) for row in rows[:limit]]
+    # A cursor of another time range may lie out of this one.
+    letters = [letter for letter in shown if query.takes(letter.died)]
     if len(rows) <= limit:
         return LetterPage(letters, is_by_age=True)
-    cursor = f"{rows[limit - 1].dead.partition('|')[2]}|{letters[-1].id}"
+    cursor = f"{rows[limit - 1].dead.partition('|')[2]}|{shown[-1].id}"
     return LetterPage(letters, cursor, is_by_age=True)
 
 

@@ -9,7 +9,6 @@ from rollforward.datastore.expiry import MAX_KEYS, delete_due
 from rollforward.pull_queues import listing
 from rollforward.pull_queues.entities import (
     dead_items,
-    expired_dead_items,
     expired_receipts,
     items_of,
 )
@@ -20,6 +19,7 @@ from rollforward.tasks.pattern import Gauge, Pattern
 from rollforward.tasks.runs import (
     Letter,
     LetterPage,
+    LetterQuery,
     LetterVerb,
     RunDetails,
     RunVerb,
@@ -46,7 +46,7 @@ class PullQueues(Pattern[PullQueue]):
         died_before = naive_utc(clients.clock.now()) - DEAD_LETTERS_KEPT_FOR
         deleted = 0
         for queue in parts:
-            keys = expired_dead_items(queue.name, died_before).fetch(MAX_KEYS, keys_only=True)
+            keys = dead_items(queue.name, until=died_before).fetch(MAX_KEYS, keys_only=True)
             deleted += delete_due(keys, lambda row: row.dead is not None)
         return {"dead_letters_deleted": deleted}
 
@@ -100,15 +100,9 @@ class PullQueues(Pattern[PullQueue]):
         return listing.replay_dead_letters(clients, _queue(parts, run_id), verb)
 
     def letters(
-        self,
-        clients: Clients,
-        parts: Sequence[PullQueue],
-        part_id: str,
-        *,
-        cursor: str = "",
-        limit: int,
+        self, clients: Clients, parts: Sequence[PullQueue], part_id: str, query: LetterQuery
     ) -> LetterPage:
-        return listing.letters_of(_queue(parts, part_id), cursor, limit)
+        return listing.letters_of(_queue(parts, part_id), query)
 
     def letter(
         self, clients: Clients, parts: Sequence[PullQueue], part_id: str, letter_id: str

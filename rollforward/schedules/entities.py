@@ -2,8 +2,8 @@
 
 ScheduleRow
     Key: "<name of the schedule>|<id>": the user's id, "" for the schedule that is in the code.
-    Queries: next_at <= a time, by next_at: overdue rows. Single-property index. A range of keys:
-    the rows of one schedule.
+    Queries: next_at <= a time, by next_at: overdue rows. next_at between two times, by next_at and
+    key: a list. Single-property index. A range of keys: the rows of one schedule.
     Growth: a row for each schedule, until it is removed. 500 and more with one next tick would be
     slowed down when they are written in the same second.
 """
@@ -95,3 +95,26 @@ def overdue_rows(end_utc: datetime.datetime) -> Any:
     next_at: Any = ScheduleRow.next_at
     # The lower bound keeps out rows without a tick: None sorts first.
     return ScheduleRow.query(next_at > EPOCH, next_at <= end_utc).order(next_at)
+
+
+def rows_between(
+    since: datetime.datetime | None,
+    until: datetime.datetime | None,
+    start_after: tuple[datetime.datetime, str] | None,
+) -> Sequence[Any]:
+    """Return the queries, one behind the other, for the rows of all schedules by their next tick.
+
+    Args:
+        since, until: The next tick is then or later, and before; None: at any time.
+        start_after: The tick and the key's id of a row; None: from the first one.
+    """
+    key: Any = ScheduleRow._key
+    next_at: Any = ScheduleRow.next_at
+    upper = [next_at < until] if until else []
+    if start_after is None:
+        lower = next_at >= since if since else next_at > EPOCH  # None sorts first.
+        return [ScheduleRow.query(lower, *upper).order(next_at)]
+    at, row_id = start_after
+    # Those of the same tick are many: users like nine o'clock.
+    same = ScheduleRow.query(next_at == at, key > ndb.Key(ScheduleRow, row_id)).order(key)
+    return [same, ScheduleRow.query(next_at > at, *upper).order(next_at)]

@@ -1,6 +1,7 @@
 """Schedules as an operator sees them: their last and next ticks, and what became of each run.
 
-A page of rows reads the rows, and of each the state of its last run: three entities a row.
+A page of rows reads the rows, and of each the state of its last run: three entities a row. A page
+of a time range reads up to 25 rows for it.
 
 Cloud Tasks tells nobody of a task that is deleted from its queue, so its run counts as waiting.
 """
@@ -8,6 +9,7 @@ Cloud Tasks tells nobody of a task that is deleted from its queue, so its run co
 from __future__ import annotations
 
 import datetime
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -16,16 +18,21 @@ from google.cloud import ndb
 
 from rollforward.outbox.cancellable import tracked_handle
 from rollforward.runtime.clients import Clients
-from rollforward.runtime.clock import aware_utc
+from rollforward.runtime.clock import aware_utc, naive_utc, parse_time, time_text
 from rollforward.schedules.declaration import MAX_ID_BYTES, Schedule
-from rollforward.schedules.entities import RecentTick, row_key, rows_of
+from rollforward.schedules.entities import RecentTick, row_key, rows_between, rows_of
 from rollforward.schedules.ticks import DeclaredSchedule, Tick, name_of
 from rollforward.tasks.dead_task_entities import DeadTask
 from rollforward.tasks.errors import BadArgumentsError
+from rollforward.tasks.runs import BadCursorError
 from rollforward.tasks.stored.arguments import LIFE
 from rollforward.tasks.stored.entities import CANCELLED, GIVEN_UP, handle_key
 from rollforward.tasks.stored.names import hashed_name
 
+# Rows that a page of a time range reads.
+MAX_SEARCHED = 25
+MAX_KEY_BYTES = 1_500
+_CURSOR = re.compile(r"([0-9T]{10,30})\|(.{1,1500})", re.DOTALL)
 RunState = Literal["waiting", "done", "dead", "deleted", "given up", "unknown"]
 _ENDED: Mapping[str, RunState] = {CANCELLED: "deleted", GIVEN_UP: "given up"}
 
@@ -82,16 +89,53 @@ class SchedulePage:
     next_after: str | None = None
 
 
+@dataclass(frozen=True)
+class TimeRange:
+    """A time range of a list: from a time on, and before another; None: any."""
+
+    since: datetime.datetime | None = None
+    until: datetime.datetime | None = None
+
+    def __bool__(self) -> bool:
+        return self.since is not None or self.until is not None
+
+    def has(self, at: datetime.datetime) -> bool:
+        """Return whether a time is in it."""
+        return (self.since is None or at >= self.since) and (self.until is None or at < self.until)
+
+
+ANY_TIME = TimeRange()
+
+
 def declared_schedules(
-    clients: Clients, parts: Sequence[DeclaredSchedule], *, start_after: str = "", limit: int
+    clients: Clients,
+    parts: Sequence[DeclaredSchedule],
+    *,
+    start_after: str = "",
+    limit: int,
+    ran: TimeRange = ANY_TIME,
 ) -> SchedulePage:
-    """Return schedules that are in the code, by name, each with its last run."""
+    """Return schedules that are in the code, by name, each with its last run.
+
+    Args:
+        ran: The time of the last tick.
+    """
     schedules = [part for part in parts if isinstance(part, Schedule) and part.name > start_after]
     schedules.sort(key=lambda part: part.name)
-    shown = schedules[:limit]
-    rows = ndb.get_multi([row_key(part.name, "") for part in shown])
-    states = _states(clients, list(zip(shown, [""] * len(shown), rows, strict=True)), 1)
-    return SchedulePage(states, shown[-1].name if len(schedules) > limit else None)
+    read = schedules[: max(limit, MAX_SEARCHED) if ran else limit]
+    rows = ndb.get_multi([row_key(part.name, "") for part in read])
+    matching = [
+        (part, "", row)
+        for part, row in zip(read, rows, strict=True)
+        if not ran or (row is not None and any(ran.has(tick.at) for tick in row.recent_ticks[:1]))
+    ]
+    shown = matching[:limit]
+    next_after: str | None = None
+    if len(matching) > limit:
+        next_after = shown[-1][0].name
+    elif len(read) < len(schedules):
+        next_after = read[-1].name
+    return SchedulePage(_states(clients, shown, 1), next_after)
 
 
 def user_schedules(
@@ -101,6 +145,56 @@ def user_schedules(
     rows = rows_of(part.name, start_after).fetch(limit + 1)
     named = [(part, row.key.id().partition("|")[2], row) for row in rows[:limit]]
     return SchedulePage(_states(clients, named, 1), named[-1][1] if len(rows) > limit else None)
+
+
+def user_schedules_due(
+    clients: Clients,
+    part: DeclaredSchedule,
+    due: TimeRange,
+    *,
+    start_after: str = "",
+    limit: int,
+) -> SchedulePage:
+    """Return schedules of users whose next tick is in a time, the earliest first.
+
+    The index has those of all names, so a page searches a few rows and may be short.
+
+    Args:
+        start_after: `next_after` of a page; "": the first one.
+
+    Raises:
+        BadCursorError: it is of no page.
+    """
+    since, until = (naive_utc(at) if at else None for at in (due.since, due.until))
+    rows: list[Any] = []
+    for query in rows_between(since, until, _place_of(start_after)):
+        if len(rows) <= MAX_SEARCHED:
+            rows += query.fetch(MAX_SEARCHED + 1 - len(rows))
+    prefix = f"{part.name}|"
+    matching = [row for row in rows[:MAX_SEARCHED] if row.key.id().startswith(prefix)]
+    shown, end_row = matching[:limit], None
+    if len(matching) > limit:
+        end_row = shown[-1]
+    elif len(rows) > MAX_SEARCHED:
+        end_row = rows[MAX_SEARCHED - 1]
+    named = [(part, row.key.id().removeprefix(prefix), row) for row in shown]
+    return SchedulePage(_states(clients, named, 1), _cursor_of(end_row) if end_row else None)
+
+
+def _cursor_of(row: Any) -> str:
+    return f"{time_text(row.next_at)}|{row.key.id()}"
+
+
+def _place_of(cursor: str) -> tuple[datetime.datetime, str] | None:
+    if not cursor:
+        return None
+    match = _CURSOR.fullmatch(cursor)
+    if match is None or len(match[2].encode()) > MAX_KEY_BYTES:
+        raise BadCursorError("after must be next_after of a list")
+    try:
+        return parse_time(match[1]), match[2]
+    except ValueError:
+        raise BadCursorError("after must be next_after of a list") from None
 
 
 def schedule_state(

@@ -16,6 +16,7 @@ from rollforward.streams.pipeline import Pipeline
 from rollforward.tasks.runs import (
     Letter,
     LetterPage,
+    LetterQuery,
     LetterRefusedError,
     LetterVerb,
     RunDetails,
@@ -28,6 +29,8 @@ from rollforward.tasks.runs import (
 
 PATTERN = "streams"
 MAX_SHOWN = 20
+# Dead letters that a page of a time reads: they are in the order of their ids.
+MAX_SEARCHED = 50
 # Of dead letters that one command replays; give it again for more.
 MAX_REPLAYED = 100
 # Datastore takes no longer names, and the pipeline's is in front.
@@ -53,11 +56,15 @@ def pipeline_details(clients: Clients, pipeline: Pipeline) -> RunDetails:
     )
 
 
-def letters_of(clients: Clients, pipeline: Pipeline, cursor: str, limit: int) -> LetterPage:
-    """Return a page of the dead letters of a pipeline, by id."""
-    rows = run_steps(clients, pipeline, dead_letters.dead_letters, limit + 1, cursor)
-    shown = rows[:limit]
-    return LetterPage([_letter(row) for row in shown], shown[-1].id if len(rows) > limit else "")
+def letters_of(clients: Clients, pipeline: Pipeline, query: LetterQuery) -> LetterPage:
+    """Return a page of the dead letters of a pipeline, by id; those of a time among the next 50."""
+    read = max(query.limit, MAX_SEARCHED) if query.is_bounded else query.limit
+    rows = run_steps(clients, pipeline, dead_letters.dead_letters, read + 1, query.cursor)
+    letters = [letter for letter in map(_letter, rows[:read]) if query.takes(letter.died)]
+    if len(letters) > query.limit:
+        letters = letters[: query.limit]
+        return LetterPage(letters, letters[-1].id)
+    return LetterPage(letters, rows[read - 1].id if len(rows) > read else "")
 
 
 def letter_of(clients: Clients, pipeline: Pipeline, letter_id: str) -> Letter:

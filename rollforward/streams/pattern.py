@@ -19,6 +19,7 @@ from rollforward.tasks.pattern import Gauge, Pattern
 from rollforward.tasks.runs import (
     Letter,
     LetterPage,
+    LetterQuery,
     LetterVerb,
     RunDetails,
     RunVerb,
@@ -61,15 +62,9 @@ class Streams(Pattern[Pipeline]):
         return listing.replay_dead_letters(clients, _pipeline(parts, run_id), verb)
 
     def letters(
-        self,
-        clients: Clients,
-        parts: Sequence[Pipeline],
-        part_id: str,
-        *,
-        cursor: str = "",
-        limit: int,
+        self, clients: Clients, parts: Sequence[Pipeline], part_id: str, query: LetterQuery
     ) -> LetterPage:
-        return listing.letters_of(clients, _pipeline(parts, part_id), cursor, limit)
+        return listing.letters_of(clients, _pipeline(parts, part_id), query)
 
     def letter(
         self, clients: Clients, parts: Sequence[Pipeline], part_id: str, letter_id: str

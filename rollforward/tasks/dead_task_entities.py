@@ -32,6 +32,7 @@ _PATTERNS = (
     *("batches", "continuations", "counters", "flows", "fork-join", "lanes"),
     *("materialized-views", "operations", "outbox", "pull-queues", "schedules", "streams"),
 )
+_TRACEBACK = "Traceback (most recent call last):\n"
 _ERROR = re.compile(r"(?:[a-z_]\w*\.)*([A-Z]\w*)(?=:|$)")
 
 
@@ -122,12 +123,16 @@ def place_of(at: datetime.datetime, dead_id: str = "") -> str:
 
 
 def error_class(reason: str) -> str:
-    """Return the class of error that a reason begins with; "" if it begins with none.
+    """Return the class of error that a reason begins with, or its traceback ends with; "": none.
 
     >>> error_class("BadArgumentsError: no name"), error_class("no task is declared for this path")
     ('BadArgumentsError', '')
+    >>> error_class(f"gave up. {_TRACEBACK}  File 'x'\\n    y()\\nshop.NoPartyError: Note: z\\n")
+    'NoPartyError'
     """
-    match = _ERROR.match(reason)
+    _, _, stack = reason.rpartition(_TRACEBACK)
+    lines = [line for line in stack.splitlines() if not line.startswith(" ")] if stack else []
+    match = _ERROR.match(reason) or (_ERROR.match(lines[0]) if lines else None)
     return match[1] if match else ""
 
 

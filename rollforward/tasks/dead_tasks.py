@@ -10,11 +10,12 @@ Route: POST /tasks/dead/replay {"dead_task_id": "..."}.
 from __future__ import annotations
 
 import datetime
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rollforward.datastore.transactions import transact
+from rollforward.datastore.transactions import Transaction, current_transaction, transact
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import naive_utc
 from rollforward.runtime.messages import DeadTaskLane, Message
@@ -25,6 +26,8 @@ from rollforward.tasks.errors import Reject
 from rollforward.tasks.stored import arguments, cancellation
 from rollforward.tasks.stored.names import MAX_BODY_BYTES, MAX_TASK_BYTES
 from rollforward.tracing import current_traceparent, trace_headers
+
+log = logging.getLogger(__name__)
 
 MAX_REASON_CHARS = 8_000
 MAX_ERROR_CHARS = 100
@@ -68,6 +71,7 @@ def dead_letter(
         cancellation.note_death(arguments.envelope_of(body).handle, dead_id)
 
     transact(keep)
+    _log_death(path, reason, dead_id, error)
     return dead_id
 
 
@@ -79,20 +83,53 @@ def dead_letter_in_transaction(
     queue: str,
     body: bytes,
     reason: str,
+    deliveries: int = 0,
     lane_task: str = "",
 ) -> None:
     """Keep what can never work as a dead task, in the commit that takes it from its place.
 
     Args:
         dead_id: Chosen before the transaction, and dead-lettered once.
+        deliveries: How often its work was tried; 0: unknown.
         lane_task: Its id in a lane, into which a replay goes back; "": it waited in none.
     """
     now_utc = naive_utc(clients.clock.now())
     dead = DeadTask(id=dead_id, created=now_utc, updated=now_utc, count=1, counted_by=dead_id)
-    dead.lane_task = lane_task or None
+    dead.lane_task, dead.deliveries = lane_task or None, deliveries
     dead.traceparent = current_traceparent() or None
     _fill(dead, path, queue, dead_id, body, reason, "")
     dead.put()
+    transaction = current_transaction()
+    transaction.hook("dead tasks", lambda: _Deaths(transaction)).by_id[dead_id] = path, reason
+
+
+class _Deaths:
+    """Dead tasks of a transaction, each an entry of the log when it may be committed.
+
+    One too many does less harm than one too few: alerts look for them.
+    """
+
+    def __init__(self, transaction: Transaction) -> None:
+        self._transaction = transaction
+        self.by_id: dict[str, tuple[str, str]] = {}
+
+    def on_retry(self, cause: Exception) -> None:
+        if self._transaction.doubt is None:  # Else an attempt before may be committed.
+            self.by_id.clear()
+
+    def on_commit(self) -> None:
+        for dead_id, (path, reason) in self.by_id.items():
+            _log_death(path, reason, dead_id)
+
+    def on_give_up(self) -> None:
+        if self._transaction.doubt is not None:
+            self.on_commit()
+
+
+def _log_death(path: str, reason: str, dead_id: str, error: str = "") -> None:
+    """Log that there is a dead task, with the fields that alerts and searches look for."""
+    fields = {"error_class": error or error_class(reason), "dead_task": dead_id}
+    log.error("dead-lettered %r: %s", path[:100], reason, extra=fields)
 
 
 def _fill(

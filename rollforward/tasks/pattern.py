@@ -17,6 +17,7 @@ from rollforward.tasks.declaration import Task
 from rollforward.tasks.runs import (
     Letter,
     LetterPage,
+    LetterQuery,
     LetterVerb,
     Run,
     RunDetails,
@@ -164,7 +165,7 @@ class Pattern(Generic[P]):
         raise UnknownRunError(run_id)
 
     def letters(
-        self, clients: Clients, parts: Sequence[P], part_id: str, *, cursor: str = "", limit: int
+        self, clients: Clients, parts: Sequence[P], part_id: str, query: LetterQuery
     ) -> LetterPage:
         """Return a page of the dead letters of a part, in an order that lasts.
 

@@ -223,8 +223,37 @@ class Letter:
 
 
 @dataclass(frozen=True)
+class LetterQuery:
+    """A query for a page of dead letters.
+
+    Attributes:
+        cursor: Of the page before; "": the first page.
+        limit: At most how many.
+        since, until: Only letters that died then or later, and before; None: at any time.
+    """
+
+    cursor: str = ""
+    limit: int = 20
+    since: datetime.datetime | None = None
+    until: datetime.datetime | None = None
+
+    @property
+    def is_bounded(self) -> bool:
+        return self.since is not None or self.until is not None
+
+    def takes(self, died: datetime.datetime) -> bool:
+        """Return whether a letter that died then is in the time."""
+        return (self.since is None or died >= self.since) and (
+            self.until is None or died < self.until
+        )
+
+
+@dataclass(frozen=True)
 class LetterPage:
     """Dead letters, and the cursor of the next page; "": there is none.
+
+    A page may have fewer than its limit, or none, and a next one nevertheless: where letters are in
+    another order than their deaths, a page of a time reads a bounded number of them.
 
     Attributes:
         is_by_age: Whether the letters are in the order of their deaths.

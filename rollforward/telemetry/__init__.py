@@ -16,6 +16,7 @@ from rollforward.telemetry.context import (
     in_run,
     in_task,
     in_trace,
+    note_run,
     trace_of,
 )
 from rollforward.telemetry.log_entries import CloudLogFormatter
@@ -30,5 +31,6 @@ __all__ = [
     "in_run",
     "in_task",
     "in_trace",
+    "note_run",
     "trace_of",
 ]

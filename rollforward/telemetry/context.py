@@ -9,7 +9,9 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from typing import ParamSpec, TypeVar
+from typing import ParamSpec, Protocol, TypeVar
+
+from rollforward.telemetry.metrics import Outcome
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -41,11 +43,20 @@ class Trace:
     is_sampled: bool = False
 
 
+class NoteRun(Protocol):
+    """The metrics of an instance: `TaskMetrics.note`."""
+
+    def __call__(
+        self, task: str, queue: str, outcome: Outcome, *, delay_s: float | None, duration_s: float
+    ) -> None: ...
+
+
 # W3C Trace Context, and the header of Google's front ends: TRACE_ID/SPAN_ID;o=OPTIONS.
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
 _CLOUD_TRACE = re.compile(r"([0-9a-fA-F]{32})(?:/([0-9]{1,20}))?(?:;o=([0-9]))?")
 
 _task: ContextVar[TaskContext | None] = ContextVar("rollforward_task", default=None)
+_note_run: ContextVar[NoteRun | None] = ContextVar("rollforward_note_run", default=None)
 _trace: ContextVar[Trace | None] = ContextVar("rollforward_trace", default=None)
 
 
@@ -96,6 +107,29 @@ def in_trace(trace: Trace | None) -> Iterator[None]:
         yield
     finally:
         _trace.reset(token)
+
+
+@contextmanager
+def in_metrics(note: NoteRun) -> Iterator[None]:
+    """Name what counts the tasks that the code inside runs."""
+    token = _note_run.set(note)
+    try:
+        yield
+    finally:
+        _note_run.reset(token)
+
+
+def note_run(
+    path: str, queue: str, outcome: Outcome, delay_s: float | None, duration_s: float
+) -> None:
+    """Count a task that a delivery of another one has run, if this code runs in a delivery.
+
+    Args:
+        delay_s: From when it was due; None: unknown.
+    """
+    note = _note_run.get()
+    if note is not None:
+        note(path, queue, outcome, delay_s=delay_s, duration_s=duration_s)
 
 
 def carried(function: Callable[P, T]) -> Callable[P, T]:

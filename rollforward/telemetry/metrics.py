@@ -2,7 +2,8 @@
 
 They are counted in the process's memory and cost no remote call. `/metrics` has them as histograms
 and counters of Prometheus, summed over the workers of one instance and labelled with it. If the
-app has loaded OpenTelemetry, each delivery is recorded by its API, too.
+app has loaded OpenTelemetry, each delivery is recorded by its API, too. A task that waited in a
+lane counts under its own path and the lane's queue, beside the delivery that ran it.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from rollforward.telemetry.cells import Cells
 # Upper bounds in seconds, from a quick handler to the longest deadline of a dispatch.
 BOUNDS_S = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 600, 1_800)
 OTHERS = "(others)"
+UNKNOWN = "(unknown)"  # The path of no declared task; paths of strangers make no series.
 MAX_LABEL_CHARS = 200
 
 

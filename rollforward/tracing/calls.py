@@ -8,11 +8,11 @@ from typing import Any
 
 import grpc
 
-from rollforward.tracing.spans import has_current_span, tracer
+from rollforward.tracing.spans import is_recorded, tracer
 
 
 class CallSpans(grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc]
-    """Makes a span for each call that belongs to a trace.
+    """Makes a span for each call that belongs to a trace that is sampled.
 
     Calls outside of one make none: background work (a relay, a sweep, a group commit) serves many
     traces at once.
@@ -21,7 +21,7 @@ class CallSpans(grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc]
     def intercept_unary_unary(
         self, continuation: Callable[[Any, Any], Any], details: Any, request: Any
     ) -> Any:
-        if not has_current_span():
+        if not is_recorded():
             return continuation(details, request)
         trace = sys.modules["opentelemetry.trace"]
         service, _, method = details.method.removeprefix("/").partition("/")

@@ -139,7 +139,8 @@ def start_span(
 ) -> AbstractContextManager[Span]:
     """Run the code inside in a span; an exception ends it as failed, and is raised on.
 
-    Internal work and calls are no traces of their own: outside of one they make no span.
+    Internal work and calls are no traces of their own: outside of one they make no span, and none
+    within one that is not sampled, at the cost of a look.
 
     Args:
         parent: The context of its cause (`context_of`); None: the span that runs now.
@@ -147,7 +148,7 @@ def start_span(
     """
     made_by = tracer()
     is_part = kind in ("INTERNAL", "CLIENT") and parent is None
-    if made_by is None or (is_part and not has_current_span()):
+    if made_by is None or (is_part and not is_recorded()):
         return _NO_SPAN
     trace = sys.modules["opentelemetry.trace"]
     return _Block(
@@ -159,6 +160,15 @@ def start_span(
             links=links_of(links[:MAX_LINKS]) if links else None,
         )
     )
+
+
+def is_recorded() -> bool:
+    """Return whether a span runs here that is sampled, or recorded in this process."""
+    if tracer() is None:
+        return False
+    span = sys.modules["opentelemetry.trace"].get_current_span()
+    context = span.get_span_context()
+    return bool(context.is_valid and (context.trace_flags.sampled or span.is_recording()))
 
 
 def has_current_span() -> bool:

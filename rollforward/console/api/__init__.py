@@ -16,11 +16,14 @@
     POST /runs/<pattern>/<id>:<verb>          cancel, resume, retry: {"id": ...}. A flow is retried
                                     from a step by {"from_step": "charge", "runs": 1}: refused
                                     unless its number of `runs`, if given, is that
-    GET  /dead-letters/<pattern>/<part>?cursor=&limit=   of a pipeline or a pull queue
+    GET  /dead-letters/<pattern>/<part>?since=&until=&cursor=&limit=
+                                    of a pipeline or a pull queue: {"dead_letters": [...],
+                                    "next_cursor": "..." or null}. A page of a time may be short
     GET  /dead-letters/<pattern>/<part>/<id>             a dead letter with its body
     POST /dead-letters/<pattern>/<part>/<id>:<verb>      replay, delete: {"id": ..., "result": ...}
     POST /dead-letters/<pattern>/<part>:<verb>           replay, delete: {"ids": [...]} or
-                                    {"all": true}; 202 {"run": {"pattern", "id"}}
+                                    {"all": true}, of a time by "since" and "until"; 202
+                                    {"run": {"pattern", "id"}}
     GET  /tasks?queue=&cursor=&limit=         waiting tasks of a queue, as Cloud Tasks lists them
     GET  /outbox?limit=                       the oldest rows of the outbox
     GET  /queues                              {"queues": [...]} with their state and limits
@@ -33,9 +36,11 @@
                                     {"deleted": 3, "at_work": 1, "has_more": false}
     GET  /lanes/<name>/<key>        the same, and POST ...:<verb>, for a key that no client resolves
                                     as a path: without / at its beginning, and without . and ..
-    GET  /schedules?after=                    those in the code, with their last runs
+    GET  /schedules?since=&until=&after=      those in the code, with their last runs; of a time,
+                                    those whose last tick was in it
     GET  /schedules/<name>?id=                one with its last ten runs
-    GET  /schedules/<name>/users?after=       schedules of users, by id
+    GET  /schedules/<name>/users?since=&until=&after=    schedules of users, by id; of a time, by
+                                    the next tick
     GET  /audit?before=&limit=                {"entries": [...], "next_before": ... or null}
 
 Times are ISO 8601 in UTC. Errors are problem details (RFC 9457). A verb follows a colon, as in

@@ -5,6 +5,7 @@ A change that is refused ends in `ChangeRefusedError`, with a status and a sente
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -46,6 +47,7 @@ from rollforward.tasks.runs import (
     LETTER_VERBS,
     MAX_STEP_BYTES,
     VERBS,
+    LetterQuery,
     LetterRefusedError,
     LetterVerb,
     RunRefusedError,
@@ -147,12 +149,20 @@ def change_letter(pattern: str, part: str, letter_id: str, verb: str) -> str:
 
 
 def change_letters(
-    pattern: str, part: str, verb: str, ids: Sequence[str], idempotency_key: str | None
+    pattern: str,
+    part: str,
+    verb: str,
+    ids: Sequence[str],
+    idempotency_key: str | None,
+    *,
+    since: datetime.datetime | None = None,
+    until: datetime.datetime | None = None,
 ) -> str:
     """Start a run that replays or deletes dead letters; return the run's id.
 
     Args:
         ids: Those that were selected; none: all that are dead now.
+        since, until: Of all only those that died then or later, and before.
         idempotency_key: The same key, verb and choice are the same run.
 
     Raises:
@@ -162,14 +172,22 @@ def change_letters(
     if len(ids) > MAX_SELECTED or not all(0 < len(name.encode()) <= MAX_ID_BYTES for name in ids):
         raise ChangeRefusedError(400, f"Select 1 to {MAX_SELECTED} dead letters.")
     try:
-        registry().letters(clients(), pattern, part, limit=1)
+        registry().letters(clients(), pattern, part, LetterQuery(limit=1))
     except UnknownRunError:
         raise ChangeRefusedError(404, NO_LETTERS) from None
-    words = f"{pattern}/{part}: {', '.join(ids) or 'all'}"
+    times = {"since": since, "until": until}
+    chosen_words = [f"{name}={at}" for name, at in times.items() if at]
+    words = f"{pattern}/{part}: {', '.join(ids) or ' '.join(chosen_words) or 'all'}"
     run_id = hashed_name("dead-letters", words, verb, idempotency_key or clients().new_id())
     job = registry().jobs[LETTERS_JOB]
     with recorded_change(f"{verb} dead letters", f"{words} (run {run_id})"):
-        start_letters(clients(), job, chosen, pattern, part, ids=ids, run_id=run_id)
+        start_letters(
+            *(clients(), job, chosen, pattern, part),
+            ids=ids,
+            since=since,
+            until=until,
+            run_id=run_id,
+        )
     return run_id
 
 

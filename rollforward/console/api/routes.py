@@ -49,7 +49,12 @@ from rollforward.operations.waiting import (
     queue_states,
 )
 from rollforward.runtime.clock import aware_utc
-from rollforward.tasks.runs import MAX_STEP_BYTES, UnknownLetterError, UnknownRunError
+from rollforward.tasks.runs import (
+    MAX_STEP_BYTES,
+    LetterQuery,
+    UnknownLetterError,
+    UnknownRunError,
+)
 
 View = Callable[..., ResponseReturnValue]
 Routes = Sequence[tuple[str, str, View]]
@@ -85,7 +90,7 @@ class BulkChange:
 
 @dataclass(frozen=True)
 class LettersChange:
-    """Dead letters to change: ids, or all."""
+    """Dead letters to change: ids, or all that died in a time."""
 
     __pydantic_config__ = _STRICT
     ids: Annotated[
@@ -93,6 +98,8 @@ class LettersChange:
         pydantic.Field(max_length=MAX_SELECTED),
     ] = field(default_factory=list)
     all: bool = False
+    since: Annotated[str, pydantic.Field(max_length=MAX_TIME_CHARS)] = ""
+    until: Annotated[str, pydantic.Field(max_length=MAX_TIME_CHARS)] = ""
 
 
 @dataclass(frozen=True)
@@ -239,9 +246,10 @@ def retry_failed_runs(pattern: str) -> ResponseReturnValue:
 def letters(pattern: str, part: str) -> ResponseReturnValue:
     """List the dead letters of a pipeline or a pull queue."""
     args = request.args
-    limit, cursor = limit_of(args.get("limit", "")), args.get("cursor", "")
+    since, until = (time_of(args.get(name, ""), name) for name in ("since", "until"))
+    query = LetterQuery(args.get("cursor", ""), limit_of(args.get("limit", "")), since, until)
     try:
-        page = registry().letters(clients(), pattern, part, cursor=cursor, limit=limit)
+        page = registry().letters(clients(), pattern, part, query)
     except UnknownRunError:
         return problem(404, NO_LETTERS)
     rows = [letter_row(letter) for letter in page.letters]
@@ -271,10 +279,11 @@ def change_letter(pattern: str, part: str, target: str) -> ResponseReturnValue:
 def change_letters(pattern: str, target: str) -> ResponseReturnValue:
     """Start a run that replays or deletes dead letters."""
     asked = typed_body(LettersChange, MAX_BODY_BYTES)
-    if asked.all == bool(asked.ids):
-        return problem(400, 'Send either "ids" or "all": true.')
+    times = {name: time_of(getattr(asked, name), name) for name in ("since", "until")}
+    if asked.all == bool(asked.ids) or (asked.ids and any(times.values())):
+        return problem(400, 'Send either "ids" or "all": true, of a time if you name one.')
     part, _, verb = target.rpartition(":")
-    run_id = changes.change_letters(pattern, part, verb, asked.ids, idempotency_key())
+    run_id = changes.change_letters(pattern, part, verb, asked.ids, idempotency_key(), **times)
     return json_response({"run": {"pattern": "continuations", "id": run_id}}, 202)
 
 

@@ -8,14 +8,17 @@ from flask import request
 from flask.typing import ResponseReturnValue
 
 from rollforward.console.api.changes import ChangeRefusedError
+from rollforward.console.api.queries import time_of
 from rollforward.console.api.rows import json_response
 from rollforward.flask.context import clients, registry
 from rollforward.schedules.declaration import MAX_ID_BYTES
 from rollforward.schedules.listing import (
     SchedulePage,
+    TimeRange,
     declared_schedules,
     schedule_state,
     user_schedules,
+    user_schedules_due,
 )
 from rollforward.schedules.ticks import DeclaredSchedule
 
@@ -39,15 +42,31 @@ def schedule_named(name: str) -> DeclaredSchedule:
 
 
 def list_declared() -> ResponseReturnValue:
-    """List the schedules in the code."""
+    """List the schedules in the code; of a time, those whose last tick was in it."""
     parts, start_after = registry().parts("schedules"), request.args.get("after", "")
-    return _listed(declared_schedules(clients(), parts, start_after=start_after, limit=ROWS))
+    return _listed(
+        declared_schedules(
+            clients(), parts, start_after=start_after, limit=ROWS, ran=_range_asked()
+        )
+    )
 
 
 def list_of_users(name: str) -> ResponseReturnValue:
-    """List the schedules of users."""
-    part, start_after = schedule_named(name), id_asked("after")
-    return _listed(user_schedules(clients(), part, start_after=start_after, limit=ROWS))
+    """List the schedules of users, by id; of a time, by the next tick."""
+    return _listed(users_asked(schedule_named(name), _range_asked()))
+
+
+def users_asked(part: DeclaredSchedule, due: TimeRange) -> SchedulePage:
+    """Return the page of schedules of users that the address asks for."""
+    if not due:
+        return user_schedules(clients(), part, start_after=id_asked("after"), limit=ROWS)
+    start_after = request.args.get("after", "")
+    return user_schedules_due(clients(), part, due, start_after=start_after, limit=ROWS)
+
+
+def _range_asked() -> TimeRange:
+    args = request.args
+    return TimeRange(*(time_of(args.get(name, ""), name) for name in ("since", "until")))
 
 
 def show_schedule(name: str) -> ResponseReturnValue:

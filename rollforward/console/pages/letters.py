@@ -14,13 +14,20 @@ from rollforward.console.api.changes import (
     ChangeRefusedError,
     letter_verb,
 )
-from rollforward.console.api.queries import PAGE_ROWS
+from rollforward.console.api.queries import PAGE_ROWS, time_of
 from rollforward.console.api.rows import letter_row
 from rollforward.console.pages.frame import Routes, go_to, page, render, with_query
 from rollforward.flask.context import clients, registry
 from rollforward.flask.guards.fields import limits
 from rollforward.look import words
-from rollforward.tasks.runs import Letter, LetterPage, UnknownLetterError, UnknownRunError
+from rollforward.look.lists import ListChoice
+from rollforward.tasks.runs import (
+    Letter,
+    LetterPage,
+    LetterQuery,
+    UnknownLetterError,
+    UnknownRunError,
+)
 
 MAX_CURSOR_CHARS = 1_100
 SHOWN = 5
@@ -32,17 +39,22 @@ VERB_WORDS = {"replay": "Replay", "delete": "Delete"}
 @limits(cursor=MAX_CURSOR_CHARS)
 def letters(pattern: str, part: str) -> ResponseReturnValue:
     """Show the dead letters of a part."""
-    cursor = request.args.get("cursor", "")
-    listed = _page(pattern, part, cursor, PAGE_ROWS)
+    chosen, cursor = ListChoice.of(request.args), request.args.get("cursor", "")
+    listed = _page(pattern, part, chosen, cursor)
     first = f"/letters/{pattern}/{part}"
+    older = ""
+    if listed.next_cursor:
+        older = with_query(first, **chosen.fields, cursor=listed.next_cursor)
     return render(
         "letters.html",
         pattern=pattern,
         part=part,
         rows=[_shown(letter) for letter in listed.letters],
-        older=with_query(first, cursor=listed.next_cursor) if listed.next_cursor else "",
+        chosen=chosen,
+        older=older,
         is_first=not cursor,
-        first=with_query(first),
+        first=with_query(first, **chosen.fields),
+        confirm={verb: with_query(f"{first}/all/{verb}", **chosen.fields) for verb in VERB_WORDS},
     )
 
 
@@ -72,14 +84,15 @@ def change_letter() -> ResponseReturnValue:
 @page
 @limits(id=1_000)
 def change_letters() -> ResponseReturnValue:
-    """Start a run that changes the dead letters that were selected, or all of a part."""
+    """Start a run that changes the dead letters that were selected, or all of a time."""
     form = request.form
     names = ("pattern", "part", "verb", "key", "all")
     pattern, part, verb, key, takes_all = (form.get(name, "") for name in names)
     ids = form.getlist("id")
     if bool(takes_all) == bool(ids):
         raise ChangeRefusedError(400, "Select at least one dead letter.")
-    run_id = changes.change_letters(pattern, part, verb, ids, key or None)
+    times = {name: time_of(form.get(name, ""), name) for name in ("since", "until")}
+    run_id = changes.change_letters(pattern, part, verb, ids, key or None, **times)
     return go_to(f"/runs/continuations/{run_id}", "letters")
 
 
@@ -87,7 +100,9 @@ def change_letters() -> ResponseReturnValue:
 def confirm_letters(pattern: str, part: str, verb: str) -> ResponseReturnValue:
     """Count the dead letters that a change of all would take, and ask."""
     letter_verb(verb)
-    listed = _page(pattern, part, "", PAGE_ROWS)
+    chosen = ListChoice.of(request.args)
+    listed = _page(pattern, part, chosen)
+    since, until = chosen.bounds(clients().clock.now())
     return render(
         "letters_confirm.html",
         pattern=pattern,
@@ -97,13 +112,18 @@ def confirm_letters(pattern: str, part: str, verb: str) -> ResponseReturnValue:
         count=len(listed.letters),
         is_cut=bool(listed.next_cursor),
         rows=[_shown(letter) for letter in listed.letters[:SHOWN]],
+        chosen=chosen,
+        since=since.isoformat() if since else "",
+        until=until.isoformat() if until else "",
         key=clients().new_id(),
+        list_url=with_query(f"/letters/{pattern}/{part}", **chosen.fields),
     )
 
 
-def _page(pattern: str, part: str, cursor: str, limit: int) -> LetterPage:
+def _page(pattern: str, part: str, chosen: ListChoice, cursor: str = "") -> LetterPage:
+    query = LetterQuery(cursor, PAGE_ROWS, *chosen.bounds(clients().clock.now()))
     try:
-        return registry().letters(clients(), pattern, part, cursor=cursor, limit=limit)
+        return registry().letters(clients(), pattern, part, query)
     except UnknownRunError:
         raise ChangeRefusedError(404, NO_LETTERS) from None
 

@@ -8,55 +8,75 @@ from flask import request
 from flask.typing import ResponseReturnValue
 
 from rollforward.console.api.changes import ChangeRefusedError
-from rollforward.console.api.schedules import NO_SCHEDULE, ROWS, RUNS, id_asked, schedule_named
+from rollforward.console.api.schedules import (
+    NO_SCHEDULE,
+    ROWS,
+    RUNS,
+    id_asked,
+    schedule_named,
+    users_asked,
+)
 from rollforward.console.pages.frame import Routes, go_to, page, render, with_query
 from rollforward.flask.context import clients, registry, settings
 from rollforward.flask.guards.fields import limits
+from rollforward.look.lists import ListChoice
 from rollforward.operations.sweeps import last_sweeps
 from rollforward.schedules.declaration import MAX_ID_BYTES, Schedule
 from rollforward.schedules.listing import (
     ScheduleState,
+    TimeRange,
     declared_schedules,
     schedule_state,
-    user_schedules,
 )
+
+MAX_CURSOR_CHARS = 1_550
 
 
 @page
 def schedules() -> ResponseReturnValue:
     """Show the schedules in the code, the names of user schedules, and the sweeps."""
-    start_after = request.args.get("after", "")
+    start_after, chosen = request.args.get("after", ""), ListChoice.of(request.args)
     parts = registry().parts("schedules")
-    listed = declared_schedules(clients(), parts, start_after=start_after, limit=ROWS)
+    ran = TimeRange(*chosen.bounds(clients().clock.now()))
+    listed = declared_schedules(clients(), parts, start_after=start_after, limit=ROWS, ran=ran)
+    older = ""
+    if listed.next_after:
+        older = with_query("/schedules", **chosen.fields, after=listed.next_after)
     swept = registry().swept
     times = last_sweeps(clients(), swept)
     return render(
         "schedules.html",
         rows=[_shown(state) for state in listed.schedules],
         users=sorted(part.name for part in parts if not isinstance(part, Schedule)),
-        older=with_query("/schedules", after=listed.next_after) if listed.next_after else "",
+        chosen=chosen,
+        older=older,
         is_first=not start_after,
-        first=with_query("/schedules"),
+        first=with_query("/schedules", **chosen.fields),
         sweeps=[(name, times[name].timestamp() if name in times else None) for name in swept],
     )
 
 
 @page
-@limits(after=MAX_ID_BYTES, id=MAX_ID_BYTES)
+@limits(after=MAX_CURSOR_CHARS, id=MAX_ID_BYTES)
 def user_page(name: str) -> ResponseReturnValue:
-    """Show the schedules of users, by id; a form leads to one."""
-    row_id, start_after = id_asked("id").strip(), id_asked("after")
+    """Show the schedules of users, by id or by their next tick; a form leads to one."""
+    row_id, chosen = id_asked("id").strip(), ListChoice.of(request.args, ages=())
     if row_id:
         return go_to(f"/schedules/one/{name}", "", id=row_id)
-    listed = user_schedules(clients(), schedule_named(name), start_after=start_after, limit=ROWS)
+    due = TimeRange(*chosen.bounds(clients().clock.now()))
+    listed = users_asked(schedule_named(name), due)
     path = f"/schedules/users/{name}"
+    older = ""
+    if listed.next_after:
+        older = with_query(path, **chosen.fields, after=listed.next_after)
     return render(
         "user_schedules.html",
         name=name,
         rows=[_shown(state) for state in listed.schedules],
-        older=with_query(path, after=listed.next_after) if listed.next_after else "",
-        is_first=not start_after,
-        first=with_query(path),
+        chosen=chosen,
+        older=older,
+        is_first="after" not in request.args,
+        first=with_query(path, **chosen.fields),
     )
 
 

@@ -12,9 +12,8 @@ from flask import g
 from rollforward.datastore.transactions import TRANSIENT
 from rollforward.flask.context import clients, registry, wiring
 from rollforward.tasks.attempts import TaskDelivery
-from rollforward.telemetry.metrics import Outcome
-
-UNKNOWN = "(unknown)"  # The path of no declared task; paths of strangers make no series.
+from rollforward.telemetry.context import in_metrics
+from rollforward.telemetry.metrics import UNKNOWN, Outcome
 
 
 def note_outcome(outcome: Outcome) -> None:
@@ -32,7 +31,8 @@ def measured(delivery: TaskDelivery, eta: str) -> Iterator[None]:
     began_s = time.perf_counter()
     delay_s = _delay_s(eta)
     try:
-        yield
+        with in_metrics(wiring().task_metrics.note):
+            yield
     except TRANSIENT:
         note_outcome(Outcome.UNAVAILABLE)
         raise

@@ -271,8 +271,6 @@ def _dead_letter(delivery: TaskDelivery, reason: str, error_class: str = "") -> 
     note_outcome(Outcome.DEAD)
     spans.describe(dead_task=dead_id)
     spans.fail(reason)
-    fields = {"error_class": error_class, "dead_task": dead_id}
-    log.error("dead-lettered %r: %s", delivery.path[:100], reason, extra=fields)
     attempts.discard(delivery)
     return "", 204
 

@@ -96,9 +96,14 @@ def _run(gathered: Gathered[Any], holder: Holder, claimed: ClaimedWindow) -> End
         head.key.id(), gathered.queue, gathered.path, int(window.failures)
     )
     with telemetry.in_task(context), caused_by(head.traceparent or ""), start_span("lane calls"):
+        began_s = holder.monotonic()
         end = _end(gathered, holder, window, claimed.rows)
+        work_s = holder.monotonic() - began_s
         if isinstance(end, Later) and _is_unknown_for_long(holder.clients, window):
-            return Dead(end.reason)
+            end = Dead(end.reason)
+        outcome = ends.outcome_of(end)
+        # The delivery of the hint, which is due when the window ends, has the delay.
+        telemetry.note_run(gathered.path, gathered.queue, outcome, None, work_s)
         if isinstance(end, Later):
             log.info("%s waits for %g s: %s", gathered.path, end.pause_s, end.reason)
         return end
@@ -110,7 +115,7 @@ def _end(gathered: Gathered[Any], holder: Holder, window: Window, rows: Sequence
     try:
         calls = [call_of(row, gathered.codec) for row in rows]
     except BadArgumentsError as error:
-        return Later(ends.VERSION_PAUSE_S, f"BadArgumentsError: {error}", is_unknown=True)
+        return ends.unknown(f"BadArgumentsError: {error}")
     try:
         gathered.work(holder.clients, unquoted(holder.lane_id.partition("|")[2]), calls)
     except Exception as error:
@@ -148,12 +153,6 @@ def _close(gathered: Gathered[Any], holder: Holder, claimed: ClaimedWindow, end:
             window.closed().store(state)
         put_state(clients, gathered, state)
 
-    if isinstance(end, Dead):
-        log.error(
-            "dead-lettered %d calls of %r: %s",
-            *(len(claimed.rows), gathered.path, end.reason),
-            extra={"dead_task": dead_id},
-        )
     try:
         transact_by_version(clients, body)
     except TRANSIENT:

@@ -16,6 +16,7 @@ errors. Its deadline is the lane's.
 from __future__ import annotations
 
 import contextlib
+import datetime
 import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -24,15 +25,17 @@ from rollforward import telemetry
 from rollforward.datastore.transactions import TRANSIENT
 from rollforward.lanes import hints
 from rollforward.lanes.hints import LaneArgs
-from rollforward.lanes.rows.entities import LaneTask
+from rollforward.lanes.rows.entities import LaneTask, time_of
 from rollforward.lanes.runs import ends
 from rollforward.lanes.runs.claims import BEAT_S, Claimed, Holder, Rest, take
 from rollforward.lanes.runs.ends import Dead, End, Later
 from rollforward.lanes.runs.lookups import has_due_task
 from rollforward.runtime.clients import Clients
+from rollforward.runtime.clock import aware_utc
 from rollforward.tasks.declaration import Task
 from rollforward.tasks.errors import ArgumentsGoneError, BadArgumentsError, EndedError
 from rollforward.tasks.stored import deliveries
+from rollforward.telemetry.metrics import UNKNOWN, Outcome
 from rollforward.tracing import caused_by, start_span
 
 if TYPE_CHECKING:
@@ -143,17 +146,21 @@ class _Turn:
         failures = int(task.failures)
         context = telemetry.TaskContext(task.key.id(), holder.lane.queue, task.path, failures)
         with telemetry.in_task(context), caused_by(task.traceparent or ""), start_span("lane task"):
+            delay_s = (clients.clock.now() - _due(task)).total_seconds()
             began_s = holder.monotonic()
             end = _end(clients, task, declared)
             work_s = holder.monotonic() - began_s
             if isinstance(end, Later) and ends.is_unknown_for_long(task, clients.clock.now()):
                 end = Dead(end.reason)
             if end is None:
+                telemetry.note_run(task.path, holder.lane.queue, Outcome.DONE, delay_s, work_s)
                 self._note_done(task, work_s)
                 return end
             self._delete_done()  # Earlier tasks of the turn.
             if isinstance(end, Dead):
                 end = ends.give_up(holder, task, declared, end.reason)
+            path = task.path if declared is not None else UNKNOWN
+            telemetry.note_run(path, holder.lane.queue, ends.outcome_of(end), delay_s, work_s)
             if isinstance(end, Later):
                 log.info("%s waits for %g s: %s", task.path, end.pause_s, end.reason)
         return end
@@ -201,7 +208,7 @@ class _Turn:
 def _end(clients: Clients, task: LaneTask, declared: Task[Any] | None) -> End:
     """Call the function of a task; return how that ended."""
     if declared is None:
-        return Later(ends.VERSION_PAUSE_S, f"{task.path} is not declared", is_unknown=True)
+        return ends.unknown(f"{task.path} is not declared")
     if task.failures >= declared.max_attempts:
         return Dead(f"{task.failures} runs failed, or ended without a word: {task.reason}")
     try:
@@ -211,7 +218,7 @@ def _end(clients: Clients, task: LaneTask, declared: Task[Any] | None) -> End:
     except ArgumentsGoneError as error:
         return Dead(str(error))
     except BadArgumentsError as error:
-        return Later(ends.VERSION_PAUSE_S, f"BadArgumentsError: {error}", is_unknown=True)
+        return ends.unknown(f"BadArgumentsError: {error}")
     except Exception as error:
         return _end_of(error, task, declared)
     try:
@@ -222,6 +229,11 @@ def _end(clients: Clients, task: LaneTask, declared: Task[Any] | None) -> End:
             log.exception("%s failed", task.path)
         return end
     return None
+
+
+def _due(task: LaneTask) -> datetime.datetime:
+    """Return when a task was due: at its place, or after its last pause."""
+    return aware_utc(task.not_before) or time_of(task.key.id())
 
 
 def _end_of(error: Exception, task: LaneTask, declared: Task[Any]) -> End:

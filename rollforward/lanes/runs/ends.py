@@ -31,6 +31,7 @@ from rollforward.runtime.sharing.conditional_writes import apply_together
 from rollforward.runtime.sharing.optimistic_transaction import transact_by_version
 from rollforward.runtime.texts import storable
 from rollforward.tasks import dead_tasks
+from rollforward.tasks.dead_task_entities import error_class
 from rollforward.tasks.declaration import Task, hashed_name
 from rollforward.tasks.errors import (
     ArgumentsGoneError,
@@ -44,6 +45,7 @@ from rollforward.tasks.errors import (
 )
 from rollforward.tasks.stored import arguments, cancellation, deliveries
 from rollforward.tasks.stored.names import MAX_BODY_BYTES
+from rollforward.telemetry.metrics import Outcome
 
 log = logging.getLogger(__name__)
 
@@ -68,6 +70,7 @@ class Later:
         is_failure: Whether that counts, so that it is given up one day.
         is_unknown: Whether only another version of the code can run it.
         failures: How many it has then; None: one more than before if this is one.
+        outcome: As metrics have it.
     """
 
     pause_s: float
@@ -75,6 +78,7 @@ class Later:
     is_failure: bool = False
     is_unknown: bool = False
     failures: int | None = None
+    outcome: Outcome = Outcome.WAITING
 
 
 @dataclass(frozen=True)
@@ -97,18 +101,31 @@ def end_of(error: Exception, *, failures: int, max_attempts: int) -> End:
     if isinstance(error, (Reject, BadArgumentsError, TooLargeError)):
         return Dead(text)
     if isinstance(error, OtherVersionError):
-        return Later(VERSION_PAUSE_S, text, is_unknown=True)
-    if isinstance(error, Retry):
-        return Later(RACE_PAUSE_S if error.after_s is None else error.after_s, text)
-    if isinstance(error, rpc_errors.Aborted):
-        return Later(RACE_PAUSE_S, text)
+        return unknown(text)
+    if isinstance(error, Retry) and error.after_s is not None:
+        return Later(error.after_s, text)
+    if isinstance(error, (Retry, rpc_errors.Aborted)):
+        return Later(RACE_PAUSE_S, text, outcome=Outcome.LOST_RACE)
     if isinstance(error, (Unavailable, *TRANSIENT)):
-        return Later(UNAVAILABLE_PAUSE_S, text)
+        return Later(UNAVAILABLE_PAUSE_S, text, outcome=Outcome.UNAVAILABLE)
     failures += 1
     stack = "".join(traceback.format_exception(error))
     if failures >= max_attempts:
         return Dead(f"gave up after {failures} failures. {stack}")
-    return Later(pause_s(failures), text, is_failure=True)
+    return Later(pause_s(failures), text, is_failure=True, outcome=Outcome.FAILED)
+
+
+def unknown(reason: str) -> Later:
+    """Return the end of a task that only another version of the code can run."""
+    outcome = Outcome.OTHER_VERSION
+    return Later(VERSION_PAUSE_S, reason, is_unknown=True, outcome=outcome)
+
+
+def outcome_of(end: End) -> Outcome:
+    """Return the outcome of a run, as metrics have it."""
+    if isinstance(end, Later):
+        return end.outcome
+    return Outcome.DONE if end is None else Outcome.DEAD
 
 
 def pause_s(failures: int) -> float:
@@ -245,8 +262,11 @@ def _handled(
         # It is still to be given up when its turn comes.
         failures = max(declared.max_attempts, int(task.failures) + 1)
         text = f"{reason}; its handler failed: {type(error).__name__}: {error}"
-        return Later(pause_s(failures), text, is_failure=True, failures=failures)
-    log.error("gave up %r: %s", task.path[:100], reason)
+        return Later(
+            pause_s(failures), text, is_failure=True, failures=failures, outcome=Outcome.FAILED
+        )
+    fields = {"error_class": error_class(reason)}
+    log.error("gave up %r: %s", task.path[:100], reason, extra=fields)
     _finish_whole(clients, task, is_given_up=True)
     return Dead(reason)
 
@@ -267,6 +287,7 @@ def _bury(holder: Holder, task: LaneTask, reason: str) -> None:
             queue=lane.queue,
             body=arguments.hold(body, dead_id, MAX_BODY_BYTES),
             reason=reason,
+            deliveries=task.failures + task.waits + 1,
             lane_task=task.key.id(),
         )
         handle = arguments.envelope_of(body).handle
@@ -277,7 +298,6 @@ def _bury(holder: Holder, task: LaneTask, reason: str) -> None:
             state.blocked_by = dead_id
             put_state(clients, state)
 
-    log.error("dead-lettered %r: %s", task.path[:100], reason, extra={"dead_task": dead_id})
     transact_by_version(clients, keep)
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import dataclass, replace
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -16,6 +16,7 @@ from rollforward.console import Caller, Console, Role
 from rollforward.registry import Registry
 from rollforward.runtime import Clients
 from rollforward.tasks import Task
+from rollforward.tasks.attempts import current_task
 from rollforward.tasks.dead_tasks import dead_letter
 from tests.infra.world import Services, World
 
@@ -43,6 +44,8 @@ class Desk:
     world: World
     done: Counter[str]
     app: Flask
+    # The names of the tasks that did it, by tag: a task that is delivered again keeps its name.
+    names: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
 
     def ask(
         self, path: str, *, method: str = "GET", role: str | None = "operate", **options: Any
@@ -77,9 +80,11 @@ class Desk:
 def desk_with(services: Services, *parts: object) -> Desk:
     """Return a desk whose app knows one task, and some other parts."""
     done: Counter[str] = Counter()
+    names: dict[str, set[str]] = defaultdict(set)
 
     def act(clients: Clients, args: Act) -> None:
         done[args.tag] += 1
+        names[args.tag].add(current_task())
 
     world = World(services)
     registry = Registry(Task(PATH, "default", Act, act), *parts)
@@ -89,7 +94,7 @@ def desk_with(services: Services, *parts: object) -> Desk:
     endpoints.mount(
         world.app, world.settings, world.clients, registry, console=Console(access=access)
     )
-    return Desk(world, done, world.app)
+    return Desk(world, done, world.app, names)
 
 
 @pytest.fixture

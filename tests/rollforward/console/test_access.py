@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import datetime
+import itertools
 import json
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -24,6 +26,7 @@ from rollforward.tasks.dead_task_entities import DeadTask
 from tests.infra.world import Services, World
 from tests.rollforward.console.conftest import API, PATH, Desk, desk_with
 from tests.rollforward.console.test_letters import kill_items
+from tests.rollforward.console.test_pages import Browser
 from tests.rollforward.flows.shop import mail, order
 from tests.rollforward.lanes.office import IN_ORDER, send, write
 from tests.rollforward.pull_queues.harness import WORK
@@ -96,6 +99,11 @@ def stored(desk: Desk) -> list[Any]:
     return [*sorted(str(row.to_dict()) for row in rows), *queues, waiting]
 
 
+def audited(desk: Desk) -> int:
+    with desk.world.context():
+        return len(AuditEntry.query().fetch(keys_only=True))
+
+
 def test_a_caller_without_a_role_gets_what_an_unknown_address_gets(desk: Desk) -> None:
     """By every method on every route: the same status, body and headers."""
     dead_id = desk.give_up("x")
@@ -112,8 +120,8 @@ def test_a_caller_without_a_role_gets_what_an_unknown_address_gets(desk: Desk) -
             assert dict(answer.headers) == dict(unknown.headers), path
 
 
-def test_a_reader_changes_nothing_by_any_method_on_any_route(services: Services) -> None:
-    """Nor leaves an entry in the audit trail; an operator does change something there."""
+def busy_desk(services: Services) -> tuple[Desk, str, str]:
+    """Return a desk with something to change of each kind; ids of a dead task and a letter."""
     desk = desk_with(services, WORK, order, mail, IN_ORDER, write)
     fail_flow(desk)
     with desk.world.context():
@@ -124,10 +132,12 @@ def test_a_reader_changes_nothing_by_any_method_on_any_route(services: Services)
     later = desk.world.clock.now() + datetime.timedelta(hours=1)
     with desk.world.context():
         desk.world.clients.tasks.create(Message(PATH, "default", b'{"tag": "later"}', "l", later))
-    before = stored(desk)
-    paths = sorted({*addresses(desk.app, dead_id)})
-    paths += [f"{API}/dead-letters/pull-queues/work/{letter_id}:delete"]
-    forms = (
+    return desk, dead_id, letter_id
+
+
+def forms_of(dead_id: str, letter_id: str) -> Sequence[dict[str, str]]:
+    """Return what the forms of the pages send."""
+    return (
         {"queue": "default", "verb": "pause"},
         {"queue": "default", "typed": "default"},
         {"lane": IN_ORDER.name, "key": "ada", "verb": "resume"},
@@ -136,7 +146,18 @@ def test_a_reader_changes_nothing_by_any_method_on_any_route(services: Services)
         {"pattern": "flows", "id": FLOW, "verb": "retry", "step": "reserve"},
         {"path": PATH, "value": "x", "key": "once"},
         {"id": dead_id, "value": "edited"},
+        {"target": f"{dead_id}:replay"},
+        {"id": dead_id, "verb": "replay"},
     )
+
+
+def test_a_reader_changes_nothing_by_any_method_on_any_route(services: Services) -> None:
+    """Nor leaves an entry in the audit trail; an operator does change something there."""
+    desk, dead_id, letter_id = busy_desk(services)
+    before = stored(desk)
+    paths = sorted({*addresses(desk.app, dead_id)})
+    paths += [f"{API}/dead-letters/pull-queues/work/{letter_id}:delete"]
+    forms = forms_of(dead_id, letter_id)
     contents: tuple[Any, ...] = ({}, {"filter": {}}, {"max_per_s": 1}, {"from_step": "reserve"})
     bodies = ({"json": content} for content in contents)
     options_of: tuple[dict[str, Any], ...] = (*bodies, *({"data": form} for form in forms))
@@ -158,6 +179,42 @@ def test_a_reader_changes_nothing_by_any_method_on_any_route(services: Services)
     assert (drained.status_code, drained.json["deleted"]) == (200, 1)  # type: ignore[index]
     retry = f"/runs/flows/{FLOW}:retry"
     assert desk.change(retry, {"from_step": "reserve"}).status_code == 200
+
+
+def test_a_reader_with_a_token_of_an_operator_changes_nothing_by_any_form(
+    services: Services,
+) -> None:
+    """A page is left open by somebody who loses the role: the role refuses, not the token."""
+    desk, dead_id, letter_id = busy_desk(services)
+    browser, before = Browser(desk), stored(desk)
+    [token, *_] = re.findall(r'name="csrf_token" value="([^"]+)"', browser.read("/dead"))
+    paths = {
+        rule.build({"verb": "replay"})[1]  # type: ignore[index]
+        for rule in desk.app.url_map.iter_rules()
+        if rule.rule.startswith("/rollforward")
+        and "api" not in rule.rule
+        and "POST" in (rule.methods or ())
+        and rule.arguments <= {"verb"}
+    }
+
+    def status(role: str, path: str, form: dict[str, str]) -> int:
+        data, headers = {"csrf_token": token, **form}, {"X-Role": role}
+        return browser.client.post(path, data=data, headers=headers).status_code
+
+    assert len(paths) > 10
+    sent = list(itertools.product(sorted(paths), forms_of(dead_id, letter_id)))
+    assert {status("read", path, form) for path, form in sent} == {403}
+    assert stored(desk) == before
+    # The same forms, by an operator: other reasons to refuse them, or a change that is on record.
+    changed = set()
+    for path, form in sent:
+        entries = audited(desk)
+        answer = status("operate", path, form)
+        assert answer != 403, (path, form)
+        if answer == 303:
+            changed.add(path)
+            assert audited(desk) == entries + 1, (path, form)
+    assert len(changed) >= 5, changed
 
 
 def test_a_reader_reads(desk: Desk) -> None:

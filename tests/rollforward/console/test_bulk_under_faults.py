@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from google.cloud import ndb
 
 from rollforward.continuations.progress import progress
+from rollforward.datastore.batched import batched
 from rollforward.operations import DeadTaskFilter, start_bulk
 from rollforward.tasks.dead_task_entities import DeadTask
 from rollforward.tasks.dead_tasks import count_open
 from rollforward.testing.injection import KINDS
+from rollforward.testing.world import NotSettledError
 from tests.infra.faults.explorer import Explorer
 from tests.infra.runs import sampling
 from tests.rollforward.console.conftest import Desk
@@ -54,6 +59,39 @@ class BulkScenario:
 def test_a_bulk_replay_works_with_a_fault_at_any_call(desk: Desk, kind: str) -> None:
     """Each task runs once, and each row is dealt with once."""
     Explorer(desk.world, BulkScenario(desk)).explore([kind])
+
+
+@sampling.long
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("services", ["firestore"], indirect=True)
+def test_a_thousand_dead_tasks_are_replayed_once_each_under_drawn_faults(desk: Desk) -> None:
+    """One in thirty remote calls fails, loses its reply, or is the last of its worker."""
+    world, chance = desk.world, random.Random(sampling.SEED)
+    ids = [desk.give_up(str(number), error="KeyError") for number in range(MANY)]
+    world.clock.sleep(1)
+    with world.context():
+        start_bulk(world.clients, "replay", DeadTaskFilter(error="KeyError"), run_id="one")
+    faults = {at: chance.choice(KINDS) for at in range(50_000) if chance.random() < 1 / 30}
+
+    world.plan.reset(more=faults)
+    with world.plan.watched(), contextlib.suppress(NotSettledError):
+        world.settle(patience_s=60, revives=True, limit=10_000)
+    fired = world.plan.fired.count(" at call ")
+    world.heal(lambda: progress("one").totals.done == MANY and len(desk.done) == MANY)
+
+    assert fired >= 20, world.plan.fired
+    # A task whose worker died after its work may be delivered again, under its name.
+    assert {tag: len(names) for tag, names in desk.names.items()} == {
+        str(number): 1 for number in range(MANY)
+    }
+    with world.context():
+        rows = [row for part in batched(ids, 500) for row in ndb.get_multi(_keys(part))]
+        assert Counter(row.replays for row in rows) == Counter({1: MANY})
+        assert count_open() == 0
+
+
+def _keys(ids: Sequence[str]) -> list[Any]:
+    return [ndb.Key(DeadTask, dead_id) for dead_id in ids]
 
 
 @sampling.long

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime
+import re
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any, ClassVar
@@ -14,8 +16,12 @@ from rollforward.operations.letters import JOB, LettersArgs, LetterSource, start
 from rollforward.pull_queues.entities import PullItem
 from rollforward.registry import Registry
 from rollforward.streams import Computation, Context, Pipeline, PushedRecord, Record
+from rollforward.streams.driver import run_steps
 from rollforward.streams.entities import StreamDead
+from rollforward.streams.graph.environment import Environment
 from rollforward.streams.inspection import dead_letters
+from rollforward.streams.storage.remote_calls import Commit, Steps
+from rollforward.streams.storage.schema import DeadRow
 from rollforward.tasks.errors import Retry
 from tests.infra.world import Services
 from tests.rollforward.console.conftest import API, Desk, desk_with
@@ -165,9 +171,96 @@ def test_selected_and_all_letters_are_runs(desk: Desk) -> None:
         assert len(PullItem.query().fetch()) == 2  # Those that are leased.
 
 
+def bodies_of(desk: Desk, query: str) -> list[str]:
+    """Return the bodies of the letters that the API lists, over all pages of three."""
+    bodies: list[str] = []
+    cursor: str | None = ""
+    while cursor is not None:
+        path = f"{API}/dead-letters/pull-queues/work?limit=3&{query}&cursor={cursor}"
+        answer = desk.ask(path).json
+        assert answer is not None
+        for letter in answer["dead_letters"]:
+            one = desk.ask(f"{API}/dead-letters/pull-queues/work/{letter['id']}").json
+            assert one is not None
+            bodies.append(one["body"])
+        cursor = answer["next_cursor"]
+    return bodies
+
+
+def test_letters_are_chosen_and_changed_by_the_time_of_their_death(desk: Desk) -> None:
+    """By the page and by the API; a change of all keeps to the time that was confirmed."""
+    clock, times = desk.world.clock, []
+    for hour in range(4):
+        times.append(clock.now())
+        kill_items(desk, *(f"{hour}-{number}" for number in range(2)))
+        clock.sleep(3_000)
+    browser, since, until = Browser(desk), *(at.strftime("%Y-%m-%dT%H:%M:%SZ") for at in times[1:3])
+    within = ["1-0", "1-1"]
+
+    assert sorted(bodies_of(desk, f"since={since}&until={until}")) == within
+    assert sorted(bodies_of(desk, f"since={since}")) == [*within, "2-0", "2-1", "3-0", "3-1"]
+    assert sorted(bodies_of(desk, f"until={until}")) == ["0-0", "0-1", *within]
+    page = browser.read(f"{QUEUE}?since={since}&until={until}")
+    assert sorted(re.findall(r">([0-9]-[0-9])<", page)) == within
+    older = re.findall(r">([0-9]-[0-9])<", browser.read(f"{QUEUE}?age=before-1h"))
+    assert sorted(older) == ["0-0", "0-1", "1-0", "1-1", "2-0", "2-1"]
+    assert "No dead letter of this time" in browser.read(f"{QUEUE}?age=5m")
+
+    confirm = browser.read(f"{QUEUE}/all/delete?since={since}&until={until}")
+    fields = dict(re.findall(r'type="hidden" name="(\w+)" value="([^"]*)"', confirm))
+    browser.client.post("/rollforward/letters/selected", data=fields, headers=browser.headers)
+    desk.world.settle()
+    assert "Delete 2 dead letters of work?" in confirm
+    assert sorted(bodies_of(desk, "")) == ["0-0", "0-1", "2-0", "2-1", "3-0", "3-1"]
+    change = "/dead-letters/pull-queues/work:delete"
+    assert desk.change(change, {"all": True, "until": until}).status_code == 202
+    desk.world.settle()
+    assert sorted(bodies_of(desk, "")) == ["2-0", "2-1", "3-0", "3-1"]
+
+
+def _put_dead(environment: Environment, since: datetime.datetime) -> Steps[None]:
+    """Store 120 dead letters, each fortieth after a time and the others before it."""
+    rows = []
+    for number in range(120):
+        died = since + datetime.timedelta(hours=1 if number % 40 == 39 else -2)
+        key = environment.names.dead("picky", f"{number:03d}")
+        died_ms = int(died.timestamp() * 1000)
+        rows.append((key, DeadRow("picky", f"k{number}", "it is picky", died_ms)))
+    yield Commit(inserts=rows)
+
+
+@one_emulator
+def test_letters_of_a_pipeline_are_chosen_by_time_among_the_next_fifty(services: Services) -> None:
+    """They are in the order of their ids: a page may be short, and the next one goes on."""
+    desk = desk_with(services, PICKY)
+    since = desk.world.clock.now() + datetime.timedelta(hours=1)
+    with desk.world.context():
+        run_steps(desk.world.clients, PICKY, _put_dead, since)
+    found: list[str] = []
+    cursor, pages = "", 0
+    while cursor is not None:
+        pages += 1
+        at = since.strftime("%Y-%m-%dT%H:%M:%SZ")
+        answer = desk.ask(f"{API}/dead-letters/streams/picky?since={at}&cursor={cursor}").json
+        assert answer is not None
+        found += [letter["id"] for letter in answer["dead_letters"]]
+        cursor = answer["next_cursor"]
+
+    assert found == ["picky:039", "picky:079", "picky:119"]
+    assert pages == 3
+    text = Browser(desk).read(f"/letters/streams/picky?until={since:%Y-%m-%dT%H:%M}")
+    assert text.count("it is picky") == 20
+
+
 @pytest.mark.parametrize(
     ("path", "body", "status"),
     [
+        ("/dead-letters/pull-queues/work:replay", {"all": True, "since": "soon"}, 400),
+        (
+            "/dead-letters/pull-queues/work:replay",
+            {"ids": ["x"], "until": "2030-01-01T00:00Z"},
+            400,
+        ),
         ("/dead-letters/pull-queues/work:replay", {}, 400),
         ("/dead-letters/pull-queues/work:replay", {"ids": ["x"], "all": True}, 400),
         ("/dead-letters/pull-queues/work:replay", {"ids": [""]}, 400),

@@ -17,10 +17,12 @@ from rollforward.tasks.runs import Run
 from tests.infra.world import Services
 from tests.rollforward.console.conftest import API, Desk, desk_with
 from tests.rollforward.console.test_pages import MAX_READS, Browser, reads_of
+from tests.rollforward.pull_queues.harness import WORK
 
 NOW = datetime.datetime(2030, 5, 1, 12, tzinfo=datetime.UTC)
 HOUR = datetime.timedelta(hours=1)
-LISTS = ("/runs", "/dead", "/lanes", "/lanes/of/mail", "/audit")
+LISTS = ("/runs", "/dead", "/lanes", "/lanes/of/mail", "/audit", "/schedules")
+LISTS += ("/letters/pull-queues/work",)
 VIEWS = {**dead_tasks.VIEWS, **lanes.VIEWS, **runs.VIEWS}
 
 
@@ -57,7 +59,7 @@ def load() -> Runs:
 @pytest.fixture
 def desk(services: Services, load: Runs) -> Desk:
     """Return the console of an app with runs of its own, and a lane."""
-    desk = desk_with(services, load.source, Lane("mail"))
+    desk = desk_with(services, load.source, Lane("mail"), WORK)
     load.now = desk.world.clock.now()
     return desk
 

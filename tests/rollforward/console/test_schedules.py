@@ -5,8 +5,11 @@ from __future__ import annotations
 import datetime
 import itertools
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import replace
+from html import unescape
+from urllib.parse import quote
 
 import pytest
 from google.cloud import ndb
@@ -18,6 +21,7 @@ from rollforward.schedules.sweep import MAX_PER_SWEEP, sweep
 from rollforward.tasks import Reject, task
 from rollforward.tasks.stored.entities import CancellableTask
 from rollforward.tasks.stored.envelope import Envelope
+from tests.infra.faults.explorer import IS_EXHAUSTIVE
 from tests.infra.world import Services
 from tests.rollforward.console.conftest import API, Desk, desk_with
 from tests.rollforward.console.test_pages import MAX_READS, Browser, reads_of
@@ -25,7 +29,7 @@ from tests.rollforward.console.test_pages import MAX_READS, Browser, reads_of
 BROKEN = {"is": False}
 SWEEP = "/cron/schedules/sweep"
 # Of users, beside those that are due.
-FEW, MANY = 20, 1_500
+FEW, MANY = 20, 100_000 if IS_EXHAUSTIVE else 1_500
 
 
 @schedule("*/10 * * * *", tz="Europe/Berlin")
@@ -271,6 +275,85 @@ def test_schedules_of_users_are_listed_by_cursor(desk: Desk) -> None:
         assert reads_of(desk, lambda path=path: browser.read(path)) <= MAX_READS, path  # type: ignore[misc]
     found = browser.open("/schedules/users/reminders?id=u000007")
     assert found.headers["Location"].endswith("/schedules/one/reminders?id=u000007")
+
+
+def test_schedules_of_users_are_chosen_by_their_next_tick(desk: Desk) -> None:
+    """The earliest first, each once, also beside rows of other schedules and many of one tick."""
+    put_users(desk, 40, due_ids=("u000007", "u000031", "u000019"))
+    now = desk.world.clock.now()
+    with desk.world.context():
+        tick = now.replace(tzinfo=None) - datetime.timedelta(minutes=5)
+        others = [
+            ScheduleRow(
+                key=row_key(name, f"x{number:02d}"), cron="0 9 * * *", tz="UTC", body="{}",
+                next_at=tick, revision="r",
+            )
+            for name in ("another", "reminders")
+            for number in range(30)
+        ]  # fmt: skip
+        ndb.put_multi(others)
+    browser = Browser(desk)
+    now_text, pages = f"{now:%Y-%m-%dT%H:%M:%SZ}", []
+    query: str | None = f"until={now_text}"
+    while query is not None:
+        answer = desk.ask(f"{API}/schedules/reminders/users?{query}").json
+        assert answer is not None
+        pages.append([row["id"] for row in answer["schedules"]])
+        after = answer["next_after"]
+        query = f"until={now_text}&after={after}" if after else None
+    end = now + datetime.timedelta(minutes=602, seconds=30)
+    later = f"since={now_text}&until={end:%Y-%m-%dT%H:%M:%SZ}"
+    near = desk.ask(f"{API}/schedules/reminders/users?{later}").json
+    address = f"/schedules/users/reminders?until={now_text}"
+
+    expected = [*(f"x{number:02d}" for number in range(30)), "u000007", "u000019", "u000031"]
+    assert sorted(id_ for page in pages for id_ in page) == sorted(expected)
+    assert near is not None
+    assert [row["id"] for row in near["schedules"]] == ["u000000", "u000001", "u000002"]
+    assert reads_of(desk, lambda: browser.read(address)) <= MAX_READS
+    following = unescape(re.findall(r'href="([^"]+)" rel="next"', browser.read(address))[0])
+    assert "until=" in following
+    assert browser.read(following)
+    for query in ("after=x&since=2030-01-01T00:00Z", "since=soon", "age=1h"):
+        assert browser.open(f"/schedules/users/reminders?{query}").status_code == 400, query
+
+
+def test_schedules_of_the_code_are_chosen_by_their_last_tick(desk: Desk) -> None:
+    """One that has not ticked is in no time."""
+    browser = Browser(desk)
+    before = browser.read("/schedules?age=24h")
+    pass_ticks(desk, 1)
+    desk.world.clock.sleep(1_800)
+
+    assert "had its last tick then" in before
+    assert "/schedules/one/report" in browser.read("/schedules?age=1h")
+    assert "/schedules/one/report" not in browser.read("/schedules?age=5m")
+    assert "/schedules/one/report" not in browser.read("/schedules?age=before-24h")
+    at = desk.ask(f"{API}/schedules/report").json["last"]  # type: ignore[index]
+    for bounds, count in ((f"since={quote(at)}", 1), (f"until={quote(at)}", 0)):
+        answer = desk.ask(f"{API}/schedules?{bounds}").json
+        assert answer is not None
+        assert len(answer["schedules"]) == count, bounds
+
+
+def test_a_page_of_a_time_reads_a_bounded_number_of_schedules(services: Services) -> None:
+    """However many the code declares; those that were not searched are on the next page."""
+    parts = [replace(report, name=f"report-{number:02d}") for number in range(60)]
+    parts = [replace(part, task=replace(part.task, path=f"/tasks/{part.name}")) for part in parts]
+    desk = desk_with(services, *parts)
+    clock = desk.world.clock
+    clock.sleep(600 - clock.now().timestamp() % 600 + 30)
+    pass_ticks(desk, 1)
+    browser, seen = Browser(desk), []
+    address = "/schedules?age=24h"
+    while address:
+        assert reads_of(desk, lambda address=address: browser.read(address)) <= MAX_READS  # type: ignore[misc]
+        text = browser.read(address)
+        seen += re.findall(r'href="[^"]*/schedules/one/(report-\d+)', text)
+        following = re.search(r'href="([^"]+)" rel="next"', text)
+        address = unescape(following[1]) if following else ""
+
+    assert seen == [part.name for part in parts]
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,10 @@ import pytest
 from flask import Flask
 from google.cloud import ndb
 from opentelemetry import trace
-from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace import ReadableSpan, Tracer, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, ParentBased
 
 import rollforward as rf
 from rollforward.batches import Completed, TaskBatch
@@ -236,3 +238,36 @@ def test_log_entries_name_the_span_that_runs(world: World, exporter: InMemorySpa
 
     [asked] = named(exporter.get_finished_spans(), "GET /log")
     assert traces == [Trace("a" * 32, f"{asked.get_span_context().span_id:016x}", is_sampled=True)]
+
+
+def test_a_trace_that_is_not_sampled_makes_no_spans_inside_and_is_carried_on(
+    world: World, exporter: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One span for the request and one for each delivery, which nobody records."""
+    made: list[str] = []
+    provider = TracerProvider(sampler=ParentBased(ALWAYS_OFF))
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    start = Tracer.start_span
+
+    def noted(self: Tracer, name: str, *args: Any, **options: Any) -> Any:
+        made.append(name)
+        return start(self, name, *args, **options)
+
+    monkeypatch.setattr(Tracer, "start_span", noted)
+    monkeypatch.setattr(trace, "_TRACER_PROVIDER", provider)
+    visit(world.app, "six")
+    [enqueued] = [task.task_name for task in world.engine.due()]
+    carried = dict(world.engine.begin_attempt(enqueued).headers)[TRACE_HEADER]
+    requests_made = list(made)
+    made.clear()
+    with world.app.test_client() as client:
+        client.post("/tasks/accept", json={}, headers={TRACE_HEADER: carried})
+
+    assert requests_made == ["GET"]
+    assert not int(carried[-2:], 16) & 1  # Sampled.
+    assert made == ["process /tasks/accept"]
+    assert exporter.get_finished_spans() == ()
+    monkeypatch.setattr(trace, "_TRACER_PROVIDER", TracerProvider(sampler=ALWAYS_ON))
+    made.clear()
+    visit(world.app, "seven")
+    assert {"GET", "transaction", "Datastore/Commit"} <= {*made}

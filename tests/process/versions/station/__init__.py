@@ -1,0 +1,1 @@
+"""Two versions of a weather station: a pipeline, and schedules of users."""
