@@ -73,6 +73,7 @@ def main() -> int:
     arguments = _arguments()
     results: list[Result] = []
     if arguments.items:
+        BENCHMARKS["cloudtasks"] = lambda: cloudtasks.measure(arguments.items)
         BENCHMARKS["growth"] = lambda: growth.measure(arguments.items)
         BENCHMARKS["lanes"] = lambda: lanes.measure(arguments.items)
     if arguments.like:
