@@ -4,6 +4,30 @@ import os
 import subprocess
 from pathlib import Path
 
+from tests.contracts.conftest import Cloud
+
+# Commands, each with words of its answer.
+Story = list[tuple[str, str]]
+
+
+def play(cloud: Cloud, folder: Path, story: Story, **values: str) -> None:
+    """Run the commands of a story one after another, and compare what each says.
+
+    Args:
+        folder: Takes gcloud's configuration.
+        values: Stand for their names in the story; `said` is the last line of the answer before.
+    """
+    said = ""
+    for command, words in story:
+        arguments = command.format(said=said, **values).split()
+        if "locations" not in arguments:
+            arguments.append("--location=us-central1")
+        done = gcloud(cloud.emulator.grpc_address, folder, *arguments)
+        assert done.returncode == 0, (command, done.stderr)
+        expected = words.format(**values)
+        assert expected in done.stdout + done.stderr, (command, done.stdout, done.stderr)
+        said = done.stdout.strip().rpartition("\n")[2]
+
 
 def gcloud(address: str, folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
     """Run a command.

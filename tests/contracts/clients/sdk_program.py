@@ -56,6 +56,8 @@ def add() -> dict[str, Any]:
     unknown = taskqueue.Task(name="nothing")
     queue.delete_tasks(unknown)
     said["deleted unknown"] = unknown.was_deleted
+    routed = taskqueue.Task(url="/routed", name="routed", target="v2.worker", countdown=3600)
+    said["routed"] = [task.was_enqueued for task in queue.add([routed, taskqueue.Task(url="/two")])]
     deferred.defer(print, 42, _queue="deferred", _name="later")
     held = taskqueue.Queue("held")
     options = taskqueue.TaskRetryOptions(task_retry_limit=2)

@@ -134,10 +134,14 @@ def test_the_sdk_itself(live_cloud: Cloud, handler: Handler) -> None:
         "statistics": True,
         "deleted": True,
         "deleted unknown": False,
+        "routed": [True, True],
         "held": 1,
         "purged": 0,
     }
     live_cloud.settle()
+    routed = live_cloud.client.get_task(name=f"{live_cloud.queue}/tasks/routed")
+    host = routed.app_engine_http_request.app_engine_routing.host
+    assert host == "v2.worker.demo-local.appspot.com"
     got = handler.received
     assert [request.body for request in got["/params"]] == [b"x=1"]
     names = {request.headers["x-appengine-taskname"] for request in got["/many"]}
