@@ -9,18 +9,16 @@ import functools
 import logging
 import threading
 from collections.abc import Awaitable, Callable
-from typing import Any
 from urllib.parse import urlsplit
 
-import aiohttp
 from yarl import URL
 
 from rollforward.local.cloudtasks.delivery.reasons import reason_of
 from rollforward.local.cloudtasks.delivery.statuses import DEADLINE_EXCEEDED
 from rollforward.local.cloudtasks.engine.engine import Engine
-from rollforward.local.cloudtasks.engine.outcomes import MAX_BODY_KEPT_BYTES
 from rollforward.local.cloudtasks.protocol.names import short
 from rollforward.local.cloudtasks.protocol.validation import percent_encoded
+from rollforward.local.cloudtasks.server.http_client import HttpClient, HttpResponse
 from rollforward.local.cloudtasks.store.records import Attempt, Response
 
 KillWorker = Callable[[Attempt], Awaitable[None]]
@@ -37,7 +35,6 @@ _SWEEP_EVERY_S = 60.0
 _MAX_REDIRECTS = 5
 _SAME_REQUEST = {307, 308}
 _REDIRECTS = _SAME_REQUEST | {301, 302, 303}
-_READ_BYTES = 64 * 1024
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +54,7 @@ class Dispatcher:
         self._deliveries: dict[int, asyncio.Task[None]] = {}
         self._deadlines: dict[int, tuple[asyncio.Timeout, float]] = {}
         self._tasks: list[asyncio.Task[None]] = []
-        self._session: aiohttp.ClientSession | None = None
+        self._http = HttpClient(_KEEPALIVE_S)
         self._offset_s = engine.clock.offset_s
         self._is_held = False
         self._ended: list[tuple[Attempt, Response]] = []
@@ -66,13 +63,6 @@ class Dispatcher:
         """Begin to dispatch."""
         self._loop = asyncio.get_running_loop()
         self._thread_id = threading.get_ident()
-        self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEPALIVE_S),
-            timeout=aiohttp.ClientTimeout(total=None),
-            skip_auto_headers=("User-Agent", "Content-Type", "Accept", "Accept-Encoding"),
-            cookie_jar=aiohttp.DummyCookieJar(),
-            auto_decompress=False,
-        )
         self._engine.change_listeners.append(self._changed)
         self._engine.reset_listeners.append(self._was_reset)
         self._tasks = [asyncio.create_task(self._run()), asyncio.create_task(self._sweep())]
@@ -99,8 +89,7 @@ class Dispatcher:
             task.cancel()
         await asyncio.gather(*pending, return_exceptions=True)
         self._end_all()
-        if self._session is not None:
-            await self._session.close()
+        await self._http.close()
 
     # --- waking up --------------------------------------------------------
 
@@ -226,32 +215,26 @@ class Dispatcher:
             self._deadlines.pop(attempt.id, None)
 
     async def _send(self, attempt: Attempt) -> Response:
-        if self._session is None:
-            raise RuntimeError("the dispatcher has not been started")
         try:
-            return await self._ask(self._session, attempt, to_address(attempt.url), attempt.headers)
-        except (aiohttp.ClientError, OSError, ValueError) as error:
+            return await self._ask(attempt, to_address(attempt.url), attempt.headers)
+        except (OSError, ValueError) as error:
             return Response(error=f"UNAVAILABLE: {error or type(error).__name__}")
 
     async def _ask(
         self,
-        session: aiohttp.ClientSession,
         attempt: Attempt,
         url: URL,
         headers: dict[str, str],
         redirects_left: int = _MAX_REDIRECTS,
     ) -> Response:
         """Make the request and return the response, of the redirected worker if there is one."""
-        async with session.request(
-            attempt.method, url, headers=headers, data=attempt.body or None, allow_redirects=False
-        ) as response:
-            target = _redirected(attempt, response)
-            if target is None or not redirects_left:
-                body = await _first_bytes(response)
-                return Response(response.status, headers=_joined(response.headers), body=body)
+        response = await self._http.ask(attempt.method, url, headers, attempt.body)
+        target = _redirected(attempt, url, response)
+        if target is None or not redirects_left:
+            return Response(response.status, headers=response.headers, body=response.body)
         if target.origin() != url.origin():
             headers = {k: v for k, v in headers.items() if k.lower() != "authorization"}
-        return await self._ask(session, attempt, target, headers, redirects_left - 1)
+        return await self._ask(attempt, target, headers, redirects_left - 1)
 
     async def _send_and_kill(self, attempt: Attempt, kill_worker: KillWorker) -> Response:
         """Kill the worker while it handles the request; whatever it says is lost."""
@@ -287,7 +270,7 @@ def _tell(attempt: Attempt) -> None:
     )
 
 
-def _redirected(attempt: Attempt, response: aiohttp.ClientResponse) -> URL | None:
+def _redirected(attempt: Attempt, url: URL, response: HttpResponse) -> URL | None:
     """Return where a redirect sends the same request, None if it does not.
 
     The service documents that it may follow an HTTP target's redirect, and not which request it
@@ -296,10 +279,10 @@ def _redirected(attempt: Attempt, response: aiohttp.ClientResponse) -> URL | Non
     Such a redirect is the attempt's response, and a failure.
     """
     keeps = _SAME_REQUEST if attempt.method not in ("GET", "HEAD") else _REDIRECTS
-    location = response.headers.get("Location")
-    if not attempt.follows_redirects or response.status not in keeps or not location:
+    if not attempt.follows_redirects or response.status not in keeps:
         return None
-    return response.url.join(to_address(location))
+    location = response.header("location")
+    return url.join(to_address(location)) if location else None
 
 
 @functools.lru_cache(1024)
@@ -309,20 +292,3 @@ def to_address(url: str) -> URL:
     if not host.isascii():
         url = url.replace(host, URL(f"//{host}").raw_authority, 1)
     return URL(percent_encoded(url), encoded=True)
-
-
-async def _first_bytes(response: aiohttp.ClientResponse) -> bytes:
-    """Read the whole body, keep its beginning."""
-    beginning = bytearray()
-    async for chunk in response.content.iter_chunked(_READ_BYTES):
-        if len(beginning) < MAX_BODY_KEPT_BYTES:
-            beginning += chunk
-    return bytes(beginning[:MAX_BODY_KEPT_BYTES])
-
-
-def _joined(headers: Any) -> dict[str, str]:
-    """Return headers with repeated ones joined by commas."""
-    joined: dict[str, str] = {}
-    for name, value in headers.items():
-        joined[name] = f"{joined[name]}, {value}" if name in joined else value
-    return joined
