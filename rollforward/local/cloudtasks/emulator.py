@@ -48,6 +48,7 @@ from rollforward.local.cloudtasks.server.rest import functions
 from rollforward.local.cloudtasks.server.rest.api import Rest
 from rollforward.local.cloudtasks.server.versions import Versions
 from rollforward.local.cloudtasks.store.store import Store
+from rollforward.local.system.http_bodies import ServerLog
 
 if TYPE_CHECKING:
     from rollforward.cloud_profile import Profile
@@ -193,7 +194,7 @@ class Emulator:
         app = web.Application(client_max_size=MAX_MESSAGE_BYTES)
         app.add_routes(self.routes())
         app.add_routes(Rest(versions, self._callers, self._functions_url).routes())
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0, logger=ServerLog())
         await self._runner.setup()
         self._grpc = GrpcServer(versions, self.engine)
         self._front = Front(self._runner.server, self._grpc.port)

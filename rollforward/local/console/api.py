@@ -31,7 +31,7 @@ from rollforward.local.cron.cron import Job, Run, UnknownJobError
 from rollforward.local.errors import PlatformError
 from rollforward.local.logs.tail import LogRecord
 from rollforward.local.services.mail import MailFaults, ReceivedMail
-from rollforward.local.system.json_bodies import json_object
+from rollforward.local.system.http_bodies import json_object
 
 MAX_KILL_AFTER_S = 10
 _PAGE_MAILS = 100

@@ -13,6 +13,7 @@ from rollforward.local.console.screen import PlatformScreen, Screen
 from rollforward.local.console.trace_api import TraceApi
 from rollforward.local.errors import PortTakenError
 from rollforward.local.system import ports
+from rollforward.local.system.http_bodies import ServerLog
 from rollforward.look.pages import STATIC
 
 _SAMPLE_S = 1.0
@@ -61,7 +62,9 @@ class Console:
         Raises:
             PortTakenError: another program listens there.
         """
-        self._runner = web.AppRunner(self.application(), access_log=None, shutdown_timeout=1.0)
+        self._runner = web.AppRunner(
+            self.application(), access_log=None, shutdown_timeout=1.0, logger=ServerLog()
+        )
         await self._runner.setup()
         site = web.TCPSite(self._runner, ports.LOOPBACK, self.port)
         try:

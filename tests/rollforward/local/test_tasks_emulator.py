@@ -14,6 +14,7 @@ from typing import Any
 import grpc
 import pytest
 import requests
+from google.auth import jwt
 from google.auth.transport import requests as auth_requests
 from google.cloud import tasks_v2
 from google.cloud.tasks_v2.services.cloud_tasks.transports import CloudTasksGrpcTransport
@@ -121,6 +122,26 @@ def test_an_app_of_two_services(tmp_path: Path) -> None:
 
     assert {*front.received} >= {"/home", "/reports/2"}
     assert {*worker.received} >= {"/resize", "/reports/1", "/overridden"}
+
+
+def test_an_issuer_and_a_host_of_its_own(tmp_path: Path) -> None:
+    """For callers that know the emulator by another name, as those in containers do."""
+    queues, issuer = tmp_path / "queue.yaml", "http://tasks:8123"
+    queues.write_text("queue: [{name: own, rate: 5/s}]")
+    options = ["--host=0.0.0.0", f"--issuer={issuer}", f"--queue-yaml={queues}"]
+    with serving() as handler, started(*options) as (shown, _):
+        assert (shown["issuer"], shown["queues"]) == (issuer, [OWN])
+        address = shown["address"].replace("localhost", "127.0.0.1")
+        document = call(address, "GET", "/.well-known/openid-configuration")[1]
+        assert document["issuer"] == issuer
+        assert document["jwks_uri"] == f"http://{address}/oauth2/v3/certs"
+        token = {"serviceAccountEmail": "a@b.c"}
+        task = {"httpRequest": {"url": f"{handler.url}/in", "oidcToken": token}}
+        assert call(address, "POST", f"/v2/{OWN}/tasks", {"task": task})[0] == 200
+        assert handler.entered["/in"].wait(30)
+        bearer = handler.received["/in"][0].headers["authorization"].removeprefix("Bearer ")
+        certs = call(address, "GET", "/oauth2/v1/certs")[1]
+        assert jwt.decode(bearer, certs)["iss"] == issuer
 
 
 def delivered(client: tasks_v2.CloudTasksClient, handler: Handler, uri: str) -> bool:

@@ -5,6 +5,8 @@
 2. end takes the response; outcomes.py says what it means for the task.
 """
 
+import logging
+
 from rollforward.local.cloudtasks.delivery.app_engine import AppEngineApp
 from rollforward.local.cloudtasks.delivery.faults import DEFAULT_DELAY_S
 from rollforward.local.cloudtasks.delivery.outgoing import OutgoingRequest, build_request
@@ -28,6 +30,8 @@ from rollforward.local.cloudtasks.store.records import (
 _DEFAULT_KILL_AFTER_S = 0.05
 # The service charges a larger delivery as several operations.
 _CHARGED_BYTES = 32 * 1024
+
+log = logging.getLogger(__name__)
 
 
 class Attempts:
@@ -81,13 +85,21 @@ class Attempts:
             return self._begin(queue, extra[0], kind, now_s)
 
     def begin_ready(self, limit: int = 256) -> list[Attempt]:
-        """Begin what every queue's state, rate and concurrency allow, up to limit per queue."""
+        """Begin what every queue's state, rate and concurrency allow, up to limit per queue.
+
+        A task of which no request can be made is logged, and waits for the next start: without what
+        has begun beside it, that would be running here, and never be sent.
+        """
         with self._state.change(is_news=False):
             now_s = self._state.clock.now()
             begun: list[Attempt] = []
             for queue in self._state.queues.values():
                 for _ in range(limit):
-                    attempt = self._begin_next(queue, now_s)
+                    try:
+                        attempt = self._begin_next(queue, now_s)
+                    except ValueError:
+                        log.exception("A task of %s cannot be sent", queue.name)
+                        continue
                     if attempt is None:
                         break
                     begun.append(attempt)

@@ -128,5 +128,5 @@ def _body_of(spec: bytes) -> Any:
         return None
     try:
         return json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None

@@ -15,10 +15,9 @@ from rollforward.local.cloudtasks.protocol import errors
 from rollforward.local.cloudtasks.protocol.errors import Refused
 from rollforward.local.cloudtasks.protocol.leases import TagFilter
 from rollforward.local.cloudtasks.protocol.messages import micros_of
+from rollforward.local.cloudtasks.protocol.paging import MAX_RESPONSE_BYTES
 from rollforward.local.cloudtasks.protocol.task_messages import Show
 from rollforward.local.cloudtasks.store.records import DONE, FAILED, TaskRecord
-
-MAX_RESPONSE_BYTES = 32 * 1024 * 1024
 
 
 class Leases:
@@ -43,7 +42,7 @@ class Leases:
             leased: list[Any] = []
             total_bytes = 0
             while len(leased) < max_tasks and (task := self._next(queue, tag, now_s)):
-                total_bytes += len(task.spec) + (len(task.pull.payload) if task.pull else 0)
+                total_bytes += task.size_bytes
                 if leased and total_bytes > MAX_RESPONSE_BYTES:
                     queue.push(task)
                     break

@@ -1,5 +1,6 @@
 """The tasks of the API: created, listed, deleted, run and retried."""
 
+import itertools
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -8,7 +9,7 @@ from rollforward.local.cloudtasks.engine.queue_state import QueueState
 from rollforward.local.cloudtasks.protocol import errors, messages, validation
 from rollforward.local.cloudtasks.protocol.errors import Refused
 from rollforward.local.cloudtasks.protocol.names import project_of, queue_of_task
-from rollforward.local.cloudtasks.protocol.paging import PageTokens
+from rollforward.local.cloudtasks.protocol.paging import MAX_RESPONSE_BYTES, PageTokens
 from rollforward.local.cloudtasks.protocol.task_messages import Show, record_of, shown
 from rollforward.local.cloudtasks.store.records import (
     DELETED,
@@ -145,6 +146,8 @@ class Tasks:
     ) -> tuple[list[Any], str]:
         """Return a page of a queue's live tasks, oldest first, and the next token.
 
+        Of large tasks a page has fewer.
+
         Args:
             show: Makes the message of each.
 
@@ -155,10 +158,11 @@ class Tasks:
             queue, listing = self._state.queue(parent), f"tasks:{parent}"
             start, limit = self._page_tokens.start(listing, size, token, MAX_TASKS_PAGE)
             tasks = _first_after(queue.tasks.values(), int(start or 0), limit + 1)
-            page = [show(task, view) for task in tasks[:limit]]
-            if len(tasks) <= limit:
+            fitting = _that_fit(tasks[:limit])
+            page = [show(task, view) for task in fitting]
+            if len(tasks) == len(fitting):
                 return page, ""
-            return page, self._page_tokens.next(listing, str(tasks[limit - 1].sequence))
+            return page, self._page_tokens.next(listing, str(fitting[-1].sequence))
 
     def delete(self, name: str) -> None:
         """Delete a live task; an attempt in progress is not stopped.
@@ -281,3 +285,10 @@ def _first_after(tasks: Iterable[TaskRecord], sequence: int, limit: int) -> list
     """Return the first tasks with a higher sequence, in order of sequence."""
     later_tasks = [task for task in tasks if task.sequence > sequence]
     return sorted(later_tasks, key=lambda task: task.sequence)[:limit]
+
+
+def _that_fit(tasks: list[TaskRecord]) -> list[TaskRecord]:
+    """Return the first tasks, as many as a response may have, and one at least."""
+    total_bytes = itertools.accumulate(task.size_bytes for task in tasks)
+    count = sum(size <= MAX_RESPONSE_BYTES for size in total_bytes)
+    return tasks[: max(1, count)]

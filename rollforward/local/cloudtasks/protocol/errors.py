@@ -15,6 +15,11 @@ _REFERENCE = "https://cloud.google.com/tasks/docs/reference/rest/v2/projects.loc
 _CONSOLE_URL = "https://console.developers.google.com"
 # The service tells times as they are where Google is.
 _SERVICE_ZONE = "America/Los_Angeles"
+_LAST_SECOND = 253_402_300_799  # Of the year 9999, where Timestamps end.
+# The words of a refusal are sent as metadata, of which gRPC takes 8 KB; a letter may need nine
+# bytes there, and the words are in the details once more.
+_MAX_MESSAGE_BYTES = 1_500
+_MAX_PROJECT = 200
 
 
 class Refused(Exception):
@@ -29,8 +34,17 @@ class Refused(Exception):
     def __init__(self, code: str, message: str, *details: Any) -> None:
         super().__init__(message)
         self.code = code
-        self.message = message
+        self.message = text_of(message, _MAX_MESSAGE_BYTES)
         self.details = details
+
+
+def text_of(text: str, max_bytes: int) -> str:
+    """Return the beginning of a text, as UTF-8 can carry it.
+
+    >>> text_of("half a pair: \\ud800", 20), text_of("\u00fc" * 9, 5)
+    ('half a pair: ?', '\u00fc\u00fc')
+    """
+    return text.encode(errors="replace")[:max_bytes].decode(errors="ignore")
 
 
 def invalid(message: str, *details: Any) -> Refused:
@@ -139,7 +153,8 @@ def task_of_other_queue(queue_name: str, named_queue: str) -> Refused:
 
 def schedule_too_late(schedule_at: float, limit_s: int) -> Refused:
     """Recorded: a task is scheduled too far ahead."""
-    at = datetime.datetime.fromtimestamp(schedule_at, ZoneInfo(_SERVICE_ZONE))
+    zone = ZoneInfo(_SERVICE_ZONE)
+    at = datetime.datetime.fromtimestamp(min(schedule_at, _LAST_SECOND), zone)
     return invalid(
         f"The Task.scheduleTime, {at.isoformat()}, is too far in the future. "
         f"Schedule time must be no more than {limit_s // 3600}h in the future."
@@ -173,6 +188,7 @@ def task_too_large() -> Refused:
 
 def permission_denied(project: str) -> Refused:
     """Recorded: the project is none of the caller's."""
+    project = project[:_MAX_PROJECT]
     message = f"Permission denied on resource project {project}."
     info = details_pb2.ErrorInfo(
         reason="CONSUMER_INVALID",

@@ -90,6 +90,8 @@ def _holds(value: Any, operator: str, word: str) -> bool:
         if operator == ":":
             return word.lower() in value.lower()
         return _COMPARE[operator](value, word)
+    if not isinstance(value, int | float):
+        raise errors.invalid(f"The filter compares a message with '{word}': only '*' fits one.")
     try:
         number = float(word.removesuffix("s"))
     except ValueError:

@@ -10,6 +10,9 @@ from rollforward.local.cloudtasks.clock import Clock
 from rollforward.local.cloudtasks.protocol import errors
 
 LIFETIME_S = 2 * 3600
+# A response that would be larger has fewer tasks: documented of leases at the service, and allowed
+# of its pages.
+MAX_RESPONSE_BYTES = 32 * 1024 * 1024
 _MAC_BYTES = 16
 
 

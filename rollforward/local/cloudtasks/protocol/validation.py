@@ -41,6 +41,7 @@ UNLIMITED_ATTEMPTS = -1
 HTTP_USER_AGENT = "Google-Cloud-Tasks"
 APP_ENGINE_USER_AGENT = "AppEngine-Google; (+http://code.google.com/appengine)"
 
+_METHODS = {method.value for method in HttpMethod}
 _HTTP_BODY_METHODS = {HttpMethod.POST, HttpMethod.PUT, HttpMethod.PATCH}
 _APP_ENGINE_BODY_METHODS = {HttpMethod.POST, HttpMethod.PUT}
 _RESERVED_HEADERS = {
@@ -62,6 +63,10 @@ _SPACE = re.compile(r"\s")
 _RESERVED_PREFIXES = ("x-google-", "x-appengine-", "x-cloudtasks-")
 _APP_ENGINE_DOMAIN = ".appspot.com"
 _SETTABLE = ("app_engine_routing_override", "http_target", "stackdriver_logging_config")
+_TOKENS = ("oidc_token", "oauth_token")
+# What a Duration may hold: ten thousand years, in whole seconds and a part of one.
+_MAX_DURATION_S = 315_576_000_000
+_NANOS = range(1_000_000_000)
 
 
 # --- queues ---------------------------------------------------------------
@@ -121,6 +126,7 @@ def updated_queue(
     queue.CopyFrom(current)
     for path in list(paths) or [*_SETTABLE, "rate_limits", "retry_config"]:
         _copy_path(queue, request, path)
+    _drop_emptied_tokens(queue.http_target)
     complete = complete_queue(queue, is_pull)
     _keep_explicit_zeros(complete, queue, paths)
     complete.state = current.state
@@ -136,6 +142,10 @@ def _copy_path(target: Any, source: Any, path: str) -> None:
         _check_field(target, part, path)
         target, source = getattr(target, part), getattr(source, part)
     descriptor = _check_field(target, field, path)
+    if descriptor.is_repeated:
+        target.ClearField(field)
+        getattr(target, field).extend(getattr(source, field))
+        return
     if descriptor.message_type is None:
         setattr(target, field, getattr(source, field))
         return
@@ -149,6 +159,13 @@ def _check_field(message: Any, field: str, path: str) -> Any:
     if descriptor is None or field not in descriptor.fields_by_name:
         raise errors.invalid(f"The update mask names no field of a queue: '{path}'.")
     return descriptor.fields_by_name[field]
+
+
+def _drop_emptied_tokens(target: Any) -> None:
+    """Let a queue have no token whose fields a mask has cleared one by one, as gcloud does."""
+    for kind in _TOKENS:
+        if target.HasField(kind) and not getattr(target, kind).ByteSize():
+            target.ClearField(kind)
 
 
 def _keep_explicit_zeros(complete: Any, queue: Any, paths: Iterable[str]) -> None:
@@ -175,8 +192,17 @@ def check_queue(queue: Any) -> None:
 def _check_bounds(field: str, value: float, limit: float = math.inf) -> None:
     if value < 0:
         raise errors.invalid(f"{field} cannot be negative.")
-    if value > limit:
+    if not value <= limit:  # NaN is neither less nor more than anything.
         raise errors.invalid(f"{field} must be less than or equal to {limit}.")
+
+
+def _check_duration(field: str, duration: Any) -> float:
+    """Return a Duration in seconds, which REST can show: gRPC brings any numbers."""
+    seconds = seconds_of(duration)
+    _check_bounds(field, seconds, _MAX_DURATION_S)
+    if duration.nanos not in _NANOS:
+        raise errors.invalid(f"{field} must have from 0 to {_NANOS[-1]} nanos.")
+    return seconds
 
 
 def check_retry_config(config: Any) -> None:
@@ -187,11 +213,10 @@ def check_retry_config(config: Any) -> None:
     """
     if config.max_attempts < -1:
         raise errors.invalid("RetryConfig.maxAttempts must be greater or equal to -1.")
-    min_s, max_s = seconds_of(config.min_backoff), seconds_of(config.max_backoff)
     _check_bounds("RetryConfig.maxDoublings", config.max_doublings)
-    _check_bounds("RetryConfig.maxRetryDuration", seconds_of(config.max_retry_duration))
-    _check_bounds("RetryConfig.minBackoff", min_s)
-    _check_bounds("RetryConfig.maxBackoff", max_s)
+    _check_duration("RetryConfig.maxRetryDuration", config.max_retry_duration)
+    min_s = _check_duration("RetryConfig.minBackoff", config.min_backoff)
+    max_s = _check_duration("RetryConfig.maxBackoff", config.max_backoff)
     if config.HasField("min_backoff") and config.HasField("max_backoff") and min_s > max_s:
         raise errors.invalid(
             "RetryConfig.minBackoff must be less than or equal to RetryConfig.maxBackoff."
@@ -200,6 +225,7 @@ def check_retry_config(config: Any) -> None:
 
 def _check_http_target(target: Any) -> None:
     override = target.uri_override
+    _check_method("Queue.http_target.http_method", target.http_method)
     if override.HasField("host") and not override.host:
         raise errors.invalid("Queue.http_target.uri_override.host must not be empty.")
     if override.HasField("port") and override.port < 0:
@@ -247,6 +273,7 @@ def _complete_http(request: Any, task: Any) -> None:
         raise errors.invalid("HttpTarget.url must start with 'http://' or 'https://'.")
     _check_url(http.url, "HttpRequest.url")
     _check_host(http.url)
+    _check_method("HttpRequest.http_method", http.http_method)
     _check_body(http, _HTTP_BODY_METHODS, "POST, PUT, or PATCH")
     _check_token(http)
     task.http_request.CopyFrom(http)
@@ -263,6 +290,7 @@ def _complete_app_engine(request: Any, task: Any, project: str) -> None:
     if not uri.startswith("/"):
         raise errors.invalid("AppEngineHttpRequest.relative_uri must start with '/'.")
     _check_url(uri, "AppEngineHttpRequest.relative_uri")
+    _check_method("AppEngineHttpRequest.http_method", http.http_method)
     _check_body(http, _APP_ENGINE_BODY_METHODS, "POST or PUT")
     stored = task.app_engine_http_request
     stored.CopyFrom(http)
@@ -371,6 +399,12 @@ def _check_host(url: str) -> None:
         is_right = False
     if not is_right:
         raise errors.invalid("HttpRequest.url has no host or port that a request could go to.")
+
+
+def _check_method(field: str, number: int) -> None:
+    """Refuse a number that is none of the enum's: nothing could be sent by it."""
+    if number not in _METHODS:
+        raise errors.invalid(f"{field} must be one of HttpMethod, got {number}.")
 
 
 def _check_body(http: Any, methods: set[int], names: str) -> None:

@@ -24,6 +24,8 @@ class Callers:
     def problem(self, headers: Mapping[str, str]) -> str:
         """Return why a request is refused, "" if it is not."""
         host = headers.get("Host", "")
+        if not host:
+            return "The Host header is missing."
         if self.are_local and not is_loopback_host(host):
             return "The Host header is not this machine's."
         origin = headers.get("Origin")

@@ -34,7 +34,7 @@ from rollforward.local.cloudtasks.protocol.errors import Refused
 from rollforward.local.cloudtasks.server import views
 from rollforward.local.cloudtasks.server.callers import Callers
 from rollforward.local.cloudtasks.server.dispatcher import KillWorker
-from rollforward.local.system.json_bodies import json_object
+from rollforward.local.system.http_bodies import json_object
 
 MAX_WAIT_S = 600.0
 MAX_PAGE = 500
@@ -117,6 +117,13 @@ def _number(fields: dict[str, Any], field: str, default: float | None = None) ->
     if not is_number or not 0 <= value <= MAX_SECONDS:
         raise ValueError(f"{field} must be a number from 0 to {MAX_SECONDS}")
     return float(value)
+
+
+def _text(fields: dict[str, Any], field: str) -> str:
+    value = fields.get(field, "")
+    if not isinstance(value, str):
+        raise ValueError(f"{field} must be text")  # noqa: TRY004 - the caller's fault
+    return value
 
 
 def _whole(text: str) -> int:
@@ -263,7 +270,7 @@ class Control:
     async def reset(self, request: web.Request) -> web.Response:
         """Forget everything, or everything of one queue."""
         fields = await _fields(request, "queue")
-        self._engine.reset(self._queue_name(fields.get("queue", "")))
+        self._engine.reset(self._queue_name(_text(fields, "queue")))
         return web.json_response({})
 
     async def wait_idle(self, request: web.Request) -> web.Response:
@@ -274,7 +281,7 @@ class Control:
         is_idle = await until_idle(
             self._engine,
             min(_number(fields, "timeout_s", 30.0), MAX_WAIT_S),
-            self._queue_name(fields.get("queue", "")),
+            self._queue_name(_text(fields, "queue")),
             with_scheduled=bool(fields.get("include_scheduled", False)),
             with_retrying=bool(fields.get("include_retrying", True)),
         )

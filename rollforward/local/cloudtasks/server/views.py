@@ -156,6 +156,6 @@ def body_json(body: bytes) -> dict[str, Any]:
     if body[:1] in (b"{", b"["):
         try:
             shown["json"] = json.loads(body)
-        except ValueError:
+        except (ValueError, RecursionError):
             return shown
     return shown

@@ -63,6 +63,11 @@ class TaskRecord:
     entry: tuple[float, int, int, "TaskRecord"] | None = None
     pull: PullMessage | None = None
 
+    @property
+    def size_bytes(self) -> int:
+        """What the task's request or payload adds to a response."""
+        return len(self.spec) + (len(self.pull.payload) if self.pull else 0)
+
     def is_leased(self, now_s: float) -> bool:
         """Return whether a worker holds a lease on this task of a pull queue."""
         return self.pull is not None and self.dispatch_count > 0 and self.schedule_at > now_s

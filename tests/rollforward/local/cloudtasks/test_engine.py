@@ -6,7 +6,8 @@ import random
 import pytest
 
 from rollforward.local.cloudtasks.delivery import retries, statuses
-from rollforward.local.cloudtasks.protocol import messages, names
+from rollforward.local.cloudtasks.engine import attempts
+from rollforward.local.cloudtasks.protocol import errors, messages, names
 from rollforward.local.cloudtasks.protocol.errors import Refused
 from rollforward.local.cloudtasks.server import callers
 from rollforward.local.cloudtasks.server.rest import routes
@@ -36,6 +37,25 @@ def test_due_deliveries_can_be_taken_in_any_order(engine):
     assert [d.task_name.rpartition("/")[2] for d in due] == ["a", "b", "c"]
     assert ids([last]) == ["c"]
     assert [d.task_name.rpartition("/")[2] for d in engine.due()] == ["a", "b"]
+
+
+def test_a_task_without_a_request_keeps_no_other_from_going(engine, monkeypatch, caplog):
+    """What begins beside it is sent; it waits itself, and can be deleted."""
+    build = attempts.build_request
+
+    def build_or_fail(task, *others):
+        if task.name.endswith("/odd"):
+            raise ValueError("planted")
+        return build(task, *others)
+
+    monkeypatch.setattr(attempts, "build_request", build_or_fail)
+    for task_id in ("a", "odd", "b"):
+        add(engine, task_id)
+
+    assert ids(engine.begin_ready()) == ["a", "b"]
+    assert engine.begin_ready() == []
+    assert f"A task of {QUEUE} cannot be sent" in caplog.text
+    engine.tasks.delete(f"{QUEUE}/tasks/odd")
 
 
 def test_due_deliveries_of_one_queue(engine):
@@ -237,7 +257,7 @@ def test_two_stores_make_up_different_ids():
 # --- examples in the docstrings --------------------------------------------
 
 
-@pytest.mark.parametrize("module", [callers, names, routes, retries, statuses])
+@pytest.mark.parametrize("module", [callers, errors, names, routes, retries, statuses])
 def test_docstring_examples(module):
     """The examples in the docstrings are true."""
     results = doctest.testmod(module)

@@ -4,6 +4,7 @@ import logging
 from dataclasses import dataclass
 
 import grpc
+from google.protobuf.message import DecodeError
 from google.rpc import status_pb2
 
 from rollforward.local.cloudtasks.delivery.statuses import code_number
@@ -39,8 +40,13 @@ FAILED = Failure(grpc.StatusCode.INTERNAL, "The emulator failed; see its log.")
 def answer(method: Method, message: bytes) -> bytes | Failure:
     """Return the response to a request, or the refusal. Callers hold the engine's lock."""
     try:
+        request = method.request.FromString(message)
+    except DecodeError:
+        name = method.request.DESCRIPTOR.name
+        return Failure(grpc.StatusCode.INTERNAL, f"The request is no message of type {name}.")
+    try:
         # Another call may change the message as soon as the lock is free.
-        response: bytes = method.call(method.request.FromString(message)).SerializeToString()
+        response: bytes = method.call(request).SerializeToString()
     except Refused as refused:
         return Failure(grpc.StatusCode[refused.code], refused.message, _details(refused))
     except Exception:

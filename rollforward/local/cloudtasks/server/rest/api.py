@@ -17,6 +17,7 @@ from rollforward.local.cloudtasks.server.callers import Callers
 from rollforward.local.cloudtasks.server.rest import functions, payloads
 from rollforward.local.cloudtasks.server.rest.routes import ALL, Call, call_of
 from rollforward.local.cloudtasks.server.versions import NAMES, Versions
+from rollforward.local.system.http_bodies import body_of
 
 _HTTP_OF_CODE = {
     "INVALID_ARGUMENT": 400,
@@ -104,7 +105,10 @@ async def _body(request: web.Request, call: Call) -> dict[str, Any]:
     Raises:
         Refused: it is no JSON object, or this address takes none.
     """
-    raw = await request.read()
+    try:
+        raw = await body_of(request)
+    except ValueError as error:
+        raise payloads.bad_request(f"Invalid payload received: {error}.") from None
     if not raw.strip() or not call.route.body:
         return {}
     try:

@@ -33,14 +33,15 @@ def parsed(fields: dict[str, Any], message: Any) -> Any:
 
 def bad_request(message: str) -> Refused:
     """Refuse a request that is not of its API's form."""
-    violation = error_details_pb2.BadRequest.FieldViolation(description=message)
+    description = errors.text_of(message, _MAX_PROBLEM)
+    violation = error_details_pb2.BadRequest.FieldViolation(description=description)
     return errors.invalid(message, error_details_pb2.BadRequest(field_violations=[violation]))
 
 
 def _check(fields: dict[str, Any], descriptor: Any, path: str) -> None:
     """Refuse fields that the message does not have, and bytes that are not base64."""
     for name, value in fields.items():
-        field = descriptor.fields_by_camelcase_name.get(name) or descriptor.fields_by_name.get(name)
+        field = _field_of(descriptor, name)
         if field is None:
             at = f" at '{path}'" if path else ""
             raise bad_request(
@@ -56,6 +57,12 @@ def _check(fields: dict[str, Any], descriptor: Any, path: str) -> None:
                 _check_base64(part, place)
             elif _is_plain(field) and isinstance(part, dict):
                 _check(part, field.message_type, place)
+
+
+def _field_of(descriptor: Any, name: str) -> Any:
+    if not name.isascii():
+        return None  # Half of a surrogate pair is no text that could be looked up.
+    return descriptor.fields_by_camelcase_name.get(name) or descriptor.fields_by_name.get(name)
 
 
 def _is_plain(field: Any) -> bool:
