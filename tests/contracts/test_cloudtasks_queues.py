@@ -119,6 +119,24 @@ def test_update_without_mask_changes_all_fields(cloud):
     assert updated.rate_limits.max_concurrent_dispatches == 1000
 
 
+def test_update_of_parts_of_a_target(cloud):
+    """A mask may name a repeated field, and clear a token part by part, as gcloud does (REF)."""
+    token = {"service_account_email": "a@b.c", "scope": "s"}
+    one, two = ({"header": {"key": "a", "value": value}} for value in "12")
+    cloud.configure(http_target={"header_overrides": [one], "oauth_token": token})
+
+    cloud.configure(http_target__header_overrides=[two, one])
+    target = cloud.client.get_queue(name=cloud.queue).http_target
+    assert [override.header.value for override in target.header_overrides] == ["2", "1"]
+    assert target.oauth_token.scope == "s"
+
+    for paths in (["oauth_token.scope", "oauth_token.service_account_email"], ["header_overrides"]):
+        mask = {"paths": [f"http_target.{path}" for path in paths]}
+        queue = cloud.client.update_queue(queue={"name": cloud.queue}, update_mask=mask)
+        assert "oauth_token" not in queue.http_target
+    assert "http_target" not in queue
+
+
 def test_update_creates_a_missing_queue(cloud):
     """UpdateQueue creates the queue if it does not exist (REF#updatequeue)."""
     name = f"{PARENT}/queues/new"

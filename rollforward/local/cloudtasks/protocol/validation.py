@@ -126,7 +126,7 @@ def updated_queue(
     queue.CopyFrom(current)
     for path in list(paths) or [*_SETTABLE, "rate_limits", "retry_config"]:
         _copy_path(queue, request, path)
-    _drop_emptied_tokens(queue.http_target)
+    _drop_what_is_empty(queue)
     complete = complete_queue(queue, is_pull)
     _keep_explicit_zeros(complete, queue, paths)
     complete.state = current.state
@@ -161,11 +161,13 @@ def _check_field(message: Any, field: str, path: str) -> Any:
     return descriptor.fields_by_name[field]
 
 
-def _drop_emptied_tokens(target: Any) -> None:
-    """Let a queue have no token whose fields a mask has cleared one by one, as gcloud does."""
+def _drop_what_is_empty(queue: Any) -> None:
+    """Let a queue have no token, and no target, whose fields a mask has cleared one by one."""
     for kind in _TOKENS:
-        if target.HasField(kind) and not getattr(target, kind).ByteSize():
-            target.ClearField(kind)
+        if queue.http_target.HasField(kind) and not getattr(queue.http_target, kind).ByteSize():
+            queue.http_target.ClearField(kind)
+    if not queue.http_target.ByteSize():
+        queue.ClearField("http_target")
 
 
 def _keep_explicit_zeros(complete: Any, queue: Any, paths: Iterable[str]) -> None:
