@@ -57,7 +57,7 @@ class HttpResponse:
 
 @dataclass(frozen=True)
 class _Target:
-    """What each request to an address has in common."""
+    """The parts of an address that each request to it has."""
 
     origin: tuple[str, int, bool]
     path: str
@@ -205,7 +205,7 @@ class _Connection(asyncio.Protocol):
 
     @property
     def is_open(self) -> bool:
-        """Whether neither side has hung up, as far as is known."""
+        """True if neither side has hung up, as far as is known."""
         return not self._transport.is_closing()
 
     def exchange(self, message: bytes, *, is_head: bool) -> "asyncio.Future[HttpResponse]":

@@ -65,7 +65,7 @@ class TaskRecord:
 
     @property
     def size_bytes(self) -> int:
-        """What the task's request or payload adds to a response."""
+        """The bytes that the task's request or payload adds to a response."""
         return len(self.spec) + (len(self.pull.payload) if self.pull else 0)
 
     def is_leased(self, now_s: float) -> bool:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.contracts.clients.gcloud import Story, play
+from tests.contracts.clients.gcloud.commands import Story, play
 from tests.contracts.conftest import Cloud
 
 pytestmark = pytest.mark.skipif(shutil.which("gcloud") is None, reason="gcloud is not installed")
