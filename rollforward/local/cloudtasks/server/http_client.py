@@ -171,7 +171,7 @@ def _message(method: str, target: _Target, headers: dict[str, str], body: bytes)
 
 @dataclass(slots=True)
 class _Progress:
-    """How far a response has come.
+    """The progress of a response.
 
     Attributes:
         response: None until its head is there.
