@@ -70,6 +70,7 @@ def test_a_lane_that_gathers_says_so_to_operators(world: World) -> None:
     world.clock.sleep(20)
     numbers = details(world.clients, LANES, digest.name).numbers
     assert (numbers["gathers"], numbers["tasks"], numbers["oldest_s"]) == ("debounce", 1, 0.0)
+    assert (numbers["order"], numbers["limit"]) == ("yes", 1)
     assert details(world.clients, LANES, f"{digest.name}|ada").rows[0]["task"] == digest.path
 
 

@@ -113,6 +113,24 @@ def test_a_call_during_a_run_is_dropped_and_the_caller_is_told(world: World) -> 
     assert DESK.texts() == [("0",), ("after it",)]
 
 
+def test_a_run_that_waits_is_no_error_in_the_log_and_one_that_fails_is(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whoever reads the log is to see failures alone."""
+    errors = iter([Retry("not yet", after_s=1), ValueError("broken")])
+
+    def fail(run: object) -> None:
+        if (error := next(errors, None)) is not None:
+            raise error
+
+    world.fails_fast, DESK.before = False, fail
+    sync.call(world.clients, "ada", Note("0"))
+    world.settle()
+    assert DESK.texts() == [("0",)]
+    failures = [record.exc_text for record in caplog.records if record.exc_info]
+    assert [text.splitlines()[-1] for text in failures if text] == ["ValueError: broken"]
+
+
 def test_a_run_that_waits_for_its_retry_is_at_work(world: World) -> None:
     def wait_once(run: MailRun) -> None:
         if len(DESK.begun) == 1:

@@ -223,8 +223,19 @@ def test_bad_declarations_are_refused(declare: Callable[[], Any]) -> None:
         declare()(_work)
 
 
+def test_a_declaration_that_leaves_no_time_says_what_it_may_be() -> None:
+    """A throttle has no wait to compare with."""
+    with pytest.raises(ValueError, match=r"every_s must be above 0, and at most 604800, got 0"):
+        throttled("test-bad", every_s=0)
+    with pytest.raises(ValueError, match=r"max_s must be at least wait_s, 30, and at most 604800"):
+        debounced("test-bad", wait_s=30, max_s=10)
+
+
 def test_the_longest_wait_is_ten_waits_if_none_is_declared() -> None:
-    timing = debounced("test-default", wait_s=3)(_work).timing
-    assert timing == Debounce(3, 30)
+    digest = debounced("test-default", wait_s=3)(_work)
+    assert digest.timing == Debounce(3, 30)
+    direct = Gathered("test-default", digest.timing, _work)
+    for lane in (digest, direct):
+        assert (lane.max_attempts, lane.task.deadline_s, lane.queue) == (50, 600, "default")
     assert MAX_S > WAIT_S
     assert IN_ORDER.tasks == [IN_ORDER.task]
