@@ -234,7 +234,7 @@ def test_a_declaration_that_leaves_no_time_says_what_it_may_be() -> None:
 def test_the_longest_wait_is_ten_waits_if_none_is_declared() -> None:
     digest = debounced("test-default", wait_s=3)(_work)
     assert digest.timing == Debounce(3, 30)
-    direct = Gathered("test-default", digest.timing, _work)
+    direct: Gathered[Any] = Gathered("test-default", digest.timing, _work)
     for lane in (digest, direct):
         assert (lane.max_attempts, lane.task.deadline_s, lane.queue) == (50, 600, "default")
     assert MAX_S > WAIT_S
