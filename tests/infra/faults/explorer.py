@@ -67,7 +67,7 @@ class Explorer(Player):
         BUDGET.could_break({(call, _plain(kind)) for call in broken for kind in kinds})
         if at_most == ALL:  # A planted bug: some of these show it, and they may stand together.
             random.Random(ALL).shuffle(faults)
-        return self._play_all([[fault] for fault in faults])
+        return self._play_all([[fault] for fault in faults], to_the_end=at_most == ALL)
 
     def explore_pairs(
         self, firsts: Sequence[str], seconds: Sequence[str], *, seed: int = 0, named: str = ""
@@ -108,10 +108,12 @@ class Explorer(Player):
             _known_calls[test] = self.play()
         return _known_calls[test]
 
-    def _play_all(self, plays: Sequence[Sequence[tuple[int, str]]]) -> list[str]:
+    def _play_all(
+        self, plays: Sequence[Sequence[tuple[int, str]]], *, to_the_end: bool = False
+    ) -> list[str]:
         fired, played = [], 0
         for faults in BUDGET.drawn(plays):
-            if BUDGET.is_over():
+            if BUDGET.is_over() and not to_the_end:  # A planted bug may show in the last one.
                 break
             self._play_until_it_fires(faults)
             BUDGET.played()
