@@ -1,7 +1,8 @@
 """A client of HTTP/1.1 for deliveries: a request, and its status, headers and beginning of a body.
 
-It follows no redirect, keeps no cookie and decompresses nothing: the service's documents promise
-none of these. A general client spends most of a delivery's processor time on what is not used here.
+httptools parses the responses. The client follows no redirect, keeps no cookie and decompresses
+nothing: the service's documents promise none of these, and a general client spends most of a
+delivery's processor time on them.
 
 Source: rfc9112
 """
@@ -12,24 +13,18 @@ import functools
 import re
 import ssl
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
+import httptools
 from yarl import URL
 
 from rollforward.local.cloudtasks.engine.outcomes import MAX_BODY_KEPT_BYTES
 
 _MAX_HEAD_BYTES = 128 * 1024
-_MAX_SIZE_LINE_BYTES = 16 * 1024
-_END_OF_HEAD = re.compile(rb"\r?\n\r?\n")
-_STATUS_LINE = re.compile(rb"HTTP/1\.([01]) ([1-9][0-9]{2})(?: .*)?")
-_CHUNK_SIZE = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;.*)?")
-_LENGTH = re.compile(r"[0-9]{1,15}")
 _NO_TARGET = re.compile(r"[\x00-\x20\x7f]")
 # Methods whose requests say no length when they have no body (rfc9110#section-8.6).
 _BODILESS = {"GET", "HEAD", "OPTIONS"}
-_UNTIL_CLOSED = -1
 _SWITCHING_PROTOCOLS = 101
-_NO_BODY = {_SWITCHING_PROTOCOLS, 204, 304}
 
 
 class NoResponseError(OSError):
@@ -169,34 +164,16 @@ def _message(method: str, target: _Target, headers: dict[str, str], body: bytes)
     return f"{head}\r\n\r\n".encode() + body
 
 
-@dataclass(slots=True)
-class _Progress:
-    """The progress of a response.
-
-    Attributes:
-        response: None until its head is there.
-        left_bytes: Of the body or of the chunk; -1: until the connection ends.
-        is_in_trailer: The last chunk has come.
-    """
-
-    answer: "asyncio.Future[HttpResponse]"
-    is_head: bool
-    response: HttpResponse | None = None
-    left_bytes: int = 0
-    is_chunked: bool = False
-    is_in_trailer: bool = False
-    is_kept: bool = True
-    body: bytearray = field(default_factory=bytearray)
-
-
 class _Connection(asyncio.Protocol):
-    """A connection, with one request at a time."""
+    """A connection, with one request at a time.
+
+    The methods `on_...` are those that httptools calls.
+    """
 
     def __init__(self, client: HttpClient, origin: tuple[str, int, bool]) -> None:
         self._client = client
         self._origin = origin
-        self._received = bytearray()
-        self._progress: _Progress | None = None
+        self._answer: asyncio.Future[HttpResponse] | None = None
         self._expiry: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -205,7 +182,7 @@ class _Connection(asyncio.Protocol):
 
     @property
     def is_open(self) -> bool:
-        """True if neither side has hung up, as far as is known."""
+        """Whether neither side has hung up, as far as is known."""
         return not self._transport.is_closing()
 
     def exchange(self, message: bytes, *, is_head: bool) -> "asyncio.Future[HttpResponse]":
@@ -213,26 +190,32 @@ class _Connection(asyncio.Protocol):
         if self._expiry is not None:
             self._expiry.cancel()
             self._expiry = None
-        answer: asyncio.Future[HttpResponse] = asyncio.get_running_loop().create_future()
-        self._progress = _Progress(answer, is_head)
+        self._parser = httptools.HttpResponseParser(self)
+        self._is_head = is_head
+        self._begin()
+        self._answer = asyncio.get_running_loop().create_future()
         self._transport.write(message)
-        return answer
+        return self._answer
 
     def abort(self) -> None:
         """Hang up at once."""
         self._transport.abort()
 
     def data_received(self, data: bytes) -> None:
-        progress = self._progress
-        if progress is None:
-            self._transport.abort()  # Nobody has asked.
+        if self._answer is None:
+            self._transport.abort()  # Nobody has asked, or there is more than was asked for.
             return
-        self._received += data
+        if not self._has_head:
+            self._head_bytes += len(data)
         try:
-            while not progress.answer.done() and self._takes_more(progress):
-                pass
-        except ValueError as error:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            self._finish(is_kept=False)
+        except httptools.HttpParserError as error:
             self._fail(f"the response is no HTTP/1.1: {error}")
+            self._transport.abort()
+        if not self._has_head and self._head_bytes > _MAX_HEAD_BYTES:
+            self._fail("the response is no HTTP/1.1: its headers are too long")
             self._transport.abort()
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -240,154 +223,66 @@ class _Connection(asyncio.Protocol):
         idle = self._client.idle[self._origin]
         if self in idle:
             idle.remove(self)
-        progress = self._progress
-        if progress is None:
-            return
-        is_whole = progress.response is not None and progress.left_bytes == _UNTIL_CLOSED
-        if is_whole and error is None and not progress.answer.done():
-            progress.is_kept = False
-            self._finish(progress)
+        if error is None and self._has_head and self._ends_with_connection():
+            self._finish(is_kept=False)
         else:
             self._fail(str(error or "the connection ended before the response"))
 
+    def _ends_with_connection(self) -> bool:
+        """Return whether nothing but the end of the connection says where the body ends."""
+        response = self._response
+        coding = response.header("transfer-encoding").lower()
+        return not coding.endswith("chunked") if coding else not response.header("content-length")
+
     def _fail(self, text: str) -> None:
-        if self._progress is not None and not self._progress.answer.done():
-            self._progress.answer.set_exception(NoResponseError(text))
-        self._progress = None
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_exception(NoResponseError(text))
+        self._answer = None
 
     # --- a response, part by part -------------------------------------------
 
-    def _takes_more(self, progress: _Progress) -> bool:
-        """Take the next part out of what has come; return whether there was one.
+    def _begin(self) -> None:
+        self._response = HttpResponse(0, {})
+        self._body = bytearray()
+        self._has_head = False
+        self._head_bytes = 0
 
-        Raises:
-            ValueError: it is none of HTTP/1.1.
-        """
-        if progress.response is None:
-            return self._take_head(progress)
-        if progress.left_bytes:
-            return self._take_body(progress)
-        if not progress.is_chunked:
-            self._finish(progress)
-            return False
-        return self._take_trailer(progress) if progress.is_in_trailer else self._take_size(progress)
+    def on_header(self, name: bytes, value: bytes) -> None:
+        headers, key = self._response.headers, name.decode(errors="replace")
+        text = value.decode(errors="replace").strip()
+        headers[key] = f"{headers[key]}, {text}" if key in headers else text
 
-    def _take_head(self, progress: _Progress) -> bool:
-        end = _END_OF_HEAD.search(self._received)
-        if end is None:
-            if len(self._received) > _MAX_HEAD_BYTES:
-                raise ValueError("its headers are too long")
-            return False
-        lines = bytes(self._received[: end.start()]).splitlines()
-        del self._received[: end.end()]
-        line = _STATUS_LINE.fullmatch(lines[0]) if lines else None
-        if line is None:
-            raise ValueError("it has no status line")
-        status = int(line[2])
-        if 100 <= status < 200 and status != _SWITCHING_PROTOCOLS:
-            return True  # The response is still to come.
-        response = HttpResponse(status, _headers(lines[1:]))
-        progress.response = response
-        options = response.header("connection").lower()
-        is_newer = line[1] == b"1"
-        progress.is_kept = "close" not in options if is_newer else "keep-alive" in options
-        if not progress.is_head and status not in _NO_BODY:
-            self._expect_body(progress, response)
-        return True
+    def on_headers_complete(self) -> None:
+        self._response.status = self._parser.get_status_code()
+        self._has_head = self._response.status >= 200 or self._is_switching()
+        if self._has_head and self._is_head:
+            self._finish(is_kept=self._parser.should_keep_alive())
 
-    @staticmethod
-    def _expect_body(progress: _Progress, response: HttpResponse) -> None:
-        encoding, length = response.header("transfer-encoding"), response.header("content-length")
-        if encoding:
-            progress.is_chunked = encoding.lower().endswith("chunked")
-            progress.left_bytes = 0 if progress.is_chunked else _UNTIL_CLOSED
-        elif length:
-            lengths = {text.strip() for text in length.split(",")}
-            if len(lengths) > 1 or not _LENGTH.fullmatch(only := lengths.pop()):
-                raise ValueError("its length is no number")
-            progress.left_bytes = int(only)
-        else:
-            progress.left_bytes = _UNTIL_CLOSED
-
-    def _take_body(self, progress: _Progress) -> bool:
-        left, received = progress.left_bytes, self._received
-        part = received if left == _UNTIL_CLOSED else received[:left]
-        if not part:
-            return False
-        room = MAX_BODY_KEPT_BYTES - len(progress.body)
+    def on_body(self, data: bytes) -> None:
+        room = MAX_BODY_KEPT_BYTES - len(self._body)
         if room > 0:
-            progress.body += part[:room]
-        if left != _UNTIL_CLOSED:
-            progress.left_bytes -= len(part)
-        del received[: len(part)]
-        return True
+            self._body += data[:room]
 
-    def _take_line(self) -> bytes | None:
-        """Take a line out of what has come, None if its end has not."""
-        end = self._received.find(b"\n")
-        if end < 0:
-            if len(self._received) > _MAX_SIZE_LINE_BYTES:
-                raise ValueError("a line between its chunks is too long")
-            return None
-        line = bytes(self._received[:end]).removesuffix(b"\r")
-        del self._received[: end + 1]
-        return line
+    def on_message_complete(self) -> None:
+        if self._has_head:
+            self._finish(is_kept=self._parser.should_keep_alive() and not self._is_switching())
+        else:
+            self._begin()  # The response to the request is still to come.
 
-    def _take_size(self, progress: _Progress) -> bool:
-        """Take the line before a chunk; the end of the chunk before it is an empty one."""
-        line = self._take_line()
-        if line is None:
-            return False
-        if not line and progress.body:
-            return True
-        size = _CHUNK_SIZE.fullmatch(line)
-        if size is None:
-            raise ValueError("a chunk has no size")
-        progress.left_bytes = int(size[1], 16)
-        progress.is_in_trailer = not progress.left_bytes
-        return True
+    def _is_switching(self) -> bool:
+        return self._response.status == _SWITCHING_PROTOCOLS
 
-    def _take_trailer(self, progress: _Progress) -> bool:
-        line = self._take_line()
-        if line is None:
-            return False
-        if not line:
-            progress.is_chunked = False
-        return True
-
-    def _finish(self, progress: _Progress) -> None:
+    def _finish(self, *, is_kept: bool) -> None:
         """Hand the response over; keep the connection if it is good for another request."""
-        response = progress.response
-        if response is None:
-            raise RuntimeError("the head has been taken")
-        response.body = bytes(progress.body)
-        if not progress.answer.done():
-            progress.answer.set_result(response)
-        self._progress = None
-        if self._received or not progress.is_kept or response.status == _SWITCHING_PROTOCOLS:
+        answer, self._answer = self._answer, None
+        if answer is None:
+            return
+        self._response.body = bytes(self._body)
+        if not answer.done():
+            answer.set_result(self._response)
+        if not is_kept:
             self._transport.close()
             return
         self._client.idle[self._origin].append(self)
         loop = asyncio.get_running_loop()
         self._expiry = loop.call_later(self._client.keepalive_s, self._transport.close)
-
-
-def _headers(lines: list[bytes]) -> dict[str, str]:
-    """Return headers by their names.
-
-    Raises:
-        ValueError: a line is none.
-    """
-    headers: dict[str, str] = {}
-    name = ""
-    for line in lines:
-        text = line.decode(errors="replace")
-        if text[0] in " \t" and name:  # Goes on from the line before (rfc9112#section-5.2).
-            headers[name] = f"{headers[name]} {text.strip()}"
-            continue
-        name, colon, value = text.partition(":")
-        if not colon or not name or name != name.strip():
-            raise ValueError("a header has no name")
-        value = value.strip()
-        headers[name] = f"{headers[name]}, {value}" if name in headers else value
-    return headers

@@ -98,7 +98,7 @@ CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
         (OK, 200, b"ok"),
         (b"HTTP/1.1 204\r\n\r\n", 204, b""),
         (b"HTTP/1.1 304 Not Modified\r\nContent-Length: 9\r\n\r\n", 304, b""),
-        (b"HTTP/1.1 404 Not Found\nContent-Length: 3\n\nno!", 404, b"no!"),
+        (b"HTTP/1.1 404 Not Found\r\nContent-Length: 3\r\n\r\nno!", 404, b"no!"),
         (b"HTTP/1.1 500 Oops\r\ncontent-LENGTH:0\r\n\r\n", 500, b""),
         (b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Hints\r\nLink: a\r\n\r\n" + OK, 200, b"ok"),
         (
@@ -163,11 +163,11 @@ def test_a_large_body(coding: str) -> None:
 
 
 def test_headers_of_a_response() -> None:
-    """Repeated ones are joined, folded ones are one line, and names have any case."""
-    head = b"HTTP/1.1 200 OK\r\nA: 1\r\nB:\r\nA:  2 \r\nC: x\r\n  y\r\nContent-Length: 0\r\n\r\n"
+    """Repeated ones are joined, and names have any case."""
+    head = b"HTTP/1.1 200 OK\r\nA: 1\r\nB:\r\nA:  2 \r\nContent-Length: 0\r\n\r\n"
     response, _ = response_to(head)
 
-    assert response.headers == {"A": "1, 2", "B": "", "C": "x y", "Content-Length": "0"}
+    assert response.headers == {"A": "1, 2", "B": "", "Content-Length": "0"}
     assert (response.header("a"), response.header("d")) == ("1, 2", "")
 
 
@@ -179,17 +179,18 @@ def test_headers_of_a_response() -> None:
         (b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhalf", "ended before the response"),
         (CHUNKED + b"5\r\nhalf", "ended before the response"),
         (CHUNKED + b"1\r\nx\r\n0\r\n", "ended before the response"),
-        (CHUNKED + b"-1\r\n", "a chunk has no size"),
-        (CHUNKED + b"0x1\r\n", "a chunk has no size"),
-        (CHUNKED + b"1" * 20_000, "too long"),
-        (b"hello\r\n\r\n", "no status line"),
-        (b"\r\n\r\n", "no status line"),
-        (b"HTTP/2 200\r\n\r\n", "no status line"),
-        (b"HTTP/1.1 20x OK\r\n\r\n", "no status line"),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n", "length is no number"),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n", "length is no"),
-        (b"HTTP/1.1 200 OK\r\nno colon\r\n\r\n", "a header has no name"),
-        (b"HTTP/1.1 200 OK\r\nA : 1\r\n\r\n", "a header has no name"),
+        (CHUNKED + b"-1\r\n", "is no HTTP/1.1"),
+        (CHUNKED + b"0x1\r\n", "is no HTTP/1.1"),
+        (CHUNKED + b"1" * 20_000, "is no HTTP/1.1"),
+        (b"hello\r\n\r\n", "is no HTTP/1.1"),
+        (b"\r\n\r\n", "ended before the response"),
+        (b"HTTP/2 200\r\n\r\n", "is no HTTP/1.1"),
+        (b"HTTP/1.1 20x OK\r\n\r\n", "is no HTTP/1.1"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n", "is no HTTP/1.1"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n", "is no HTTP/1.1"),
+        (b"HTTP/1.1 200 OK\r\nno colon\r\n\r\n", "is no HTTP/1.1"),
+        (b"HTTP/1.1 200 OK\r\nA : 1\r\n\r\n", "is no HTTP/1.1"),
+        (b"HTTP/1.1 200 OK\r\nA: 1\r\n 2\r\n\r\n", "is no HTTP/1.1"),
         (b"HTTP/1.1 200 OK\r\nA: " + b"x" * 200_000, "headers are too long"),
     ],
 )
