@@ -280,6 +280,16 @@ def test_query_parameters(cloud: Cloud) -> None:
     assert error_of(ask(cloud, "GET", f"{path}&pagesize=1"))[:2] == (400, "INVALID_ARGUMENT")
 
 
+def test_underscores(cloud: Cloud) -> None:
+    """A mask may name fields as protobuf does; in a name they stay."""
+    fields = {"name": cloud.queue, "retryConfig": {"maxAttempts": 7}}
+    path = f"{cloud.queue}?updateMask=retry_config.max_attempts"
+    cloud.create("one_two")
+
+    assert ask(cloud, "PATCH", path, fields)[1]["retryConfig"]["maxAttempts"] == 7
+    assert ask(cloud, "GET", f"{cloud.queue}/tasks/one_two")[0] == 200
+
+
 def test_a_path_goes_before_the_body(cloud: Cloud) -> None:
     """A body cannot name another queue than the address does."""
     body = {"parent": OTHER, "task": {"httpRequest": {"url": "http://a.b/"}}}
