@@ -10,6 +10,7 @@ from google.cloud.tasks_v2 import CloudTasksClient
 from google.cloud.tasks_v2.services.cloud_tasks.transports import CloudTasksGrpcTransport
 
 from rollforward.local.cloudtasks.emulator import RunningEmulator, running
+from tests.infra.stack import until
 from tests.rollforward.local.cloudtasks.control_calls import call, queue_name, with_queue
 
 pytestmark = pytest.mark.fast
@@ -97,6 +98,17 @@ def test_large_messages_and_many_callers(emulator):
         tasks = list(client.list_tasks(request=request))
 
     assert [len(task.http_request.body) for task in tasks] == [900_000] * total
+
+
+def test_a_relay_ends_with_its_client(emulator):
+    """Neither half stays when the other has gone."""
+    with connect(emulator) as relayed:
+        relayed.sendall(PREFACE + SETTINGS)
+        assert relayed.recv(9)[3] == 4
+        connections = emulator.emulator._front.connections
+        assert len(connections) == 2
+
+    until(lambda: not connections, 20, every_s=0.02)
 
 
 def test_a_stop_ends_all_connections():

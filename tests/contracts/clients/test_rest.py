@@ -306,6 +306,9 @@ def test_an_address_without_a_version(cloud: Cloud) -> None:
     assert call(address, "POST", f"/{cloud.queue}/tasks", body)[0] == 200
 
     without_url = {"task": {"httpRequest": {"body": ""}}}
+    created = call(address, "POST", f"/{cloud.queue}/tasks", without_url)
+    assert created[1]["httpRequest"]["url"] == "http://127.0.0.1:5001/demo-local/us-central1/work"
+    assert error_of(ask(cloud, "POST", f"{cloud.queue}/tasks", without_url))[0] == 400
     refused = call(address, "POST", f"/{cloud.queue}%2Fx/tasks", without_url)
     assert error_of(refused)[:2] == (400, "INVALID_ARGUMENT")
     assert "Queue name must be formatted" in error_of(refused)[2]
