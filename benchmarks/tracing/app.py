@@ -61,11 +61,16 @@ def serve() -> Flask:
         sdk.turn(state)
         return "", 204
 
+    def flush() -> tuple[str, int]:
+        sdk.flush()
+        return "", 204
+
     def save() -> tuple[str, int]:
         views.save(clients, source(kind, next(numbers)))
         return "", 204
 
     app.add_url_rule("/bench/sdk/<state>", "switch", switch)
+    app.add_url_rule("/bench/flush", "flush", flush)
     app.add_url_rule("/bench/save", "save", save)
     app.add_url_rule("/bench/spans", "spans", lambda: str(sdk.spans))
     return app
