@@ -338,9 +338,8 @@ def test_the_end_of_another_batch_is_no_end_of_a_flows_batch(world: World) -> No
     """W12: as of one that the flow has waited for before it was retried."""
     batch_id = begin_batch(world)
     before = row()
-    other = f"{ID}|mails|{'0' * 12}"
-    for ended_id in (other, other.replace("mails", "others")):
-        ended = Completed("flow-test-probe", ended_id, 1, "succeeded", 2, 2, 0, 0)
+    for other in (f"mails|{'0' * 12}", f"mails|{'z' * 12}", f"others|{'0' * 12}"):
+        ended = Completed("flow-test-probe", f"{ID}|{other}", 1, "succeeded", 2, 2, 0, 0)
         waits.note_batch(world.clients, "test-probe", probe.task, ended)
     assert row() == before
     assert settle(world).result == 2

@@ -346,6 +346,10 @@ WAITS = (
         moments.test_the_end_of_another_batch_is_no_end_of_a_flows_batch,
     ),
     Bug(
+        *(waits, "note_batch", "record.batch != args.batch_id", "record.batch > args.batch_id"),
+        moments.test_the_end_of_another_batch_is_no_end_of_a_flows_batch,
+    ),
+    Bug(
         *(waits, "note_batch", " or record.has_ended", ""),
         moments.test_the_end_of_another_batch_is_no_end_of_a_flows_batch,
     ),
