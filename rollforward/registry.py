@@ -29,7 +29,7 @@ from rollforward.fork_join.pattern import ForkJoins
 from rollforward.lanes.pattern import Lanes
 from rollforward.materialized_views.pattern import MaterializedViews
 from rollforward.operations.failed_runs import failed_runs_job
-from rollforward.operations.letters import letters_job
+from rollforward.operations.letters import letters_jobs
 from rollforward.operations.pattern import Operations
 from rollforward.operations.run_sources import AppRuns
 from rollforward.outbox.pattern import Outbox
@@ -102,7 +102,8 @@ class Registry:
             for part in pattern.brings():
                 self._add(part)
         if Continuations.name in self.patterns:
-            self._add(letters_job(self))
+            for job in letters_jobs(self):
+                self._add(job)
             self._add(failed_runs_job(self))
         for name, pattern in self.patterns.items():
             pattern.check(self._parts[name])

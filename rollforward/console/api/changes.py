@@ -31,7 +31,6 @@ from rollforward.operations.bulk import BULK_VERBS, MAX_SELECTED, BulkVerb
 from rollforward.operations.entities import DONE
 from rollforward.operations.failed_runs import JOB as FAILED_RUNS_JOB
 from rollforward.operations.failed_runs import start_failed_runs
-from rollforward.operations.letters import JOB as LETTERS_JOB
 from rollforward.operations.letters import start_letters
 from rollforward.operations.queue_control import (
     MAX_PER_S,
@@ -179,10 +178,9 @@ def change_letters(
     chosen_words = [f"{name}={at}" for name, at in times.items() if at]
     words = f"{pattern}/{part}: {', '.join(ids) or ' '.join(chosen_words) or 'all'}"
     run_id = hashed_name("dead-letters", words, verb, idempotency_key or clients().new_id())
-    job = registry().jobs[LETTERS_JOB]
     with recorded_change(f"{verb} dead letters", f"{words} (run {run_id})"):
         start_letters(
-            *(clients(), job, chosen, pattern, part),
+            *(clients(), registry().jobs, chosen, pattern, part),
             ids=ids,
             since=since,
             until=until,

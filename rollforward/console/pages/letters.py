@@ -86,10 +86,11 @@ def change_letter() -> ResponseReturnValue:
 def change_letters() -> ResponseReturnValue:
     """Start a run that changes the dead letters that were selected, or all of a time."""
     form = request.form
-    names = ("pattern", "part", "verb", "key", "all")
-    pattern, part, verb, key, takes_all = (form.get(name, "") for name in names)
+    pattern, part, verb, key = (form.get(name, "") for name in ("pattern", "part", "verb", "key"))
+    # A form of a time has no `all`: code from before there were times would take all.
+    takes_all = bool(form.get("all") or form.get("of_time"))
     ids = form.getlist("id")
-    if bool(takes_all) == bool(ids):
+    if takes_all == bool(ids):
         raise ChangeRefusedError(400, "Select at least one dead letter.")
     times = {name: time_of(form.get(name, ""), name) for name in ("since", "until")}
     run_id = changes.change_letters(pattern, part, verb, ids, key or None, **times)

@@ -7,7 +7,7 @@ from typing import Any
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
-_CALLERS_FAULTS = (HttpProcessingError, web.RequestPayloadError, OSError)
+_CALLERS_FAULTS = (HttpProcessingError, web.RequestPayloadError, ConnectionError)
 
 
 class ServerLog(logging.LoggerAdapter[logging.Logger]):

@@ -6,7 +6,8 @@ asked, and no answer is older than the question.
 
 A lookup may fail by one of its keys, by one row that cannot be read, by the size of all rows
 together, or with the thread that made it. Then each of its callers looks up its own key, by its own
-thread, and gets the answer or the error that it would get alone.
+thread, and gets the answer or the error that it would get alone. Only that the service is away or
+has too much to do is the answer to all at once.
 
 Lost on failure: nothing.
 """
@@ -18,6 +19,7 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
+from google.api_core import exceptions as rpc_errors
 from google.cloud import ndb
 
 from rollforward.datastore.versions import read_versions
@@ -27,6 +29,7 @@ from rollforward.runtime.sharing.group_commit import GroupCommit
 log = logging.getLogger(__name__)
 
 MAX_KEYS = 100
+OVERLOADED = (rpc_errors.ServiceUnavailable, rpc_errors.ResourceExhausted)
 # A lookup takes one round trip. A caller that waits for longer than some of them goes alone.
 MAX_WAIT_S = 0.3
 
@@ -57,6 +60,8 @@ def _read(clients: Clients, keys: Sequence[Any]) -> Sequence[Stored | _Alone | B
     """Return the answer to each caller; the first one is the leader, whose thread this is."""
     try:
         return read_versions(clients.datastore, keys)
+    except OVERLOADED as error:  # No key's fault, and more lookups would not help.
+        return [error for _ in keys]
     except BaseException as error:
         others = [_Alone.ALONE for _ in keys[1:]]
         if not others or not isinstance(error, Exception):

@@ -24,8 +24,9 @@ DistantTask
 CancellableTask
     Key: the task's handle.
     Queries: a range of `expires`: expired rows. Single-property index.
-    Growth: a row for each cancellable task and each tick of a schedule, until the task has ended. A
-    named or a cancelled one has it until 32 days after it was due, a given up one for 32 days.
+    Growth: a row for each cancellable task and each tick of a schedule, until the task has ended,
+    or for ten years if it waits in a lane. A named or a cancelled one has it until 32 days after it
+    was due; a tracked one that was cancelled or given up, for 32 days.
 """
 
 from __future__ import annotations

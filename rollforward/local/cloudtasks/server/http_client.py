@@ -25,6 +25,8 @@ _NO_TARGET = re.compile(r"[\x00-\x20\x7f]")
 # Methods whose requests say no length when they have no body (rfc9110#section-8.6).
 _BODILESS = {"GET", "HEAD", "OPTIONS"}
 _SWITCHING_PROTOCOLS = 101
+# Then the next address of a host is tried as well (rfc8305#section-5).
+_NEXT_ADDRESS_S = 0.25
 
 
 class NoResponseError(OSError):
@@ -84,16 +86,18 @@ class HttpClient:
         target = _target_of(url)
         message = _message(method, target, headers, body)
         connection = self._idle_one(target.origin) or await self._connect(target.origin)
+        answer = connection.exchange(message, is_head=method == "HEAD")
         try:
-            return await connection.exchange(message, is_head=method == "HEAD")
+            return await answer
         except BaseException:
-            connection.abort()
+            connection.give_up(answer)
             raise
 
     def _idle_one(self, origin: tuple[str, int, bool]) -> "_Connection | None":
-        idle = self.idle[origin]
-        while idle:
+        while idle := self.idle.get(origin):
             connection = idle.pop()
+            if not idle:
+                del self.idle[origin]
             if connection.is_open:
                 return connection
         return None
@@ -101,7 +105,11 @@ class HttpClient:
     async def _connect(self, origin: tuple[str, int, bool]) -> "_Connection":
         host, port, is_secure = origin
         _, connection = await asyncio.get_running_loop().create_connection(
-            lambda: _Connection(self, origin), host, port, ssl=_tls() if is_secure else None
+            lambda: _Connection(self, origin),
+            host,
+            port,
+            ssl=_tls() if is_secure else None,
+            happy_eyeballs_delay=_NEXT_ADDRESS_S,
         )
         return connection
 
@@ -175,6 +183,7 @@ class _Connection(asyncio.Protocol):
         self._origin = origin
         self._answer: asyncio.Future[HttpResponse] | None = None
         self._expiry: asyncio.TimerHandle | None = None
+        self._begin()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self._transport = transport
@@ -197,6 +206,11 @@ class _Connection(asyncio.Protocol):
         self._transport.write(message)
         return self._answer
 
+    def give_up(self, answer: "asyncio.Future[HttpResponse]") -> None:
+        """Hang up, unless the request has its response, and another one may be under way."""
+        if self._answer is answer:
+            self.abort()
+
     def abort(self) -> None:
         """Hang up at once."""
         self._transport.abort()
@@ -217,12 +231,16 @@ class _Connection(asyncio.Protocol):
         if not self._has_head and self._head_bytes > _MAX_HEAD_BYTES:
             self._fail("the response is no HTTP/1.1: its headers are too long")
             self._transport.abort()
+        if self._is_more_than_asked:
+            self._transport.abort()
 
     def connection_lost(self, error: Exception | None) -> None:
         self._client.connections.discard(self)
-        idle = self._client.idle[self._origin]
+        idle = self._client.idle.get(self._origin, [])
         if self in idle:
             idle.remove(self)
+            if not idle:
+                del self._client.idle[self._origin]
         if error is None and self._has_head and self._ends_with_connection():
             self._finish(is_kept=False)
         else:
@@ -246,8 +264,14 @@ class _Connection(asyncio.Protocol):
         self._body = bytearray()
         self._has_head = False
         self._head_bytes = 0
+        self._is_more_than_asked = False
+
+    def on_message_begin(self) -> None:
+        self._is_more_than_asked = self._answer is None
 
     def on_header(self, name: bytes, value: bytes) -> None:
+        if self._has_head:
+            return  # Behind a body: not what the sender says of the response.
         headers, key = self._response.headers, name.decode(errors="replace")
         text = value.decode(errors="replace").strip()
         headers[key] = f"{headers[key]}, {text}" if key in headers else text
@@ -280,6 +304,7 @@ class _Connection(asyncio.Protocol):
         self._response.body = bytes(self._body)
         if not answer.done():
             answer.set_result(self._response)
+        self._begin()
         if not is_kept:
             self._transport.close()
             return

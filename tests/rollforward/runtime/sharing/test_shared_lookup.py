@@ -126,6 +126,24 @@ def test_a_lookup_that_is_refused_as_a_whole_is_made_for_each(world: World) -> N
     assert [row.number for row, _ in answers] == [0, 1, 2]
 
 
+def test_a_service_that_is_away_is_asked_once_for_all(world: World) -> None:
+    """A lookup for each would be up to a hundred times its load."""
+    error = rpc_errors.ServiceUnavailable("made by a test")  # type: ignore[no-untyped-call]
+    sound, shared = shared_lookup.read_versions, []
+
+    def read(client: Any, keys: Any) -> Any:
+        if not shared and len(keys) == 1:
+            return sound(client, keys)  # The lookup that the others wait for.
+        shared.append(len(keys))
+        raise error
+
+    with world.clients.context(), mock.patch.object(shared_lookup, "read_versions", read):
+        answers = ask_together(world, [key(n) for n in range(3)])
+
+    assert answers == [error] * 3
+    assert shared == [3]
+
+
 def test_a_thread_that_is_ended_over_a_lookup_takes_none_of_its_followers_with_it(
     world: World,
 ) -> None:

@@ -128,6 +128,7 @@ def test_responses_with_an_end(data: bytes, status: int, body: bytes) -> None:
         (b"HTTP/1.0 200 OK\r\nContent-Length: 1\r\n\r\nx", b"x"),
         (b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\n\r\n", b""),
         (OK + b"more than was asked for", b"ok"),
+        (OK + b"HTTP/1.1 500 Oops\r\nContent-Length: 0\r\n\r\n", b"ok"),
     ],
 )
 def test_connections_that_end(data: bytes, body: bytes) -> None:
@@ -135,6 +136,7 @@ def test_connections_that_end(data: bytes, body: bytes) -> None:
     response, connections = response_to(data, hangs_up=True)
 
     assert (response.body, connections) == (body, 2)
+    assert response.status in (101, 200)
 
 
 def test_a_response_to_head() -> None:
@@ -160,6 +162,13 @@ def test_a_large_body(coding: str) -> None:
 
     assert response.body == body[:MAX_BODY_KEPT_BYTES]
     assert connections == (2 if coding == "end" else 1)
+
+
+def test_a_trailer_is_no_header() -> None:
+    """It comes behind the body, of any length."""
+    response, _ = response_to(CHUNKED + b"1\r\nx\r\n0\r\nTransfer-Encoding: y\r\nB: 1\r\n\r\n")
+
+    assert response.headers == {"Transfer-Encoding": "chunked"}
 
 
 def test_headers_of_a_response() -> None:
@@ -277,5 +286,40 @@ def test_a_request_that_is_given_up() -> None:
                 await asyncio.sleep(0)
             server.parts = (OK,)
             assert (await client.ask("GET", server.url, {})).body == b"ok"
+
+    asyncio.run(asyncio.wait_for(ask(), 20))
+
+
+def test_a_request_that_is_given_up_when_its_response_has_come() -> None:
+    """Its connection may have another request by then, which goes on."""
+
+    async def ask() -> None:
+        async with serving() as (server, client):
+            await client.ask("GET", server.url, {})
+            [connection] = client.connections
+            late = asyncio.create_task(client.ask("GET", server.url, {}))
+            while not server.requests[1:]:
+                await asyncio.sleep(0)
+            while not client.idle:
+                await asyncio.sleep(0)
+            answer = asyncio.ensure_future(client.ask("POST", server.url, {}))
+            late.cancel()
+            assert (await answer).body == b"ok"
+            assert client.connections == {connection}
+
+    asyncio.run(asyncio.wait_for(ask(), 20))
+
+
+def test_a_connection_that_ends_before_its_first_request() -> None:
+    """Nobody waits for it, and nothing is kept for its address."""
+
+    async def ask() -> None:
+        async with serving() as (server, client):
+            address = ("127.0.0.1", server.url.port or 0, False)
+            connection = await client._connect(address)
+            connection.abort()
+            while client.connections:
+                await asyncio.sleep(0)
+            assert not client.idle
 
     asyncio.run(asyncio.wait_for(ask(), 20))
