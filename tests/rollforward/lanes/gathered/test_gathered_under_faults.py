@@ -169,7 +169,7 @@ def played(kind: type[CallScenario], lane: Gathered[Note], services: Services) -
 def test_each_call_is_in_one_window_with_a_fault_at_any_remote_call(
     scenario: CallScenario, kind: str
 ) -> None:
-    """G1, G2, G6: one window for each call, the same calls in each of its runs, none lost."""
+    """G1, G2, G6, G10: one window for each call, the same calls in each of its runs, none lost."""
     assert Explorer(scenario.world, scenario, MOST_SWEEPS).explore([kind])
 
 
