@@ -57,7 +57,9 @@ def test_every_path_named_in_a_document_exists(document: Path) -> None:
     """A file or folder of ours that a document names is there."""
     folders = "handlers|pipelines|models|rollforward|tests|benchmarks|docs|templates|static"
     text = document.read_text(encoding="utf-8")
-    paths = set(re.findall(rf"(?<![\w./])(?:{folders})/[\w./-]+\.(?:py|md|html|css|js)", text))
+    paths = set(
+        re.findall(rf"(?<![\w./])(?:{folders})/[\w./-]+\.(?:py|md|html|css|json|js)\b", text)
+    )
     missing = sorted(path for path in paths if not (ROOT / path).exists())
     assert not missing
 
