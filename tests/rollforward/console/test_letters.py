@@ -13,7 +13,6 @@ from google.api_core.exceptions import ServiceUnavailable
 
 from rollforward.continuations.sources import Span
 from rollforward.operations.letters import (
-    JOB,
     TIMED_JOB,
     LettersArgs,
     LetterSource,
@@ -308,8 +307,8 @@ def test_a_letter_that_dies_again_is_left_to_the_next_run(desk: Desk) -> None:
     world = desk.world
     for _ in range(2):
         with world.context():
-            job = world.registry.jobs[JOB]
-            start_letters(world.clients, job, "replay", "pull-queues", "work", run_id="run")
+            jobs = world.registry.jobs
+            start_letters(world.clients, jobs, "replay", "pull-queues", "work", run_id="run")
         world.settle()
         with world.context():
             for _ in range(WORK.max_deliveries):

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from google.cloud import ndb
 
-from rollforward.operations.letters import JOB, start_letters
+from rollforward.operations.letters import start_letters
 from rollforward.pull_queues.entities import PullItem
 from rollforward.testing.injection import KINDS
 from tests.infra.faults.explorer import Explorer
@@ -41,9 +41,8 @@ class LettersScenario:
                 ndb.delete_multi(PullItem.query().fetch(keys_only=True))  # Of plays before.
                 bodies = [f"{tag}-{number}" for number in range(self.COUNT)]
                 self.ids[tag] = kill_items_here(self.desk, *bodies)
-        job = world.registry.jobs[JOB]
         start_letters(
-            *(world.clients, job, "replay", "pull-queues", "work"),
+            *(world.clients, world.registry.jobs, "replay", "pull-queues", "work"),
             ids=self.ids[tag], run_id=f"r-{tag}",
         )  # fmt: skip
 
