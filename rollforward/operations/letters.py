@@ -20,6 +20,7 @@ from rollforward.continuations.runs import start
 from rollforward.continuations.sources import Slice, Span
 from rollforward.operations.bulk import selected_ids
 from rollforward.runtime.clients import Clients
+from rollforward.runtime.clock import ANY_TIME, TimeRange
 from rollforward.runtime.process.current import current_clients
 from rollforward.tasks.runs import (
     Letter,
@@ -87,7 +88,7 @@ class LetterSource:
         if args.ids:
             names, following = selected_ids(args.ids, span, size)
             return Slice(names, self.load("", names), "", following)
-        query = LetterQuery(span.after, size, since=args.since)
+        query = LetterQuery(span.after, size, TimeRange(args.since))
         page = self._app.letters(current_clients(), args.pattern, args.part, query)
         letters = [letter for letter in page.letters if letter.died <= args.until]
         is_over = page.is_by_age and len(letters) < len(page.letters)
@@ -133,15 +134,13 @@ def start_letters(
     part: str,
     *,
     ids: Sequence[str] = (),
-    since: datetime.datetime | None = None,
-    until: datetime.datetime | None = None,
+    died: TimeRange = ANY_TIME,
     run_id: str,
 ) -> None:
     """Replay or delete all dead letters of a part that died in a time, or some by their ids.
 
     Args:
         jobs: Those of the app, by name.
-        since, until: Then or later, and before; None: at any time.
         run_id: Chosen so that the same intent has the same id.
 
     Raises:
@@ -150,9 +149,11 @@ def start_letters(
     if len(ids) > MAX_SELECTED:
         raise ValueError(f"at most {MAX_SELECTED} dead letters can be selected, got {len(ids)}")
     # The end is in the run's time.
-    ends = [clients.clock.now(), *([until - datetime.timedelta(microseconds=1)] if until else ())]
-    args = LettersArgs(verb, pattern, part, min(ends), list(ids), since)
-    job = jobs[TIMED_JOB if since or until else JOB]
+    end = clients.clock.now()
+    if died.until is not None:
+        end = min(end, died.until - datetime.timedelta(microseconds=1))
+    args = LettersArgs(verb, pattern, part, end, list(ids), died.since)
+    job = jobs[TIMED_JOB if died else JOB]
     start(clients, job, args, run_id=run_id)
 
 

@@ -89,7 +89,7 @@ def letters_of(queue: PullQueue, query: LetterQuery) -> LetterPage:
         BadCursorError: the cursor is not from a page.
     """
     place, limit = _place_of(query.cursor), query.limit
-    since, until = (naive_utc(at) if at else None for at in (query.since, query.until))
+    since, until = (naive_utc(at) if at else None for at in (query.died.since, query.died.until))
     if place is not None:
         same, later = dead_items_after(queue.name, *place, until=until)
         rows = same.fetch(limit + 1)
@@ -99,7 +99,7 @@ def letters_of(queue: PullQueue, query: LetterQuery) -> LetterPage:
         rows = dead_items(queue.name, since=since, until=until).fetch(limit + 1)
     shown = [_letter(row) for row in rows[:limit]]
     # A cursor of another time range may lie out of this one.
-    letters = [letter for letter in shown if query.takes(letter.died)]
+    letters = [letter for letter in shown if query.died.has(letter.died)]
     if len(rows) <= limit:
         return LetterPage(letters, is_by_age=True)
     cursor = f"{rows[limit - 1].dead.partition('|')[2]}|{shown[-1].id}"

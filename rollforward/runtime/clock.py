@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import time
+from dataclasses import dataclass
 from typing import Protocol
 
 # A time further ahead is from a wrong clock.
@@ -31,6 +32,25 @@ class SystemClock:
 
     def sleep(self, seconds: float) -> None:
         time.sleep(seconds)
+
+
+@dataclass(frozen=True)
+class TimeRange:
+    """A time range: from a time on, and before another; None: no bound."""
+
+    since: datetime.datetime | None = None
+    until: datetime.datetime | None = None
+
+    def __bool__(self) -> bool:
+        """Whether it has a bound."""
+        return self.since is not None or self.until is not None
+
+    def has(self, at: datetime.datetime) -> bool:
+        """Return whether a time is in it."""
+        return (self.since is None or at >= self.since) and (self.until is None or at < self.until)
+
+
+ANY_TIME = TimeRange()
 
 
 def naive_utc(at: datetime.datetime) -> datetime.datetime:

@@ -18,7 +18,14 @@ from google.cloud import ndb
 
 from rollforward.outbox.cancellable import tracked_handle
 from rollforward.runtime.clients import Clients
-from rollforward.runtime.clock import aware_utc, naive_utc, parse_time, time_text
+from rollforward.runtime.clock import (
+    ANY_TIME,
+    TimeRange,
+    aware_utc,
+    naive_utc,
+    parse_time,
+    time_text,
+)
 from rollforward.schedules.declaration import MAX_ID_BYTES, Schedule
 from rollforward.schedules.entities import RecentTick, row_key, rows_between, rows_of
 from rollforward.schedules.ticks import DeclaredSchedule, Tick, name_of
@@ -87,24 +94,6 @@ class SchedulePage:
 
     schedules: Sequence[ScheduleState]
     next_after: str | None = None
-
-
-@dataclass(frozen=True)
-class TimeRange:
-    """A time range of a list: from a time on, and before another; None: any."""
-
-    since: datetime.datetime | None = None
-    until: datetime.datetime | None = None
-
-    def __bool__(self) -> bool:
-        return self.since is not None or self.until is not None
-
-    def has(self, at: datetime.datetime) -> bool:
-        """Return whether a time is in it."""
-        return (self.since is None or at >= self.since) and (self.until is None or at < self.until)
-
-
-ANY_TIME = TimeRange()
 
 
 def declared_schedules(

@@ -58,9 +58,9 @@ def pipeline_details(clients: Clients, pipeline: Pipeline) -> RunDetails:
 
 def letters_of(clients: Clients, pipeline: Pipeline, query: LetterQuery) -> LetterPage:
     """Return a page of the dead letters of a pipeline, by id; those of a time among the next 50."""
-    read = max(query.limit, MAX_SEARCHED) if query.is_bounded else query.limit
+    read = max(query.limit, MAX_SEARCHED) if query.died else query.limit
     rows = run_steps(clients, pipeline, dead_letters.dead_letters, read + 1, query.cursor)
-    letters = [letter for letter in map(_letter, rows[:read]) if query.takes(letter.died)]
+    letters = [letter for letter in map(_letter, rows[:read]) if query.died.has(letter.died)]
     if len(letters) > query.limit:
         letters = letters[: query.limit]
         return LetterPage(letters, letters[-1].id)

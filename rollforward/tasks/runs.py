@@ -20,7 +20,7 @@ from typing import Any, Literal, TypeVar
 
 from google.api_core.exceptions import GoogleAPIError
 
-from rollforward.runtime.clock import aware_utc, naive_utc
+from rollforward.runtime.clock import ANY_TIME, TimeRange, aware_utc, naive_utc
 
 log = logging.getLogger(__name__)
 
@@ -229,23 +229,12 @@ class LetterQuery:
     Attributes:
         cursor: Of the page before; "": the first page.
         limit: At most how many.
-        since, until: Only letters that died then or later, and before; None: at any time.
+        died: Only letters that died in this time.
     """
 
     cursor: str = ""
     limit: int = 20
-    since: datetime.datetime | None = None
-    until: datetime.datetime | None = None
-
-    @property
-    def is_bounded(self) -> bool:
-        return self.since is not None or self.until is not None
-
-    def takes(self, died: datetime.datetime) -> bool:
-        """Return whether a letter that died then is in the time."""
-        return (self.since is None or died >= self.since) and (
-            self.until is None or died < self.until
-        )
+    died: TimeRange = ANY_TIME
 
 
 @dataclass(frozen=True)

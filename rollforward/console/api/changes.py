@@ -5,7 +5,6 @@ A change that is refused ends in `ChangeRefusedError`, with a status and a sente
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -40,6 +39,7 @@ from rollforward.operations.queue_control import (
 )
 from rollforward.operations.queue_control import control_queue as control_queue_of
 from rollforward.operations.waiting import CannotListError
+from rollforward.runtime.clock import ANY_TIME, TimeRange
 from rollforward.tasks import hashed_name
 from rollforward.tasks.pattern import SteppedPattern
 from rollforward.tasks.runs import (
@@ -154,14 +154,13 @@ def change_letters(
     ids: Sequence[str],
     idempotency_key: str | None,
     *,
-    since: datetime.datetime | None = None,
-    until: datetime.datetime | None = None,
+    died: TimeRange = ANY_TIME,
 ) -> str:
     """Start a run that replays or deletes dead letters; return the run's id.
 
     Args:
         ids: Those that were selected; none: all that are dead now.
-        since, until: Of all only those that died then or later, and before.
+        died: Of all only those that died in this time.
         idempotency_key: The same key, verb and choice are the same run.
 
     Raises:
@@ -174,16 +173,14 @@ def change_letters(
         registry().letters(clients(), pattern, part, LetterQuery(limit=1))
     except UnknownRunError:
         raise ChangeRefusedError(404, NO_LETTERS) from None
-    times = {"since": since, "until": until}
-    chosen_words = [f"{name}={at}" for name, at in times.items() if at]
+    chosen_words = [f"{name}={at}" for name, at in vars(died).items() if at]
     words = f"{pattern}/{part}: {', '.join(ids) or ' '.join(chosen_words) or 'all'}"
     run_id = hashed_name("dead-letters", words, verb, idempotency_key or clients().new_id())
     with recorded_change(f"{verb} dead letters", f"{words} (run {run_id})"):
         start_letters(
             *(clients(), registry().jobs, chosen, pattern, part),
             ids=ids,
-            since=since,
-            until=until,
+            died=died,
             run_id=run_id,
         )
     return run_id

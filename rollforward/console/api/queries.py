@@ -10,6 +10,7 @@ from dataclasses import replace
 from google.api_core import exceptions as rpc_errors
 
 from rollforward.operations import DeadTaskFilter
+from rollforward.runtime.clock import TimeRange
 from rollforward.tasks.errors import Retry
 from rollforward.tasks.runs import STATES, RunQuery
 
@@ -78,6 +79,15 @@ def time_of(text: str, name: str) -> datetime.datetime | None:
     if not 1970 <= at.year < 5000:
         raise BadQueryError(f"{name} is a time from the year 1970 on.")
     return at
+
+
+def time_range_of(fields: Mapping[str, str]) -> TimeRange:
+    """Return the time from `since` on and before `until`.
+
+    Raises:
+        BadQueryError: one of the texts is no time with a zone.
+    """
+    return TimeRange(*(time_of(fields.get(name, ""), name) for name in ("since", "until")))
 
 
 def filter_of(pattern: str, queue: str, error: str, since: str, until: str) -> DeadTaskFilter:

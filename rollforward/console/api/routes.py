@@ -28,6 +28,7 @@ from rollforward.console.api.queries import (
     limit_of,
     run_query,
     time_of,
+    time_range_of,
 )
 from rollforward.console.api.rows import audit_row, dead_task_row, json_response, letter_row
 from rollforward.flask.api.json_requests import idempotency_key, json_body, typed_body
@@ -246,8 +247,8 @@ def retry_failed_runs(pattern: str) -> ResponseReturnValue:
 def letters(pattern: str, part: str) -> ResponseReturnValue:
     """List the dead letters of a pipeline or a pull queue."""
     args = request.args
-    since, until = (time_of(args.get(name, ""), name) for name in ("since", "until"))
-    query = LetterQuery(args.get("cursor", ""), limit_of(args.get("limit", "")), since, until)
+    limit = limit_of(args.get("limit", ""))
+    query = LetterQuery(args.get("cursor", ""), limit, time_range_of(args))
     try:
         page = registry().letters(clients(), pattern, part, query)
     except UnknownRunError:
@@ -279,11 +280,11 @@ def change_letter(pattern: str, part: str, target: str) -> ResponseReturnValue:
 def change_letters(pattern: str, target: str) -> ResponseReturnValue:
     """Start a run that replays or deletes dead letters."""
     asked = typed_body(LettersChange, MAX_BODY_BYTES)
-    times = {name: time_of(getattr(asked, name), name) for name in ("since", "until")}
-    if asked.all == bool(asked.ids) or (asked.ids and any(times.values())):
+    died = time_range_of(vars(asked))
+    if asked.all == bool(asked.ids) or (asked.ids and died):
         return problem(400, 'Send either "ids" or "all": true, of a time if you name one.')
     part, _, verb = target.rpartition(":")
-    run_id = changes.change_letters(pattern, part, verb, asked.ids, idempotency_key(), **times)
+    run_id = changes.change_letters(pattern, part, verb, asked.ids, idempotency_key(), died=died)
     return json_response({"run": {"pattern": "continuations", "id": run_id}}, 202)
 
 

@@ -8,13 +8,13 @@ from flask import request
 from flask.typing import ResponseReturnValue
 
 from rollforward.console.api.changes import ChangeRefusedError
-from rollforward.console.api.queries import time_of
+from rollforward.console.api.queries import time_range_of
 from rollforward.console.api.rows import json_response
 from rollforward.flask.context import clients, registry
+from rollforward.runtime.clock import TimeRange
 from rollforward.schedules.declaration import MAX_ID_BYTES
 from rollforward.schedules.listing import (
     SchedulePage,
-    TimeRange,
     declared_schedules,
     schedule_state,
     user_schedules,
@@ -46,14 +46,14 @@ def list_declared() -> ResponseReturnValue:
     parts, start_after = registry().parts("schedules"), request.args.get("after", "")
     return _listed(
         declared_schedules(
-            clients(), parts, start_after=start_after, limit=ROWS, ran=_range_asked()
+            clients(), parts, start_after=start_after, limit=ROWS, ran=time_range_of(request.args)
         )
     )
 
 
 def list_of_users(name: str) -> ResponseReturnValue:
     """List the schedules of users, by id; of a time, by the next tick."""
-    return _listed(users_asked(schedule_named(name), _range_asked()))
+    return _listed(users_asked(schedule_named(name), time_range_of(request.args)))
 
 
 def users_asked(part: DeclaredSchedule, due: TimeRange) -> SchedulePage:
@@ -62,11 +62,6 @@ def users_asked(part: DeclaredSchedule, due: TimeRange) -> SchedulePage:
         return user_schedules(clients(), part, start_after=id_asked("after"), limit=ROWS)
     start_after = request.args.get("after", "")
     return user_schedules_due(clients(), part, due, start_after=start_after, limit=ROWS)
-
-
-def _range_asked() -> TimeRange:
-    args = request.args
-    return TimeRange(*(time_of(args.get(name, ""), name) for name in ("since", "until")))
 
 
 def show_schedule(name: str) -> ResponseReturnValue:

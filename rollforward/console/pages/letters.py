@@ -14,13 +14,14 @@ from rollforward.console.api.changes import (
     ChangeRefusedError,
     letter_verb,
 )
-from rollforward.console.api.queries import PAGE_ROWS, time_of
+from rollforward.console.api.queries import PAGE_ROWS, time_range_of
 from rollforward.console.api.rows import letter_row
 from rollforward.console.pages.frame import Routes, go_to, page, render, with_query
 from rollforward.flask.context import clients, registry
 from rollforward.flask.guards.fields import limits
 from rollforward.look import words
 from rollforward.look.lists import ListChoice
+from rollforward.runtime.clock import TimeRange
 from rollforward.tasks.runs import (
     Letter,
     LetterPage,
@@ -92,8 +93,7 @@ def change_letters() -> ResponseReturnValue:
     ids = form.getlist("id")
     if takes_all == bool(ids):
         raise ChangeRefusedError(400, "Select at least one dead letter.")
-    times = {name: time_of(form.get(name, ""), name) for name in ("since", "until")}
-    run_id = changes.change_letters(pattern, part, verb, ids, key or None, **times)
+    run_id = changes.change_letters(pattern, part, verb, ids, key or None, died=time_range_of(form))
     return go_to(f"/runs/continuations/{run_id}", "letters")
 
 
@@ -122,7 +122,7 @@ def confirm_letters(pattern: str, part: str, verb: str) -> ResponseReturnValue:
 
 
 def _page(pattern: str, part: str, chosen: ListChoice, cursor: str = "") -> LetterPage:
-    query = LetterQuery(cursor, PAGE_ROWS, *chosen.bounds(clients().clock.now()))
+    query = LetterQuery(cursor, PAGE_ROWS, TimeRange(*chosen.bounds(clients().clock.now())))
     try:
         return registry().letters(clients(), pattern, part, query)
     except UnknownRunError:

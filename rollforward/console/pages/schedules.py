@@ -21,10 +21,10 @@ from rollforward.flask.context import clients, registry, settings
 from rollforward.flask.guards.fields import limits
 from rollforward.look.lists import ListChoice
 from rollforward.operations.sweeps import last_sweeps
+from rollforward.runtime.clock import TimeRange
 from rollforward.schedules.declaration import MAX_ID_BYTES, Schedule
 from rollforward.schedules.listing import (
     ScheduleState,
-    TimeRange,
     declared_schedules,
     schedule_state,
 )
