@@ -273,9 +273,10 @@ def run_attempts(
         raise ValueError(f"attempts must be at least 1, got {attempts}")
     transaction, began_s, handled = Transaction(), elapsed_s(), sys.exc_info()[1]
     pause = pause or pause_before_retry
-    with start_span("transaction") as span:
+    with start_span("transaction", attributes={"rollforward.attempts": 1}) as span:
         for failures in itertools.count(1):
-            span.set_attribute("rollforward.attempts", failures)
+            if failures > 1:
+                span.set_attribute("rollforward.attempts", failures)
             try:
                 with inside(transaction):
                     result = attempt(transaction)

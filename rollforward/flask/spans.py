@@ -42,6 +42,9 @@ def in_span(wsgi_app: Any) -> Callable[..., Iterable[bytes]]:
             response: Iterable[bytes] = wsgi_app(environ, start_response)
             return response
         with _span(environ) as span:
+            if not span.is_recorded:
+                unseen: Iterable[bytes] = wsgi_app(environ, start_response)
+                return unseen
             environ[_SPAN] = span
 
             def started(status: str, *args: Any) -> Any:
@@ -91,9 +94,10 @@ def _span(environ: Mapping[str, Any]) -> AbstractContextManager[Span]:
         return start_span(
             f"process {path[:200]}",
             "CONSUMER",
-            attributes={"messaging.system": "cloud_tasks", **_delivery(environ)},
+            attributes={"messaging.system": "cloud_tasks"},
             parent=context_of(carried) if carried else None,
             links=around if carried else (),
+            details=lambda: _delivery(environ),
         )
     is_made = has_current_span()
     return start_span(

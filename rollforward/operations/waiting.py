@@ -3,19 +3,33 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Sequence
+import itertools
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from google.api_core import exceptions as rpc_errors
 from google.cloud import ndb
 
-from rollforward.outbox.entities import OutboxTask, RowId, outbox_rows
+from rollforward.datastore.partitions import PARTITIONS
+from rollforward.outbox.entities import (
+    LONG_AGO,
+    OutboxTask,
+    RowId,
+    outbox_rows,
+)
 from rollforward.runtime.clients import Clients
+from rollforward.runtime.clock import parse_time, time_text
 from rollforward.tasks.attempt_entities import TaskAttempts, newest_attempts
 from rollforward.tasks.cloud_tasks import CloudTaskQueue, QueueState, WaitingPage
+from rollforward.tasks.runs import BadCursorError
 
-# Keys alone, which are cheap: the oldest of so many are read.
-MAX_KEYS = 300
+MAX_ID_BYTES = 1_500
+# Of an address: an id with its time.
+MAX_OUTBOX_CURSOR = 1_530
+# The time and the id of the last row of a page.
+_CURSOR = re.compile(r"([0-9]{8}T[0-9]{12})\|(.{1,1500})", re.DOTALL)
 
 
 class CannotListError(Exception):
@@ -34,6 +48,14 @@ class OutboxRow:
     tag: str
     due: datetime.datetime | None
     body: str
+
+
+@dataclass(frozen=True)
+class OutboxPage:
+    """Rows of the outbox, the oldest first; `next_cursor` is "" on the last page."""
+
+    rows: Sequence[OutboxRow]
+    next_cursor: str
 
 
 def queue_states(clients: Clients) -> Sequence[QueueState]:
@@ -62,12 +84,65 @@ def list_waiting(clients: Clients, queue: str, *, cursor: str = "", limit: int =
         raise CannotListError(f"Cloud Tasks cannot list {queue!r:.100}: {error.message}") from error
 
 
-def oldest_rows(limit: int) -> Sequence[OutboxRow]:
-    """Return the oldest rows of the outbox, of the first few hundred."""
-    keys = outbox_rows().fetch(MAX_KEYS, keys_only=True)
-    keys.sort(key=lambda key: RowId.read(key.id()).created)
-    rows = ndb.get_multi(keys[:limit])
-    return [_row(row) for row in rows if row is not None]
+def list_outbox(*, cursor: str = "", limit: int) -> OutboxPage:
+    """Return rows of the outbox, the oldest of all partitions first.
+
+    Keys alone of each partition are read, and the rows of the page.
+
+    Args:
+        cursor: `next_cursor` of a page; "": the first one.
+
+    Raises:
+        BadCursorError: it is of no page.
+    """
+    begin = _place_of(cursor)
+    futures = [
+        outbox_rows(partition, after=_begin_in(partition, begin)).fetch_async(
+            limit + 1, keys_only=True
+        )
+        for partition in PARTITIONS
+    ]
+    created = begin[0] if begin else LONG_AGO
+    keys = [key for future in futures for key in _timed(future.get_result(), created)]
+    keys.sort(key=lambda timed: (timed[0], str(timed[1].id())))
+    shown = keys[:limit]
+    rows = ndb.get_multi([key for _, key in shown])
+    next_cursor = f"{time_text(shown[-1][0])}|{shown[-1][1].id()}" if len(keys) > limit else ""
+    return OutboxPage([_row(row) for row in rows if row is not None], next_cursor)
+
+
+def _place_of(cursor: str) -> tuple[datetime.datetime, str] | None:
+    if not cursor:
+        return None
+    match = _CURSOR.fullmatch(cursor)
+    try:
+        if match is not None and len(match[2].encode()) <= MAX_ID_BYTES:
+            return parse_time(match[1]), match[2]
+    except ValueError:
+        pass
+    raise BadCursorError("cursor must be next_cursor of a list")
+
+
+def _begin_in(partition: str, place: tuple[datetime.datetime, str] | None) -> str:
+    """Return the id behind which a partition has the rows of the next page; "": all of them."""
+    if place is None:
+        return ""
+    created, row_id = place
+    own = max((known for known in PARTITIONS if known <= row_id), default=PARTITIONS[0])
+    if partition == own:
+        return row_id
+    # Rows of the same instant are in the order of their ids, and so of their partitions.
+    return f"{partition}|{time_text(created)}{'|' if partition > own else '~'}"
+
+
+def _timed(keys: Sequence[ndb.Key], created: datetime.datetime) -> Iterator[tuple[Any, ndb.Key]]:
+    """Yield the keys of a partition with their times, which never fall.
+
+    A key made by hand names no time, and has that of the row before it.
+    """
+    times = (RowId.read(key.id()).created for key in keys)
+    later = itertools.accumulate(times, max, initial=created)
+    yield from zip(itertools.islice(later, 1, None), keys, strict=True)
 
 
 def failing_tasks(limit: int) -> Sequence[TaskAttempts]:

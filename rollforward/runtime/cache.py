@@ -20,7 +20,7 @@ from typing import Protocol, TypeVar
 from pymemcache.client.base import PooledClient
 from pymemcache.exceptions import MemcacheError
 
-from rollforward.tracing import start_span
+from rollforward.tracing.spans import noted_call
 
 log = logging.getLogger(__name__)
 
@@ -141,7 +141,7 @@ class MemcachedCache:
     def _attempt(self, name: str, operation: Callable[[], T], otherwise: T) -> T:
         if self._monotonic() < self._away_until:
             return otherwise
-        with start_span(f"memcached {name}", "CLIENT", attributes={"db.system": "memcached"}):
+        with noted_call(f"memcached {name}", {"db.system": "memcached"}):
             return self._answer(operation, otherwise)
 
     def _answer(self, operation: Callable[[], T], otherwise: T) -> T:

@@ -152,11 +152,14 @@ def user_schedules_due(
         start_after: `next_after` of a page; "": the first one.
 
     Raises:
-        BadCursorError: it is of no page.
+        BadCursorError: it is of no page of this time.
     """
+    place = _place_of(start_after)
+    if place is not None and not due.has(place[0].replace(tzinfo=datetime.UTC)):
+        raise BadCursorError("after must be next_after of a list of the same time")
     since, until = (naive_utc(at) if at else None for at in (due.since, due.until))
     rows: list[Any] = []
-    for query in rows_between(since, until, _place_of(start_after)):
+    for query in rows_between(since, until, place):
         if len(rows) <= MAX_SEARCHED:
             rows += query.fetch(MAX_SEARCHED + 1 - len(rows))
     prefix = f"{part.name}|"

@@ -287,10 +287,8 @@ class RunQuery:
 
     def takes(self, started: datetime.datetime | None) -> bool:
         """Return whether a run that started then is in the time; one without a start is in any."""
-        if started is None:
-            return self.before is None and self.since is None
-        is_early = self.before is None or started < self.before
-        return is_early and (self.since is None or started >= self.since)
+        times = TimeRange(self.since, self.before)
+        return times.has(started) if started is not None else not times
 
     def ends_at(self, next_before: datetime.datetime | None) -> datetime.datetime | None:
         """Return where the next list begins; None: nothing that started earlier is asked for."""

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import sys
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import grpc
 
-from rollforward.tracing.spans import is_recorded, tracer
+from rollforward.tracing.spans import StartedCall, is_recorded
 
 
 class CallSpans(grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc]
-    """Makes a span for each call that belongs to a trace that is sampled.
+    """Makes a span for each call that belongs to a trace that is sampled, when the call has ended.
 
     Calls outside of one make none: background work (a relay, a sweep, a group commit) serves many
     traces at once.
@@ -23,27 +23,27 @@ class CallSpans(grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc]
     ) -> Any:
         if not is_recorded():
             return continuation(details, request)
-        trace = sys.modules["opentelemetry.trace"]
-        service, _, method = details.method.removeprefix("/").partition("/")
-        span = tracer().start_span(
-            f"{service.rpartition('.')[2]}/{method}",
-            kind=trace.SpanKind.CLIENT,
-            attributes={"rpc.system": "grpc", "rpc.service": service, "rpc.method": method},
-        )
+        name, attributes = _described(details.method)
+        started = StartedCall(name)
         try:
             call = continuation(details, request)
-        except BaseException:
-            span.end()
+        except BaseException as error:
+            started.end(attributes, type(error).__name__)
             raise
-        call.add_done_callback(lambda done: _end(span, done))
+        call.add_done_callback(lambda done: _end(started, attributes, done))
         return call
 
 
-def _end(span: Any, call: Any) -> None:
-    """End the span of a call with the code of its answer."""
-    trace = sys.modules["opentelemetry.trace"]
+@functools.lru_cache(maxsize=256)
+def _described(method: str) -> tuple[str, dict[str, str]]:
+    """Return the name of a call's span, and the attributes that do not depend on its answer."""
+    service, _, rpc = method.removeprefix("/").partition("/")
+    attributes = {"rpc.system": "grpc", "rpc.service": service, "rpc.method": rpc}
+    return f"{service.rpartition('.')[2]}/{rpc}", attributes
+
+
+def _end(started: StartedCall, attributes: dict[str, str], call: Any) -> None:
+    """End a call with the code of its answer."""
     code = call.code()
-    span.set_attribute("rpc.grpc.status_code", code.value[0])
-    if code is not grpc.StatusCode.OK:
-        span.set_status(trace.Status(trace.StatusCode.ERROR, code.name))
-    span.end()
+    error = "" if code is grpc.StatusCode.OK else code.name
+    started.end({**attributes, "rpc.grpc.status_code": code.value[0]}, error)

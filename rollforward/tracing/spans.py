@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from types import TracebackType
 from typing import Any, Literal, Protocol
 
@@ -19,6 +20,11 @@ Kind = Literal["INTERNAL", "SERVER", "CLIENT", "PRODUCER", "CONSUMER"]
 
 class Span(Protocol):
     """The methods of a span that the library uses."""
+
+    @property
+    def is_recorded(self) -> bool:
+        """Whether anybody will see what is said of this span."""
+        ...
 
     def set_attribute(self, key: str, value: Any) -> None:
         """Describe the work of the span by one more value."""
@@ -36,6 +42,8 @@ class Span(Protocol):
 class _NoSpan(AbstractContextManager["Span"]):
     """The span of a process without an SDK, and the block of that span."""
 
+    is_recorded = False
+
     def __enter__(self) -> Span:
         return self
 
@@ -52,8 +60,13 @@ class _NoSpan(AbstractContextManager["Span"]):
         """Do nothing."""
 
 
+_NO_SPAN = _NoSpan()
+
+
 class _ApiSpan:
     """A span of OpenTelemetry."""
+
+    is_recorded = True
 
     def __init__(self, span: Any) -> None:
         self._span = span
@@ -78,7 +91,7 @@ class _Block(AbstractContextManager[Span]):
 
     def __init__(self, span: Any) -> None:
         self._span = span
-        self._shown = _ApiSpan(span)
+        self._shown: Span = _ApiSpan(span) if span.is_recording() else _NO_SPAN
         self._token: Any = None
 
     def __enter__(self) -> Span:
@@ -98,9 +111,6 @@ class _Block(AbstractContextManager[Span]):
             self._span.record_exception(error)
             self._shown.fail(f"{type(error).__name__}: {error}")
         self._span.end()
-
-
-_NO_SPAN = _NoSpan()
 
 
 def tracer() -> Any:
@@ -136,6 +146,7 @@ def start_span(
     attributes: Mapping[str, Any] | None = None,
     parent: Any = None,
     links: Sequence[str] = (),
+    details: Callable[[], Mapping[str, Any]] | None = None,
 ) -> AbstractContextManager[Span]:
     """Run the code inside in a span; an exception ends it as failed, and is raised on.
 
@@ -145,30 +156,82 @@ def start_span(
     Args:
         parent: The context of its cause (`context_of`); None: the span that runs now.
         links: The traceparents of further causes, of which the first 128 count.
+        details: Further attributes, which are asked for only if the span is recorded. A sampler
+            does not see them.
     """
-    made_by = tracer()
-    is_part = kind in ("INTERNAL", "CLIENT") and parent is None
-    if made_by is None or (is_part and not is_recorded()):
+    # In this order: outside of a trace, and in most deliveries, the first look is the only one.
+    if parent is None and kind in ("INTERNAL", "CLIENT") and not is_recorded():
         return _NO_SPAN
-    trace = sys.modules["opentelemetry.trace"]
-    return _Block(
-        made_by.start_span(
-            name,
-            context=parent,
-            kind=trace.SpanKind[kind],
-            attributes=attributes,
-            links=links_of(links[:MAX_LINKS]) if links else None,
-        )
+    made_by = tracer()
+    if made_by is None:
+        return _NO_SPAN
+    span = made_by.start_span(
+        name,
+        context=parent,
+        kind=sys.modules["opentelemetry.trace"].SpanKind[kind],
+        attributes=attributes,
+        links=links_of(links[:MAX_LINKS]) if links else None,
     )
+    if details is not None and span.is_recording():
+        span.set_attributes(details())
+    return _Block(span)
+
+
+@contextmanager
+def noted_call(name: str, attributes: Mapping[str, Any]) -> Iterator[None]:
+    """Run a call that has no spans inside; its span is made when it has ended.
+
+    That takes less than a block of `start_span`, which shows its span to the code inside.
+    """
+    if not is_recorded():
+        yield
+        return
+    call = StartedCall(name)
+    try:
+        yield
+    finally:
+        call.end(attributes)
+
+
+class StartedCall:
+    """A call of the span that runs here, kept as two numbers until it ends."""
+
+    __slots__ = ("_began_ns", "_context", "_name")
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._context = sys.modules["opentelemetry.context"].get_current()
+        self._began_ns = time.time_ns()
+
+    def end(self, attributes: Mapping[str, Any], error: str = "") -> None:
+        """Make the span of the call.
+
+        Args:
+            error: The reason why it failed; "": it did not.
+        """
+        ended_ns, made_by = time.time_ns(), tracer()
+        if made_by is None:  # The SDK went away meanwhile, as in a test.
+            return
+        trace = sys.modules["opentelemetry.trace"]
+        span = made_by.start_span(
+            self._name,
+            context=self._context,
+            kind=trace.SpanKind.CLIENT,
+            attributes=attributes,
+            start_time=self._began_ns,
+        )
+        if error:
+            span.set_status(trace.Status(trace.StatusCode.ERROR, error))
+        span.end(ended_ns)
 
 
 def is_recorded() -> bool:
     """Return whether a span runs here that is sampled, or recorded in this process."""
-    if tracer() is None:
+    trace = sys.modules.get("opentelemetry.trace")
+    if trace is None:
         return False
-    span = sys.modules["opentelemetry.trace"].get_current_span()
-    context = span.get_span_context()
-    return bool(context.is_valid and (context.trace_flags.sampled or span.is_recording()))
+    span = trace.get_current_span()
+    return bool(span.is_recording() or span.get_span_context().trace_flags & 1)  # Sampled.
 
 
 def has_current_span() -> bool:

@@ -44,9 +44,10 @@ from rollforward.operations import (
 from rollforward.operations.bulk import MAX_SELECTED
 from rollforward.operations.replays import get_dead_task
 from rollforward.operations.waiting import (
+    MAX_OUTBOX_CURSOR,
     CannotListError,
+    list_outbox,
     list_waiting,
-    oldest_rows,
     queue_states,
 )
 from rollforward.runtime.clock import aware_utc
@@ -304,10 +305,11 @@ def tasks() -> ResponseReturnValue:
 
 
 @_answering
+@limits(cursor=MAX_OUTBOX_CURSOR)
 def outbox() -> ResponseReturnValue:
-    """List the oldest rows of the outbox."""
-    rows = oldest_rows(limit_of(request.args.get("limit", "")))
-    return json_response({"rows": [asdict(row) for row in rows]})
+    """List rows of the outbox, the oldest first."""
+    limit = limit_of(request.args.get("limit", ""))
+    return json_response(asdict(list_outbox(cursor=request.args.get("cursor", ""), limit=limit)))
 
 
 @_answering

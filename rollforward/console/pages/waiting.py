@@ -15,10 +15,11 @@ from rollforward.flask.context import clients, registry
 from rollforward.flask.guards.fields import limits
 from rollforward.look import words
 from rollforward.operations.waiting import (
+    MAX_OUTBOX_CURSOR,
     CannotListError,
     failing_tasks,
+    list_outbox,
     list_waiting,
-    oldest_rows,
     queue_states,
 )
 from rollforward.outbox.depth import depth
@@ -59,8 +60,12 @@ def waiting() -> ResponseReturnValue:
 
 
 @page
+@limits(cursor=MAX_OUTBOX_CURSOR)
 def outbox() -> ResponseReturnValue:
-    """Show the depth of the outbox, and its oldest rows."""
+    """Show the depth of the outbox, and its rows, the oldest first."""
+    cursor = request.args.get("cursor", "")
+    listed = list_outbox(cursor=cursor, limit=PAGE_ROWS)
+    next_cursor = listed.next_cursor
     rows = [
         {
             **vars(row),
@@ -68,9 +73,16 @@ def outbox() -> ResponseReturnValue:
             "due": row.due.timestamp() if row.due else None,
             "body": words.body(row.body.encode()),
         }
-        for row in oldest_rows(PAGE_ROWS)
+        for row in listed.rows
     ]
-    return render("outbox.html", depth=depth(clients()), rows=rows)
+    return render(
+        "outbox.html",
+        depth=depth(clients()),
+        rows=rows,
+        older=with_query("/outbox", cursor=next_cursor) if next_cursor else "",
+        is_first=not cursor,
+        first="/outbox",
+    )
 
 
 @page

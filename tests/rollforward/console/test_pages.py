@@ -6,6 +6,7 @@ import datetime
 import re
 from collections import Counter
 from html import unescape
+from urllib.parse import quote
 
 import pytest
 from flask.testing import FlaskClient
@@ -214,6 +215,39 @@ def test_the_outbox_is_swept_by_a_press_on_record(desk: Desk) -> None:
     assert (answer.status_code, desk.done) == (303, Counter({"x": 1}))
     assert "Nothing is pending" in browser.read("/outbox")
     assert "Sweep outbox" in browser.read("/audit")
+
+
+def test_the_outbox_is_listed_by_age_to_its_last_row(desk: Desk) -> None:
+    """Each row once: of all partitions, of the same instant, and those made by hand."""
+    now = desk.world.clock.now().replace(tzinfo=None)
+    rows = [
+        RowId(f"{number * 7 % 16:x}" * 24, now - datetime.timedelta(seconds=number // 4), 0, False)
+        for number in range(90)
+    ]
+    by_age = [row.text for row in sorted(rows, key=lambda row: (row.created, row.text))]
+    strange = ["-by-hand", "~by-hand"]
+    with desk.world.context():
+        ndb.put_multi(
+            [OutboxTask(id=id_, path=PATH, queue="default", body="{}") for id_ in by_age + strange]
+        )
+    listed: list[str] = []
+    cursor = ""
+    while not listed or cursor:
+        answer = desk.ask(f"{API}/outbox?limit=20&cursor={quote(cursor)}").json
+        assert answer is not None
+        listed += [row["id"] for row in answer["rows"]]
+        cursor = answer["next_cursor"]
+    browser = Browser(desk)
+    shown = browser.read("/outbox")
+    [following] = re.findall(r'href="([^"]+)" rel="next"', shown)
+
+    assert [id_ for id_ in listed if id_ not in strange] == by_age
+    assert sorted(listed) == sorted(by_age + strange)
+    assert by_age[0] in shown
+    assert by_age[0] not in browser.read(unescape(following))
+    assert reads_of(desk, lambda: browser.read("/outbox")) <= MAX_READS
+    for cursor in ("x", "20300501T120000000000|", "99999999T999999999999|c"):
+        assert browser.open(f"/outbox?cursor={cursor}").status_code == 400, cursor
 
 
 def test_sweeps_say_when_each_was_done(desk: Desk) -> None:

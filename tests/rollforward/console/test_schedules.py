@@ -314,8 +314,16 @@ def test_schedules_of_users_are_chosen_by_their_next_tick(desk: Desk) -> None:
     following = unescape(re.findall(r'href="([^"]+)" rel="next"', browser.read(address))[0])
     assert "until=" in following
     assert browser.read(following)
-    for query in ("after=x&since=2030-01-01T00:00Z", "since=soon", "age=1h"):
+    older = f"after={pages_after(desk, now_text)}&since={now_text}"
+    for query in (older, "after=x&since=2030-01-01T00:00Z", "since=soon", "age=1h"):
         assert browser.open(f"/schedules/users/reminders?{query}").status_code == 400, query
+
+
+def pages_after(desk: Desk, until: str) -> str:
+    """Return where the second page of the ticks before a time begins."""
+    answer = desk.ask(f"{API}/schedules/reminders/users?until={until}").json
+    assert answer is not None
+    return quote(answer["next_after"])
 
 
 def test_schedules_of_the_code_are_chosen_by_their_last_tick(desk: Desk) -> None:

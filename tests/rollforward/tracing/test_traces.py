@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import cProfile
+import pstats
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +13,7 @@ from flask import Flask
 from google.cloud import ndb
 from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan, Tracer, TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, ParentBased
 
@@ -25,7 +27,8 @@ from rollforward.local.traces import otlp
 from rollforward.local.traces.store import TraceStore
 from rollforward.outbox.entities import OutboxTask
 from rollforward.telemetry import Trace, current_trace
-from rollforward.tracing import TRACE_HEADER
+from rollforward.tracing import TRACE_HEADER, start_span
+from rollforward.tracing.spans import noted_call
 from tests.infra.world import Services, World
 
 pytestmark = pytest.mark.fast
@@ -271,3 +274,82 @@ def test_a_trace_that_is_not_sampled_makes_no_spans_inside_and_is_carried_on(
     made.clear()
     visit(world.app, "seven")
     assert {"GET", "transaction", "Datastore/Commit"} <= {*made}
+
+
+def test_details_are_made_for_a_span_that_is_recorded_only(
+    exporter: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def details() -> dict[str, str]:
+        asked.append("details")
+        return {"queue": "mail"}
+
+    with start_span("seen", "CONSUMER", details=details) as span:
+        assert span.is_recorded
+    monkeypatch.setattr(trace, "_TRACER_PROVIDER", TracerProvider(sampler=ALWAYS_OFF))
+    with start_span("unseen", "CONSUMER", details=details) as span:
+        assert not span.is_recorded
+    monkeypatch.setattr(trace, "_TRACER_PROVIDER", None)
+    with start_span("none", "CONSUMER", details=details) as span:
+        assert not span.is_recorded
+
+    [seen] = exporter.get_finished_spans()
+    assert asked == ["details"]
+    assert dict(seen.attributes or {}) == {"queue": "mail"}
+
+
+def test_a_call_that_fails_has_its_span_within_its_cause(exporter: InMemorySpanExporter) -> None:
+    """Its span is made afterwards, with the times of the call."""
+    with (
+        start_span("cause", "SERVER"),
+        pytest.raises(TimeoutError),
+        noted_call("memcached get", {"db.system": "memcached"}),
+    ):
+        raise TimeoutError
+
+    call, cause = exporter.get_finished_spans()
+    assert (call.name, cause.name) == ("memcached get", "cause")
+    assert causes(call, [call, cause]) == ["cause"]
+    times = [cause.start_time, call.start_time, call.end_time, cause.end_time]
+    assert times == sorted(times, key=lambda at_ns: at_ns or 0)
+    assert call.kind is trace.SpanKind.CLIENT
+
+
+@pytest.mark.parametrize("services", ["datastore"], indirect=True)
+def test_a_delivery_that_is_not_sampled_makes_few_calls_more_than_one_without_an_sdk(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Calls of Python functions, the SDK's among them, which no other work of a machine moves."""
+    unsampled = TracerProvider(sampler=ParentBased(ALWAYS_OFF))
+    unsampled.add_span_processor(BatchSpanProcessor(InMemorySpanExporter()))
+    calls = []
+    for provider in (None, unsampled):
+        monkeypatch.setattr(trace, "_TRACER_PROVIDER", provider)
+        deliveries = []
+        for number in range(3):  # The first one has what a process does once.
+            known = {due.task_name for due in world.engine.due()}
+            with world.context():
+                print_page.enqueue(world.clients, print_page.bind(f"{len(calls)}", number))
+            [new] = {due.task_name for due in world.engine.due()} - known
+            attempt = world.engine.begin_attempt(new)
+            deliveries.append(_calls_of(world, attempt))
+            world.end(attempt, 204)
+        calls.append(min(deliveries))
+    unsampled.shutdown()
+
+    without, with_sdk = calls
+    assert without > 1_000
+    assert with_sdk <= 1.04 * without
+
+
+def _calls_of(world: World, attempt: Any) -> int:
+    """Return how many functions an attempt calls in its thread."""
+    profile = cProfile.Profile()
+    with world.app.test_client() as client:
+        path = f"/{attempt.url.split('/', 3)[3]}"
+        profile.enable()
+        answer = client.post(path, headers=dict(attempt.headers), data=attempt.body)
+        profile.disable()
+    assert answer.status_code < 300
+    return int(pstats.Stats(profile).total_calls)  # type: ignore[attr-defined]
