@@ -128,21 +128,21 @@ def _begin_in(partition: str, place: tuple[datetime.datetime, str] | None) -> st
     if place is None:
         return ""
     created, row_id = place
-    own = max((known for known in PARTITIONS if known <= row_id), default=PARTITIONS[0])
-    if partition == own:
+    own_partition = max((known for known in PARTITIONS if known <= row_id), default=PARTITIONS[0])
+    if partition == own_partition:
         return row_id
     # Rows of the same instant are in the order of their ids, and so of their partitions.
-    return f"{partition}|{time_text(created)}{'|' if partition > own else '~'}"
+    return f"{partition}|{time_text(created)}{'|' if partition > own_partition else '~'}"
 
 
 def _timed(keys: Sequence[ndb.Key], created: datetime.datetime) -> Iterator[tuple[Any, ndb.Key]]:
     """Yield the keys of a partition with their times, which never fall.
 
-    A key made by hand names no time, and has that of the row before it.
+    A key made by hand names no time. It takes the time of the row before it.
     """
     times = (RowId.read(key.id()).created for key in keys)
-    later = itertools.accumulate(times, max, initial=created)
-    yield from zip(itertools.islice(later, 1, None), keys, strict=True)
+    rising = itertools.accumulate(times, max, initial=created)
+    yield from zip(itertools.islice(rising, 1, None), keys, strict=True)
 
 
 def failing_tasks(limit: int) -> Sequence[TaskAttempts]:

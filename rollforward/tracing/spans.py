@@ -23,7 +23,7 @@ class Span(Protocol):
 
     @property
     def is_recorded(self) -> bool:
-        """Whether anybody will see what is said of this span."""
+        """Whether attributes of this span are kept."""
         ...
 
     def set_attribute(self, key: str, value: Any) -> None:
