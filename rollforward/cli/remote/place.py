@@ -8,12 +8,14 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rollforward.cli.command import local_module
 from rollforward.cli.errors import UnreachableError, WrongUsageError
-from rollforward.cli.remote.http import Endpoint, endpoint
 from rollforward.cli.remote.tables import printable, table
+
+if TYPE_CHECKING:
+    from rollforward.cli.remote.http import Endpoint
 
 TOKEN_VARIABLE = "ROLLFORWARD_TOKEN"  # nosec B105  The name of a variable.
 PREFIX = "/rollforward"
@@ -68,7 +70,7 @@ def place_of(options: argparse.Namespace) -> Place:
     if options.token:
         raise WrongUsageError("--token is for a deployed app: name it by --url.")
     console = options.console or _console_url()
-    running = endpoint(console, "/api/v1", f"{console} is no console of the local platform.")
+    running = _endpoint(console, "/api/v1", f"{console} is no console of the local platform.")
     try:
         shell = running.get("/shell")
     except UnreachableError as error:
@@ -83,7 +85,14 @@ def place_of(options: argparse.Namespace) -> Place:
 
 def _app(url: str, prefix: str, token: str) -> Endpoint:
     absent = _NO_CONSOLE.format(url=url.rstrip("/"), prefix=prefix)
-    return endpoint(url, f"{prefix.rstrip('/')}/api/v1", absent, token)
+    return _endpoint(url, f"{prefix.rstrip('/')}/api/v1", absent, token)
+
+
+def _endpoint(url: str, path: str, absent: str, token: str = "") -> Endpoint:
+    # Most commands send no request, and an HTTP client takes as long to load as all of them.
+    from rollforward.cli.remote.http import endpoint
+
+    return endpoint(url, path, absent, token)
 
 
 def _console_url() -> str:

@@ -28,8 +28,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from aiohttp import web
-
 from rollforward.local.cloudtasks import dispatch_yaml, queue_yaml
 from rollforward.local.cloudtasks.clock import Clock
 from rollforward.local.cloudtasks.delivery.app_engine import AppEngineApp
@@ -40,21 +38,20 @@ from rollforward.local.cloudtasks.engine.engine_state import Retention
 from rollforward.local.cloudtasks.protocol import messages
 from rollforward.local.cloudtasks.protocol.names import Place, parent_of
 from rollforward.local.cloudtasks.queue_yaml import QueueYamlError
-from rollforward.local.cloudtasks.server import control
 from rollforward.local.cloudtasks.server.callers import Callers, is_loopback
 from rollforward.local.cloudtasks.server.dispatcher import Dispatcher, KillWorker
-from rollforward.local.cloudtasks.server.front import MAX_MESSAGE_BYTES, Front
+from rollforward.local.cloudtasks.server.front import Front
 from rollforward.local.cloudtasks.server.rest import functions
-from rollforward.local.cloudtasks.server.rest.api import Rest
 from rollforward.local.cloudtasks.server.versions import Versions
 from rollforward.local.cloudtasks.store.store import Store
-from rollforward.local.system.http_bodies import ServerLog
 
 if TYPE_CHECKING:
     from rollforward.cloud_profile import Profile
+    from rollforward.local.cloudtasks.server.rest.server import HttpServer
 
 _WATCH_S = 1.0
 _START_TIMEOUT_S = 30.0
+_HTTP_SERVER = "rollforward.local.cloudtasks.server.rest.server"
 _GRPC_SERVER = "rollforward.local.cloudtasks.server.grpc.server"
 
 log = logging.getLogger(__name__)
@@ -137,7 +134,6 @@ class Emulator:
             behaviour=Behaviour.like(settings.profile),
             in_memory=settings.store_path is None,
         )
-        self._functions_url = settings.functions_url
         self._is_watching = settings.watching
         self._files: dict[Path, Callable[[Path], bool]] = {}
         try:
@@ -155,10 +151,9 @@ class Emulator:
         if settings.dispatching:
             self._dispatcher = Dispatcher(self.engine, settings.kill_worker)
         self._is_dispatching = False
-        self._callers = Callers(are_local=is_loopback(host))
-        self._grpc: GrpcServer | None = None
+        self.callers = Callers(are_local=is_loopback(host))
+        self._servers = Servers(self.engine, self.callers, settings)
         self._front: Front | None = None
-        self._runner: web.AppRunner | None = None
         self._watcher: asyncio.Task[None] | None = None
 
     @property
@@ -170,10 +165,6 @@ class Emulator:
     def grpc_address(self) -> str:
         """The address of all APIs, as host:port."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-
-    def routes(self) -> list[web.RouteDef]:
-        """Return the routes of the control API, to be mounted on any server."""
-        return control.routes(self.engine, self.kill_worker, self._callers)
 
     async def start(self) -> None:
         """Listen, and begin to dispatch.
@@ -190,14 +181,7 @@ class Emulator:
         Raises:
             RuntimeError: the port is taken.
         """
-        versions = Versions(self.engine)
-        app = web.Application(client_max_size=MAX_MESSAGE_BYTES)
-        app.add_routes(self.routes())
-        app.add_routes(Rest(versions, self._callers, self._functions_url).routes())
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0, logger=ServerLog())
-        await self._runner.setup()
-        self._grpc = GrpcServer(versions, self.engine)
-        self._front = Front(self._runner.server, self._grpc.port)
+        self._front = Front(self._servers.http_protocol, self._servers.grpc_port)
         try:
             self.port = await self._front.start(self.host, self.port)
         except OSError as error:
@@ -227,12 +211,10 @@ class Emulator:
         if self._watcher is not None:
             self._watcher.cancel()
             await asyncio.gather(self._watcher, return_exceptions=True)
-        if self._grpc is not None:
-            await self._grpc.stop()
+        await self._servers.stop_grpc()
         if self._front is not None:
             await self._front.stop()
-        if self._runner is not None:
-            await self._runner.cleanup()
+        await self._servers.stop_http()
         if self._dispatcher is not None and self._is_dispatching:
             await self._dispatcher.stop()
         self.engine.close()
@@ -290,30 +272,58 @@ class Emulator:
         self.engine.app.rules[:] = dispatch_yaml.read(path)
 
 
-class GrpcServer:
-    """The gRPC server of an emulator, which the first call for its port starts."""
+class Servers:
+    """The gRPC and the HTTP server of an emulator; the first call for each starts it.
 
-    def __init__(self, versions: Versions, engine: Engine) -> None:
-        self._versions = versions
+    Each is loaded on a thread: other calls, and deliveries, go on meanwhile.
+    """
+
+    def __init__(self, engine: Engine, callers: Callers, settings: EmulatorSettings) -> None:
+        self._versions = Versions(engine)
         self._engine = engine
-        self._stop: Callable[[], None] | None = None
-        self._port = 0
-        self._starting = asyncio.Lock()
+        self._callers = callers
+        self._settings = settings
+        self._http: HttpServer | None = None
+        self._starting_http = asyncio.Lock()
+        self._stop_grpc: Callable[[], None] | None = None
+        self._grpc_port = 0
+        self._starting_grpc = asyncio.Lock()
 
-    async def port(self) -> int:
-        """Return the port, when the server listens on it."""
-        async with self._starting:
-            if self._stop is None:
-                # On a thread: other calls, and deliveries, go on while gRPC is loaded.
-                module = await asyncio.to_thread(importlib.import_module, _GRPC_SERVER)
-                self._port, self._stop = module.start(self._versions, self._engine)
-        return self._port
+    async def http_protocol(self) -> Any:
+        """Return the protocol of an HTTP connection, when the server is ready for it."""
+        async with self._starting_http:
+            if self._http is None:
+                module = await asyncio.to_thread(importlib.import_module, _HTTP_SERVER)
+                server = module.HttpServer(
+                    self._versions,
+                    self._engine,
+                    self._callers,
+                    self._settings.kill_worker,
+                    self._settings.functions_url,
+                )
+                await server.start()
+                self._http = server
+        return self._http.protocol()
 
-    async def stop(self) -> None:
+    async def stop_http(self) -> None:
         """End its calls, if it was started."""
-        async with self._starting:
-            if self._stop is not None:
-                await asyncio.to_thread(self._stop)
+        async with self._starting_http:
+            if self._http is not None:
+                await self._http.stop()
+
+    async def grpc_port(self) -> int:
+        """Return the port of the gRPC server, when it listens there."""
+        async with self._starting_grpc:
+            if self._stop_grpc is None:
+                module = await asyncio.to_thread(importlib.import_module, _GRPC_SERVER)
+                self._grpc_port, self._stop_grpc = module.start(self._versions, self._engine)
+        return self._grpc_port
+
+    async def stop_grpc(self) -> None:
+        """End its calls, if it was started."""
+        async with self._starting_grpc:
+            if self._stop_grpc is not None:
+                await asyncio.to_thread(self._stop_grpc)
 
 
 def _modified_at(path: Path) -> int:
@@ -351,8 +361,7 @@ class RunningEmulator:
             TimeoutError: there was something left, which the text counts.
         """
         engine = self.engine
-        waiting = control.until_idle(
-            engine,
+        waiting = engine.until_idle(
             timeout_s,
             engine.place.queue_name(queue) if queue else "",
             with_scheduled=with_scheduled,

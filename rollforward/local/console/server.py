@@ -5,6 +5,7 @@ import contextlib
 
 from aiohttp import web
 
+from rollforward.local.cloudtasks.server import control
 from rollforward.local.console import pages
 from rollforward.local.console.api import Api
 from rollforward.local.console.guards import Guards, Handler
@@ -103,7 +104,8 @@ class Console:
             middlewares=[outermost, self._show_errors, *checks], client_max_size=_FORM_LIMIT_BYTES
         )
         app.add_routes(self.routes())
-        app.add_routes(self.platform.tasks.routes())
+        tasks = self.platform.tasks
+        app.add_routes(control.routes(tasks.engine, tasks.kill_worker, tasks.callers))
         app.add_routes([web.static("/static", STATIC)])
         return app
 

@@ -19,6 +19,7 @@ leases.acknowledge ends it.
 Source: cloud.google.com/tasks/docs/reference/rpc/google.cloud.tasks.v2
 """
 
+import asyncio
 import random
 import secrets
 from collections import Counter
@@ -44,6 +45,8 @@ from rollforward.local.cloudtasks.protocol.names import Place
 from rollforward.local.cloudtasks.protocol.paging import PageTokens
 from rollforward.local.cloudtasks.store.records import NORMAL, Attempt, DueDelivery, Response
 from rollforward.local.cloudtasks.store.store import Store
+
+_POLL_S = 0.01
 
 
 class Engine:
@@ -177,6 +180,31 @@ class Engine:
                 queue.is_idle(now_s, with_scheduled=with_scheduled, with_retrying=with_retrying)
                 for queue in self._state.chosen(queue_name)
             )
+
+    async def until_idle(
+        self,
+        timeout_s: float,
+        queue_name: str = "",
+        *,
+        with_scheduled: bool = False,
+        with_retrying: bool = True,
+    ) -> bool:
+        """Wait until the engine is idle; tell whether it became so in time.
+
+        Raises:
+            Refused: NOT_FOUND: no such queue.
+        """
+        if queue_name:
+            self.queues.get(queue_name)
+        loop = asyncio.get_running_loop()
+        ends_at = loop.time() + timeout_s
+        while not self.is_idle(
+            queue_name, with_scheduled=with_scheduled, with_retrying=with_retrying
+        ):
+            if loop.time() >= ends_at:
+                return False
+            await asyncio.sleep(_POLL_S)
+        return True
 
     def advance(self, seconds: float) -> float:
         """Move the clock forward and return the new time."""

@@ -20,7 +20,6 @@ machine's, and a foreign Origin is refused. A request that changes something mus
 plain form can send.
 """
 
-import asyncio
 import functools
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
@@ -41,7 +40,6 @@ MAX_PAGE = 500
 MAX_SECONDS = 10**9
 MAX_TIME_S = 10**12
 
-_POLL_S = 0.01
 _HTTP_OF_CODE = {"NOT_FOUND": 404, "FAILED_PRECONDITION": 409, "PERMISSION_DENIED": 403}
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -278,8 +276,7 @@ class Control:
         fields = await _fields(
             request, "timeout_s", "queue", "include_scheduled", "include_retrying"
         )
-        is_idle = await until_idle(
-            self._engine,
+        is_idle = await self._engine.until_idle(
             min(_number(fields, "timeout_s", 30.0), MAX_WAIT_S),
             self._queue_name(_text(fields, "queue")),
             with_scheduled=bool(fields.get("include_scheduled", False)),
@@ -310,29 +307,3 @@ class Control:
         """Answer the discovery document."""
         keys_url = f"http://{request.headers['Host']}/oauth2/v3/certs"
         return web.json_response(self._engine.tokens.configuration(keys_url))
-
-
-async def until_idle(
-    engine: Engine,
-    timeout_s: float,
-    queue_name: str = "",
-    *,
-    with_scheduled: bool = False,
-    with_retrying: bool = True,
-) -> bool:
-    """Wait until the engine is idle; tell whether it became so in time.
-
-    Raises:
-        Refused: NOT_FOUND: no such queue.
-    """
-    if queue_name:
-        engine.queues.get(queue_name)
-    loop = asyncio.get_running_loop()
-    ends_at = loop.time() + timeout_s
-    while not engine.is_idle(
-        queue_name, with_scheduled=with_scheduled, with_retrying=with_retrying
-    ):
-        if loop.time() >= ends_at:
-            return False
-        await asyncio.sleep(_POLL_S)
-    return True

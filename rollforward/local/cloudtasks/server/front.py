@@ -2,8 +2,9 @@
 
 An HTTP/2 client begins with "PRI * HTTP/2.0" (rfc9113#section-3.4), and no method of HTTP/1.1
 begins so. A connection that does is relayed to the gRPC server, which listens on a port of its own:
-gRPC for Python takes no connection from another listener. The first one starts that server. Any
-other connection is handed to the HTTP server of this process, bytes and all, with no relay.
+gRPC for Python takes no connection from another listener. Any other connection is handed to the
+HTTP server of this process, bytes and all, with no relay. The first connection for a server loads
+and starts it: each takes longer to load than the rest of the emulator.
 """
 
 import asyncio
@@ -21,7 +22,7 @@ GRPC_HOST = "127.0.0.1"
 # A batch may hold 100 tasks of 1 MiB.
 MAX_MESSAGE_BYTES = 128 * 1024 * 1024
 
-HttpProtocol = Callable[[], Any]
+HttpProtocol = Callable[[], Awaitable[Any]]
 GrpcPort = Callable[[], Awaitable[int]]
 
 log = logging.getLogger(__name__)
@@ -32,8 +33,7 @@ class Front:
 
     Args:
         http: Makes the protocol of an HTTP/1.1 connection.
-        grpc_port: Returns the port of the gRPC server, on the loopback interface. It starts the
-            server, if none runs.
+        grpc_port: Returns the port of the gRPC server, on the loopback interface.
     """
 
     def __init__(self, http: HttpProtocol, grpc_port: GrpcPort) -> None:
@@ -70,40 +70,46 @@ class Front:
         while self.connections:
             await asyncio.sleep(0)
 
-    def serve_http(self, transport: asyncio.Transport, received: bytes) -> None:
-        """Hand a connection to the HTTP server."""
-        self.connections.discard(transport)
-        protocol = self._http()
-        transport.set_protocol(protocol)
-        protocol.connection_made(transport)
-        protocol.data_received(received)
-
-    def serve_grpc(self, transport: asyncio.Transport, received: bytes) -> None:
-        """Relay a connection to the gRPC server."""
+    def serve(self, transport: asyncio.Transport, received: bytes) -> None:
+        """Hand a connection to the server whose protocol it speaks."""
         transport.pause_reading()
-        dial = asyncio.create_task(self._relay(transport, received))
+        serving = self._relay if received.startswith(_PREFACE) else self._hand_over
+        dial = asyncio.create_task(self._or_abort(serving(transport, received), transport))
         self._dials.add(dial)
         dial.add_done_callback(self._dials.discard)
 
+    async def _or_abort(self, serving: Awaitable[None], transport: asyncio.Transport) -> None:
+        try:
+            await serving
+        except Exception as error:
+            if not isinstance(error, OSError):  # Not one that a stop has closed.
+                log.exception("A server did not start")
+            transport.abort()
+            return
+        if not transport.is_closing():
+            transport.resume_reading()
+
+    async def _hand_over(self, transport: asyncio.Transport, received: bytes) -> None:
+        """Give a connection to the HTTP server."""
+        protocol = await self._http()
+        self.connections.discard(transport)
+        if not transport.is_closing():
+            transport.set_protocol(protocol)
+            protocol.connection_made(transport)
+            protocol.data_received(received)
+
     async def _relay(self, transport: asyncio.Transport, received: bytes) -> None:
-        loop = asyncio.get_running_loop()
+        """Relay a connection to the gRPC server."""
         near = _Relay(self)
         near.connection_made(transport)
         transport.set_protocol(near)
-        try:
-            port = await self._grpc_port()
-            inner, far = await loop.create_connection(lambda: _Relay(self), GRPC_HOST, port)
-        except Exception as error:
-            if not isinstance(error, OSError):  # Not one that a stop has closed.
-                log.exception("The gRPC server did not start")
-            transport.abort()
-            return
+        port = await self._grpc_port()
+        loop = asyncio.get_running_loop()
+        inner, far = await loop.create_connection(lambda: _Relay(self), GRPC_HOST, port)
         near.peer, far.peer = inner, transport
         inner.write(received)
         if transport.is_closing():
             inner.close()
-        else:
-            transport.resume_reading()
 
 
 class _Arrival(asyncio.Protocol):
@@ -123,9 +129,7 @@ class _Arrival(asyncio.Protocol):
         if len(self._received) < len(_PREFACE) and _PREFACE.startswith(self._received):
             return
         self._patience.cancel()
-        is_grpc = self._received.startswith(_PREFACE)
-        serve = self._front.serve_grpc if is_grpc else self._front.serve_http
-        serve(self._transport, self._received)
+        self._front.serve(self._transport, self._received)
 
     def connection_lost(self, error: Exception | None) -> None:
         self._patience.cancel()

@@ -149,7 +149,7 @@ def test_a_stop_amid_calls(emulator: RunningEmulator, call: Call) -> None:
     with ThreadPoolExecutor(4) as threads:
         calls = [threads.submit(create) for _ in range(4)]
         assert call("CreateTask", create_request())
-        stop = emulator.emulator._grpc.stop()  # type: ignore[union-attr]
+        stop = emulator.emulator._servers.stop_grpc()
         asyncio.run_coroutine_threadsafe(stop, emulator._loop).result(30)
         is_over.set()
         errors = [one.exception(30) for one in calls]
