@@ -85,9 +85,6 @@ class Front:
             if not isinstance(error, OSError):  # Not one that a stop has closed.
                 log.exception("A server did not start")
             transport.abort()
-            return
-        if not transport.is_closing():
-            transport.resume_reading()
 
     async def _hand_over(self, transport: asyncio.Transport, received: bytes) -> None:
         """Give a connection to the HTTP server."""
@@ -96,6 +93,7 @@ class Front:
         if not transport.is_closing():
             transport.set_protocol(protocol)
             protocol.connection_made(transport)
+            transport.resume_reading()  # Before these bytes: the server may pause because of them.
             protocol.data_received(received)
 
     async def _relay(self, transport: asyncio.Transport, received: bytes) -> None:
@@ -107,6 +105,7 @@ class Front:
         loop = asyncio.get_running_loop()
         inner, far = await loop.create_connection(lambda: _Relay(self), GRPC_HOST, port)
         near.peer, far.peer = inner, transport
+        transport.resume_reading()  # Before these bytes, which may fill the buffer, too.
         inner.write(received)
         if transport.is_closing():
             inner.close()
