@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import itertools
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,16 +19,13 @@ from rollforward.outbox.entities import (
     outbox_rows,
 )
 from rollforward.runtime.clients import Clients
-from rollforward.runtime.clock import parse_time, time_text
+from rollforward.runtime.clock import time_text
 from rollforward.tasks.attempt_entities import TaskAttempts, newest_attempts
 from rollforward.tasks.cloud_tasks import CloudTaskQueue, QueueState, WaitingPage
-from rollforward.tasks.runs import BadCursorError
+from rollforward.tasks.runs import place_of, timed_cursor
 
-MAX_ID_BYTES = 1_500
 # Of an address: an id with its time.
 MAX_OUTBOX_CURSOR = 1_530
-# The time and the id of the last row of a page.
-_CURSOR = re.compile(r"([0-9]{8}T[0-9]{12})\|(.{1,1500})", re.DOTALL)
 
 
 class CannotListError(Exception):
@@ -95,7 +91,7 @@ def list_outbox(*, cursor: str = "", limit: int) -> OutboxPage:
     Raises:
         BadCursorError: it is of no page.
     """
-    begin = _place_of(cursor)
+    begin = place_of(cursor, "cursor must be next_cursor of a list")
     futures = [
         outbox_rows(partition, after=_begin_in(partition, begin)).fetch_async(
             limit + 1, keys_only=True
@@ -107,20 +103,8 @@ def list_outbox(*, cursor: str = "", limit: int) -> OutboxPage:
     keys.sort(key=lambda timed: (timed[0], str(timed[1].id())))
     shown = keys[:limit]
     rows = ndb.get_multi([key for _, key in shown])
-    next_cursor = f"{time_text(shown[-1][0])}|{shown[-1][1].id()}" if len(keys) > limit else ""
+    next_cursor = timed_cursor(shown[-1][0], shown[-1][1].id()) if len(keys) > limit else ""
     return OutboxPage([_row(row) for row in rows if row is not None], next_cursor)
-
-
-def _place_of(cursor: str) -> tuple[datetime.datetime, str] | None:
-    if not cursor:
-        return None
-    match = _CURSOR.fullmatch(cursor)
-    try:
-        if match is not None and len(match[2].encode()) <= MAX_ID_BYTES:
-            return parse_time(match[1]), match[2]
-    except ValueError:
-        pass
-    raise BadCursorError("cursor must be next_cursor of a list")
 
 
 def _begin_in(partition: str, place: tuple[datetime.datetime, str] | None) -> str:

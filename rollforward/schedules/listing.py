@@ -9,7 +9,6 @@ Cloud Tasks tells nobody of a task that is deleted from its queue, so its run co
 from __future__ import annotations
 
 import datetime
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -23,23 +22,19 @@ from rollforward.runtime.clock import (
     TimeRange,
     aware_utc,
     naive_utc,
-    parse_time,
-    time_text,
 )
 from rollforward.schedules.declaration import MAX_ID_BYTES, Schedule
 from rollforward.schedules.entities import RecentTick, row_key, rows_between, rows_of
 from rollforward.schedules.ticks import DeclaredSchedule, Tick, name_of
 from rollforward.tasks.dead_task_entities import DeadTask
 from rollforward.tasks.errors import BadArgumentsError
-from rollforward.tasks.runs import BadCursorError
+from rollforward.tasks.runs import BadCursorError, place_of, timed_cursor
 from rollforward.tasks.stored.arguments import LIFE
 from rollforward.tasks.stored.entities import CANCELLED, GIVEN_UP, handle_key
 from rollforward.tasks.stored.names import hashed_name
 
 # Rows that a page of a time range reads.
 MAX_SEARCHED = 25
-MAX_KEY_BYTES = 1_500
-_CURSOR = re.compile(r"([0-9T]{10,30})\|(.{1,1500})", re.DOTALL)
 RunState = Literal["waiting", "done", "dead", "deleted", "given up", "unknown"]
 _ENDED: Mapping[str, RunState] = {CANCELLED: "deleted", GIVEN_UP: "given up"}
 
@@ -154,7 +149,7 @@ def user_schedules_due(
     Raises:
         BadCursorError: it is of no page of this time.
     """
-    place = _place_of(start_after)
+    place = place_of(start_after, "after must be next_after of a list")
     if place is not None and not due.has(place[0].replace(tzinfo=datetime.UTC)):
         raise BadCursorError("after must be next_after of a list of the same time")
     since, until = (naive_utc(at) if at else None for at in (due.since, due.until))
@@ -170,23 +165,8 @@ def user_schedules_due(
     elif len(rows) > MAX_SEARCHED:
         end_row = rows[MAX_SEARCHED - 1]
     named = [(part, row.key.id().removeprefix(prefix), row) for row in shown]
-    return SchedulePage(_states(clients, named, 1), _cursor_of(end_row) if end_row else None)
-
-
-def _cursor_of(row: Any) -> str:
-    return f"{time_text(row.next_at)}|{row.key.id()}"
-
-
-def _place_of(cursor: str) -> tuple[datetime.datetime, str] | None:
-    if not cursor:
-        return None
-    match = _CURSOR.fullmatch(cursor)
-    if match is None or len(match[2].encode()) > MAX_KEY_BYTES:
-        raise BadCursorError("after must be next_after of a list")
-    try:
-        return parse_time(match[1]), match[2]
-    except ValueError:
-        raise BadCursorError("after must be next_after of a list") from None
+    following = timed_cursor(end_row.next_at, end_row.key.id()) if end_row else None
+    return SchedulePage(_states(clients, named, 1), following)
 
 
 def schedule_state(

@@ -14,13 +14,25 @@ from __future__ import annotations
 
 import datetime
 import logging
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
 from google.api_core.exceptions import GoogleAPIError
 
-from rollforward.runtime.clock import ANY_TIME, TimeRange, aware_utc, naive_utc
+from rollforward.runtime.clock import (
+    ANY_TIME,
+    TimeRange,
+    aware_utc,
+    naive_utc,
+    parse_time,
+    time_text,
+)
+
+# Of a key's id or name.
+MAX_KEY_BYTES = 1_500
+_TIME_TEXT = re.compile(r"[0-9]{8}T[0-9]{12}")
 
 log = logging.getLogger(__name__)
 
@@ -55,6 +67,31 @@ class UnknownLetterError(LookupError):
 
 class BadCursorError(ValueError):
     """The text is no cursor of a list."""
+
+
+def timed_cursor(at: datetime.datetime, row_id: str) -> str:
+    """Return where the page after a row begins, in a list by time and id; `at` is naive."""
+    return f"{time_text(at)}|{row_id}"
+
+
+def place_of(cursor: str, refusal: str) -> tuple[datetime.datetime, str] | None:
+    """Return the time and the id that `timed_cursor` was given; None for "", the first page.
+
+    Args:
+        refusal: What is said of another text.
+
+    Raises:
+        BadCursorError: it is of no page.
+    """
+    if not cursor:
+        return None
+    at, _, row_id = cursor.partition("|")
+    try:
+        if _TIME_TEXT.fullmatch(at) and 1 <= len(row_id.encode()) <= MAX_KEY_BYTES:
+            return parse_time(at), row_id
+    except ValueError:  # No such day, or half of a surrogate pair.
+        pass
+    raise BadCursorError(refusal)
 
 
 class LetterRefusedError(Exception):
