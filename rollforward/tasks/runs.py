@@ -70,18 +70,18 @@ class BadCursorError(ValueError):
 
 
 def timed_cursor(at: datetime.datetime, row_id: str) -> str:
-    """Return where the page after a row begins, in a list by time and id; `at` is naive."""
+    """Return the cursor behind a row of a list by time and id; the time is naive."""
     return f"{time_text(at)}|{row_id}"
 
 
 def place_of(cursor: str, refusal: str) -> tuple[datetime.datetime, str] | None:
-    """Return the time and the id that `timed_cursor` was given; None for "", the first page.
+    """Return the time and the id of a cursor by `timed_cursor`; None for "", the first page.
 
     Args:
-        refusal: What is said of another text.
+        refusal: The text of the error.
 
     Raises:
-        BadCursorError: it is of no page.
+        BadCursorError: `timed_cursor` did not make it.
     """
     if not cursor:
         return None
