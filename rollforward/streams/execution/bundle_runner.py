@@ -42,7 +42,6 @@ from rollforward.streams.model.records import (
     NEVER,
     Record,
     Timer,
-    check_output,
     check_tag,
     check_time,
     value_text,
@@ -56,6 +55,8 @@ MAX_PRODUCED_BYTES = 1_000_000
 # The limit of one hook; with the earlier productions it stays below the limit of a commit.
 MAX_HOOK_BYTES = 1_000_000
 MAX_ERROR_CHARS = 500
+# The tag of a key's hold among its timers; a timer's own tag is not empty.
+HOLD = ""
 
 Route = Callable[[str, Any], tuple[Target, ...]]
 HookInput = KeyedRecord | tuple[str, SetTimer]
@@ -136,12 +137,15 @@ class _HookBackend:
         self.firing: SetTimer | None = None
         self._has_dropped = False
         self._hook_bytes, self._hook_outputs = 0, dict[str, int]()
+        # By tag, the holds as the current hook found them, if it has changed them.
+        self._replaced_holds: dict[str, SetTimer | None] = {}
 
     def enter(self, key: str, at: int, late_at: int, firing: SetTimer | None) -> None:
         """Select the key of the next hook."""
         self.key, self.timestamp_ms, self.late_at, self.firing = key, at, late_at, firing
         self._has_dropped, self._hook_bytes = False, 0
         self._hook_outputs.clear()
+        self._replaced_holds.clear()
         work = self.works.get(key)
         if work is None:
             state = self.stored.get(key, NOTHING)
@@ -208,18 +212,60 @@ class _HookBackend:
     def cancel_timer(self, tag: str) -> bool:
         return self._work.timers.pop(tag, None) is not None
 
-    def produce(self, stream: str, value: object, timestamp_ms: int) -> None:
+    def hold(self, at_ms: int, tag: str = HOLD) -> int:
+        """Hold the watermark; return the held time.
+
+        Args:
+            tag: The place of the hold among the timers: each fused part has one.
+        """
+        _check_strong(self.computation, "holds")
+        is_late = self._late_at(check_time(at_ms), tag, "the time of a hold") > 0
+        held: SetTimer | None = self._work.timers.get(tag)
+        if held is not None and is_late and not held.is_late:
+            return held.hold
+        self._replaced_holds.setdefault(tag, held)
+        self._work.timers[tag] = SetTimer(FOREVER, False, at_ms, is_late)
+        return at_ms
+
+    def release(self, tag: str = HOLD) -> int | None:
+        _check_strong(self.computation, "holds")
+        held: SetTimer | None = self._work.timers.pop(tag, None)
+        self._replaced_holds.setdefault(tag, held)
+        return None if held is None else held.hold
+
+    def _late_at(self, at: int, tag: str, subject: str) -> int:
+        """Return the watermark behind which a time is late; 0: it is on time.
+
+        The watermark has passed neither the time of an input that is on time, nor the time that
+        the key has held since before this hook.
+
+        Raises:
+            TooEarlyError: the time is before both the input's and the hold's.
+        """
+        if at >= self.timestamp_ms and not self.late_at:
+            return 0
+        held: SetTimer | None = self._replaced_holds.get(tag, self._work.timers.get(tag))
+        if held is not None and at >= held.hold:
+            return max(self.watermark, 1) if held.is_late else 0
+        if at >= self.timestamp_ms:
+            return self.late_at
+        bound = f"its input's, {self.timestamp_ms}"
+        if held is not None and held.hold < self.timestamp_ms:
+            bound = f"the hold's, {held.hold}"
+        raise TooEarlyError(f"{subject} must not be before {bound}, got {at}")
+
+    def produce(self, stream: str, value: object, timestamp_ms: int, tag: str = HOLD) -> None:
         computation = self.computation
         if stream not in computation.outputs:
             raise UnknownStreamError(
                 f"{computation.name} does not write {stream!r}: add it to its `outputs`"
             )
-        check_output(timestamp_ms, self.timestamp_ms)
+        late_at = self._late_at(check_time(timestamp_ms), tag, "the time of an output")
         targets, text = self.route(stream, value), value_text(value)
         id_ = self._output_id(stream) if computation.weak else ""
         size = len(text) * (len(targets) or 1)  # A commit has one copy for each reader.
         self.count_bytes(size)
-        self._keep(EmittedRecord(stream, text, timestamp_ms, self.late_at, targets, id_), size)
+        self._keep(EmittedRecord(stream, text, timestamp_ms, late_at, targets, id_), size)
 
     def count_bytes(self, size: int) -> None:
         """Count the bytes that a hook writes.
@@ -360,7 +406,9 @@ class _BundleRunner(_HookBackend):
             if self._has_fired_enough():
                 return False
             _, _, tag = min(due)
-            self._fire_one(key, tag, work.timers.pop(tag))
+            timer = work.timers.pop(tag)
+            if not timer.is_hold:  # The inputs have ended, and with them the hold.
+                self._fire_one(key, tag, timer)
         if self.ttl is not None and (work.expires <= self.watermark or self.watermark >= FOREVER):
             self._forget(work)
         return True

@@ -76,6 +76,6 @@ def first_due(state: KeyState, watermark: int, now_ms: int) -> str | None:
     due = [
         (timer.is_processing_time, timer.at_ms, tag)
         for tag, timer in state.timers.items()
-        if timer.is_due(watermark, now_ms)
+        if timer.is_due(watermark, now_ms) and not timer.is_hold
     ]
     return min(due)[2] if due else None

@@ -25,6 +25,10 @@ class ContextBackend(Protocol):
 
     def cancel_timer(self, tag: str) -> bool: ...
 
+    def hold(self, at_ms: int) -> int: ...
+
+    def release(self) -> int | None: ...
+
     def produce(self, stream: str, value: object, timestamp_ms: int) -> None: ...
 
     def drop_late(self) -> None: ...
@@ -101,15 +105,50 @@ class Context:
         """Cancel a timer; return whether there was one."""
         return self._backend.cancel_timer(tag)
 
+    def hold(self, at_ms: int) -> int:
+        """Hold the watermark of this computation's outputs for this key; return the held time.
+
+        Until `release`, outputs at or after that time are on time, whenever they are written:
+
+            ctx.hold(record.timestamp_ms)                    # The first record of a group.
+            ctx.produce("groups", group, ctx.release())      # Later, when it is complete.
+
+        A key has one hold, which a new one replaces. It ends with `release`, with the key's `ttl`,
+        or when the inputs have ended and the key's last event-time timer has fired. A key that is
+        never released stops all windows downstream: give its computation a `ttl`, or set a timer
+        that releases it.
+
+        A late record cannot hold the watermark, which has passed it. So outputs from its time on
+        are late, and it does not replace a hold of on-time records, whose time is returned then.
+
+        Args:
+            at_ms: An event time, not before that of this input or the key's hold.
+
+        Raises:
+            TooEarlyError: the time is too early.
+            BadRecordError: this is not a time.
+
+        Source: MillWheel (2013), 5.2: the low watermark includes the timestamps of stored state.
+        """
+        return self._backend.hold(at_ms)
+
+    def release(self) -> int | None:
+        """End the hold of this key; return its time, None if there was none.
+
+        The outputs of this hook may still have that time: all is stored in one commit.
+        """
+        return self._backend.release()
+
     def produce(self, stream: str, value: object, timestamp_ms: int | None = None) -> None:
         """Write a record to a stream.
 
         Args:
             value: Any JSON value.
-            timestamp_ms: Its event time, not before the input's, which is the default.
+            timestamp_ms: Its event time; default: the input's. Not before that, or before the hold
+                that the key had when the hook began.
 
         Raises:
-            TooEarlyError: the time is before the input's.
+            TooEarlyError: the time is before both.
             UnknownStreamError: the stream is not among the `outputs`.
             BadRecordError: the value is not JSON, or too large.
         """

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from itertools import repeat
 from typing import Any, NamedTuple, TypeVar
 
-from rollforward.streams.model.records import NEVER
+from rollforward.streams.model.records import FOREVER, NEVER
 
 T = TypeVar("T", bound=tuple[Any, ...])
 
@@ -17,10 +17,13 @@ def build_tuples(kind: type[T], rows: Iterable[tuple[Any, ...]]) -> Iterator[T]:
 
 
 class SetTimer(NamedTuple):
-    """A pending timer.
+    """A pending timer, or a hold of the watermark.
 
     `hold`: the event time at which it holds the watermark of its computation's outputs. A late
     timer was set by a late record: it holds nothing, and its outputs are late.
+
+    A hold (`Context.hold`) is stored as a timer of the end of the inputs that calls no hook. So
+    code that does not know holds keeps them, too.
     """
 
     at_ms: int
@@ -28,16 +31,25 @@ class SetTimer(NamedTuple):
     hold: int
     is_late: bool
 
+    @property
+    def is_hold(self) -> bool:
+        """Whether this calls no hook; no timer can be set so late."""
+        return self.at_ms == FOREVER
+
     def is_due(self, watermark: int, now_ms: int) -> bool:
         return self.at_ms <= (now_ms if self.is_processing_time else watermark)
 
 
 class Times(NamedTuple):
-    """Times of a key: its hold of the watermark, and when it is due by either clock."""
+    """Times of a key: its hold of the watermark, and when it is due by either clock.
+
+    `timers`: the number of its timers, without its holds.
+    """
 
     hold: int
     due: int
     processing_due: int
+    timers: int
 
 
 class _Kept(NamedTuple):
@@ -70,15 +82,16 @@ class KeyState(_Kept):
         return times
 
     def _computed_times(self) -> Times:
-        hold, due, processing_due = NEVER, self.expires, NEVER
+        hold, due, processing_due, timers = NEVER, self.expires, NEVER, 0
         for at, is_processing_time, paused, is_late in self.timers.values():
+            timers += at != FOREVER
             if is_processing_time:
                 processing_due = min(processing_due, at)
             elif at < due:
                 due = at
             if paused < hold and not is_late:
                 hold = paused
-        return Times(hold, due, processing_due)
+        return Times(hold, due, processing_due, timers)
 
 
 NOTHING = KeyState()

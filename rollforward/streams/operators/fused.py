@@ -17,8 +17,8 @@ The differences:
 - All parts must have the same keys: a hook fails if it writes a record with another key for a part.
 - A failing hook undoes the effects of all parts for the incoming record or the fired timer, which
   becomes the dead letter.
-- Only a part without readers among the parts can have processing-time timers. Others would hold
-  back the parts downstream.
+- Only a part without readers among the parts can have processing-time timers and holds. Others
+  would hold back the parts downstream.
 
 Sources: "fusion" of C. Chambers and others, "FlumeJava", 2010; operator chaining of Apache Flink.
 """
@@ -46,6 +46,7 @@ from rollforward.streams.model.records import (
 )
 from rollforward.streams.model.sink import Sink
 from rollforward.streams.model.state import JSON, JsonCodec, State
+from rollforward.streams.operators.windows import Windowed
 
 _BETWEEN = ":"  # Separates a part's name and a tag; no name contains it.
 # A record for a part: the part, its key function unless the key is checked, the record, `late_at`,
@@ -115,6 +116,10 @@ class Fused(Computation):
         if unknown := {*self.outputs} - {*written}:
             raise TypeError(f"{name}: no part writes {min(unknown)!r}")
 
+    def is_read(self, part: Computation) -> bool:
+        """Return whether another part reads what a part writes."""
+        return any(self.readers[stream] for stream in part.written)
+
     def context(self, backend: ContextBackend) -> Context:
         return _Fusion(self, cast(_BundleBackend, backend))
 
@@ -151,7 +156,10 @@ class Fused(Computation):
         super().check()
         for part in self.parts.values():
             part.check()
-            if reason := _misfit(part):
+            reason = _misfit(part)
+            if isinstance(part, Windowed) and part.is_held and self.is_read(part):
+                reason = "it holds the watermark (`stamp`), but another part reads its results"
+            if reason:
                 raise TypeError(f"{self.name}: {part.name} cannot be fused: {reason}")
         if len({part.ttl is None for part in self.parts.values()}) > 1:
             raise TypeError(
@@ -186,6 +194,14 @@ class _BundleBackend(ContextBackend, Protocol):
     def text(self) -> str: ...
 
     def count_bytes(self, size: int) -> None: ...
+
+    def hold(self, at_ms: int, tag: str) -> int: ...  # type: ignore[override]
+
+    def release(self, tag: str) -> int | None: ...  # type: ignore[override]
+
+    def produce(  # type: ignore[override]
+        self, stream: str, value: object, timestamp_ms: int, tag: str
+    ) -> None: ...
 
     def produce_late(self, stream: str, text: str, at: int) -> None: ...
 
@@ -332,18 +348,33 @@ class _Steps:
         return self._backend.state().part(self._part.name)
 
     def set_timer(self, tag: str, at_ms: int, is_processing_time: bool) -> None:
-        readers = self._fused.readers
-        if is_processing_time and any(readers[stream] for stream in self._part.written):
-            raise BadRecordError(
-                f"{self._part.name} cannot have processing-time timers: they would hold back the "
-                "fused computations that read its output"
-            )
+        if is_processing_time:
+            self._check_last("processing-time timers")
         self._backend.set_timer(
             f"{self._part.name}{_BETWEEN}{check_tag(tag)}", at_ms, is_processing_time
         )
 
     def cancel_timer(self, tag: str) -> bool:
         return self._backend.cancel_timer(f"{self._part.name}{_BETWEEN}{tag}")
+
+    def hold(self, at_ms: int) -> int:
+        self._check_last("holds")
+        return self._backend.hold(at_ms, self._hold_tag)
+
+    def release(self) -> int | None:
+        return self._backend.release(self._hold_tag)
+
+    @property
+    def _hold_tag(self) -> str:
+        return self._part.name + _BETWEEN
+
+    def _check_last(self, feature: str) -> None:
+        """Check that no part reads what the current one writes."""
+        if self._fused.is_read(self._part):
+            raise BadRecordError(
+                f"{self._part.name} cannot have {feature}: they would hold back the fused "
+                "computations that read its output"
+            )
 
     def produce(self, stream: str, value: object, timestamp_ms: int) -> None:
         if stream not in self._part.outputs:
@@ -357,7 +388,7 @@ class _Steps:
                 stream, text, check_output(timestamp_ms, self.timestamp_ms), late_at=self.late_at
             )
         if stream in self._fused.outputs:
-            self._backend.produce(stream, value, timestamp_ms)
+            self._backend.produce(stream, value, timestamp_ms, self._hold_tag)
 
     def drop_late(self) -> None:
         if self._backend.firing is not None:

@@ -11,13 +11,14 @@ A result contains the bounds of its window:
 
     {"key": "/", "start": 0, "end": 60000, "pane": "on-time", "records": 2, "value": 2}
 
-It is written, with the time of the window's end, when the watermark reaches that end (the default
-trigger). `early` and `lateness` (allowed lateness) add results before and after it. These panes
-accumulate: each covers all records of the window so far, and `pane` is "early", "on-time" or
-"late". A record without an open window counts as late and goes to the `late_stream`.
+It is written when the watermark reaches the window's end (the default trigger), with the time of
+that end or, with `stamp="earliest"`, of the window's earliest on-time record. `early` and
+`lateness` (allowed lateness) add results before and after it. These panes accumulate: each covers
+all records of the window so far, and `pane` is "early", "on-time" or "late". A record without an
+open window counts as late and goes to the `late_stream`.
 
 Sources: T. Akidau and others, "The Dataflow Model", 2015 (windows, panes, lateness); sessions merge
-as in Apache Flink.
+as in Apache Flink; `stamp` is Apache Beam's timestamp combiner.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from rollforward.streams.model.computation import Computation, KeyOf
 from rollforward.streams.model.context import Context
@@ -39,6 +40,8 @@ from rollforward.streams.operators.aggregates import Combine, count
 MAX_OVERLAP = 100
 _WINDOWS = "windows"
 _END, _EARLY = "end:", "early:"
+_EARLIEST = "earliest"
+Stamp = Literal["end", "earliest"]
 
 
 class Bounds(NamedTuple):
@@ -151,7 +154,8 @@ class Enclosing:
             raise BadRecordError(
                 f'the pane of the result of {start} to {end} must be "on-time", got {pane!r}'
             )
-        delay = record.timestamp_ms - end + 1  # From a window's end to the arrival of its results.
+        # From a window's end to the arrival of its results, which may have an earlier time.
+        delay = max(0, record.timestamp_ms - end + 1)
         if self.size is not None:
             size = milliseconds(self.size)
             start = start // size * size
@@ -175,6 +179,7 @@ class Windowed(Computation):
         lateness: timedelta = timedelta(0),
         early: timedelta | None = None,
         late_stream: str | None = None,
+        stamp: Stamp = "end",
     ) -> None:
         """Declare a computation.
 
@@ -188,9 +193,12 @@ class Windowed(Computation):
             early: The period of early panes: a changed window writes one whenever the watermark
                 passes a multiple of it before the window's end.
             late_stream: The stream for records that were too late for every window.
+            stamp: The time of early and on-time results. "end": of the window's end. "earliest": of
+                its earliest on-time record; until the result is written, computations downstream
+                wait with their windows of that time. Late panes always have the time of the end.
 
         Raises:
-            TypeError: a span of time is invalid.
+            TypeError: a span of time or `stamp` is invalid.
         """
         self.name = name
         self.windows = windows
@@ -201,6 +209,9 @@ class Windowed(Computation):
         self.lateness = milliseconds(lateness)
         self.early = None if early is None else milliseconds(early)
         self.late_stream = late_stream
+        self.is_held = stamp == "earliest"
+        if stamp not in ("end", "earliest"):
+            raise TypeError(f'{name}: `stamp` must be "end" or "earliest", got {stamp!r}')
         if self.lateness < 0 or (self.early is not None and self.early < 1):
             raise TypeError(
                 f"{name}: `lateness` must not be negative, and `early` must be positive"
@@ -212,6 +223,8 @@ class Windowed(Computation):
             is_counted |= self._add(ctx, cells, record, bounds)
         if not is_counted:
             ctx.drop_late()
+        elif self.is_held:
+            _hold(ctx, cells)
 
     def timer(self, ctx: Context, timer: Timer) -> None:
         cells, tag = ctx.state.map(_WINDOWS), timer.tag.partition(":")[2]
@@ -221,14 +234,16 @@ class Windowed(Computation):
         if timer.tag.startswith(_EARLY):
             del window["early"]
             if ctx.watermark < window["due"]:
-                self.write(ctx, window, "early", timer.at_ms)
+                self.write(ctx, window, "early", window.get(_EARLIEST, timer.at_ms))
             return
         if timer.at_ms == window["due"]:
-            self.write(ctx, window, "on-time", timer.at_ms)
-            if self.lateness:
-                ctx.set_timer(timer.tag, timer.at_ms + self.lateness)
-                return
-        cells.pop(tag)
+            self.write(ctx, window, "on-time", window.pop(_EARLIEST, timer.at_ms))
+        if timer.at_ms == window["due"] and self.lateness:
+            ctx.set_timer(timer.tag, timer.at_ms + self.lateness)
+        else:
+            cells.pop(tag)
+        if self.is_held:
+            _hold(ctx, cells)
 
     def write(self, ctx: Context, window: Mapping[str, Any], pane: str, at: int) -> None:
         """Write the result of a window."""
@@ -254,6 +269,8 @@ class Windowed(Computation):
             ctx.set_timer(_END + tag, due + self.lateness)
         else:
             ctx.set_timer(_END + tag, due)
+            if self.is_held and not ctx.late:
+                window[_EARLIEST] = min(ctx.timestamp_ms, window.get(_EARLIEST, ctx.timestamp_ms))
             if self.early is not None:
                 self._set_early(ctx, tag, window, self.early)
         return True
@@ -304,6 +321,8 @@ class Windowed(Computation):
         merged["total"], merged["start"] = total, min(start, earliest["start"])
         merged["records"] = sum(window["records"] for _, window in touched)
         merged["end"], merged["due"] = max(end, latest["end"]), max(due, latest["due"])
+        if held := [window[_EARLIEST] for _, window in touched if _EARLIEST in window]:
+            merged[_EARLIEST] = min(held)
         cells.set(tag, merged)
         return tag, merged
 
@@ -312,6 +331,15 @@ class Windowed(Computation):
         if at < min(window["due"], window.get("early", at + 1)):
             window["early"] = at
             ctx.set_timer(_EARLY + tag, at)
+
+
+def _hold(ctx: Context, cells: MapCell) -> None:
+    """Hold the watermark at the earliest record whose result is to come."""
+    held = [window[_EARLIEST] for _, window in cells.items() if _EARLIEST in window]
+    if held:
+        ctx.hold(min(held))
+    else:
+        ctx.release()
 
 
 class CountWindows(Computation):

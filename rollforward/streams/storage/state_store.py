@@ -284,6 +284,5 @@ def _cut(lo: int, body: SlabBody, max_bytes: int) -> Iterable[tuple[int, SlabBod
 def summary(lo: int, body: SlabBody) -> Slab:
     """Return the summary of a slab for its interval's row."""
     states = [NOTHING, *body.keys.values()]
-    holds, dues, processing_dues = zip(*[state.times for state in states], strict=True)
-    timers = sum([len(state.timers) for state in states])
-    return Slab(lo, min(holds), min(dues), min(processing_dues), timers)
+    holds, dues, processing_dues, timers = zip(*[state.times for state in states], strict=True)
+    return Slab(lo, min(holds), min(dues), min(processing_dues), sum(timers))

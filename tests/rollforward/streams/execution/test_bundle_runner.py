@@ -277,7 +277,7 @@ def test_an_interval_knows_what_each_slab_has_to_do_and_its_worker_how_large_it_
             ]
         ),
         min([NEVER, *(timer.at_ms for timer in timers if timer.is_processing_time)]),
-        len(timers),
+        sum(not timer.is_hold for timer in timers),
     )
     texts = sum(len(key) + len(state.text) for key, state in keys.items())
     assert size_of(body) == texts + TIMER_BYTES * (len(keys) + len(timers))

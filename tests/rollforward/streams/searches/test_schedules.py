@@ -12,9 +12,10 @@ import pytest
 
 from tests.infra.runs import sampling
 from tests.infra.runs.soak import BUDGET, IS_SOAK, SEED
-from tests.rollforward.streams.planted import fusion, protocol
+from tests.rollforward.streams.planted import fusion, holds, protocol
 from tests.rollforward.streams.scenarios.full_pipeline import Mixed
 from tests.rollforward.streams.scenarios.fusing import Fusing
+from tests.rollforward.streams.scenarios.holding import Holding
 from tests.rollforward.streams.simulator.schedules import Busy, Schedule, found
 from tests.rollforward.streams.simulator.store import Violation
 
@@ -23,13 +24,14 @@ SCHEDULES = 100_000 if IS_SOAK else 400 if sampling.IS_SAMPLED else 800
 FIRST = SCHEDULES * (int(SEED) if IS_SOAK and SEED.isdecimal() else sampling.SEED)
 PARTS = 2  # All of which `make test` draws.
 
-Play = Schedule | Mixed | Fusing
+Play = Schedule | Mixed | Fusing | Holding
 Variant = Callable[[Any, pytest.MonkeyPatch], None]
 VARIANTS: list[tuple[type[Play], Variant]] = [
     *((Schedule, variant) for variant in protocol.OF_STAGES),
     *((Busy, variant) for variant in protocol.OF_BUSY),
     *((Mixed, variant) for variant in protocol.OF_MIXED),
     *((Fusing, variant) for variant in fusion.VARIANTS),
+    *((Holding, variant) for variant in holds.VARIANTS),
 ]
 MAX_SEARCHED = 2_000
 
@@ -69,7 +71,12 @@ def test_a_broken_variant_is_noticed_under_faults(kind: type[Play], variant: Var
 
 
 def play_of(seed: int) -> Play:
-    """Return a schedule: one in three has all kinds of sources and timers, one in six fuses."""
+    """Return a schedule: one in three has all kinds of sources and timers, one in six fuses.
+
+    One in six holds the watermark.
+    """
     if seed % 3 == 2:
         return Mixed(seed // 3)
+    if seed % 6 == 4:
+        return Holding(seed)
     return Fusing(seed) if seed % 6 == 1 else Schedule(seed)

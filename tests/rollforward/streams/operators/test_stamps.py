@@ -1,0 +1,161 @@
+"""Results of windows with the time of their earliest record, at which they hold the watermark."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rollforward.streams import Pipeline, StreamTest
+from rollforward.streams.operators.fused import Fused
+from rollforward.streams.operators.windows import Enclosing, Session, Tumbling, Windowed, Windows
+
+SECOND = 1_000
+GAP = timedelta(seconds=10)
+MINUTE = timedelta(minutes=1)
+
+
+def by_key(value: Any) -> str:
+    return str(value["key"])
+
+
+def stamped(windows: Windows, **options: Any) -> Windowed:
+    return Windowed(
+        "w", windows, inputs={"in": by_key}, output="out", stamp="earliest", **options
+    )  # fmt: skip
+
+
+# Counts sessions by the minute in which they began.
+PER_MINUTE = Windowed("minutes", Tumbling(MINUTE), inputs={"out": by_key}, output="per-minute")
+
+
+def push(test: StreamTest, *seconds: float, key: str = "k") -> None:
+    for second in seconds:
+        test.push("in", {"key": key}, timestamp_ms=round(second * SECOND))
+
+
+def results(test: StreamTest, stream: str = "out") -> list[tuple[str, float, float, float, bool]]:
+    """Return the results since the last call: pane, start and end, its own time, whether late."""
+    return [
+        (
+            output.value["pane"],
+            output.value["start"] / SECOND,
+            output.value["end"] / SECOND,
+            output.timestamp_ms / SECOND,
+            output.late,
+        )
+        for output in test.read(stream)
+    ]
+
+
+def test_a_session_has_the_time_of_its_earliest_record_and_is_not_late() -> None:
+    """The minute in which it began waits for its end."""
+    test = StreamTest(Pipeline("p", stamped(Session(GAP)), PER_MINUTE))
+    push(test, 58, 55, 64, 70)
+    test.advance_watermark(79 * SECOND)
+    before = results(test), results(test, "per-minute")
+    test.advance_watermark(80 * SECOND)
+
+    assert before == ([], [])
+    assert results(test) == [("on-time", 55, 80, 55, False)]
+    assert results(test, "per-minute") == [("on-time", 0, 60, 60, False)]
+    assert test.late.total() == 0
+
+
+def test_each_window_of_a_key_holds_until_its_result() -> None:
+    """The earliest of those that are open; then nothing is held any more."""
+    test = StreamTest(Pipeline("p", stamped(Session(GAP)), PER_MINUTE))
+    push(test, 1, 65)
+    test.advance_watermark(70 * SECOND)
+    first = results(test), results(test, "per-minute")
+    test.advance_watermark(130 * SECOND)
+
+    assert first == ([("on-time", 1, 11, 1, False)], [("on-time", 0, 60, 60, False)])
+    assert results(test, "per-minute") == [("on-time", 60, 120, 120, False)]
+    assert test.keys("w") == []
+
+
+def test_sessions_that_merge_hold_at_the_earlier_one() -> None:
+    test = StreamTest(Pipeline("p", stamped(Session(GAP)), PER_MINUTE))
+    push(test, 50, 66, 58)
+    test.advance_watermark(90 * SECOND)
+
+    assert results(test) == [("on-time", 50, 76, 50, False)]
+
+
+def test_late_records_hold_nothing_and_late_panes_have_the_time_of_the_end() -> None:
+    """A window of late records alone is late, at its end; one that has others keeps their time."""
+    test = StreamTest(Pipeline("p", stamped(Tumbling(GAP), lateness=GAP)))
+    test.advance_watermark(5 * SECOND)
+    push(test, 1, 6, 2)
+    test.advance_watermark(10 * SECOND)
+    push(test, 3)
+    test.advance_watermark(25 * SECOND)
+    push(test, 21)
+    test.advance_watermark(30 * SECOND)
+
+    assert results(test) == [
+        ("on-time", 0, 10, 6, False),
+        ("late", 0, 10, 10, True),
+        ("on-time", 20, 30, 30, True),
+    ]
+
+
+def test_an_early_pane_has_the_time_of_the_earliest_record_too() -> None:
+    test = StreamTest(Pipeline("p", stamped(Tumbling(MINUTE), early=GAP)))
+    push(test, 5, 7)
+    test.advance_watermark(10 * SECOND)
+    push(test, 15)
+    test.advance_watermark(20 * SECOND)
+    test.advance_watermark(60 * SECOND)
+
+    times = [(pane, at, late) for pane, _, _, at, late in results(test)]
+    assert times == [("early", 5, False), ("early", 5, False), ("on-time", 5, False)]
+
+
+def test_windows_enclose_results_that_come_with_an_earlier_time() -> None:
+    hours = Windowed("hours", Enclosing(MINUTE), inputs={"out": by_key}, output="enclosed")
+    test = StreamTest(Pipeline("p", stamped(Tumbling(GAP)), hours))
+    push(test, 5, 15, 55)
+    test.advance_watermark(59 * SECOND)
+    before = results(test, "enclosed")
+    test.advance_watermark(60 * SECOND)
+
+    [enclosed] = test.read("enclosed")
+    assert before == []
+    assert (enclosed.value["start"], enclosed.value["records"], enclosed.late) == (0, 3, False)
+
+
+@given(st.lists(st.tuples(st.integers(0, 200), st.integers(0, 60)), max_size=12))
+def test_every_session_is_in_the_minute_of_its_earliest_record(
+    events: list[tuple[int, int]],
+) -> None:
+    """G18: whatever the order of records and watermarks, no on-time session comes late."""
+    test, pushed = StreamTest(Pipeline("p", stamped(Session(GAP)), PER_MINUTE)), 0
+    watermark = 0
+    for at, progress in events:
+        pushed += at >= watermark
+        push(test, at)
+        watermark += progress
+        test.advance_watermark(watermark * SECOND)
+    test.close()
+
+    sessions = test.read("out")
+    by_minute = Counter(o.timestamp_ms // 60_000 * 60_000 for o in sessions if not o.late)
+    counted = {o.value["start"]: o.value["records"] for o in test.read("per-minute") if not o.late}
+    late = sum(o.late for o in sessions)
+    assert test.late["minutes"] <= late
+    assert all(counted.get(start, 0) >= count for start, count in by_minute.items())
+    assert sum(o.value["records"] for o in sessions) + test.late["w"] == len(events)
+
+
+def test_a_stamp_that_cannot_be_is_refused() -> None:
+    with pytest.raises(TypeError, match='`stamp` must be "end" or "earliest"'):
+        Windowed("w", Tumbling(GAP), inputs={"in": by_key}, output="out", stamp="start")  # type: ignore[arg-type]
+    fused = Fused("fused", stamped(Session(GAP)), PER_MINUTE)
+    with pytest.raises(TypeError, match="w cannot be fused: it holds the watermark"):
+        fused.check()
