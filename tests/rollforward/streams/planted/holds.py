@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rollforward.streams.execution.bundle_runner import _HookBackend
+from rollforward.streams.execution.hook_backend import HookBackend
 from rollforward.streams.model.key_state import KeyState, SetTimer, Times
 from tests.rollforward.streams.scenarios.holding import Holding
 
@@ -34,7 +34,7 @@ def never_ends(schedule: Holding, patch: pytest.MonkeyPatch) -> None:
 
 def late_replaces(schedule: Holding, patch: pytest.MonkeyPatch) -> None:
     """A late record takes the hold of records that were on time."""
-    real = _HookBackend.hold
+    real = HookBackend.hold
 
     def hold(self: Any, at_ms: int, tag: str = "") -> int:
         held = self._work.timers.get(tag)
@@ -42,28 +42,28 @@ def late_replaces(schedule: Holding, patch: pytest.MonkeyPatch) -> None:
             del self._work.timers[tag]
         return real(self, at_ms, tag)
 
-    patch.setattr(_HookBackend, "hold", hold)
+    patch.setattr(HookBackend, "hold", hold)
 
 
 def late_completes_late(schedule: Holding, patch: pytest.MonkeyPatch) -> None:
     """What a late record completes is late, although it was held."""
-    real = _HookBackend._late_at
+    real = HookBackend._late_at
 
     def late_at(self: Any, at: int, tag: str, subject: str) -> int:
         return self.late_at or real(self, at, tag, subject)
 
-    patch.setattr(_HookBackend, "_late_at", late_at)
+    patch.setattr(HookBackend, "_late_at", late_at)
 
 
 def late_passes_as_held(schedule: Holding, patch: pytest.MonkeyPatch) -> None:
     """The hold of a late record is taken for one of the watermark."""
-    real = _HookBackend._late_at
+    real = HookBackend._late_at
 
     def late_at(self: Any, at: int, tag: str, subject: str) -> int:
         behind = real(self, at, tag, subject)
         return 0 if at < self.timestamp_ms else behind
 
-    patch.setattr(_HookBackend, "_late_at", late_at)
+    patch.setattr(HookBackend, "_late_at", late_at)
 
 
 VARIANTS = (holds_nothing, never_ends, late_replaces, late_completes_late, late_passes_as_held)
