@@ -45,7 +45,7 @@ def test_no_wake_is_lost_without_faults_in_any_schedule() -> None:
 @pytest.mark.soak_share(0.24)
 @pytest.mark.parametrize("part", range(PARTS))
 def test_all_holds_under_faults_in_any_schedule(part: int) -> None:
-    """G1, G2, G3, G4, G5, G6, G7, G16: after each commit, and at rest."""
+    """G1, G2, G3, G4, G5, G6, G7, G16, G18: after each commit, and at rest."""
     for seed in BUDGET.drawn(range(FIRST + part, FIRST + SCHEDULES, PARTS)):
         if BUDGET.is_over():
             break
