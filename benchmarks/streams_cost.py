@@ -31,7 +31,7 @@ from rollforward.runtime.process.processes import NoProcesses
 from rollforward.streams import Pipeline
 from rollforward.streams.coordinator import tick
 from rollforward.streams.driver import Engine
-from rollforward.streams.exchange.pulling import pull, pull_wake
+from rollforward.streams.exchange.pulling import Partition, pull, pull_wake
 from rollforward.streams.graph.head import read_head
 from rollforward.streams.model.records import FOREVER
 from rollforward.streams.storage.remote_calls import CreateTasks, Pause, Wake
@@ -106,7 +106,7 @@ class Machine:
     def run(self) -> None:
         """Pull all, and work until the last window is kept."""
         self.engine.run(read_head(self.environment))
-        self._create(CreateTasks([pull_wake(self.environment, "in", 0)]))
+        self._create(CreateTasks([pull_wake(self.environment, Partition("in", ""), 0)]))
         names = Names(self.pipeline.name)
         while not self._is_over(names):
             now = time.monotonic()

@@ -235,7 +235,7 @@ class Engine:
     def _fetch(self, call: Fetch) -> Any:
         source = self._pipeline.source(call.stream)
         assert isinstance(source, PullSource)
-        return source.read(self._clients, call.position, call.limit)
+        return source.reader(call.partition)(self._clients, call.position, call.limit)
 
 
 def run_steps(

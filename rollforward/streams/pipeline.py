@@ -15,7 +15,7 @@ from rollforward.datastore.transactions import current_transaction
 from rollforward.runtime.clients import Clients
 from rollforward.streams.driver import Engine, run_steps
 from rollforward.streams.exchange.ingest import IngestRequest, IngestResult, incoming_record, ingest
-from rollforward.streams.exchange.pulling import pull_wake
+from rollforward.streams.exchange.pulling import Partition, pull_wake
 from rollforward.streams.graph.declaration import Declaration
 from rollforward.streams.graph.environment import Environment
 from rollforward.streams.graph.head import read_head
@@ -147,7 +147,9 @@ class Pipeline(Declaration):
         self.push(clients, stream, [], process=process, watermark=FOREVER)
 
     def pull(self, clients: Clients, stream: str) -> None:
-        """Create a task that reads a pull source until it has no more records for now.
+        """Create the task that reads a pull source until it has no more records for now.
+
+        A source with partitions has one for each.
 
         Raises:
             UnknownStreamError: the source is unknown.
@@ -298,9 +300,15 @@ class Pipeline(Declaration):
         """Return the progress of the pipeline: watermarks, backlogs and counts."""
         return run_steps(clients, self, status.status)
 
-    def position(self, clients: Clients, stream: str) -> Any:
-        """Return the position of a source that pulls, by one read; None: it has read nothing."""
-        return run_steps(clients, self, status.source_row, stream).position
+    def position(self, clients: Clients, stream: str, *, partition: str = "") -> Any:
+        """Return the position of a pull source, by one read; None: it has read nothing.
+
+        Raises:
+            UnknownStreamError: there is no such source or partition.
+        """
+        self.check_process(stream, partition)
+        [row] = run_steps(clients, self, status.source_rows, [(stream, partition)])
+        return row.position
 
     # Dead letters
 
@@ -358,8 +366,13 @@ def push_task(pipeline: Pipeline) -> Task[PushLater]:
 
 def _begin_pull(environment: Environment, stream: str) -> Steps[None]:
     yield from read_head(environment)
-    row = yield from status.source_row(environment, stream)
-    yield CreateTasks([pull_wake(environment, stream, row.seq, "begin", environment.new_id())])
+    partitions = [Partition(stream, name) for name in environment.pipeline.source(stream).processes]
+    rows, id_ = (yield from status.source_rows(environment, partitions)), environment.new_id()
+    wakes = [
+        pull_wake(environment, partition, row.seq, "begin", id_)
+        for partition, row in zip(partitions, rows, strict=True)
+    ]
+    yield CreateTasks(wakes)
 
 
 def _check_push(pipeline: Declaration, stream: str, process: str) -> None:

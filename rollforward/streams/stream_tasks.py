@@ -42,9 +42,9 @@ class Tick:
 
 @dataclass(frozen=True)
 class Pull:
-    """A pull source to read."""
+    """A pull source to read, or a partition of one: `<stream>/<partition>`."""
 
-    stream: Annotated[str, pydantic.Field(max_length=70)]
+    stream: Annotated[str, pydantic.Field(max_length=140)]
 
 
 class Tasks:
@@ -63,7 +63,8 @@ class Tasks:
             run_steps(clients, pipeline, tick)
 
         def pull_from(clients: Clients, args: Pull) -> None:
-            run_steps(clients, pipeline, pull, pipeline.source(args.stream).stream)
+            stream, _, partition = args.stream.partition("/")
+            run_steps(clients, pipeline, pull, pipeline.source(stream).stream, partition)
 
         self.work = Task(f"{path}/work", QUEUE, Work, work_on)
         self.tick = Task(f"{path}/tick", TICKS_QUEUE, Tick, tick_once)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from rollforward.runtime.clients import Clients
 from rollforward.streams.coordinator import tick
 from rollforward.streams.driver import run_steps
-from rollforward.streams.exchange.pulling import pull_wake
+from rollforward.streams.exchange.pulling import Partition, pull_wake
 from rollforward.streams.exchange.recovery import recover
 from rollforward.streams.graph.declaration import Declaration
 from rollforward.streams.graph.environment import Environment
@@ -48,14 +48,15 @@ def wake_sources(environment: Environment) -> Steps[int]:
         return 0
     for stream, source in environment.at(head.body).sources.items():
         if isinstance(source, PullSource):
-            woken += yield from _wake_source(environment, stream, source)
+            for name in source.processes:
+                woken += yield from _wake_source(environment, Partition(stream, name), source)
     return woken
 
 
-def _wake_source(environment: Environment, stream: str, source: PullSource) -> Steps[int]:
-    """Restart a pull source if it is abandoned; return 1 if so."""
-    names, name = environment.names, source_name(stream, "")
-    row, head = yield Read([names.source(stream, ""), names.head])
+def _wake_source(environment: Environment, partition: Partition, source: PullSource) -> Steps[int]:
+    """Restart a pull source, or a partition of one, if it is abandoned; return 1 if so."""
+    names, name = environment.names, source_name(*partition)
+    row, head = yield Read([names.source(*partition), names.head])
     if row is None or not row.body.seq or row.body.watermark >= FOREVER:
         return 0
     if name in head.body.paused:
@@ -73,5 +74,5 @@ def _wake_source(environment: Environment, stream: str, source: PullSource) -> S
         suffix = sweep_suffix(environment)
         is_due = idle_ms >= STALE_MS + 1000 * poll_s
     if is_due:
-        yield CreateTasks([pull_wake(environment, stream, row.body.seq, *suffix)])
+        yield CreateTasks([pull_wake(environment, partition, row.body.seq, *suffix)])
     return int(is_due)

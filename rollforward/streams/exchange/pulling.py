@@ -4,12 +4,14 @@ A commit costs the same with ten records and with hundreds. A source with more r
 commit gets twice as many reads in the next one, as long as they are quick and small. One read is
 enough while records come one by one. The number of reads is not stored: the next reader resumes at
 the position, with one read or with many.
+
+A partition of a source is a process of it, with a row and a task of its own.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from rollforward.streams.exchange.ingest import (
     IncomingRecord,
@@ -22,19 +24,40 @@ from rollforward.streams.exchange.ingest import (
 from rollforward.streams.exchange.wakeups import WakeupBatcher
 from rollforward.streams.graph.environment import Environment
 from rollforward.streams.graph.head import read_head
-from rollforward.streams.model.errors import BackpressureError, BadRecordError, UnknownStreamError
+from rollforward.streams.model.errors import (
+    BackpressureError,
+    BadRecordError,
+    MissingCodeError,
+    UnknownStreamError,
+)
 from rollforward.streams.model.records import FOREVER, check_time, value_text
 from rollforward.streams.model.sources import Pulled, PullSource
 from rollforward.streams.storage.remote_calls import (
     ChangedError,
+    Commit,
     CreateTasks,
     Fetch,
+    OutcomeUnknownError,
     Read,
     Steps,
     StoredRow,
     UnworkableError,
     Wake,
 )
+from rollforward.streams.storage.schema import SourceRow
+
+
+class Partition(NamedTuple):
+    """A partition of a pull source; `name` is empty if the source has none."""
+
+    stream: str
+    name: str
+
+    @property
+    def target(self) -> str:
+        """The name in its tasks; neither part contains a slash."""
+        return f"{self.stream}/{self.name}" if self.name else self.stream
+
 
 # In one commit. A single read may have more bytes, up to the limit of a commit.
 MAX_PULLED = 500
@@ -43,22 +66,28 @@ MAX_GATHERED_BYTES = 250_000
 GATHER_MS = 5
 
 
-def pull(environment: Environment, stream: str) -> Steps[bool]:
+def pull(environment: Environment, stream: str, name: str = "") -> Steps[bool]:
     """Read a pull source for a while, or until it is idle or paused; return whether it has ended.
+
+    Args:
+        name: Of its partition; empty: it has none.
 
     Raises:
         ChangedError: another reader was faster, and may have died since: retry.
+        MissingCodeError: only other code has the partition.
     """
     source, began_ms = environment.pipeline.source(stream), environment.elapsed_ms()
     assert isinstance(source, PullSource)
-    key = environment.names.source(stream, "")
+    if name not in source.processes:
+        raise MissingCodeError(f"{stream} has no partition {name!r} in this version")
     head = yield from read_head(environment)
     if not environment.at(head.body).graph.readers.get(stream):
         return False
-    [row] = yield Read([key])
-    wakeups, reads, limit = WakeupBatcher(environment), 1, _first_limit(environment, stream)
+    partition = Partition(stream, name)
+    row = yield from _row(environment, partition, head.body.layout_version)
+    wakeups, reads, limit = WakeupBatcher(environment), 1, _first_limit(environment, partition)
     while row.body.watermark < FOREVER:
-        gathered = yield from _gather(environment, stream, row, reads, limit)
+        gathered = yield from _gather(environment, partition, row, reads, limit)
         is_idle = not gathered.has_progress
         if is_idle and source.poll is None:
             break
@@ -70,7 +99,7 @@ def pull(environment: Environment, stream: str) -> Steps[bool]:
             if limit == 1:
                 raise
             reads, limit = 1, max(1, min(limit, len(gathered.records)) // 2)
-            environment.caches["pull limit", stream] = limit
+            environment.caches["pull limit", partition] = limit
             continue
         except ChangedError:
             yield from wakeups.flush()
@@ -82,14 +111,14 @@ def pull(environment: Environment, stream: str) -> Steps[bool]:
         yield from wakeups.flush_if_due()
         if is_idle or environment.elapsed_ms() - began_ms > environment.config.run_ms:
             delay_s = source.poll.total_seconds() if is_idle and source.poll else 0.0
-            yield CreateTasks([pull_wake(environment, stream, row.body.seq, delay_s=delay_s)])
+            yield CreateTasks([pull_wake(environment, partition, row.body.seq, delay_s=delay_s)])
             break
     yield from wakeups.flush()
     return row.body.watermark >= FOREVER  # type: ignore[no-any-return]
 
 
 def pull_wake(
-    environment: Environment, stream: str, seq: int, *suffix: str | int, delay_s: float = 0
+    environment: Environment, partition: Partition, seq: int, *suffix: str | int, delay_s: float = 0
 ) -> Wake:
     """Return the task that continues to read a source.
 
@@ -97,12 +126,34 @@ def pull_wake(
         suffix: Distinguishes the task from the reader's own, which may have run already and found
             nothing.
     """
-    return Wake((stream, -1), (environment.pipeline.name, stream, seq, *suffix), delay_s)
+    target = partition.target
+    return Wake((target, -1), (environment.pipeline.name, target, seq, *suffix), delay_s)
 
 
-def _first_limit(environment: Environment, stream: str) -> int:
+def _row(environment: Environment, partition: Partition, layout_version: int) -> Steps[StoredRow]:
+    """Return the row of a partition; one that was added to a running pipeline gets it here.
+
+    It begins idle: the first commit of its reader makes the watermark wait for it, as for a process
+    that returns.
+
+    Raises:
+        ChangedError: it is not known whether it was created.
+    """
+    key = environment.names.source(*partition)
+    [row] = yield Read([key])
+    if row is not None:
+        return row  # type: ignore[no-any-return]
+    created = SourceRow(is_idle=True, layout_version=layout_version)
+    try:
+        [version] = yield Commit(inserts=[(key, created)])
+    except OutcomeUnknownError as error:
+        raise ChangedError from error
+    return StoredRow(created, version)
+
+
+def _first_limit(environment: Environment, partition: Partition) -> int:
     """Return how many records the first commit may have: fewer after an oversized commit."""
-    limit: int = environment.caches.get(("pull limit", stream), MAX_PULLED)
+    limit: int = environment.caches.get(("pull limit", partition), MAX_PULLED)
     return min(MAX_PULLED, 2 * limit)
 
 
@@ -123,16 +174,17 @@ def _ingest(environment: Environment, gathered: _Gathered, limit: int) -> Steps[
 
 
 def _gather(
-    environment: Environment, stream: str, row: StoredRow, reads: int, limit: int
+    environment: Environment, partition: Partition, row: StoredRow, reads: int, limit: int
 ) -> Steps[_Gathered]:
     """Read a source several times in sequence; return the records of all reads.
 
     Args:
         limit: The number of records in all.
     """
-    gathered, began_ms = _Gathered(environment, stream, row, limit), environment.elapsed_ms()
+    gathered, began_ms = _Gathered(environment, partition, row, limit), environment.elapsed_ms()
     for _ in range(reads):
-        gathered.add((yield Fetch(stream, gathered.position, limit - len(gathered.records))))
+        most = limit - len(gathered.records)
+        gathered.add((yield Fetch(partition.stream, gathered.position, most, partition.name)))
         if gathered.is_full or environment.elapsed_ms() - began_ms > GATHER_MS:
             break
     return gathered
@@ -148,7 +200,7 @@ class _Gathered:
     """
 
     environment: Environment
-    stream: str
+    partition: Partition
     row: StoredRow
     limit: int
     records: list[IncomingRecord] = field(default_factory=list)
@@ -186,23 +238,24 @@ class _Gathered:
         if distance_ms is None or self.watermark is not None:
             return
         environment, latest = self.environment, self.row.body.latest
-        reached = latest - environment.pipeline.disorder_ms(self.stream)
+        reached = latest - environment.pipeline.disorder_ms(self.partition.stream)
         self.watermark = max(reached, environment.now_ms() - distance_ms)
 
     def request(self) -> IngestRequest:
         """Return the request for one commit."""
-        return IngestRequest(self.stream, "", self.records, self.watermark, self.position)
+        return IngestRequest(*self.partition, self.records, self.watermark, self.position)
 
     def _incoming(self, pulled: Pulled) -> list[IncomingRecord]:
         """Return the records of a read, with ids if a weak sink may get one before the commit.
 
-        An id is the record's number in the stream, so it does not depend on how many reads a
-        retried commit has.
+        An id is the record's number in the stream or its partition, so it does not depend on how
+        many reads a retried commit has.
         """
-        needs_ids = self.stream in self.environment.pipeline.weak_sink_streams
-        number = self.row.body.records + len(self.records)
+        stream, name = self.partition
+        needs_ids = stream in self.environment.pipeline.weak_sink_streams
+        number, prefix = self.row.body.records + len(self.records), name and f"{name}."
         return [
-            _incoming_record(str(n) if needs_ids else "", record)
+            _incoming_record(f"{prefix}{n}" if needs_ids else "", record)
             for n, record in enumerate(pulled.records, number)
         ]
 

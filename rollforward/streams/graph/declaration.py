@@ -13,7 +13,7 @@ from rollforward.streams.model.computation import Computation
 from rollforward.streams.model.errors import UnknownStreamError
 from rollforward.streams.model.limits import MAX_INTERVALS, Limits
 from rollforward.streams.model.sink import Sink
-from rollforward.streams.model.sources import PushSource, Source
+from rollforward.streams.model.sources import PullSource, PushSource, Source
 
 
 class Declaration:
@@ -126,6 +126,15 @@ class Declaration:
         """
         if process not in self.source(stream).processes:
             raise UnknownStreamError(f"{stream} has no process {process!r}: add it to `processes`")
+
+    def waits_for(self, stream: str, process: str) -> bool:
+        """Return whether the watermark waits for a process however long it is silent.
+
+        A partition that this code reads may have records that its reader has not come to.
+        """
+        source = self.known_sources.get(stream)
+        is_partitioned = isinstance(source, PullSource) and source.is_partitioned
+        return is_partitioned and source is not None and process in source.processes
 
     @cached_property
     def percentiles(self) -> Sequence[float]:

@@ -274,7 +274,9 @@ def overview(environment: Environment) -> Steps[Overview]:
     return Overview(head, intervals, latest)
 
 
-def source_row(environment: Environment, stream: str) -> Steps[SourceRow]:
-    """Return the row of a source with one process."""
-    [row] = yield Read([environment.names.source(stream, "")])
-    return SourceRow() if row is None else row.body
+def source_rows(
+    environment: Environment, places: Sequence[tuple[str, str]]
+) -> Steps[list[SourceRow]]:
+    """Return the rows of processes of sources, by stream and name."""
+    rows = yield Read([environment.names.source(*place) for place in places])
+    return [SourceRow() if row is None else row.body for row in rows]

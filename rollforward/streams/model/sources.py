@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -40,17 +40,24 @@ class PushSource:
     advance_when_idle: timedelta | None = None
 
     def __post_init__(self) -> None:
-        names = list(self.processes)
-        if not 0 < len(set(names)) == len(names) <= MAX_PROCESSES:
-            raise TypeError(
-                f"{self.stream}: `processes` must be 1 to {MAX_PROCESSES} different names, "
-                f"got {len(names)}"
-            )
-        if not all(re.fullmatch(r"[a-z0-9-]{0,60}", name) for name in names):
-            raise TypeError(f"{self.stream}: a process's name must consist of a-z, 0-9 and -")
+        _check_names(self.stream, "processes", list(self.processes))
         spans = self.disorder, self.dedup, self.advance_when_idle or timedelta(0)
         if min(spans) < timedelta(0) or self.idle <= timedelta(0):
             raise TypeError(f"{self.stream}: spans of time must not be negative")
+
+
+def _check_names(stream: str, option: str, names: Sequence[str]) -> None:
+    """Check the names of processes.
+
+    Raises:
+        TypeError: they are too many, none, or invalid.
+    """
+    if not 0 < len(set(names)) == len(names) <= MAX_PROCESSES:
+        raise TypeError(
+            f"{stream}: `{option}` must be 1 to {MAX_PROCESSES} different names, got {len(names)}"
+        )
+    if not all(re.fullmatch(r"[a-z0-9-]{0,60}", name) for name in names):
+        raise TypeError(f"{stream}: a name in `{option}` must consist of a-z, 0-9 and -")
 
 
 @dataclass(frozen=True)
@@ -72,6 +79,10 @@ class Pulled:
     is_over: bool = False
 
 
+# Reads records from a position on.
+Reader = Callable[[Clients, Any, int], Pulled]
+
+
 @dataclass(frozen=True)
 class PullSource:
     """A stream whose records are read from a position on, as from a log.
@@ -79,11 +90,21 @@ class PullSource:
     The position commits together with the records, so records need no ids and none is read twice.
     Under a backlog, several reads share one commit.
 
+    A stream may have partitions, for example one for each of several logs:
+
+        PullSource("requests", {"web-1": lines(...), "web-2": lines(...)})
+
+    Each has a position and a watermark of its own, and several workers read them at the same time.
+    The slowest partition that has not ended determines the watermark. One that is removed from the
+    code is ignored when nobody has read it for a minute, and one that is added starts late: its
+    records behind the stream's watermark are late.
+
     Attributes:
         stream: Its name.
         read: A function of the clients, the position (None: the beginning) and the maximum number
-            of records. Reads from one position must be repeatable: the same records, or more after
-            them. It must not wait for more, because earlier reads may wait for it to commit.
+            of records; or, by name, one for each of 1 to 100 partitions. Reads from one position
+            must be repeatable: the same records, or more after them. It must not wait for more,
+            because earlier reads may wait for it to commit.
         disorder: See `PushSource`.
         poll: The pause of a reader that has caught up. None: it stops until `pull` is called.
         advance_when_idle: If a read returns neither records nor a watermark, the watermark follows
@@ -91,7 +112,7 @@ class PullSource:
     """
 
     stream: str
-    read: Callable[[Clients, Any, int], Pulled]
+    read: Reader | Mapping[str, Reader]
     disorder: timedelta = timedelta(seconds=2)
     poll: timedelta | None = None
     advance_when_idle: timedelta | None = None
@@ -100,10 +121,24 @@ class PullSource:
     def __post_init__(self) -> None:
         if self.advance_when_idle is not None and self.poll is None:
             raise TypeError(f"{self.stream}: advance_when_idle requires a poll")
+        if isinstance(self.read, Mapping):
+            _check_names(self.stream, "read", [name or "?" for name in self.read])
+            object.__setattr__(self, "processes", tuple(self.read))
+
+    @property
+    def is_partitioned(self) -> bool:
+        return isinstance(self.read, Mapping)
+
+    def reader(self, partition: str) -> Reader:
+        """Return the function that reads a partition; "": the only one."""
+        return self.read[partition] if isinstance(self.read, Mapping) else self.read
 
     @property
     def idle(self) -> timedelta:
-        """The time without a read after which it no longer limits others (`max_drift`)."""
+        """The time without a read after which it no longer limits others (`max_drift`).
+
+        Of partitions only those count that this code does not have.
+        """
         return max(IDLE, 2 * (self.poll or timedelta(0)))
 
 

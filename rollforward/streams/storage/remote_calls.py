@@ -206,6 +206,7 @@ class Fetch:
     stream: str
     position: Any
     limit: int
+    partition: str = ""
 
 
 Call = (

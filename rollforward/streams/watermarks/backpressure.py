@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import timedelta
 from typing import NamedTuple
 
-from rollforward.streams.exchange.pulling import pull_wake
+from rollforward.streams.exchange.pulling import Partition, pull_wake
 from rollforward.streams.graph.declaration import Declaration
 from rollforward.streams.graph.environment import Environment
 from rollforward.streams.model.records import FOREVER
@@ -110,7 +110,7 @@ def resume_sources(
 ) -> Steps[None]:
     """Resume paused pull sources that are below the limit again; push clients retry anyway."""
     wakes = [
-        pull_wake(environment, stream, row.seq, "let go", head.gen)
+        pull_wake(environment, Partition(stream, process), row.seq, "let go", head.gen)
         for (stream, process), row in rows.items()
         if row.seq
         # This code cannot read a source that only other code declares.

@@ -104,6 +104,7 @@ def _add_source(
     idle_ms, now_ms = idle_of(cut.plan, head, stream), environment.now_ms()
     activity = cut.activities[stream] = activity_of(head, stream, rows, idle_ms, now_ms)
     idle = idle_processes(head, stream, inside, activity, idle_ms, now_ms)
+    idle = {name: row for name, row in idle.items() if not cut.plan.waits_for(stream, name)}
     cut.idle |= {(stream, process) for process in idle}
     advance_ms = cut.plan.advance_ms(stream)
     excluded = excluded_processes(inside, idle, advances=advance_ms is not None)

@@ -368,6 +368,19 @@ def torn_replay(schedule: Mixed, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(full_pipeline, "replay", lambda *args: answered(replay(*args), answer))
 
 
+def one_position(schedule: Mixed, patch: pytest.MonkeyPatch) -> None:
+    """All partitions go on from the position of one."""
+    real = pulling._Gathered.__post_init__
+    positions: dict[int, Any] = {}
+
+    def begin(self: Any) -> None:
+        real(self)
+        self.position = positions.setdefault(self.row.body.seq, self.position)
+
+    patch.setattr(pulling._Gathered, "__post_init__", begin)
+
+
+OF_PARTED = (one_position,)
 OF_BUSY = (timers_first,)
 OF_STAGES = (
     no_sweep,

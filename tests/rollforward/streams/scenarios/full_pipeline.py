@@ -81,7 +81,13 @@ class Told(Computation):
 
 
 class Mixed:
-    """One schedule. In half of them the log is polled, and grows; in a third two clients push."""
+    """One schedule. In half of them the log is polled, and grows; in a third two clients push.
+
+    Attributes:
+        partitions: Of the log.
+    """
+
+    partitions: ClassVar[tuple[str, ...]] = ("",)
 
     def __init__(self, seed: int, chances: Chances | None = None, records: int = 6) -> None:
         self.chance = random.Random(seed)
@@ -89,7 +95,10 @@ class Mixed:
         self.grows = seed % 2 == 0
         self.processes = ("a", "b") if seed % 3 == 0 else ("",)
         self.simulation = Simulation(self._pipeline(), seed, chances)
-        self.log = [self._record("p", n) for n in range(records)]
+        size = records // len(self.partitions)
+        self.logs = {
+            name: [self._record(f"p{name}", n) for n in range(size)] for name in self.partitions
+        }
         self.pushed = {
             process: [self._record(f"r{process}", n) for n in range(records // 2)]
             for process in self.processes
@@ -103,14 +112,16 @@ class Mixed:
         self.sizes = TINY if seed % 5 else {}
         self.judge = Judge(self.simulation)
         users = [partial(self._push, *place) for place in self.retired]
-        self.simulation.users += [*users, partial(begin_pull, self.simulation, "log"), self._replay]
+        pulls = [partial(begin_pull, self.simulation, "log", name) for name in self.partitions]
+        self.simulation.users += [*users, *pulls, self._replay]
 
     def _pipeline(self) -> Pipeline:
         idle, dedup = timedelta(milliseconds=IDLE_MS), timedelta(milliseconds=DEDUP_MS)
         poll = timedelta(milliseconds=POLL_MS) if self.grows else None
+        readers = {name: partial(self._read, name) for name in self.partitions}
         sources = [
             PushSource("in", processes=self.processes, idle=idle, dedup=dedup),
-            PullSource("log", self._read, poll=poll),
+            PullSource("log", readers.get("", readers), poll=poll),
         ]
         return Pipeline("mix", Notes(self), Told, intervals=2, sources=sources)
 
@@ -146,15 +157,15 @@ class Mixed:
         if not any(self.retired[process, each] for each in (0, 1)):
             yield from ingest(environment, IngestRequest("in", process, [], FOREVER))
 
-    def _read(self, clients: Any, position: Any, limit: int) -> Pulled:
+    def _read(self, partition: str, clients: Any, position: Any, limit: int) -> Pulled:
         """Read two records at a time; of a log that grows, what is there by now."""
-        first = position or 0
-        now = (self.simulation.now_ms - 1_000_000) // 40 if self.grows else len(self.log)
-        end = min(first + 2, max(now, first), len(self.log))
-        records = [(each, each["at"]) for each in self.log[first:end]]
-        watermark = min((each["at"] for each in self.log[end:]), default=0)
+        first, log = position or 0, self.logs[partition]
+        now = (self.simulation.now_ms - 1_000_000) // 40 if self.grows else len(log)
+        end = min(first + 2, max(now, first), len(log))
+        records = [(each, each["at"]) for each in log[first:end]]
+        watermark = min((each["at"] for each in log[end:]), default=0)
         watermark += 5 * (end % 3 == 0)  # An estimate that is too high: some will be late.
-        return Pulled(records, end, watermark, is_over=end == len(self.log))
+        return Pulled(records, end, watermark, is_over=end == len(log))
 
     def _replay(self) -> Steps:
         """Replay what is dead, before what is wrong with it is fixed, and then until none is."""
@@ -169,7 +180,8 @@ class Mixed:
     def _has_come(self) -> bool:
         """Return whether all records are in, and out of the inboxes."""
         rows, names = self.simulation.store.rows, Names("mix")
-        places = [("log", ""), *(("in", process) for process in self.processes)]
+        pulled = [("log", name) for name in self.partitions]
+        places = [*pulled, *(("in", process) for process in self.processes)]
         sources = [rows.get(names.source(*place)) for place in places]
         are_over = all(row is not None and row.body.watermark >= FOREVER for row in sources)
         are_sent = are_over and not any(self.retired.values())
@@ -198,7 +210,7 @@ class Mixed:
         accepted = Counter[str]()
         for (_, id_), ats in self.judge.accepted.items():
             accepted[id_] += len(ats)
-        truth = Counter({each["id"]: 1 for each in self.log})
+        truth = Counter({each["id"]: 1 for log in self.logs.values() for each in log})
         for each in [each for records in self.pushed.values() for each in records]:
             truth[each["id"]] = accepted[fingerprint(f"in {each['id']}")]
         told = Counter(
@@ -209,3 +221,9 @@ class Mixed:
         )
         if told != truth or min(truth.values()) < 1:
             raise Violation(f"told {told - truth}, not told {truth - told}, of {truth}")
+
+
+class Parted(Mixed):
+    """The log has partitions, which several machines read at the same time."""
+
+    partitions = ("x", "y")

@@ -13,7 +13,7 @@ import pytest
 from tests.infra.runs import sampling
 from tests.infra.runs.soak import BUDGET, IS_SOAK, SEED
 from tests.rollforward.streams.planted import fusion, holds, protocol
-from tests.rollforward.streams.scenarios.full_pipeline import Mixed
+from tests.rollforward.streams.scenarios.full_pipeline import Mixed, Parted
 from tests.rollforward.streams.scenarios.fusing import Fusing
 from tests.rollforward.streams.scenarios.holding import Holding
 from tests.rollforward.streams.simulator.schedules import Busy, Schedule, found
@@ -30,6 +30,7 @@ VARIANTS: list[tuple[type[Play], Variant]] = [
     *((Schedule, variant) for variant in protocol.OF_STAGES),
     *((Busy, variant) for variant in protocol.OF_BUSY),
     *((Mixed, variant) for variant in protocol.OF_MIXED),
+    *((Parted, variant) for variant in protocol.OF_PARTED),
     *((Fusing, variant) for variant in fusion.VARIANTS),
     *((Holding, variant) for variant in holds.VARIANTS),
 ]
@@ -45,7 +46,7 @@ def test_no_wake_is_lost_without_faults_in_any_schedule() -> None:
 @pytest.mark.soak_share(0.24)
 @pytest.mark.parametrize("part", range(PARTS))
 def test_all_holds_under_faults_in_any_schedule(part: int) -> None:
-    """G1, G2, G3, G4, G5, G6, G7, G16, G18: after each commit, and at rest."""
+    """G1, G2, G3, G4, G5, G6, G7, G16, G18, G19: after each commit, and at rest."""
     for seed in BUDGET.drawn(range(FIRST + part, FIRST + SCHEDULES, PARTS)):
         if BUDGET.is_over():
             break
@@ -73,10 +74,11 @@ def test_a_broken_variant_is_noticed_under_faults(kind: type[Play], variant: Var
 def play_of(seed: int) -> Play:
     """Return a schedule: one in three has all kinds of sources and timers, one in six fuses.
 
-    One in six holds the watermark.
+    One in six holds the watermark, and one in fifteen reads partitions.
     """
     if seed % 3 == 2:
-        return Mixed(seed // 3)
+        number = seed // 3
+        return Mixed(number) if number % 5 else Parted(number // 5)
     if seed % 6 == 4:
         return Holding(seed)
     return Fusing(seed) if seed % 6 == 1 else Schedule(seed)

@@ -15,7 +15,7 @@ import pytest
 
 from rollforward.streams import FOREVER, Computation, Context, Pipeline, PushSource, Record, Timer
 from rollforward.streams.exchange.ingest import IngestRequest, incoming_record, ingest
-from rollforward.streams.exchange.pulling import pull_wake
+from rollforward.streams.exchange.pulling import Partition, pull_wake
 from rollforward.streams.graph.head import read_head
 from rollforward.streams.storage import dedup, state_store
 from rollforward.streams.storage.remote_calls import Commit, CreateTasks, Pause, Read
@@ -30,15 +30,16 @@ REFUSED = "refused"  # What comes of such a record no service takes.
 KEYS = 4
 
 
-def begin_pull(simulation: Simulation, stream: str) -> Steps:
-    """Have a source read; again, until that was begun."""
+def begin_pull(simulation: Simulation, stream: str, name: str = "") -> Steps:
+    """Have a source or a partition read; again, until that was begun."""
     environment = simulation.environment(simulation.machines[-1])
+    partition = Partition(stream, name)
     while True:
         yield from read_head(environment)
-        [found] = yield Read([environment.names.source(stream, "")])
+        [found] = yield Read([environment.names.source(*partition)])
         if found.body.seq:
             return
-        yield CreateTasks([pull_wake(environment, stream, 0, "begin", environment.new_id())])
+        yield CreateTasks([pull_wake(environment, partition, 0, "begin", environment.new_id())])
         yield Pause(0.2)
 
 

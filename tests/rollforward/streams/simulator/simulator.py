@@ -119,7 +119,7 @@ class Simulation:
         self.sweeps = True
         # What a broken variant of the protocol replaces.
         self.tick: Callable[..., Any] = tick
-        self.pull: Callable[[Environment, str], Any] = pull
+        self.pull: Callable[..., Any] = pull
         self.worker: type[Worker] = Worker
         # What weak sinks have acted on; some are too slow to be heard of, or to act at all.
         self.handed: list[tuple[tuple[str, int], Any]] = []
@@ -252,7 +252,7 @@ class Simulation:
         if not name:
             return self._tick(environment)
         if lo < 0:
-            return self.pull(environment, name)
+            return self.pull(environment, *name.split("/"))
         if not environment.pipeline.versions_of(name):
             return defer_to_other_version(environment, name)
         return self.worker(environment, name, lo).run()
@@ -426,7 +426,8 @@ class Simulation:
         return self.store.first_names(call.kind, call.low, call.high, call.limit, call.at)
 
     def _fetch(self, call: Fetch) -> Any:
-        return self.pipeline.sources[call.stream].read(None, call.position, call.limit)  # type: ignore[union-attr,arg-type]
+        source: Any = self.pipeline.sources[call.stream]
+        return source.reader(call.partition)(None, call.position, call.limit)
 
     def _attempt(self, call: Attempt) -> int:
         self.attempts[call.subject] += 1
