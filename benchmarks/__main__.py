@@ -74,8 +74,9 @@ def main() -> int:
     results: list[Result] = []
     if arguments.items:
         BENCHMARKS["cloudtasks"] = lambda: cloudtasks.measure(arguments.items)
-        BENCHMARKS["growth"] = lambda: growth.measure(arguments.items)
         BENCHMARKS["lanes"] = lambda: lanes.measure(arguments.items)
+    growing = [name for name in arguments.names if name.startswith("growth")]
+    BENCHMARKS["growth"] = lambda: growth.measure(arguments.items, growing)
     if arguments.like:
         BENCHMARKS.clear()
         path = BUNDLED if arguments.like == BUNDLED.stem else Path(arguments.like)

@@ -22,7 +22,7 @@ from rollforward.registry import Registry
 from rollforward.runtime import Clients
 from rollforward.streams import Computation, Context, Pipeline, Pulled, PullSource, Record
 
-SIZES = (1_000, 10_000, 100_000)
+SIZES = (1_000, 10_000, 100_000, 1_000_000)
 SOURCES_A_ROW = 10
 INTERVALS = (1, 4, 16, 64)  # More are not declared: they come from splits.
 RECORDS_A_KEY, PULLED_AT_ONCE = 2, 100

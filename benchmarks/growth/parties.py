@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
-from benchmarks.growth.spent import Spent, check, growth_of, spend
+from benchmarks.growth.spent import STORE, Spent, check, growth_of, spend
 from benchmarks.harness.results import Result
 from benchmarks.harness.testbed import ROOT, Bench, open_testbed
 from handlers.invitations.forms import made_up_guests
@@ -33,7 +33,7 @@ def measure(sizes: Sequence[int]) -> Iterator[Result]:
     """Invite as many guests and tell them, on the stack and with the queues of the dev server."""
     with open_testbed(
         "benchmarks.growth.app:serve()",
-        emulator="firestore",
+        emulator=STORE,
         is_cached=True,
         queue_yaml=(ROOT / "queue.yaml").read_text(),
         environment={"BENCH_BYTES": "1"},

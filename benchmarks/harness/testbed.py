@@ -26,6 +26,7 @@ from flask import Flask
 import main
 from benchmarks.harness.proxies import proxy_before
 from benchmarks.harness.wire_count import WireCount
+from benchmarks.memory.server import memory_datastore
 from handlers.settings import DemoSettings
 from pipelines.invitations.mail import Mailer, SmtpMailer
 from rollforward.cloud_profile import load as load_profile
@@ -250,7 +251,8 @@ def open_testbed(
         is_cached: The app has a memcached.
         workers: How many processes serve the app.
         threads: Of each of them.
-        emulator: "datastore", or "firestore", which locks, and increments by itself.
+        emulator: "datastore", "firestore", which locks, and increments by itself, or "memory",
+            whose queries cost what they return (benchmarks/memory).
         at_once: How many tasks of the queue "bench" are delivered at a time.
         profile: How slow the services are; None: as fast as emulators are.
         is_counted: Proxies count what passes by; they slow it down.
@@ -262,7 +264,7 @@ def open_testbed(
     wire = WireCount() if is_counted else None
     with (
         tempfile.TemporaryDirectory() as folder,
-        datastore_emulator(emulator) as emulated,
+        open_store(emulator) as emulated,
         _watched(emulated, wire) as datastore,
         memcached() as cache,
         mail_server() as relay,
@@ -298,6 +300,11 @@ def open_testbed(
         yield Bench(
             clients, writer, read_meter, queue, relay, costs, port, app.workers, datastore, wire
         )
+
+
+def open_store(kind: str) -> contextlib.AbstractContextManager[str]:
+    """Run an emulator, or the store in memory; it gives its address."""
+    return memory_datastore() if kind == "memory" else datastore_emulator(kind)
 
 
 @contextlib.contextmanager
