@@ -7,7 +7,6 @@ measured on, for 100 of 1,000 rows of a key range while the kind grows around th
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from statistics import median
@@ -66,4 +65,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

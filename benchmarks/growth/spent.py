@@ -13,6 +13,7 @@ import psutil
 
 from benchmarks.harness.results import Result
 from benchmarks.harness.testbed import Bench
+from benchmarks.memory.counts import counts_of
 from rollforward.runtime import Cost
 
 TIMEOUT_S = 1_200
@@ -21,6 +22,7 @@ GATHERED_S = 0.6
 # Its queries cost what they return; an emulator reads all rows of a kind for each of them.
 STORE = "memory"
 MAX_GROWTH = 1.2
+MOST_KINDS = 12
 OPERATIONS = ("reads", "writes", "tasks", "round_trips")
 # By nature not flat: the same records in more intervals are more rows with fewer records.
 UNLIKE = ("streams_by_intervals",)
@@ -52,15 +54,28 @@ class Spent:
 
 
 def spend(bench: Bench, what: str, items: int, start: Callable[[], object]) -> Spent:
-    """Start some items, and count until they are done; say how long that took."""
+    """Start some items, and count until they are done; say how long that took, and of which rows.
+
+    Returns:
+        What they cost.
+    """
     cost, moved, processor_s = bench.whole_cost(), bench.moved_bytes(), _processor_s()
+    counts = counts_of(bench.datastore)
     began = time.perf_counter()
     start()
     ended = until_idle(bench)
     processor_s = {who: s - processor_s.get(who, 0.0) for who, s in _processor_s().items()}
     cost, moved = bench.whole_cost() - cost, bench.moved_bytes() - moved
-    print(f"{items:,} {what} took {ended - began:.1f} s", file=sys.stderr, flush=True)
+    by_kind = _most_of(counts_of(bench.datastore) - counts, items)
+    told = f"{items:,} {what} took {ended - began:.1f} s; each: {by_kind}"
+    print(told, file=sys.stderr, flush=True)
     return Spent(items, ended - began, cost, moved, processor_s)
+
+
+def _most_of(counts: Counter[str], items: int) -> str:
+    """Return the most frequent operations as text, each with its number for an item."""
+    most = counts.most_common(MOST_KINDS)
+    return ", ".join(f"{count / items:.3g} {operation}" for operation, count in most)
 
 
 def until_idle(bench: Bench) -> float:

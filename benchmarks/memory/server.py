@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -13,10 +14,10 @@ from typing import Any
 import grpc
 from google.cloud import datastore_v1
 
+from benchmarks.memory.counts import METHOD, SERVICE
 from benchmarks.memory.service import MemoryDatastore, RefusedError
 from rollforward.local.system import ports
 
-SERVICE = "google.datastore.v1.Datastore"
 ROOT = Path(__file__).parents[2]
 THREADS = 8
 READY = "ready"
@@ -27,9 +28,11 @@ def serve(port: int) -> None:
     server = grpc.server(
         ThreadPoolExecutor(THREADS), options=[("grpc.max_receive_message_length", -1)]
     )
-    handlers = {
-        name: _handler(name, method) for name, method in MemoryDatastore().methods().items()
-    }
+    store = MemoryDatastore()
+    handlers = {name: _handler(name, method) for name, method in store.methods().items()}
+    handlers[METHOD] = grpc.unary_unary_rpc_method_handler(
+        lambda request, context: json.dumps(store.counts).encode()
+    )
     server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(SERVICE, handlers)])
     server.add_insecure_port(f"127.0.0.1:{port}")
     server.start()

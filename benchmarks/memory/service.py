@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,6 +21,7 @@ from google.cloud.datastore_v1.types import (
 )
 
 from benchmarks.memory import queries
+from benchmarks.memory.counts import operations
 from benchmarks.memory.rows import Rows
 from benchmarks.memory.values import Path, path_of
 
@@ -47,6 +49,7 @@ class MemoryDatastore:
 
     def __init__(self) -> None:
         self.rows = Rows()
+        self.counts = Counter[str]()
         self._transactions: dict[bytes, _Transaction] = {}
         self._ids = itertools.count(1)
         self._lock = threading.Lock()
@@ -61,15 +64,17 @@ class MemoryDatastore:
             "Rollback": self._rollback,
             "RunQuery": self._run_query,
         }
-        return {name: self._locked(method) for name, method in found.items()}
+        return {name: self._locked(name, method) for name, method in found.items()}
 
-    def _locked(self, method: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def _locked(self, name: str, method: Callable[[Any], Any]) -> Callable[[Any], Any]:
         def call(request: Any) -> Any:
             with self._lock:
                 try:
-                    return method(request)
+                    answer = method(request)
                 except NotImplementedError as error:
                     raise RefusedError(grpc.StatusCode.UNIMPLEMENTED, str(error)) from error
+                self.counts.update(operations(name, request, answer))
+                return answer
 
         return call
 

@@ -16,7 +16,7 @@ verify. GET /cron/materialized-views/sweep.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -29,9 +29,8 @@ from rollforward.continuations.jobs import DeferredItemError, ItemError, Job, Re
 from rollforward.datastore.transactions import TRANSIENT, transact
 from rollforward.materialized_views.catalog import Catalog, TableSet
 from rollforward.materialized_views.definitions import identity
-from rollforward.materialized_views.entities import marker_key
 from rollforward.materialized_views.group import ViewGroup
-from rollforward.materialized_views.maintenance.audit import row_marker_of
+from rollforward.materialized_views.maintenance.catch_up import are_waiting
 from rollforward.materialized_views.maintenance.tables import Tables
 from rollforward.materialized_views.maintenance.verify import FAILED, Verification, Verifier
 from rollforward.materialized_views.maintenance.walks import (
@@ -44,7 +43,6 @@ from rollforward.materialized_views.maintenance.walks import (
     ROWS,
     Walk,
     Walks,
-    contributions_of,
     runs_of,
 )
 from rollforward.materialized_views.view import View
@@ -283,26 +281,8 @@ class ViewMaintenance:
         """Defer the sources whose contributions are not in their rows yet."""
         if self._catalogs.read().building(self.views.views[walk.view]) != walk.table:
             return [RefusedItemError(NOT_BUILT)] * len(items)
-        identities = [identity(item.key) for item in items]
-        markers = ndb.get_multi([marker_key(source) for source in identities])
-        # For each item its expected sequence, by the key of its marker in each row.
-        expected = [
-            {
-                row_marker_of(walk.table, row, source): sequence
-                for row, (sequence, _) in contributions_of(marker, walk.table).items()
-            }
-            for source, marker in zip(identities, markers, strict=True)
-        ]
-        keys = [key for sequences in expected for key in sequences]
-        stored = dict(zip(keys, ndb.get_multi(keys), strict=True))
-        return [
-            None
-            if all(
-                stored[key] and stored[key].sequence >= since for key, since in sequences.items()
-            )
-            else DeferredItemError("its update waits")
-            for sequences in expected
-        ]
+        waiting = are_waiting(clients, walk, [identity(item.key) for item in items])
+        return [DeferredItemError("its update waits") if waits else None for waits in waiting]
 
     def _walked(self, clients: Clients, walk: Walk) -> None:
         self.advance(clients, self.views.views[walk.view])
@@ -313,14 +293,6 @@ class ViewMaintenance:
             self._start(clients, DROP, Walk(walk.view, walk.table, MARKERS))
             return
         transact(lambda: self._tables.delist(walk.view, walk.table))
-
-
-def _holds(stored: Mapping[Any, Any], expected: Mapping[Any, int]) -> bool:
-    """Return whether all markers are at their expected sequence, or a later one."""
-    return all(
-        stored[key] is not None and stored[key].sequence >= sequence
-        for key, sequence in expected.items()
-    )
 
 
 def _drop(clients: Clients, walk: Walk, items: Sequence[Any]) -> Sequence[ItemError | None]:

@@ -1,0 +1,89 @@
+"""Catching up: whether the rows of a table hold what their sources contribute.
+
+The catch-up looks at its sources again and again, ever more rarely, while folds go through the rows
+of the table. Sources of one page are in rows of all places, so most of a page waits for as long as
+the folds take. Reading all of a page at each look made the reads of a rebuild grow with its time:
+
+| of a page's sources | a look reads | and ends |
+|---|---|---|
+| many wait for what was sent before the walk began | some of them, drawn anew | none |
+| few of them do | all of them | those whose rows are up to date |
+
+A source that is saved again and again waits for what was sent after the walk began. So it keeps no
+other source of its page waiting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from google.cloud import ndb
+
+from rollforward.continuations.entities import run_key
+from rollforward.materialized_views.entities import RowMarker, marker_key
+from rollforward.materialized_views.maintenance.audit import row_marker_of
+from rollforward.materialized_views.maintenance.walks import (
+    CATCH_UP,
+    CONFIRM,
+    Walk,
+    contributions_of,
+)
+from rollforward.outbox.entities import LONG_AGO, RowId
+from rollforward.runtime.clients import Clients
+
+# So many sources are drawn from a page with more, and so many of them are many.
+DRAWN, MANY = 8, 2
+
+
+def are_waiting(clients: Clients, walk: Walk, sources: Sequence[Any]) -> list[bool]:
+    """Return for each source whether a row may lack what the source contributes to it.
+
+    One that waits is never missed. One that does not may be taken for one that does, while many of
+    the same page wait.
+
+    Args:
+        sources: Their identities.
+    """
+    if len(sources) > DRAWN and _is_behind(clients, walk, sources):
+        return [True] * len(sources)
+    return [bool(awaited) for awaited in awaited_updates(walk.table, sources)]
+
+
+def _is_behind(clients: Clients, walk: Walk, sources: Sequence[Any]) -> bool:
+    """Return whether many sources wait for what was sent before their walk began."""
+    runs = ndb.get_multi([run_key(walk.run_id(step)) for step in (CATCH_UP, CONFIRM)])
+    began = max([run.started for run in runs if run is not None], default=LONG_AGO)
+    drawn = awaited_updates(walk.table, clients.random.sample(sources, DRAWN))
+    early = [any(RowId.read(row).created < began for row in awaited if row) for awaited in drawn]
+    return sum(early) >= MANY
+
+
+def awaited_updates(table: str, sources: Sequence[Any]) -> list[list[str]]:
+    """Return for each source the updates that rows of a table do not hold yet.
+
+    Returns:
+        The outbox row of each; "": it is not known, as the change was saved by an older version.
+    """
+    markers = ndb.get_multi([marker_key(source) for source in sources])
+    expected = [
+        {
+            row_marker_of(table, row, source): (sequence, _sent(marker, f"{table}:{row}"))
+            for row, (sequence, _) in contributions_of(marker, table).items()
+        }
+        for source, marker in zip(sources, markers, strict=True)
+    ]
+    keys = [key for rows in expected for key in rows]
+    stored = dict(zip(keys, ndb.get_multi(keys), strict=True))
+    return [
+        [sent for key, (sequence, sent) in rows.items() if not _holds(stored[key], sequence)]
+        for rows in expected
+    ]
+
+
+def _sent(marker: Any, tag: str) -> str:
+    return (marker.sent or {}).get(tag, "")  # type: ignore[no-any-return]
+
+
+def _holds(row_marker: RowMarker | None, sequence: int) -> bool:
+    return row_marker is not None and row_marker.sequence >= sequence
