@@ -74,6 +74,7 @@ class EntitySource:
         *filters: Any,
         key_prefix: str | None = None,
         key_range: tuple[Any, Any] | None = None,
+        keys_only: bool = False,
     ) -> None:
         """Name the entities.
 
@@ -82,11 +83,14 @@ class EntitySource:
             key_prefix: Only root entities whose key name begins with this and continues with a hash
                 in hex. Such a range can be split without looking at it.
             key_range: Only entities whose keys lie between these two.
+            keys_only: Items are the keys alone, of which no entity is read. That of an entity that
+                is deleted meanwhile is an item all the same.
         """
         self._kind = kind
         self._filters = filters
         self._key_prefix = key_prefix
         self._key_range = key_range
+        self._keys_only = keys_only
 
     def split(self, max_spans: int) -> list[Span]:
         is_split_blindly = self._key_prefix is not None
@@ -98,25 +102,26 @@ class EntitySource:
         # One more than asked tells the end; what the query says of it cannot be relied on.
         entities = self._first(self._query(span), size + 1)
         items = entities[:size]
-        names = [self._name(item.key) for item in items]
+        names = [self._name(_key_of(item)) for item in items]
         return Slice(names, items, "", names[-1] if len(entities) > size else None)
 
     def load(self, load_from: str, names: Sequence[str]) -> Sequence[Any]:
-        return ndb.get_multi([self._key(name) for name in names])  # type: ignore[no-any-return]
+        keys = [self._key(name) for name in names]
+        return keys if self._keys_only else ndb.get_multi(keys)
 
     def _first(self, query: Any, limit: int) -> list[Any]:
-        """Return the first entities of a query that are items."""
+        """Return the first entities of a query that are items, or their keys."""
         if self._key_prefix is None:
-            return query.fetch(limit)  # type: ignore[no-any-return]
+            return query.fetch(limit, keys_only=self._keys_only)  # type: ignore[no-any-return]
         entities: list[Any] = []
         remaining = query
         while len(entities) < limit:
-            read = remaining.fetch(limit)
+            read = remaining.fetch(limit, keys_only=self._keys_only)
             # Below a name there may be entities of the same kind; a name alone is not their key.
-            entities += [entity for entity in read if entity.key.parent() is None]
+            entities += [entity for entity in read if _key_of(entity).parent() is None]
             if len(read) < limit:
                 break
-            remaining = query.filter(self._kind._key > read[-1].key)
+            remaining = query.filter(self._kind._key > _key_of(read[-1]))
         return entities[:limit]
 
     def _query(self, span: Span) -> Any:
@@ -170,6 +175,10 @@ class EntitySource:
 
 # Sorts behind all numbers and before each name that begins with a digit in hex.
 _BEFORE_HEX = "/"
+
+
+def _key_of(item: Any) -> Any:
+    return item if isinstance(item, ndb.Key) else item.key
 
 
 def _order(key: Any) -> list[tuple[str, bool, Any]]:

@@ -218,8 +218,17 @@ class _PageAttempt:
         if page.done:
             return page, []
         if not is_draft or items is None:
-            items = self.source.load(page.load_from, page.items)
+            items = self._open_items(page)
         return page, items
+
+    def _open_items(self, page: ContinuationPage) -> Sequence[Any]:
+        """Return the open items of a page at their positions: no others are read again."""
+        positions = page.open_positions()
+        names = [page.items[position] for position in positions]
+        items: list[Any] = [None] * len(page.items)
+        for position, item in zip(positions, self.source.load(page.load_from, names), strict=True):
+            items[position] = item
+        return items
 
     def _draft(self, read: Slice[Any]) -> ContinuationPage:
         return ContinuationPage(

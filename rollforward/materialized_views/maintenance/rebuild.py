@@ -252,7 +252,7 @@ class ViewMaintenance:
     # What the jobs do
 
     def _backfill(
-        self, clients: Clients, walk: Walk, items: Sequence[Any]
+        self, clients: Clients, walk: Walk, keys: Sequence[Any]
     ) -> Sequence[ItemError | None]:
         """Contribute sources to the table, in the page's transaction.
 
@@ -263,10 +263,10 @@ class ViewMaintenance:
         catalog = self._catalogs.read_any(clients)
         if catalog.building(view) != walk.table:
             # A walk over replaced rows would bring back their old contributions.
-            return [RefusedItemError(NOT_BUILT)] * len(items)
+            return [RefusedItemError(NOT_BUILT)] * len(keys)
         if not catalog.is_known(view, walk.table):
             raise Retry(f"{walk.table} belongs to another version of the app")
-        sources = ndb.get_multi([item.key for item in items])
+        sources = ndb.get_multi(keys)
         refusals = [
             self._definitions.refusal(view, source) if source else None for source in sources
         ]
@@ -276,12 +276,12 @@ class ViewMaintenance:
         return [RefusedItemError(refusal) if refusal else None for refusal in refusals]
 
     def _catch_up(
-        self, clients: Clients, walk: Walk, items: Sequence[Any]
+        self, clients: Clients, walk: Walk, keys: Sequence[Any]
     ) -> Sequence[ItemError | None]:
         """Defer the sources whose contributions are not in their rows yet."""
         if self._catalogs.read().building(self.views.views[walk.view]) != walk.table:
-            return [RefusedItemError(NOT_BUILT)] * len(items)
-        waiting = are_waiting(clients, walk, [identity(item.key) for item in items])
+            return [RefusedItemError(NOT_BUILT)] * len(keys)
+        waiting = are_waiting(clients, walk, [identity(key) for key in keys])
         return [DeferredItemError("its update waits") if waits else None for waits in waiting]
 
     def _walked(self, clients: Clients, walk: Walk) -> None:
@@ -295,9 +295,9 @@ class ViewMaintenance:
         transact(lambda: self._tables.delist(walk.view, walk.table))
 
 
-def _drop(clients: Clients, walk: Walk, items: Sequence[Any]) -> Sequence[ItemError | None]:
-    ndb.delete_multi([item.key for item in items])
-    return [None] * len(items)
+def _drop(clients: Clients, walk: Walk, keys: Sequence[Any]) -> Sequence[ItemError | None]:
+    ndb.delete_multi(keys)
+    return [None] * len(keys)
 
 
 def sweep_all(clients: Clients, groups: Sequence[ViewMaintenance]) -> int:

@@ -108,10 +108,9 @@ class Verifier:
         return [(hashed_name(VERIFY, view.name, verify_id, walk.kind), walk) for walk in walks]
 
     def _check(
-        self, clients: Clients, walk: Walk, items: Sequence[Any]
+        self, clients: Clients, walk: Walk, keys: Sequence[Any]
     ) -> Sequence[ItemError | None]:
         """Audit items, and doubtful ones a second time."""
-        keys = [item.key for item in items]
         first = self._audit(walk, keys)
         doubtful = [key for key in keys if first[key]]
         second = self._audit(walk, doubtful) if doubtful else {}

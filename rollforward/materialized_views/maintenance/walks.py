@@ -67,21 +67,21 @@ class Walks:
         ]
 
     def items(self, walk: Walk) -> Any:
-        """Return the items to walk over, as a source of a run.
+        """Return the keys of the items to walk over, as a source of a run.
 
         Raises:
             Retry: only another version of the app knows these sources, and builds their table.
         """
         if walk.kind == ROWS:
-            return EntitySource(ViewRow, key_prefix=f"{walk.table}:")
+            return EntitySource(ViewRow, key_prefix=f"{walk.table}:", keys_only=True)
         if walk.kind == MARKERS:
-            return EntitySource(RowMarker, key_range=markers_between(walk.table))
+            return EntitySource(RowMarker, key_range=markers_between(walk.table), keys_only=True)
         if walk.source_table:
-            return EntitySource(ViewRow, key_prefix=f"{walk.source_table}:")
+            return EntitySource(ViewRow, key_prefix=f"{walk.source_table}:", keys_only=True)
         view = self.definitions.views[walk.view]
         kinds = {kind_of(kind): kind for kind in (view.source, *view.joins)}
         if walk.kind in kinds:
-            return EntitySource(kinds[walk.kind])
+            return EntitySource(kinds[walk.kind], keys_only=True)
         if self.catalogs.read().building(view) == walk.table:
             raise Retry(f"{walk.table} belongs to another version, which knows {walk.kind}")
         return NumberSource(0)

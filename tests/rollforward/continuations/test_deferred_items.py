@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import datetime
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 
@@ -14,6 +15,7 @@ from rollforward.continuations.entities import FINISHED
 from rollforward.continuations.jobs import DeferredItemError, ItemError, Job
 from rollforward.continuations.listing import run_details
 from rollforward.continuations.progress import item_issues, progress
+from rollforward.continuations.sources import EntitySource
 from rollforward.runtime.clients import Clients
 from rollforward.tasks import dead_tasks
 from rollforward.testing.opening import QueueClock
@@ -62,6 +64,37 @@ def test_deferred_items_wait_for_minutes_not_seconds(world: World) -> None:
     assert waits == pytest.approx([5, 30, 120, 600], abs=2)
     with world.context():
         assert (progress("run").state, dead_tasks.count_open()) == (FINISHED, 0)
+
+
+def test_only_open_items_are_read_again(world: World) -> None:
+    """A page whose items are deferred one after another reads each as often as it is tried."""
+    tried: list[list[str]] = []
+    loaded: list[list[str]] = []
+
+    class Watched(EntitySource):
+        def load(self, load_from: str, names: Sequence[str]) -> Sequence[Any]:
+            loaded.append([*names])
+            return super().load(load_from, names)
+
+    def defer_all_but_the_first(
+        clients: Clients, args: Walk, items: list[Item]
+    ) -> list[ItemError | None]:
+        tried.append([str(item.key.id()) for item in items])
+        return [None, *[DeferredItemError("busy") for _ in items[1:]]]
+
+    def source(args: Walk) -> EntitySource:
+        return Watched(Item, key_prefix=f"{args.group}:")
+
+    job = Job("apply", "fan-out", Walk, source, apply=defer_all_but_the_first)
+    world = World(world.services, [job])
+    names = put_items(world, 4)
+
+    run_to_end(world, job, "run")
+
+    assert tried == [sorted(names)[start:] for start in range(4)]
+    assert loaded == tried[1:]
+    with world.context():
+        assert progress("run").totals.done == 4
 
 
 def test_a_job_says_how_long_its_deferred_items_wait(world: World) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import pytest
 from google.cloud import ndb
 
@@ -16,17 +19,19 @@ class Thing(ndb.Model):
     """Something under a name, a number, or another thing."""
 
 
-def walked(source: Source[Thing], spans: list[Span], size: int) -> list[ndb.Key]:
+def walked(source: Source[Any], spans: list[Span], size: int) -> list[ndb.Key]:
     """Return the keys of what is met on all spans, in pages of a size, each loaded again."""
+
+    def keys_of(items: Sequence[Any]) -> list[ndb.Key]:
+        return [item if isinstance(item, ndb.Key) else item.key for item in items]
+
     met = []
     for span in spans:
         position: str | None = span.after
         while position is not None:
             page = source.read(Span(position, span.until), size)
-            assert [item.key for item in page.items] == [
-                item.key for item in source.load(page.load_from, page.names)
-            ]
-            met += [item.key for item in page.items]
+            assert keys_of(page.items) == keys_of(source.load(page.load_from, page.names))
+            met += keys_of(page.items)
             position = page.next
     return met
 
@@ -58,7 +63,10 @@ def test_a_kind_with_names_and_numbers_is_cut_into_chains(
 @on_both
 @pytest.mark.parametrize("size", [1, 2, 3, 100])
 @pytest.mark.parametrize("key_prefix", ["g:", ""])
-def test_only_root_entities_of_a_name_are_met(world: World, key_prefix: str, size: int) -> None:
+@pytest.mark.parametrize("keys_only", [False, True])
+def test_only_root_entities_of_a_name_are_met(
+    world: World, keys_only: bool, key_prefix: str, size: int
+) -> None:
     """What lies below them, and what has a number, is no item, and hides none."""
     with world.context():
         names = [f"{key_prefix}{digit}0" for digit in "0249af"]
@@ -68,10 +76,27 @@ def test_only_root_entities_of_a_name_are_met(world: World, key_prefix: str, siz
         odd = [ndb.Key(Thing, 5), ndb.Key(Thing, 6, Thing, names[0])]
         keys = [ndb.Key(Thing, name) for name in names]
         ndb.put_multi([Thing(key=key) for key in [*keys, *nested, *odd]])
-        source = EntitySource(Thing, key_prefix=key_prefix)
+        source = EntitySource(Thing, key_prefix=key_prefix, keys_only=keys_only)
 
         assert walked(source, source.split(1), size) == keys
         assert walked(source, source.split(4), size) == keys
+
+
+@on_both
+def test_a_source_of_keys_reads_no_entity(world: World) -> None:
+    """Its keys are a small operation, which costs nothing; loading them again asks nobody."""
+    with world.context():
+        things = [ndb.Key(Thing, f"g:{number}") for number in range(5)]
+        ndb.put_multi([Thing(key=key) for key in things])
+        source = EntitySource(Thing, keys_only=True)
+        before = world.clients.meter.cost()
+
+        page = source.read(Span(), 3)
+        again = source.load(page.load_from, page.names)
+
+        spent = world.clients.meter.cost() - before
+        assert (list(page.items), again, page.next) == (things[:3], things[:3], page.names[-1])
+        assert (spent.reads, spent.round_trips) == (0, 1)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7])

@@ -190,8 +190,8 @@ def test_a_late_walk_over_replaced_rows_brings_nothing_back(world: World) -> Non
         stale.put()
         walk = Walk("grades_by_size", "grades_by_size.1.2", "by_grade", "by_grade.1.1")
         answers = [
-            *transact(lambda: BUILDS.backfill.apply(world.clients, walk, [stale])),  # type: ignore[misc]
-            *BUILDS.catch_up.check(world.clients, walk, [stale, stale]),  # type: ignore[misc]
+            *transact(lambda: BUILDS.backfill.apply(world.clients, walk, [stale.key])),  # type: ignore[misc]
+            *BUILDS.catch_up.check(world.clients, walk, [stale.key] * 2),  # type: ignore[misc]
         ]
         stale.key.delete()
         world.settle()
@@ -252,7 +252,7 @@ def test_a_source_that_changes_while_its_page_is_built_is_built_as_it_is_then(
 
     def overtaken(source: EntitySource, span: Span, size: int) -> Slice[Any]:
         page = read(source, span, size)
-        if "p3" in [item.key.id() for item in page.items] and not changed:
+        if "p3" in [key.id() for key in page.items] and not changed:
             changed.append(page)
             in_a_thread(save)
         return page
