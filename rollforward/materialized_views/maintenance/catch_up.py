@@ -33,7 +33,7 @@ from rollforward.outbox.entities import LONG_AGO, RowId
 from rollforward.runtime.clients import Clients
 
 # So many sources are drawn from a page with more, and so many of them are many.
-DRAWN, MANY = 8, 2
+DRAWN, MANY = 4, 2
 
 
 def are_waiting(clients: Clients, walk: Walk, sources: Sequence[Any]) -> list[bool]:

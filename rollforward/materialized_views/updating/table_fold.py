@@ -54,9 +54,10 @@ MAX_UPDATES = 150
 MAX_BYTES = 2_000_000
 # With views downstream each row is a source as well, with a marker and updates of its own.
 MAX_SOURCES = 20
-# A listing, and how many of them one task makes; then it rings for the rest.
-MAX_LISTED = 1_000
-MAX_LISTINGS = 5
+# A listing, and how many of them one task makes; then it rings for the rest. What a fold has listed
+# and read when its time is over is listed and read again, so neither is long.
+MAX_LISTED = 250
+MAX_LISTINGS = 20
 
 
 @dataclass(frozen=True)
@@ -201,7 +202,7 @@ class _Fold:
     def _parts(self, ids: Sequence[str]) -> Iterator[list[WaitingUpdates]]:
         """Read outbox rows; cut their updates into parts that fit into a transaction."""
         part = _Part(self._folder.part_size(self._table))
-        for some in batched(ids, MAX_UPDATES):
+        for some in batched(ids, part.max_rows):
             for unacked in ndb.get_multi([outbox_key(id_) for id_ in some]):
                 if unacked is None:
                     continue  # Another delivery has applied it.
