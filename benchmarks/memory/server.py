@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,11 +15,13 @@ from google.cloud import datastore_v1
 
 from benchmarks.memory.counts import METHOD, SERVICE
 from benchmarks.memory.service import MemoryDatastore, RefusedError
+from rollforward.local.errors import ServiceFailedError
 from rollforward.local.system import ports
+from rollforward.local.system.processes import GuardedProcess
 
 ROOT = Path(__file__).parents[2]
 THREADS = 8
-READY = "ready"
+LOOK_EVERY_S = 0.02
 
 
 def serve(port: int) -> None:
@@ -36,7 +37,6 @@ def serve(port: int) -> None:
     server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(SERVICE, handlers)])
     server.add_insecure_port(f"127.0.0.1:{port}")
     server.start()
-    print(READY, flush=True)
     server.wait_for_termination()
 
 
@@ -59,14 +59,20 @@ def _serialized(message: Any) -> bytes:
 
 @contextlib.contextmanager
 def memory_datastore() -> Iterator[str]:
-    """Run a Datastore in memory; yield its address, for DATASTORE_EMULATOR_HOST."""
+    """Run a Datastore in memory; yield its address, for DATASTORE_EMULATOR_HOST.
+
+    Raises:
+        ServiceFailedError: it did not start.
+    """
     port = ports.free_port()
     command = [sys.executable, "-m", "benchmarks.memory", str(port)]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            if process.stdout.readline().strip() != READY:
-                raise RuntimeError("the Datastore in memory does not start")
-            yield f"127.0.0.1:{port}"
-        finally:
-            process.terminate()
+    process = GuardedProcess("memory", command, cwd=ROOT, grace_s=1)
+    process.start()
+    try:
+        while not ports.answers(ports.LOOPBACK, port):
+            if process.wait(LOOK_EVERY_S):
+                text = f"the Datastore in memory did not start:\n{process.describe_end()}"
+                raise ServiceFailedError(text)
+        yield f"{ports.LOOPBACK}:{port}"
+    finally:
+        process.stop()
