@@ -47,9 +47,9 @@ def _query_s() -> float:
     low, high = (ndb.Key(ScannedRow, f"{number:08}") for number in (0, RANGE))
     began = time.perf_counter()
     query = ScannedRow.query(ScannedRow._key >= low, ScannedRow._key < high)
-    found = query.order(ScannedRow._key).fetch(RESULTS)
-    if len(found) != RESULTS:
-        raise RuntimeError(f"{len(found)} rows were found of {RESULTS}")
+    rows = query.order(ScannedRow._key).fetch(RESULTS)
+    if len(rows) != RESULTS:
+        raise RuntimeError(f"{len(rows)} rows were found of {RESULTS}")
     return time.perf_counter() - began
 
 

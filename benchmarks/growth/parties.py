@@ -39,12 +39,12 @@ def measure(sizes: Sequence[int]) -> Iterator[Result]:
         environment={"BENCH_BYTES": "1"},
     ) as bench:
         _told(bench, WARM)
-        found = {size: _told(bench, size) for size in sizes}
-    invited = {size: each.invited.an_item() for size, each in found.items()}
+        by_size = {size: _told(bench, size) for size in sizes}
+    invited = {size: each.invited.an_item() for size, each in by_size.items()}
     yield from growth_of("invitations", "a guest", invited, "guests")
-    told = {size: each.told.an_item() for size, each in found.items()}
+    told = {size: each.told.an_item() for size, each in by_size.items()}
     yield from growth_of("mails", "a mail, with an open page", told, "guests")
-    polls = {size: each.polls() for size, each in found.items()}
+    polls = {size: each.polls() for size, each in by_size.items()}
     yield from growth_of("polls", "of the page", polls, "guests")
 
 

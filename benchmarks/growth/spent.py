@@ -67,8 +67,8 @@ def spend(bench: Bench, what: str, items: int, start: Callable[[], object]) -> S
     processor_s = {who: s - processor_s.get(who, 0.0) for who, s in _processor_s().items()}
     cost, moved = bench.whole_cost() - cost, bench.moved_bytes() - moved
     by_kind = _most_of(counts_of(bench.datastore) - counts, items)
-    told = f"{items:,} {what} took {ended - began:.1f} s; each: {by_kind}"
-    print(told, file=sys.stderr, flush=True)
+    line = f"{items:,} {what} took {ended - began:.1f} s; each: {by_kind}"
+    print(line, file=sys.stderr, flush=True)
     return Spent(items, ended - began, cost, moved, processor_s)
 
 

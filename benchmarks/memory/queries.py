@@ -124,16 +124,16 @@ def plan_of(namespace: str, query: Any) -> Plan:
     unequal: list[tuple[str, int, Value]] = []
     further: list[tuple[str, int, Value]] = []
     ancestor: Path = ()
-    for found in _filters(query.filter):
-        name, value = found.property.name, value_of(found.value)
-        if found.op == _Op.HAS_ANCESTOR:
-            ancestor = path_of(found.value.key_value)
-        elif found.op == _Op.EQUAL and name not in same and name != KEY_PROPERTY:
+    for condition in _filters(query.filter):
+        name, value = condition.property.name, value_of(condition.value)
+        if condition.op == _Op.HAS_ANCESTOR:
+            ancestor = path_of(condition.value.key_value)
+        elif condition.op == _Op.EQUAL and name not in same and name != KEY_PROPERTY:
             same[name] = value
-        elif found.op == _Op.EQUAL:
-            further.append((name, found.op, value))
+        elif condition.op == _Op.EQUAL:
+            further.append((name, condition.op, value))
         else:
-            unequal.append((name, found.op, value))
+            unequal.append((name, condition.op, value))
     orders = [
         (order.property.name, order.direction == PropertyOrder.Direction.DESCENDING)
         for order in query.order
@@ -152,7 +152,7 @@ def plan_of(namespace: str, query: Any) -> Plan:
     ranges = [(op, _bound(name, value, is_down)) for name, op, value in unequal if name == first]
     if not orders:  # The entry has the key itself there.
         ranges = [(op, value[1]) for op, value in ranges]
-    further += [each for each in unequal if each[0] != first]
+    further += [condition for condition in unequal if condition[0] != first]
     names = tuple(sorted(same))
     form = Form((namespace, query.kind[0].name), names, tuple(orders))
     return Plan(form, tuple(same[name] for name in names), ranges, further, ancestor)
@@ -169,8 +169,8 @@ def answer(rows: Rows, namespace: str, query: Any, at: int | None, batch: Any) -
     plan = plan_of(namespace, query)
     limit = query.limit.value if query.HasField("limit") else None
     begin, end = _cursor(query.start_cursor), _cursor(query.end_cursor)
-    found, seen = list[Path](), set[Any]()
-    skipped, last, more = 0, query.start_cursor, _More.NO_MORE_RESULTS
+    keys, seen = list[Path](), set[Any]()
+    skipped, end_cursor, more_results = 0, query.start_cursor, _More.NO_MORE_RESULTS
     low = plan.low() if begin is None else max(plan.low(), _directed(plan, begin))
     for entry, stored in rows.scan(plan.form, low, at):
         matched = plan.matches(entry, stored.entity)
@@ -180,24 +180,24 @@ def answer(rows: Rows, namespace: str, query: Any, at: int | None, batch: Any) -
         group = _group(plan, query, entry)
         if not matched or group in seen or (begin is not None and plain(entry) == begin):
             continue
-        if limit is not None and len(found) == limit:
-            more = _More.MORE_RESULTS_AFTER_LIMIT
+        if limit is not None and len(keys) == limit:
+            more_results = _More.MORE_RESULTS_AFTER_LIMIT
             break
-        if len(found) == MOST_RESULTS:
-            more = _More.NOT_FINISHED
+        if len(keys) == MOST_RESULTS:
+            more_results = _More.NOT_FINISHED
             break
         seen.add(group)
-        last = repr(plain(entry)).encode()
+        end_cursor = repr(plain(entry)).encode()
         if skipped < query.offset:
             skipped += 1
             continue
-        found.append(entry[-1])
+        keys.append(entry[-1])
         _add(batch, plan, query, entry, stored)
-    if limit is not None and len(found) == limit:
-        more = _More.MORE_RESULTS_AFTER_LIMIT
+    if limit is not None and len(keys) == limit:
+        more_results = _More.MORE_RESULTS_AFTER_LIMIT
     batch.entity_result_type = _result_type(query)
-    batch.more_results, batch.end_cursor, batch.skipped_results = more, last, skipped
-    return found
+    batch.more_results, batch.end_cursor, batch.skipped_results = more_results, end_cursor, skipped
+    return keys
 
 
 def _cursor(cursor: bytes) -> tuple[Any, ...] | None:
@@ -217,7 +217,7 @@ def _group(plan: Plan, query: Any, entry: tuple[Any, ...]) -> Any:
         is_projection = _result_type(query) == EntityResult.ResultType.PROJECTION
         return plain(entry) if is_projection else entry[-1]
     values = dict(zip(_names(plan), plain(entry), strict=False))
-    return tuple(values[each.name] for each in query.distinct_on)
+    return tuple(values[grouped.name] for grouped in query.distinct_on)
 
 
 def _names(plan: Plan) -> list[str]:

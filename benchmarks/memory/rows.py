@@ -22,7 +22,7 @@ class Stored(NamedTuple):
 
 
 class Form(NamedTuple):
-    """What the index of a query is made of."""
+    """The kind and the properties of a query's index."""
 
     kind: tuple[str, str]
     same: tuple[str, ...]
@@ -52,13 +52,13 @@ class Rows:
 
     def get(self, path: Path, at: int | None = None) -> Stored | None:
         """Return an entity as it is, or as it was at a moment."""
-        found = self.stored.get(path)
+        stored = self.stored.get(path)
         if at is None or (self.version <= at):
-            return found
+            return stored
         for version, replaced, before in self._since(at):
             if replaced == path and version > at:
                 return before
-        return found
+        return stored
 
     def _since(self, at: int) -> list[tuple[int, Path, Stored | None]]:
         """Return what was replaced after a moment, the oldest first."""

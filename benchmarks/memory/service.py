@@ -56,7 +56,7 @@ class MemoryDatastore:
 
     def methods(self) -> Mapping[str, Callable[[Any], Any]]:
         """Return the calls by their names; each raises `RefusedError`."""
-        found = {
+        calls = {
             "AllocateIds": self._allocate_ids,
             "BeginTransaction": self._begin,
             "Commit": self._commit,
@@ -64,7 +64,7 @@ class MemoryDatastore:
             "Rollback": self._rollback,
             "RunQuery": self._run_query,
         }
-        return {name: self._locked(name, method) for name, method in found.items()}
+        return {name: self._locked(name, method) for name, method in calls.items()}
 
     def _locked(self, name: str, method: Callable[[Any], Any]) -> Callable[[Any], Any]:
         def call(request: Any) -> Any:
@@ -143,9 +143,9 @@ class MemoryDatastore:
         at, transaction = self._read_at(request.read_options)
         response = RunQueryResponse.pb()()
         namespace = request.partition_id.namespace_id
-        found = queries.answer(self.rows, namespace, request.query, at, response.batch)
+        paths = queries.answer(self.rows, namespace, request.query, at, response.batch)
         response.batch.read_time.FromMicroseconds(at)
-        for path in found if transaction is not None else ():
+        for path in paths if transaction is not None else ():
             stored = self.rows.get(path, at)
             transaction.reads[path] = stored.version if stored else 0  # type: ignore[union-attr]
         return response
