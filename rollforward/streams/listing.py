@@ -11,7 +11,7 @@ from rollforward.streams.inspection import dead_letters, status
 from rollforward.streams.inspection.dead_letters import DeadLetter
 from rollforward.streams.inspection.status import Overview
 from rollforward.streams.model.errors import UnknownStreamError
-from rollforward.streams.model.records import FOREVER
+from rollforward.streams.model.records import FOREVER, NEVER
 from rollforward.streams.pipeline import Pipeline
 from rollforward.tasks.runs import (
     Letter,
@@ -46,6 +46,7 @@ def pipeline_details(clients: Clients, pipeline: Pipeline) -> RunDetails:
     numbers: dict[str, float | str] = {"computations": len(overview.intervals)}
     if overview.latest:
         numbers["latest_record_at"] = overview.latest / 1000
+    numbers |= _source_facts(overview)
     verbs: tuple[RunVerb, ...] = ("retry",) if letters else ()
     return RunDetails(
         standing_run(PATTERN, pipeline.name, verbs),
@@ -130,13 +131,39 @@ def replay_dead_letters(clients: Clients, pipeline: Pipeline, verb: RunVerb) -> 
     return pipeline.name
 
 
+def _source_facts(overview: Overview) -> dict[str, float | str]:
+    """Return what limits the watermark: the slowest source, idle ones, and paused ones."""
+    facts: dict[str, float | str] = {}
+    if (slowest := overview.slowest) is not None:
+        row = overview.sources[slowest]
+        facts |= {"slowest_source": _name_of(slowest), "its_watermark_at": row.watermark / 1000}
+        facts["its_last_write_at"] = row.seen_ms / 1000
+    if idle := [_name_of(place) for place, row in overview.sources.items() if row.is_idle]:
+        facts["idle_sources"] = ", ".join(idle[:MAX_SHOWN])
+    paused = [f"{name.rstrip(':')}: {why}" for name, why in overview.head.paused.items()]
+    if paused:
+        facts["paused_sources"] = "; ".join(paused[:MAX_SHOWN])
+    return facts
+
+
+def _name_of(place: tuple[str, str]) -> str:
+    """Return the name of a process or a partition of a source.
+
+    >>> _name_of(("log", "web-1")), _name_of(("log", ""))
+    ('log/web-1', 'log')
+    """
+    return "/".join(filter(None, place))
+
+
 def _row(overview: Overview, name: str, now_ms: int) -> dict[str, float | str]:
     head, intervals = overview.head, overview.intervals[name]
     watermark = head.inputs.get(name, 0)
+    hold = min((interval.hold for interval in intervals), default=NEVER)
     chunks, records, _ = (*head.waiting.get(name, ()), 0, 0, 0)[:3]
     return {
         "computation": name,
         "watermark_at": "the end" if watermark >= FOREVER else watermark / 1000,
+        "held_at": hold / 1000 if hold < NEVER else "",
         "waiting_chunks": chunks,
         "waiting_records": records,
         "timers": sum(interval.timers for interval in intervals),

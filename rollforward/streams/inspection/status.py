@@ -12,7 +12,7 @@ from rollforward.streams.graph.environment import Environment
 from rollforward.streams.graph.head import look_at_head
 from rollforward.streams.graph.plan import RUNNING, processes_of
 from rollforward.streams.inspection.queryable_state import StatusSnapshot, read_intervals
-from rollforward.streams.model.records import NEVER
+from rollforward.streams.model.records import FOREVER, NEVER
 from rollforward.streams.scaling.load_meter import STALE_MS
 from rollforward.streams.storage.dedup import known_for_ms
 from rollforward.streams.storage.layout import inboxes_of
@@ -247,11 +247,30 @@ def known_for(
 
 @dataclass(frozen=True)
 class Overview:
-    """All intervals of a pipeline by computation, and the time of its latest record."""
+    """All intervals of a pipeline by computation, and its sources.
+
+    Attributes:
+        sources: Rows of the processes of its sources, by stream and name.
+    """
 
     head: Head = field(default_factory=Head)
     intervals: Mapping[str, Sequence[Interval]] = field(default_factory=dict)
-    latest: int = 0
+    sources: Mapping[tuple[str, str], SourceRow] = field(default_factory=dict)
+
+    @property
+    def latest(self) -> int:
+        """The time of the latest record; 0: there is none."""
+        return max((row.latest for row in self.sources.values()), default=0)
+
+    @property
+    def slowest(self) -> tuple[str, str] | None:
+        """The process with the lowest watermark; None: all have ended, or are idle."""
+        awaited = {
+            place: row.watermark
+            for place, row in self.sources.items()
+            if not row.is_idle and row.watermark < FOREVER
+        }
+        return min(awaited, key=lambda place: awaited[place], default=None)
 
 
 def overview(environment: Environment) -> Steps[Overview]:
@@ -267,11 +286,12 @@ def overview(environment: Environment) -> Steps[Overview]:
         if row is None:
             continue
         intervals.setdefault(name, []).append(row.body)
-    processes = processes_of(pipeline, head.processes)
-    keys = [names.source(*place) for place in processes if place[0] in pipeline.sources]
-    sources = yield Read(keys)
-    latest = max((row.body.latest for row in sources if row is not None), default=0)
-    return Overview(head, intervals, latest)
+    processes = [
+        place for place in processes_of(pipeline, head.processes) if place[0] in pipeline.sources
+    ]
+    found = yield Read([names.source(*place) for place in processes])
+    pairs = zip(processes, found, strict=True)
+    return Overview(head, intervals, {place: row.body for place, row in pairs if row is not None})
 
 
 def source_rows(

@@ -1,0 +1,72 @@
+"""A pipeline as the console shows it: what limits its watermarks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from rollforward.streams import FOREVER, Pipeline, PushedRecord, PushSource
+from rollforward.streams.listing import pipeline_details
+from rollforward.streams.model.limits import Limits
+from tests.infra.world import Services, World
+from tests.rollforward.streams.harness import stream_world
+from tests.rollforward.streams.model.test_holds import COUNTED, Pairs
+
+one_emulator = pytest.mark.parametrize("services", ["firestore"], indirect=True)
+SHOPS = Pipeline(
+    "listed-shops", Pairs, COUNTED, intervals=2,
+    sources=[PushSource("in", processes=("x", "y", "z"), disorder=timedelta(0))],
+    limits=Limits(max_drift=timedelta(minutes=1)),
+)  # fmt: skip
+
+
+def push(world: World, process: str, at: int, *keys: str) -> None:
+    records = [PushedRecord(f"{process}{key}{at}", {"k": key, "n": 1}, at) for key in keys]
+    with world.context():
+        SHOPS.push(world.clients, "in", records, process=process, watermark=at)
+    world.settle()
+
+
+def shown(world: World) -> tuple[dict[str, Any], Mapping[str, Mapping[str, Any]]]:
+    """Return the facts of the pipeline, and its table by computation."""
+    with world.context():
+        details = pipeline_details(world.clients, SHOPS)
+    return dict(details.numbers), {str(row["computation"]): row for row in details.rows}
+
+
+@one_emulator
+def test_a_pipeline_says_which_source_and_which_computation_limit_its_watermarks(
+    services: Services,
+) -> None:
+    """The slowest process, idle and paused ones, and the hold of a key."""
+    world = stream_world(services, SHOPS)
+    nothing = shown(world)[0]
+    for process, at in (("x", 5_000), ("y", 7_000), ("z", 9_000)):
+        push(world, process, at, process)
+    numbers, table = shown(world)
+
+    assert nothing == {"computations": 0}
+    assert numbers["slowest_source"] == "in/x"
+    assert numbers["its_watermark_at"] == 5
+    assert numbers["its_last_write_at"] == pytest.approx(world.clock.now().timestamp(), abs=5)
+    assert {"idle_sources", "paused_sources"}.isdisjoint(numbers)
+    assert (table["pairs"]["held_at"], table["counted"]["held_at"]) == (5, "")
+
+    push(world, "z", 90_000, "z")
+    paused = shown(world)[0]["paused_sources"]
+    assert paused == "in:z: it is over 0:01:00 ahead of in:x"
+    for _ in range(3):
+        world.clock.sleep(40)
+        push(world, "y", 8_000)
+    numbers = shown(world)[0]
+    assert (numbers["slowest_source"], numbers["idle_sources"]) == ("in/y", "in/x")
+
+    for process in "xyz":
+        push(world, process, FOREVER)
+    numbers, table = shown(world)
+    assert {"slowest_source", "idle_sources"}.isdisjoint(numbers)
+    assert table["pairs"]["watermark_at"] == "the end"
+    assert table["pairs"]["held_at"] == ""
