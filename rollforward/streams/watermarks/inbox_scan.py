@@ -106,19 +106,47 @@ def _scan_first(
 def _scan_rest(
     plan: Declaration, contents: Mapping[Place, InboxContents], moment: Any
 ) -> Steps[None]:
-    """Scan further names of full inboxes, up to the backlog limit of their computation."""
-    rows: Counter[str] = Counter()
-    for (name, _), content in contents.items():
-        rows[name] += len(content.names)
-    full = []
-    for (name, _), content in contents.items():
-        limit = plan.limits.waiting_rows + 1 - rows[name]
-        if limit > 0 and len(content.names) >= _limit(plan):
-            high = past_names(inbox_of(content.names[0]))
-            full.append((content, ScanKeys(CHUNK, f"{content.names[-1]}\0", high, moment, limit)))
-    answers = yield from _scan_all([scan for _, scan in full])
-    for (content, _), names in zip(full, answers, strict=True):
-        content.names += names
+    """Scan further names of full inboxes, up to the backlog limit of their computation.
+
+    The full inboxes of a computation share what is left of its limit. So together they list about
+    as many names as that, and not each as many. If some have fewer than their share, the others are
+    scanned again.
+    """
+    full = [place for place, content in contents.items() if len(content.names) >= _limit(plan)]
+    while full:
+        rows: Counter[str] = Counter()
+        for (name, _), content in contents.items():
+            rows[name] += len(content.names)
+        scans = _shared_scans(plan, contents, rows, full, moment)
+        answers = yield from _scan_all([*scans.values()])
+        for place, names in zip(scans, answers, strict=True):
+            contents[place].names += names
+        both = zip(scans.items(), answers, strict=True)
+        full = [place for (place, scan), names in both if len(names) >= scan.limit]
+
+
+def _shared_scans(
+    plan: Declaration,
+    contents: Mapping[Place, InboxContents],
+    rows: Mapping[str, int],
+    full: Sequence[Place],
+    moment: Any,
+) -> dict[Place, ScanKeys]:
+    """Return a scan for each full inbox of a computation that is below its limit.
+
+    Args:
+        rows: The names that were scanned so far, by computation.
+    """
+    sharing = Counter(name for name, _ in full)
+    scans = {}
+    for name, inbox in full:
+        left = plan.limits.waiting_rows + 1 - rows[name]
+        if left > 0:
+            last = contents[name, inbox].names[-1]
+            share = min(left, max(_limit(plan), -(-left // sharing[name])))
+            high = past_names(inbox_of(last))
+            scans[name, inbox] = ScanKeys(CHUNK, f"{last}\0", high, moment, share)
+    return scans
 
 
 def _scan_all(scans: Sequence[ScanKeys]) -> Steps[list[list[str]]]:

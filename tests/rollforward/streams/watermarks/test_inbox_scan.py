@@ -136,6 +136,28 @@ def test_a_tick_counts_no_more_than_may_wait(monkeypatch: pytest.MonkeyPatch) ->
     assert desk.head.paused == {"in:": "counts has over 20 rows waiting"}
 
 
+@pytest.mark.parametrize(
+    "counts",
+    [(40, 40, 40, 40), (6, 40, 6, 6), (6, 6, 6, 60), (5, 5, 5, 5), (9, 9, 9, 13), (10, 10, 10, 11)],
+)
+def test_full_inboxes_share_what_may_wait(
+    monkeypatch: pytest.MonkeyPatch, counts: tuple[int, ...]
+) -> None:
+    """G11: a tick lists about as many names as may wait, and knows whether more do."""
+    limit = 40
+    monkeypatch.setattr(inbox_scan, "FIRST_NAMES", 5)
+    desk = desk_of(waiting_rows=limit)
+    for number, count in enumerate(counts):
+        put(desk, number * 2**14, count=count, at=200)
+
+    names = sum(map(sum, looked(desk)))
+
+    waiting = desk.head.waiting["counts"][0]
+    assert waiting == sum(counts) if sum(counts) <= limit else waiting > limit
+    assert bool(desk.head.paused) == (sum(counts) > limit)
+    assert names <= limit + 5 * len(counts)
+
+
 def test_a_tick_whose_look_fails_publishes_nothing() -> None:
     """G3: no watermark follows from a partial read."""
     desk = desk_of()
