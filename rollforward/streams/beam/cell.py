@@ -1,0 +1,54 @@
+"""The cell of a key: everything that a Beam runner stores for one key of a computation."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NamedTuple
+
+from rollforward.streams.model.bundle import KeyedRecord
+from rollforward.streams.model.json_text import decoded
+from rollforward.streams.model.key_state import NOTHING, KeyState, SetTimer
+
+
+class Cell(NamedTuple):
+    """A key between two calls.
+
+    Attributes:
+        state: Its state, timers and expiry.
+        passed_ms: The event time that the watermark is known to have reached for this key.
+        waiting: Records that came before the state of a pipeline that moved.
+        is_over: The key was exported, and takes no more records.
+    """
+
+    state: KeyState = NOTHING
+    passed_ms: int = 0
+    waiting: tuple[KeyedRecord, ...] = ()
+    is_over: bool = False
+
+
+def cell_text(cell: Cell) -> str:
+    """Return a cell as JSON."""
+    waiting = [[*record[:1], *record[2:]] for record in cell.waiting]  # The text has the value.
+    return json.dumps([state_row(cell.state), cell.passed_ms, waiting, cell.is_over])
+
+
+def cell_of(text: str | None) -> Cell:
+    """Return the cell that `cell_text` has written; None: that of a new key."""
+    if text is None:
+        return Cell()
+    row, passed_ms, waiting, is_over = json.loads(text)
+    records = (KeyedRecord(key, decoded(rest[-1]), *rest) for key, *rest in waiting)
+    return Cell(state_of(row), passed_ms, tuple(records), is_over)
+
+
+def state_row(state: KeyState) -> dict[str, Any]:
+    """Return a state as JSON: {"text", "timers": {tag: [at, clock, hold, late]}, ...}."""
+    text, timers, expires, version = state
+    return {"text": text, "timers": timers, "expires": expires, "version": version}
+
+
+def state_of(row: dict[str, Any]) -> KeyState:
+    """Return the state of a row of `state_row`."""
+    timers = {tag: SetTimer(*timer) for tag, timer in row["timers"].items()}
+    state = KeyState(row["text"], timers, row["expires"], row["version"])
+    return NOTHING if state.is_empty else state

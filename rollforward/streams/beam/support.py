@@ -1,0 +1,103 @@
+"""Support: what of a pipeline Beam can run, and the names of what it cannot; without Beam."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Collection, Iterator
+from types import CodeType, FunctionType
+
+from rollforward.streams.graph.declaration import Declaration
+from rollforward.streams.model.computation import Computation
+from rollforward.streams.model.errors import StreamError
+from rollforward.streams.model.sink import Sink
+from rollforward.streams.model.sources import PullSource
+from rollforward.streams.operators.fused import Fused
+
+
+class UntranslatableError(StreamError, TypeError):
+    """A pipeline has parts that Beam cannot run as they are meant; the message names them all."""
+
+
+def check_translatable(
+    pipeline: Declaration,
+    inputs: Collection[str],
+    *,
+    can_read: bool = False,
+    unbounded: Collection[str] = (),
+) -> None:
+    """Check that Beam can run a pipeline.
+
+    Args:
+        inputs: The source streams that are given as collections.
+        can_read: Pull sources that are not among them may be read.
+        unbounded: Those that never end, while nothing says how late a record may be.
+
+    Raises:
+        UntranslatableError: it cannot.
+    """
+    problems = [
+        *_missing(pipeline, inputs, can_read),
+        *(problem for code in pipeline.computations.values() for problem in _unknown(code)),
+        *_clashes(pipeline),
+        *(f"{stream!r} never ends: pass its `lateness`" for stream in unbounded),
+    ]
+    if problems:
+        raise UntranslatableError(
+            f"{pipeline.name} cannot be translated to Beam: {'; '.join(problems)}"
+        )
+
+
+def has_clock_timers(computation: Computation) -> bool:
+    """Return whether the code of a computation names timers of the clock (processing time).
+
+    Runners differ in their support of such timers, so only those that set them declare one.
+    """
+    if isinstance(computation, Fused):
+        return any(map(has_clock_timers, computation.parts.values()))
+    own = [kind for kind in type(computation).__mro__ if kind not in Computation.__mro__]
+    codes = [
+        function.__code__
+        for kind in own
+        for function in vars(kind).values()
+        if isinstance(function, FunctionType)
+    ]
+    return any("processing_time" in names for code in codes for names in _names(code))
+
+
+def _names(code: CodeType) -> Iterator[Collection[str]]:
+    """Yield the names that a function and those inside of it use, also as keywords."""
+    yield code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, tuple):
+            yield constant
+        elif inspect.iscode(constant):
+            yield from _names(constant)
+
+
+def _missing(pipeline: Declaration, inputs: Collection[str], can_read: bool) -> Iterator[str]:
+    for stream, source in pipeline.sources.items():
+        if stream in inputs:
+            continue
+        if not isinstance(source, PullSource):
+            yield f"the source {stream!r} is pushed: pass its records in `sources`"
+        elif source.poll is not None:
+            yield f"the source {stream!r} polls and never ends: pass its records in `sources`"
+        elif not can_read:
+            yield f"the source {stream!r} is pulled: pass `clients`, or its records in `sources`"
+    for stream in sorted({*inputs} - {*pipeline.sources}):
+        yield f"{stream!r} is no source of it"
+
+
+def _unknown(computation: Computation) -> Iterator[str]:
+    name = computation.name
+    if computation.percentile < 100:
+        yield f"{name} has a `percentile`, and Beam has one watermark for all records"
+    is_own = type(computation).context not in (Computation.context, Fused.context)
+    if is_own:
+        yield f"{name} has a `context` of its own"
+
+
+def _clashes(pipeline: Declaration) -> Iterator[str]:
+    for sink in pipeline.computations.values():
+        if isinstance(sink, Sink) and sink.name in pipeline.graph.streams:
+            yield f"the sink {sink.name} has the name of a stream"

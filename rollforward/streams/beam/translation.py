@@ -1,0 +1,185 @@
+"""Translation of a declared pipeline into Beam's transforms."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+import apache_beam as beam
+
+from rollforward.streams.beam.elements import ADOPTED, AFTER, DEAD, STATES, stamp
+from rollforward.streams.beam.key_step import KeyStep
+from rollforward.streams.beam.keyed_fn import ClockedFn, KeyedFn
+from rollforward.streams.beam.lateness import mark_late
+from rollforward.streams.beam.outputs import Outputs
+from rollforward.streams.beam.stateless_fns import (
+    KeyFn,
+    ReadFn,
+    SinkFn,
+    SourceFn,
+    WeakFn,
+    with_id,
+)
+from rollforward.streams.beam.support import check_translatable, has_clock_timers
+from rollforward.streams.graph.declaration import Declaration
+from rollforward.streams.model.computation import Computation
+from rollforward.streams.model.json_text import encoder
+from rollforward.streams.model.records import NEVER
+from rollforward.streams.model.sink import Sink
+from rollforward.streams.model.sources import PullSource
+
+_encode = encoder(allow_nan=False)
+
+
+@dataclass(frozen=True)
+class Moved:
+    """What another engine has done of a pipeline.
+
+    Attributes:
+        states: A collection of the rows of keys, as `Outputs.states` has them.
+        watermark: The event time that every computation's watermark had reached.
+    """
+
+    states: Any
+    watermark: int
+
+
+def translate(
+    pipeline: Declaration,
+    p: Any,
+    sources: Mapping[str, Any],
+    *,
+    lateness: timedelta | None = None,
+    clients: Callable[[], Any] | None = None,
+    moved: Moved | None = None,
+    ends_at: int | None = None,
+) -> Outputs:
+    """Translate a pipeline, and return its streams as Beam's collections.
+
+    Args:
+        p: The Beam pipeline.
+        sources: By source stream a collection of its values, each with its event time as its
+            timestamp.
+        lateness: For how long a record that is late is recognized as late, and later ones are
+            dropped by Beam. Unbounded sources need it. It costs a shuffle for each source.
+        clients: Makes the clients for pull sources that are not in `sources`.
+        moved: The states of another engine, which go on here.
+        ends_at: The watermark at which states are exported (`Outputs.states`), instead of going on.
+
+    Raises:
+        UntranslatableError: Beam cannot run a part of it; nothing was added to `p`.
+    """
+    unbounded = [] if lateness is not None else [
+        name for name, values in sources.items() if not values.is_bounded
+    ]  # fmt: skip
+    check_translatable(pipeline, sources, can_read=clients is not None, unbounded=unbounded)
+    return _Translation(pipeline, p, moved, NEVER if ends_at is None else ends_at).run(
+        sources, lateness, clients
+    )
+
+
+@dataclass
+class _Translation:
+    """One translation under way: collections by stream, and those of dead letters."""
+
+    pipeline: Declaration
+    p: Any
+    moved: Moved | None
+    ends_at: int
+    streams: dict[str, list[Any]] = field(default_factory=lambda: defaultdict(list))
+    sinks: dict[str, Any] = field(default_factory=dict)
+    rows: dict[str, list[Any]] = field(default_factory=lambda: defaultdict(list))
+
+    def run(
+        self,
+        sources: Mapping[str, Any],
+        lateness: timedelta | None,
+        clients: Callable[[], Any] | None,
+    ) -> Outputs:
+        for stream, source in self.pipeline.sources.items():
+            values = sources.get(stream)
+            if values is None and isinstance(source, PullSource) and clients is not None:
+                start = self.p | f"{stream}/start" >> beam.Create([None])
+                values = start | f"{stream}/read" >> beam.ParDo(ReadFn(source, clients))
+            fn = beam.ParDo(SourceFn(stream)).with_outputs(DEAD, main="main")
+            checked = values | f"{stream}/check" >> fn
+            self.rows[DEAD].append(checked[DEAD])
+            records = checked["main"]
+            if lateness is not None:
+                records = mark_late(records, stream, lateness)
+            self.streams[stream].append(records)
+        for name in self.pipeline.graph.order:
+            self._add(self.pipeline.computations[name])
+        written = {stream: self._stream(stream) for stream in self.pipeline.graph.streams}
+        dead, states, after = (self._rows(tag) for tag in (DEAD, STATES, AFTER))
+        return Outputs(written, self.sinks, dead, states, after)
+
+    def _stream(self, stream: str) -> Any:
+        """Return the records of a stream, of all computations that write it."""
+        collections = self.streams[stream]
+        if len(collections) != 1:
+            merged = collections | f"{stream}/all" >> beam.Flatten(pipeline=self.p)
+            self.streams[stream] = [merged]
+        return self.streams[stream][0]
+
+    def _rows(self, tag: str) -> Any:
+        return self.rows[tag] | f"rows{tag}" >> beam.Flatten(pipeline=self.p)
+
+    def _add(self, code: Computation) -> None:
+        """Add a computation, whose senders are there already."""
+        arrivals = self._arrivals(code)
+        if isinstance(code, Sink):
+            fn = beam.ParDo(SinkFn(code)).with_outputs(DEAD, main="main")
+            records = arrivals | f"{code.name}/id" >> beam.Map(with_id)
+            made = records | f"{code.name}/keep" >> beam.Reshuffle() | f"{code.name}/make" >> fn
+            self.sinks[code.name] = made["main"]
+            self.rows[DEAD].append(made[DEAD])
+            return
+        tags = [*code.written, DEAD, STATES, AFTER]
+        worked = arrivals | code.name >> beam.ParDo(self._fn(code)).with_outputs(*tags)
+        for stream in code.written:
+            self.streams[stream].append(worked[stream])
+        for tag in (DEAD, STATES, AFTER):
+            self.rows[tag].append(worked[tag])
+
+    def _fn(self, code: Computation) -> Any:
+        if code.weak:
+            return WeakFn(code)
+        starts_at = 0 if self.moved is None else self.moved.watermark
+        step = KeyStep(code, starts_at, self.ends_at)
+        return ClockedFn(step) if has_clock_timers(code) else KeyedFn(step)
+
+    def _arrivals(self, code: Computation) -> Any:
+        """Return the records of a computation by key, with the states that it takes over."""
+        arrivals = []
+        for stream in code.inputs:
+            fn = beam.ParDo(KeyFn(code, stream)).with_outputs(DEAD, main="main")
+            keyed = self._stream(stream) | f"{code.name}/key of {stream}" >> fn
+            arrivals.append(keyed["main"])
+            self.rows[DEAD].append(keyed[DEAD])
+        if self.moved is not None and not code.weak and not isinstance(code, Sink):
+            arrivals.append(self._adopted(code.name, self.moved))
+        merged = arrivals[0] if len(arrivals) == 1 else (
+            arrivals | f"{code.name}/inputs" >> beam.Flatten()
+        )  # fmt: skip
+        return merged | f"{code.name}/typed" >> beam.Map(lambda pair: pair).with_output_types(
+            tuple[str, Any]
+        )
+
+    def _adopted(self, name: str, moved: Moved) -> Any:
+        """Return the states of a computation, earlier than the watermark at which they are used."""
+        at = stamp(max(moved.watermark - 1, 0))
+
+        def own(row: Mapping[str, Any]) -> Any:
+            if row["computation"] == name:
+                state = _encode({field: row[field] for field in _FIELDS})
+                arrival = ADOPTED, state, 0, 0, 0
+                yield beam.window.TimestampedValue((row["key"], arrival), at)
+
+        return moved.states | f"{name}/states" >> beam.FlatMap(own)
+
+
+_FIELDS = ("text", "timers", "expires", "version")
