@@ -13,6 +13,7 @@ PYTHON := $(VENV)/bin/python
 INSTALLED := $(VENV)/.installed
 MUTANTS := $(VENV)/mutants/.installed
 RIVALS := $(VENV)/rivals/.installed
+BEAM := $(VENV)/beam/.installed
 SDK := $(VENV)/app-engine-sdk/.installed
 NODE := tests/contracts/clients/node
 NODE_CLIENTS := $(NODE)/node_modules/.package-lock.json
@@ -24,7 +25,7 @@ PIN := $(COMPILE) --universal --python-version 3.11 --generate-hashes $(if $(UPG
 LOWEST_PINS := $(VENV)/lowest.in
 
 .DEFAULT_GOAL := help
-.PHONY: help pythons dist setup run shell seed test soak mutants check audit audit-code audit-pins doctor pictures reference docs release bench profile chaos endurance clients clean fmt lint types lock
+.PHONY: help pythons dist setup run shell seed test beam soak mutants check audit audit-code audit-pins doctor pictures reference docs release bench profile chaos endurance clients clean fmt lint types lock
 
 help: ## List the targets
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' \
@@ -52,6 +53,10 @@ pythons: $(INSTALLED) ## Check types and run the fast tests for the other Python
 soak: $(INSTALLED) ## Break calls in every way for MINUTES=30, drawn by SEED=0; MINUTES=0 plays all
 	PYTHONDONTWRITEBYTECODE= SOAK=1 SOAK_MINUTES=$(or $(MINUTES),30) SOAK_SEED=$(or $(SEED),0) $(PYTHON) -m pytest -n 2 \
 	  --dist load --timeout 0 -k "fault or disorder or histor or exhaustively or poison or tree or in_bulk or kills or any_schedule" $(ARGS)
+
+# The tests' own conftest and warnings are those of the other environment.
+beam: $(BEAM) ## Run the streams of the tests on Apache Beam, too, and compare
+	$(VENV)/beam/bin/python -m pytest -q --noconftest -o filterwarnings=default tests/rollforward/streams/beam $(ARGS)
 
 mutants: $(INSTALLED) $(MUTANTS) ## Plant bugs and see if tests find them; NAMES="outbox views" MOST=0
 	$(VENV)/mutants/bin/python -m tests.infra.mutation.mutants $(if $(MOST),--most $(MOST)) $(ARGS) $(NAMES)
@@ -130,8 +135,9 @@ lock: $(VENV)/bin/uv ## Pin requirements*.in into requirements*.txt; UPGRADE=1 t
 	$(PIN) -o requirements-dev.txt requirements-dev.in
 	$(PIN) -o requirements-mutants.txt requirements-mutants.in
 	$(PIN) -o requirements-rivals.txt requirements-rivals.in
+	$(PIN) -o requirements-beam.txt requirements-beam.in
 	$(PIN) -o requirements-clients.txt requirements-clients.in
-	$(COMPILE) --python-version 3.12 --no-deps --resolution lowest-direct --all-extras -o $(LOWEST_PINS) pyproject.toml
+	$(COMPILE) --python-version 3.12 --no-deps --resolution lowest-direct --extra local --extra test --extra otel -o $(LOWEST_PINS) pyproject.toml
 	cp requirements-dev.txt requirements-lowest.txt
 	$(COMPILE) --python-version 3.12 --generate-hashes -o requirements-lowest.txt $(LOWEST_PINS) requirements-dev.in
 
@@ -163,6 +169,11 @@ $(MUTANTS): requirements-mutants.txt $(INSTALLED)
 $(RIVALS): requirements-rivals.txt $(INSTALLED)
 	$(PYTHON) -m venv $(VENV)/rivals
 	@$(VENV)/rivals/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-rivals.txt
+	@touch $@
+
+$(BEAM): requirements-beam.txt $(INSTALLED)
+	$(PYTHON) -m venv $(VENV)/beam
+	@$(VENV)/beam/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-beam.txt
 	@touch $@
 
 $(SDK): requirements-clients.txt $(INSTALLED)

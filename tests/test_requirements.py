@@ -18,7 +18,9 @@ from tests.infra.documents import ROOT, named, text_of
 pytestmark = pytest.mark.fast
 
 PROJECT = tomllib.loads(text_of("pyproject.toml"))["project"]
-EXTRAS = PROJECT["optional-dependencies"]
+ALL_EXTRAS = PROJECT["optional-dependencies"]
+# Beam is pinned and tested in an environment of its own.
+EXTRAS = {extra: lines for extra, lines in ALL_EXTRAS.items() if extra != "beam"}
 NPM = sorted(
     path
     for path in [*ROOT.glob("docs/*/package-lock.json"), *ROOT.glob("tests/**/package-lock.json")]
@@ -30,7 +32,7 @@ DEMO = {"email-validator", "markdown-it-py", "nh3"}
 
 def ranges(*extras: str) -> dict[str, Requirement]:
     """Return what the library asks for, with some of its extras, by name."""
-    asked = [*PROJECT["dependencies"], *(line for extra in extras for line in EXTRAS[extra])]
+    asked = [*PROJECT["dependencies"], *(line for extra in extras for line in ALL_EXTRAS[extra])]
     parsed = [Requirement(line) for line in asked]
     return {canonicalize_name(one.name): one for one in parsed if one.name != PROJECT["name"]}
 
@@ -62,6 +64,7 @@ def test_the_pins_of_the_demo_app_are_within_the_ranges_of_the_library() -> None
     """What is deployed is what a user of the library may get."""
     assert list(outside(ranges(), "requirements.txt")) == []
     assert list(outside(ranges(*EXTRAS), "requirements-dev.txt")) == []
+    assert list(outside(ranges("beam"), "requirements-beam.txt")) == []
 
 
 def test_the_demo_app_asks_for_what_the_library_needs_and_for_its_own() -> None:

@@ -87,9 +87,7 @@ class KeyStep:
         due = min(cell.state.times.due, self.ends_at)
         return due if due <= FOREVER else NEVER
 
-    def _run(
-        self, key: str, cell: Cell, records: Sequence[KeyedRecord], now_ms: int
-    ) -> Outcome:
+    def _run(self, key: str, cell: Cell, records: Sequence[KeyedRecord], now_ms: int) -> Outcome:
         """Fire due timers, then process records, in as many bundles as that takes."""
         state, inputs, outcome = cell.state, list(records), Outcome(cell)
         while inputs or _is_due(state, cell.passed_ms, now_ms):

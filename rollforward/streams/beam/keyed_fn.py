@@ -54,6 +54,17 @@ class _CellFn(beam.DoFn):  # type: ignore[misc]
             outcome = self.step.record(cell, record, bound, _now_ms())
         yield from self._keep(key, outcome, stored, event, clock)
 
+    def _fire(
+        self, key: str, reached_ms: int, stored: Any, event: Any, clock: Any
+    ) -> Iterator[Any]:
+        """Fire what is due, now that the watermark has reached a time; 0: the clock has."""
+        cell, now_ms = cell_of(stored.read()), _now_ms()
+        if not reached_ms:
+            # A runner's clock may be ahead of this machine's, or be a test's.
+            now_ms = max(now_ms, cell.state.times.processing_due % NEVER)
+        outcome = self.step.fire(key, cell, reached_ms, now_ms)
+        yield from self._keep(key, outcome, stored, event, clock)
+
     def _keep(
         self, key: str, outcome: Outcome, stored: Any, event: Any, clock: Any
     ) -> Iterator[Any]:
@@ -87,73 +98,75 @@ class _CellFn(beam.DoFn):  # type: ignore[misc]
             yield beam.pvalue.TaggedOutput(STATES, row)
 
 
-class KeyedFn(_CellFn):
-    """A computation with timers of the watermark only."""
+def keyed_fn(step: KeyStep) -> beam.DoFn:
+    """Return the DoFn of a computation with timers of the watermark only.
 
-    CELL = ReadModifyWriteStateSpec("cell", StrUtf8Coder())
-    EVENT = TimerSpec("event", TimeDomain.WATERMARK)
+    State and timers have names of their own in each computation: Beam's `FnApiRunner` gives a timer
+    to another DoFn of the same fused stage that has one of the same name.
+    """
+    cell = ReadModifyWriteStateSpec(f"{step.computation.name}-cell", StrUtf8Coder())
+    event_timer = TimerSpec(f"{step.computation.name}-event", TimeDomain.WATERMARK)
 
-    def process(
-        self,
-        element: tuple[str, Arrival],
-        stored: Any = beam.DoFn.StateParam(CELL),
-        event: Any = beam.DoFn.TimerParam(EVENT),
-    ) -> Iterator[Any]:
-        yield from self._take(element, stored, event, None)
+    class KeyedFn(_CellFn):
+        def process(
+            self,
+            element: tuple[str, Arrival],
+            stored: Any = beam.DoFn.StateParam(cell),
+            event: Any = beam.DoFn.TimerParam(event_timer),
+        ) -> Iterator[Any]:
+            yield from self._take(element, stored, event, None)
 
-    @on_timer(EVENT)
-    def on_event(
-        self,
-        key: Any = beam.DoFn.KeyParam,
-        fired_at: Any = beam.DoFn.TimestampParam,
-        stored: Any = beam.DoFn.StateParam(CELL),
-        event: Any = beam.DoFn.TimerParam(EVENT),
-    ) -> Iterator[Any]:
-        outcome = self.step.fire(key, cell_of(stored.read()), milliseconds(fired_at), _now_ms())
-        yield from self._keep(key, outcome, stored, event, None)
+        @on_timer(event_timer)
+        def on_event(
+            self,
+            key: Any = beam.DoFn.KeyParam,
+            fired_at: Any = beam.DoFn.TimestampParam,
+            stored: Any = beam.DoFn.StateParam(cell),
+            event: Any = beam.DoFn.TimerParam(event_timer),
+        ) -> Iterator[Any]:
+            yield from self._fire(key, milliseconds(fired_at), stored, event, None)
+
+    return KeyedFn(step)
 
 
-class ClockedFn(_CellFn):
-    """A computation with timers of the clock, too."""
+def clocked_fn(step: KeyStep) -> beam.DoFn:
+    """Return the DoFn of a computation with timers of the clock, too."""
+    cell = ReadModifyWriteStateSpec(f"{step.computation.name}-cell", StrUtf8Coder())
+    event_timer = TimerSpec(f"{step.computation.name}-event", TimeDomain.WATERMARK)
+    clock_timer = TimerSpec(f"{step.computation.name}-clock", TimeDomain.REAL_TIME)
 
-    CELL = ReadModifyWriteStateSpec("cell", StrUtf8Coder())
-    EVENT = TimerSpec("event", TimeDomain.WATERMARK)
-    CLOCK = TimerSpec("clock", TimeDomain.REAL_TIME)
+    class ClockedFn(_CellFn):
+        def process(
+            self,
+            element: tuple[str, Arrival],
+            stored: Any = beam.DoFn.StateParam(cell),
+            event: Any = beam.DoFn.TimerParam(event_timer),
+            clock: Any = beam.DoFn.TimerParam(clock_timer),
+        ) -> Iterator[Any]:
+            yield from self._take(element, stored, event, clock)
 
-    def process(
-        self,
-        element: tuple[str, Arrival],
-        stored: Any = beam.DoFn.StateParam(CELL),
-        event: Any = beam.DoFn.TimerParam(EVENT),
-        clock: Any = beam.DoFn.TimerParam(CLOCK),
-    ) -> Iterator[Any]:
-        yield from self._take(element, stored, event, clock)
+        @on_timer(event_timer)
+        def on_event(
+            self,
+            key: Any = beam.DoFn.KeyParam,
+            fired_at: Any = beam.DoFn.TimestampParam,
+            stored: Any = beam.DoFn.StateParam(cell),
+            event: Any = beam.DoFn.TimerParam(event_timer),
+            clock: Any = beam.DoFn.TimerParam(clock_timer),
+        ) -> Iterator[Any]:
+            yield from self._fire(key, milliseconds(fired_at), stored, event, clock)
 
-    @on_timer(EVENT)
-    def on_event(
-        self,
-        key: Any = beam.DoFn.KeyParam,
-        fired_at: Any = beam.DoFn.TimestampParam,
-        stored: Any = beam.DoFn.StateParam(CELL),
-        event: Any = beam.DoFn.TimerParam(EVENT),
-        clock: Any = beam.DoFn.TimerParam(CLOCK),
-    ) -> Iterator[Any]:
-        outcome = self.step.fire(key, cell_of(stored.read()), milliseconds(fired_at), _now_ms())
-        yield from self._keep(key, outcome, stored, event, clock)
+        @on_timer(clock_timer)
+        def on_clock(
+            self,
+            key: Any = beam.DoFn.KeyParam,
+            stored: Any = beam.DoFn.StateParam(cell),
+            event: Any = beam.DoFn.TimerParam(event_timer),
+            clock: Any = beam.DoFn.TimerParam(clock_timer),
+        ) -> Iterator[Any]:
+            yield from self._fire(key, 0, stored, event, clock)
 
-    @on_timer(CLOCK)
-    def on_clock(
-        self,
-        key: Any = beam.DoFn.KeyParam,
-        stored: Any = beam.DoFn.StateParam(CELL),
-        event: Any = beam.DoFn.TimerParam(EVENT),
-        clock: Any = beam.DoFn.TimerParam(CLOCK),
-    ) -> Iterator[Any]:
-        cell = cell_of(stored.read())
-        # A runner's clock may be ahead of this machine's, or be a test's.
-        now_ms = max(_now_ms(), cell.state.times.processing_due % NEVER)
-        outcome = self.step.fire(key, cell, 0, now_ms)
-        yield from self._keep(key, outcome, stored, event, clock)
+    return ClockedFn(step)
 
 
 def _after(name: str, key: str, arrival: Arrival) -> Any:

@@ -38,7 +38,7 @@ def check_translatable(
     problems = [
         *_missing(pipeline, inputs, can_read),
         *(problem for code in pipeline.computations.values() for problem in _unknown(code)),
-        *_clashes(pipeline),
+        *_sinks(pipeline),
         *(f"{stream!r} never ends: pass its `lateness`" for stream in unbounded),
     ]
     if problems:
@@ -97,7 +97,11 @@ def _unknown(computation: Computation) -> Iterator[str]:
         yield f"{name} has a `context` of its own"
 
 
-def _clashes(pipeline: Declaration) -> Iterator[str]:
+def _sinks(pipeline: Declaration) -> Iterator[str]:
     for sink in pipeline.computations.values():
-        if isinstance(sink, Sink) and sink.name in pipeline.graph.streams:
+        if not isinstance(sink, Sink):
+            continue
+        if type(sink).act is not Sink.act:
+            yield f"the sink {sink.name} acts by tasks: write its stream by a transform of Beam"
+        if sink.name in pipeline.graph.streams:
             yield f"the sink {sink.name} has the name of a stream"

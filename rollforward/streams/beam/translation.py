@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -12,7 +12,7 @@ import apache_beam as beam
 
 from rollforward.streams.beam.elements import ADOPTED, AFTER, DEAD, STATES, stamp
 from rollforward.streams.beam.key_step import KeyStep
-from rollforward.streams.beam.keyed_fn import ClockedFn, KeyedFn
+from rollforward.streams.beam.keyed_fn import clocked_fn, keyed_fn
 from rollforward.streams.beam.lateness import mark_late
 from rollforward.streams.beam.outputs import Outputs
 from rollforward.streams.beam.stateless_fns import (
@@ -150,7 +150,7 @@ class _Translation:
             return WeakFn(code)
         starts_at = 0 if self.moved is None else self.moved.watermark
         step = KeyStep(code, starts_at, self.ends_at)
-        return ClockedFn(step) if has_clock_timers(code) else KeyedFn(step)
+        return clocked_fn(step) if has_clock_timers(code) else keyed_fn(step)
 
     def _arrivals(self, code: Computation) -> Any:
         """Return the records of a computation by key, with the states that it takes over."""
@@ -165,21 +165,26 @@ class _Translation:
         merged = arrivals[0] if len(arrivals) == 1 else (
             arrivals | f"{code.name}/inputs" >> beam.Flatten()
         )  # fmt: skip
+        if not code.weak and not set(code.inputs) <= set(self.pipeline.sources):
+            # A shuffle ends a fused stage. Within one, Beam's `FnApiRunner` fires a timer before
+            # earlier ones of the computations that write these records.
+            merged = merged | f"{code.name}/apart" >> beam.Reshuffle()
         return merged | f"{code.name}/typed" >> beam.Map(lambda pair: pair).with_output_types(
             tuple[str, Any]
         )
 
     def _adopted(self, name: str, moved: Moved) -> Any:
         """Return the states of a computation, earlier than the watermark at which they are used."""
-        at = stamp(max(moved.watermark - 1, 0))
-
-        def own(row: Mapping[str, Any]) -> Any:
-            if row["computation"] == name:
-                state = _encode({field: row[field] for field in _FIELDS})
-                arrival = ADOPTED, state, 0, 0, 0
-                yield beam.window.TimestampedValue((row["key"], arrival), at)
-
-        return moved.states | f"{name}/states" >> beam.FlatMap(own)
+        at_ms = max(moved.watermark - 1, 0)
+        return moved.states | f"{name}/states" >> beam.FlatMap(_adopted_state, name, at_ms)
 
 
 _FIELDS = ("text", "timers", "expires", "version")
+
+
+def _adopted_state(row: Mapping[str, Any], computation: str, at_ms: int) -> Iterator[Any]:
+    """Yield the state of a row, if it is this computation's, as a record for its key."""
+    if row["computation"] == computation:
+        state = _encode({field: row[field] for field in _FIELDS})
+        arrival = ADOPTED, state, 0, 0, 0
+        yield beam.window.TimestampedValue((row["key"], arrival), stamp(at_ms))

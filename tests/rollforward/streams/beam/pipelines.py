@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Any, ClassVar
 
 from rollforward.streams import Computation, Context, Pipeline, Record, Timer
+from rollforward.streams.model.sink import Sink, SinkRecord
 from rollforward.streams.operators.aggregates import top, total
 from rollforward.streams.operators.fused import Fused
 from rollforward.streams.operators.hot_keys import fan_out
@@ -76,6 +77,15 @@ class Poison(Computation):
         ctx.produce("sums", {"k": ctx.key, "n": record.value["n"]})
 
 
+class Rows(Sink):
+    """A sink whose values Beam's writers take."""
+
+    def make(self, record: SinkRecord) -> Any:
+        if record.value["size"] == 4:
+            raise ValueError("no row")
+        return {"row": record.value["n"]}
+
+
 def _tumbling(stream: str = "in", **options: Any) -> Windowed:
     return Windowed("counts", Tumbling(MINUTE), inputs={stream: by_key}, output="out", **options)
 
@@ -133,7 +143,9 @@ ALL: dict[str, Callable[[], Pipeline]] = {
     ),
     "interval": lambda: Pipeline("judged", _interval()),
     "as-of": lambda: Pipeline("judged", _two(AsOfJoin)),
-    "window-join": lambda: Pipeline("judged", _two(WindowJoin, windows=Tumbling(MINUTE), outer=True)),
+    "window-join": lambda: Pipeline(
+        "judged", _two(WindowJoin, windows=Tumbling(MINUTE), outer=True)
+    ),
     "stages": _pages,
     "fused": _fused,
     "weak": _weak,
@@ -141,4 +153,3 @@ ALL: dict[str, Callable[[], Pipeline]] = {
 }
 # Those whose late records this engine and Beam treat alike.
 SINGLE = ("own", "late", "tumbling", "fused", "poison")
-
