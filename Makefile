@@ -56,7 +56,7 @@ soak: $(INSTALLED) ## Break calls in every way for MINUTES=30, drawn by SEED=0; 
 
 # The tests' own conftest and warnings are those of the other environment.
 beam: $(BEAM) ## Run the streams of the tests on Apache Beam, too, and compare
-	$(VENV)/beam/bin/python -m pytest -q --noconftest -o filterwarnings=default tests/rollforward/streams/beam $(ARGS)
+	$(VENV)/beam/bin/python -m pytest -q --noconftest -o filterwarnings=default --timeout 300 tests/rollforward/streams/beam $(ARGS)
 
 mutants: $(INSTALLED) $(MUTANTS) ## Plant bugs and see if tests find them; NAMES="outbox views" MOST=0
 	$(VENV)/mutants/bin/python -m tests.infra.mutation.mutants $(if $(MOST),--most $(MOST)) $(ARGS) $(NAMES)

@@ -83,6 +83,10 @@ class _CellFn(beam.DoFn):  # type: ignore[misc]
             raise NotImplementedError(
                 f"{self.name} sets a timer of the clock where its class does not show it"
             )
+        if any(timer.is_hold for timer in cell.state.timers.values()):
+            raise NotImplementedError(
+                f"{self.name} holds the watermark where its class does not show it"
+            )
         if outcome.late:
             Metrics.counter("rollforward", f"{self.name}-late").inc(outcome.late)
         yield from self._written(key, outcome)

@@ -36,15 +36,15 @@ class SourceFn(beam.DoFn):  # type: ignore[misc]
 
 
 class ReadFn(beam.DoFn):  # type: ignore[misc]
-    """Reads a pull source from a position to its end."""
+    """Reads each partition of a pull source from its beginning to its end."""
 
     def __init__(self, source: PullSource, clients: Callable[[], Any], limit: int = 500) -> None:
         self.source, self.clients, self.limit = source, clients, limit
 
-    def process(self, position: Any) -> Iterator[Any]:
-        clients, is_over = self.clients(), False
+    def process(self, partition: str) -> Iterator[Any]:
+        clients, position, is_over = self.clients(), None, False
         while not is_over:
-            pulled = self.source.read(clients, position, self.limit)
+            pulled = self.source.reader(partition)(clients, position, self.limit)
             for value, at in pulled.records:
                 yield beam.window.TimestampedValue(value, stamp(at))
             is_over = pulled.is_over or (not pulled.records and pulled.position == position)

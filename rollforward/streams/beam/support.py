@@ -12,6 +12,7 @@ from rollforward.streams.model.errors import StreamError
 from rollforward.streams.model.sink import Sink
 from rollforward.streams.model.sources import PullSource
 from rollforward.streams.operators.fused import Fused
+from rollforward.streams.operators.windows import Windowed
 
 
 class UntranslatableError(StreamError, TypeError):
@@ -52,8 +53,20 @@ def has_clock_timers(computation: Computation) -> bool:
 
     Runners differ in their support of such timers, so only those that set them declare one.
     """
+    return _has_name(computation, "processing_time")
+
+
+def _holds(computation: Computation) -> bool:
+    """Return whether a computation holds the watermark."""
     if isinstance(computation, Fused):
-        return any(map(has_clock_timers, computation.parts.values()))
+        return any(map(_holds, computation.parts.values()))
+    is_held = isinstance(computation, Windowed) and computation.is_held
+    return is_held or _has_name(computation, "hold")
+
+
+def _has_name(computation: Computation, name: str) -> bool:
+    if isinstance(computation, Fused):
+        return any(_has_name(part, name) for part in computation.parts.values())
     own = [kind for kind in type(computation).__mro__ if kind not in Computation.__mro__]
     codes = [
         function.__code__
@@ -61,7 +74,7 @@ def has_clock_timers(computation: Computation) -> bool:
         for function in vars(kind).values()
         if isinstance(function, FunctionType)
     ]
-    return any("processing_time" in names for code in codes for names in _names(code))
+    return any(name in names for code in codes for names in _names(code))
 
 
 def _names(code: CodeType) -> Iterator[Collection[str]]:
@@ -92,6 +105,8 @@ def _unknown(computation: Computation) -> Iterator[str]:
     name = computation.name
     if computation.percentile < 100:
         yield f"{name} has a `percentile`, and Beam has one watermark for all records"
+    if _holds(computation):
+        yield f"{name} holds the watermark (`hold`, `stamp`), which Beam does not show"
     is_own = type(computation).context not in (Computation.context, Fused.context)
     if is_own:
         yield f"{name} has a `context` of its own"

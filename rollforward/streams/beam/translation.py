@@ -102,7 +102,7 @@ class _Translation:
         for stream, source in self.pipeline.sources.items():
             values = sources.get(stream)
             if values is None and isinstance(source, PullSource) and clients is not None:
-                start = self.p | f"{stream}/start" >> beam.Create([None])
+                start = self.p | f"{stream}/start" >> beam.Create([*source.processes])
                 values = start | f"{stream}/read" >> beam.ParDo(ReadFn(source, clients))
             fn = beam.ParDo(SourceFn(stream)).with_outputs(DEAD, main="main")
             checked = values | f"{stream}/check" >> fn

@@ -18,6 +18,7 @@ from rollforward.streams.connectors.sinks import EffectSink
 from rollforward.streams.model.context import ContextBackend
 from rollforward.streams.model.sources import Pulled
 from rollforward.streams.operators.fused import Fused
+from rollforward.streams.operators.windows import Tumbling, Windowed
 from tests.rollforward.streams.beam import pipelines
 
 pytestmark = pytest.mark.fast
@@ -33,6 +34,19 @@ class OwnContext(Computation):
 
     def context(self, backend: ContextBackend) -> Context:
         return Context(backend)
+
+
+class Holds(Computation):
+    inputs: ClassVar = {"in": pipelines.by_key}
+
+    def record(self, ctx: Context, record: Record) -> None:
+        ctx.hold(record.timestamp_ms)
+
+
+def _earliest() -> Windowed:
+    windows = Tumbling(pipelines.MINUTE)
+    inputs = {"in": pipelines.by_key}
+    return Windowed("earliest", windows, inputs=inputs, output="out", stamp="earliest")
 
 
 class Clocked(Computation):
@@ -65,6 +79,8 @@ def _mail(clients: Any, record: Any) -> None:
 REFUSALS: list[tuple[Callable[[], Pipeline], dict[str, Any], str]] = [
     (lambda: Pipeline("judged", Percentile), {}, "percentile has a `percentile`"),
     (lambda: Pipeline("judged", OwnContext), {}, "own-context has a `context` of its own"),
+    (lambda: Pipeline("judged", Holds), {}, "holds holds the watermark"),
+    (lambda: Pipeline("judged", _earliest()), {}, "earliest holds the watermark"),
     (lambda: Pipeline("judged", pipelines.OnTime), {"inputs": []}, "'in' is pushed"),
     (_pulled, {"inputs": []}, "'in' is pulled: pass `clients`"),
     (lambda: _pulled(poll=timedelta(seconds=1)), {"inputs": [], "can_read": True}, "'in' polls"),
