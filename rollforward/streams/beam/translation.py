@@ -36,7 +36,7 @@ _encode = encoder(allow_nan=False)
 
 @dataclass(frozen=True)
 class Moved:
-    """What another engine has done of a pipeline.
+    """Results of another engine that this one continues.
 
     Attributes:
         states: A collection of the rows of keys, as `Outputs.states` has them.
