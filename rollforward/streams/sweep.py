@@ -17,6 +17,7 @@ from rollforward.streams.graph.environment import Environment
 from rollforward.streams.model.records import FOREVER
 from rollforward.streams.model.sources import PullSource
 from rollforward.streams.storage.remote_calls import CreateTasks, Read, Steps
+from rollforward.streams.storage.schema import Head, SourceRow
 from rollforward.streams.watermarks.backpressure import source_name
 
 STALE_MS = 60_000
@@ -48,23 +49,41 @@ def wake_sources(environment: Environment) -> Steps[int]:
         return 0
     for stream, source in environment.at(head.body).sources.items():
         if isinstance(source, PullSource):
-            for name in source.processes:
-                woken += yield from _wake_source(environment, Partition(stream, name), source)
+            woken += yield from _wake_source(environment, stream, source)
     return woken
 
 
-def _wake_source(environment: Environment, partition: Partition, source: PullSource) -> Steps[int]:
-    """Restart a pull source, or a partition of one, if it is abandoned; return 1 if so."""
-    names, name = environment.names, source_name(*partition)
-    row, head = yield Read([names.source(*partition), names.head])
-    if row is None or not row.body.seq or row.body.watermark >= FOREVER:
-        return 0
-    if name in head.body.paused:
+def _wake_source(environment: Environment, stream: str, source: PullSource) -> Steps[int]:
+    """Restart the abandoned partitions of a pull source; return how many.
+
+    One that was added to a running pipeline is begun.
+    """
+    woken, names = 0, environment.names
+    partitions = [Partition(stream, name) for name in source.processes]
+    keys = [names.head, *(names.source(*partition) for partition in partitions)]
+    head, *rows = yield Read(keys)
+    has_begun = any(row is not None and row.body.seq for row in rows)
+    for partition, row in zip(partitions, rows, strict=True):
+        if row is not None and row.body.seq:
+            woken += yield from _wake_partition(environment, head.body, partition, row.body, source)
+        elif has_begun:
+            suffix = sweep_suffix(environment)
+            yield CreateTasks([pull_wake(environment, partition, 0, *suffix)])
+            woken += 1
+    return woken
+
+
+def _wake_partition(
+    environment: Environment, head: Head, partition: Partition, row: SourceRow, source: PullSource
+) -> Steps[int]:
+    """Restart a partition that has begun if it is abandoned; return 1 if so."""
+    name = source_name(*partition)
+    if row.watermark >= FOREVER or name in head.paused:
         return 0
     # The tick that resumed it may have died before it created the task.
-    paused_at_ms = head.body.paused_at_ms.get(name, 0)
-    idle_ms = environment.now_ms() - max(row.body.seen_ms, paused_at_ms)
-    if source.poll is None and paused_at_ms < row.body.seen_ms:
+    paused_at_ms = head.paused_at_ms.get(name, 0)
+    idle_ms = environment.now_ms() - max(row.seen_ms, paused_at_ms)
+    if source.poll is None and paused_at_ms < row.seen_ms:
         # It may have no records for now, or its task was purged. Check ever less often, for an
         # hour. One check is not enough, since its task may be purged, too.
         suffix: tuple[str | int, ...] = ("sweep", (idle_ms // STALE_MS).bit_length())
@@ -74,5 +93,5 @@ def _wake_source(environment: Environment, partition: Partition, source: PullSou
         suffix = sweep_suffix(environment)
         is_due = idle_ms >= STALE_MS + 1000 * poll_s
     if is_due:
-        yield CreateTasks([pull_wake(environment, partition, row.body.seq, *suffix)])
+        yield CreateTasks([pull_wake(environment, partition, row.seq, *suffix)])
     return int(is_due)

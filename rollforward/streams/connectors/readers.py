@@ -2,7 +2,6 @@
 
     PullSource("requests", lines(file("access.log"), parse))
     PullSource("requests", lines(upload("log-17"), parse))
-    PullSource("requests", {"web-1": rotated_lines("/logs/web-1", parse), ...}, poll=SECOND)
     PullSource("orders", entities(Order, order_record, by=Order.created), poll=MINUTE)
     PullSource("shops", rows_of(SHOPS, SalesByShop, shop_record))
 
@@ -12,17 +11,10 @@ The position commits with the records, so each line, entity or row is read once.
 
 from __future__ import annotations
 
-import contextlib
-import functools
-import glob
-import hashlib
-import logging
-import os
-import re
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import Any
 
 from google.cloud import ndb
 
@@ -34,8 +26,6 @@ from rollforward.runtime.clock import naive_utc
 from rollforward.streams.model.errors import BadRecordError
 from rollforward.streams.model.sources import Pulled, Reader
 
-log = logging.getLogger(__name__)
-
 # Returns the content of a file from an offset on, in parts of any size.
 Content = Callable[[Clients, int], Iterable[bytes]]
 # Returns a record's value and time, or None to skip the item. An error stops the source.
@@ -43,12 +33,7 @@ ToRecord = Callable[[Any], tuple[Any, int] | None]
 
 MAX_LINE_BYTES = 200_000
 PART_BYTES = 65_536
-# Of a log, by which it is known again.
-START_BYTES = 256
 SETTLED = timedelta(seconds=30)
-_GONE = "%s: the file that was read up to byte %d is gone or truncated; its rest is lost"
-# Behind the name of a log: nothing, a number, or a date.
-_ROTATED = re.compile(r"([.-]\d[\d.-]*)?", re.ASCII)
 
 
 def file(path: str | Path) -> Content:
@@ -88,102 +73,6 @@ def lines(content: Content, record: ToRecord, *, grows: bool = False) -> Reader:
         return Pulled(records, offset, is_over=not grows)
 
     return read
-
-
-def rotated_lines(path: str | Path, record: ToRecord, *, settled: timedelta = SETTLED) -> Reader:
-    """Read a log that grows, line by line, also while it is rotated; the stream does not end.
-
-    A log is rotated when it is renamed to its name with a number or a date behind it, such as
-    `access.log.1` or `access.log-20300501`, and begun anew. The rest of the renamed file is read
-    first, then later ones, then the new log. A log that was truncated is read from its beginning,
-    and one that is missing has no records. The first read begins with the log itself.
-
-    Lost, with a warning: what was not read of a file before it was deleted, compressed or
-    truncated. Files are known again by their inodes and their first 256 bytes.
-
-    Args:
-        path: Of the log, which each process must have. A renamed file must keep its inode.
-        record: Converts a line, as bytes without its end.
-        settled: The age of a renamed file's last change after which it is taken to be complete:
-            programs write to it until they open the new log. Then a last line without end is read.
-    """
-    log_path = Path(path)
-
-    def read(clients: Clients, position: Any, limit: int) -> Pulled:
-        files = _log_files(log_path)
-        if not files or (position is None and files[-1].path != log_path):
-            return Pulled([], position)
-        inode, offset, start = position or (files[-1].inode, 0, "")
-        place = next((n for n, each in enumerate(files) if each.inode == inode), None)
-        if place is None:
-            log.warning(_GONE, path, offset)
-            place, offset = len(files) - 1, 0
-        current, later = files[place], files[place + 1 :]
-        age_s = clients.clock.now().timestamp() - current.changed_ns / 1e9
-        is_complete = bool(later) and age_s >= settled.total_seconds()
-        try:
-            with current.opened() as opened:
-                if _start_of(opened, offset) != start:  # The inode may be that of a later file.
-                    log.warning(_GONE, path, offset)
-                    offset = 0
-                content = functools.partial(_content_of, opened)
-                pulled = lines(content, record, grows=not is_complete)(clients, offset, limit)
-                start = _start_of(opened, pulled.position)
-        except FileNotFoundError:  # It is being renamed: the next read finds it.
-            return Pulled([], position)
-        if pulled.is_over:
-            return Pulled(pulled.records, [later[0].inode, 0, ""])
-        return Pulled(pulled.records, [current.inode, pulled.position, start])
-
-    return read
-
-
-class _LogFile(NamedTuple):
-    """A log, or a file that it was renamed to."""
-
-    changed_ns: int
-    path: Path
-    inode: int
-
-    @contextlib.contextmanager
-    def opened(self) -> Iterator[IO[bytes]]:
-        """Open the file.
-
-        Raises:
-            FileNotFoundError: it has another name by now.
-        """
-        with self.path.open("rb") as opened:
-            if os.fstat(opened.fileno()).st_ino != self.inode:
-                raise FileNotFoundError(f"{self.path} is another file by now")
-            yield opened
-
-
-def _start_of(opened: IO[bytes], offset: int) -> str:
-    """Return a digest of the first bytes before an offset; empty: there are fewer."""
-    opened.seek(0)
-    start = opened.read(min(offset, START_BYTES))
-    is_whole = (
-        len(start) == min(offset, START_BYTES) and os.fstat(opened.fileno()).st_size >= offset
-    )
-    return hashlib.blake2b(start, digest_size=8).hexdigest() if is_whole and offset else ""
-
-
-def _content_of(opened: IO[bytes], clients: Clients, offset: int) -> Iterator[bytes]:
-    opened.seek(offset)
-    while part := opened.read(PART_BYTES):
-        yield part
-
-
-def _log_files(log_path: Path) -> list[_LogFile]:
-    """Return the files of a log in the order in which they were written, the log itself last."""
-    found = list[_LogFile]()
-    for path in log_path.parent.glob(f"{glob.escape(log_path.name)}*"):
-        if not _ROTATED.fullmatch(path.name.removeprefix(log_path.name)):
-            continue
-        with contextlib.suppress(FileNotFoundError):  # It is being renamed.
-            stat = path.stat()
-            found.append(_LogFile(stat.st_mtime_ns, path, stat.st_ino))
-    return sorted(found, key=lambda each: (each.path == log_path, each))
 
 
 def entities(

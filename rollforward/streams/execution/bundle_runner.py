@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import Any
 
 from rollforward.runtime.texts import storable
-from rollforward.streams.execution.hook_backend import HookBackend, Route, Work
+from rollforward.streams.execution.hook_backend import HookBackend, Route, Work, without_hold
 from rollforward.streams.model.bundle import (
     DEAD_TIMERS,
     Effects,
@@ -232,6 +232,8 @@ class _CarefulRunner(_BundleRunner):
                 self.enter(key, at, late_at, firing)
             else:
                 return True
+        if not isinstance(source, KeyedRecord):  # Dead, it releases nothing any more.
+            self._work.timers = without_hold(self._work.timers, source[0])
         effects.failures.append(Failure(key, source, storable(message, MAX_ERROR_CHARS)))
         effects.counts.dead += 1
         return False

@@ -87,6 +87,19 @@ class Work:
         return self.original if state == self.original else state  # It caches derived values.
 
 
+def without_hold(timers: Mapping[str, SetTimer], tag: str) -> dict[str, SetTimer]:
+    """Return timers without the hold that a timer of a tag might have released.
+
+    The hold is the computation's, or that of the fused part that the tag begins with.
+    """
+    part = tag.partition(":")[0] + ":"
+    return {
+        name: timer
+        for name, timer in timers.items()
+        if not (timer.is_hold and name in (HOLD, part))
+    }
+
+
 class HookBackend:
     """Backend of the context that all hooks of a bundle share."""
 
@@ -189,7 +202,11 @@ class HookBackend:
             )
 
     def cancel_timer(self, tag: str) -> bool:
-        return self._work.timers.pop(tag, None) is not None
+        timer = self._work.timers.get(tag)
+        if timer is None or timer.is_hold:
+            return False
+        del self._work.timers[tag]
+        return True
 
     def hold(self, at_ms: int, tag: str = HOLD) -> int:
         """Hold the watermark; return the held time.

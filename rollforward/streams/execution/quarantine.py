@@ -18,6 +18,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from rollforward.runtime.texts import storable
+from rollforward.streams.execution.hook_backend import without_hold
 from rollforward.streams.model.bundle import Counts, Effects, Failure, KeyedRecord
 from rollforward.streams.model.key_state import KeyState
 from rollforward.streams.storage.remote_calls import UnworkableError
@@ -63,7 +64,7 @@ def quarantine(
     if tag is not None:
         timers = dict(state.timers)
         failure = Failure(due[0], (tag, timers.pop(tag)), storable(error, MAX_ERROR_CHARS))
-        keys = {due[0]: state._replace(timers=timers)}
+        keys = {due[0]: state._replace(timers=without_hold(timers, tag))}
         return Effects(keys, failures=[failure], counts=Counts(dead=1))
     if inputs and not due:
         failure = Failure(inputs[0].key, inputs[0], storable(error, MAX_ERROR_CHARS))

@@ -110,7 +110,8 @@ class SourceStatus:
 
     Attributes:
         idle: Processes that the watermark does not wait for.
-        position: The next read position of a pull source; None: the beginning.
+        position: The next read position of a pull source, or of each of its partitions by name;
+            None: the beginning.
         paused: Processes that backpressure pauses, with the reasons.
     """
 
@@ -179,9 +180,17 @@ def _source_status(
         sum(row.records for row in rows.values()),
         sum(row.late for row in rows.values()),
         tuple(process for process, row in rows.items() if row.is_idle),
-        rows[""].position if "" in rows else None,
+        _position(rows),
         {process: reason for process, reason in paused.items() if reason is not None},
     )
+
+
+def _position(rows: Mapping[str, SourceRow]) -> Any:
+    """Return the position of a pull source, or those of its partitions by name."""
+    if "" in rows:
+        return rows[""].position
+    positions = {name: row.position for name, row in rows.items() if row.position is not None}
+    return positions or None
 
 
 def _computation_status(

@@ -223,7 +223,7 @@ class Windowed(Computation):
             is_counted |= self._add(ctx, cells, record, bounds)
         if not is_counted:
             ctx.drop_late()
-        elif self.is_held:
+        else:
             _hold(ctx, cells)
 
     def timer(self, ctx: Context, timer: Timer) -> None:
@@ -242,8 +242,7 @@ class Windowed(Computation):
             ctx.set_timer(timer.tag, timer.at_ms + self.lateness)
         else:
             cells.pop(tag)
-        if self.is_held:
-            _hold(ctx, cells)
+        _hold(ctx, cells)
 
     def write(self, ctx: Context, window: Mapping[str, Any], pane: str, at: int) -> None:
         """Write the result of a window."""
@@ -334,7 +333,10 @@ class Windowed(Computation):
 
 
 def _hold(ctx: Context, cells: MapCell) -> None:
-    """Hold the watermark at the earliest record whose result is to come."""
+    """Hold the watermark at the earliest record whose result is to come.
+
+    Without `stamp` there are only windows of a version that had it.
+    """
     held = [window[_EARLIEST] for _, window in cells.items() if _EARLIEST in window]
     if held:
         ctx.hold(min(held))

@@ -92,7 +92,11 @@ def _drifting(
     inside = {
         place: row
         for place, row in rows.items()
-        if row.seq and not row.is_idle and row.watermark < FOREVER
+        if row.seq
+        and not row.is_idle
+        and row.watermark < FOREVER
+        # A partition without a record yet is no measure.
+        and (row.records or row.watermark)
     }
     slowest = min(inside, key=lambda place: inside[place].watermark, default=("", ""))
     for (stream, process), row in inside.items():

@@ -22,6 +22,7 @@ from rollforward.streams import (
 from rollforward.streams.connectors.sinks import EffectSink
 from rollforward.streams.coordinator import tick
 from rollforward.streams.exchange.pulling import pull
+from rollforward.streams.graph.head import read_head
 from rollforward.streams.model.errors import MissingCodeError, UnknownStreamError
 from rollforward.streams.model.limits import Limits
 from rollforward.streams.storage.remote_calls import ChangedError, Commit, CreateTasks
@@ -198,18 +199,41 @@ def test_records_of_two_partitions_have_different_ids_at_a_weak_sink() -> None:
 
 
 def test_the_sweep_finds_each_partition_without_a_reader() -> None:
-    """G4: one that is being read, has ended or was not begun is none."""
-    logs = Logs("a", "b", "c", "d")
-    desk = desk_of(logs.source(poll=timedelta(seconds=10)))
+    """G4: also one that was added; one that is being read or has ended is none."""
+    logs = Logs("a", "b", "d")
+    poll = timedelta(seconds=10)
+    desk = desk_of(logs.source(poll=poll))
+    created: list[Any] = []
     logs.over.add("d")
+    desk.do(read_head(desk.environment))
+    begun = desk.do(sweep.wake_sources(desk.environment))
     read_all(desk, "a", "b", "d")
     desk.wait(MINUTE_S + 11)
     read_all(desk, "a")
-    created: list[Any] = []
+    logs.times["c"] = [1]
+    deploy(desk, logs.source(poll=poll))
     desk.simulation.acts[CreateTasks] = lambda call: created.extend(call.wakes)
 
-    assert desk.do(sweep.wake_sources(desk.environment)) == 1
-    assert [wake.target for wake in created] == [("log/b", -1)]
+    assert begun == 0  # Nobody has asked for it yet.
+    assert desk.do(sweep.wake_sources(desk.environment)) == 2
+    assert [wake.target for wake in created] == [("log/b", -1), ("log/c", -1)]
+
+
+def test_a_partition_without_a_record_yet_pauses_no_other() -> None:
+    """G11: however far the others come, and although it is read all the time."""
+    logs = Logs("a", "b")
+    limits = Limits(max_drift=timedelta(seconds=1))
+    desk = desk_of(logs.source(poll=timedelta(seconds=10)), limits=limits)
+    for number in range(4):
+        logs.times["a"].append(number * 10_000 + 1)
+        read_all(desk, "b", "a")
+        desk.wait(MINUTE_S)
+
+    assert desk.head.paused == {}
+    assert desk.head.sources["log"] == 0
+    logs.times["b"].append(5)
+    read_all(desk, "b")
+    assert "ahead of log:b" in desk.head.paused["log:a"]
 
 
 @pytest.mark.parametrize("names", [[], [""], ["a/b"], ["A"], [f"p{n}" for n in range(101)]])
@@ -244,5 +268,6 @@ def test_partitions_are_read_by_tasks_of_their_own(services: Services) -> None:
             pipeline.position(clients, "log", partition="d")
     assert states == {name: {"seen": list(range(7))} for name in "abc"}
     assert positions == [7, 7, 7]
+    assert status.sources["log"].position == {"a": 7, "b": 7, "c": 7}
     assert status.computations["seen"].records == 21
     assert status.computations["seen"].watermark >= FOREVER

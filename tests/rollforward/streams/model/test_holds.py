@@ -249,6 +249,49 @@ def test_a_weak_computation_holds_nothing() -> None:
         assert test.dead[0][1].error == "WeakError: weak is weak: it has no holds"
 
 
+def test_a_hold_cannot_be_cancelled_as_a_timer() -> None:
+    class Cancels(Pairs):
+        name = "pairs"
+
+        def record(self, ctx: Context, record: Record) -> None:
+            super().record(ctx, record)
+            ctx.state["had"] = ctx.cancel_timer("")
+
+    test = pair_test(Cancels, COUNTED)
+    push(test, 1, 70)
+    test.advance_watermark(90 * SECOND)
+
+    assert test.state("pairs", "a")["had"] is False
+    assert windows(test) == [("a", 0, 1, False)]
+
+
+class Breaks(Pairs):
+    """Its timer, which would release, fails."""
+
+    name = "pairs"
+    max_attempts = 1
+
+    def record(self, ctx: Context, record: Record) -> None:
+        super().record(ctx, record)
+        ctx.set_timer("end", record.timestamp_ms + SECOND)
+
+    def timer(self, ctx: Context, timer: Timer) -> None:
+        raise ValueError("broken")
+
+
+@pytest.mark.parametrize("is_fused", [False, True])
+def test_a_dead_timer_ends_the_hold_that_it_might_have_released(is_fused: bool) -> None:
+    """G7, G18: one bad key stops no other; the rest of its state stays for a replay."""
+    fused = Fused("fused", Breaks, Twice, outputs=["pairs"])
+    test = pair_test(fused if is_fused else Breaks, COUNTED)
+    push(test, 1)
+    push(test, 2, 3, key="b")
+    test.advance_watermark(60 * SECOND)
+
+    assert len(test.dead) == 2
+    assert windows(test) == [("b", 0, 1, False)]
+
+
 class Twice(Pairs):
     """The same, of another stream, so that two parts hold for one key."""
 

@@ -130,6 +130,19 @@ def test_windows_enclose_results_that_come_with_an_earlier_time() -> None:
     assert (enclosed.value["start"], enclosed.value["records"], enclosed.late) == (0, 3, False)
 
 
+def test_a_version_without_a_stamp_releases_what_the_one_before_it_held() -> None:
+    """The next record or result of the key does so."""
+    before = stamped(Session(GAP))
+    test = StreamTest(Pipeline("p", before, PER_MINUTE))
+    push(test, 55)
+    before.is_held = False  # As another version of the code has it.
+    test.advance_watermark(130 * SECOND)
+
+    assert results(test) == [("on-time", 55, 65, 55, False)]
+    assert results(test, "per-minute") == [("on-time", 0, 60, 60, False)]
+    assert test.keys("w") == []
+
+
 @given(st.lists(st.tuples(st.integers(0, 200), st.integers(0, 60)), max_size=12))
 def test_every_session_is_in_the_minute_of_its_earliest_record(
     events: list[tuple[int, int]],
