@@ -3,7 +3,8 @@
 // changed is not said: whoever is told looks.
 //
 // All pages of a browser share one stream (updates-worker.js). Where there are no shared workers,
-// as on some phones, or where that one does not answer, a page that is in view has its own.
+// as on some phones, or where that one does not answer, one page in view has a stream of its own,
+// and the others ask until it is hidden or closed: a browser opens six connections to a host.
 //
 // The element says where (`data-updates`), and whether the server streams (`data-streams`). It is
 // told by which kind of stream it listens (`data-listens`).
@@ -17,19 +18,34 @@
   // Both kinds of stream call `onOpen`, `onId` with the id of a change, and `onRefused` when there
   // is no room; a shared one calls `onDeath` when its worker is gone.
   const ownStream = (address, seen, { onOpen, onId, onRefused }) => {
-    const source = new EventSource(`${address}/events?after=${encodeURIComponent(seen)}`);
-    source.addEventListener("open", () => onOpen("own"));
-    source.addEventListener("changed", (event) => onId(event.lastEventId));
-    source.addEventListener("error", () => {
-      if (source.readyState === EventSource.CLOSED) onRefused();
+    const ends = new AbortController();
+    let source = null;
+    const stream = () => new Promise((release) => {
+      ends.signal.addEventListener("abort", release);
+      source = new EventSource(`${address}/events?after=${encodeURIComponent(seen())}`);
+      source.addEventListener("open", () => onOpen("own"));
+      source.addEventListener("changed", (event) => onId(event.lastEventId));
+      source.addEventListener("error", () => {
+        if (source.readyState === EventSource.CLOSED) onRefused();
+      });
     });
-    return { close: () => source.close() };
+    const refuse = () => { if (!ends.signal.aborted) onRefused(); };
+    // Without locks, pages cannot agree on one of them: each asks.
+    const lock = navigator.locks?.request("updates stream", { signal: ends.signal }, stream);
+    (lock || Promise.reject(new Error("no locks"))).catch(refuse);
+    return {
+      isOpen: () => source !== null,
+      close: () => {
+        ends.abort();
+        source?.close();
+      },
+    };
   };
 
   const sharedStream = (address, seen, { onOpen, onId, onRefused, onDeath }) => {
     const worker = new SharedWorker(script, { name: "updates 1" });
     const ends = new AbortController();
-    let last = seen;
+    let last = seen();
     let isKnown = false;
     const watch = () => worker.port.postMessage({ watch: address, seen: last });
     const die = () => {
@@ -63,7 +79,7 @@
     });
     worker.port.start();
     watch();
-    return { close };
+    return { isOpen: () => true, close };
   };
 
   // The browser may forbid shared workers of this origin.
@@ -88,14 +104,14 @@
       // Something has changed since the page was asked for: whoever asks for it sets it back.
       isChanged: false,
 
-      isListening: () => stream !== null,
+      isListening: () => stream !== null && stream.isOpen(),
 
       // The page is looked at again: perhaps there is room now.
       tryAgain: () => { hasRoom = streams === "yes"; },
 
       listen: () => {
         if (stream || !address || !hasRoom) return;
-        stream = openStream(address, seen, {
+        stream = openStream(address, () => seen, {
           onOpen: (kind) => { element.dataset.listens = kind; },
           onId: (id) => {
             seen = id;
@@ -123,10 +139,10 @@
       // What the page shows is of other topics now.
       follow: (newer) => {
         if (!newer || newer === address) return;
-        const wasListening = stream !== null;
+        const hadStream = stream !== null;
         told.hush();
         [address, seen] = [newer, ""];
-        if (wasListening) told.listen();
+        if (hadStream) told.listen();
       },
 
       // Asks; returns how soon the server wants to be asked again. An answer that is none counts

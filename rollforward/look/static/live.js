@@ -1,5 +1,6 @@
 // Keeps the parts of a page marked data-live fresh, by asking for the page again.
-// Pauses on request and in hidden tabs; never replaces what somebody is using.
+// Pauses on request and in hidden tabs; never replaces what somebody is using. A fresh part that is
+// not marked any more is the last: the page had waited for it.
 "use strict";
 (() => {
   const PERIOD_MS = 2000;
@@ -57,6 +58,7 @@
     const nameOf = (element) => element.dataset.key || element.getAttribute("href") || "";
     const key = part.contains(document.activeElement) ? nameOf(document.activeElement) : "";
     part.replaceChildren(...fresh.childNodes);
+    part.toggleAttribute("data-live", fresh.hasAttribute("data-live"));
     for (const [id, open] of opened) {
       const details = document.getElementById(id);
       if (details) details.open = open;
@@ -98,7 +100,10 @@
 
   const next = () => {
     clearTimeout(timer);
-    if (paused || document.hidden) return;
+    const isOver = !document.querySelector("[data-live]");
+    toggle.hidden = isOver;
+    status.hidden = isOver;
+    if (isOver || paused || document.hidden) return;
     timer = setTimeout(() => refresh().then(next), waitMs);
   };
 
@@ -109,8 +114,6 @@
     next();
   });
   document.addEventListener("visibilitychange", next);
-  toggle.hidden = false;
-  status.hidden = false;
   render();
   next();
 })();

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, Route, expect
 
 from tests.browser.console.conftest import OTHER_PAGES, links
+from tests.browser.forms import wait_until
 from tests.browser.looks import drawn, violations
 from tests.infra.stack import Stack
 
@@ -47,6 +48,37 @@ def test_why_it_failed_is_found_from_the_run(busy: Stack, page: Page) -> None:
 
     expect(page).to_have_url(re.compile("/logs[?]task="))
     expect(page.locator(".log")).to_contain_text("/tasks/continuations/import-guests: 20")
+
+
+def test_a_list_that_was_waited_for_is_shown_and_not_asked_for_again(
+    page: Page, stack: Stack
+) -> None:
+    """A page of data whose query takes long; the address is asked for until the list is there."""
+    asked: list[str] = []
+    whole = re.compile('<div id="live-data">.*</div>', re.DOTALL)
+
+    def answer(route: Route) -> None:
+        asked.append(route.request.url)
+        response = route.fetch()
+        waiting = '<div id="live-data" data-live><p class="empty">Reading.</p></div>'
+        body = response.text() if len(asked) > 2 else whole.sub(waiting, response.text())
+        route.fulfill(response=response, body=body, headers={"Content-Type": "text/html"})
+
+    page.clock.install()
+    page.route(f"{stack.console}/data", answer)
+    page.goto(f"{stack.console}/data")
+    expect(page.get_by_text("Reading.")).to_be_visible()
+    expect(page.locator("[data-live-toggle]")).to_be_visible()
+
+    def is_shown() -> bool:
+        page.clock.run_for(1000)
+        return page.get_by_text("Reading.").count() == 0
+
+    wait_until(page, is_shown)
+    expect(page.locator("[data-live-toggle]")).to_be_hidden()
+    page.clock.run_for(60_000)
+    page.wait_for_timeout(500)
+    assert len(asked) == 3
 
 
 def test_the_theme_is_switched_and_kept(page: Page, stack: Stack) -> None:

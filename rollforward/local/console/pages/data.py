@@ -11,6 +11,7 @@ from rollforward.local.console.frame import Route, Section, back
 from rollforward.local.console.reading.entities import (
     BadKeyError,
     BadValueError,
+    Kind,
     Page,
     Query,
     Shown,
@@ -23,12 +24,19 @@ from rollforward.local.console.reading.entity_changes import (
     editable,
     state_of,
 )
+from rollforward.local.console.reading.slow_reads import SlowReads
+from rollforward.local.console.screen import Screen
 
 MAX_NAME_BYTES = 1500  # Of a key in Datastore.
 
 
 class Data(Section):
     """The pages of stored data, by kind and by key."""
+
+    def __init__(self, screen: Screen) -> None:
+        """Show pages on this screen; lists that take long are read while the page waits."""
+        super().__init__(screen)
+        self._reads = SlowReads()
 
     def table(self) -> list[Route]:
         """Return method, path and handler of each route."""
@@ -44,19 +52,23 @@ class Data(Section):
         """Show the kinds of a namespace."""
         namespace, counts = request.query.get("ns", ""), request.query.get("counts") == "yes"
         entities, address = self.screen.entities, self.platform.datastore_address
-        problem, kinds, namespaces = "", [], [""]
+        problem, read = "", None
+
+        def listed() -> tuple[list[Kind], list[str]]:
+            kinds = entities.kinds(address, namespace, counts=counts)
+            return kinds, entities.namespaces(address)
+
         try:
-            kinds, namespaces = await asyncio.gather(
-                asyncio.to_thread(entities.kinds, address, namespace, counts=counts),
-                asyncio.to_thread(entities.namespaces, address),
-            )
+            read = await self._reads.result((address, namespace, counts), listed)
         except InvalidArgument as error:
             raise web.HTTPBadRequest(text=str(error)) from None
         except GoogleAPIError as error:
             problem = f"Datastore does not answer: {error}"
+        kinds, namespaces = read or ([], [""])
         return self.page(
             request,
             "data.html",
+            is_reading=read is None and not problem,
             kinds=kinds,
             namespaces=namespaces,
             namespace=namespace,
@@ -77,14 +89,15 @@ class Data(Section):
             query.get("value", ""),
             query.get("cursor", ""),
         )
-        page, problem = Page([], ""), ""
+        read, problem = None, ""
         try:
             entities, address = self.screen.entities, self.platform.datastore_address
-            page = await asyncio.to_thread(entities.page, address, asked)
+            read = await self._reads.result((address, asked), lambda: entities.page(address, asked))
         except (BadKeyError, BadValueError, InvalidArgument) as error:
             raise web.HTTPBadRequest(text=str(error)) from None
         except GoogleAPIError as error:
             problem = f"Datastore does not answer: {error}"
+        page = read or Page([], "")
         fields = {"ns": namespace, "property": asked.property, "value": asked.value}
         fields = {name: value for name, value in fields.items() if value}
         older = {**fields, "cursor": page.next_cursor} if page.next_cursor else {}
@@ -92,6 +105,7 @@ class Data(Section):
             request,
             "kind.html",
             asked=asked,
+            is_reading=read is None and not problem,
             rows=page.rows,
             problem=problem,
             first=_kind_url(kind, fields),

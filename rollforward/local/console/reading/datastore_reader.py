@@ -9,7 +9,10 @@ from google.auth.credentials import AnonymousCredentials
 from google.cloud import datastore
 
 # None would mean the client's own: it tries for a minute, and the page would wait.
-CALL_OPTIONS = {"timeout": 5.0, "retry": Retry(predicate=lambda error: False)}
+_ONCE = Retry(predicate=lambda error: False)
+CALL_OPTIONS = {"timeout": 5.0, "retry": _ONCE}
+# Of a query for a whole kind, which no page waits for (slow_reads.py).
+SCAN_OPTIONS = {"timeout": 60.0, "retry": _ONCE}
 
 
 class DatastoreReader:

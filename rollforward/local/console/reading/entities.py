@@ -16,7 +16,11 @@ from urllib.parse import urlencode
 from google.api_core.exceptions import InvalidArgument
 from google.cloud import datastore
 
-from rollforward.local.console.reading.datastore_reader import CALL_OPTIONS, DatastoreReader
+from rollforward.local.console.reading.datastore_reader import (
+    CALL_OPTIONS,
+    SCAN_OPTIONS,
+    DatastoreReader,
+)
 from rollforward.local.console.reading.declared_kinds import declared_kinds
 from rollforward.look.words import Body, body
 
@@ -148,7 +152,7 @@ class Entities:
         def counted(name: str) -> int:
             counting = client.query(kind=name, namespace=namespace or None)
             counting.keys_only()
-            return sum(1 for _ in counting.fetch(limit=MAX_COUNTED + 1, **CALL_OPTIONS))
+            return sum(1 for _ in counting.fetch(limit=MAX_COUNTED + 1, **SCAN_OPTIONS))
 
         with ThreadPoolExecutor(COUNTED_AT_ONCE, "count") as pool:
             pairs = [*zip(shown, pool.map(counted, shown), strict=True)]
@@ -189,7 +193,7 @@ class Entities:
             query.add_filter(filter=datastore.query.PropertyFilter(asked.property, "=", value))
         query.keys_only()
         query.order = ["__key__"]
-        rows = query.fetch(limit=PAGE_ENTITIES, start_cursor=_cursor(asked.cursor), **CALL_OPTIONS)
+        rows = query.fetch(limit=PAGE_ENTITIES, start_cursor=_cursor(asked.cursor), **SCAN_OPTIONS)
         keys = [row.key for row in next(rows.pages, [])]
         entities = {each.key: each for each in client.get_multi(keys, **CALL_OPTIONS)}
         shown = [shown_of(entities[key]) for key in keys if key in entities]

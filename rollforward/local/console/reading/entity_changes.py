@@ -11,7 +11,11 @@ from typing import Any
 
 from google.cloud import datastore
 
-from rollforward.local.console.reading.datastore_reader import CALL_OPTIONS, DatastoreReader
+from rollforward.local.console.reading.datastore_reader import (
+    CALL_OPTIONS,
+    SCAN_OPTIONS,
+    DatastoreReader,
+)
 from rollforward.local.console.reading.entities import BadKeyError, Query, Shown, shown_of
 
 MAX_EXPORTED = 1_000
@@ -74,7 +78,7 @@ class EntityChanges:
         """Return entities of a kind as lines of JSON, by key, at most MAX_EXPORTED."""
         client = self._reader.client(address)
         query = client.query(kind=asked.kind, namespace=asked.namespace or None)
-        rows = query.fetch(limit=MAX_EXPORTED, **CALL_OPTIONS)
+        rows = query.fetch(limit=MAX_EXPORTED, **SCAN_OPTIONS)
         return [_line(entity) for entity in rows]
 
 
