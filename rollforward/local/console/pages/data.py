@@ -24,8 +24,8 @@ from rollforward.local.console.reading.entity_changes import (
     editable,
     state_of,
 )
-from rollforward.local.console.reading.slow_reads import SlowReads
 from rollforward.local.console.screen import Screen
+from rollforward.local.console.slow_reads import SlowReads
 
 MAX_NAME_BYTES = 1500  # Of a key in Datastore.
 

@@ -11,7 +11,8 @@ import pytest
 from google.api_core.exceptions import ServiceUnavailable
 from google.cloud import datastore
 
-from rollforward.local.console.reading import declared_kinds, entity_changes, slow_reads
+from rollforward.local.console import slow_reads
+from rollforward.local.console.reading import declared_kinds, entity_changes
 from rollforward.local.console.reading.datastore_reader import DatastoreReader
 from rollforward.local.console.reading.entities import (
     BadKeyError,
