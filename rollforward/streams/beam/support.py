@@ -60,14 +60,16 @@ def _holds(computation: Computation) -> bool:
     """Return whether a computation holds the watermark."""
     if isinstance(computation, Fused):
         return any(map(_holds, computation.parts.values()))
-    is_held = isinstance(computation, Windowed) and computation.is_held
-    return is_held or _has_name(computation, "hold")
+    if isinstance(computation, Windowed):
+        return computation.is_held or _has_name(computation, "hold", Windowed)
+    return _has_name(computation, "hold")
 
 
-def _has_name(computation: Computation, name: str) -> bool:
+def _has_name(computation: Computation, name: str, base: type[Computation] = Computation) -> bool:
+    """Return whether the code of a computation, without that of a base, uses a name."""
     if isinstance(computation, Fused):
         return any(_has_name(part, name) for part in computation.parts.values())
-    own = [kind for kind in type(computation).__mro__ if kind not in Computation.__mro__]
+    own = [kind for kind in type(computation).__mro__ if kind not in base.__mro__]
     codes = [
         function.__code__
         for kind in own

@@ -103,6 +103,8 @@ def without_hold(timers: Mapping[str, SetTimer], tag: str) -> dict[str, SetTimer
 class HookBackend:
     """Backend of the context that all hooks of a bundle share."""
 
+    hold_tag = HOLD
+
     def __init__(
         self,
         computation: Computation,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Protocol
 
+from rollforward.streams.model.key_state import SetTimer
 from rollforward.streams.model.records import FOREVER
 from rollforward.streams.model.state import State
 
@@ -28,6 +30,12 @@ class ContextBackend(Protocol):
     def hold(self, at_ms: int) -> int: ...
 
     def release(self) -> int | None: ...
+
+    @property
+    def timers(self) -> Mapping[str, SetTimer]: ...
+
+    @property
+    def hold_tag(self) -> str: ...
 
     def produce(self, stream: str, value: object, timestamp_ms: int) -> None: ...
 
@@ -138,6 +146,12 @@ class Context:
         The outputs of this hook may still have that time: all is stored in one commit.
         """
         return self._backend.release()
+
+    @property
+    def held_ms(self) -> int | None:
+        """The event time that this key holds; None: it holds none."""
+        timer = self._backend.timers.get(self._backend.hold_tag)
+        return None if timer is None or not timer.is_hold else timer.hold
 
     def produce(self, stream: str, value: object, timestamp_ms: int | None = None) -> None:
         """Write a record to a stream.

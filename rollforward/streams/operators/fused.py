@@ -359,13 +359,17 @@ class _Steps:
 
     def hold(self, at_ms: int) -> int:
         self._check_last("holds")
-        return self._backend.hold(at_ms, self._hold_tag)
+        return self._backend.hold(at_ms, self.hold_tag)
 
     def release(self) -> int | None:
-        return self._backend.release(self._hold_tag)
+        return self._backend.release(self.hold_tag)
 
     @property
-    def _hold_tag(self) -> str:
+    def timers(self) -> Mapping[str, SetTimer]:
+        return self._backend.timers
+
+    @property
+    def hold_tag(self) -> str:
         return self._part.name + _BETWEEN
 
     def _check_last(self, feature: str) -> None:
@@ -388,7 +392,7 @@ class _Steps:
                 stream, text, check_output(timestamp_ms, self.timestamp_ms), late_at=self.late_at
             )
         if stream in self._fused.outputs:
-            self._backend.produce(stream, value, timestamp_ms, self._hold_tag)
+            self._backend.produce(stream, value, timestamp_ms, self.hold_tag)
 
     def drop_late(self) -> None:
         if self._backend.firing is not None:

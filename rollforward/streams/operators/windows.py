@@ -224,7 +224,7 @@ class Windowed(Computation):
         if not is_counted:
             ctx.drop_late()
         else:
-            _hold(ctx, cells)
+            self._hold(ctx, cells)
 
     def timer(self, ctx: Context, timer: Timer) -> None:
         cells, tag = ctx.state.map(_WINDOWS), timer.tag.partition(":")[2]
@@ -242,7 +242,7 @@ class Windowed(Computation):
             ctx.set_timer(timer.tag, timer.at_ms + self.lateness)
         else:
             cells.pop(tag)
-        _hold(ctx, cells)
+        self._hold(ctx, cells)
 
     def write(self, ctx: Context, window: Mapping[str, Any], pane: str, at: int) -> None:
         """Write the result of a window."""
@@ -325,23 +325,24 @@ class Windowed(Computation):
         cells.set(tag, merged)
         return tag, merged
 
+    def _hold(self, ctx: Context, cells: MapCell) -> None:
+        """Hold the watermark at the earliest record whose result is to come.
+
+        Without `stamp` there are only windows of a version that had it.
+        """
+        if not self.is_held and ctx.held_ms is None:
+            return
+        held = [window[_EARLIEST] for _, window in cells.items() if _EARLIEST in window]
+        if held:
+            ctx.hold(min(held))
+        else:
+            ctx.release()
+
     def _set_early(self, ctx: Context, tag: str, window: dict[str, Any], early: int) -> None:
         at = (max(ctx.timestamp_ms, ctx.watermark) // early + 1) * early
         if at < min(window["due"], window.get("early", at + 1)):
             window["early"] = at
             ctx.set_timer(_EARLY + tag, at)
-
-
-def _hold(ctx: Context, cells: MapCell) -> None:
-    """Hold the watermark at the earliest record whose result is to come.
-
-    Without `stamp` there are only windows of a version that had it.
-    """
-    held = [window[_EARLIEST] for _, window in cells.items() if _EARLIEST in window]
-    if held:
-        ctx.hold(min(held))
-    else:
-        ctx.release()
 
 
 class CountWindows(Computation):

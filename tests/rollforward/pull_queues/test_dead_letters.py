@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import datetime
 from typing import Any
 
 import pytest
+from google.cloud import ndb
 
 from rollforward.pull_queues import OLDEST, PullQueue
+from rollforward.pull_queues.entities import PullItem, item_key, ready_at, tag_group
 from rollforward.pull_queues.pattern import PullQueues
+from rollforward.runtime import naive_utc
 from rollforward.testing.world import in_threads
 from tests.infra.world import World
 from tests.rollforward.pull_queues.harness import WORK, add, lease, waiting
@@ -48,6 +52,35 @@ def test_what_nobody_can_do_hides_nothing(world: World, used_up: int, tag: Any) 
     assert [len(leased) for leased in leases] == [1, 1, 1, 1, 1, 0]
     assert len({leased.id for some in leases for leased in some}) == 5
     assert len(one.dead_letters()) == used_up
+
+
+def put_items(world: World, queue: PullQueue, partition: int, used_up: int, good: int) -> None:
+    """Store items of a partition: those whose deliveries are used up come first."""
+    now_utc, group = naive_utc(world.clock.now()), tag_group(queue.name, "t")
+    rows = []
+    for number in range(used_up + good):
+        at = now_utc - datetime.timedelta(seconds=100 - number)
+        key = item_key(queue.name, f"{partition}-{number:02d}")
+        row = PullItem(key=key, payload="work", tag="t", added_at=at)
+        row.deliveries = int(number < used_up)
+        row.ready, row.tagged = ready_at(queue.name, partition, at), ready_at(group, partition, at)
+        rows.append(row)
+    ndb.put_multi(rows)
+
+
+@pytest.mark.parametrize("tag", [None, "t", OLDEST])
+def test_a_worker_gets_no_more_than_its_limit_behind_dead_letters(world: World, tag: Any) -> None:
+    """P3: an earlier partition has given it some, whichever comes first."""
+    for round_ in range(10):
+        queue = PullQueue(f"limited-{round_}", max_deliveries=1, partitions=2)
+        put_items(world, queue, 0, used_up=0, good=1)
+        put_items(world, queue, 1, used_up=6, good=7)
+
+        leases = [queue.lease(world.clients, limit=4, tag=tag) for _ in range(3)]
+
+        assert [len(leased) for leased in leases] == [4, 4, 0]
+        assert len({leased.id for some in leases for leased in some}) == 8
+        assert len(queue.dead_letters()) == 6
 
 
 @pytest.mark.parametrize("is_acked", [False, True])

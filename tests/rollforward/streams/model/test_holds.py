@@ -87,7 +87,8 @@ def test_a_key_without_a_hold_holds_nothing() -> None:
         def record(self, ctx: Context, record: Record) -> None:
             super().record(ctx, record)
             if record.value["n"] == 2:
-                ctx.state["released at"] = [ctx.release(), ctx.release()]
+                held = ctx.held_ms
+                ctx.state["released at"] = [held, ctx.release(), ctx.held_ms, ctx.release()]
 
     test = pair_test(Releases, COUNTED)
     push(test, 2, 3, key="b")
@@ -95,7 +96,7 @@ def test_a_key_without_a_hold_holds_nothing() -> None:
     test.advance_watermark(60 * SECOND)
 
     assert windows(test) == [("b", 0, 1, False)]
-    assert test.state("pairs", "a")["released at"] == [SECOND, None]
+    assert test.state("pairs", "a")["released at"] == [SECOND, SECOND, None, None]
 
 
 def test_the_end_of_the_inputs_ends_a_hold_behind_the_last_timers() -> None:
