@@ -5,6 +5,7 @@ entities that takes two to twelve seconds. The page answers without the rows, an
 """
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
@@ -17,14 +18,14 @@ KEPT_S = 60.0  # A result that no page has fetched by then is dropped.
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Read:
     task: asyncio.Task[Any]
-    began: float
+    ended_s: float = math.inf
 
 
 class SlowReads:
-    """Reads in progress, by what they read."""
+    """Reads in progress, by what they read, and results that no page has fetched yet."""
 
     def __init__(self) -> None:
         """Begin without any."""
@@ -39,28 +40,35 @@ class SlowReads:
         Raises:
             Exception: the read raised it.
         """
-        self._drop_unfetched()
+        self._drop_unfetched(key)
         if key not in self._reads:
-            if len(self._reads) >= MAX_READS:
+            if sum(not each.task.done() for each in self._reads.values()) >= MAX_READS:
                 return None
-            task = asyncio.create_task(asyncio.to_thread(read))
-            task.add_done_callback(_note_error)
-            self._reads[key] = _Read(task, time.monotonic())
-        current: asyncio.Task[T] = self._reads[key].task
-        done, _ = await asyncio.wait({current}, timeout=ANSWER_S)
+            self._reads[key] = _begun(read)
+        current = self._reads[key]
+        done, _ = await asyncio.wait({current.task}, timeout=ANSWER_S)
         if not done:
             return None
-        self._reads.pop(key, None)
-        return current.result()
+        if self._reads.get(key) is current:  # Not one that another page has begun since.
+            del self._reads[key]
+        result: T = current.task.result()
+        return result
 
-    def _drop_unfetched(self) -> None:
-        oldest = time.monotonic() - KEPT_S
+    def _drop_unfetched(self, wanted: Hashable) -> None:
+        """Drop results whose pages are closed, but not what is asked for now."""
+        oldest_s = time.monotonic() - KEPT_S
         for key, read in [*self._reads.items()]:
-            if read.task.done() and read.began < oldest:
+            if key != wanted and read.ended_s <= oldest_s:
                 del self._reads[key]
 
 
-def _note_error(task: asyncio.Task[Any]) -> None:
-    """Take the error of a read that no page fetches: asyncio would log it as forgotten."""
-    if not task.cancelled():
-        task.exception()
+def _begun(read: Callable[[], Any]) -> _Read:
+    begun = _Read(asyncio.create_task(asyncio.to_thread(read)))
+
+    def end(task: asyncio.Task[Any]) -> None:
+        begun.ended_s = time.monotonic()
+        if not task.cancelled():
+            task.exception()  # asyncio would log an error that no page fetches as forgotten.
+
+    begun.task.add_done_callback(end)
+    return begun

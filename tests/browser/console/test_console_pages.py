@@ -78,9 +78,10 @@ def test_a_list_that_was_waited_for_is_shown_and_not_asked_for_again(
 
     wait_until(page, is_shown)
     expect(page.locator("[data-live-toggle]")).to_be_hidden()
+    asked_until_shown = len(asked)  # On a busy machine Datastore may be slow itself.
     page.clock.run_for(60_000)
     page.wait_for_timeout(500)
-    assert len(asked) == 3
+    assert len(asked) == asked_until_shown >= 3
 
 
 def test_the_theme_is_switched_and_kept(page: Page, stack: Stack) -> None:
