@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +18,15 @@ from tests.infra.world import World
 
 LOAD, OTHER, THIRD = "a" * 32, "b" * 32, "c" * 32
 EXACT = ["one-row", "sharded", "gathered"]
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no step of a writer be slow: it would make fewer clicks before the load's end.
+
+    The load's clock is that of the test, and a step's time that of the machine, which may be busy.
+    """
+    monkeypatch.setattr(load, "time", SimpleNamespace(perf_counter=lambda: 1.0))
 
 
 def load_of(world: World, id_: str = LOAD, **rest: Any) -> ClickLoad:
