@@ -34,5 +34,13 @@ def busy(stack: Stack) -> Stack:
 
 
 def links(stack: Stack, path: str, pattern: str) -> list[str]:
-    text = requests.get(stack.console + path, timeout=30).text
+    """Return the links of a page, once it has its list."""
+
+    def has_list() -> bool:
+        nonlocal text
+        text = requests.get(stack.console + path, timeout=30).text
+        return "Reading. " not in text
+
+    text = ""
+    until(has_list, 60)
     return [link.replace("&amp;", "&") for link in re.findall(rf'href="({pattern})"', text)]

@@ -85,6 +85,7 @@ def test_a_phone_shows_a_row_of_a_list_in_ninety_pixels(busy: Stack, browser: Br
     heights: dict[str, list[float]] = {}
     for path in LISTS:
         page.goto(path.format(console=busy.console, app=f"{busy.app}/rollforward"))
+        expect(page.get_by_text("Reading. ")).to_have_count(0, timeout=60_000)
         heights[path] = page.evaluate(HEIGHTS)
         assert width_beyond(page) <= 0, path
     page.close()

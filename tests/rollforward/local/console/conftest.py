@@ -11,7 +11,7 @@ from rollforward.local import settings
 from rollforward.local.app.server import MAX_WORKERS
 from rollforward.local.cloudtasks.emulator import Emulator, EmulatorSettings
 from rollforward.local.cloudtasks.protocol import messages
-from rollforward.local.console import guards
+from rollforward.local.console import guards, slow_reads
 from rollforward.local.console.server import Console
 from rollforward.local.cron.cron import Cron
 from rollforward.local.logs.tail import LogTail
@@ -136,6 +136,13 @@ def console(platform, loop_thread):
     loop_thread.run(start())
     yield running
     loop_thread.run(running.stop())
+
+
+@pytest.fixture(autouse=True)
+def _whole_lists(request, monkeypatch):
+    """Let pages of data wait for their lists, however busy the machine is."""
+    if not request.module.__name__.endswith("test_slow_reads"):
+        monkeypatch.setattr(slow_reads, "ANSWER_S", 30.0)
 
 
 @pytest.fixture
