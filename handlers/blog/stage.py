@@ -27,7 +27,7 @@ def books_of(filling: SampleStatus | None) -> Balance | None:
     runs = (filling.posts, filling.comments)
     return Balance(
         is_moving=filling.is_running,
-        asked=filling.total,
+        asked=sum(run.requested or 0 for run in runs),
         made_count=sum(run.totals.done + run.totals.skipped for run in runs),
         refused=sum(run.totals.failed for run in runs),
     )

@@ -72,12 +72,14 @@ class SchoolStage(DemoStage):
     def balance(self) -> Balance:
         if self.latest is None:
             return Balance(is_moving=False)
-        totals, expected = self.latest.totals, self.latest.expected
+        totals, requested = self.latest.totals, self.latest.requested
         return Balance(
             is_moving=self.latest.state == RUNNING,
-            asked=expected,
+            # The rows of a file are counted while it is read.
+            asked=self.latest.expected if requested is None else requested,
             made_count=totals.done + totals.skipped,
             refused=totals.failed,
+            drift=0 if self.verified is None else len(self.verified.differences),
         )
 
     def cost(self) -> list[Cell]:

@@ -74,11 +74,11 @@ class NumberStage(DemoStage):
             plural(sum(len(finding.samples_ms) for finding in self.findings), "sample"),
             *suffered(stage),
         ]
-        books = self._books()
+        books = self.balance()
         remainder = books.words if books and books.not_attempted else []
         return ", ".join([*parts, *remainder])
 
-    def _books(self) -> Balance | None:
+    def balance(self) -> Balance | None:
         if self.run is None:
             return None
         refused = sum(bool(finding.note and not finding.samples_ms) for finding in self.findings)

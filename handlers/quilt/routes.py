@@ -7,7 +7,7 @@ from typing import Any
 from flask import Blueprint, Response, abort, redirect, render_template, request, url_for
 from flask.typing import ResponseReturnValue
 
-from handlers.quilt.stage import QuiltStage, number_of, picture_of
+from handlers.quilt.stage import QuiltStage, marks_of, number_of, picture_of
 from handlers.shared.demo_stage import render
 from handlers.shared.faults import strike_once_each
 from handlers.shared.forms import ID_PATTERN, id_in_form, open_tab
@@ -144,6 +144,7 @@ def _live(row: Quilt | None) -> dict[str, Any]:
         "quilt": quilt,
         "stage": stage,
         "hits": hits,
+        "marks": marks_of(quilt, stage.hit, hits) if quilt else None,
         "picture": picture_of(quilt, hits) if quilt else "",
         "is_moving": quilt is not None and quilt.is_moving,
     }

@@ -56,10 +56,9 @@ class QuiltStage(DemoStage):
         assert self.quilt is not None
         painted, count = self.quilt.painted, self.quilt.count
         parts = [f"{number(painted)} of {plural(count, 'square')} painted", *suffered(stage)]
-        hits = hits_of(stage.deliveries, number_of)
-        on_squares = sum(hit.count for hit in hits.values())
-        if 0 < on_squares < stage.hit:
-            parts.append(f"{number(on_squares)} of them on {plural(len(hits), 'square')}")
+        marks = marks_of(self.quilt, stage.hit, hits_of(stage.deliveries, number_of))
+        if marks.faults:
+            parts.append(marks.faults_in_words)
         return ", ".join([*parts, *books_of(self.quilt).words])
 
     def balance(self) -> Balance | None:
@@ -83,6 +82,40 @@ def books_of(quilt: QuiltProgress) -> Balance:
         found_count=quilt.painted,
         in_flight=pending,
     )
+
+
+@dataclass(frozen=True)
+class Marks:
+    """Faults of a quilt, and the squares that are marked in its picture.
+
+    Attributes:
+        faults: Deliveries that were hit; `on_squares` are those that were to paint a square.
+        squares: Squares that were hit.
+        reran: Squares whose handler ran again without a fault on this square.
+    """
+
+    faults: int
+    on_squares: int
+    squares: int
+    reran: int
+
+    @property
+    def marked(self) -> int:
+        """Squares with a mark: those that were hit, and those that only ran again."""
+        return self.squares + self.reran
+
+    @property
+    def faults_in_words(self) -> str:
+        """Both parts of the faults, which add up."""
+        others = number(self.faults - self.on_squares)
+        squares = plural(self.squares, "square")
+        return f"{number(self.on_squares)} on {squares}, {others} on other tasks"
+
+
+def marks_of(quilt: QuiltProgress, faults: int, hits: Mapping[int, Hits]) -> Marks:
+    """Return the marks of a quilt's picture, from all faults and those of its squares."""
+    reran = [s for s in quilt.squares if s.deliveries > 1 and s.number not in hits]
+    return Marks(faults, sum(hit.count for hit in hits.values()), len(hits), len(reran))
 
 
 def number_of(delivery: Delivery) -> int | None:
@@ -119,7 +152,7 @@ def _cost(quilt: QuiltProgress) -> list[Cell]:
     return [
         Cell("Squares", number(quilt.painted), by),
         Cell("A second", number(rate, 1), "from start to finish"),
-        Cell("Redelivered", number(quilt.again), "before being painted"),
+        Cell("Reruns", number(quilt.again), "of handlers, before painting"),
         Cell("A square", _time(took, 0.5), f"median; p95 {_time(took, 0.95)}"),
         Cell("This page", plural(quilt.count, "read"), "one for each square"),
     ]

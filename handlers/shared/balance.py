@@ -65,6 +65,7 @@ class Balance:
         in_flight: Accepted, and pending by rows of their own.
         unconfirmed: Begun, at most: whether they took effect is recorded when their tasks end.
         missing_count, doubled: Certain evidence, which holds while work is open.
+        drift: Rows that a comparison with their sources found different; it is certain, too.
         parts: Balances that are judged one by one, so that errors of two cannot cancel out.
         asked_at, found_at: Times of the two readings.
     """
@@ -79,6 +80,7 @@ class Balance:
     unconfirmed: int = 0
     missing_count: int = 0
     doubled: int = 0
+    drift: int = 0
     parts: Sequence[Balance] = field(default_factory=tuple)
     asked_at: datetime.datetime | None = None
     found_at: datetime.datetime | None = None
@@ -141,15 +143,19 @@ class Balance:
     @property
     def is_exact(self) -> bool:
         """Whether something ran, all of it ended, and nothing is lost or doubled."""
-        return self.has_begun and not self.is_open and not self.lost and not self.twice
+        has_error = self.lost or self.twice or self.drift
+        return self.has_begun and not (self.is_open or has_error)
 
     @property
     def verdict(self) -> Verdict | None:
         """None: nothing has run, so nothing is proved."""
         if not self.has_begun:
             return None
-        if self.lost or self.twice:
-            return Verdict("failed", ", ".join(_errors(self.lost, self.twice)))
+        errors = _errors(self.lost, self.twice)
+        if self.drift:
+            errors.append(f"drift {number(self.drift)}")
+        if errors:
+            return Verdict("failed", ", ".join(errors))
         if self.is_moving:
             return Verdict("running", "Open")
         if self.is_open:

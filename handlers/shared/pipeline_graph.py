@@ -8,13 +8,33 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from handlers.shared.formatting import lag_text, short
 from rollforward.streams import Pipeline
 
-BOX_WIDTH, BOX_HEIGHT = 150, 70
-COLUMN, ROW = 194, 78
+BOX_WIDTH, BOX_HEIGHT = 164, 70
+COLUMN, ROW = 200, 78
 MARGIN = 9
 # How far a line goes from a box before it turns.
-TURN = 21
+TURN = 17
+
+# A line of a box, and whether it reports a backlog.
+Cell = tuple[str, bool]
+
+
+def counts_of(
+    records: int, lag_ms: int, waiting: int, late: int, dead: int, rate: float | None = None
+) -> list[Cell]:
+    """Return the lines of a computation's box, of at most 21 characters; the table has all digits.
+
+    >>> counts_of(600, 0, 17, 0, 0, 39.2)
+    [('600 in · lag 0 s', False), ('17 pending · 39/s', True), ('0 late · 0 dead', False)]
+    """
+    a_second = "" if rate is None else f" · {short(round(rate))}/s"
+    return [
+        (f"{short(records)} in · lag {lag_text(lag_ms)}", False),
+        (f"{short(waiting)} pending{a_second}", waiting > 0),
+        (f"{short(late)} late · {short(dead)} dead", False),
+    ]
 
 
 @dataclass(frozen=True)

@@ -23,10 +23,11 @@ from flask.typing import ResponseReturnValue
 
 from handlers.shared.demo_stage import render
 from handlers.shared.faults import strike_once_each
+from handlers.shared.formatting import number
 from handlers.shared.forms import about_file, id_in_form, open_tab
 from handlers.shared.incidents import hits_of
 from handlers.shared.live import live_part
-from handlers.shared.pipeline_graph import BOX_HEIGHT, BOX_WIDTH, picture_of
+from handlers.shared.pipeline_graph import BOX_HEIGHT, BOX_WIDTH, Cell, counts_of, picture_of
 from handlers.shared.quotas import SAMPLE_BYTES, let_in_upload
 from handlers.shared.source_excerpts import Excerpt, excerpt
 from handlers.shared.stream_stage import box_of
@@ -42,7 +43,7 @@ from pipelines.weblog.loads import (
     check_log,
 )
 from pipelines.weblog.pipeline import WEBLOG
-from pipelines.weblog.progress import Dates, progress
+from pipelines.weblog.progress import Dates, Progress, progress
 from rollforward.flask.context import clients
 
 bp = Blueprint("weblog", __name__, url_prefix="/streams/weblog")
@@ -145,7 +146,7 @@ def _live() -> dict[str, Any]:
     stage = render(WeblogStage(run, reads), now)
     return {
         "run": run,
-        "parts": {part.name: part for part in run.parts},
+        "cells": _cells(run),
         "picture": picture_of(WEBLOG),
         "box": (BOX_WIDTH, BOX_HEIGHT),
         "chart": log_chart(run),
@@ -155,6 +156,23 @@ def _live() -> dict[str, Any]:
         "stage": stage,
         "new_id": clients().new_id(),
     }
+
+
+def _cells(run: Progress) -> dict[str, list[Cell]]:
+    """Return the lines of each box."""
+    cells = {
+        part.name: counts_of(
+            part.counted.records,
+            part.lag_ms,
+            part.waiting,
+            part.counted.late,
+            part.counted.dead,
+            part.rate,
+        )
+        for part in run.parts
+    }
+    totals = [f"{number(run.totals.requests)} in", f"{number(run.totals.bad)} unreadable"]
+    return {**cells, "requests": [(text, False) for text in totals]}
 
 
 def _looked_up() -> dict[str, Any]:

@@ -15,6 +15,8 @@ from pipelines.zeitgeist.series import BUCKET_MS, HOUR_MS
 # Of the lines; their picture is stretched to the width of the page.
 WIDTH, HEIGHT = 1000, 200
 TICK_HOURS = 12
+# Of the axis of counts, as shares of the highest one: by the root, at its top, half and a quarter.
+LEVELS = (1.0, 0.25, 0.0625)
 # A small chart has a point for so many buckets, which is their mean.
 SPARK_BUCKETS = 6
 # What is usual may be wider than what was counted: it is cut at so many times the mean.
@@ -39,6 +41,7 @@ class Chart:
         band: The area of usual counts.
         line: Counts of complete buckets.
         open: Counts so far of incomplete buckets.
+        levels: Labelled counts of the vertical axis, by their place in units of the lines.
         watermark: None: it lies outside.
         front: Up to where the fastest feed is.
     """
@@ -48,7 +51,7 @@ class Chart:
     open: str
     flags: Sequence[Flag]
     ticks: Sequence[tuple[float, str]]
-    top: float
+    levels: Sequence[tuple[float, float]]
     watermark: float | None
     front: float
 
@@ -116,7 +119,7 @@ def chart_of(
         open="".join(_line(frame, run) for run in _runs([*points[-1:], *so_far])),
         flags=[_flag(frame, alert, shift) for alert in shown],
         ticks=list(_ticks(frame, shift)),
-        top=frame.top,
+        levels=[(frame.y(share * frame.top), share * frame.top) for share in LEVELS],
         watermark=frame.x(watermark, 100) if inside else None,
         front=frame.x(max(front, watermark), 100),
     )

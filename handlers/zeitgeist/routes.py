@@ -13,7 +13,7 @@ from handlers.shared.formatting import number, plural
 from handlers.shared.forms import about_file, id_in_form, open_tab
 from handlers.shared.incidents import hits_of
 from handlers.shared.live import live_part
-from handlers.shared.pipeline_graph import BOX_HEIGHT, BOX_WIDTH, picture_of
+from handlers.shared.pipeline_graph import BOX_HEIGHT, BOX_WIDTH, counts_of, picture_of
 from handlers.shared.quotas import let_in_upload
 from handlers.shared.source_excerpts import Excerpt, excerpt
 from handlers.shared.stream_stage import box_of
@@ -248,6 +248,9 @@ def _live() -> dict[str, Any]:
     is_moving = goes_on or any(row.waiting or row.lag_ms or row.change for row in rows)
     sums, now = sums_of(status), clients().clock.now()
     stage = render(ZeitgeistStage(playback, sums, is_moving), now)
+    is_held_back = status.sources["queries"].paused
+    source = [(f"{number(sums.received)} in", False), ("backpressure", True)]
+    cells = {r.name: counts_of(r.records, r.lag_ms, r.waiting, r.late, r.dead) for r in rows}
     return {
         "status": status,
         "rows": rows,
@@ -258,7 +261,7 @@ def _live() -> dict[str, Any]:
         "playback": playback,
         "goes_on": goes_on,
         "is_moving": is_moving,
-        "held_back": status.sources["queries"].paused,
+        "cells": {**cells, "queries": source if is_held_back else source[:1]},
         "feeds": FEEDS,
         "speeds": SPEEDS,
         "sample_speed": SAMPLE_SPEED,

@@ -117,6 +117,7 @@ class RunProgress:
         has_grown: Whether this call has read pages that the process will remember.
         held_s: Seconds until the last page continues that waits for a lease or for its retry.
         issues: The items of `pages` that were skipped, refused or deferred, in order.
+        requested: Items that its start announced; `expected` follows what was found. None: unknown.
     """
 
     run_id: str
@@ -134,6 +135,7 @@ class RunProgress:
     recent_rate: float | None = None
     held_s: float = 0.0
     issues: Sequence[ItemIssue] = ()
+    requested: int | None = None
     has_grown: bool = field(default=False, compare=False)
 
     @property
@@ -222,6 +224,7 @@ def progress(
         recent_rate=_recent_rate(run, seen, at),
         held_s=max((_held_s(page, at) for page in seen.pages if at is not None), default=0.0),
         issues=[issue for page in seen.pages for issue in page.issues],
+        requested=run.expected,
         has_grown=seen.has_grown,
     )
 

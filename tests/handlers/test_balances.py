@@ -2,29 +2,39 @@
 
 A run is looked at while its tasks are held back, and at its end. Then a row of it is deleted or
 changed, so that one effect is missing, and changed again, so that there is one too many.
+
+Where nothing counts the effects a second time, the page says "Complete", and then how many of those
+asked for were not attempted. The bars of a school are compared with its students on request.
 """
 
 from __future__ import annotations
 
+import datetime
 import html
 import io
 import itertools
 import re
+import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pytest
 from google.cloud import ndb
 
+from models.grades import Student, student_key
+from models.numbers import numbers_run_key
 from models.orders import HELD, OrderCharge, charge_key, order_key
 from models.quilt import square_key
 from models.sums import sum_key
 from models.tenants import tally_key
+from pipelines.blog import samples
+from pipelines.grades.students import DEMO
 from pipelines.invitations.send_progress import lineage
 from pipelines.weblog import loads
 from pipelines.weblog.sample import sample_log
-from rollforward.continuations.entities import run_key
+from rollforward.continuations.entities import ContinuationRun, run_key
 from rollforward.counters.entities import CounterShard
 from rollforward.streams.entities import StreamSource
 from tests.handlers.conftest import Browser, prepare
@@ -35,6 +45,8 @@ pytestmark = pytest.mark.parametrize("services", ["datastore"], indirect=True)
 
 FORM = "a" * 32
 NOTE_BYTES = 8
+POSTS = 4
+LIST = "Ada,7,92\nBob,8,81\nEve,9,70"
 SERIES = b"timestamp,value\n2015-02-26 21:42:53,10\n2015-02-26 21:47:53,20\n2015-02-26 22:02:53,7\n"
 
 
@@ -54,11 +66,19 @@ class Page:
         start: Sets a run going, and returns the path of its page.
         lose: Takes an effect out of the rows.
         double: Puts in two, so that there is one too many; None: keys leave no place for a second.
+        whole, short, long: The verdicts of the end, of what is missing, and of what is too much.
+        finish: Presses what the run waits for.
+        act: Presses what the page needs to know its totals.
     """
 
     start: Callable[[Browser, World], str]
     lose: Callable[[], None]
     double: Callable[[], None] | None
+    whole: str = "Adds up"
+    short: str = "1 lost"
+    long: str = "1 duplicated"
+    finish: Callable[[Browser, World], None] = lambda browser, world: None
+    act: Callable[[Browser, World], None] = lambda browser, world: None
 
 
 def _form(path: str, **form: Any) -> Callable[[Browser, World], str]:
@@ -150,6 +170,44 @@ def _charge_twice() -> None:
     OrderCharge(key=charge_key(FORM, "another key"), **charge).put()
 
 
+def _visit_all(browser: Browser, world: World) -> None:
+    browser.post(f"/orders/{FORM}/courier", {"visit": "all"})
+    world.settle(patience_s=100)
+
+
+def _verify(browser: Browser, world: World) -> None:
+    browser.post("/grades/verify", {"id": f"{secrets.token_hex(16)}"})
+    world.settle()
+
+
+def _forget_student() -> None:
+    """Delete a student behind the view's back: the bar has one too many of her grade."""
+    Student.query().fetch(1)[0].key.delete()
+
+
+def _enrol_twice() -> None:
+    """Put in two students behind the view's back; the first one makes good for the missing one."""
+    student = Student.query().fetch(1)[0]
+    for number in range(2):
+        Student(key=student_key(DEMO, str(number) * 32), **student.to_dict()).put()
+
+
+def _measure_less() -> None:
+    run = numbers_run_key(FORM).get()
+    run.results = dict(list(run.results.items())[1:])
+    run.started -= datetime.timedelta(hours=1)  # It has been given up since.
+    run.put()
+
+
+def _write_posts(by: int) -> Callable[[], None]:
+    def change() -> None:
+        run = next(run for run in ContinuationRun.query().fetch(9) if run.expected == POSTS)
+        run.totals = {**run.totals, "done": run.totals["done"] + by}
+        run.put()
+
+    return change
+
+
 ORDERS = {"orders": "6", "stock": "9", "patience": "60", "courier": "you", "pace": "fast"}
 TENANTS = {
     **{"way": "lanes", "flood": "20", "behind": "2", "tasks": "3", "chosen": "B", "rule": "order"},
@@ -164,11 +222,33 @@ PAGES = {
     "sums": Page(_sum, _count_items(-1), _count_items(2)),
     "party": Page(_party, _count_mails(-1), _count_mails(2)),
     "quilt": Page(_form("/demo/quilt"), lambda: square_key(FORM, 5).delete(), None),
-    "orders": Page(_form("/orders", **ORDERS), lambda: order_key(FORM, 3).delete(), _charge_twice),
+    "orders": Page(
+        *(_form("/orders", **ORDERS), lambda: order_key(FORM, 3).delete(), _charge_twice),
+        finish=_visit_all,
+    ),
     "tenants": Page(_form("/tenants", **TENANTS), _take_note, _note_twice),
     "weblog": Page(_form("/streams/weblog/logs", sample="yes"), _receive(1), _receive(-2)),
     "zeitgeist": Page(_zeitgeist, _receive(1), _receive(-2)),
+    "grades": Page(
+        *(_form("/grades/lists", pasted=LIST), _forget_student, _enrol_twice),
+        # A bar, and then both students as well, whose shares are in no bar.
+        *("Complete", "drift 1", "drift 3"),
+        act=_verify,
+    ),
+    "blog": Page(
+        *(_form("/blog/samples"), _write_posts(-1), _write_posts(2)),
+        *("", "1 not attempted"),  # Whole, they are posts like all others.
+    ),
+    "numbers": Page(_form("/numbers"), _measure_less, None, "Complete", "1 not attempted"),
 }
+
+
+def test_each_demo_of_the_menu_is_among_the_pages(browser: Browser) -> None:
+    """A new one has its totals broken, too."""
+    menu = browser.get("/").text.partition('class="menu"')[2].partition("</nav>")[0]
+    names = {path.rpartition("/")[2] for path in re.findall(r'href="([^"]+)"', menu)}
+
+    assert {"party" if name == "invitations" else name for name in names} == set(PAGES)
 
 
 @pytest.mark.parametrize("name", PAGES)
@@ -178,23 +258,25 @@ def test_a_page_notices_a_row_that_is_missing_doubled_or_held_back(
     """Open at first, whole in the end; then "1 lost" and "1 duplicated", in the same words."""
     lines = list(itertools.islice(sample_log(), 20))
     monkeypatch.setattr(loads, "sample_log", lambda: lines)
+    monkeypatch.setattr(samples, "fill", partial(samples.fill, posts=POSTS, comments=3))
     demo = PAGES[name]
 
     page = demo.start(browser, world)
     assert verdict(browser, page) in ("Open", "")
-    world.settle(patience_s=1, rounds=200)
-    if name == "orders":
-        browser.post(f"{page}/courier", {"visit": "all"})
-        world.settle(patience_s=100)
-    assert verdict(browser, page) == "Adds up"
+    world.settle(patience_s=1, rounds=2000 if name == "numbers" else 200)
+    demo.finish(browser, world)
+    demo.act(browser, world)
+    assert verdict(browser, page) == demo.whole
 
     with world.context():
         demo.lose()
-    assert verdict(browser, page) == "1 lost"
+    demo.act(browser, world)
+    assert verdict(browser, page) == demo.short
     if demo.double is not None:
         with world.context():
             demo.double()
-        assert "1 duplicated" in verdict(browser, page)
+        demo.act(browser, world)
+        assert demo.long in verdict(browser, page)
 
 
 def verdict(browser: Browser, page: str) -> str:

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from handlers.quilt.stage import number_of
-from handlers.shared.incidents import Delivery, Hits, hits_of
-from models.quilt import QuiltSquare, newest_quilts, quilt_key
+from handlers.shared import demo_stage
+from handlers.shared.incidents import Delivery, Hits, Incidents, hits_of
+from models.quilt import QuiltSquare, newest_quilts, quilt_key, square_key
 from pipelines.quilt import quilts
 from pipelines.quilt.design import Design
 from tests.handlers.conftest import Browser
@@ -150,20 +151,41 @@ def test_the_picture_shows_what_is_painted(browser: Browser, world: World, quilt
     assert "max-age" in picture.headers["Cache-Control"]
 
 
+def hit(number: object, state: str = "done") -> Delivery:
+    """Return a delivery that an injected error hit; None: of no square."""
+    body = {"args": json.dumps({"number": number})} if number is not None else {}
+    return Delivery(
+        "t", "quilt", "/tasks/batches/quilt/paint", "normal", ("error",), 1.0, 1.1, 500, None,
+        "", state, None, body,
+    )  # fmt: skip
+
+
 def test_deliveries_that_were_hit_belong_to_their_squares(services: Services) -> None:
     """A hit is open until the task is done; one without a square is of a piece."""
-
-    def delivery(number: object, state: str) -> Delivery:
-        body = {"args": json.dumps({"number": number})} if number is not None else {}
-        return Delivery(
-            "t", "quilt", "/tasks/batches/quilt/paint", "normal", ("error",), 1.0, 1.1, 500, None,
-            "", state, None, body,
-        )  # fmt: skip
-
-    seen = [delivery(3, "done"), delivery(3, "live"), delivery(5, "done"), delivery(None, "live"),
-            delivery("x", "live")]  # fmt: skip
+    seen = [hit(3), hit(3, "live"), hit(5), hit(None, "live"), hit("x", "live")]
 
     assert hits_of(seen, number_of) == {3: Hits(2, is_open=True), 5: Hits(1, is_open=False)}
+
+
+def test_faults_marks_and_reruns_add_up(
+    browser: Browser, world: World, quilt: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Four faults, two of them on one square; two corners, one of a square that only ran again."""
+    world.settle()
+    with world.context():
+        row = square_key(FORM, 9).get()
+        row.deliveries = 3
+        row.put()
+    seen = Incidents([hit(5), hit(5), hit(None), hit("the end")])
+    monkeypatch.setattr(demo_stage, "incidents", lambda *_, **__: seen)
+
+    page = browser.get(quilt).text
+
+    assert "4 faults, 2 on 1 square, 2 on other tasks" in page
+    assert "corner on 2 squares: 1 hit by a fault, 1 only run again" in page
+    assert len(re.findall(r'class="square[^"]* was-hit', page)) == 2
+    assert "4 faults hit, 4 repaired, 0 lost" in page
+    assert "<dt>reruns</dt><dd>2</dd>" in page
 
 
 @pytest.mark.parametrize("pieces", [1, 4])

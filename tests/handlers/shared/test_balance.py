@@ -72,6 +72,15 @@ def test_an_error_is_named_and_counted(change: dict[str, int], words: str) -> No
     assert not balance.is_exact
 
 
+def test_a_row_that_differs_from_its_sources_is_an_error_however_the_totals_are() -> None:
+    """Also while work is open."""
+    for is_moving in (False, True):
+        balance = Balance(**{**DONE, "drift": 2, "is_moving": is_moving})  # type: ignore[arg-type]
+
+        assert verdict(balance) == ("failed", "drift 2")
+        assert not balance.is_exact
+
+
 @pytest.mark.parametrize(
     ("change", "state", "words"),
     [

@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 
-from handlers.shared.formatting import lag_text, short
 from handlers.shared.incidents import Delivery, Hits, hits_of
-from handlers.shared.pipeline_graph import BOX_HEIGHT, BOX_WIDTH, picture_of
+from handlers.shared.pipeline_graph import BOX_HEIGHT, BOX_WIDTH, counts_of, picture_of
 from handlers.shared.stream_stage import box_of
 from models.weblog import access_logs
 from pipelines.weblog import loads, progress, source
@@ -31,6 +30,7 @@ from tests.rollforward.streams.harness import PACE
 pytestmark = pytest.mark.parametrize("services", ["datastore"], indirect=True)
 
 FORM, OTHER, THIRD = "a" * 32, "b" * 32, "c" * 32
+WIDEST = 23
 
 
 def test_looking_at_it_before_any_log_says_what_to_press(browser: Browser) -> None:
@@ -232,12 +232,10 @@ def test_what_is_read_changes_nothing(browser: Browser, snapshot: Callable[[], A
 
 
 def test_a_box_holds_its_longest_line() -> None:
-    """A letter of 13 px is 5.8 px wide on average, and a box has 136 px."""
+    """A browser measures 21 letters (tests/browser/test_pipeline_pictures.py)."""
     counts = (0, 9_999, 10_000, 999_999, 10_000_000)
     lags_ms = (0, 59_999, 5_999_999, 6_000_000, 359_999_999, 8 * 10**10)
 
-    lines = [
-        f"{short(c)} wait · lag {lag_text(ms)}" for c, ms in itertools.product(counts, lags_ms)
-    ]
+    cells = [counts_of(c, ms, c, c, c, 999.0) for c, ms in itertools.product(counts, lags_ms)]
 
-    assert max(map(len, lines)) <= 23
+    assert max(len(text) for lines in cells for text, _ in lines) <= WIDEST

@@ -18,7 +18,8 @@ from pipelines.zeitgeist.detector import Alert
 from pipelines.zeitgeist.pipeline import FEEDS, ZEITGEIST
 from pipelines.zeitgeist.playbacks import Playback, current, save
 from pipelines.zeitgeist.player import Step, play
-from pipelines.zeitgeist.progress import Point, points_of
+from pipelines.zeitgeist.progress import Board, Point, QueryAlert, points_of
+from pipelines.zeitgeist.sample import sample_events
 from pipelines.zeitgeist.series import BUCKET_MS, DAY_MS
 from rollforward.datastore import bodies
 from rollforward.datastore.transactions import transact
@@ -112,6 +113,11 @@ def test_a_file_is_played_once_to_its_end(browser: Browser, world: World) -> Non
     page = browser.get("/zeitgeist").text
     assert ">tokyo</a>" in page
     assert "Thu 26 Feb 22:00" in page
+    # An axis that is not linear says so, and its levels are labelled.
+    assert "vertical axis: square root of the count" in page
+    levels = re.findall(r'class="level" [^>]*/><text class="top" x="4" y="([\d.]+)">(\d+)<', page)
+    assert [float(y) for y, _ in levels] == [13, 113, 163]
+    assert [int(count) for _, count in levels] == [22, 6, 1]
     assert "5 records in = 5 counted + 0 late + 0 dead + 0 duplicates + 0 in flight, played" in page
 
 
@@ -368,7 +374,10 @@ def test_a_chart_has_a_band_where_something_is_known_and_ends_its_line_at_a_gap(
     assert (chart.band.count("M"), chart.line.count("M"), chart.open.count("M")) == (2, 2, 1)
     assert (chart.watermark, chart.front) == (55.0, 60.0)
     assert [(flag.kind, flag.x) for flag in chart.flags] == [("spike", 22.5)]
-    assert chart.top >= 20
+    assert [y for y, _ in chart.levels] == [0, 100, 150]
+    top, quarter, sixteenth = (count for _, count in chart.levels)
+    assert top >= 20
+    assert (quarter, sixteenth) == (top / 4, top / 16)
 
 
 def test_a_small_chart_has_the_means_of_half_hours(services: object) -> None:
@@ -381,6 +390,44 @@ def test_a_small_chart_has_the_means_of_half_hours(services: object) -> None:
     assert SPARK_BUCKETS == 6
     assert (spark.line.count("M"), spark.line.count("L"), spark.band.count("M")) == (2, 0, 1)
     assert (spark.latest, spark.watermark, len(spark.flags)) == (27, None, 1)
+
+
+def test_the_page_marks_a_false_alert_and_no_other(
+    browser: Browser, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A dip that was planted, a dip of the same query a day later, and one a visitor caused."""
+    browser.post("/zeitgeist/playbacks", {"id": FORM, "speed": "3000", "sample": "yes"})
+    with world.context():
+        playback = current()
+        assert playback is not None
+    event, begin, _ = next(
+        known for known in sample_events(playback.shift) if known[0].kind == "dip"
+    )
+    part = next(part for part in playback.parts if part.name == event.query)
+    other = next(part for part in playback.parts if part.name != event.query)
+    browser.post(f"/zeitgeist/playbacks/{FORM}/quiet", {"query": other.query})
+    with world.context():
+        change = current().changes[-1]  # type: ignore[union-attr]
+    starts = {part: (begin + DAY_MS, begin), other: (change.begin,)}
+    alerts = [
+        QueryAlert(of, Alert("dip", start, start, 1, 9, 6, 5))
+        for of, all_starts in starts.items()
+        for start in all_starts
+    ]
+    empty = {part.query: 0 for part in playback.parts}
+    monkeypatch.setattr(zeitgeist, "board_of", lambda *_: Board(empty, empty, alerts))
+
+    page = browser.get("/zeitgeist").text
+
+    listed = re.findall(r"<li>(.*?)</li>", page.partition('class="told-list"')[2], re.DOTALL)
+    causes = ("false alert", "planted", "caused here")
+    assert [[cause for cause in causes if cause in row] for row in listed[:3]] == [
+        ["false alert"],
+        ["planted"],
+        ["caused here"],
+    ]
+    assert 'class="state is-failed"' in listed[0]
+    assert "Any other alert is marked as false." in page
 
 
 def test_what_is_stopped_ends_where_it_is_and_another_one_begins_behind_it(
