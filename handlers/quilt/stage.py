@@ -89,7 +89,7 @@ class Marks:
     """Faults of a quilt, and the squares that are marked in its picture.
 
     Attributes:
-        faults: Deliveries that were hit; `on_squares` are those that were to paint a square.
+        faults: Deliveries that were hit; `on_squares` counts the deliveries of squares.
         squares: Squares that were hit.
         reran: Squares whose handler ran again without a fault on this square.
     """
@@ -101,7 +101,7 @@ class Marks:
 
     @property
     def marked(self) -> int:
-        """Squares with a mark: those that were hit, and those that only ran again."""
+        """Squares with a mark: hit by a fault, or only run again."""
         return self.squares + self.reran
 
     @property
@@ -113,7 +113,7 @@ class Marks:
 
 
 def marks_of(quilt: QuiltProgress, faults: int, hits: Mapping[int, Hits]) -> Marks:
-    """Return the marks of a quilt's picture, from all faults and those of its squares."""
+    """Return the marks of a quilt's picture, from the hits of its squares."""
     reran = [s for s in quilt.squares if s.deliveries > 1 and s.number not in hits]
     return Marks(faults, sum(hit.count for hit in hits.values()), len(hits), len(reran))
 
