@@ -9,6 +9,8 @@ import inspect
 from dataclasses import dataclass
 from pathlib import Path
 
+from rollforward.look.editor import editor_url
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -25,6 +27,11 @@ class Excerpt:
     def place(self) -> str:
         """File and line, as editors open it."""
         return f"{self.path}:{self.line}"
+
+    @property
+    def editor_url(self) -> str:
+        """URL that opens the place in the developer's editor, for pages on this machine."""
+        return editor_url(str(ROOT / self.path), self.line)
 
 
 @functools.cache

@@ -144,7 +144,7 @@ DESCRIPTION: dict[str, Any] = {
             "parameters": [_NAME],
             "post": {
                 "operationId": "addBatchToSum",
-                "summary": "Add up to 1,000 amounts to a sum",
+                "summary": "Add up to 1000 amounts to a sum",
                 "description": "Without keys of their own all amounts are added or none, and an "
                 "Idempotency-Key is of the whole batch. With keys of their own each is answered "
                 "for itself, and the whole batch can be sent again; if only some have keys, it is "

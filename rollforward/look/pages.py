@@ -36,6 +36,7 @@ def environment(templates: Path) -> jinja2.Environment:
         late=words.late,
         with_links=editor.with_links,
         counted=words.counted,
+        number=words.number,
     )
     shared.globals.update(
         STATES=words.STATES,

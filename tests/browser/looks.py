@@ -95,6 +95,22 @@ def turn(page: Page, window: str) -> None:
     page.emulate_media(color_scheme=chosen.get("color_scheme", "light"))
 
 
+# What is cut, hidden or outside the window, by the CSS of each part.
+CUT = """(names) => names.filter((name) => {
+  const part = document.querySelector(name);
+  const box = part.getBoundingClientRect();
+  const isBlock = getComputedStyle(part).display !== "inline";
+  const isCut = isBlock && part.scrollWidth > part.clientWidth + 1;
+  return isCut || box.width < 20 || box.height < 10 || box.left < 0 || box.right > innerWidth + 1;
+})"""
+
+
+def cut_parts(page: Page, *names: str) -> list[str]:
+    """Return which parts of a page, by their CSS, are cut or lie outside the window."""
+    cut: list[str] = page.evaluate(CUT, names)
+    return cut
+
+
 def bottom(page: Page) -> float:
     """Return where what moves ends: the stage without the forms that a phone has below it."""
     return float(

@@ -18,7 +18,7 @@ from tests.browser.demos.test_invitations import GUESTS, LIST, create_party, sen
 from tests.browser.demos.test_sums import open_sum, start_load
 from tests.browser.demos.test_zeitgeist import play, write_series
 from tests.browser.forms import TIMEOUT_MS, expect_still, press
-from tests.browser.looks import WINDOWS, bottom, drawn, turn, violations
+from tests.browser.looks import WINDOWS, bottom, cut_parts, drawn, turn, violations
 from tests.infra.stack import Stack
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(480)]
@@ -58,14 +58,8 @@ MESSAGES = """() => {
 }"""
 PLACES = """() => [...document.querySelectorAll("#live > *:not(.notices)")]
   .map((part) => part.getBoundingClientRect()).map(({ top, height }) => [top, height])"""
-# What is cut, hidden or outside the window of the lead, the label of the faults, and the menu.
-CUT = """() => ["h1", ".lead", ".break-it .what", ".menu [aria-current]"].filter((name) => {
-  const part = document.querySelector(name);
-  const box = part.getBoundingClientRect();
-  const isBlock = getComputedStyle(part).display !== "inline";
-  const isCut = isBlock && part.scrollWidth > part.clientWidth + 1;
-  return isCut || box.width < 20 || box.height < 10 || box.left < 0 || box.right > innerWidth + 1;
-})"""
+# The badge is that of the environment: cut, it said "LOC…".
+WHOLE = ("h1", ".lead", ".break-it .what", ".menu [aria-current]", ".top .badge", ".top .brand")
 TWO_FRAMES = "() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
 WIDE = {"viewport": {"width": 1440, "height": 900}}
 
@@ -185,7 +179,7 @@ def test_what_moves_fits_the_window(browser: Browser, stack: Stack, pages: list[
 def test_the_explanation_is_whole_in_each_window(
     browser: Browser, stack: Stack, pages: list[str]
 ) -> None:
-    """The lead and the label of the faults also on a phone, and the current page in the menu."""
+    """The lead, the label of the faults and the badge on a phone too, and the current page."""
     page = browser.new_page()
     faults = {}
     for path in ("/counters", "/streams/weblog", "/zeitgeist", "/sums/visitors", "/grades"):
@@ -193,7 +187,7 @@ def test_the_explanation_is_whole_in_each_window(
         for name, window in {**WINDOWS, "wide": WIDE}.items():
             page.set_viewport_size(window["viewport"])
             page.evaluate(TWO_FRAMES)  # The menu follows its width.
-            if cut := page.evaluate(CUT):
+            if cut := cut_parts(page, *WHOLE):
                 faults[f"{path} {name}"] = cut
     page.close()
 

@@ -21,6 +21,7 @@ from rollforward.console.pages.argument_forms import (
 from rollforward.console.pages.frame import Routes, code_url, go_to, page, render, with_query
 from rollforward.flask.context import clients, registry
 from rollforward.flask.guards.fields import limits
+from rollforward.look import words
 from rollforward.operations import UnknownDeadTaskError
 from rollforward.operations.replays import get_dead_task
 from rollforward.tasks import Task
@@ -71,7 +72,7 @@ def enqueue() -> ResponseReturnValue:
     except BadFormError as error:
         return _form(task, str(error), texts, delay)
     if (delay_s := number_of(delay, "delay_s")) > MAX_DELAY_S:
-        return _form(task, f"delay_s: at most {MAX_DELAY_S:,} seconds", texts, delay)
+        return _form(task, f"delay_s: at most {words.number(MAX_DELAY_S)} seconds", texts, delay)
     enqueues.enqueue_task(task, body, delay_s, key)
     return go_to("/enqueue/task", "enqueued", path=task.path)
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import datetime
 import json
 import secrets
-from urllib.parse import quote
+from pathlib import Path
+from urllib.parse import quote, unquote
 
 import pytest
 import requests
@@ -140,6 +141,47 @@ def test_an_operator_replays_what_is_dead(desk: str, page: Page, problems: list[
     expect(page.locator("table")).to_contain_text("this machine")
     assert problems == []
     assert width_beyond(page) <= 0
+
+
+# The editor has the address: a browser without one would do nothing.
+NOTE_CLICKS = """() => addEventListener("click", (event) => {
+  document.body.dataset.opened = event.target.closest("a").href;
+  event.preventDefault();
+})"""
+
+
+def test_code_opens_in_the_editor_by_a_click(stack: Stack, desk: str, page: Page) -> None:
+    """From a dead task, from a task that can be enqueued, and from the code of a demo's page."""
+    dead = requests.get(f"{desk}/api/v1/dead-tasks?limit=1", timeout=30).json()["dead_tasks"][0]
+    for url, definition in (
+        (f"{desk}/dead/one/{quote(dead['id'])}", "def "),
+        (desk + FORMS[1], "def _work("),
+        (f"{stack.app}/counters?tab=code", "WAYS: "),
+    ):
+        page.goto(url)
+        page.evaluate(NOTE_CLICKS)
+        page.locator("a[href^='vscode:']").first.click()
+        address = page.locator("body").get_attribute("data-opened") or ""
+        path, _, line = address.removeprefix("vscode://file/").rpartition(":")
+        shown = Path(path).read_text(encoding="utf-8").splitlines()[int(line) - 1 :]
+        assert any(definition in text for text in shown[:5]), address
+
+
+def test_a_dead_task_is_edited_and_replayed_on_record(desk: str, page: Page) -> None:
+    """From its page; the trail says who did it, to which dead task, and that it was done."""
+    page.goto(f"{desk}/dead")
+    page.get_by_role("link", name=PATH).first.click()
+    page.get_by_role("link", name="Edit and replay…").click()
+    page.get_by_label("run_id").fill(f"gone-{secrets.token_hex(8)}")
+    page.get_by_role("button", name="Replay with these arguments").click()
+    expect(page.get_by_text("Replayed").first).to_be_visible()
+    dead_id = page.url.partition("?")[0].rpartition("/")[2]
+
+    page.goto(f"{desk}/audit")
+    row = page.get_by_role("row").filter(has_text="Edit and replay dead task").first
+    expect(row).to_contain_text("this machine")
+    expect(row).to_contain_text("done", ignore_case=True)
+    expect(row).to_contain_text(unquote(dead_id))
 
 
 def test_the_console_works_without_a_script(desk: str, browser: Browser) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 
 import pytest
+import requests
 from playwright.sync_api import Browser, Page, Route, expect
 
 from tests.browser.console.conftest import OTHER_PAGES, links
-from tests.browser.forms import wait_until
-from tests.browser.looks import drawn, violations
+from tests.browser.forms import wait_until, width_beyond
+from tests.browser.looks import cut_parts, drawn, violations
 from tests.infra.stack import Stack
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(480)]
@@ -82,6 +83,34 @@ def test_a_list_that_was_waited_for_is_shown_and_not_asked_for_again(
     page.clock.run_for(60_000)
     page.wait_for_timeout(500)
     assert len(asked) == asked_until_shown >= 3
+
+
+def test_a_long_path_and_a_long_queue_of_faults_fit_a_phone(stack: Stack, browser: Browser) -> None:
+    """On the page of faults, on that of tasks, and in the notice of the app's pages."""
+    fault = {"id": "long", "kind": "delay", "rate": 0.01, "path": "/tasks/" + "x" * 490}
+    stack.control("/api/v1/faults", fault)
+    page = browser.new_page(viewport={"width": 390, "height": 844})
+    beyond = {}
+    for url in (f"{stack.console}/faults", f"{stack.app}/", f"{stack.app}/counters"):
+        page.goto(url)
+        expect(page.get_by_text("xxxxxxxx").first).to_be_visible()
+        beyond[url] = width_beyond(page)
+    page.close()
+    requests.delete(f"{stack.console}/api/v1/faults/long", json={}, timeout=30)
+
+    assert {url: more for url, more in beyond.items() if more > 0} == {}
+
+
+def test_the_head_of_the_console_is_whole_on_a_phone(busy: Stack, browser: Browser) -> None:
+    """Its name, the badge of the environment and the current page of its menu."""
+    page = browser.new_page(viewport={"width": 390, "height": 844})
+    cut = {}
+    for url in (busy.console, f"{busy.console}/faults", f"{busy.app}/rollforward/audit"):
+        page.goto(url)
+        cut[url] = cut_parts(page, ".top .brand", ".top .badge", ".rail [aria-current]", "h1")
+    page.close()
+
+    assert {url: parts for url, parts in cut.items() if parts} == {}
 
 
 def test_the_theme_is_switched_and_kept(page: Page, stack: Stack) -> None:

@@ -50,7 +50,7 @@ def test_clicks_are_counted_in_four_ways_while_the_shards_change(
     press(page, page.get_by_role("button", name="Start clicking"))
     press(page, page.get_by_role("button", name="Automatic"))
     keep(page, "counters-running")
-    expect(page.locator("#live")).to_contain_text("The load is over", timeout=TIMEOUT_MS)
+    expect(page.locator("#live")).to_contain_text("The load has ended", timeout=TIMEOUT_MS)
     expect(page.locator(".closing")).to_contain_text("0 lost, 0 duplicated", timeout=TIMEOUT_MS)
 
     expect(page.locator(".kept-ways").get_by_text("exactly")).to_have_count(4, timeout=TIMEOUT_MS)

@@ -103,7 +103,7 @@ def test_a_load_is_counted_in_all_four_ways(browser: Browser, world: World) -> N
     assert (answer.status_code, second.status_code) == (303, 409)
     assert total(world) == 20
     assert page.count("exactly") == 4
-    assert "The load is over" in page
+    assert "The load has ended" in page
     assert re.search(r"20 clicks a second for 1 s", page)
     assert "80 clicks in 4 ways, 0 lost, 0 duplicated" in page
     assert "all accepted after" in page

@@ -104,7 +104,7 @@ def test_its_end_says_which_faults_hit_what_and_what_met_them(
         [Mark(1.0, "kill", "7"), Mark(1.0, "flush", ""), Mark(2.0, "flush", "")],
     )
     monkeypatch.setattr(tour, "incidents", lambda since: asked.append(since) or seen)
-    assert "You have not taken the tour yet" in browser.get("/tour/summary").text
+    assert "No tour was taken in the last six hours" in browser.get("/tour/summary").text
     assert asked == []
     browser.post("/demo/sums", {"id": ID, "tour": "6"})
 

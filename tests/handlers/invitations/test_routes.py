@@ -275,6 +275,21 @@ def test_pressing_send_says_what_it_did(world: World, browser: Browser, party: s
     assert world.services.mail.count() == 2
 
 
+def test_one_late_guest_has_no_average(world: World, browser: Browser) -> None:
+    """A send of a few mails has totals: the cost of the page is no cost of a mail."""
+    browser.create_party(ID)
+    invite(browser, world, "name,email\nLate,late@example.com\n")
+    browser.post(f"{PAGE}/send")
+    world.settle()
+
+    page = browser.get(PAGE).text
+    costs = page.partition('class="cost-strip"')[2].partition("</section>")[0]
+
+    assert re.findall(r'class="each">([^<]*)<', costs)[:3] == ["for all mails", *["for 1 mail"] * 2]
+    assert "per mail" not in costs
+    assert "mails each" not in costs
+
+
 def test_a_poll_costs_the_same_however_many_mails_have_been_sent(
     world: World, browser: Browser
 ) -> None:

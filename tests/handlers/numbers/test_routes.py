@@ -60,6 +60,16 @@ def test_before_the_first_run_the_page_says_what_the_talk_says(browser: Browser)
     assert "<circle cx" not in page.partition("<tbody>")[2].partition("</tbody>")[0]
 
 
+@pytest.mark.parametrize("path", ["/", *READ])
+def test_the_talk_is_named_before_it_is_mentioned(browser: Browser, run: str, path: str) -> None:
+    """Whose it is, where it was held, and when."""
+    text = re.sub(r"<(?!abbr)[^>]*>", " ", browser.get(path).text)
+    before, mention, _ = text.partition("talk")
+
+    assert not mention or "Brett Slatkin" in before
+    assert path == "/" or f"/numbers/{FORM}/live" in path or "Google I/O 2008" in text
+
+
 def test_a_run_shows_what_it_has_found_so_far(browser: Browser, run: str) -> None:
     """Median and p95, how many times the talk's number, and what could not be measured."""
     page = browser.get(run).text

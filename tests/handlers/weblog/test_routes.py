@@ -37,7 +37,7 @@ def test_looking_at_it_before_any_log_says_what_to_press(browser: Browser) -> No
     page = browser.get("/streams/weblog")
 
     assert page.status_code == 200
-    assert "No log was read yet" in page.text
+    assert "No data yet" in page.text
     ids = re.findall(r'name="id" value="([0-9a-f]{32})"', page.text)
     assert len(set(ids)) == len(ids) == 2  # Each form of the page is done once for its own.
     assert page.text.count('class="box') == 1 + len(WEBLOG.computations)

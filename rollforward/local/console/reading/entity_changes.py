@@ -17,6 +17,7 @@ from rollforward.local.console.reading.datastore_reader import (
     DatastoreReader,
 )
 from rollforward.local.console.reading.entities import BadKeyError, Query, Shown, shown_of
+from rollforward.look import words
 
 MAX_EXPORTED = 1_000
 MAX_VALUE_CHARS = 100_000
@@ -98,7 +99,7 @@ def _value(shown: Shown, name: str, text: str) -> Any:
     if kind not in _TYPES:
         raise BadPropertyError(f"property: one of {', '.join(editable(shown))}, not “{name}”.")
     if len(text) > MAX_VALUE_CHARS:
-        raise BadPropertyError(f"value: at most {MAX_VALUE_CHARS:,} characters.")
+        raise BadPropertyError(f"value: at most {words.number(MAX_VALUE_CHARS)} characters.")
     try:
         value = text if kind == "text" else json.loads(text)
     except (ValueError, RecursionError):

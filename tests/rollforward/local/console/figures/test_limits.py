@@ -18,7 +18,7 @@ def test_the_largest_use_of_all_processes_stands_first(browser, platform, monkey
     page = browser.get("/limits").text
     assert re.findall(r'<th scope="row">(.*?)</th>', page) == ["commit", "entity", "key"]
     assert "96 %" in page
-    assert "900,000" in page
+    assert "900\u202f000" in page
     assert "&lt;b&gt;Book" in page
     assert "commit in several parts" in page
 
