@@ -46,6 +46,18 @@ StreamDead
     Name: "<pipeline>:<computation>:<id>". A dead letter: a record or timer, with its error.
     Queries: ranges of names: the dead letters of a computation. Growth: one row for each, until it
     is replayed or discarded.
+
+StreamLog
+    Name: "<pipeline>:<publication>:<first slot>:<layout version>:<number after the last record>
+    :<time of writing>". Up to 500 records of a published stream, in the order in which its interval
+    wrote them. Inserted by the commit that takes them out of the inbox.
+    Queries: ranges of names, from a position on. Growth: one for each bundle; deleted by the sweep
+    when the publication's `keep` is over and all subscribers have read them.
+
+StreamSubscription
+    Name: "<pipeline>:<publication>:<subscribing pipeline>:<its stream>". Inserted by the first read
+    of a subscriber. Queries: ranges of names: the subscribers of a publication. Growth: one for
+    each; deleted by the sweep when no computation of the subscriber reads the stream.
 """
 
 from __future__ import annotations
@@ -97,5 +109,17 @@ class StreamSource(ndb.Model):
 
 class StreamDead(ndb.Model):
     """A dead letter: a record or timer that failed permanently."""
+
+    body = ndb.JsonProperty(required=True)
+
+
+class StreamLog(ndb.Model):
+    """Records of a published stream."""
+
+    body = ndb.JsonProperty(required=True)
+
+
+class StreamSubscription(ndb.Model):
+    """A pipeline that reads a published stream."""
 
     body = ndb.JsonProperty(required=True)

@@ -7,6 +7,8 @@ and the pull sources without a reader. It also finds stranded records (`exchange
 
 from __future__ import annotations
 
+import contextlib
+
 from rollforward.runtime.clients import Clients
 from rollforward.streams.coordinator import tick
 from rollforward.streams.driver import run_steps
@@ -16,7 +18,16 @@ from rollforward.streams.graph.declaration import Declaration
 from rollforward.streams.graph.environment import Environment
 from rollforward.streams.model.records import FOREVER
 from rollforward.streams.model.sources import PullSource
-from rollforward.streams.storage.remote_calls import CreateTasks, Read, Steps
+from rollforward.streams.publications.log import is_behind
+from rollforward.streams.publications.retention import delete_read_rows
+from rollforward.streams.publications.subscription import Subscription
+from rollforward.streams.storage.remote_calls import (
+    ChangedError,
+    CreateTasks,
+    OutcomeUnknownError,
+    Read,
+    Steps,
+)
 from rollforward.streams.storage.schema import Head, SourceRow
 from rollforward.streams.watermarks.backpressure import source_name
 
@@ -33,7 +44,10 @@ def sweep(environment: Environment) -> Steps[int]:
     """Wake intervals and sources in steps; return how many."""
     woken = yield from tick(environment, *sweep_suffix(environment))
     yield from recover(environment)
-    return woken + (yield from wake_sources(environment))
+    woken += yield from wake_sources(environment)
+    with contextlib.suppress(ChangedError, OutcomeUnknownError):  # The next sweep goes on.
+        yield from delete_read_rows(environment)
+    return woken
 
 
 def sweep_suffix(environment: Environment) -> tuple[str, int]:
@@ -56,13 +70,14 @@ def wake_sources(environment: Environment) -> Steps[int]:
 def _wake_source(environment: Environment, stream: str, source: PullSource) -> Steps[int]:
     """Restart the abandoned partitions of a pull source; return how many.
 
-    One that was added to a running pipeline is begun.
+    One that was added to a running pipeline is begun, and so is each subscription.
     """
     woken, names = 0, environment.names
     partitions = [Partition(stream, name) for name in source.processes]
     keys = [names.head, *(names.source(*partition) for partition in partitions)]
     head, *rows = yield Read(keys)
     has_begun = any(row is not None and row.body.seq for row in rows)
+    has_begun = has_begun or isinstance(source, Subscription)
     for partition, row in zip(partitions, rows, strict=True):
         if row is not None and row.body.seq:
             woken += yield from _wake_partition(environment, head.body, partition, row.body, source)
@@ -78,8 +93,10 @@ def _wake_partition(
 ) -> Steps[int]:
     """Restart a partition that has begun if it is abandoned; return 1 if so."""
     name = source_name(*partition)
-    if row.watermark >= FOREVER or name in head.paused:
+    if name in head.paused:
         return 0
+    if row.watermark >= FOREVER:
+        return (yield from _wake_ended(environment, partition, row, source))
     # The tick that resumed it may have died before it created the task.
     paused_at_ms = head.paused_at_ms.get(name, 0)
     idle_ms = environment.now_ms() - max(row.seen_ms, paused_at_ms)
@@ -93,5 +110,18 @@ def _wake_partition(
         suffix = sweep_suffix(environment)
         is_due = idle_ms >= STALE_MS + 1000 * poll_s
     if is_due:
+        yield CreateTasks([pull_wake(environment, partition, row.seq, *suffix)])
+    return int(is_due)
+
+
+def _wake_ended(
+    environment: Environment, partition: Partition, row: SourceRow, source: PullSource
+) -> Steps[int]:
+    """Wake the reader of a published stream that has got late records after its end."""
+    if not isinstance(source, Subscription):
+        return 0
+    is_due = yield from is_behind(source, partition.name, row.position)
+    if is_due:
+        suffix = sweep_suffix(environment)
         yield CreateTasks([pull_wake(environment, partition, row.seq, *suffix)])
     return int(is_due)

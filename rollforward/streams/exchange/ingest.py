@@ -49,7 +49,8 @@ MAX_DESCRIBED_CHARS = 20_000  # Of an invalid record.
 class IncomingRecord(NamedTuple):
     """A record on its way in: its id (empty: none is needed), its value, and that as text.
 
-    `error`: why it is invalid; it becomes a dead letter of each reader.
+    `error`: why it is invalid; it becomes a dead letter of each reader. `watermark`: another
+    pipeline published it before this record.
     """
 
     id: str
@@ -57,6 +58,7 @@ class IncomingRecord(NamedTuple):
     timestamp_ms: int
     value: Any
     error: str = ""
+    watermark: int = 0
 
 
 @dataclass(frozen=True)
@@ -329,12 +331,13 @@ class _IngestAttempt:
             raise UnknownStreamError(
                 f"no computation reads {stream} as a source: attach one that does"
             )
-        for id_, text, time_ms, value, error in self.request.records:
+        for id_, text, time_ms, value, error, watermark in self.request.records:
             if error:
                 record = InboxRecord("", time_ms, stream, id_, text)
                 for reader, _ in graph.readers[stream]:
                     self.outgoing.send(Target(reader, "", error), record, late_at=0)
                 continue
+            floor = max(floor, watermark)
             late_at = floor if time_ms < floor else 0
             late += late_at > 0
             for target in graph.route(stream, value):

@@ -32,6 +32,9 @@ from rollforward.streams.model.errors import (
 )
 from rollforward.streams.model.records import FOREVER, check_time, value_text
 from rollforward.streams.model.sources import Pulled, PullSource
+from rollforward.streams.publications.log import read_log
+from rollforward.streams.publications.registration import register
+from rollforward.streams.publications.subscription import LoggedRecord, Subscription
 from rollforward.streams.storage.remote_calls import (
     ChangedError,
     Commit,
@@ -83,13 +86,16 @@ def pull(environment: Environment, stream: str, name: str = "") -> Steps[bool]:
     head = yield from read_head(environment)
     if not environment.at(head.body).graph.readers.get(stream):
         return False
-    partition = Partition(stream, name)
+    partition, is_subscription = Partition(stream, name), isinstance(source, Subscription)
+    if isinstance(source, Subscription):
+        yield from register(environment, source, head.body.layout_version)
     row = yield from _row(environment, partition, head.body.layout_version)
     wakeups, reads, limit = WakeupBatcher(environment), 1, _first_limit(environment, partition)
-    while row.body.watermark < FOREVER:
+    # A late record may follow the end of a published stream.
+    while row.body.watermark < FOREVER or is_subscription:
         gathered = yield from _gather(environment, partition, row, reads, limit)
         is_idle = not gathered.has_progress
-        if is_idle and source.poll is None:
+        if is_idle and (source.poll is None or row.body.watermark >= FOREVER):
             break
         if is_idle:
             gathered.advance(environment.pipeline.advance_ms(stream))
@@ -184,10 +190,19 @@ def _gather(
     gathered, began_ms = _Gathered(environment, partition, row, limit), environment.elapsed_ms()
     for _ in range(reads):
         most = limit - len(gathered.records)
-        gathered.add((yield Fetch(partition.stream, gathered.position, most, partition.name)))
+        gathered.add((yield from _read(environment, partition, gathered.position, most)))
         if gathered.is_full or environment.elapsed_ms() - began_ms > GATHER_MS:
             break
     return gathered
+
+
+def _read(
+    environment: Environment, partition: Partition, position: Any, limit: int
+) -> Steps[Pulled]:
+    source = environment.pipeline.source(partition.stream)
+    if isinstance(source, Subscription):
+        return (yield from read_log(source, partition.name, position, limit))
+    return (yield Fetch(partition.stream, position, limit, partition.name))  # type: ignore[no-any-return]
 
 
 @dataclass
@@ -222,7 +237,7 @@ class _Gathered:
         self._bytes += size
         self.position = pulled.position
         if pulled.watermark is not None:
-            self.watermark = pulled.watermark
+            self.watermark = max(self.watermark or 0, pulled.watermark)
         if pulled.is_over:
             self.watermark = FOREVER
         self.has_progress = self.has_progress or bool(records) or pulled.is_over or has_moved
@@ -262,6 +277,9 @@ class _Gathered:
 
 def _incoming_record(id_: str, record: Any) -> IncomingRecord:
     """Return a record of a reader; an invalid one does not block others."""
+    if isinstance(record, LoggedRecord):
+        value, time_ms, watermark = record
+        return IncomingRecord(id_, value_text(value), time_ms, value, watermark=watermark)
     try:
         value, time_ms = record
     except (TypeError, ValueError) as error:

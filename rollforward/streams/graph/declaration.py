@@ -85,8 +85,9 @@ class Declaration:
 
     def intervals_of(self, computation: Computation) -> int:
         """Return the number of key ranges of a computation."""
-        is_whole = isinstance(computation, Sink) and not computation.is_spread
-        return 1 if is_whole else self.intervals
+        if isinstance(computation, Sink):
+            return computation.partitions or (self.intervals if computation.is_spread else 1)
+        return self.intervals
 
     def source(self, stream: str) -> Source:
         """Return the source of a stream, even if only computations on standby read it.

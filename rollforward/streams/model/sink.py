@@ -38,9 +38,11 @@ class Sink(Computation):
     Attributes:
         max_records: The maximum number of records of one transaction.
         pipeline: The name of its pipeline.
+        partitions: The number of its intervals; None: that of its pipeline if it is spread, else 1.
     """
 
     max_records = 100
+    partitions: int | None = None
 
     def __init__(self, stream: str, *, name: str = "", key: KeyOf | None = None) -> None:
         """Declare a sink.

@@ -15,7 +15,7 @@ from rollforward.streams.model.records import FOREVER, NEVER
 from rollforward.streams.model.slots import slot_of
 from rollforward.streams.storage.remote_calls import Key
 
-HEAD, INTERVAL, SLAB, LARGE, CHUNK, IDS, SOURCE, DEAD = (
+HEAD, INTERVAL, SLAB, LARGE, CHUNK, IDS, SOURCE, DEAD, LOG, SUBSCRIPTION = (
     "StreamHead",
     "StreamInterval",
     "StreamSlab",
@@ -24,6 +24,8 @@ HEAD, INTERVAL, SLAB, LARGE, CHUNK, IDS, SOURCE, DEAD = (
     "StreamIds",
     "StreamSource",
     "StreamDead",
+    "StreamLog",
+    "StreamSubscription",
 )
 OUTBOX = "OutboxTask"  # A row of the outbox; here only its existence matters.
 Part = TypeVar("Part", bound=tuple[Any, ...])
@@ -121,6 +123,7 @@ class Head(NamedTuple):
     intervals: Mapping[str, Sequence[int]] = {}
     inputs: Mapping[str, int] = {}  # Watermarks by computation: all earlier on-time records came.
     sources: Mapping[str, int] = {}
+    published: Mapping[str, int] = {}  # By publication: all earlier on-time records are in its log.
     # By computation that asks for a percentile, or did: a watermark must not fall, so it stays.
     percentile_watermarks: Mapping[str, int] = {}
     idle_ticks: int = 0  # Consecutive ticks without any progress.
@@ -190,6 +193,32 @@ class DeadRow(NamedTuple):
     later_fields: Mapping[str, Any] = {}
 
 
+class LogRow(NamedTuple):
+    """Records of a published stream, in the order of its log.
+
+    Attributes:
+        start: The number of the first record in the log of its interval.
+        watermark: The published watermark before these records.
+        size: Of the values, in characters of JSON.
+        records: Pairs of an event time and a value.
+    """
+
+    start: int
+    watermark: int
+    size: int
+    records: Sequence[tuple[int, Any]]
+    later_fields: Mapping[str, Any] = {}
+
+
+class SubscriptionRow(NamedTuple):
+    """A pipeline that reads a published stream, as its publisher knows it."""
+
+    subscriber: str
+    stream: str  # Its name in the subscriber.
+    partitions: Sequence[str]
+    later_fields: Mapping[str, Any] = {}
+
+
 class SlabBody(NamedTuple):
     """Keys with their states; the states of `large` keys are in their own rows."""
 
@@ -244,6 +273,28 @@ class Names:
 
     def dead(self, computation: str, id_: str) -> Key:
         return Key(DEAD, f"{self.pipeline}:{computation}:{id_}")
+
+    def log(self, publication: str, lo: int, created_in: int, end: int, at_ms: int) -> Key:
+        """Return the key of a row of a log: rows sort by the number of their last record.
+
+        Args:
+            created_in: The layout version that created the interval, whose numbers begin at 0.
+            at_ms: The time of writing.
+        """
+        name = f"{self.log_place(publication, lo, created_in, end)}:{at_ms:015d}"
+        return Key(LOG, name)
+
+    def log_place(self, publication: str, lo: int, created_in: int, number: int) -> str:
+        """Return a prefix of the names of rows; those of earlier records sort before it."""
+        return f"{self.pipeline}:{publication}:{lo:04x}:{created_in:09d}:{number:015d}"
+
+    def past_log(self, publication: str, lo: int) -> str:
+        """Return the upper end of a scan of a log."""
+        return f"{self.pipeline}:{publication}:{lo:04x};"
+
+    def subscription(self, publication: str, subscriber: str, stream: str) -> Key:
+        """Return the key of the row of a subscription."""
+        return Key(SUBSCRIPTION, f"{self.pipeline}:{publication}:{subscriber}:{stream}")
 
     def chunk(
         self, computation: str, lo: int, lane: int, at: int, id_: str, created_in: int = 0

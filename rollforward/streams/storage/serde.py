@@ -24,22 +24,27 @@ from rollforward.streams.storage.schema import (
     IDS,
     INTERVAL,
     LARGE,
+    LOG,
     OUTBOX,
     SLAB,
     SOURCE,
+    SUBSCRIPTION,
     DeadRow,
     Head,
     IdsPart,
     InboxRecord,
     Interval,
     Load,
+    LogRow,
     Slab,
     SlabBody,
     SourceRow,
+    SubscriptionRow,
     later_code,
     part_of_row,
 )
 
+_WITH_FIELDS = frozenset({HEAD, INTERVAL, SOURCE, DEAD, LOG, SUBSCRIPTION})
 _COLUMNS = frozenset(InboxRecord._fields)
 _encode = encoder(allow_nan=True)
 # The service takes 1,048,487 bytes of a property.
@@ -60,7 +65,7 @@ def dump(kind: str, body: Any) -> bytes:
         return f"[{','.join(lines)}]".encode()
     if kind == CHUNK:
         body = _columns(body)
-    elif kind in (HEAD, INTERVAL, SOURCE, DEAD):
+    elif kind in _WITH_FIELDS:
         fields = body._asdict()
         body = {**fields.pop("later_fields"), **fields}
     return _encode(body).encode()
@@ -185,6 +190,11 @@ def _dead(body: dict[str, Any]) -> DeadRow:
     )
 
 
+def _log(body: dict[str, Any]) -> LogRow:
+    records = [(at, value) for at, value in body.pop("records")]
+    return LogRow(**_fields(LogRow, body), records=records)
+
+
 def _fields(kind: Any, body: dict[str, Any]) -> dict[str, Any]:
     """Return the fields of a row; unknown ones become its `later_fields`."""
     fields = {name: value for name, value in body.items() if name in kind._fields}
@@ -202,4 +212,6 @@ _LOADERS: dict[str, Callable[[Any], Any]] = {
     IDS: tuple,
     SOURCE: _source,
     DEAD: _dead,
+    LOG: _log,
+    SUBSCRIPTION: lambda body: SubscriptionRow(**_fields(SubscriptionRow, body)),
 }

@@ -31,6 +31,7 @@ from rollforward.streams.graph.plan import (
 from rollforward.streams.model.computation import Computation
 from rollforward.streams.model.errors import TopologyError, UnknownStreamError
 from rollforward.streams.model.sink import Sink
+from rollforward.streams.publications.registration import drop_departed, subscribers
 from rollforward.streams.storage.remote_calls import ChangedError, Commit, Steps
 from rollforward.streams.storage.retry import retry_commit
 from rollforward.streams.storage.schema import Head
@@ -114,7 +115,7 @@ def detach(environment: Environment, name: str, *, discard: bool) -> Steps[None]
 
     Raises:
         UnknownStreamError: it does not run.
-        TopologyError: other computations need it.
+        TopologyError: other computations need it, or other pipelines read it.
         ChangedError: every attempt lost its race; nothing was changed.
     """
     phase = DISCARDING if discard else DRAINING
@@ -133,7 +134,7 @@ def detach(environment: Environment, name: str, *, discard: bool) -> Steps[None]
     head = yield from read_head(environment)
     if name not in running_computations(head.body):
         environment.pipeline.any_version(name)
-    yield from _change(environment, changed, None)
+    yield from _change(environment, changed, None, leaving=name)
 
 
 def _code(environment: Environment, name: str, version: int | None) -> Computation:
@@ -171,13 +172,22 @@ def _check_replaces(replaced: Computation, running: RunningComputation, code: Co
         raise TopologyError(f"{new_version} has another `percentile`: its watermark would go back")
 
 
-def _change(environment: Environment, changed: Changed, code: Computation | None) -> Steps[None]:
-    """Commit a topology change, and schedule the tick that advances it."""
+def _change(
+    environment: Environment, changed: Changed, code: Computation | None, *, leaving: str = ""
+) -> Steps[None]:
+    """Commit a topology change, and schedule the tick that advances it.
+
+    Args:
+        leaving: The computation that is detached.
+    """
 
     def prepare(failure: Exception | None) -> Steps[Commit | None]:
         yield from read_head(environment)
         # If an earlier attempt was applied after all, there is nothing to change.
-        return (yield from _change_commit(environment, changed, code))
+        commit = yield from _change_commit(environment, changed, code)
+        if leaving and commit is not None:
+            yield from _check_without_subscribers(environment, leaving)
+        return commit
 
     yield from retry_commit(prepare)
     yield from wake_intervals(environment, [], tick=True)
@@ -211,6 +221,23 @@ def _change_commit(
     commit.inserts += rows
     commit.puts.append((environment.names.head, head, cut.head.version))
     return commit
+
+
+def _check_without_subscribers(environment: Environment, name: str) -> Steps[None]:
+    """Check that no other pipeline reads a computation that publishes a stream.
+
+    The head was read before, and the commit of the change names its version, as that of a new
+    subscriber does.
+
+    Raises:
+        TopologyError: some do; the text has their names.
+    """
+    yield from drop_departed(environment, name)
+    if readers := (yield from subscribers(environment, name)):
+        raise TopologyError(
+            f"{', '.join(map(str, readers))} reads {name}: detach its readers there first, or "
+            "`unsubscribe` it"
+        )
 
 
 def _check_on_time(head: Head, lower_bounds: Mapping[str, int]) -> None:

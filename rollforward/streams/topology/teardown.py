@@ -130,6 +130,7 @@ def _without(head: Head, name: str, cleaning: RunningComputation) -> Head:
         created_in_by_place=others(head.created_in_by_place),
         retired=others(head.retired),
         inputs=others(head.inputs),
+        published=others(head.published),
         percentile_watermarks=others(head.percentile_watermarks),
         waiting=others(head.waiting),
     )

@@ -26,6 +26,7 @@ class Cut:
         pending: Intervals with records in an inbox.
         inputs: Watermarks of computations, which never fall.
         lower_bounds: The times that these follow from, which may.
+        published: Watermarks of publications, which never fall.
         idle_puts: Writes that mark processes as idle.
         stored_head: The head before a change that is tried.
         rows: Rows of source processes.
@@ -43,6 +44,7 @@ class Cut:
     inputs: dict[str, int] = field(default_factory=dict)
     lower_bounds: dict[str, int] = field(default_factory=dict)
     sources: dict[str, int] = field(default_factory=dict)
+    published: dict[str, int] = field(default_factory=dict)
     idle_puts: list[Any] = field(default_factory=list)
     stored_head: Head | None = None
     rows: dict[Place, Any] = field(default_factory=dict)
@@ -61,6 +63,7 @@ class Cut:
             or {**head.percentile_watermarks, **self.percentile_watermarks}
             != head.percentile_watermarks
             or {**head.inputs, **self.inputs} != head.inputs
+            or {**head.published, **self.published} != head.published
             or {**head.sources, **self.sources} != head.sources
         )
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from rollforward.streams.graph.environment import Environment
 from rollforward.streams.graph.plan import idle_of, processes_of
 from rollforward.streams.model.records import FOREVER, NEVER
+from rollforward.streams.publications.publication import Publication
 from rollforward.streams.storage.layout import Inbox, interval_of
 from rollforward.streams.storage.remote_calls import Read, Snapshot, Steps, StoredRow
 from rollforward.streams.storage.schema import Head
@@ -147,6 +148,8 @@ def _add_computation(
     cut.inputs[name] = max(head.inputs.get(name, 0), reached)
     hold = cut.hold(name)
     outputs[name] = Output(min(low, hold), min(reached, hold))
+    if isinstance(pipeline.computations[name], Publication) and pipeline.accepts_input(name):
+        cut.published[name] = max(head.published.get(name, 0), outputs[name].reached)
     return chunks
 
 

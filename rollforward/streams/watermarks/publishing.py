@@ -19,6 +19,7 @@ def published(environment: Environment, cut: Cut) -> tuple[Commit, Head]:
     puts = [*acknowledgements(environment, head, cut.versions, now_ms), *cut.idle_puts]
     new_head = with_finished_changes(head, cut.versions, now_ms)._replace(
         inputs={**head.inputs, **cut.inputs},
+        published={**head.published, **cut.published},
         percentile_watermarks={**head.percentile_watermarks, **cut.percentile_watermarks},
         sources={**head.sources, **cut.sources},
         idle_ticks=0 if cut.has_moved else head.idle_ticks + 1,

@@ -16,6 +16,8 @@ from rollforward.streams.execution.quarantine import (
 )
 from rollforward.streams.model.bundle import Counts, Effects, Failure, KeyedRecord
 from rollforward.streams.model.sink import Sink, SinkRecord
+from rollforward.streams.publications.log import log_rows
+from rollforward.streams.publications.publication import Publication
 from rollforward.streams.storage.inbox import Bundle, gather
 from rollforward.streams.storage.remote_calls import (
     Commit,
@@ -95,7 +97,12 @@ class SinkWorker(Worker):
 
     def _write(self, bundle: Bundle, values: Sequence[Any], effects: Effects) -> Steps[None]:
         commit, outgoing = Commit(), Outgoing(self.environment, self.head)
-        if values:
+        if values and isinstance(self.sink, Publication):
+            published, now_ms = self.head.published.get(self.name, 0), self.environment.now_ms()
+            commit.inserts += log_rows(
+                self.names, self.name, self.lo, self.interval, published, now_ms, values
+            )
+        elif values:
             commit.delivery = Delivery((self.name, self.sink.version), values)
         with blame_records():
             interval = self._build_commit(bundle, effects, commit, outgoing)

@@ -43,8 +43,8 @@ from rollforward.streams.storage.remote_calls import (
     Wake,
 )
 from rollforward.streams.storage.schema import CHUNK, INTERVAL, is_late
+from rollforward.streams.stream_tasks import worker_steps
 from rollforward.streams.sweep import sweep_suffix, wake_sources
-from rollforward.streams.workers.lease import defer_to_other_version
 from rollforward.streams.workers.worker import Worker
 from tests.rollforward.streams.simulator.accidents import (
     FAULTS,
@@ -253,8 +253,8 @@ class Simulation:
             return self._tick(environment)
         if lo < 0:
             return self.pull(environment, *name.split("/"))
-        if not environment.pipeline.versions_of(name):
-            return defer_to_other_version(environment, name)
+        if self.worker is Worker or not environment.pipeline.versions_of(name):
+            return worker_steps(environment, name, lo)
         return self.worker(environment, name, lo).run()
 
     def _tick(self, environment: Environment, *why: str | int) -> Steps:

@@ -1,0 +1,130 @@
+"""Registration of subscribers: a publication knows who reads it, by a row for each.
+
+The first read of a subscriber inserts the row, in a commit that names the version of the
+publisher's head. Detaching a publication reads these rows, and its commit names that version, too.
+So one of the two sees the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from rollforward.streams.graph.environment import Environment
+from rollforward.streams.graph.plan import running_computations
+from rollforward.streams.publications.log import Position
+from rollforward.streams.publications.subscription import Subscription
+from rollforward.streams.storage.remote_calls import (
+    ChangedError,
+    Commit,
+    Key,
+    OutcomeUnknownError,
+    Read,
+    Scan,
+    Steps,
+    StoredRow,
+)
+from rollforward.streams.storage.schema import SUBSCRIPTION, Names, SubscriptionRow
+
+MAX_SUBSCRIBERS = 1_000
+CHECKED_MS = 60_000
+
+
+class Subscriber(NamedTuple):
+    """A pipeline that reads a publication.
+
+    Attributes:
+        stream: The name of the stream there.
+        positions: By partition, the position of the next record; a partition without a read has
+            the first one.
+    """
+
+    pipeline: str
+    stream: str
+    positions: Sequence[Position]
+
+    def __str__(self) -> str:
+        return f"{self.pipeline}/{self.stream}"
+
+
+def register(environment: Environment, source: Subscription, layout_version: int) -> Steps[None]:
+    """Register this pipeline as a subscriber of a publication that runs, unless it is one.
+
+    Args:
+        layout_version: Of this pipeline. A change of its topology may have followed a deletion of
+            the row.
+
+    Raises:
+        ChangedError: the publisher's head has changed, or it is not known whether it was done.
+    """
+    names, caches = Names(source.publication.pipeline), environment.caches
+    subscriber, publication = environment.pipeline.name, source.publication.name
+    key = names.subscription(publication, subscriber, source.stream)
+    checked_ms, checked_version = caches.get(key, (-CHECKED_MS, 0))
+    is_recent = 0 <= environment.elapsed_ms() - checked_ms < CHECKED_MS
+    if is_recent and checked_version == layout_version:
+        return
+    head, row = yield Read([names.head, key])
+    running = {} if head is None else running_computations(head.body)
+    if publication not in running or running[publication].is_leaving:
+        return
+    if row is None:
+        body = SubscriptionRow(subscriber, source.stream, tuple(source.processes))
+        try:
+            yield Commit(puts=[(names.head, head.body, head.version)], inserts=[(key, body)])
+        except OutcomeUnknownError as error:
+            raise ChangedError from error
+    caches[key] = environment.elapsed_ms(), layout_version
+
+
+def subscribers(environment: Environment, publication: str) -> Steps[list[Subscriber]]:
+    """Return the registered subscribers of a publication of this pipeline."""
+    found = yield from registered(environment, publication)
+    result = []
+    for _, row in found:
+        subscriber, stream, partitions, _ = row.body
+        names = Names(subscriber)
+        rows = yield Read([names.source(stream, partition) for partition in partitions])
+        positions = [
+            Position(*row.body.position) if row is not None and row.body.position else Position()
+            for row in rows
+        ]
+        result.append(Subscriber(subscriber, stream, positions))
+    return result
+
+
+def registered(environment: Environment, publication: str) -> Steps[list[tuple[str, StoredRow]]]:
+    """Return the rows of the subscribers of a publication, by name."""
+    low = environment.names.subscription(publication, "", "").name[:-1]
+    rows = yield Scan(SUBSCRIPTION, low, f"{low[:-1]};", MAX_SUBSCRIBERS)
+    return rows  # type: ignore[no-any-return]
+
+
+def unregister(
+    environment: Environment, publication: str, pipeline: str, stream: str
+) -> Steps[bool]:
+    """Delete the row of a subscriber; return False if there is none."""
+    key = environment.names.subscription(publication, pipeline, stream)
+    [row] = yield Read([key])
+    if row is None:
+        return False
+    yield Commit(deletes=[(key, row.version)])
+    return True
+
+
+def drop_departed(environment: Environment, publication: str) -> Steps[None]:
+    """Delete the rows of subscribers of which no computation reads the stream any more.
+
+    Raises:
+        ChangedError, OutcomeUnknownError: a row may still be there.
+    """
+    for name, row in (yield from registered(environment, publication)):
+        subscriber, stream, *_ = row.body
+        key = Names(subscriber).head
+        [head] = yield Read([key])
+        running = {} if head is None else running_computations(head.body)
+        if any(stream in entry.inputs for entry in running.values()):
+            continue
+        # A computation that is attached meanwhile changes the head, or finds the row deleted.
+        puts = [] if head is None else [(key, head.body, head.version)]
+        yield Commit(puts=puts, deletes=[(Key(SUBSCRIPTION, name), row.version)])
