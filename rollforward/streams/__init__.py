@@ -37,6 +37,7 @@ The rooms in layers, from top to bottom; a room imports only rooms below it:
     execution    the run of one bundle of records
     connectors   readers of pull sources, and sinks
     operators    ready-made computations
+    publications streams that other pipelines read
     graph        the running computations, their versions, and the streams between them
     storage      rows, their JSON and caches, and remote calls as values
     model        the vocabulary of a pipeline's author, without services

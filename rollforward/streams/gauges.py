@@ -10,6 +10,8 @@ from rollforward.streams.driver import Engine
 from rollforward.streams.graph.declaration import Declaration
 from rollforward.streams.inspection import status
 from rollforward.streams.model.records import FOREVER
+from rollforward.streams.publications.publication import Publication
+from rollforward.streams.publications.registration import unread
 from rollforward.streams.storage.schema import CHUNK, DEAD
 from rollforward.tasks.pattern import Gauge
 
@@ -24,6 +26,8 @@ HELP = {
     "streams_owned_intervals": "Intervals that a worker has leased.",
     "streams_recovered_records": "Stranded records that the sweep put back as late ones; above 0 "
     "is a bug, or a wrong answer of the store.",
+    "streams_unread_records": "Records of a published stream that its slowest subscriber has not "
+    "read.",
     "streams_dedup_missing_seconds": "Declared time that ids are known, minus the actual time.",
 }
 
@@ -57,6 +61,7 @@ def _values(
         "streams_waiting_timers": sum(row.timers for row in intervals),
         "streams_owned_intervals": sum(row.is_leased(now_ms) for row in intervals),
         "streams_recovered_records": overview.head.recovered.get(name, 0),
+        "streams_unread_records": _unread(engine, overview, name),
         "streams_dedup_missing_seconds": _missing_ms(engine, overview, name) / 1000,
     }
 
@@ -64,6 +69,14 @@ def _values(
 def _lag_ms(overview: status.Overview, name: str) -> int:
     watermark = overview.head.inputs.get(name, 0)
     return 0 if watermark >= FOREVER else max(0, overview.latest - watermark)
+
+
+def _unread(engine: Engine, overview: status.Overview, name: str) -> int:
+    environment = engine.environment
+    if not isinstance(environment.at(overview.head).computations.get(name), Publication):
+        return 0
+    by_subscriber = engine.run(unread(environment, name, overview.intervals[name]))
+    return max(by_subscriber.values(), default=0)
 
 
 def _missing_ms(engine: Engine, overview: status.Overview, name: str) -> int:

@@ -1,4 +1,4 @@
-"""Subscriptions: which pipelines read what a pipeline publishes, and how far."""
+"""Subscriptions: the readers of a published stream, and their positions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def subscribers(
     """Return the pipelines that read a publication, with their positions.
 
     Raises:
-        UnknownStreamError: the pipeline has no such publication.
+        UnknownStreamError: the pipeline does not have this publication.
     """
     _check(pipeline, publication)
     return run_steps(clients, pipeline, registration.subscribers, publication.name)
@@ -31,7 +31,7 @@ def unsubscribe(
     A subscriber that still runs registers again within a minute.
 
     Raises:
-        UnknownStreamError: the pipeline has no such publication.
+        UnknownStreamError: the pipeline does not have this publication.
         Retry, Unavailable: repeat it; it may have been done.
     """
     _check(pipeline, publication)

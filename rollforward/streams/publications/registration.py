@@ -24,7 +24,7 @@ from rollforward.streams.storage.remote_calls import (
     Steps,
     StoredRow,
 )
-from rollforward.streams.storage.schema import SUBSCRIPTION, Names, SubscriptionRow
+from rollforward.streams.storage.schema import SUBSCRIPTION, Interval, Names, SubscriptionRow
 
 MAX_SUBSCRIBERS = 1_000
 CHECKED_MS = 60_000
@@ -51,7 +51,7 @@ def register(environment: Environment, source: Subscription, layout_version: int
     """Register this pipeline as a subscriber of a publication that runs, unless it is one.
 
     Args:
-        layout_version: Of this pipeline. A change of its topology may have followed a deletion of
+        layout_version: This pipeline's. A change of its topology may have followed a deletion of
             the row.
 
     Raises:
@@ -91,6 +91,23 @@ def subscribers(environment: Environment, publication: str) -> Steps[list[Subscr
         ]
         result.append(Subscriber(subscriber, stream, positions))
     return result
+
+
+def unread(
+    environment: Environment, publication: str, intervals: Sequence[Interval]
+) -> Steps[dict[str, int]]:
+    """Return by subscriber how many records of a publication it has not read.
+
+    Args:
+        intervals: The rows of the publication, in order.
+    """
+    readers = yield from subscribers(environment, publication)
+    return {str(reader): sum(map(_unread, intervals, reader.positions)) for reader in readers}
+
+
+def _unread(interval: Interval, position: Position) -> int:
+    is_same = interval.created_in == position.created_in
+    return interval.records - (position.number if is_same else 0)
 
 
 def registered(environment: Environment, publication: str) -> Steps[list[tuple[str, StoredRow]]]:

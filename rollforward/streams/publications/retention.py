@@ -15,7 +15,7 @@ MAX_DELETED, MAX_COMMITS = 400, 15
 
 
 def delete_read_rows(environment: Environment) -> Steps[int]:
-    """Delete old rows of all publications of this code, also if they run no more; return how many."""
+    """Delete old rows of all publications of this code, also of detached ones; return how many."""
     deleted, done = 0, set[str]()
     for sink in environment.pipeline.sinks:
         if isinstance(sink, Publication) and sink.name not in done:
@@ -45,7 +45,7 @@ def _deletable(
     """Return the names of rows of a log, from the first one on, that may be deleted.
 
     Args:
-        read: Of each subscriber, the position of its next record.
+        read: The position of the next record of each subscriber.
     """
     names, oldest_ms = environment.names, environment.now_ms() - publication.keep_ms
     low = names.log_place(publication.name, lo, 0, 0)

@@ -32,8 +32,8 @@ class Subscription(PullSource):
     subscriber, becomes a dead letter.
 
     Attributes:
-        publication: What it reads.
-        start: Where it begins; see `__init__`.
+        publication: The stream of the other pipeline.
+        start: The place of the first read; see `__init__`.
     """
 
     publication: Publication
@@ -53,7 +53,7 @@ class Subscription(PullSource):
         Args:
             publication: A sink of another pipeline, which is declared before this.
             stream: The name of the stream here. Default: its name there.
-            start: Where the first read begins. "latest": after the records that are there;
+            start: The place of the first read. "latest": after the records that are there;
                 "earliest": with the first that is kept; an aware time: with all records that are
                 kept and whose event time is not before it.
             poll: The pause of a reader that has caught up.

@@ -226,8 +226,8 @@ def _change_commit(
 def _check_without_subscribers(environment: Environment, name: str) -> Steps[None]:
     """Check that no other pipeline reads a computation that publishes a stream.
 
-    The head was read before, and the commit of the change names its version, as that of a new
-    subscriber does.
+    The head was read before, and the commit of the change names its version, as a new subscriber's
+    commit does.
 
     Raises:
         TopologyError: some do; the text has their names.

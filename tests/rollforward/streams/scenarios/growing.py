@@ -7,7 +7,7 @@ from collections.abc import Generator
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from rollforward.streams import Computation, Context, Pipeline, PushSource, Record
 from rollforward.streams.model.errors import BackpressureError, BadLayoutError
@@ -47,10 +47,12 @@ def pipeline_of(*stages: type[Computation], processes: int = 2, **more: Any) -> 
 class Other(Schedule):
     """A schedule of another pipeline, with clients that push again what was refused."""
 
+    simulation_type: ClassVar = Simulation
+
     def __init__(self, pipeline: Pipeline, seed: int, chances: Chances | None) -> None:
         super().__init__(seed, chances)
         chance = random.Random(seed)
-        self.simulation = Simulation(pipeline, seed, chances)
+        self.simulation = self.simulation_type(pipeline, seed, chances)
         self.simulation.store.takes = is_taken
         self.judge = Judge(self.simulation)
         names = pipeline.sources["in"].processes

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rollforward.streams.model.records import FOREVER, NEVER
@@ -50,13 +50,24 @@ class Judge:
         }
         simulation.store.on_commit = self.judge
 
+    @property
+    def rows(self) -> dict[Key, StoredRow]:
+        """The rows of this pipeline; another one may have rows in the same store."""
+        return {key: row for key, row in self.simulation.rows if self._is_own(key)}
+
+    def _is_own(self, key: Key) -> bool:
+        return key.name.partition(":")[0] == self.simulation.pipeline.name
+
     def judge(self, commit: Commit, before: Mapping[Key, StoredRow]) -> None:
         """Check a commit: nothing falls, no watermark passes what is pending, the books are right.
 
         Raises:
             Violation: an invariant does not hold.
         """
-        for key, body in [*((key, body) for key, body, _ in commit.puts), *commit.inserts]:
+        before = {key: row for key, row in before.items() if self._is_own(key)}
+        written = [*((key, body) for key, body, _ in commit.puts), *commit.inserts]
+        written = [(key, body) for key, body in written if self._is_own(key)]
+        for key, body in written:
             was = before[key].body if key in before else None
             if key.kind == HEAD:
                 self._judge_head(body)
@@ -73,14 +84,14 @@ class Judge:
                 self._judge_ids(key.name, body[len(was or ()) :])
             elif key.kind == SOURCE and was is not None:
                 self._judge_source(key.name, body, was)
-        self._judge_books(commit, before)
+        self._judge_books(written, before)
 
     def _judge_head(self, head: Head) -> None:
         before, self.head = self.head, head
         for name, at in before.inputs.items():
             if head.inputs.get(name, 0) < at:
                 raise Violation(f"the watermark of {name} falls to {head.inputs.get(name)}")
-        for key, found in self.simulation.store.rows.items():
+        for key, found in self.rows.items():
             if key.kind == CHUNK:
                 self._judge_chunk(key.name)
             elif key.kind == INTERVAL:
@@ -124,10 +135,13 @@ class Judge:
             return  # A tick has noted the layout.
         if now.watermark < was.watermark or now.seq != was.seq + (not now.is_idle):
             raise Violation(f"{name} goes back to {now}")
-        if now.position is not None and now.position != now.records:
+        position = now.position[1] if isinstance(now.position, tuple) else now.position
+        if position is not None and position != now.records:
             raise Violation(f"{name} is at {now.position}, with {now.records} records")
 
-    def _judge_books(self, commit: Commit, before: Mapping[Key, StoredRow]) -> None:
+    def _judge_books(
+        self, written: Sequence[tuple[Key, Any]], before: Mapping[Key, StoredRow]
+    ) -> None:
         """Check that what a commit takes out of an inbox is what it says it has worked on."""
         taken, said = Counter[str](), Counter[str]()
         for key, found in before.items():
@@ -135,7 +149,7 @@ class Judge:
                 taken[key.name.split(":")[1]] += len(found.body)
             elif key.kind == INTERVAL:
                 said[key.name.split(":")[1]] -= _worked_on(found.body)
-        for key, body in [*((key, body) for key, body, _ in commit.puts), *commit.inserts]:
+        for key, body in written:
             if key.kind == CHUNK and key in before:
                 taken[key.name.split(":")[1]] -= len(body)
             elif key.kind == INTERVAL:
@@ -149,7 +163,7 @@ class Judge:
 
     def judge_drained(self) -> None:
         """Check that nothing waits, and that the watermarks have come to their end."""
-        rows = self.simulation.store.rows
+        rows = self.rows
         if left := [key.name for key in rows if key.kind == CHUNK]:
             raise Violation(f"stuck: {left}")
         if set(self.head.inputs.values()) != {FOREVER}:
@@ -161,7 +175,7 @@ class Judge:
     def judge_rest(self) -> None:
         """Check the end of all schedules: all is drained, all has fired, no row is left over."""
         self.judge_drained()
-        rows = self.simulation.store.rows
+        rows = self.rows
         if bad := [each for _, state in self.states("") for each in state.get("bad", ())]:
             raise Violation(f"{bad}")
         intervals = {key.name: row.body for key, row in rows.items() if key.kind == INTERVAL}
@@ -176,7 +190,7 @@ class Judge:
         """Return the keys of a computation, or a part of a fused one, and its states; "": all."""
         computations = self.simulation.pipeline.computations
         found = []
-        for row, each in self.simulation.store.rows.items():
+        for row, each in self.rows.items():
             _, _, rest = row.name.partition(":")
             name = rest.partition(":")[0]
             if row.kind == LARGE:
