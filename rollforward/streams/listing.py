@@ -13,6 +13,8 @@ from rollforward.streams.inspection.status import Overview
 from rollforward.streams.model.errors import UnknownStreamError
 from rollforward.streams.model.records import FOREVER, NEVER
 from rollforward.streams.pipeline import Pipeline
+from rollforward.streams.publications.publication import Publication
+from rollforward.streams.publications.registration import unread
 from rollforward.tasks.runs import (
     Letter,
     LetterPage,
@@ -47,6 +49,7 @@ def pipeline_details(clients: Clients, pipeline: Pipeline) -> RunDetails:
     if overview.latest:
         numbers["latest_record_at"] = overview.latest / 1000
     numbers |= _source_facts(overview)
+    numbers |= _subscriber_facts(engine, overview)
     verbs: tuple[RunVerb, ...] = ("retry",) if letters else ()
     return RunDetails(
         standing_run(PATTERN, pipeline.name, verbs),
@@ -143,6 +146,18 @@ def _source_facts(overview: Overview) -> dict[str, float | str]:
     paused = [f"{name.rstrip(':')}: {why}" for name, why in overview.head.paused.items()]
     if paused:
         facts["paused_sources"] = "; ".join(paused[:MAX_SHOWN])
+    return facts
+
+
+def _subscriber_facts(engine: Engine, overview: Overview) -> dict[str, float | str]:
+    """Return how many records of its published streams other pipelines have not read."""
+    computations = engine.environment.at(overview.head).computations
+    facts: dict[str, float | str] = {}
+    for name, intervals in overview.intervals.items():
+        if isinstance(computations.get(name), Publication):
+            by_subscriber = engine.run(unread(engine.environment, name, intervals))
+            listed = [f"{reader}: {count}" for reader, count in by_subscriber.items()]
+            facts[f"unread_of_{name}"] = "; ".join(listed[:MAX_SHOWN]) or "no subscriber"
     return facts
 
 

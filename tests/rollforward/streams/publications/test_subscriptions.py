@@ -174,6 +174,27 @@ def test_a_row_has_no_more_than_fits() -> None:
     assert couple.seen() == [1_000 + n for n in range(9)]
 
 
+def test_a_publication_that_is_attached_again_continues_its_log() -> None:
+    """Its numbers begin at 0 again; a subscriber that was away reads on behind what it knows."""
+    couple = Couple(start="earliest")
+    publisher = couple.publisher
+    couple.publish(1_000, 2_000)
+    couple.read()
+    publisher.do(unregister(publisher.environment, "hits-log", "alerts", "hits"))
+    publisher.do(detach(publisher.environment, "hits-log", discard=False))
+    publisher.run()
+    assert "hits-log" not in publisher.head.topology
+    couple.publish(3_000)  # Nobody keeps it.
+    couple.read()
+    publisher.do(attach(publisher.environment, "hits-log", None))
+    couple.publish(4_000, 5_000)
+    couple.read()
+    couple.read()
+
+    assert couple.seen() == [1_000, 2_000, 4_000, 5_000]
+    assert couple.subscriber.head.sources["hits"] == 5_000
+
+
 # Deletion
 
 

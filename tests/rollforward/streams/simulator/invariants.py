@@ -91,6 +91,9 @@ class Judge:
         for name, at in before.inputs.items():
             if head.inputs.get(name, 0) < at:
                 raise Violation(f"the watermark of {name} falls to {head.inputs.get(name)}")
+        for name, at in before.published.items():
+            if head.published.get(name, 0) < at:
+                raise Violation(f"the published watermark of {name} falls")
         for key, found in self.rows.items():
             if key.kind == CHUNK:
                 self._judge_chunk(key.name)

@@ -11,6 +11,7 @@ from google.api_core import exceptions as rpc_errors
 from rollforward.streams import FOREVER, Computation, Context, Pipeline, Record
 from rollforward.streams import entities as streams
 from rollforward.streams.entities import StreamLog, StreamSubscription
+from rollforward.streams.listing import pipeline_details
 from rollforward.streams.model.errors import TopologyError, UnknownStreamError
 from rollforward.streams.publications import Publication, Subscription
 from rollforward.streams.subscriptions import subscribers, unsubscribe
@@ -123,6 +124,8 @@ def test_a_pipeline_reads_another_one_and_is_attached_and_detached_while_both_ru
         assert (str(reader), reader.positions[0].number) == ("reports/hits", 2)
         with pytest.raises(TopologyError, match="reports/hits reads hits-log"):
             PUBLISHER.detach(clients, "hits-log")
+        facts = pipeline_details(clients, PUBLISHER).numbers
+        assert facts["unread_of_hits-log"] == "reports/hits: 0"
         with pytest.raises(UnknownStreamError, match="reports has no publication"):
             subscribers(clients, REPORTS, PUBLISHED)
 
