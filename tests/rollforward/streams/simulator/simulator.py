@@ -43,7 +43,6 @@ from rollforward.streams.storage.remote_calls import (
     Wake,
 )
 from rollforward.streams.storage.schema import CHUNK, INTERVAL, is_late
-from rollforward.streams.stream_tasks import worker_steps
 from rollforward.streams.sweep import sweep_suffix, wake_sources
 from rollforward.streams.workers.worker import Worker
 from tests.rollforward.streams.simulator.accidents import (
@@ -55,6 +54,7 @@ from tests.rollforward.streams.simulator.accidents import (
     UnavailableError,
 )
 from tests.rollforward.streams.simulator.store import Steps, Store, Violation, answered, one_by_one
+from tests.rollforward.streams.simulator.workers import worker_steps
 
 PACE = StreamConfig(
     lease_ms=200,
@@ -253,9 +253,7 @@ class Simulation:
             return self._tick(environment)
         if lo < 0:
             return self.pull(environment, *name.split("/"))
-        if self.worker is Worker or not environment.pipeline.versions_of(name):
-            return worker_steps(environment, name, lo)
-        return self.worker(environment, name, lo).run()
+        return worker_steps(environment, name, lo, self.worker)
 
     def _tick(self, environment: Environment, *why: str | int) -> Steps:
         steps = self.tick(environment, *why)
