@@ -28,6 +28,7 @@ A record changes its type on its way from a source through a computation to a si
 
 The rooms in layers, from top to bottom; a room imports only rooms below it:
 
+    moving       a stopped pipeline as a file, and a pipeline that begins with one
     inspection   reads of states, status and dead letters, at any time
     topology     attaching, replacing and detaching computations while a pipeline runs
     watermarks   a consistent cut through all rows, and the watermarks it yields

@@ -9,8 +9,8 @@ A computation becomes a stateful DoFn that runs the same code for a key as a wor
 refuses by name what Beam cannot run. The extra `rollforward[beam]` installs Beam; nothing else
 imports this package. docs/howto/outgrow-datastore.md says what differs.
 
-On failure a runner repeats a bundle from its last checkpoint. What it guarantees, and writes twice,
-is the runner's matter and its writers'.
+On failure a runner repeats a bundle from its last checkpoint. Its guarantees are the runner's and
+those writers' that the app chooses.
 
 Source: T. Akidau and others, "The Dataflow Model", 2015.
 """

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from rollforward.streams.model.bundle import KeyedRecord
 from rollforward.streams.model.json_text import decoded
-from rollforward.streams.model.key_state import NOTHING, KeyState, SetTimer
+from rollforward.streams.model.key_state import NOTHING, KeyState
+from rollforward.streams.moving.file_format import state_of, state_row
 
 
 class Cell(NamedTuple):
@@ -33,22 +34,9 @@ def cell_text(cell: Cell) -> str:
 
 
 def cell_of(text: str | None) -> Cell:
-    """Return the cell that `cell_text` has written; None: that of a new key."""
+    """Return the cell that `cell_text` has written; None: a new one."""
     if text is None:
         return Cell()
     row, passed_ms, waiting, is_over = json.loads(text)
     records = (KeyedRecord(key, decoded(rest[-1]), *rest) for key, *rest in waiting)
     return Cell(state_of(row), passed_ms, tuple(records), is_over)
-
-
-def state_row(state: KeyState) -> dict[str, Any]:
-    """Return a state as JSON: {"text", "timers": {tag: [at, clock, hold, late]}, ...}."""
-    text, timers, expires, version = state
-    return {"text": text, "timers": timers, "expires": expires, "version": version}
-
-
-def state_of(row: dict[str, Any]) -> KeyState:
-    """Return the state of a row of `state_row`."""
-    timers = {tag: SetTimer(*timer) for tag, timer in row["timers"].items()}
-    state = KeyState(row["text"], timers, row["expires"], row["version"])
-    return NOTHING if state.is_empty else state

@@ -18,7 +18,7 @@ class Outcome:
     """Effects of a call.
 
     Attributes:
-        exported: The key's state at the end of a part of a pipeline; None: it goes on.
+        exported: The key's state at the end of a part of a pipeline; None: it continues.
         late: The number of records that were dropped as late.
     """
 
@@ -42,7 +42,7 @@ class KeyStep:
     Attributes:
         starts_at: The watermark up to which another engine has run it. Records wait until the
             watermark is there, when the state of their key has come. 0: it begins here.
-        ends_at: The watermark at which a key is exported, for another engine to go on. NEVER: it
+        ends_at: The watermark at which a key is exported, for another engine to continue. NEVER: it
             does not end here.
     """
 
@@ -66,7 +66,7 @@ class KeyStep:
         return Outcome(cell._replace(state=state))
 
     def fire(self, key: str, cell: Cell, reached_ms: int, now_ms: int) -> Outcome:
-        """Fire what is due, now that the watermark has reached a time; 0: the clock has."""
+        """Fire due timers, now that the watermark has reached a time; 0: the clock has."""
         passed_ms = min(max(cell.passed_ms, reached_ms), self.ends_at)
         if cell.is_over or passed_ms < self.starts_at:
             return Outcome(cell)

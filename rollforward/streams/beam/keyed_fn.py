@@ -12,7 +12,7 @@ from apache_beam.metrics import Metrics
 from apache_beam.transforms.timeutil import TimeDomain
 from apache_beam.transforms.userstate import ReadModifyWriteStateSpec, TimerSpec, on_timer
 
-from rollforward.streams.beam.cell import Cell, cell_of, cell_text, state_of, state_row
+from rollforward.streams.beam.cell import Cell, cell_of, cell_text
 from rollforward.streams.beam.elements import (
     ADOPTED,
     AFTER,
@@ -26,6 +26,7 @@ from rollforward.streams.beam.key_step import KeyStep, Outcome
 from rollforward.streams.model.bundle import KeyedRecord
 from rollforward.streams.model.json_text import decoded
 from rollforward.streams.model.records import FOREVER, NEVER
+from rollforward.streams.moving.file_format import state_of, state_row
 
 # A record of a reader: stream, value as text, time, `late_at`, and a time that its watermark has
 # reached.
@@ -57,7 +58,7 @@ class _CellFn(beam.DoFn):  # type: ignore[misc]
     def _fire(
         self, key: str, reached_ms: int, stored: Any, event: Any, clock: Any
     ) -> Iterator[Any]:
-        """Fire what is due, now that the watermark has reached a time; 0: the clock has."""
+        """Fire due timers, now that the watermark has reached a time; 0: the clock has."""
         cell, now_ms = cell_of(stored.read()), _now_ms()
         if not reached_ms:
             # A runner's clock may be ahead of this machine's, or be a test's.
@@ -176,8 +177,8 @@ def clocked_fn(step: KeyStep) -> beam.DoFn:
 def _after(name: str, key: str, arrival: Arrival) -> Any:
     """Return a record that came after its key was exported, for the other engine."""
     stream, text, at, late_at, _ = arrival
-    row = {"computation": name, "key": key, "stream": stream, "value": decoded(text)}
-    return beam.pvalue.TaggedOutput(AFTER, {**row, "timestamp_ms": at, "late": late_at > 0})
+    row = {"computation": name, "key": key, "stream": stream, "id": "", "text": text}
+    return beam.pvalue.TaggedOutput(AFTER, {**row, "timestamp_ms": at, "late_at": late_at})
 
 
 def _now_ms() -> int:

@@ -47,9 +47,9 @@ class _SpreadFn(beam.DoFn):  # type: ignore[misc]
     def process(
         self, element: tuple[str, int], at: Any = beam.DoFn.TimestampParam
     ) -> Iterator[Any]:
-        text = element[0]
+        text, late_at = element
         digest = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
-        yield digest, (text, milliseconds(at))
+        yield digest, (text, milliseconds(at), late_at)
 
 
 class _MarkFn(beam.DoFn):  # type: ignore[misc]
@@ -57,5 +57,6 @@ class _MarkFn(beam.DoFn):  # type: ignore[misc]
 
     def process(self, element: Any, pane: Any = beam.DoFn.PaneInfoParam) -> Iterator[Any]:
         is_late = pane.timing != PaneInfoTiming.EARLY
-        for text, at in element[1]:
-            yield TimestampedValue((text, at + 1 if is_late else 0), stamp(at))
+        for text, at, late_at in element[1]:
+            marked = late_at or (at + 1 if is_late else 0)
+            yield TimestampedValue((text, marked), stamp(at))

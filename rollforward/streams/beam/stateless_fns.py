@@ -23,26 +23,28 @@ from rollforward.streams.model.sources import PullSource
 class SourceFn(beam.DoFn):  # type: ignore[misc]
     """Checks the values of a source, and writes them as text."""
 
-    def __init__(self, stream: str) -> None:
-        self.stream = stream
+    def __init__(self, stream: str, floor: int = 0) -> None:
+        """Check a source; its records before the floor are late."""
+        self.stream, self.floor = stream, floor
 
     def process(self, value: Any, at: Any = beam.DoFn.TimestampParam) -> Iterator[Any]:
         try:
-            check_time(milliseconds(at))
-            yield value_text(value), 0
+            at_ms = check_time(milliseconds(at))
+            yield value_text(value), self.floor if at_ms < self.floor else 0
         except StreamError as error:
             record = KeyedRecord("", None, milliseconds(at), self.stream, text=repr(value)[:500])
             yield beam.pvalue.TaggedOutput(DEAD, dead_letter("", Failure("", record, str(error))))
 
 
 class ReadFn(beam.DoFn):  # type: ignore[misc]
-    """Reads each partition of a pull source from its beginning to its end."""
+    """Reads each partition of a pull source from a position to its end."""
 
     def __init__(self, source: PullSource, clients: Callable[[], Any], limit: int = 500) -> None:
         self.source, self.clients, self.limit = source, clients, limit
 
-    def process(self, partition: str) -> Iterator[Any]:
-        clients, position, is_over = self.clients(), None, False
+    def process(self, place: tuple[str, Any]) -> Iterator[Any]:
+        partition, position = place
+        clients, is_over = self.clients(), False
         while not is_over:
             pulled = self.source.reader(partition)(clients, position, self.limit)
             for value, at in pulled.records:

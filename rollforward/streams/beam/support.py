@@ -1,4 +1,4 @@
-"""Support: what of a pipeline Beam can run, and the names of what it cannot; without Beam."""
+"""Support: what of a pipeline Beam can run, and the names of all else; without Beam."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from rollforward.streams.model.computation import Computation
 from rollforward.streams.model.errors import StreamError
 from rollforward.streams.model.sink import Sink
 from rollforward.streams.model.sources import PullSource
+from rollforward.streams.moving.file_format import Header
 from rollforward.streams.operators.fused import Fused
 from rollforward.streams.operators.windows import Windowed
 
@@ -25,6 +26,7 @@ def check_translatable(
     *,
     can_read: bool = False,
     unbounded: Collection[str] = (),
+    header: Header | None = None,
 ) -> None:
     """Check that Beam can run a pipeline.
 
@@ -32,6 +34,7 @@ def check_translatable(
         inputs: The source streams that are given as collections.
         can_read: Pull sources that are not among them may be read.
         unbounded: Those that never end, while nothing says how late a record may be.
+        header: The export that continues here.
 
     Raises:
         UntranslatableError: it cannot.
@@ -41,6 +44,7 @@ def check_translatable(
         *(problem for code in pipeline.computations.values() for problem in _unknown(code)),
         *_sinks(pipeline),
         *(f"{stream!r} never ends: pass its `lateness`" for stream in unbounded),
+        *(_unmovable(pipeline, header) if header is not None else ()),
     ]
     if problems:
         raise UntranslatableError(
@@ -51,7 +55,7 @@ def check_translatable(
 def has_clock_timers(computation: Computation) -> bool:
     """Return whether the code of a computation names timers of the clock (processing time).
 
-    Runners differ in their support of such timers, so only those that set them declare one.
+    Runners differ in their support of these timers, so only computations that set them declare one.
     """
     return _has_name(computation, "processing_time")
 
@@ -66,7 +70,7 @@ def _holds(computation: Computation) -> bool:
 
 
 def _has_name(computation: Computation, name: str, base: type[Computation] = Computation) -> bool:
-    """Return whether the code of a computation, without that of a base, uses a name."""
+    """Return whether the code of a computation, without its base's, uses a name."""
     if isinstance(computation, Fused):
         return any(_has_name(part, name) for part in computation.parts.values())
     own = [kind for kind in type(computation).__mro__ if kind not in base.__mro__]
@@ -101,6 +105,17 @@ def _missing(pipeline: Declaration, inputs: Collection[str], can_read: bool) -> 
             yield f"the source {stream!r} is pulled: pass `clients`, or its records in `sources`"
     for stream in sorted({*inputs} - {*pipeline.sources}):
         yield f"{stream!r} is no source of it"
+
+
+def _unmovable(pipeline: Declaration, header: Header) -> Iterator[str]:
+    for name in sorted({*pipeline.computations} ^ {*header.watermarks}):
+        yield f"only one of it and the export has {name}"
+    for name in header.due:
+        yield f"{name} had timers that were due: resume it, and stop it when they have fired"
+    for name, versions in header.versions.items():
+        code = pipeline.computations.get(name)
+        if code is not None and (unknown := sorted({*versions} - {code.version, *code.reads})):
+            yield f"{name} does not declare that it reads states of versions {unknown}"
 
 
 def _unknown(computation: Computation) -> Iterator[str]:

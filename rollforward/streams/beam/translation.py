@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 import apache_beam as beam
+from apache_beam.io.filesystems import FileSystems
 
 from rollforward.streams.beam.elements import ADOPTED, AFTER, DEAD, STATES, stamp
 from rollforward.streams.beam.key_step import KeyStep
@@ -26,10 +27,11 @@ from rollforward.streams.beam.stateless_fns import (
 from rollforward.streams.beam.support import check_translatable, has_clock_timers
 from rollforward.streams.graph.declaration import Declaration
 from rollforward.streams.model.computation import Computation
-from rollforward.streams.model.json_text import encoder
+from rollforward.streams.model.json_text import decoded, encoder
 from rollforward.streams.model.records import NEVER
 from rollforward.streams.model.sink import Sink
 from rollforward.streams.model.sources import PullSource
+from rollforward.streams.moving.file_format import Header, checked_header, is_state
 
 _encode = encoder(allow_nan=False)
 
@@ -39,12 +41,44 @@ class Moved:
     """Results of another engine that this one continues.
 
     Attributes:
-        states: A collection of the rows of keys, as `Outputs.states` has them.
-        watermark: The event time that every computation's watermark had reached.
+        states: A collection of the rows of keys, as `Outputs.states` has them, and of records that
+            waited, as `Outputs.after` has them.
+        watermark: The event time that the computations' watermarks had reached, in ms.
+        header: The header of an export, whose watermarks and positions count instead.
     """
 
     states: Any
-    watermark: int
+    watermark: int = 0
+    header: Header | None = None
+
+    @classmethod
+    def read(cls, p: Any, path: str) -> Moved:
+        """Return an export (`rollforward.streams.moving`) after checking the whole file.
+
+        The check reads it here, where the Beam pipeline is built; the workers read it again.
+
+        Raises:
+            TornExportError: it is not a whole export.
+        """
+        with FileSystems.open(path) as lines:
+            header = checked_header(lines, path)
+        lines = p | "export" >> beam.io.ReadFromText(path)
+        rows = lines | "rows" >> beam.Map(decoded) | "moved" >> beam.Filter(_is_row)
+        return cls(rows, header=header)
+
+    def starts_at(self, computation: str) -> int:
+        """Return the watermark from which on a computation continues here."""
+        header = self.header
+        # Never 0: records wait for the states of their keys until the watermark is there.
+        return max(1, self.watermark if header is None else header.watermarks[computation])
+
+    def floor(self, stream: str) -> int:
+        """Return the time before which a record of a source is late."""
+        return self.watermark if self.header is None else self.header.floor(stream)
+
+    def position(self, stream: str, process: str) -> Any:
+        """Return the position at which to continue reading a partition; None: its beginning."""
+        return None if self.header is None else self.header.position(stream, process)
 
 
 def translate(
@@ -66,7 +100,7 @@ def translate(
         lateness: For how long a record that is late is recognized as late, and later ones are
             dropped by Beam. Unbounded sources need it. It costs a shuffle for each source.
         clients: Makes the clients for pull sources that are not in `sources`.
-        moved: The states of another engine, which go on here.
+        moved: The states of another engine, which continue here.
         ends_at: The watermark at which states are exported (`Outputs.states`), instead of going on.
 
     Raises:
@@ -75,7 +109,10 @@ def translate(
     unbounded = [] if lateness is not None else [
         name for name, values in sources.items() if not values.is_bounded
     ]  # fmt: skip
-    check_translatable(pipeline, sources, can_read=clients is not None, unbounded=unbounded)
+    header = None if moved is None else moved.header
+    check_translatable(
+        pipeline, sources, can_read=clients is not None, unbounded=unbounded, header=header
+    )
     return _Translation(pipeline, p, moved, NEVER if ends_at is None else ends_at).run(
         sources, lateness, clients
     )
@@ -83,7 +120,7 @@ def translate(
 
 @dataclass
 class _Translation:
-    """One translation under way: collections by stream, and those of dead letters."""
+    """One translation: collections by stream, and dead letters."""
 
     pipeline: Declaration
     p: Any
@@ -102,9 +139,14 @@ class _Translation:
         for stream, source in self.pipeline.sources.items():
             values = sources.get(stream)
             if values is None and isinstance(source, PullSource) and clients is not None:
-                start = self.p | f"{stream}/start" >> beam.Create([*source.processes])
+                places = [
+                    (process, self.moved.position(stream, process) if self.moved else None)
+                    for process in source.processes
+                ]
+                start = self.p | f"{stream}/start" >> beam.Create(places)
                 values = start | f"{stream}/read" >> beam.ParDo(ReadFn(source, clients))
-            fn = beam.ParDo(SourceFn(stream)).with_outputs(DEAD, main="main")
+            floor = 0 if self.moved is None else self.moved.floor(stream)
+            fn = beam.ParDo(SourceFn(stream, floor)).with_outputs(DEAD, main="main")
             checked = values | f"{stream}/check" >> fn
             self.rows[DEAD].append(checked[DEAD])
             records = checked["main"]
@@ -148,7 +190,7 @@ class _Translation:
     def _fn(self, code: Computation) -> Any:
         if code.weak:
             return WeakFn(code)
-        starts_at = 0 if self.moved is None else self.moved.watermark
+        starts_at = 0 if self.moved is None else self.moved.starts_at(code.name)
         step = KeyStep(code, starts_at, self.ends_at)
         return clocked_fn(step) if has_clock_timers(code) else keyed_fn(step)
 
@@ -160,8 +202,8 @@ class _Translation:
             keyed = self._stream(stream) | f"{code.name}/key of {stream}" >> fn
             arrivals.append(keyed["main"])
             self.rows[DEAD].append(keyed[DEAD])
-        if self.moved is not None and not code.weak and not isinstance(code, Sink):
-            arrivals.append(self._adopted(code.name, self.moved))
+        if self.moved is not None:
+            arrivals.append(self._adopted(code, self.moved))
         merged = arrivals[0] if len(arrivals) == 1 else (
             arrivals | f"{code.name}/inputs" >> beam.Flatten()
         )  # fmt: skip
@@ -173,18 +215,30 @@ class _Translation:
             tuple[str, Any]
         )
 
-    def _adopted(self, name: str, moved: Moved) -> Any:
-        """Return the states of a computation, earlier than the watermark at which they are used."""
-        at_ms = max(moved.watermark - 1, 0)
-        return moved.states | f"{name}/states" >> beam.FlatMap(_adopted_state, name, at_ms)
+    def _adopted(self, code: Computation, moved: Moved) -> Any:
+        """Return the input that waits for a computation: records, and the states of its keys.
+
+        States are earlier than the watermark at which they are used.
+        """
+        starts_at = moved.starts_at(code.name)
+        return moved.states | f"{code.name}/moved" >> beam.FlatMap(_adopted, code.name, starts_at)
 
 
 _FIELDS = ("text", "timers", "expires", "version")
 
 
-def _adopted_state(row: Mapping[str, Any], computation: str, at_ms: int) -> Iterator[Any]:
-    """Yield the state of a row, if it is this computation's, as a record for its key."""
-    if row["computation"] == computation:
-        state = _encode({field: row[field] for field in _FIELDS})
-        arrival = ADOPTED, state, 0, 0, 0
-        yield beam.window.TimestampedValue((row["key"], arrival), stamp(at_ms))
+def _is_row(row: Mapping[str, Any]) -> bool:
+    return "computation" in row
+
+
+def _adopted(row: Mapping[str, Any], computation: str, starts_at: int) -> Iterator[Any]:
+    """Yield a row, if it is this computation's, as a record for its key."""
+    if row["computation"] != computation:
+        return
+    at_ms = max(starts_at - 1, 0)
+    if is_state(row):
+        arrival = ADOPTED, _encode({field: row[field] for field in _FIELDS}), 0, 0, 0
+    else:
+        arrival = row["stream"], row["text"], row["timestamp_ms"], row["late_at"], 0
+        at_ms = max(at_ms, row["timestamp_ms"])
+    yield beam.window.TimestampedValue((row["key"], arrival), stamp(at_ms))

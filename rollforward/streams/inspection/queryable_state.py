@@ -100,7 +100,9 @@ def states_of(
     """
     keys = sorted({*keys})
     environment.pipeline.any_version(computation)
-    head = snapshot.head if snapshot is not None else (yield from look_at_head(environment))
+    head = _as_running(
+        snapshot.head if snapshot is not None else (yield from look_at_head(environment))
+    )
     plan = environment.at(head)
     if not plan.is_active(computation):
         return {}
@@ -173,7 +175,7 @@ def _interval_of(
     """Return the interval of a slot, an empty store, and the code; None: it does not run."""
     store = StateStore(environment.names, computation)
     while True:
-        head = yield from look_at_head(environment)
+        head = _as_running((yield from look_at_head(environment)))
         running = running_computations(head).get(computation)
         if running is None or running.phase in (DISCARDING, CLEANING):
             return None, store, environment.pipeline.any_version(computation)
@@ -182,3 +184,8 @@ def _interval_of(
         [row] = yield Read([environment.names.interval(computation, lo)])
         if row is not None and slot < row.body.hi:  # If not, it was split or merged meanwhile.
             return row.body, store, code
+
+
+def _as_running(head: Head) -> Head:
+    """Return a head as it was before a stop: the states of a stopped pipeline can be read."""
+    return head._replace(topology=head.stopped["topology"]) if head.stopped else head

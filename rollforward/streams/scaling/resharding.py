@@ -78,6 +78,8 @@ def _check_reshardable(plan: ActivePipeline, computation: str) -> None:
     plan.computation(computation)
     if not plan.accepts_input(computation):
         raise BadLayoutError(f"{computation} is being detached")
+    if plan.running[computation].version < 0:
+        raise BadLayoutError(f"{computation} is stopped: an export may be reading its intervals")
     _check_keeps_places(plan, computation)
 
 

@@ -142,6 +142,8 @@ class Head(NamedTuple):
     recovered: Mapping[str, int] = {}  # By computation: records found below the watermark.
     # By "<computation>:<first slot>" that has work and no worker: yielding.py.
     unserved: Mapping[str, Sequence[int]] = {}
+    stopped: Mapping[str, Any] = {}  # Of a pipeline that moves: moving/stopping.py.
+    imported: str = ""  # The export that it has begun with.
     later_fields: Mapping[str, Any] = {}
 
     def timer_watermark(self, computation: str) -> int:
