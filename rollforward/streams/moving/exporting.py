@@ -19,6 +19,7 @@ from rollforward.streams.graph.head import look_at_head
 from rollforward.streams.graph.plan import RunningComputation
 from rollforward.streams.model.errors import TopologyError
 from rollforward.streams.moving.file_format import Header, Row, state_row, write_file
+from rollforward.streams.publications import Publication
 from rollforward.streams.storage.dedup import KnownIds
 from rollforward.streams.storage.inbox import gather
 from rollforward.streams.storage.layout import creation_layout, retired_of
@@ -46,7 +47,8 @@ def export_to(clients: Clients, pipeline: Declaration, path: str | os.PathLike[s
     At most one page is in memory, and the hashes of the ids of records that wait.
 
     Raises:
-        TopologyError: it is not stopped, or records wait where a split or merge has left them.
+        TopologyError: it is not stopped, it publishes a stream, or records wait where a split or
+            merge has left them.
         Retry, Unavailable: repeat it.
     """
     return export_with(functools.partial(run_steps, clients, pipeline), path)
@@ -88,6 +90,8 @@ def header_of(environment: Environment, head: Head) -> Steps[Header]:
     stopped = head.stopped
     if "inputs" not in stopped:
         raise TopologyError(f"{environment.pipeline.name} is not stopped: stop it first")
+    if logs := [sink.name for sink in environment.pipeline.sinks if isinstance(sink, Publication)]:
+        raise TopologyError(f"the logs of {', '.join(logs)} cannot be moved: their readers stay")
     for name in head.intervals:
         for inbox in retired_of(head, name):
             prefix = environment.names.inbox(name, inbox.lo, inbox.created_in)

@@ -22,6 +22,7 @@ from rollforward.streams.moving.exporting import export_with
 from rollforward.streams.moving.file_format import TornExportError, read_header, seal_to
 from rollforward.streams.moving.importing import import_page, import_with, pages_of
 from rollforward.streams.moving.stopping import resume_steps, stop_steps
+from rollforward.streams.publications import Publication
 from rollforward.streams.scaling.resharding import split
 from rollforward.streams.storage.remote_calls import Commit
 from rollforward.streams.storage.schema import CHUNK, HEAD, LARGE, SLAB
@@ -329,6 +330,11 @@ def test_what_cannot_be_moved_is_refused_by_name(export: Path, tmp_path: Path) -
     desk.push(*moves.records(0, 10))
     with pytest.raises(TopologyError, match="moving has run before"):
         import_with(moves.run_of(desk), export)
+    published = Desk(Pipeline("p", moves.Large, sinks=[Publication("ticks")]))
+    published.push(*moves.records(0, 10))
+    published.do(stop_steps(published.environment))
+    with pytest.raises(TopologyError, match="the logs of ticks-log cannot be moved"):
+        moves.exported(published, tmp_path / "export")
     other = Desk(Pipeline("moving", moves.Large, sources=[PushSource("in")]))
     with pytest.raises(TopologyError, match=r"only one of .* has \['counting', 'totals'\]"):
         import_with(moves.run_of(other), export)
