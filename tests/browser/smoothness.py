@@ -17,7 +17,7 @@ import argparse
 import contextlib
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -104,6 +104,29 @@ def traced(browser: Browser, page: Page, name: str) -> Iterator[None]:
     busy_s = sum(task.cpu_ms for task in tasks) / 1000
     said = f"  {name:<16} worst task {worst:6.0f} ms of CPU ({slowest:6.0f} ms by the clock)"
     print(f"{said}  over 100 ms {over:>3}  CPU of all {busy_s:5.1f} s", flush=True)
+
+
+# As many dots as a party of ten thousand, in one task: by which tasks of a page are judged.
+DRAW_AT_ONCE = """(count) => {
+  const canvas = document.createElement("canvas");
+  Object.assign(canvas, { width: 1280, height: 900 });
+  const pen = canvas.getContext("2d");
+  for (let i = 0; i < count; i += 1) {
+    pen.fillStyle = i % 2 ? "#123456" : "#654321";
+    pen.beginPath();
+    pen.arc((i * 37) % 1280, (i * 91) % 900, 4, 0, 7);
+    pen.fill();
+    pen.stroke();
+  }
+  return pen.getImageData(0, 0, 1, 1).data[0];
+}"""
+
+
+def longest_cpu_ms(browser: Browser, page: Page, act: Callable[[], object]) -> float:
+    """Return the processor time of the longest task of a page during an action."""
+    browser.start_tracing(page=page, categories=CATEGORIES)
+    act()
+    return max(task.cpu_ms for task in main_thread(browser.stop_tracing()))
 
 
 # The parts
