@@ -269,7 +269,9 @@ def test_every_make_target_that_is_named_exists_and_all_are_explained() -> None:
     assert explained == targets
 
 
-# Invariants
+# Invariants and findings
+
+FINDINGS = "A user's first hour"
 
 
 @functools.cache
@@ -285,6 +287,14 @@ def invariants_of(test: ast.FunctionDef) -> set[str]:
     return set(said.group().split(", ")) if said else set()
 
 
+def proof(reference: str) -> ast.FunctionDef:
+    """Return a test by its file and name."""
+    path, _, name = reference.partition("::")
+    tests = {test.name: test for test in claims_in(ROOT / path)}
+    assert name in tests, reference
+    return tests[name]
+
+
 def test_every_invariant_names_tests_that_exist() -> None:
     """What is called proved is proved by a test that is there, and names no other invariant."""
     invariant = ""
@@ -293,10 +303,7 @@ def test_every_invariant_names_tests_that_exist() -> None:
             continue
         invariant = row[0] or invariant
         for reference in quoted(row[-1]):
-            path, _, name = reference.partition("::")
-            found = {test.name: test for test in claims_in(ROOT / path)}
-            assert name in found, reference
-            said = invariants_of(found[name])
+            said = invariants_of(proof(reference))
             assert not said or invariant in said, f"{reference} says that it proves {said}"
 
 
@@ -309,3 +316,12 @@ def test_every_invariant_that_a_test_names_is_listed() -> None:
     of_data = {name for name in claimed if name[0] not in "SM"}
     assert of_data
     assert of_data <= listed
+
+
+def test_every_finding_of_a_user_names_tests_that_exist() -> None:
+    """All thirty, by number; a finding without a test is not closed."""
+    findings = [row for row in cells("docs/trust.md", FINDINGS) if row[0].isdigit()]
+
+    assert [int(number) for number, *_ in findings] == list(range(1, 31))
+    for *_, proofs in findings:
+        assert [proof(reference).name for reference in quoted(proofs)] != []
