@@ -121,9 +121,7 @@ class Listing:
         >>> [Listing("l").clamped(size) for size in (None, "", "0", "7", "1000000000")]
         [20, 20, 20, 7, 100]
         """
-        text = str(page_size or "")
-        if not text:
-            return self.page_size
+        text = str(page_size or 0)
         if not (text.isascii() and text.isdecimal()):
             raise BadPageSizeError(f"page size must be a whole number from 0 on, got {text!r:.40}")
         size = int(text) if len(text) <= MAX_DIGITS else self.max_page_size

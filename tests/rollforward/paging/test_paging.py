@@ -46,6 +46,12 @@ def test_a_page_size_is_clamped(asked: Any, size: int) -> None:
     assert Listing("books").clamped(asked) == size
 
 
+@pytest.mark.parametrize("asked", [None, "", 0, "0", "11"])
+def test_a_default_above_the_limit_is_clamped_too(asked: Any) -> None:
+    """S15: whoever asks for nothing gets no more rows than who asks for many."""
+    assert Listing("books", page_size=50, max_page_size=10).clamped(asked) == 10
+
+
 @pytest.mark.parametrize("asked", ["-1", "NaN", "1e9", "９", "' or 1", " 5", "5 ", "+5", "0x5", -1])
 def test_what_is_no_page_size_is_refused(asked: Any) -> None:
     """S15: a sentence for the caller, and no row is read."""

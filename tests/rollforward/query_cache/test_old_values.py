@@ -124,6 +124,29 @@ def test_a_value_that_was_stored_late_by_a_clock_ahead_ends_in_time() -> None:
     assert read(query(str, lambda _: "new"), process(cache)) == ("new", "misses")
 
 
+def test_a_result_is_fresh_and_served_until_its_ends_and_not_at_them() -> None:
+    """J2: by the clock of the reader, which is ahead of memcached's."""
+    time = Time()
+    cache = TimedCache(time)
+    asked = CachedQuery(front_page, "front", returns=str, ttl_s=TTL_S, stale_s=TTL_S, beta=0.0)
+    ahead = process(cache, clock=TimedClock(time, ahead_s=1))
+    read(asked, process(cache))
+    time.now_s += TTL_S - 1
+    entry = asked._call(process(cache)).entry()
+    assert entry is not None
+    lease = entry.lease(10)  # So nobody refreshes it.
+    assert lease is not None
+
+    assert [read(asked, clients)[1] for clients in (process(cache), ahead)] == ["hits", "stale"]
+    lease.give_back()
+    time.now_s += TTL_S
+    assert read(asked, ahead)[1] == "misses"
+
+
+def front_page(clients: Clients) -> str:
+    return "old"
+
+
 def test_a_call_keeps_its_old_result_as_long_as_it_says() -> None:
     """J2: beyond `ttl_s` while its source is down, and no longer than `stale_s` more."""
     time = Time()

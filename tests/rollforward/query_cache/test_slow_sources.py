@@ -161,14 +161,22 @@ def test_of_processes_that_end_without_a_value_a_caller_waits_for_few() -> None:
     assert len(holders) == 1 + MAX_HOLDERS
 
 
-def test_a_refresh_that_another_process_has_just_made_is_not_made_again() -> None:
+@pytest.mark.parametrize(
+    ("is_old", "expected"),
+    [(True, (["refreshes", "hits"], 2)), (False, (["misses", "shared"], 1))],
+    ids=["an old value", "no value"],
+)
+def test_a_value_that_another_process_has_just_computed_is_not_computed_again(
+    *, is_old: bool, expected: tuple[list[str], int]
+) -> None:
     """J2: it ended between this caller's look and its lease."""
     source, time = Source(), Time()
     cache = TimedCache(time)
     mine, other, add = process(cache), process(cache), cache.add
     source.may_end.set()
-    source.read(mine)
-    time.now_s += 3600
+    if is_old:
+        source.read(mine)
+        time.now_s += 3600
 
     def overtaken(key: str, value: bytes, ttl_s: int) -> bool:
         if key.endswith(":lease"):
@@ -180,7 +188,7 @@ def test_a_refresh_that_another_process_has_just_made_is_not_made_again() -> Non
     cache.add = overtaken  # type: ignore[method-assign]
     states.append(source.read(mine))
 
-    assert (states, source.computed) == (["refreshes", "hits"], 2)
+    assert (states, source.computed) == expected
 
 
 def test_a_lease_is_kept_while_its_holder_lives_and_no_other_is_touched() -> None:
