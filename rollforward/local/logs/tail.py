@@ -36,7 +36,8 @@ _TRACEBACK = "Traceback (most recent call last)"
 # What is indented, or has no word: the end of what was written over several lines.
 _REST = re.compile(r"\s|[\W_]*$")
 _LEADING_LEVEL = re.compile(rf"^({'|'.join(_LEVEL_OF)}):? +(?=\S)")
-_FURTHER = ("The above exception was", "During handling of the above")
+# Between the tracebacks of an error and of its cause.
+FURTHER = ("The above exception was", "During handling of the above")
 
 
 def level_of(line: str) -> str | None:
@@ -80,7 +81,7 @@ class LogRecord:
         if self._is_in_stack:  # Its last line names the error, and is not indented.
             self._is_in_stack = not line or line[0].isspace()
             return True
-        return bool(_REST.match(line)) or line.startswith(_FURTHER)
+        return bool(_REST.match(line)) or line.startswith(FURTHER)
 
     @property
     def is_in_stack(self) -> bool:

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import TextIO
 
 from rollforward.local.logs.repeats import Repeats
-from rollforward.local.logs.tail import LogRecord, LogTail, level_of
+from rollforward.local.logs.tail import FURTHER, LogRecord, LogTail, level_of
 
 _LOUD = ("WARNING", "ERROR")
 # What the emulators say, with a stack of Java, of callers who have hung up, and of errors that the
@@ -49,6 +49,7 @@ class LevelFilter:
         """
         self._loud = False
         self._quiet: LogRecord | None = None  # A record of the library that is not shown.
+        self._is_chained = False  # It has a traceback, which that of its cause may precede.
         self._shows_prints = shows_prints
 
     def shows(self, line: str) -> bool:
@@ -59,6 +60,7 @@ class LevelFilter:
             self._loud = is_loud and level != "WARNING"
             is_ours = not is_loud and " rollforward." in line
             self._quiet = LogRecord(0, 0.0, "", level, "", [line]) if is_ours else None
+            self._is_chained = False
             return is_loud
         if _GRPC_REST.match(line) or self._is_of_quiet(line):
             return False
@@ -71,7 +73,11 @@ class LevelFilter:
     def _is_of_quiet(self, line: str) -> bool:
         """Return whether a line is of a traceback of a record that is not shown."""
         record = self._quiet
-        if record is not None and (record.is_in_stack or line.startswith(_TRACEBACK)):
+        if record is None:
+            return False
+        is_between = self._is_chained and (not line or line.startswith(FURTHER))
+        if record.is_in_stack or line.startswith(_TRACEBACK) or is_between:
+            self._is_chained = True
             return record.takes(line)
         self._quiet = None
         return False

@@ -8,6 +8,18 @@ from typing import Any
 import grpc
 
 
+def error_of(call: Any) -> Exception | None:
+    """Return the error of a call that has ended; of a cancelled one, the cancellation.
+
+    gRPC raises that one, and logs an error of the callback that has asked.
+    """
+    try:
+        error: Exception | None = call.exception()
+    except grpc.FutureCancelledError as cancellation:
+        return cancellation  # type: ignore[no-any-return]
+    return error
+
+
 class FailedCall(grpc.RpcError, grpc.Call, grpc.Future):  # type: ignore[misc]
     """A failed call. An interceptor raises it, and earlier interceptors get it as the call."""
 

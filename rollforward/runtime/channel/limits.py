@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 import grpc
 
-from rollforward.runtime.channel.failed_call import FailedCall
+from rollforward.runtime.channel.failed_call import FailedCall, error_of
 
 
 @dataclass(frozen=True)
@@ -178,7 +178,7 @@ class DatastoreLimits(grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc]
     # Transactions
 
     def _begin(self, call: Any) -> None:
-        if call.exception() is None:
+        if error_of(call) is None:
             at_s = self.now()
             with self._lock:
                 self._open[call.result().transaction] = _Open(at_s, at_s)

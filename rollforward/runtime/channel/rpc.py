@@ -20,6 +20,8 @@ import grpc
 from google.cloud.datastore_v1.services.datastore.transports import DatastoreGrpcTransport
 from google.cloud.datastore_v1.types import EntityResult, QueryResultBatch
 
+from rollforward.runtime.channel.failed_call import error_of
+
 
 @dataclass
 class Cost:
@@ -161,7 +163,7 @@ def _message(request: Any) -> Any:
 
 def _answered(rpc: str, asked: Cost, call: Any) -> Cost:
     """Price a call by its answer: the cost that is not in its request."""
-    error = call.exception()
+    error = error_of(call)
     if error is not None:
         is_refused = isinstance(error, grpc.RpcError) and error.code() in _REFUSALS
         return _NOTHING - asked if is_refused else _NOTHING

@@ -24,7 +24,7 @@ from typing import Any
 import grpc
 
 from rollforward.runtime.cache import Cache
-from rollforward.runtime.channel.failed_call import FailedCall
+from rollforward.runtime.channel.failed_call import FailedCall, error_of
 
 
 class Contended(FailedCall):
@@ -132,8 +132,12 @@ class EntityWriteLimit(grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc]
         return call
 
     def _give_back(self, call: Any, tickets: Mapping[str, int], window: int) -> None:
-        """Give the tickets of a failed commit back: it has written nothing."""
-        if call.exception() is not None:
+        """Give the tickets of a failed commit back: it has written nothing.
+
+        A cancelled one may have written.
+        """
+        error = error_of(call)
+        if error is not None and not isinstance(error, grpc.FutureCancelledError):
             for entity, count in tickets.items():
                 if count:
                     self._tickets.give_back(entity, window, 1)

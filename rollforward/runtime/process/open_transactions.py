@@ -25,6 +25,7 @@ from typing import Any
 import grpc
 from google.cloud.datastore_v1.types import RollbackRequest
 
+from rollforward.runtime.channel.failed_call import error_of
 from rollforward.runtime.process.processes import LockedFiles
 
 log = logging.getLogger(__name__)
@@ -104,7 +105,7 @@ class OpenTransactions(grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc]
         return call
 
     def _follow_begin(self, request: Any, call: Any) -> None:
-        if self._processes is not None and call.exception() is None:
+        if self._processes is not None and error_of(call) is None:
             self._processes.mine.add(
                 RollbackRequest.pb()(
                     project_id=request.project_id,
@@ -114,7 +115,7 @@ class OpenTransactions(grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc]
             )
 
     def _follow_commit(self, request: Any, call: Any) -> None:
-        if call.exception() is None:  # After one that failed its caller rolls back.
+        if error_of(call) is None:  # After one that failed its caller rolls back.
             self._ended(request.transaction)
 
     def _follow_rollback(self, request: Any, call: Any) -> None:

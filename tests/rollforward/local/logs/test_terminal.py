@@ -76,8 +76,13 @@ def test_verbose_shows_everything():
     assert "quiet" in stream.getvalue()
 
 
+CHAINED = ["", "The above exception was the direct cause of the following exception:", ""]
 QUIET = [
     "INFO rollforward.streams.workers.lease: hits/0 is not released yet",
+    *TRACEBACK[1:],
+    *CHAINED,
+    *TRACEBACK[1:],
+    *CHAINED,
     *TRACEBACK[1:],
     "WARNING rollforward.any: a call failed: <_InactiveRpcError of RPC that terminated with:",
     "\tstatus = StatusCode.INTERNAL",
