@@ -55,10 +55,11 @@ class QuiltStage(DemoStage):
     def closing(self, stage: Stage) -> str:
         assert self.quilt is not None
         painted, count = self.quilt.painted, self.quilt.count
-        parts = [f"{number(painted)} of {plural(count, 'square')} painted", *suffered(stage)]
+        parts = [f"{number(painted)} of {plural(count, 'square')} painted"]
         marks = marks_of(self.quilt, stage.hit, hits_of(stage.deliveries, number_of))
-        if marks.faults:
-            parts.append(marks.faults_in_words)
+        for words in suffered(stage):
+            is_faults = marks.faults and words.endswith(("fault", "faults"))
+            parts.append(f"{words} ({marks.faults_in_words})" if is_faults else words)
         return ", ".join([*parts, *books_of(self.quilt).words])
 
     def balance(self) -> Balance | None:

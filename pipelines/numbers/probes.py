@@ -171,7 +171,7 @@ PROBES: Sequence[Probe] = (
         "an entity of 1 MB",
         _get_large,
         0.25,
-        "4,000 a second, once they are in memory (2008)",
+        "4\u202f000 a second, once they are in memory (2008)",
     ),
     Probe(
         "query",
