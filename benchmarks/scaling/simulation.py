@@ -18,6 +18,8 @@ from typing import Any
 
 from benchmarks.scaling.profile import CALL_MS, FOUND_MS, RECORD_MS, ContendedError, Latencies
 from benchmarks.scaling.rows import Rows
+from rollforward.datastore.lookup import MAX_KEYS
+from rollforward.datastore.queries import MAX_IN_PARALLEL
 from rollforward.streams.coordinator import tick
 from rollforward.streams.graph.declaration import Declaration
 from rollforward.streams.graph.environment import Environment, StreamConfig
@@ -218,15 +220,24 @@ class Simulation:
         elif not isinstance(call, ScanKeys | ScanKeysMany):  # Names alone are no reads.
             self.costs["reads"] += rows
         self.costs["calls"] += 1
-        if isinstance(call, ScanKeysMany):  # Side by side: as long as the slowest one.
-            draws = [self.latencies.draw("scankeys", self.random) for _ in call.scans]
-            took_ms = max(draws) + FOUND_MS * rows
+        if isinstance(call, ScanKeysMany):
+            self.costs["queries"] += len(call.scans)
+            took_ms = self._groups_ms("scankeys", len(call.scans), MAX_IN_PARALLEL)
+            took_ms += FOUND_MS * rows
+        elif isinstance(call, Read | Snapshot) and rows > MAX_KEYS:
+            parts = [min(MAX_KEYS, rows - first) for first in range(0, rows, MAX_KEYS)]
+            took_ms = sum(self.latencies.draw(what, self.random, part) for part in parts)
         elif what in ("scankeys", "scan"):
             took_ms = self.latencies.draw(what, self.random, found=rows)
         else:
             took_ms = self.latencies.draw(what, self.random, rows)
         self._spend(process, what, took_ms)
         self.at(self.now_ms + took_ms, lambda: self._resume(process, answer))
+
+    def _groups_ms(self, what: str, count: int, at_once: int) -> float:
+        """Return how long calls take, each group side by side: as long as its slowest one."""
+        draws = [self.latencies.draw(what, self.random) for _ in range(count)]
+        return sum(max(draws[first : first + at_once]) for first in range(0, count, at_once))
 
     def _answered(self, process: Process, call: Any) -> tuple[Any, int]:
         """Return the answer of a call that writes no row, and how many rows it has read."""

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from rollforward.streams.exchange.delays import with_delays
 from rollforward.streams.exchange.inline import InlineRun, PendingEffect, call_effects, sum_counts
 from rollforward.streams.exchange.outgoing import Outgoing
+from rollforward.streams.exchange.sent import with_sent
 from rollforward.streams.exchange.wakeups import wake_for_push
 from rollforward.streams.graph.environment import Environment
 from rollforward.streams.graph.head import is_complete, read_head
@@ -300,7 +301,7 @@ class _IngestAttempt:
         late = self._send(floor)
         self.inline.end()
         self.row = self._row(floor, late, id_)._replace(layout_version=head.body.layout_version)
-        self._stored = row
+        self._stored, self._head = row, head.body
 
     def commit_with(self, done: Collection[PendingEffect]) -> Commit:
         """Return the commit; called once.
@@ -311,11 +312,13 @@ class _IngestAttempt:
         self.inline.spill(done)
         self.row = self.row._replace(inlined=sum_counts(self.source.inlined, self.inline.inlined))
         key = self.environment.names.source(self.request.stream, self.request.process)
+        chunks = self.outgoing.inserts()
+        self.row = with_sent(self.environment, self._head, self.source, self.row, chunks)
         if self._stored is None:
             self.commit.inserts.append((key, self.row))
         else:
             self.commit.puts.append((key, self.row, self._stored.version))
-        self.commit.inserts += self.outgoing.inserts()
+        self.commit.inserts += chunks
         return self.commit
 
     def result(self, row: StoredRow) -> IngestResult:

@@ -41,6 +41,8 @@ class StreamConfig:
             in one commit. Other records go into the inboxes of these computations.
         effect_ms: The time for which a source waits for weak sinks. Effects that are not complete
             by then are committed as records.
+        follow_from: The number of intervals from which on commits note where they send, so that
+            ticks need not read what has not changed (watermarks/following.py).
         cache_bytes: The limit of cached states per interval of a worker, and per process for all
             intervals that it has processed.
     """
@@ -61,6 +63,7 @@ class StreamConfig:
     inline_ms: int = 100
     max_inlined: int = 2_000
     effect_ms: int = 1_000
+    follow_from: int = 33
     cache_bytes: int = 32_000_000
 
 
@@ -70,7 +73,8 @@ class Environment:
 
     Attributes:
         caches: Rows that the process has read or written. They are hints: the next commit verifies
-            each by its version.
+            each by its version. What a tick has read is verified by the next tick, by the rows of
+            all senders.
         run_in_background: Starts steps concurrently, without waiting for them. None: unsupported.
         sign: Turns an id into the id of a lease owner in this process.
         is_dead: Whether the process of an owner is known to be dead, so that its lease is void.

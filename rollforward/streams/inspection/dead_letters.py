@@ -90,8 +90,9 @@ def replay(environment: Environment, id_: str) -> Steps[bool]:
             return None
         outgoing = _replayed(environment, head.body, row.body)
         # The commit names the head, too, since the records go by its intervals.
+        new_head = head.body._replace(replays=head.body.replays + 1)
         return Commit(
-            puts=[(environment.names.head, head.body, head.version)],
+            puts=[(environment.names.head, new_head, head.version)],
             inserts=outgoing.inserts(),
             deletes=[(key, row.version)],
         )

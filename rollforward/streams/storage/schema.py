@@ -68,6 +68,23 @@ class Load(NamedTuple):
     split_ms: int = 0
 
 
+class Sent(NamedTuple):
+    """Where a sender's commits have put records, so that a tick need not scan other inboxes.
+
+    Attributes:
+        number: The number of the last commit that is noted here; it only rises.
+        seq: The row's `seq` at that commit. If it differs from the row's, later commits are not
+            noted, because other code has written them.
+        since: The note is complete for the commits after this one.
+        to: By "<computation>:<first slot>", the last commit that has put records there.
+    """
+
+    number: int = 0
+    seq: int = 0
+    since: int = 0
+    to: Mapping[str, int] = {}
+
+
 class Interval(NamedTuple):
     """A range of a computation's keys (a shard), and the lease of its worker."""
 
@@ -93,6 +110,7 @@ class Interval(NamedTuple):
     # Written by one part of a fused computation, and dropped by another one.
     late_between_parts: int = 0
     crash_suspect: str = ""  # The timer or record that the crashed workers were processing.
+    sent: Sent | None = None  # In pipelines with many inboxes: sent.py.
     later_fields: Mapping[str, Any] = {}  # Fields of later code, by name.
 
     @property
@@ -140,6 +158,7 @@ class Head(NamedTuple):
     topology: Mapping[str, Sequence[Any]] = {}  # The running computations: plan.py.
     history: Sequence[Sequence[Any]] = ()  # The last changes of the topology.
     recovered: Mapping[str, int] = {}  # By computation: records found below the watermark.
+    replays: int = 0  # Of dead letters: a replay has no other row that says where it has sent.
     # By "<computation>:<first slot>" that has work and no worker: yielding.py.
     unserved: Mapping[str, Sequence[int]] = {}
     stopped: Mapping[str, Any] = {}  # Of a pipeline that moves: moving/stopping.py.
@@ -167,6 +186,7 @@ class SourceRow(NamedTuple):
     layout_version: int = 0  # The latest one under which it has written.
     delays: tuple[int, ...] = ()  # Records by their delay; exchange/delays.py has the buckets.
     inlined: Mapping[str, int] = {}  # By weak computation or sink, the records it ran inline.
+    sent: Sent | None = None  # As of an interval.
     later_fields: Mapping[str, Any] = {}
 
 

@@ -36,6 +36,7 @@ from rollforward.streams.storage.schema import (
     Interval,
     Load,
     LogRow,
+    Sent,
     Slab,
     SlabBody,
     SourceRow,
@@ -68,6 +69,8 @@ def dump(kind: str, body: Any) -> bytes:
     elif kind in _WITH_FIELDS:
         fields = body._asdict()
         body = {**fields.pop("later_fields"), **fields}
+        if body.get("sent", ()) is None:  # Code that does not know the field can split the row.
+            del body["sent"]
     return _encode(body).encode()
 
 
@@ -175,12 +178,19 @@ def _interval(body: dict[str, Any]) -> Interval:
     slabs = tuple(part_of_row(Slab, fields) for fields in body.pop("slabs"))
     ids = tuple(part_of_row(IdsPart, fields) for fields in body.pop("ids"))
     load = part_of_row(Load, body.pop("load", ()))
-    return Interval(**_fields(Interval, body), slabs=slabs, ids=ids, load=load)
+    sent = _sent(body)
+    return Interval(**_fields(Interval, body), slabs=slabs, ids=ids, load=load, sent=sent)
+
+
+def _sent(body: dict[str, Any]) -> Sent | None:
+    fields = body.pop("sent", None)
+    return None if fields is None else part_of_row(Sent, fields)
 
 
 def _source(body: dict[str, Any]) -> SourceRow:
     lists = {name: tuple(body.get(name, ())) for name in ("last", "delays")}
-    return SourceRow(**_fields(SourceRow, {**body, **lists}))
+    sent = _sent(body)
+    return SourceRow(**_fields(SourceRow, {**body, **lists}), sent=sent)
 
 
 def _dead(body: dict[str, Any]) -> DeadRow:

@@ -69,11 +69,8 @@ class Cut:
 
     def hold(self, name: str) -> int:
         """Return the time at which a computation's timers hold its output watermark."""
-        holds = [
-            interval.hold
-            for (computation, _), interval in self.intervals.items()
-            if computation == name
-        ]
+        places = [(name, lo) for lo in self.head.body.intervals.get(name, ())]
+        holds = [self.intervals[place].hold for place in places if place in self.intervals]
         return min(holds, default=NEVER)
 
     def to_wake(self, environment: Environment, now_ms: int) -> list[tuple[str, int]]:

@@ -14,6 +14,14 @@ from rollforward.streams.storage.remote_calls import Read, Snapshot, Steps, Stor
 from rollforward.streams.storage.schema import Head
 from rollforward.streams.watermarks.backpressure import Place, backlog_of, paused_sources
 from rollforward.streams.watermarks.cut import Cut
+from rollforward.streams.watermarks.following import (
+    Contents,
+    View,
+    last_view,
+    note_view,
+    read_changes,
+    summed_up,
+)
 from rollforward.streams.watermarks.idleness import (
     activity_of,
     excluded_processes,
@@ -45,23 +53,24 @@ def read_cut(
     Args:
         change: A topology change to apply first; watermarks are computed for the result.
     """
-    moment, stored_head, rows = yield from _read_sources(environment)
+    view = last_view(environment)
+    moment, stored_head, sources = yield from _read_sources(environment)
     if stored_head is None:
         return None
     head = stored_head if change is None else stored_head._replace(body=change(stored_head.body))
     cut = Cut(head, environment.at(head.body), stored_head=stored_head.body)
     pipeline = cut.plan
-    cut.versions.update(rows)  # Streams without a reader included: their sources may still write.
-    rows = {place: row for place, row in rows.items() if place[0] in pipeline.sources}
+    # Streams without a reader included: their sources may still write.
+    cut.versions.update(sources)
+    rows = {place: row for place, row in sources.items() if place[0] in pipeline.sources}
     cut.rows = {place: row.body for place, row in rows.items()}
     for stream in pipeline.sources:
         processes = {place[1]: row for place, row in rows.items() if place[0] == stream}
         _add_source(environment, cut, stream, processes)
     order = pipeline.graph.order
-    contents: Mapping[tuple[str, Inbox], InboxContents] = {}
+    contents: Contents = {}
     if moment is not None:  # All reads see the same state, so their order does not matter.
-        yield from _read_intervals(environment, cut, order, moment)
-        contents = yield from scan_inboxes(environment, pipeline, head.body, order, moment)
+        contents = yield from _read_at(environment, cut, view, sources, moment)
     outputs: dict[str, Output] = {}
     percentiles = PercentileWatermarks(pipeline, head.body, cut.sources, cut.awaited)
     for name in order:
@@ -75,6 +84,29 @@ def read_cut(
     cut.retired = remaining_retired(pipeline, head.body, cut.versions, cut.filled)
     cut.paused = paused_sources(pipeline, head.body, cut.backlogs, cut.rows, cut.idle)
     return cut
+
+
+def _read_at(
+    environment: Environment,
+    cut: Cut,
+    view: View | None,
+    sources: Mapping[Place, StoredRow],
+    moment: Any,
+) -> Steps[Contents]:
+    """Read intervals and inboxes at a moment: what has changed since the last cut, or all."""
+    head: Head = cut.head.body
+    changes = yield from read_changes(environment, cut, view, sources, moment)
+    if changes is not None:
+        intervals, contents = changes
+        cut.intervals.update((place, row.body) for place, row in intervals.items())
+    else:
+        order = cut.plan.graph.order
+        rows = yield from _read_intervals(environment, cut, order, moment)
+        contents = yield from scan_inboxes(environment, cut.plan, head, order, moment)
+        intervals = summed_up(rows)
+    if head is cut.stored_head:
+        note_view(environment, view, head, sources, intervals, contents)
+    return contents
 
 
 def _read_sources(
@@ -155,12 +187,12 @@ def _add_computation(
 
 def _read_intervals(
     environment: Environment, cut: Cut, computations: Iterable[str], moment: Any
-) -> Steps[None]:
-    """Read the intervals of computations, in one call."""
+) -> Steps[dict[tuple[str, int], StoredRow]]:
+    """Read the intervals of computations, in one call; return those that exist."""
     head: Head = cut.head.body
     places = [(name, lo) for name in computations for lo in head.intervals.get(name, ())]
     rows = yield Read([environment.names.interval(*place) for place in places], moment)
-    for place, row in zip(places, rows, strict=True):
-        if row is not None:
-            cut.intervals[place] = row.body
-            cut.versions[place] = row
+    found = {place: row for place, row in zip(places, rows, strict=True) if row is not None}
+    cut.intervals.update((place, row.body) for place, row in found.items())
+    cut.versions.update(found)
+    return found

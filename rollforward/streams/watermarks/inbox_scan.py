@@ -70,12 +70,12 @@ def scan_inboxes(
         groups = [list(group) for _, group in groupby(places, lambda place: place[1].created_in)]
     contents: dict[Place, InboxContents] = {}
     for group in groups:
-        contents |= yield from _scan_first(environment, plan, head, group, moment)
-    yield from _scan_rest(plan, contents, moment)
+        contents |= yield from scan_first(environment, plan, head, group, moment)
+    yield from scan_rest(plan, contents, moment)
     return contents
 
 
-def _scan_first(
+def scan_first(
     environment: Environment,
     plan: Declaration,
     head: Head,
@@ -103,7 +103,7 @@ def _scan_first(
     return dict(zip(places, contents, strict=True))
 
 
-def _scan_rest(
+def scan_rest(
     plan: Declaration, contents: Mapping[Place, InboxContents], moment: Any
 ) -> Steps[None]:
     """Scan further names of full inboxes, up to the backlog limit of their computation.

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rollforward.streams.exchange.forwarding import MAX_FORWARDED, forwarded, ready, scan_retired
+from rollforward.streams.exchange.sent import with_sent
 from rollforward.streams.exchange.wakeups import WakeupBatcher, wake, wake_intervals
 from rollforward.streams.graph.environment import Environment
 from rollforward.streams.graph.head import is_complete, read_head
@@ -308,6 +309,8 @@ class LeasedInterval:
         Raises:
             LostLeaseError: another worker has the interval.
         """
+        before, inserts = self.interval, commit.inserts
+        interval = with_sent(self.environment, self.head, before, interval, inserts)
         commit.puts.insert(0, (self.key, interval, self.version))
         try:
             versions = yield commit
