@@ -1,4 +1,4 @@
-"""What a tick costs, by the number of intervals and by how many have changed since the last one.
+"""Costs of a tick, by the number of intervals and the share that changed since the last tick.
 
 `python -m benchmarks.scaling.ticks` prints, for two computations that have so many intervals
 together, the rows read, the queries, the calls and the time of one tick. Time is virtual, with the
@@ -37,7 +37,7 @@ STEP_MS = 10_000  # Between two records of one interval.
 
 
 class Ticks:
-    """A pipeline in which nothing happens but what is asked for."""
+    """A pipeline whose sources, workers and ticks run when they are told to."""
 
     def __init__(self, intervals: int, *, is_full: bool) -> None:
         pipeline = replace(Shape(), stages=2).pipeline(1)

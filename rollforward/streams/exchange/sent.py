@@ -1,13 +1,13 @@
-"""Notes of senders: where their commits have put records, in rows that these commits write anyway.
+"""Notes of senders: the inboxes that their commits have put records into.
 
-A tick that knows a row of a sender as it was, and reads it as it is now, knows from the difference
-which inboxes got records in between. Each commit that puts records into inboxes writes one row of
-a sender: a worker its interval, a source its own row. A replay of dead letters and a recovery write
-the head, and count there.
+Each commit that puts records into inboxes writes the row of a sender anyway: a worker writes its
+interval, a source its own row. The note is a part of it. A tick that has read the row before, and
+reads it again, takes from the difference which inboxes got records in between. A replay of dead
+letters and a recovery write the head, and are counted there.
 
-Code of an earlier release notes nothing, but it preserves the note. A worker of that code raises
-the `seq` of its interval when it takes the lease, and a source raises that of its row at each
-commit. So a note of another `seq` than the row's is incomplete, and the next note begins anew.
+Code of an earlier release writes no notes, but preserves them. A worker of such code increments the
+`seq` of its interval when it takes the lease, and a source increments its `seq` with each commit.
+So a note with another `seq` than its row is incomplete, and the next one replaces it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from rollforward.streams.graph.environment import Environment
 from rollforward.streams.storage.remote_calls import Key, StoredRow
 from rollforward.streams.storage.schema import CHUNK, Head, Interval, Sent, SourceRow
 
-# In one note, of some 20 bytes each. Of a commit to more places the note is incomplete.
+# In one note, some 20 bytes each. The note of a commit to more places is incomplete.
 MAX_PLACES = 512
 
 Sender = TypeVar("Sender", Interval, SourceRow)

@@ -41,8 +41,8 @@ class StreamConfig:
             in one commit. Other records go into the inboxes of these computations.
         effect_ms: The time for which a source waits for weak sinks. Effects that are not complete
             by then are committed as records.
-        follow_from: The number of intervals from which on commits note where they send, so that
-            ticks need not read what has not changed (watermarks/following.py).
+        follow_from: The number of intervals from which on commits note which inboxes they
+            write to, and ticks read only the rows that may have changed.
         cache_bytes: The limit of cached states per interval of a worker, and per process for all
             intervals that it has processed.
     """
@@ -73,8 +73,8 @@ class Environment:
 
     Attributes:
         caches: Rows that the process has read or written. They are hints: the next commit verifies
-            each by its version. What a tick has read is verified by the next tick, by the rows of
-            all senders.
+            each by its version. The rows of a tick are verified by the next tick, by the notes of
+            senders.
         run_in_background: Starts steps concurrently, without waiting for them. None: unsupported.
         sign: Turns an id into the id of a lease owner in this process.
         is_dead: Whether the process of an owner is known to be dead, so that its lease is void.

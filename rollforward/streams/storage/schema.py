@@ -69,7 +69,7 @@ class Load(NamedTuple):
 
 
 class Sent(NamedTuple):
-    """Where a sender's commits have put records, so that a tick need not scan other inboxes.
+    """Note of the inboxes that the commits of a sender have put records into: exchange/sent.py.
 
     Attributes:
         number: The number of the last commit that is noted here; it only rises.
@@ -110,7 +110,7 @@ class Interval(NamedTuple):
     # Written by one part of a fused computation, and dropped by another one.
     late_between_parts: int = 0
     crash_suspect: str = ""  # The timer or record that the crashed workers were processing.
-    sent: Sent | None = None  # In pipelines with many inboxes: sent.py.
+    sent: Sent | None = None  # In pipelines with many intervals.
     later_fields: Mapping[str, Any] = {}  # Fields of later code, by name.
 
     @property

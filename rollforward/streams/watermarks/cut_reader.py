@@ -93,7 +93,7 @@ def _read_at(
     sources: Mapping[Place, StoredRow],
     moment: Any,
 ) -> Steps[Contents]:
-    """Read intervals and inboxes at a moment: what has changed since the last cut, or all."""
+    """Read intervals and inboxes at a moment: those that may have changed since a view, or all."""
     head: Head = cut.head.body
     changes = yield from read_changes(environment, cut, view, sources, moment)
     if changes is not None:

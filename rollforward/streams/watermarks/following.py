@@ -1,32 +1,32 @@
-"""Following: a cut at the cost of what has changed since the last one of this process.
+"""Following: a cut that reads the rows that may have changed since the last cut of its process.
 
-A full cut reads the row of each interval and scans each inbox. This one begins with what the last
-cut has read. It follows the records from there, from sender to reader, by the notes of senders
-(`exchange/sent.py`). All of its reads are of one moment. It reads
+A full cut reads the row of each interval and scans each inbox. A following cut keeps the rows that
+the last cut has read, and follows the records from there, from sender to reader, by the notes of
+the senders (`exchange/sent.py`). All of its reads are of one moment. It reads
 
 1. the rows of all sources;
 2. the rows of intervals that had a worker, and of those with a timer that may have fired since;
-3. the inboxes that had records, and those that the rows of 1 to 3 say records were sent to, and
-   the rows of their intervals;
-4. some others, in turn.
+3. the inboxes that had records, the inboxes to which records were sent by the notes in the rows of
+   1 to 3, and the rows of the intervals of these inboxes;
+4. a few others, in turn.
 
-Everything else is as it was. An inbox gets records only by commits that write their sender's row,
-and a worker commits to the state of an interval only if it has records or a due timer. So by
-induction over the commits since the last cut, in their order: the row that a commit has written is
-read, or the commit has changed nothing that a cut depends on.
+All other inboxes and intervals are unchanged. An inbox gets records only by commits that write the
+row of their sender. A worker changes the holds, timers and counts of an interval only if it has
+records or a due timer. The proof is by induction over the commits since the last cut:
 
 - A commit of a source: its row is read.
 - A commit of a worker that had a lease, records or a due timer at the last cut: its row is read.
-- A commit of another worker: it had got records by an earlier commit, whose note names it.
+- A commit of another worker: an earlier commit had sent records to it, and its note names them.
 
-Only rows that a watermark does not depend on may be older: a worker that found nothing to do has
-raised the generation of its interval. A wake-up of that generation has no effect, and the next cut
-reads the row, because its timer is due.
+An interval that is not read may have an older generation and lease: a worker was there and found
+nothing to do. If a timer of it becomes due, a wake-up by its old generation may have no effect. The
+next cut reads the row, because the timer is due.
 
-Without this knowledge the cut is a full one: where the moment, a note or the last cut is missing,
-and after each change of the layout, the topology, or the head's counts of replays and recoveries.
-A replay by code of an earlier release is not counted. Its record is late, so no scan of a worker
-misses it; until its interval is read, it holds no watermark, as if it had been replayed later.
+The cut is a full one if the service has no snapshots, if a note is incomplete, on the first tick of
+a process, while an inbox is retired or the topology changes, and after any change of the layout,
+the topology, or the head's counts of replays and recoveries. Code of an earlier release does not
+count its replays. A replayed record is late, so no worker misses it. It holds no watermark until
+its interval is read, as if it had been replayed at that time.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _VIEW = "the last cut"
 
 
 class View(NamedTuple):
-    """What a cut has read, as far as a later one needs it.
+    """Rows of a cut, as far as a later cut needs them.
 
     Attributes:
         sources: Rows of the processes of sources.
@@ -74,10 +74,10 @@ class View(NamedTuple):
 
 
 def last_view(environment: Environment) -> View | None:
-    """Return what the last cut of this process has read.
+    """Return the rows of the last cut of this process; None: this is its first one.
 
-    A cut asks for it before its first read. Another one that runs beside it may note a view of a
-    later moment, from which no earlier one follows.
+    A cut gets the view before its first read. A concurrent one may note a view of a later moment,
+    and a cut cannot follow rows of a later moment than its own.
     """
     view: View | None = environment.caches.get(_VIEW)
     return view
@@ -100,10 +100,10 @@ def note_view(
     intervals: Mapping[Place, StoredRow],
     contents: Contents,
 ) -> None:
-    """Keep what a cut has read at one moment, for the next one of this process.
+    """Keep the rows of a cut, all of one moment, for the next cut of this process.
 
     Args:
-        view: The one before.
+        view: The view before; None: the cut was the first one.
         intervals: All of them, summed up.
         contents: Of all inboxes that have any.
     """
@@ -126,7 +126,7 @@ def read_changes(
     sources: Mapping[Any, StoredRow],
     moment: Any,
 ) -> Steps[Changes | None]:
-    """Read what may have changed since the last cut of this process.
+    """Read the rows that may have changed since the last cut of this process.
 
     Args:
         sources: Rows of the processes of sources at the moment.
@@ -142,7 +142,7 @@ def read_changes(
 
 
 class _Following:
-    """One cut that follows the last one."""
+    """One following cut."""
 
     def __init__(self, environment: Environment, cut: Cut, view: View, moment: Any) -> None:
         self._environment, self._cut, self._view, self._moment = environment, cut, view, moment
