@@ -8,9 +8,11 @@ and the input of every computation that may get their results. So their lateness
 how slow workers are.
 
 If the service has snapshots, all reads see one moment, and all inboxes are scanned side by side
-(`watermarks/inbox_scan.py`). Without snapshots the order of the reads makes up for it: sources
-first, then computations downstream. Of a computation, inboxes come before timers, and a retired
-inbox before its successors. A record that moves meanwhile moves towards rows that are read later.
+(`watermarks/inbox_scan.py`). A tick of many intervals reads only the rows that may have changed
+since the last one of its process (`watermarks/following.py`). Without snapshots the order of the
+reads makes up for it: sources first, then computations downstream. Of a computation, inboxes come
+before timers, and a retired inbox before its successors. A record that moves meanwhile moves
+towards rows that are read later.
 
 Each tick raises the generation of the head. While watermarks move, it creates the next tick's task
 under a new name. When all is idle it reads once more, so that it sees every sender that read the

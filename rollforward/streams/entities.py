@@ -13,7 +13,8 @@ StreamHead
 
 StreamInterval
     Name: "<pipeline>:<computation>:<first slot>". The lease of a range of keys, the generation in
-    the name of its task, summaries of its slabs with their due times, its rows of ids, and counts.
+    the name of its task, summaries of its slabs with their due times, its rows of ids, counts, and
+    in pipelines of many intervals a note of up to 512 inboxes that it has sent to.
     Written by each checkpoint, which it fences.
     Growth: one row for each interval: 4 per computation by default, at most 64.
 
@@ -40,7 +41,7 @@ StreamIds
 
 StreamSource
     Name: "<pipeline>:<stream>:<process>". The position and the watermark of one process of a
-    source. Written by each commit with its records. Growth: one row for each process.
+    source, and a note as an interval has one. Written by each commit with its records. Growth: one row for each process.
 
 StreamDead
     Name: "<pipeline>:<computation>:<id>". A dead letter: a record or timer, with its error.

@@ -40,8 +40,9 @@ def following(schedule: Any, *, old_machine: bool = False) -> Iterator[Counter[s
         How many cuts have followed, and how many were full.
     """
     simulation: Simulation = schedule.simulation
-    simulation.has_snapshots, simulation.tears = True, False
-    simulation.config = replace(simulation.config, follow_from=0)
+    for each in (simulation, getattr(schedule, "reader", simulation)):
+        each.has_snapshots, each.tears = True, False
+        each.config = replace(each.config, follow_from=0)
     counts: Counter[str] = Counter()
     read_changes, with_sent = cut_reader.read_changes, sent.with_sent
 
@@ -120,7 +121,7 @@ def _answered_at(simulation: Simulation, steps: Steps, moment: Any) -> Cut:
 def facts(cut: Cut) -> dict[str, Any]:
     """Return what a tick does by a cut."""
     names = ("inputs", "lower_bounds", "sources", "percentile_watermarks", "backlogs", "paused",
-             "pending", "filled", "idle", "retired")  # fmt: skip
+             "pending", "filled", "idle", "retired", "published")  # fmt: skip
     intervals = {
         place: tuple(getattr(body, name) for name in KNOWN) for place, body in cut.intervals.items()
     }

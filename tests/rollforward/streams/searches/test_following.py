@@ -15,6 +15,7 @@ from tests.rollforward.streams.scenarios.full_pipeline import Mixed
 from tests.rollforward.streams.scenarios.fusing import Fusing
 from tests.rollforward.streams.scenarios.growing import EarlyNoMore, Held, Reshaped
 from tests.rollforward.streams.scenarios.holding import Holding
+from tests.rollforward.streams.scenarios.publishing import Publishing
 from tests.rollforward.streams.scenarios.weak import Weak
 from tests.rollforward.streams.scenarios.weak_changes import WeakChanges
 from tests.rollforward.streams.simulator.schedules import Busy, Schedule
@@ -24,7 +25,7 @@ SCHEDULES = 10_000 if IS_SOAK else 40
 MAX_SEARCHED = 2_000
 KINDS = [
     Schedule, Busy, Mixed, Reshaped, Held, EarlyNoMore, Fusing, Holding, Weak, Changing,
-    WeakChanges,
+    WeakChanges, Publishing,
 ]  # fmt: skip
 
 
