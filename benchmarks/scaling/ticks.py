@@ -2,9 +2,10 @@
 
 `python -m benchmarks.scaling.ticks` prints, for two computations that have so many intervals
 together, the rows read, the queries, the calls and the time of one tick. Time is virtual, with the
-latencies of the cloud's profile: the median of some ticks. Before each, records come to some
-intervals of the first computation, whose workers hand them on, and the workers of the second one
-count them. `--full` lets each tick read everything, as ticks do in pipelines with few intervals.
+latencies of the cloud's profile: the median of five ticks, or that of one if many intervals change.
+Before each, records come to some intervals of the first computation, whose workers hand them on,
+and the workers of the second one count them. `--full` lets each tick read everything, as ticks do
+in pipelines with few intervals.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ INTERVALS = (16, 256, 4_096, 10_000)
 CHANGED = (0.0, 0.01, 1.0)
 STREAM, PROCESS = "in-0", "feed-0"
 AT_ONCE = 500  # Records of one push.
-TICKS = 5
+TICKS, MANY = 5, 1_000  # One tick, where as many intervals change: their workers take minutes.
 STEP_MS = 10_000  # Between two records of one interval.
 
 
@@ -118,7 +119,7 @@ class Ticks:
         """Return a row of the table."""
         self.tick()
         found = []
-        for _ in range(TICKS):
+        for _ in range(TICKS if share * len(self.keys) < MANY else 1):
             self.change(share)
             found.append(self.tick())
         costs = found[-1][0]

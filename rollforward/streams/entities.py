@@ -41,7 +41,8 @@ StreamIds
 
 StreamSource
     Name: "<pipeline>:<stream>:<process>". The position and the watermark of one process of a
-    source, and a note as an interval has one. Written by each commit with its records. Growth: one row for each process.
+    source, and a note as an interval has one. Written by each commit with its records.
+    Growth: one row for each process.
 
 StreamDead
     Name: "<pipeline>:<computation>:<id>". A dead letter: a record or timer, with its error.

@@ -54,6 +54,7 @@ class Cut:
     percentile_watermarks: dict[str, int] = field(default_factory=dict)
     idle: set[Place] = field(default_factory=set)
     activities: dict[str, Activity] = field(default_factory=dict)
+    _reached: dict[str, int] = field(default_factory=dict)  # By all watermarks of a computation.
 
     @property
     def has_moved(self) -> bool:
@@ -82,14 +83,14 @@ class Cut:
         ]
 
     def has_work(self, name: str, lo: int, now_ms: int) -> bool:
-        interval = self.intervals[name, lo]
-        reached = max(
-            self.inputs[name],
-            self.percentile_watermarks.get(name, 0),
-            self.head.body.timer_watermark(name),
-        )
-        is_due = interval.due <= reached or interval.processing_due <= now_ms
-        return is_due or (name, lo) in self.pending
+        if (name, lo) in self.pending:
+            return True
+        interval, reached = self.intervals[name, lo], self._reached.get(name)
+        if reached is None:
+            percentile_watermark = self.percentile_watermarks.get(name, 0)
+            stored = self.head.body.timer_watermark(name)
+            reached = self._reached[name] = max(self.inputs[name], percentile_watermark, stored)
+        return interval.due <= reached or interval.processing_due <= now_ms
 
     def idle_intervals(self, now_ms: int) -> dict[tuple[str, int], Interval]:
         """Return the intervals that have no worker and no work."""

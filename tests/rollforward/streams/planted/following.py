@@ -174,7 +174,7 @@ VARIANTS = [
     Plant(timers_do_not_count),
     Plant(clock_does_not_count, Mixed),
     Plant(records_are_forgotten),
-    Plant(view_of_a_later_tick, first=900),
+    Plant(view_of_a_later_tick, first=942),
     Plant(interval_is_not_read_with_its_inbox),
     Plant(layouts_are_the_same, Reshaped, first=39),
     Plant(replays_send_nothing, Mixed),

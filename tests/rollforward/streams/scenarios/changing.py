@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar
 
@@ -110,8 +110,10 @@ class ChangingJudge(Judge):
         self.sent: Counter[str] = Counter()
         self.worked: Counter[str] = Counter()
         self.dropped: Counter[str] = Counter()
+        self.cleans = False  # The commit that is judged deletes what a computation has left.
 
     def judge(self, commit: Commit, before: Mapping[Key, StoredRow]) -> None:
+        self.cleans = is_cleaned(commit)
         for key, body in written(commit):
             if key.kind == HEAD:
                 self.topologies.setdefault(body.layout_version, body)
@@ -166,12 +168,14 @@ class ChangingJudge(Judge):
         if computation in self.readers:
             super()._judge_hold(computation, hold)
 
-    def _judge_books(self, commit: Commit, before: Mapping[Key, StoredRow]) -> None:
+    def _judge_books(
+        self, written: Sequence[tuple[Key, Any]], before: Mapping[Key, StoredRow]
+    ) -> None:
         for key, found in before.items():
-            if key.kind == CHUNK and is_cleaned(commit):
+            if key.kind == CHUNK and self.cleans:
                 self.dropped[key.name.split(":")[1]] += len(found.body)
-        if not is_cleaned(commit):
-            super()._judge_books(commit, before)
+        if not self.cleans:
+            super()._judge_books(written, before)
 
     def _judge_sent(self, commit: Commit, before: Mapping[Key, StoredRow]) -> None:
         """Check that each record goes to all who read its stream by the sender's topology."""

@@ -21,7 +21,7 @@ from tests.rollforward.streams.scenarios.weak_changes import WeakChanges
 from tests.rollforward.streams.simulator.schedules import Busy, Schedule
 from tests.rollforward.streams.simulator.store import Violation
 
-SCHEDULES = 10_000 if IS_SOAK else 40
+SCHEDULES = 10_000 if IS_SOAK else 24
 MAX_SEARCHED = 2_000
 KINDS = [
     Schedule, Busy, Mixed, Reshaped, Held, EarlyNoMore, Fusing, Holding, Weak, Changing,
