@@ -23,10 +23,11 @@ nothing to do. If a timer of it becomes due, a wake-up by its old generation may
 next cut reads the row, because the timer is due.
 
 The cut is a full one if the service has no snapshots, if a note is incomplete, on the first tick of
-a process, while an inbox is retired or the topology changes, and after any change of the layout,
-the topology, or the head's counts of replays and recoveries. Code of an earlier release does not
-count its replays. A replayed record is late, so no worker misses it. It holds no watermark until
-its interval is read, as if it had been replayed at that time.
+a process, while an inbox is retired, the topology changes or the pipeline is stopped, and after any
+change of the layout, the topology, or the head's counts of replays and recoveries.
+
+Code of an earlier release does not count its replays. A replayed record is late, so no worker
+misses it. It holds no watermark until its interval is read, as if it were replayed at that time.
 """
 
 from __future__ import annotations
@@ -117,7 +118,8 @@ def note_view(
 
 def _can_follow(environment: Environment, head: Head) -> bool:
     """Return whether all senders go by the layout and the topology of a head."""
-    return is_followed(environment, head) and not head.retired and not has_pending_change(head)
+    is_changing = head.retired or head.stopped or has_pending_change(head)
+    return is_followed(environment, head) and not is_changing
 
 
 def read_changes(
