@@ -25,6 +25,9 @@ from rollforward.streams.storage.schema import (
     SourceRow,
 )
 from rollforward.streams.storage.serde import dump, load
+from rollforward.streams.watermarks import cut_reader
+from tests.infra.world import Services
+from tests.rollforward.streams.harness import REQUESTS, Hits, Minutes, hits, stream_world, windows
 from tests.rollforward.streams.simulator.driver import Came, Desk
 
 INTERVALS = 40
@@ -214,3 +217,36 @@ def test_a_note_names_all_places_or_says_that_it_does_not(
                 assert found is None or {*found} == since
                 known += found is not None
     assert known > 1_000
+
+
+one_emulator = pytest.mark.parametrize("services", ["firestore"], indirect=True)
+
+
+@one_emulator
+def test_windows_are_exact_where_ticks_follow_records(
+    services: Services, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """G1: on a service with snapshots."""
+    pipeline = Pipeline("minutes", Hits, Minutes, intervals=INTERVALS, sources=[REQUESTS])
+    world, followed = stream_world(services, pipeline), list[bool]()
+    read_changes = cut_reader.read_changes
+
+    def counted(*args: Any) -> Any:
+        changes = yield from read_changes(*args)
+        followed.append(changes is not None)
+        return changes
+
+    monkeypatch.setattr(cut_reader, "read_changes", counted)
+    paths = [f"/{number}" for number in range(30)]
+    for minute, part in ((0, 0), (0, 1), (1, 0), (1, 1)):
+        records = hits(*[(f"{minute} {part} {path}", path, minute * 60_000) for path in paths])
+        with world.context():
+            pipeline.push(world.clients, "requests", records)
+        world.settle()
+    with world.context():
+        pipeline.close(world.clients, "requests")
+    world.settle()
+
+    two_of_each = [[path, 2] for path in sorted(paths)]
+    assert windows(world) == {"0": two_of_each, "60000": two_of_each}
+    assert sum(followed) > len(followed) / 2
