@@ -1,0 +1,157 @@
+"""Beam as a judge of graphs that nobody chose, and of clocks, ttl and panes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+
+beam = pytest.importorskip("apache_beam", reason="Beam is not installed: `make beam` runs this")
+
+from apache_beam.options.pipeline_options import PipelineOptions  # noqa: E402
+from apache_beam.runners.direct.direct_runner import BundleBasedDirectRunner  # noqa: E402
+from apache_beam.runners.portability.fn_api_runner import FnApiRunner  # noqa: E402
+from apache_beam.testing.test_stream import TestStream as Script  # noqa: E402
+from apache_beam.testing.util import assert_that  # noqa: E402
+from apache_beam.transforms.window import TimestampedValue  # noqa: E402
+
+from rollforward.streams import Pipeline, StreamTest  # noqa: E402
+from rollforward.streams.beam import translate  # noqa: E402
+from rollforward.streams.beam.elements import stamp  # noqa: E402
+from tests.rollforward.streams.beam import graphs, test_judge  # noqa: E402
+from tests.rollforward.streams.beam.test_judge import END, Event, drawn, expect, here  # noqa: E402
+
+LATER_S = 4_000_000_000  # Behind each time that a test sets by the machine's clock.
+
+
+def in_time(events: list[Event]) -> list[Event]:
+    """Return records with, behind each fourth, the highest watermark at which none is late."""
+    times = [event[2] for event in events if not isinstance(event, int)]
+    result, watermark = list[Event](), 0
+    for number, event in enumerate(events):
+        result.append(event)
+        lowest = min(times[number + 1 :], default=0)
+        if lowest > watermark and number % 4 == 3:
+            watermark = lowest
+            result.append(watermark)
+    return [*result, END]
+
+
+def run_script(pipeline: Pipeline, events: list[Event], expected: Any, *, clock_s: int = 0) -> None:
+    """Run what happens in order on Beam's streaming runner, and compare.
+
+    Args:
+        expected: By stream, or a function that gets the results of "out".
+    """
+    [source] = pipeline.sources
+    script = Script()
+    for event in events:
+        if isinstance(event, int):
+            script = script.advance_watermark_to(stamp(event))
+        else:
+            script = script.add_elements([TimestampedValue(event[1], stamp(event[2]))])
+    if clock_s:
+        script = script.advance_processing_time(clock_s)
+    options = PipelineOptions(streaming=True)
+    with beam.Pipeline(runner=BundleBasedDirectRunner(), options=options) as p:
+        values = p | script.advance_watermark_to_infinity()
+        lateness = test_judge.timedelta(days=1)
+        outputs = translate(pipeline, p, {source: values}, lateness=lateness)
+        if callable(expected):
+            texts = outputs["out"] | beam.ParDo(test_judge._Text())
+            assert_that(texts, expected)
+        else:
+            expect(outputs, expected)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_drawn_graph_gives_what_it_gives_here(seed: int) -> None:
+    pipeline = graphs.drawn_graph(seed)
+    events = drawn(seed, [*pipeline.sources], has_late=False)
+    expected = here(pipeline, events)
+    with beam.Pipeline(runner=FnApiRunner()) as p:
+        expect(translate(pipeline, p, test_judge.batch(pipeline, p, events)), expected)
+
+
+def test_drawn_graphs_have_all_kinds_and_results() -> None:
+    kinds, results = Counter[str](), 0
+    for seed in range(12):
+        pipeline = graphs.drawn_graph(seed)
+        kinds.update(type(code).__name__ for code in pipeline.computations.values())
+        results += sum(
+            map(len, here(pipeline, drawn(seed, [*pipeline.sources], has_late=False)).values())
+        )
+    assert len(kinds) == 6, kinds
+    assert results > 200
+
+
+# Beam's runner takes seconds for each step of a script, and more for each computation.
+ONE_SOURCE = [
+    seed
+    for seed in range(60)
+    if len(graphs.drawn_graph(seed).sources) == 1 and len(graphs.drawn_graph(seed).graph.order) == 2
+][:4]
+
+
+@pytest.mark.parametrize("seed", ONE_SOURCE)
+def test_a_drawn_graph_gives_as_a_stream_what_it_gives_here(seed: int) -> None:
+    """Disorder and watermarks between the records, of which none is late."""
+    pipeline = graphs.drawn_graph(seed)
+    events = in_time(drawn(seed, ["in"], has_late=False, count=16))
+    run_script(pipeline, events, here(pipeline, events))
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_keys_are_forgotten_as_here(seed: int) -> None:
+    pipeline = Pipeline("judged", graphs.Forgetting)
+    events: list[Event] = []
+    for event in in_time(drawn(seed, ["in"], has_late=False, count=16)):
+        # Gaps of two minutes, in which keys are forgotten.
+        if isinstance(event, int):
+            events.append(event // 20_000 * 140_000)
+        else:
+            events.append((event[0], event[1], event[2] // 20_000 * 140_000 + event[2] % 20_000))
+    events = [event for n, event in enumerate(events) if event not in events[:n]]
+    events.append(10 * END)
+    expected = here(pipeline, events)
+    assert len({text for text in expected["counts"] if '"seen": 1}' in text}) >= 3
+    run_script(pipeline, events, expected)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_timers_of_the_clock_fire_as_here(seed: int) -> None:
+    pipeline = Pipeline("judged", graphs.Hourly)
+    events = in_time(drawn(seed, ["in"], has_late=False, count=16))
+    test = StreamTest(pipeline)
+    for event in events:
+        if isinstance(event, int):
+            test.advance_watermark(event)
+        else:
+            test.push(event[0], event[1], event[2])
+    assert not test.read("told")
+    test.advance_clock(3_600_000)
+    told = test.read("told")
+    assert len(told) == 3
+    texts = Counter(test_judge.text_of(one.value, one.timestamp_ms) for one in told)
+    run_script(pipeline, events, {"told": texts}, clock_s=LATER_S)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_only_early_panes_may_be_more_than_here(seed: int) -> None:
+    """Where the watermark jumps over several early panes, a key on Beam writes each of them."""
+    pipeline = graphs.panes()
+    events = [*drawn(seed, ["in"], has_late=True, count=24), END]
+    expected = here(pipeline, events)["out"]
+    kinds = Counter(
+        kind for text in expected for kind in ("early", "on-time", "late") if kind in text
+    )
+    assert kinds["early"]
+    assert kinds["on-time"]
+
+    def compare(actual: list[str]) -> None:
+        surplus = Counter(actual) - expected
+        assert not expected - Counter(actual)
+        assert all('"pane": "early"' in text for text in surplus), surplus
+
+    run_script(pipeline, events, compare)
