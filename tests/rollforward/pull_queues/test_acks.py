@@ -73,6 +73,26 @@ def test_an_error_that_stays_is_raised(world: World) -> None:
     assert waiting() == 0
 
 
+def test_an_ack_whose_commits_fail_is_tried_so_often_and_no_more(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reads are answered meanwhile, so only the number of tries ends it."""
+    add(world, "a")
+    leases, tries = lease(world), list[object]()
+
+    def fail(*args: object, **changes: object) -> None:
+        tries.append(changes)
+        raise rpc_errors.ServiceUnavailable("made by a test")  # type: ignore[no-untyped-call]
+
+    with monkeypatch.context() as failing:
+        failing.setattr(leasing, "commit_unchanged", fail)
+        with pytest.raises(rpc_errors.ServiceUnavailable):
+            WORK.ack(world.clients, leases)
+
+    assert len(tries) == leasing.MAX_ATTEMPTS
+    assert WORK.ack(world.clients, leases) == []
+
+
 def test_a_worker_whose_clock_is_ahead_takes_the_ack_of_another(world: World) -> None:
     """P2: an item is leased by two, and acked by the one who leased it last: only one is told."""
     ahead = replace(world.clients, clock=Ahead(world.clock, datetime.timedelta(minutes=2)))

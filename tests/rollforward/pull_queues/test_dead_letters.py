@@ -83,6 +83,18 @@ def test_a_worker_gets_no_more_than_its_limit_behind_dead_letters(world: World, 
         assert len(queue.dead_letters()) == 6
 
 
+def test_dead_letters_are_passed_by_many_at_a_time(world: World) -> None:
+    """P3: a lease of one item behind forty of them is two commits, not forty-one."""
+    queue = PullQueue("one", max_deliveries=1, partitions=1)
+    put_items(world, queue, 0, used_up=40, good=1)
+    world.plan.reset()
+    with world.plan.watched():
+        leases = queue.lease(world.clients)
+
+    assert len(leases) == 1
+    assert world.plan.calls.count("Commit") == 2
+
+
 @pytest.mark.parametrize("is_acked", [False, True])
 def test_a_replay_whose_reply_was_lost_says_that_it_took_effect(
     world: World, is_acked: bool
