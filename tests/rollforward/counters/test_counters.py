@@ -20,6 +20,7 @@ from rollforward.counters import (
     shard_maps,
 )
 from rollforward.counters import commits as counter_commits
+from rollforward.counters import resize as counter_resize
 from rollforward.counters.increments import IncrementRequest, increment_request
 from rollforward.counters.resize import Resizer
 from rollforward.counters.shard_maps import ShardMaps
@@ -414,3 +415,20 @@ def test_a_counter_that_is_given_the_number_it_has_does_not_grow(world: World) -
 
     row = config(world, "a", VOTES)
     assert (row.shards, row.is_pinned) == (shard_map.shards, True)
+
+
+def test_a_long_drain_goes_on_without_a_sweep_and_shrinks_no_further(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """E2: a task drains so many shards, the next one the rest; none of them takes it as calm."""
+    monkeypatch.setattr(counter_resize, "MAX_DRAINED", 3)
+    for shards in (16, None):
+        resize(world, "a", shards, VOTES)
+    add(world, "a", 7, counter=VOTES)
+    world.clock.sleep(31)
+    world.sweep()
+    world.settle()
+
+    row = config(world, "a", VOTES)
+    assert (row.shards, row.read_shards) == (8, 8)
+    assert total(world, "a", VOTES) == 7
