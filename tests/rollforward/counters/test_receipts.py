@@ -5,13 +5,17 @@ from __future__ import annotations
 import datetime
 
 import pytest
+from google.api_core import exceptions as rpc_errors
 from google.cloud import ndb
 
+from rollforward.counters import exact
+from rollforward.counters.commits import Attempt
 from rollforward.counters.entities import CounterReceipt, receipt_key
 from rollforward.counters.increments import RECEIPTS_FOR
 from rollforward.counters.pattern import EXPIRY
 from rollforward.datastore import expiry
 from rollforward.datastore.partitions import PARTITIONS
+from rollforward.runtime import Clients
 from tests.infra.world import Services, World
 from tests.rollforward.counters.counts import LIKES, add, counter_world, receipts, total
 
@@ -81,4 +85,23 @@ def test_a_key_that_is_used_anew_while_the_sweep_is_at_it_keeps_its_receipt(
 
     assert len(receipts(world)) == 1
     assert add(world, "a", idempotency_key="r").is_duplicate
+    assert total(world, "a") == 2
+
+
+def test_a_commit_in_doubt_is_looked_for_once_more_at_the_end(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """E1: the last attempt took effect, and neither it nor the first look was answered."""
+    add(world, "a")
+    write = exact.write
+
+    def lose(clients: Clients, attempt: Attempt) -> None:
+        write(clients, attempt)
+        world.plan.break_next("Lookup", "error", 1)
+        raise rpc_errors.ServiceUnavailable("made by a test")  # type: ignore[no-untyped-call]
+
+    monkeypatch.setattr(exact, "MAX_ATTEMPTS", 1)
+    monkeypatch.setattr(exact, "write", lose)
+
+    assert not add(world, "a", idempotency_key="r").is_duplicate
     assert total(world, "a") == 2
