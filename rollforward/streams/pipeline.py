@@ -169,7 +169,8 @@ class Pipeline(Declaration):
 
         Raises:
             UnknownStreamError: the computation is unknown.
-            BadLayoutError: an interval begins there already, there are 64, or it is a sink's.
+            BadLayoutError: an interval begins there already, there are 64, or the computation is a
+                sink whose intervals are fixed (`Sink.fixed_because`).
             Retry, Unavailable: repeat it; it may have been done.
         """
         run_steps(clients, self, split, computation, slot)
@@ -182,7 +183,7 @@ class Pipeline(Declaration):
 
         Raises:
             UnknownStreamError: the computation is unknown.
-            BadLayoutError: there are 64 intervals, or it is a sink's.
+            BadLayoutError: there are 64 intervals, or those of the computation are fixed.
             Retry, Unavailable: repeat it; it may have been done.
         """
         return run_steps(clients, self, split_by_keys, computation, keys)
@@ -192,7 +193,8 @@ class Pipeline(Declaration):
 
         Raises:
             UnknownStreamError: the computation is unknown.
-            BadLayoutError: no interval begins there, it is the first one, or a sink's.
+            BadLayoutError: no interval begins there, it is the first one, or those of the
+                computation are fixed.
             Retry, Unavailable: repeat it; it may have been done.
         """
         run_steps(clients, self, merge, computation, slot)

@@ -20,7 +20,8 @@ class SinkRecord:
     """A record that leaves the pipeline.
 
     Attributes:
-        id: The id of this record at this sink of this pipeline, the same in each attempt.
+        id: The id of this record at this sink of this pipeline, the same in each attempt, except
+            after a split or merge of its interval; nothing was written under the other id.
         late: Whether it arrived late, or derives from a late record.
     """
 
@@ -66,6 +67,20 @@ class Sink(Computation):
                 f"the sink {self.name} cannot be weak: it writes in the commit that takes records "
                 "out of the stream, so nothing can be written before that"
             )
+
+    @property
+    def fixed_because(self) -> str:
+        """Why its intervals are never split or merged; "": they may be.
+
+        A record that moves to another inbox gets another id there. Nothing outside knows the first
+        one, because only the transaction that takes the record out of its inbox writes. A weak sink
+        acts before that.
+        """
+        if self.weak:
+            return "it is weak, and would act again under another id"
+        if self.partitions is not None:
+            return "it has a declared number of partitions"
+        return "" if self.is_spread else "it has no `key`, and so one interval"
 
     def make(self, record: SinkRecord) -> Any:
         """Return the value to write for a record; if this raises, the record is a dead letter."""

@@ -18,6 +18,7 @@ from rollforward.streams.graph.head import look_at_head, read_head
 from rollforward.streams.graph.plan import ActivePipeline
 from rollforward.streams.model.errors import BadLayoutError
 from rollforward.streams.model.limits import MAX_INTERVALS
+from rollforward.streams.model.sink import Sink
 from rollforward.streams.model.slots import SLOTS, slot_of
 from rollforward.streams.scaling.load_meter import halved, median_slot
 from rollforward.streams.storage import dedup
@@ -43,8 +44,8 @@ def split(environment: Environment, computation: str, slot: int) -> Steps[None]:
 
     Raises:
         UnknownStreamError: the computation does not run.
-        BadLayoutError: an interval begins there already, there are too many, or the computation
-            is a sink, whose record ids depend on their inbox.
+        BadLayoutError: an interval begins there already, there are too many, or the intervals of
+            the computation are fixed (`fixed_because`).
         ChangedError: every attempt lost its race; nothing was changed.
     """
     lo = 0
@@ -80,17 +81,16 @@ def _check_reshardable(plan: ActivePipeline, computation: str) -> None:
         raise BadLayoutError(f"{computation} is being detached")
     if plan.running[computation].version < 0:
         raise BadLayoutError(f"{computation} is stopped: an export may be reading its intervals")
-    _check_keeps_places(plan, computation)
+    if reason := fixed_because(plan, computation):
+        raise BadLayoutError(f"{computation} is not split or merged: {reason}")
 
 
-def _check_keeps_places(plan: ActivePipeline, computation: str) -> None:
-    """Check that record ids do not depend on the place of a record in its inbox.
-
-    Raises:
-        BadLayoutError: the computation is a sink: a weak one would act again under another id.
-    """
-    if plan.is_sink(computation):
-        raise BadLayoutError(f"{computation} is a sink: its records keep their places, and ids")
+def fixed_because(plan: ActivePipeline, computation: str) -> str:
+    """Return why the intervals of a computation never change; "": they may."""
+    code = plan.computations[computation]
+    if isinstance(code, Sink):
+        return code.fixed_because
+    return "only other code has this sink" if plan.is_sink(computation) else ""
 
 
 def _split_commit(
@@ -172,7 +172,7 @@ def merge(environment: Environment, computation: str, slot: int) -> Steps[None]:
     Raises:
         UnknownStreamError: the computation does not run.
         BadLayoutError: no interval begins there, it is the first one, both have too many slabs, or
-            the computation is a sink, whose record ids depend on their inbox.
+            the intervals of the computation are fixed (`fixed_because`).
         ChangedError: every attempt lost its race; nothing was changed.
     """
     lo, names = 0, environment.names
@@ -264,7 +264,7 @@ def split_by_keys(
 
     Raises:
         UnknownStreamError: the computation does not run.
-        BadLayoutError: there are 64 intervals, or the computation is a sink.
+        BadLayoutError: there are 64 intervals, or those of the computation are fixed.
         ChangedError: every attempt lost its race; nothing was changed.
     """
     head = yield from look_at_head(environment)

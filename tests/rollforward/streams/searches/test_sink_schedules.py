@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import random
 from collections import Counter
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from functools import partial
 from typing import Any, ClassVar
 
@@ -15,11 +15,14 @@ from rollforward.streams import Computation, Pipeline, PushSource
 from rollforward.streams.coordinator import tick
 from rollforward.streams.exchange.ingest import IngestRequest, incoming_record, ingest
 from rollforward.streams.graph.environment import Environment
+from rollforward.streams.graph.head import read_head
 from rollforward.streams.model.errors import BadLayoutError
 from rollforward.streams.model.limits import Limits
 from rollforward.streams.model.sink import Sink, SinkRecord
 from rollforward.streams.model.slots import SLOTS
-from rollforward.streams.scaling import resharding
+from rollforward.streams.publications import Publication
+from rollforward.streams.scaling.autosplit import split_if_full
+from rollforward.streams.scaling.load_meter import LoadMeter
 from rollforward.streams.scaling.resharding import merge, split
 from rollforward.streams.storage.remote_calls import Commit, Pause
 from rollforward.streams.storage.schema import CHUNK, DEAD, HEAD, Head
@@ -95,7 +98,7 @@ class SinkSchedule:
 
 
 class Reshaped(SinkSchedule):
-    """Instances that do not know that "pushed" is a sink split and merge it at any time."""
+    """Somebody splits and merges "pushed" at any time."""
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
@@ -122,9 +125,7 @@ class Reshaped(SinkSchedule):
             self.reshaped += 1
 
     def run(self) -> None:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(resharding, "_check_keeps_places", lambda plan, computation: None)
-            super().run()
+        super().run()
         if self.head.retired:
             raise Violation(f"not forgotten: {self.head.retired}")
 
@@ -188,26 +189,52 @@ def _desk(intervals: int) -> tuple[Desk, list[str]]:
     return desk, made
 
 
-@pytest.mark.parametrize("is_known", [True, False], ids=["sink", "sink of other code"])
-def test_a_sink_is_neither_split_nor_merged(*, is_known: bool) -> None:
-    """G9, G10: also by an instance whose code lacks it; its records keep their ids so."""
-    desk, made = _desk(2)
-    machine = desk.simulation.machines[1]
-    machine.pipeline = None if is_known else _pipeline(2, has_sink=False)
-    environment = desk.simulation.environment(machine)
+class Weak(Sink):
+    """Its records may have acted before they were durable."""
 
-    with pytest.raises(BadLayoutError, match="out is a sink"):
-        desk.do(merge(environment, "out", SLOTS // 2))
-    with pytest.raises(BadLayoutError, match="out is a sink"):
-        desk.do(split(environment, "out", 100))
-    machine.pipeline = None
-    desk.run()
+    weak = True
+    idempotent = True
 
-    assert (len(made), desk.rows(CHUNK)) == (10, [])
+    def act(self, clients: Any, record: SinkRecord) -> None: ...
 
 
-def test_a_deployment_with_fewer_intervals_leaves_a_sink_as_it_is() -> None:
-    """G9: a tick merges nothing of it beside a push that is under way."""
+def _by_key(value: Any) -> str:
+    return str(value["k"])
+
+
+FIXED: dict[str, Callable[[], Sink]] = {
+    "no `key`": lambda: Out("in", name="out"),
+    "weak": lambda: Weak("in", name="out", key=_by_key),
+    "declared number": lambda: Publication("in", name="out", key=_by_key, partitions=2),
+    "other code": lambda: Out("in", name="out", key=_by_key),
+}
+
+
+@pytest.mark.parametrize("reason", FIXED)
+def test_some_sinks_are_neither_split_nor_merged(reason: str) -> None:
+    """G9, G10: by hand, by load or by a tick, and the refusal says why."""
+    limits, sinks = Limits(intervals=8), [FIXED[reason]()]
+    source = PushSource("in")
+    pipeline = Pipeline("p", Counted, sources=[source], sinks=sinks, intervals=2, limits=limits)
+    desk = Desk(pipeline)
+    desk.do(read_head(desk.environment))
+    if reason == "other code":
+        desk.simulation.machines[0].pipeline = _pipeline(2, limits, has_sink=False)
+    meter = LoadMeter(lambda: 0.0)
+    meter.split_slot = 7
+
+    for steps in (merge(desk.environment, "out", SLOTS // 2), split(desk.environment, "out", 100)):
+        with pytest.raises(BadLayoutError, match=f"out is not split or merged: .*{reason}"):
+            desk.do(steps)
+    is_tried = [
+        next(split_if_full(desk.environment, desk.head, name, meter), None) is not None
+        for name in ("out", "counted")
+    ]
+    assert is_tried == [False, True]
+
+
+def test_a_deployment_with_fewer_intervals_merges_a_sink_without_a_loss() -> None:
+    """G9: also beside a push that has read the head and not committed."""
     desk, made = _desk(4)
     desk.run()
     desk.simulation.pipeline = _pipeline(2, Limits(intervals=8))
