@@ -313,7 +313,8 @@ class _IngestAttempt:
         self.row = self.row._replace(inlined=sum_counts(self.source.inlined, self.inline.inlined))
         key = self.environment.names.source(self.request.stream, self.request.process)
         chunks = self.outgoing.inserts()
-        self.row = with_sent(self.environment, self._head, self.source, self.row, chunks)
+        if self.environment.follows(self._head) or self.source.sent is not None:
+            self.row = with_sent(self.environment, self._head, self.source, self.row, chunks)
         if self._stored is None:
             self.commit.inserts.append((key, self.row))
         else:

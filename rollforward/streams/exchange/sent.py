@@ -25,11 +25,6 @@ MAX_PLACES = 512
 Sender = TypeVar("Sender", Interval, SourceRow)
 
 
-def is_followed(environment: Environment, head: Head) -> bool:
-    """Return whether commits note where they send: the pipeline has many intervals."""
-    return sum(map(len, head.intervals.values())) >= environment.config.follow_from
-
-
 def with_sent(
     environment: Environment,
     head: Head,
@@ -48,7 +43,7 @@ def with_sent(
     places = [_place_of(key.name) for key, _ in inserts if key.kind == CHUNK]
     sent = before.sent or Sent()
     is_complete = sent.seq == before.seq
-    if not is_followed(environment, head):
+    if not environment.follows(head):
         is_broken = places and before.sent is not None and is_complete
         return after._replace(sent=sent._replace(seq=-1)) if is_broken else after
     if is_complete and not places:

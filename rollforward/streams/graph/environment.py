@@ -95,6 +95,10 @@ class Environment:
         """Return whether a worker that may be alive has the lease of an interval."""
         return interval.is_leased(now_ms) and not self.is_dead(interval.owner)
 
+    def follows(self, head: Head) -> bool:
+        """Return whether commits note where they send: the pipeline has many intervals."""
+        return sum(map(len, head.intervals.values())) >= self.config.follow_from
+
     def at(self, head: Head) -> ActivePipeline:
         """Return the pipeline by the topology of a head.
 

@@ -35,7 +35,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from rollforward.streams.exchange.sent import is_followed, place_of, sent_since
+from rollforward.streams.exchange.sent import place_of, sent_since
 from rollforward.streams.graph.environment import Environment
 from rollforward.streams.graph.plan import has_pending_change
 from rollforward.streams.storage.layout import Inbox, creation_layout
@@ -119,7 +119,7 @@ def note_view(
 def _can_follow(environment: Environment, head: Head) -> bool:
     """Return whether all senders go by the layout and the topology of a head."""
     is_changing = head.retired or head.stopped or has_pending_change(head)
-    return is_followed(environment, head) and not is_changing
+    return environment.follows(head) and not is_changing
 
 
 def read_changes(

@@ -310,7 +310,8 @@ class LeasedInterval:
             LostLeaseError: another worker has the interval.
         """
         before, inserts = self.interval, commit.inserts
-        interval = with_sent(self.environment, self.head, before, interval, inserts)
+        if self.environment.follows(self.head) or before.sent is not None:
+            interval = with_sent(self.environment, self.head, before, interval, inserts)
         commit.puts.insert(0, (self.key, interval, self.version))
         try:
             versions = yield commit
