@@ -95,17 +95,14 @@ def read_log(source: Subscription, partition: str, position: Any, limit: int) ->
     names, publication = Names(source.publication.pipeline), source.publication.name
     lo = source.first_slot(partition)
     [head] = yield Read([names.head])
-    [interval] = yield Read([names.interval(publication, lo)])
-    watermark = _published(head, source)
-    if position is not None:
-        place = Position(*position)
-    elif interval is None:  # It has not run yet.
-        return Pulled((), None, watermark=0)
-    elif source.starts_at_end:
-        tail = Position(interval.body.created_in, interval.body.records)
-        return Pulled((), tail, watermark=watermark)
-    else:
-        place = Position()
+    watermark, place = _published(head, source), Position(*(position or ()))
+    if position is None:
+        [interval] = yield Read([names.interval(publication, lo)])
+        if interval is None:  # It has not run yet.
+            return Pulled((), None, watermark=0)
+        if source.starts_at_end:
+            tail = Position(interval.body.created_in, interval.body.records)
+            return Pulled((), tail, watermark=watermark)
     low = names.log_place(publication, lo, place.created_in, place.number + 1)
     rows = yield Scan(LOG, low, names.past_log(publication, lo), MAX_ROWS)
     read, is_end = _within_size(rows), len(rows) < MAX_ROWS

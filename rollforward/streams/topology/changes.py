@@ -168,6 +168,12 @@ def _check_replaces(replaced: Computation, running: RunningComputation, code: Co
         raise TopologyError(
             f"only one of {new_version} and the running one is a sink: attach it under another name"
         )
+    sinks = [sink for sink in (replaced, code) if isinstance(sink, Sink)]
+    if len({sink.partitions for sink in sinks}) > 1:
+        raise TopologyError(
+            f"{new_version} has another number of partitions, and its subscribers have positions "
+            "in those that run: publish the stream under another name"
+        )
     if replaced.percentile != code.percentile:
         raise TopologyError(f"{new_version} has another `percentile`: its watermark would go back")
 

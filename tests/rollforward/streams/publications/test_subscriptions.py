@@ -15,7 +15,7 @@ from rollforward.streams.model.errors import MissingCodeError, TopologyError
 from rollforward.streams.publications import Publication, Subscription
 from rollforward.streams.publications.registration import register, unregister
 from rollforward.streams.storage.remote_calls import ChangedError, Commit, OutcomeUnknownError
-from rollforward.streams.topology.changes import attach, detach
+from rollforward.streams.topology.changes import attach, detach, replace
 from tests.rollforward.streams.publications.publishing import MINUTE_S, Again, Couple, Pass
 from tests.rollforward.streams.simulator.driver import Came, is_batch
 
@@ -193,6 +193,25 @@ def test_a_publication_that_is_attached_again_continues_its_log() -> None:
 
     assert couple.seen() == [1_000, 2_000, 4_000, 5_000]
     assert couple.subscriber.head.sources["hits"] == 5_000
+
+
+def test_a_version_with_other_partitions_does_not_replace_a_publication() -> None:
+    """Its subscribers have positions in the logs that are there; another version may."""
+    couple = Couple(start="earliest")
+    publisher = couple.publisher
+    couple.publish(1_000)
+    couple.read()
+    for version, partitions in ((2, 2), (3, 1)):
+        code = Publication("hits", key=lambda value: value["k"], partitions=partitions)
+        code.version, code.pipeline = version, "weblog"
+        publisher.pipeline.versions["hits-log", version] = code
+
+    with pytest.raises(TopologyError, match="another number of partitions"):
+        publisher.do(replace(publisher.environment, "hits-log", 2))
+    publisher.do(replace(publisher.environment, "hits-log", 3))
+    couple.publish(2_000)
+    couple.read()
+    assert couple.seen() == [1_000, 2_000]
 
 
 # Deletion
