@@ -7,8 +7,6 @@ and the pull sources without a reader. It also finds stranded records (`exchange
 
 from __future__ import annotations
 
-import contextlib
-
 from rollforward.runtime.clients import Clients
 from rollforward.streams.coordinator import tick
 from rollforward.streams.driver import run_steps
@@ -21,13 +19,7 @@ from rollforward.streams.model.sources import PullSource
 from rollforward.streams.publications.log import is_behind
 from rollforward.streams.publications.retention import delete_read_rows
 from rollforward.streams.publications.subscription import Subscription
-from rollforward.streams.storage.remote_calls import (
-    ChangedError,
-    CreateTasks,
-    OutcomeUnknownError,
-    Read,
-    Steps,
-)
+from rollforward.streams.storage.remote_calls import CreateTasks, Read, Steps
 from rollforward.streams.storage.schema import Head, SourceRow
 from rollforward.streams.watermarks.backpressure import source_name
 
@@ -45,8 +37,7 @@ def sweep(environment: Environment) -> Steps[int]:
     woken = yield from tick(environment, *sweep_suffix(environment))
     yield from recover(environment)
     woken += yield from wake_sources(environment)
-    with contextlib.suppress(ChangedError, OutcomeUnknownError):  # The next sweep goes on.
-        yield from delete_read_rows(environment)
+    yield from delete_read_rows(environment)
     return woken
 
 

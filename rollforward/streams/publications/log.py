@@ -17,12 +17,13 @@ from rollforward.streams.model.errors import MissingCodeError
 from rollforward.streams.model.sources import Pulled
 from rollforward.streams.publications.publication import LogRecord
 from rollforward.streams.publications.subscription import LoggedRecord, Subscription
-from rollforward.streams.storage.remote_calls import Key, Read, Scan, Steps, StoredRow
+from rollforward.streams.storage.remote_calls import Key, Read, ScanKeys, Steps, StoredRow
 from rollforward.streams.storage.schema import LOG, Head, Interval, LogRow, Names
 
 MAX_ROW_RECORDS, MAX_ROW_SIZE = 500, 200_000
 # In one read; a row larger than that is read alone.
 MAX_ROWS, MAX_READ_SIZE = 20, 250_000
+MAX_NUMBER = 10**15 - 2  # A name has 15 digits for it.
 
 
 class Position(NamedTuple):
@@ -95,25 +96,52 @@ def read_log(source: Subscription, partition: str, position: Any, limit: int) ->
     names, publication = Names(source.publication.pipeline), source.publication.name
     lo = source.first_slot(partition)
     [head] = yield Read([names.head])
-    watermark, place = _published(head, source), Position(*(position or ()))
-    if position is None:
+    watermark, place = _published(head, source), None
+    if position is not None:
+        place = Position(*position)
+    elif source.starts_at_end:
         [interval] = yield Read([names.interval(publication, lo)])
-        if interval is None:  # It has not run yet.
-            return Pulled((), None, watermark=0)
-        if source.starts_at_end:
-            tail = Position(interval.body.created_in, interval.body.records)
-            return Pulled((), tail, watermark=watermark)
-    low = names.log_place(publication, lo, place.created_in, place.number + 1)
-    rows = yield Scan(LOG, low, names.past_log(publication, lo), MAX_ROWS)
-    read, is_end = _within_size(rows), len(rows) < MAX_ROWS
-    entries = list(_entries(read, place))
+        return Pulled((), _tail(head, interval), watermark=watermark)
+    rows, is_end = yield from _rows(names, publication, lo, place or Position(), limit)
+    entries = list(_entries(rows, place))
     taken = entries[:limit]
-    is_end = is_end and len(read) == len(rows) and len(taken) == len(entries)
+    is_end = is_end and len(taken) == len(entries)
     if taken:
         place, reached = taken[-1].position, taken[-1].watermark
         watermark = max(watermark, reached) if is_end else reached
     records: list[Any] = [entry.record for entry in taken if not source.skips(entry.record)]
-    return Pulled(records, place, watermark=watermark)
+    return Pulled(records, place or Position(), watermark=watermark)
+
+
+def _tail(head: StoredRow | None, interval: StoredRow | None) -> Position:
+    """Return the position after all records that are in a log."""
+    if interval is not None:
+        return Position(interval.body.created_in, interval.body.records)
+    # It does not run. If it ran before, the next layout version creates its interval.
+    return Position() if head is None else Position(head.body.layout_version, MAX_NUMBER)
+
+
+def _rows(
+    names: Names, publication: str, lo: int, place: Position, limit: int
+) -> Steps[tuple[Sequence[tuple[str, StoredRow]], bool]]:
+    """Return the rows of about as many records as a read takes, and whether there are no more.
+
+    The names of rows have the numbers of their records, so no row is read in vain.
+    """
+    low = names.log_place(publication, lo, place.created_in, place.number + 1)
+    listed = yield ScanKeys(LOG, low, names.past_log(publication, lo), None, MAX_ROWS)
+    wanted, count = list[str](), 0
+    for name in listed:
+        if count >= limit:
+            break
+        wanted.append(name)
+        end, _ = place_of(name)
+        count += end.number - (place.number if end.created_in == place.created_in else 0)
+        place = end
+    found = yield Read([Key(LOG, name) for name in wanted])
+    rows = [(name, row) for name, row in zip(wanted, found, strict=True) if row is not None]
+    read = _within_size(rows)
+    return read, len(listed) < MAX_ROWS and len(read) == len(listed)
 
 
 def is_behind(source: Subscription, partition: str, position: Any) -> Steps[bool]:
@@ -163,12 +191,14 @@ def place_of(name: str) -> tuple[Position, int]:
     return Position(int(created_in), int(number)), int(at_ms)
 
 
-def _entries(rows: Sequence[tuple[str, StoredRow]], place: Position) -> Iterator[Entry]:
-    """Yield the records of rows from a position on."""
+def _entries(rows: Sequence[tuple[str, StoredRow]], place: Position | None) -> Iterator[Entry]:
+    """Yield the records of rows from a position on; None: from the first that is kept."""
     watermark = 0  # That of a row may be lower than the one before: its worker's head was older.
     for name, row in rows:
         body, (end, _) = row.body, place_of(name)
         watermark = max(watermark, body.watermark)
+        if place is None:
+            place = Position(end.created_in, body.start)
         if end.created_in != place.created_in:
             place = Position(end.created_in)
         if body.start > place.number:

@@ -29,8 +29,8 @@ class Publication(Sink):
     """Keeps each record of a stream once, in the order in which its interval processes them.
 
     A pipeline reads it by a `Subscription`, and is attached and detached while both run. A record
-    that is late here is late there. As long as a pipeline subscribes, its unread records are kept,
-    and the publication is not detached.
+    that is on time here is on time there. As long as a pipeline subscribes, its unread records are
+    kept, and the publication is not detached.
     """
 
     max_records = 500
@@ -78,7 +78,7 @@ class Publication(Sink):
         """Return the record for the log, checked."""
         if self.values is not None:
             try:
-                self.values.validate_json(value_text(record.value))
+                self.values.validate_json(value_text(record.value), strict=True)
             except pydantic.ValidationError as error:
                 raise BadRecordError(f"{self.stream}: {error}") from error
         return LogRecord(record.timestamp_ms, record.value, len(value_text(record.value)))
@@ -99,32 +99,38 @@ class Publication(Sink):
 
 def _differences(written: dict[str, Any], read: dict[str, Any]) -> Sequence[str]:
     """Return why one schema does not read what another writes; empty: it does."""
-    if _plain(written.get("type")) != _plain(read.get("type")):
-        return [f"it has values of type {written.get('type')}, not {read.get('type')}"]
-    fields, required = written.get("properties", {}), written.get("required", ())
+    written, read = _resolved(written, written), _resolved(read, read)
+    if "properties" not in written or "properties" not in read:
+        return [] if written == read else ["it has values of another type"]
+    fields, required = written["properties"], written.get("required", ())
     reasons = [
         f"its values may lack {name!r}" for name in read.get("required", ()) if name not in required
     ]
-    for name, field in read.get("properties", {}).items():
-        if name in fields and _resolved(fields[name], written) != _resolved(field, read):
+    for name, field in read["properties"].items():
+        if name in fields and fields[name] != field:
             reasons.append(f"{name!r} has another type there than here")
     return reasons
 
 
-def _resolved(schema: Any, root: dict[str, Any]) -> Any:
-    """Return a schema without names, defaults and references."""
-    if isinstance(schema, dict):
-        if "$ref" in schema:
-            return _resolved(root["$defs"][schema["$ref"].rpartition("/")[2]], root)
-        return {key: _resolved(value, root) for key, value in _plain(schema).items()}
-    return schema
+def _resolved(schema: Any, root: dict[str, Any], within: tuple[str, ...] = ()) -> Any:
+    """Return a schema without names of types, defaults and references.
 
-
-def _plain(schema: Any) -> Any:
-    if isinstance(schema, dict):
-        return {
-            key: value
-            for key, value in schema.items()
-            if key not in ("title", "description", "default")
-        }
-    return schema
+    Args:
+        within: The types around it. A type within itself is its distance there.
+    """
+    if isinstance(schema, list):
+        return [_resolved(part, root, within) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    if "$ref" in schema:
+        name = schema["$ref"].rpartition("/")[2]
+        if name in within:
+            return len(within) - within.index(name)
+        return _resolved(root["$defs"][name], root, (*within, name))
+    return {
+        key: {name: _resolved(field, root, within) for name, field in value.items()}
+        if key == "properties"
+        else _resolved(value, root, within)
+        for key, value in schema.items()
+        if key not in ("title", "description", "default", "$defs")
+    }

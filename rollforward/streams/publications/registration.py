@@ -68,10 +68,17 @@ def register(environment: Environment, source: Subscription, layout_version: int
     running = {} if head is None else running_computations(head.body)
     if publication not in running or running[publication].is_leaving:
         return
-    if row is None:
-        body = SubscriptionRow(subscriber, source.stream, tuple(source.processes))
+    if [*head.body.intervals[publication]] != source.first_slots:
+        return  # This code cannot read it.
+    body = SubscriptionRow(subscriber, source.stream, tuple(source.processes))
+    if row is None or {*row.body.partitions} != {*body.partitions}:
+        commit = Commit(puts=[(names.head, head.body, head.version)])
+        if row is None:
+            commit.inserts.append((key, body))
+        else:
+            commit.puts.append((key, body, row.version))
         try:
-            yield Commit(puts=[(names.head, head.body, head.version)], inserts=[(key, body)])
+            yield commit
         except OutcomeUnknownError as error:
             raise ChangedError from error
     caches[key] = environment.elapsed_ms(), layout_version

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+
 from rollforward.streams.graph.environment import Environment
 from rollforward.streams.model.slots import first_slots
 from rollforward.streams.publications.log import Position, place_of
 from rollforward.streams.publications.publication import Publication
 from rollforward.streams.publications.registration import drop_departed, subscribers
-from rollforward.streams.storage.remote_calls import Commit, Key, ScanKeys, Steps
+from rollforward.streams.storage.remote_calls import (
+    ChangedError,
+    Commit,
+    Key,
+    OutcomeUnknownError,
+    ScanKeys,
+    Steps,
+)
 from rollforward.streams.storage.schema import LOG
 
 # In one commit, and commits of one sweep for each partition: more than a worker writes meanwhile.
@@ -20,8 +29,9 @@ def delete_read_rows(environment: Environment) -> Steps[int]:
     for sink in environment.pipeline.sinks:
         if isinstance(sink, Publication) and sink.name not in done:
             done.add(sink.name)
-            yield from drop_departed(environment, sink.name)
-            deleted += yield from _delete_rows_of(environment, sink)
+            with contextlib.suppress(ChangedError, OutcomeUnknownError):  # The next sweep goes on.
+                yield from drop_departed(environment, sink.name)
+                deleted += yield from _delete_rows_of(environment, sink)
     return deleted
 
 

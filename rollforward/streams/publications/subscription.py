@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, NamedTuple
 
 from rollforward.runtime.clients import Clients
@@ -12,6 +12,7 @@ from rollforward.streams.model.sources import Pulled, PullSource
 from rollforward.streams.publications.publication import Publication
 
 POLL = timedelta(seconds=1)
+EPOCH = datetime.fromtimestamp(0, UTC)
 Start = Literal["latest", "earliest"] | datetime
 
 
@@ -26,10 +27,11 @@ class LoggedRecord(NamedTuple):
 class Subscription(PullSource):
     """A stream that another pipeline publishes, read from a position of this pipeline.
 
-    It has the partitions and the watermark of the publication: each on-time record is on time here
-    as well. `Pipeline.pull` begins it, or the sweep does when a computation that reads it is
-    attached. A record that was deleted before it could be read, which happens to no registered
-    subscriber, becomes a dead letter.
+    It has the partitions and the watermark of the publication: each record that is on time there is
+    on time here as well. One that is late there may be on time here, if this pipeline has not read
+    so far. `Pipeline.pull` begins it, or the sweep does when a computation that reads it is
+    attached. Records that were deleted before they could be read become a dead letter when later
+    ones of the same log are read; those of a registered subscriber are not deleted.
 
     Attributes:
         publication: The stream of the other pipeline.
@@ -94,7 +96,7 @@ class Subscription(PullSource):
         """Return whether a record is before the start; a note about missing ones never is."""
         if not isinstance(self.start, datetime) or isinstance(record, str):
             return False
-        return record.timestamp_ms < self.start.timestamp() * 1000
+        return record.timestamp_ms < (self.start - EPOCH) // timedelta(milliseconds=1)
 
 
 def _refuse(clients: Clients, position: Any, limit: int) -> Pulled:

@@ -40,13 +40,48 @@ def test_a_subscriber_reads_each_record_once_and_in_time() -> None:
 
 def test_a_subscriber_begins_at_the_latest_record_by_default() -> None:
     couple = Couple()
-    couple.read()  # Nothing has run yet.
     couple.publish(1_000, 2_000)
     couple.read()
     couple.publish(3_000)
     couple.read()
 
     assert couple.seen() == [3_000]
+
+
+def test_a_subscriber_that_begins_before_its_publisher_misses_nothing() -> None:
+    couple = Couple()
+    couple.read()
+    couple.publish(1_000, 2_000)
+    couple.read()
+
+    assert couple.seen() == [1_000, 2_000]
+
+
+def test_the_earliest_record_is_the_first_that_is_kept() -> None:
+    """What was deleted before a subscriber began is not missing."""
+    couple = Couple(Publication("hits", keep=timedelta(0)), start="earliest")
+    couple.publish(1_000)
+    couple.wait(MINUTE_S)
+    couple.sweep()
+    couple.publish(2_000)
+    couple.read()
+
+    assert (couple.seen(), couple.subscriber.rows("StreamDead")) == ([2_000], [])
+
+
+def test_other_code_with_fewer_partitions_registers_nobody() -> None:
+    """G21: a row with its partitions would let the sweep delete the others unread."""
+    publication = Publication("hits", key=lambda value: value["k"], partitions=2)
+    couple = Couple(publication, start="earliest")
+    couple.publish(1_000)
+    older = Publication("hits")
+    Pipeline("weblog", Pass, sinks=[older])
+    couple.publication = older
+    other = couple.subscribe("alerts", start="earliest")
+    with pytest.raises(MissingCodeError):
+        other.do(pull(other.environment, "hits", "0"))
+
+    assert couple.publisher.rows("StreamSubscription") == []
 
 
 def test_a_subscriber_begins_at_an_event_time() -> None:
@@ -384,6 +419,18 @@ class More:
     path: str
 
 
+@dataclass(frozen=True)
+class Tree:
+    title: str
+    below: list[Tree]
+
+
+@dataclass(frozen=True)
+class OtherTree:
+    title: int
+    below: list[OtherTree]
+
+
 def test_a_subscription_checks_the_types_of_the_publication() -> None:
     publication = Publication("hits", type=Hit)
     Pipeline("weblog", Pass, sinks=[publication])
@@ -393,6 +440,10 @@ def test_a_subscription_checks_the_types_of_the_publication() -> None:
         Subscription(publication, type=Wrong)
     with pytest.raises(TypeError, match="may lack 'path'"):
         Subscription(publication, type=More)
+    for written, read in ((list[int], list[str]), (dict[str, int], int), (Tree, OtherTree)):
+        _declared(Publication("hits", type=written)).check_readable(written)
+        with pytest.raises(TypeError, match="another type"):
+            _declared(Publication("hits", type=written)).check_readable(read)
     with pytest.raises(TypeError, match="no `type`"):
         _declared(Publication("hits")).check_readable(Hit)
 

@@ -15,10 +15,8 @@ from rollforward.streams.publications import Publication, Subscription
 from rollforward.streams.publications.log import Position, place_of
 from rollforward.streams.publications.retention import delete_read_rows
 from rollforward.streams.storage.remote_calls import (
-    ChangedError,
     Commit,
     Key,
-    OutcomeUnknownError,
     Pause,
     Read,
     StoredRow,
@@ -73,10 +71,7 @@ class Publisher(Simulation):
 
     def _sweep(self, environment: Environment) -> Steps:
         yield from super()._sweep(environment)
-        try:
-            yield from delete_read_rows(environment)
-        except (ChangedError, OutcomeUnknownError):
-            return
+        yield from delete_read_rows(environment)
 
 
 class Publishing(Other):
