@@ -130,6 +130,8 @@ def _rows(
     """
     low = names.log_place(publication, lo, place.created_in, place.number + 1)
     listed = yield ScanKeys(LOG, low, names.past_log(publication, lo), None, MAX_ROWS)
+    if not listed:
+        return [], True
     wanted, count = list[str](), 0
     for name in listed:
         if count >= limit:
@@ -150,8 +152,7 @@ def is_behind(source: Subscription, partition: str, position: Any) -> Steps[bool
     [interval] = yield Read([names.interval(publication, source.first_slot(partition))])
     if interval is None or not interval.body.records:
         return False
-    tail = Position(interval.body.created_in, interval.body.records)
-    return position is None or Position(*position) < tail
+    return position is None or Position(*position) < _tail(None, interval)
 
 
 def _published(head: StoredRow | None, source: Subscription) -> int:

@@ -19,7 +19,6 @@ from rollforward.streams.storage.schema import CHUNK, InboxRecord
 from rollforward.streams.watermarks import inbox_scan
 from rollforward.streams.workers import sink_worker
 from rollforward.streams.workers.worker import Worker
-from tests.rollforward.streams.scenarios import weak
 from tests.rollforward.streams.scenarios.weak import Weak
 from tests.rollforward.streams.simulator import schedules
 from tests.rollforward.streams.simulator.store import Steps, answered
@@ -77,7 +76,7 @@ def results_follow(schedule: Weak, patch: pytest.MonkeyPatch) -> None:
         def run(self) -> Steps:
             return (yield from answered(super().run(), _chunks_last))
 
-    patch.setattr(weak, "Worker", Torn)
+    schedule.simulation.worker = Torn
 
 
 def released_before_durable(schedule: Weak, patch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,6 @@ from rollforward.streams import (
     Record,
     sweep,
 )
-from rollforward.streams.graph.environment import Environment
 from rollforward.streams.model.errors import BadLayoutError
 from rollforward.streams.model.sink import Sink, SinkRecord
 from rollforward.streams.model.slots import SLOTS, slot_of
@@ -29,8 +28,6 @@ from rollforward.streams.scaling.resharding import merge, split
 from rollforward.streams.storage import dedup
 from rollforward.streams.storage.remote_calls import Commit, Key, Pause, StoredRow
 from rollforward.streams.storage.schema import CHUNK, DEAD, HEAD, Head
-from rollforward.streams.workers.sink_worker import SinkWorker
-from rollforward.streams.workers.worker import Worker
 from tests.rollforward.streams.simulator.accidents import NO_FAULTS, Chances, KilledError
 from tests.rollforward.streams.simulator.invariants import Judge
 from tests.rollforward.streams.simulator.schedules import Client, begin_pull
@@ -207,7 +204,6 @@ class Weak:
         self.records = [self._record("r", n, chance) for n in range(records)]
         pipeline = self.topology.pipeline
         self.simulation = simulation = Simulation(pipeline, seed, chances)
-        simulation.worker = _worker_of  # type: ignore[assignment]
         simulation.slow_sinks = chance.choice((0.0, 0.4)) if chances is not NO_FAULTS else 0.0
         most = chance.choice((0, 1, 3, 2_000, 2_000))
         simulation.config = replace(simulation.config, max_inlined=most)
@@ -353,8 +349,3 @@ class Killing(Weak):
 
     def _record(self, name: str, number: int, chance: random.Random) -> dict[str, Any]:
         return {**super()._record(name, number, chance), "kills": True}
-
-
-def _worker_of(environment: Environment, name: str, *place: Any) -> Worker:
-    is_sink = isinstance(environment.pipeline.any_version(name), Sink)
-    return (SinkWorker if is_sink else Worker)(environment, name, *place)

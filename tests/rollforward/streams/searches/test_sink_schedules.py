@@ -14,7 +14,6 @@ import pytest
 from rollforward.streams import Computation, Pipeline, PushSource
 from rollforward.streams.coordinator import tick
 from rollforward.streams.exchange.ingest import IngestRequest, incoming_record, ingest
-from rollforward.streams.graph.environment import Environment
 from rollforward.streams.graph.head import read_head
 from rollforward.streams.model.errors import BadLayoutError
 from rollforward.streams.model.limits import Limits
@@ -57,17 +56,11 @@ PIPELINE = Pipeline(
 )  # fmt: skip
 
 
-def worker_of(environment: Environment, name: str, *place: Any) -> Worker:
-    is_sink = isinstance(environment.pipeline.computations[name], Sink)
-    return (SinkWorker if is_sink else Worker)(environment, name, *place)
-
-
 class SinkSchedule:
     """One schedule of the sinks, and what they have delivered."""
 
     def __init__(self, seed: int) -> None:
         self.simulation = simulation = Simulation(PIPELINE, seed)
-        simulation.worker = worker_of  # type: ignore[assignment]
         simulation.store.on_commit = self._collect
         self.delivered: dict[str, list[tuple[str, str]]] = {
             sink.name: [] for sink in PIPELINE.sinks
@@ -177,7 +170,6 @@ def _pipeline(intervals: int, limits: Limits | None = None, *, has_sink: bool = 
 def _desk(intervals: int) -> tuple[Desk, list[str]]:
     """Return a desk with a sink that ten records wait for, and the ids of what it delivers."""
     desk, made = Desk(_pipeline(intervals)), list[str]()
-    desk.simulation.worker = worker_of  # type: ignore[assignment]
     desk.simulation.max_steps = 3_000
 
     def collect(commit: Commit, before: Any) -> None:
