@@ -7,15 +7,18 @@ from typing import Any
 
 import pytest
 
-from rollforward.streams.exchange import inline
+from rollforward.streams.exchange import inline, outgoing
 from rollforward.streams.exchange.inline import InlineRun, PendingEffect
 from rollforward.streams.execution import bundle_runner
 from rollforward.streams.graph.declaration import Declaration
 from rollforward.streams.model.bundle import derived_id
 from rollforward.streams.model.sources import PushSource
+from rollforward.streams.storage.layout import interval_of
+from rollforward.streams.storage.schema import Head
 from rollforward.streams.workers import sink_worker
 from tests.rollforward.streams.planted import protocol
 from tests.rollforward.streams.scenarios.weak_changes import WeakChanges
+from tests.rollforward.streams.simulator.store import Violation
 
 
 def calm(schedule: WeakChanges, patch: pytest.MonkeyPatch) -> None:
@@ -71,7 +74,13 @@ def code_says_what_passes(schedule: WeakChanges, patch: pytest.MonkeyPatch) -> N
         self._graph = environment.pipeline.graph
         self._weak = self._graph.weak if self._weak else ()
 
+    def interval(head: Head, computation: str, slot: int) -> int:
+        if computation not in head.intervals:
+            raise Violation(f"{computation} gets a record, and does not run")
+        return interval_of(head, computation, slot)
+
     patch.setattr(InlineRun, "__init__", begin)
+    patch.setattr(outgoing, "interval_of", interval)
 
 
 def one_id_at_all_sinks(schedule: WeakChanges, patch: pytest.MonkeyPatch) -> None:
