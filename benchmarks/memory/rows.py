@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from bisect import bisect_left, insort
 from collections import defaultdict, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from benchmarks.memory.values import Path, entries_of, kind_of
 
-KEPT_US = 15_000_000  # What was replaced, for reads of the past.
+KEPT_US = 15_000_000
 
 
 class Stored(NamedTuple):
@@ -31,8 +31,15 @@ class Form(NamedTuple):
 
 @dataclass
 class Rows:
-    """All entities; a change is atomic because its caller holds a lock."""
+    """All entities; a change is atomic because its caller holds a lock.
 
+    Attributes:
+        now_us: The time of a commit, in microseconds.
+        kept_us: For how long what was replaced is kept, for reads of the past.
+    """
+
+    now_us: Callable[[], int] = lambda: time.time_ns() // 1_000
+    kept_us: int = KEPT_US
     version: int = 0
     stored: dict[Path, Stored] = field(default_factory=dict)
     _by_kind: dict[tuple[str, str], list[Path]] = field(default_factory=lambda: defaultdict(list))
@@ -43,7 +50,7 @@ class Rows:
 
     def next_version(self) -> int:
         """Return the version of a commit that begins now: later than all others."""
-        self.version = max(self.version + 1, time.time_ns() // 1_000)
+        self.version = max(self.version + 1, self.now_us())
         return self.version
 
     def now(self) -> int:
@@ -59,6 +66,10 @@ class Rows:
             if replaced == path and version > at:
                 return before
         return stored
+
+    def changed_since(self, at: int) -> Iterator[Path]:
+        """Yield what was written or deleted after a moment, if that is not too long ago."""
+        return (path for _, path, _ in self._since(at))
 
     def _since(self, at: int) -> list[tuple[int, Path, Stored | None]]:
         """Return what was replaced after a moment, the oldest first."""
@@ -85,7 +96,7 @@ class Rows:
             if entity is None and before is not None:
                 paths = self._by_kind[kind_of(path)]
                 del paths[bisect_left(paths, path)]
-        while self._replaced and self._replaced[0][0] < version - KEPT_US:
+        while self._replaced and self._replaced[0][0] < version - self.kept_us:
             self._replaced.popleft()
 
     def _add_entries(self, path: Path, entity: Any, *, is_new: bool) -> None:

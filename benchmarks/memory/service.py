@@ -38,17 +38,18 @@ class RefusedError(Exception):
 
 @dataclass
 class _Transaction:
-    """A transaction: the moment it reads, and the versions that it has read."""
+    """A transaction: the moment it reads, what it has read, and its queries with their results."""
 
     at: int | None = None
-    reads: dict[Path, int] = field(default_factory=dict)
+    reads: set[Path] = field(default_factory=set)
+    queries: list[tuple[str, Any, list[Path]]] = field(default_factory=list)
 
 
 class MemoryDatastore:
     """Datastore's methods on protobufs, one at a time."""
 
-    def __init__(self) -> None:
-        self.rows = Rows()
+    def __init__(self, rows: Rows | None = None) -> None:
+        self.rows = rows or Rows()
         self.counts = Counter[str]()
         self._transactions: dict[bytes, _Transaction] = {}
         self._ids = itertools.count(1)
@@ -81,7 +82,9 @@ class MemoryDatastore:
     def _allocate_ids(self, request: Any) -> Any:
         response = AllocateIdsResponse.pb()()
         for key in request.keys:
-            response.keys.add().CopyFrom(self._complete(key))
+            added = response.keys.add()
+            added.CopyFrom(key)
+            self._complete(added)
         return response
 
     def _complete(self, key: Any) -> Any:
@@ -130,7 +133,7 @@ class MemoryDatastore:
             path = path_of(key)
             stored = self.rows.get(path, at)
             if transaction is not None:
-                transaction.reads[path] = stored.version if stored else 0
+                transaction.reads.add(path)
             if stored is None:
                 response.missing.add().entity.key.CopyFrom(key)
             else:
@@ -145,9 +148,9 @@ class MemoryDatastore:
         namespace = request.partition_id.namespace_id
         paths = queries.answer(self.rows, namespace, request.query, at, response.batch)
         response.batch.read_time.FromMicroseconds(at)
-        for path in paths if transaction is not None else ():
-            stored = self.rows.get(path, at)
-            transaction.reads[path] = stored.version if stored else 0  # type: ignore[union-attr]
+        if transaction is not None:
+            transaction.reads.update(paths)
+            transaction.queries.append((namespace, request.query, paths))
         return response
 
     # Commits
@@ -156,9 +159,7 @@ class MemoryDatastore:
         if request.transaction:
             transaction = self._open(request.transaction)
             del self._transactions[request.transaction]
-            for path, version in transaction.reads.items():
-                if self._version(path) != version:
-                    raise RefusedError(grpc.StatusCode.ABORTED, "a row has changed meanwhile")
+            self._check_reads(transaction)
         response = CommitResponse.pb()()
         changes: dict[Path, Any] = {}
         version = self.rows.next_version()
@@ -168,6 +169,22 @@ class MemoryDatastore:
         self.rows.write(version, changes)
         response.commit_time.FromMicroseconds(version)
         return response
+
+    def _check_reads(self, transaction: _Transaction) -> None:
+        """Let a transaction pass whose reads would give the same now.
+
+        Raises:
+            RefusedError: ABORTED.
+        """
+        has_changed = transaction.at is not None and any(
+            path in transaction.reads for path in self.rows.changed_since(transaction.at)
+        )
+        if has_changed or not all(
+            queries.answer(self.rows, namespace, query, None, RunQueryResponse.pb()().batch)
+            == paths
+            for namespace, query, paths in transaction.queries
+        ):
+            raise RefusedError(grpc.StatusCode.ABORTED, "what was read has changed meanwhile")
 
     def _version(self, path: Path) -> int:
         stored = self.rows.get(path)

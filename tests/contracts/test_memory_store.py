@@ -14,6 +14,7 @@ from google.cloud.datastore_v1.types import (
     LookupRequest,
     Mutation,
     QueryResultBatch,
+    RollbackRequest,
     RunQueryRequest,
 )
 
@@ -33,8 +34,8 @@ NOT_FINISHED = QueryResultBatch.MoreResultsType.NOT_FINISHED
 class Store:
     """A store that is compared: its answers, without what differs by time."""
 
-    def __init__(self, address: str) -> None:
-        self.stub = open_datastore(PROJECT, emulator=address).stub
+    def __init__(self, address: str, stub: Any = None) -> None:
+        self.stub = stub or open_datastore(PROJECT, emulator=address).stub
         self.versions: dict[str, int] = {}
 
     def ask(self, method: str, request: Any) -> Any:
@@ -94,6 +95,10 @@ class Store:
     def begin(self) -> bytes:
         request = BeginTransactionRequest(project_id=PROJECT)
         return bytes(self.stub.begin_transaction(request).transaction)
+
+    def roll_back(self, transaction: bytes) -> Any:
+        answer = self.ask("rollback", RollbackRequest(project_id=PROJECT, transaction=transaction))
+        return answer if isinstance(answer, grpc.StatusCode) else "rolled back"
 
 
 def key_of(name: str) -> Any:
