@@ -1,0 +1,100 @@
+"""Schedules of the whole app keep all promises; the same seed plays the same one; bugs are noticed.
+
+`make soak` plays as many seeds as its minutes allow. A failure prints the command that plays its
+schedule again, with the faults that are needed for it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+
+from tests.infra.runs import soak
+from tests.simulation.faults import KINDS, Fault, parsed, written
+from tests.simulation.planted import PLANTS
+from tests.simulation.schedule import Simulator, play_or_shrink, shrunk
+
+# Each seed of a soak has seeds of its own.
+FIRST = 1_000_000 * int(soak.SEED) if soak.SEED.isdigit() else 0
+SEEDS = range(FIRST, FIRST + (1_000_000 if soak.IS_SOAK else 6))
+
+pytestmark = pytest.mark.timeout(0)
+
+
+@pytest.fixture(scope="module")
+def simulator() -> Iterator[Simulator]:
+    simulator = Simulator()
+    yield simulator
+    simulator.close()
+
+
+def traced(simulator: Simulator, seed: int, faults: list[Fault] | None = None) -> list[str]:
+    """Return all calls of a schedule: when, by whom, and of what."""
+    simulator.world.line.is_traced = True
+    try:
+        return list(simulator.play(seed, faults).trace)
+    finally:
+        simulator.world.line.is_traced = False
+
+
+@pytest.mark.soak_share(0.2)
+def test_any_schedule_of_the_app_keeps_all_promises(simulator: Simulator) -> None:
+    if soak.IS_SOAK:  # Few seeds meet few of them.
+        traced(simulator, SEEDS[0], [])
+        places = simulator.world.line.made
+        soak.BUDGET.could_break({(place, kind) for place in places for kind in KINDS})
+    began_s = time.monotonic()
+    for seed in SEEDS:
+        if soak.BUDGET.is_over():
+            break
+        played = play_or_shrink(simulator, seed)
+        soak.BUDGET.played()
+        soak.BUDGET.note(Counter(kind.partition(":")[0] for kind, _ in played.met))
+        for kind, call in played.met:
+            soak.BUDGET.has_broken((call, kind.partition(":")[0]))
+    an_hour = 3600 * soak.BUDGET.counts["played"] / (time.monotonic() - began_s)
+    soak.BUDGET.happened["orders' schedules an hour"] = int(an_hour)
+
+
+def test_a_seed_plays_the_same_schedule_again(simulator: Simulator) -> None:
+    """Else a failure could not be played again: not even after others were played."""
+    first = traced(simulator, 6)
+    assert len(first) > 100
+    simulator.play(7)
+    assert traced(simulator, 6) == first
+    assert traced(simulator, 7) != first
+
+
+@pytest.mark.parametrize("name", PLANTS)
+def test_a_planted_bug_is_noticed(simulator: Simulator, name: str) -> None:
+    """At one of the calls of its kind, by a fault that the shipped code stands."""
+    bug = PLANTS[name]
+    with bug.plant():
+        calls = [int(line.split()[0]) for line in traced(simulator, 0, []) if bug.call in line]
+        assert any(fails(simulator, Fault(at, bug.fault)) for at in calls)
+    assert not fails(simulator, Fault(calls[0], bug.fault))
+
+
+def fails(simulator: Simulator, fault: Fault) -> bool:
+    try:
+        simulator.play(0, [fault])
+    except AssertionError:
+        return True
+    return False
+
+
+def test_a_failure_is_shrunk_to_the_faults_that_it_needs(simulator: Simulator) -> None:
+    bug = PLANTS["increment-without-key"]
+    [at, *_] = [int(line.split()[0]) for line in traced(simulator, 0, []) if bug.call in line]
+    needed = Fault(at, bug.fault)
+    with bug.plant():
+        left = shrunk(simulator, 0, [Fault(0, "flush"), needed, Fault(at + 20, "flush")])
+    assert left == [needed]
+
+
+def test_the_text_of_faults_is_read_as_it_was_written() -> None:
+    faults = [Fault(17, "reply-lost:UNAVAILABLE"), Fault(203, "purge")]
+    assert parsed(written(faults)) == faults
