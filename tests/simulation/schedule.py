@@ -138,7 +138,7 @@ class Simulator:
         wrong: list[str] = []
         for pause_s in SWEPT_AFTER_S:
             self.world.run(until_s=self.world.now_s + pause_s)
-            wrong = self.wrong()
+            wrong = [*self.world.unfinished(), *self.wrong()]
             if not wrong:
                 return
             self.world.sweep()

@@ -130,6 +130,13 @@ class World:
                 self.now_s = max(self.now_s, wake_s)
         raise NotSettledError(f"still not idle after {MAX_TURNS} turns")
 
+    def unfinished(self) -> list[str]:
+        """Return the actors that have not ended, the jobs to come, and the tasks in the queues."""
+        jobs = [f"{name} at {at_s}" for at_s, name, _ in self.later]
+        tasks = [task for queue in self.engine.queues.all() for task in queue.tasks.values()]
+        paths = [f"{task.path} waits" for task in tasks]
+        return [*(f"{actor} has not ended" for actor in self.actors), *jobs, *paths]
+
     def _take_turn(self) -> bool:
         """Do one of the things that can be done now."""
         self._give_up()
