@@ -12,6 +12,7 @@ import pytest
 from rollforward.flows import changes, sweep, wakes
 from rollforward.flows.rows import entities, events, pending, values
 from rollforward.flows.steps import attempt, calls, delivery, names, policy, steps, undoing, waits
+from tests.infra.mutation.lines import Bug
 from tests.infra.runs.sampling import one_emulator
 from tests.infra.world import World
 from tests.rollforward.flows import test_bad_input as bad_input
@@ -24,7 +25,6 @@ from tests.rollforward.flows import test_waiting as waiting
 from tests.rollforward.flows.callers import test_callers_transactions as callers
 from tests.rollforward.flows.callers import test_strict_limits as limits
 from tests.rollforward.flows.planted import test_moments_of_guards as moments
-from tests.rollforward.flows.planted.lines import Bug
 from tests.rollforward.flows.probe import probe
 
 Attempt = attempt.FlowAttempt
@@ -383,12 +383,12 @@ BUGS = (*CHANGES, *LEASES, *STEPS, *WAITS)
 
 
 @one_emulator
-@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: f"{bug.name}: {bug.guard}"[:60])
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.id)
 def test_a_guard_that_is_taken_out_is_missed(
     world: World, monkeypatch: pytest.MonkeyPatch, bug: Bug
 ) -> None:
     """W2 to W20: each guard of a change, a delivery, a step and a wait is for something."""
-    bug.check_noticed(world, monkeypatch)
+    bug.check_noticed(monkeypatch, world=world)
 
 
 @one_emulator

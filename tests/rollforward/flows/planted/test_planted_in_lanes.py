@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import pytest
 
 from rollforward.flows import turns
+from tests.infra.mutation.lines import Bug
 from tests.infra.runs.sampling import one_emulator
 from tests.infra.world import Services, World
 from tests.rollforward.flows.in_lanes import test_flows_in_lanes as lanes
-from tests.rollforward.flows.planted.lines import Bug
 
 BUGS = (
     Bug(
@@ -50,9 +50,9 @@ def world(services: Services) -> Iterator[World]:
 
 
 @one_emulator
-@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: f"{bug.name}: {bug.guard}"[:60])
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.id)
 def test_a_guard_of_turns_that_is_taken_out_is_missed(
     world: World, monkeypatch: pytest.MonkeyPatch, bug: Bug
 ) -> None:
     """W20, W23, W24: each guard of a turn is for something."""
-    bug.check_noticed(world, monkeypatch)
+    bug.check_noticed(monkeypatch, world=world)
