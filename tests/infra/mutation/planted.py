@@ -80,9 +80,11 @@ PACKAGES = {
                 *("continuation_sweeps", "expired_runs", "page_leases", "pace", "sources"),
                 start="test_",
             ),
+            f"{TESTS}/continuations/planted/test_parts_of_pages.py",
             "tests/rollforward/flask/endpoints/test_runs.py",
             "tests/pipelines/invitations/test_guest_lists.py",  # Of files of commas.
         ],
+        BY_TEXT,
     ),
     "compat": Package(["rollforward/compat/*.py"], [f"{TESTS}/compat/test_*.py"], DEEP),
     "counters": Package(

@@ -1,0 +1,244 @@
+"""Receipts, leases and turns of pages, without a store, and planted bugs."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+from collections.abc import Iterator
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from rollforward.continuations.entities import (
+    ContinuationHeartbeat,
+    ContinuationPage,
+    heartbeat_key,
+    page_key,
+)
+from rollforward.continuations.jobs import DeferredItemError, SkippedItemError
+from rollforward.continuations.pages import attempt, receipts
+from rollforward.continuations.pages.lease import LeasedError, PageLease
+from rollforward.continuations.pages.receipts import receipt_of
+from rollforward.runtime.clock import CLOCK_SKEW_S
+from tests.infra.memory_datastore import Memory, offline
+from tests.infra.mutation.lines import Bug
+from tests.rollforward.continuations.walk_jobs import APPLY
+
+pytestmark = pytest.mark.fast
+
+NOON = datetime.datetime(2030, 5, 1, 12)  # noqa: DTZ001  As Datastore's times are.
+JOB = replace(APPLY, retry_delays_s=(10.0, 60.0), max_attempts=4, lease_s=6.0, deadline_s=300.0)
+SENDS = replace(JOB, apply=None, side_effect=lambda clients, args: contextlib.nullcontext(print))
+
+
+class Machine:
+    """The clients of a process whose clock the test sets."""
+
+    def __init__(self) -> None:
+        self.at_s = 0.0
+        self.dead: set[str] = set()
+        self.clock = SimpleNamespace(now=lambda: seconds(self.at_s).replace(tzinfo=datetime.UTC))
+        self.processes = SimpleNamespace(is_dead=lambda owner: owner in self.dead)
+
+    def new_owner(self) -> str:
+        return "mine"
+
+    def context(self) -> Any:
+        return contextlib.nullcontext()
+
+
+@pytest.fixture(autouse=True)
+def memory(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    with offline(), Memory() as stored:
+        put = lambda row, timeout: stored.put(row)  # noqa: E731
+        monkeypatch.setattr(ContinuationHeartbeat, "put", put)
+        yield
+
+
+def seconds(at_s: float) -> datetime.datetime:
+    return NOON + datetime.timedelta(seconds=at_s)
+
+
+def page_of(letters: str, **values: Any) -> ContinuationPage:
+    return ContinuationPage(
+        key=page_key("run", 0, 0),
+        after="",
+        load_from="",
+        items=[str(number) for number in range(len(letters))],
+        receipts=letters,
+        updated_at=NOON,
+        progressed_at=NOON,
+        **values,
+    )
+
+
+def lease_of(machine: Any, job: Any = JOB) -> PageLease:
+    run: Any = SimpleNamespace(key=page_key("run", 0, 0), has_slots=False)
+    return PageLease(machine, job, run, page_key("run", 0, 0))
+
+
+def beats(of: str, until_s: float) -> None:
+    key = heartbeat_key(page_key("run", 0, 0).id(), of)
+    Memory.current.put(ContinuationHeartbeat(key=key, expires_at=seconds(until_s)))
+
+
+def test_an_item_waits_as_the_job_says_and_fails_after_its_last_attempt() -> None:
+    """A1: the last delay repeats; items that have ended keep their receipts."""
+    page = page_of("dwww")
+    deferred, skipped = receipt_of(DeferredItemError("busy")), receipt_of(SkippedItemError("gone"))
+    receipts.record(page, JOB, {1: skipped}, is_last=False)
+    assert (page.attempts, page.retry_at) == (0, None)
+
+    waits = []
+    for _ in range(JOB.max_attempts):
+        receipts.record(page, JOB, {2: deferred, 3: deferred}, is_last=True)
+        waits.append((page.retry_at, page.done, page.receipts[2:]))
+    letters = [letters for *_, letters in waits]
+    assert [at for at, *_ in waits] == [seconds(delay_s) for delay_s in (10, 60, 60, 60)]
+    assert [done for _, done, _ in waits] == [False, False, False, True]
+    assert letters[0] == letters[1] == letters[2] != letters[3]
+    assert page.receipts[:2] == f"d{skipped[0]}"
+    assert page.reasons == {"1": "gone", "2": "busy", "3": "busy"}
+
+    receipts.record(page, JOB, {2: receipt_of(None)}, is_last=False)
+    assert page.reasons == {"1": "gone", "3": "busy"}
+
+
+def test_a_page_is_too_early_only_while_items_wait_by_a_sound_clock() -> None:
+    """A1: one that has only to be closed is closed, whenever its task comes."""
+    machine: Any = Machine()
+    latest_s = max(JOB.retry_delays_s) + CLOCK_SKEW_S
+    for retry_s, is_early in ((0, False), (1, True), (latest_s, True), (latest_s + 1, False)):
+        for done in (False, True):
+            page = page_of("w", done=done, retry_at=seconds(retry_s))
+            assert attempt._is_too_early(machine, JOB, page) is (is_early and not done)
+
+
+def test_chains_take_turns_at_the_rate_of_their_run() -> None:
+    """A1: the second page of a chain comes after the first ones of all chains."""
+    machine: Any = Machine()
+    run: Any = SimpleNamespace(max_rate=2.0, spans=[0, 0, 0], started=NOON, page_size=10)
+    waits = [
+        attempt._until_turn_s(machine, run, attempt.PageArgs("run", chain, number, ""))
+        for number in range(2)
+        for chain in range(3)
+    ]
+    assert waits == [0, 5, 10, 15, 20, 25]
+
+
+@pytest.mark.parametrize(("count", "doubts"), [(3, 3), (10, 10), (11, 10)])
+def test_what_a_silent_attempt_may_have_done_is_in_doubt_and_no_more(
+    count: int, doubts: int
+) -> None:
+    """H4: as many items as are done without a receipt; the lease doubles by that alone."""
+    for job, in_doubt in ((SENDS, doubts), (JOB, 0)):
+        for dead, takeovers in (("other", 0), ("another", 1)):
+            machine: Any = Machine()
+            machine.dead = {dead}
+            page = page_of("w" * count, owner="other", lease_expires_at=seconds(0))
+            lease_of(machine, job)._check_free(page)
+            assert (page.in_doubt, page.takeovers) == (in_doubt, takeovers)
+
+
+def test_a_page_is_taken_from_nobody_that_gives_a_sound_sign_of_life() -> None:
+    """H4: by its lease, or by a heartbeat of this very attempt; none of a clock far ahead."""
+    longest_s = JOB.lease_s + CLOCK_SKEW_S
+    lease = lease_of(Machine())
+    beats("somebody else", 5)
+    lease._check_free(page_of("w", owner="other", lease_expires_at=seconds(0)))
+    for at_s, is_alive in ((0, False), (1, True), (longest_s, True), (longest_s + 1, False)):
+        for lease_s, beat_s in ((at_s, 0.0), (0.0, at_s)):
+            page = page_of("w", owner="other", lease_expires_at=seconds(lease_s))
+            beats("other", beat_s)
+            with pytest.raises(LeasedError) if is_alive else contextlib.nullcontext():
+                lease._check_free(page)
+
+
+def test_a_lease_is_kept_by_heartbeats_until_it_was_lost_or_its_deadline_came() -> None:
+    """H4: one that has expired may be another's."""
+    machine: Any = Machine()
+    lease = lease_of(machine)
+    lease._expires_at = seconds(6)
+    for at_s, kept_s in ((0, 6), (5, 11), (10.9, 16.9)):
+        machine.at_s = at_s
+        lease.beat()
+        assert lease._kept_to == seconds(kept_s)
+    machine.at_s = 17
+    lease.beat()
+    assert lease._kept_to == seconds(16.9)
+
+    machine.at_s, lease._expires_at = 300, seconds(400)
+    lease.beat()
+    assert lease._kept_to == seconds(16.9)
+    machine.at_s = 299
+    lease.beat()
+    assert lease._kept_to == seconds(305)
+
+
+BUGS = (
+    Bug(
+        *(receipts, "record", "min(page.attempts, len(delays_s)) - 1"),
+        "min(page.attempts, len(delays_s) - 1)",
+        test_an_item_waits_as_the_job_says_and_fails_after_its_last_attempt,
+    ),
+    Bug(
+        *(receipts, "record", "page.attempts >= job.max_attempts"),
+        "page.attempts > job.max_attempts",
+        test_an_item_waits_as_the_job_says_and_fails_after_its_last_attempt,
+    ),
+    Bug(
+        *(receipts, "record", "        reasons.pop(str(position), None)\n", ""),
+        test_an_item_waits_as_the_job_says_and_fails_after_its_last_attempt,
+    ),
+    Bug(
+        *(attempt, "_is_too_early", "page.done or ", ""),
+        test_a_page_is_too_early_only_while_items_wait_by_a_sound_clock,
+    ),
+    Bug(
+        *(attempt, "_is_too_early", " <= longest", ""),
+        test_a_page_is_too_early_only_while_items_wait_by_a_sound_clock,
+    ),
+    Bug(
+        *(attempt, "_until_turn_s", "args.number * len(run.spans) + args.chain", "args.number"),
+        test_chains_take_turns_at_the_rate_of_their_run,
+    ),
+    Bug(
+        *(PageLease, "_check_free", "min(MAX_UNRECEIPTED, len(page.open_positions()))"),
+        *("MAX_UNRECEIPTED", test_what_a_silent_attempt_may_have_done_is_in_doubt_and_no_more),
+        {"count": 3, "doubts": 3},
+    ),
+    Bug(
+        *(PageLease, "_check_free", "page.takeovers += 1", "pass"),
+        test_what_a_silent_attempt_may_have_done_is_in_doubt_and_no_more,
+        {"count": 3, "doubts": 3},
+    ),
+    Bug(
+        *(PageLease, "_check_free", "self._job.side_effect is not None", "True"),
+        test_what_a_silent_attempt_may_have_done_is_in_doubt_and_no_more,
+        {"count": 3, "doubts": 3},
+    ),
+    Bug(
+        *(PageLease, "_check_silent", "sign is not None and", "False and"),
+        test_a_page_is_taken_from_nobody_that_gives_a_sound_sign_of_life,
+    ),
+    Bug(
+        *(PageLease, "_is_alive", " <= longest", ""),
+        test_a_page_is_taken_from_nobody_that_gives_a_sound_sign_of_life,
+    ),
+    Bug(
+        *(PageLease, "beat", "not self.is_held(now_utc) or ", ""),
+        test_a_lease_is_kept_by_heartbeats_until_it_was_lost_or_its_deadline_came,
+    ),
+    Bug(
+        *(PageLease, "beat", " or now_utc >= self.deadline", ""),
+        test_a_lease_is_kept_by_heartbeats_until_it_was_lost_or_its_deadline_came,
+    ),
+)
+
+
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.id)
+def test_a_guard_that_is_taken_out_is_missed(monkeypatch: pytest.MonkeyPatch, bug: Bug) -> None:
+    """A1, H4: each guard of a page is for something."""
+    bug.check_noticed(monkeypatch)
