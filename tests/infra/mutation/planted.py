@@ -147,6 +147,7 @@ PACKAGES = {
             "tests/rollforward/flask",
             *_in("tests/handlers", "errors", "fields", "origins", start="test_"),
         ],
+        BY_TEXT,
     ),
     "operations": Package(
         ["rollforward/operations/*.py", "rollforward/console/**/*.py"],

@@ -9,6 +9,7 @@ import pytest
 
 from rollforward.flask.live import ASKED_PER_S, FAST_MS, SLOW_MS
 from rollforward.flask.shares import MAX_ENDING, OpenStreams, TurnPace
+from tests.infra.mutation.lines import Bug
 
 FAST_S, SLOW_S = FAST_MS / 1000, SLOW_MS / 1000
 
@@ -117,3 +118,48 @@ def test_streams_that_are_ending_keep_few_threads() -> None:
 
     assert [place is not None for place in entered] == [True] * MAX_ENDING + [False] * 2
     assert OpenStreams(0).enter("ada") is None
+
+
+def test_a_stream_that_is_ending_is_no_share_of_its_caller() -> None:
+    """It has given its place up: nobody takes another one for it."""
+    streams = OpenStreams(2)
+    places = [streams.enter(caller) for caller in ("ada", "ada", "bob")]
+
+    assert [place is not None and place.is_ending for place in places] == [True, False, False]
+    assert streams.enter("cleo") is None
+
+
+def test_a_process_that_ends_opens_no_stream() -> None:
+    """Although there are places."""
+    streams = OpenStreams(2)
+    assert streams.enter("ada") is not None
+    streams.close()
+
+    assert streams.enter("bob") is None
+
+
+@pytest.mark.parametrize(
+    "bug",
+    [
+        Bug(
+            *(OpenStreams, "_makes_room", " if not place.is_ending", ""),
+            test_a_stream_that_is_ending_is_no_share_of_its_caller,
+        ),
+        Bug(
+            *(OpenStreams, "enter", "self.is_closing or ", ""),
+            test_a_process_that_ends_opens_no_stream,
+        ),
+        Bug(
+            *(OpenStreams, "_makes_room", "held[caller] + 2", "held[caller] + 1"),
+            test_no_place_goes_to_and_fro,
+        ),
+        Bug(
+            *(OpenStreams, "_makes_room", "or len(self._places) >= self.limit + MAX_ENDING", ""),
+            test_streams_that_are_ending_keep_few_threads,
+        ),
+    ],
+    ids=lambda bug: bug.id,
+)
+def test_a_guard_that_is_taken_out_is_missed(monkeypatch: pytest.MonkeyPatch, bug: Bug) -> None:
+    """Each guard of a share is for something."""
+    bug.check_noticed(monkeypatch)

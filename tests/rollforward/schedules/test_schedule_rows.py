@@ -250,5 +250,5 @@ BUGS = (
 def test_a_guard_that_is_taken_out_is_missed(
     world: World, monkeypatch: pytest.MonkeyPatch, bug: Bug
 ) -> None:
-    """T1 to T4: each guard of a row, a tick and the sweep is for something."""
+    """T1, T2, T3, T4: each guard of a row, a tick and the sweep is for something."""
     bug.check_noticed(monkeypatch, world=world)

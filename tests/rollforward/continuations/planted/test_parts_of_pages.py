@@ -177,7 +177,27 @@ def test_a_lease_is_kept_by_heartbeats_until_it_was_lost_or_its_deadline_came() 
     assert lease._kept_to == seconds(305)
 
 
+def test_a_commit_records_nothing_for_an_item_that_has_ended() -> None:
+    """A1: another attempt has tried it meanwhile, or a commit whose reply was lost."""
+    mine: Any = object.__new__(attempt._PageAttempt)
+    mine.job = replace(JOB, apply=lambda clients, args, items: [None for _ in items])
+    mine.clients = mine.job_args = None
+    mine.receipts = {0: ("f", "late"), 1: ("f", "busy")}
+    recorded = mine._found_in(page_of("dwdw"), [(2, "ended"), (3, "open")])
+
+    assert recorded == {1: ("f", "busy"), 3: receipt_of(None)}
+
+
 BUGS = (
+    Bug(
+        *(attempt._PageAttempt, "_found_in", "own in self.receipts.items() if i in still_open"),
+        "own in self.receipts.items()",
+        test_a_commit_records_nothing_for_an_item_that_has_ended,
+    ),
+    Bug(
+        *(attempt._PageAttempt, "_found_in", "if pair[0] in still_open", ""),
+        test_a_commit_records_nothing_for_an_item_that_has_ended,
+    ),
     Bug(
         *(receipts, "record", "min(page.attempts, len(delays_s)) - 1"),
         "min(page.attempts, len(delays_s) - 1)",
