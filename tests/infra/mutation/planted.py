@@ -41,6 +41,7 @@ def _in(folder: str, *names: str, start: str = "") -> list[str]:
 OUTBOX_TESTS = _in(
     f"{TESTS}/outbox",
     *("enqueue", "relay", "background_relay", "refused_rows", "sweep", "unacked_rows", "depth"),
+    "parts_of_the_outbox",
     start="test_",
 )
 PACKAGES = {
@@ -58,6 +59,7 @@ PACKAGES = {
             "rollforward/continuations/upload_entities.py",
         ],
         ["tests/rollforward/datastore", *OUTBOX_TESTS, f"{TESTS}/tasks/test_dead_tasks.py"],
+        BY_TEXT,
     ),
     "paging": Package(
         ["rollforward/paging/*.py"],
@@ -66,6 +68,7 @@ PACKAGES = {
     "outbox": Package(
         ["rollforward/outbox/*.py", "rollforward/tasks/*.py"],
         [f"{TESTS}/tasks/test_*.py", *OUTBOX_TESTS],
+        BY_TEXT,
     ),
     "stored tasks": Package(
         ["rollforward/tasks/stored/*.py"], [f"{TESTS}/tasks/stored/test_*.py"], BY_TEXT

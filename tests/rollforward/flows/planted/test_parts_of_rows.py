@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from rollforward.flows import sweep, wakes
+from rollforward.flows import changes, sweep, wakes
 from rollforward.flows.rows import events, values
-from rollforward.flows.rows.entities import FlowRun
+from rollforward.flows.rows.entities import FlowRun, FlowValue, run_key
 from rollforward.flows.rows.records import DONE, WAITING, StepRecord
 from rollforward.flows.steps.attempt import Noted
 from tests.infra.memory_datastore import Memory, offline
@@ -119,7 +119,33 @@ def test_the_sweep_wakes_each_flow_by_its_own_task(monkeypatch: pytest.MonkeyPat
     assert count == 3
 
 
+def test_large_contents_of_two_events_of_one_transaction_share_no_row(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """W8: they are of two events, whatever their steps are called."""
+    row = row_with("other")
+    row.key = run_key("probe|f1")
+    Memory.current.put(row)
+    order: Any = SimpleNamespace(name="probe")
+    monkeypatch.setattr(changes, "_transact", lambda clients, key, body, writes: body())
+
+    def send() -> None:
+        for number in range(2):
+            changes.signal(CLIENTS, order, "f1", "go", str(number) * 1_000, f"e{number}")
+
+    Memory.current.transact(send)
+    contents = [
+        stored["data"] for kind, stored, _ in Memory.current.facts.values() if kind is FlowValue
+    ]
+
+    assert sorted(contents) == [b'"%b"' % (digit * 1_000) for digit in (b"0", b"1")]
+
+
 BUGS = (
+    Bug(
+        *(changes, "signal", "-{len(row.event_ids)}", ""),
+        test_large_contents_of_two_events_of_one_transaction_share_no_row,
+    ),
     Bug(
         *(events, "taken", "*row.events[:number], ", ""),
         test_a_step_takes_the_oldest_event_of_its_name_and_leaves_all_others,

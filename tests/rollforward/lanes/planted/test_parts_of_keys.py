@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,15 +12,25 @@ import pytest
 from google.api_core import exceptions as rpc_errors
 from google.cloud import ndb
 
-from rollforward.lanes import Rate, control, hints
+from rollforward.lanes import Rate, control, hints, sweep
 from rollforward.lanes.gathered import running, timing
 from rollforward.lanes.gathered import window as windows
 from rollforward.lanes.gathered.window import Window
 from rollforward.lanes.hints import LaneArgs
-from rollforward.lanes.rows.entities import Claim, LaneState, LaneTask, state_key, task_key
+from rollforward.lanes.rows.entities import (
+    Claim,
+    LaneState,
+    LaneTask,
+    id_at,
+    place_of,
+    state_key,
+    task_key,
+    time_of,
+)
 from rollforward.lanes.runs import claims, ends
 from rollforward.lanes.runs.ends import Dead, Later
 from rollforward.runtime.clock import CLOCK_SKEW_S
+from rollforward.runtime.messages import Message
 from rollforward.tasks.errors import OtherVersionError, Reject, Retry, Unavailable
 from rollforward.tasks.stored.entities import StoredArguments, stored_key
 from rollforward.tasks.stored.envelope import Envelope
@@ -171,6 +181,39 @@ def test_a_drain_leaves_what_is_at_work_and_no_rows_of_what_it_deletes() -> None
     assert (after.head, after.stamp, after.claims) == (None, "now", [MINE, OTHER])
 
 
+@pytest.mark.parametrize("dead_id", ["d1", "d2"])
+def test_a_key_is_unblocked_by_the_dead_task_that_blocks_it_and_by_no_other(
+    monkeypatch: pytest.MonkeyPatch, dead_id: str
+) -> None:
+    """K7: whether that is replayed, then it runs first, or deleted; another one waits behind."""
+    calls: list[str] = []
+    names = ("add_in_transaction", "put_first_in_transaction", "wake_after_transaction")
+    noting = {name: lambda *args, name=name, **more: calls.append(name) for name in names}
+    monkeypatch.setattr(control, "adding", SimpleNamespace(**noting))
+    machine: Any = Machine()
+    message = Message("/p", "default", b"{}")
+    changes: list[tuple[Callable[[], None], str]] = [
+        (
+            lambda: control.take_back(
+                machine, lane_of(), KEY, message, dead_id=dead_id, lane_task=f"{KEY}|07-c0ffee"
+            ),
+            "put_first_in_transaction" if dead_id == "d1" else "add_in_transaction",
+        ),
+        (
+            lambda: control.let_pass(machine, lane_of(), KEY, dead_id=dead_id),
+            "wake_after_transaction" if dead_id == "d1" else "",
+        ),
+    ]
+    for change, called in changes:
+        put_state(blocked_by="d1")
+        calls.clear()
+        change()
+        after = state()
+        assert after is not None
+        assert after.blocked_by == (None if dead_id == "d1" else "d1")
+        assert calls == ([called] if called else [])
+
+
 # Ends
 
 
@@ -215,6 +258,18 @@ def test_a_hint_that_comes_early_again_and_again_is_waited_for() -> None:
     assert [args.early for args, *_ in machine.created] == [0, 1, 2, 3, 0]
     assert len({name for _, name, _ in machine.created}) == 5
     assert machine.slept == [0.5]
+
+
+def test_a_task_that_a_clock_far_ahead_has_placed_is_due() -> None:
+    """K5: to the sweep; one that was added for later is not."""
+    machine: Any = Machine()
+    lane = lane_of(due_at=lambda task, state: time_of(task.key.id()))
+    for ahead_s, is_due in ((0, True), (1, False), (CLOCK_SKEW_S, False), (CLOCK_SKEW_S + 1, True)):
+        at = NOON + datetime.timedelta(seconds=ahead_s)
+        key = task_key(id_at(KEY, place_of(at), "c0ffee"))
+        assert sweep._is_due(machine, lane, LaneTask(key=key), NOON) is is_due
+        later = LaneTask(key=key, not_before=at.replace(tzinfo=None))
+        assert sweep._is_due(machine, lane, later, NOON) is (ahead_s == 0)
 
 
 def test_two_namespaces_with_one_memcached_share_no_mark() -> None:
@@ -289,8 +344,21 @@ _CHARGE = test_a_charge_for_tasks_that_have_not_begun_is_given_back_before_its_t
 _DEATH = test_a_death_counts_for_the_one_task_that_it_is_known_to_be_over
 _NOT_KNOWN = {"there": "bc", "counts": True, "failures": {"b": 0, "c": 0}, "is_careful": True}
 _OVER = {"there": "abc", "counts": False, "failures": dict.fromkeys("abc", 0), "is_careful": False}
+_BLOCK = test_a_key_is_unblocked_by_the_dead_task_that_blocks_it_and_by_no_other
 _DRAIN = test_a_drain_leaves_what_is_at_work_and_no_rows_of_what_it_deletes
 BUGS = (
+    Bug(
+        *(sweep, "_is_due", "task.not_before is None and ", "False and "),
+        test_a_task_that_a_clock_far_ahead_has_placed_is_due,
+    ),
+    Bug(
+        *(control, "take_back", "state.blocked_by != dead_id", "not state.blocked_by", _BLOCK),
+        {"dead_id": "d2"},
+    ),
+    Bug(
+        *(control, "let_pass", "state.blocked_by != dead_id", "not state.blocked_by", _BLOCK),
+        {"dead_id": "d2"},
+    ),
     Bug(*(control, "_drain", "        arguments.release(clients, body)\n", "", _DRAIN)),
     Bug(*(control, "_drain", "if key.id() not in claimed", "", _DRAIN)),
     Bug(*(control, "_drain", "state is not None and state.stamp == stamp", "False", _DRAIN)),
@@ -352,18 +420,12 @@ BUGS = (
         *(Rate, "_sound", " + 1000 * CLOCK_SKEW_S", ""),
         *(test_a_task_may_begin_when_the_rate_says_so_and_not_before, {"burst": 1}),
     ),
-    Bug(
-        *(timing.Debounce, "due", "min(", "max("),
-        test_a_window_ends_by_its_timing,
-    ),
+    Bug(*(timing.Debounce, "due", "min(", "max("), test_a_window_ends_by_its_timing),
     Bug(
         *(timing.Throttle, "due", "max(opened, began + _seconds(self.every_s))", "opened"),
         test_a_window_ends_by_its_timing,
     ),
-    Bug(
-        *(windows, "milliseconds", "-int(-at", "int(at"),
-        test_a_window_ends_by_its_timing,
-    ),
+    Bug(*(windows, "milliseconds", "-int(-at", "int(at"), test_a_window_ends_by_its_timing),
     Bug(
         *(Window, "begun", "self.began_ms if is_rest and self.began_ms else now_ms", "now_ms"),
         test_the_rest_of_a_window_belongs_to_its_period,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,8 +15,9 @@ from rollforward.datastore.partitions import PARTITIONS
 from rollforward.tasks.errors import EndedError
 from rollforward.tasks.stored import arguments, deliveries, sweep
 from rollforward.tasks.stored.arguments import LIFE
-from rollforward.tasks.stored.entities import StoredArguments
+from rollforward.tasks.stored.entities import StoredArguments, stored_key
 from rollforward.tasks.stored.names import MAX_ARGUMENTS_BYTES, MAX_TASK_BYTES
+from tests.infra.memory_datastore import Memory, offline
 from tests.infra.mutation.lines import Bug
 from tests.infra.world import Services, World
 from tests.rollforward.tasks.reminders import one_emulator
@@ -142,7 +145,27 @@ def test_the_arguments_of_a_task_that_its_declaration_gives_up_go(studio: World)
         assert rows_here()["ArgumentsChunk"] == chunks
 
 
+def test_rows_that_were_kept_for_a_task_expire_when_it_is_done(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """H7: as of one that waited in a lane, or was dead."""
+    now_utc = datetime.datetime(2030, 5, 1, tzinfo=datetime.UTC)
+    clients: Any = SimpleNamespace(clock=SimpleNamespace(now=lambda: now_utc))
+    with offline(), Memory() as memory:
+        monkeypatch.setattr(ndb, "delete_multi", lambda keys: None)
+        memory.put(StoredArguments(key=stored_key("kept"), chunks=2, size=7, expires=None))
+        arguments._finish(clients, "kept")
+        head = memory.get(stored_key("kept"))
+
+    assert head.done
+    assert head.expires is not None
+
+
 BUGS = (
+    Bug(
+        *(arguments, "_finish", "head.expires or _expiry(clients, stored_id, None)"),
+        *("head.expires", test_rows_that_were_kept_for_a_task_expire_when_it_is_done),
+    ),
     Bug(
         *(arguments, "load", "if head is not None and not head.done and None in chunks:"),
         *("if False:", test_a_task_that_is_done_between_two_reads_is_done_and_not_dead),

@@ -1,0 +1,220 @@
+"""Rows of a transaction, their tasks' names, and what a process tries again, without a store."""
+
+from __future__ import annotations
+
+import datetime
+import importlib
+from collections.abc import Iterator, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from rollforward.datastore.transactions import Transaction
+from rollforward.outbox import background
+from rollforward.outbox.enqueue import _Outgoing
+from rollforward.outbox.entities import OutboxLease, OutboxTask, RowId, lease_key, outbox_key
+from rollforward.outbox.relay import RelayResult
+from rollforward.runtime.clock import CLOCK_SKEW_S
+from rollforward.runtime.messages import Message
+from rollforward.runtime.sweeps.backoff import PATIENT_AFTER_S
+from tests.infra.memory_datastore import Memory, offline
+from tests.infra.mutation.lines import Bug
+from tests.rollforward.outbox.rows import SWEEP as sweep
+
+pytestmark = pytest.mark.fast
+
+# The package has functions of these modules' names.
+relay = importlib.import_module("rollforward.outbox.relay")
+
+NOON = datetime.datetime(2030, 5, 1, 12)  # noqa: DTZ001  As Datastore's times are.
+
+
+class Noting:
+    """A relay that notes what it is asked for."""
+
+    def __init__(self) -> None:
+        self.sent: list[str] = []
+        self.looked: list[str] = []
+
+    def send(self, clients: object, rows: Sequence[OutboxTask]) -> None:
+        self.sent += [row.path for row in rows]
+
+    def look(self, clients: object, rows: Sequence[OutboxTask]) -> None:
+        self.looked += [row.path for row in rows]
+
+
+@pytest.fixture(autouse=True)
+def memory() -> Iterator[None]:
+    with offline(), Memory():
+        yield
+
+
+def machine(ahead_s: float = 0.0) -> Any:
+    now_utc = (NOON + datetime.timedelta(seconds=ahead_s)).replace(tzinfo=datetime.UTC)
+    return SimpleNamespace(clock=SimpleNamespace(now=lambda: now_utc), relay=Noting())
+
+
+def outgoing() -> _Outgoing:
+    return _Outgoing(machine(), Transaction(), NOON)
+
+
+def put(out: _Outgoing, path: str = "/a", **options: Any) -> str:
+    return out.put(lambda row: Message(path, "default", b"{}"), is_unacked=True, **options)
+
+
+def row_at(created: datetime.datetime, *, is_unacked: bool = True) -> RowId:
+    return RowId("c0ffee", created, 0, is_unacked, "1a2b3c4d")
+
+
+# Transactions
+
+
+def test_equal_tasks_of_one_transaction_have_rows_of_their_own() -> None:
+    """B1: whoever takes them; and the same rows when the body runs again."""
+    out = outgoing()
+
+    def body() -> list[str]:
+        return [put(out, tag="t", is_gathered=number % 2 == 0) for number in range(4)]
+
+    first = body()
+    out.on_retry(ConnectionError())
+
+    assert len(set(first)) == 4
+    assert body() == first
+
+
+@pytest.mark.parametrize("is_in_doubt", [False, True])
+def test_rows_of_attempts_that_may_be_committed_are_looked_for(is_in_doubt: bool) -> None:
+    """B1: after a commit those that it did not write again, after a give-up all of them."""
+    for ends in ("on_commit", "on_give_up"):
+        out = outgoing()
+        put(out, "/first")
+        put(out, "/both")
+        out.transaction.doubt = ConnectionError() if is_in_doubt else None
+        out.on_retry(ConnectionError())
+        out.transaction.counts.clear()
+        put(out, "/last")
+        put(out, "/both")
+        getattr(out, ends)()
+
+        noted: Any = out.clients.relay
+        if ends == "on_commit":
+            assert (noted.sent, noted.looked) == (["/last", "/both"], ["/first"])
+        else:
+            assert noted.sent == []
+            expected = ["/both", "/first", "/last"] if is_in_doubt else []
+            assert sorted(noted.looked) == expected
+
+
+# Names
+
+
+def test_an_old_unacked_row_has_another_task_once_it_is_due() -> None:
+    """B1: until then its first one waits; a row without an ack has one task."""
+    old = NOON - datetime.timedelta(seconds=2 * PATIENT_AFTER_S)
+    names = {}
+    for created in (NOON, old):
+        for at in (None, NOON, NOON + datetime.timedelta(seconds=1)):
+            for is_unacked in (True, False):
+                key = outbox_key(row_at(created, is_unacked=is_unacked).text)
+                row = OutboxTask(key=key, path="/a", queue="default", body="{}", at=at)
+                first = relay.hashed_name("outbox", key.id(), 0)
+                names[created, at, is_unacked] = relay._task_name(row, NOON) == first
+    others = [key for key, is_first in names.items() if not is_first]
+
+    assert others == [(old, None, True), (old, NOON, True)]
+    named = OutboxTask(key=outbox_key(row_at(old).text), path="/a", name="own")
+    assert relay._task_name(named, NOON) == "own"
+
+
+def test_a_row_of_a_clock_far_ahead_counts_as_old() -> None:
+    """B5: one of a clock a little ahead is young."""
+    for ahead_s, age_s in ((0, 0), (CLOCK_SKEW_S - 1, 1 - CLOCK_SKEW_S), (1e6, PATIENT_AFTER_S)):
+        created = NOON + datetime.timedelta(seconds=ahead_s)
+        assert relay.age_s(row_at(created), NOON) == age_s
+
+
+# Leases
+
+
+@pytest.mark.parametrize(
+    ("owner", "ends_s", "is_free"),
+    [
+        ("other", 0, True),
+        ("other", 1, False),
+        ("other", 2 * sweep.ASKED_S, False),
+        ("other", 2 * sweep.ASKED_S + 1, True),
+        ("mine", 1, True),
+    ],
+)
+def test_a_partition_is_drained_by_one_walk(owner: str, ends_s: float, is_free: bool) -> None:
+    """B5: a lease that has expired, or is of a wrong clock, is taken over; its own stays."""
+    ends = NOON + datetime.timedelta(seconds=ends_s)
+    Memory.current.put(OutboxLease(key=lease_key("c"), owner=owner, ends=ends))
+    args = sweep.Drain("c", "mine")
+
+    assert sweep._take(machine(), args) is is_free
+    assert Memory.current.get(lease_key("c")).owner == ("mine" if is_free else owner)
+    sweep._give_back(args)
+    assert (Memory.current.get(lease_key("c")) is None) is is_free
+
+
+# The relay of a process
+
+
+def test_a_row_in_doubt_is_tried_as_any_other_once_it_is_known_to_be_committed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """B5: until then it is looked for a few times only."""
+    committed: list[OutboxTask] = []
+    rows = [OutboxTask(key=outbox_key(f"row{number}"), path=f"/{number}") for number in range(3)]
+    errands = [background._Errand(row, in_doubt=number > 0) for number, row in enumerate(rows)]
+    monkeypatch.setattr(background, "committed", lambda rows: committed)
+    unanswered = lambda clients, rows: RelayResult(0, [], rows)  # noqa: E731
+    monkeypatch.setattr(background, "relay", unanswered)
+    clients: Any = machine()
+
+    assert background._relay_committed(clients, errands) == errands
+    assert [errand.in_doubt for errand in errands] == [False, True, True]
+    committed.append(rows[1])
+    assert background._relay_committed(clients, errands) == errands
+    assert [errand.in_doubt for errand in errands] == [False, False, True]
+
+
+_TWICE = test_rows_of_attempts_that_may_be_committed_are_looked_for
+_LEASE = test_a_partition_is_drained_by_one_walk
+_DOUBT = test_a_row_in_doubt_is_tried_as_any_other_once_it_is_known_to_be_committed
+_NAMES = test_an_old_unacked_row_has_another_task_once_it_is_due
+BUGS = (
+    Bug(*(_Outgoing, "put", "len(self.rows) + self.gathered", "len(self.rows)"),
+        test_equal_tasks_of_one_transaction_have_rows_of_their_own),
+    Bug(*(_Outgoing, "on_retry", "self.rows, self.gathered = [], 0", "self.rows = []"),
+        test_equal_tasks_of_one_transaction_have_rows_of_their_own),
+    Bug(*(_Outgoing, "on_retry", "self.doubtful += self.rows", "pass", _TWICE),
+        {"is_in_doubt": True}),
+    Bug(*(_Outgoing, "on_give_up", "(*self.doubtful, *self.rows)", "self.rows", _TWICE),
+        {"is_in_doubt": True}),
+    Bug(*(_Outgoing, "on_give_up", " and self.transaction.doubt is not None", "", _TWICE),
+        {"is_in_doubt": False}),
+    Bug(*(_Outgoing, "on_commit", "if row.key not in rows", "", _TWICE),
+        {"is_in_doubt": True}),
+    Bug(*(relay, "_task_name", "if id_.is_unacked and is_due", "if id_.is_unacked", _NAMES)),
+    Bug(*(relay, "_task_name", "if id_.is_unacked and is_due", "if is_due", _NAMES)),
+    Bug(*(relay, "age_s", "if seconds > -CLOCK_SKEW_S else PATIENT_AFTER_S", ""),
+        test_a_row_of_a_clock_far_ahead_counts_as_old),
+    Bug(*(sweep, "_take", "lease.owner != args.walk and ", "", _LEASE),
+        {"owner": "mine", "ends_s": 1, "is_free": True}),
+    Bug(*(sweep, "_is_taken", " <= longest", "", _LEASE),
+        {"owner": "other", "ends_s": 2 * sweep.ASKED_S + 1, "is_free": True}),
+    Bug(*(sweep, "_give_back", " and lease.owner == args.walk", "", _LEASE),
+        {"owner": "other", "ends_s": 1, "is_free": False}),
+    Bug(*(background, "_relay_committed", "errand.in_doubt = False", "pass", _DOUBT)),
+    Bug(*(background, "_relay_committed", "e.in_doubt or ", "", _DOUBT)),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.id)
+def test_a_guard_that_is_taken_out_is_missed(monkeypatch: pytest.MonkeyPatch, bug: Bug) -> None:
+    """B1, B5: each guard of a row and of its relay is for something."""
+    bug.check_noticed(monkeypatch)
