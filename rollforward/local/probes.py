@@ -20,7 +20,7 @@ def probes_of(app: AppServer, tasks: Emulator, backing: Backing) -> list[Probe]:
     if datastore is not None and datastore.product != PROGRAM:
         probes.append(Probe("Datastore", datastore.admin.ping, _datastore_advice(datastore)))
     if memcached is not None:
-        advice = "The app goes on without a cache, in smaller batches."
+        advice = "Nothing to do: the app works without a cache, in smaller batches."
         probes.append(Probe("memcached", lambda: watch.ask_memcached(memcached.address), advice))
     return probes
 

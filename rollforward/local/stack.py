@@ -282,7 +282,7 @@ class Stack:
         """Kill one of the app's workers; return its process id, None if there is none."""
         victim = self.app.kill_worker()
         if victim is not None:
-            self.terminal.say("app", f"worker {victim} killed on request")
+            self.terminal.say_killed(victim)
             self.tasks.engine.incidents.mark("kill", str(victim))
         return victim
 
@@ -319,6 +319,6 @@ def _reporter(terminal: Terminal) -> Callable[[str, str], None]:
     """Return what says a line about a service under its name in the table."""
 
     def say(name: str, text: str) -> None:
-        terminal.say({"Cloud Tasks": "tasks"}.get(name, name.lower()), f"{name} {text}")
+        terminal.say_rarely({"Cloud Tasks": "tasks"}.get(name, name.lower()), f"{name} {text}")
 
     return say

@@ -16,6 +16,7 @@ import grpc
 from google.cloud.tasks_v2 import GetQueueRequest
 from google.protobuf import empty_pb2
 
+from rollforward.local.logs.repeats import NOTHING
 from rollforward.local.system import ports
 
 SILENT_S = 10.0
@@ -106,7 +107,7 @@ class Watch:
             return
         if health.is_silent:
             quiet_s = self.clock() - health.answered_at
-            self.say(probe.name, f"answers again, after {quiet_s:.0f} s")
+            self.say(probe.name, f"answers again, after {quiet_s:.0f} s → {NOTHING}")
         health.answered_at, health.is_silent = self.clock(), False
 
     def _judge(self, probe: Probe, health: _Health) -> None:

@@ -1,8 +1,9 @@
 """Terminal lines of repeated log records: a few lines a kind, the rest on the page Logs.
 
-A warning is shown the first time, the tenth, the hundredth. An error of the app is shown again
-when it comes back after a pause, because it may be the answer to another request of its developer.
-What is not shown stays in .dev/logs/ and on the console's page Logs.
+A warning is shown the first time, the tenth, the hundredth; one that needs no action only the
+first, the hundredth and the ten-thousandth. An error of the app is shown again when it comes back
+after a pause, because it may be the answer to another request of its developer. What is not shown
+stays in .dev/logs/ and on the console's page Logs.
 """
 
 import re
@@ -13,8 +14,11 @@ from dataclasses import dataclass, field
 from rollforward.local.logs.tail import LogRecord, level_of
 
 PAUSE_S = 10.0
+NOTE_PAUSE_S = 600.0
 _NUMBERS = re.compile(r"[0-9a-f]{8,}|\d+")
+_PATH = re.compile(r"^/\S+: ")  # Of the task that a message is about.
 _WORDS = 3  # Of a message: what follows names its subject.
+_STEP, _HARMLESS_STEP = 10, 100
 _MAX_KINDS = 1000
 _OF_LIBRARY = re.compile(r"(?P<level>WARNING|ERROR) rollforward\.[\w.]+: ")
 _TASK = re.compile(r"( \[task \S+\])$")
@@ -59,10 +63,12 @@ def kind_of(line: str) -> str:
 
     >>> kind_of("WARNING a.b: memcached is away") == kind_of("WARNING a.b: memcached is away 2")
     True
+    >>> kind_of("WARNING a.b: /tasks/x: no answer came"), kind_of("WARNING a.b: no answer came")
+    ('WARNING a.b no answer came', 'WARNING a.b no answer came')
     """
     level, _, rest = _NUMBERS.sub("N", line).partition(" ")
     logger, _, message = rest.partition(": ")
-    return " ".join([level, logger, *message.split()[:_WORDS]])
+    return " ".join([level, logger, *_PATH.sub("", message).split()[:_WORDS]])
 
 
 @dataclass
@@ -70,7 +76,7 @@ class _Kind:
     """The records of a kind so far."""
 
     count: int = 0
-    seen_at: float = float("-inf")
+    seen_at: float = 0.0
 
 
 @dataclass
@@ -89,20 +95,41 @@ class Repeats:
                 return None
             self._hidden = None
             return line
-        count = self._count(kind_of(line), level)
+        shown = advised(line)
+        step = _HARMLESS_STEP if f"→ {NOTHING}" in shown else _STEP
+        count = self._count(kind_of(line), step, PAUSE_S if level == "ERROR" else float("inf"))
         if count is None:
             self._hidden = LogRecord(0, 0.0, "", level, "", [line])
             return None
         self._hidden = None
-        return advised(line) + (f" ({count} times so far)" if count > 1 else "")
+        return shown + _so_far(count)
 
-    def _count(self, name: str, level: str) -> int | None:
-        """Count a record; return the number of its kind if it is shown."""
+    def shown_note(self, text: str) -> str | None:
+        """Return a note of the platform as it is shown; None: it comes too often to be shown."""
+        count = self._count(kind_of(f"ERROR platform: {text}"), _STEP, NOTE_PAUSE_S)
+        return None if count is None else text + _so_far(count)
+
+    def _count(self, name: str, step: int, pause_s: float) -> int | None:
+        """Count a record; return the number of its kind if it is shown: 1, step, step², ...
+
+        Args:
+            pause_s: After such a pause it is shown, whatever its number.
+        """
         if len(self._kinds) >= _MAX_KINDS:
             self._kinds.clear()
         kind = self._kinds.setdefault(name, _Kind())
-        paused = self.clock() - kind.seen_at > PAUSE_S
+        has_paused = self.clock() - kind.seen_at > pause_s
         kind.count += 1
         kind.seen_at = self.clock()
-        is_decade = str(kind.count).strip("0") == "1"
-        return kind.count if is_decade or (level == "ERROR" and paused) else None
+        return kind.count if has_paused or _is_power(kind.count, step) else None
+
+
+def _is_power(count: int, step: int) -> bool:
+    """Return whether a count is 1, step, step², ..."""
+    while count % step == 0:
+        count //= step
+    return count == 1
+
+
+def _so_far(count: int) -> str:
+    return f" ({count} times so far)" if count > 1 else ""

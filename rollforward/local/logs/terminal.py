@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable
 from typing import TextIO
 
-from rollforward.local.logs.repeats import Repeats
+from rollforward.local.logs.repeats import NOTHING, Repeats
 from rollforward.local.logs.tail import FURTHER, LogRecord, LogTail, level_of
 
 _LOUD = ("WARNING", "ERROR")
@@ -29,7 +29,6 @@ _TOLD_ELSEWHERE = (
 _TRACEBACK = "Traceback (most recent call last)"
 # The further lines of an error of gRPC, whose first line has the message.
 _GRPC_REST = re.compile(r"\t(status|details|debug_error_string) = |>$")
-_KILLED = re.compile(r"worker (\d+) killed on request")
 _SIGKILL = re.compile(r"Worker \(pid:(\d+)\) was sent SIGKILL")
 _COLOURS = {"app": 36, "datastore": 35, "memcached": 33, "tasks": 32, "mail": 34, "cron": 33}
 _WIDTH = 10
@@ -93,14 +92,25 @@ class Terminal:
         self.tail = LogTail()
         self.colour = self.stream.isatty()
         self._killed: set[str] = set()
+        self._notes = Repeats()
         self._lock = threading.Lock()
 
     def say(self, service: str, text: str) -> None:
         """Show a line of ours about a service."""
-        if match := _KILLED.match(text):
-            self._killed.add(match[1])
         self.tail.note(service, "INFO", text)
         self.show(service, text)
+
+    def say_rarely(self, service: str, text: str) -> None:
+        """Say what may come hundreds of times; all are kept, and few are shown."""
+        self.tail.note(service, "INFO", text)
+        shown = text if self.verbose else self._notes.shown_note(text)
+        if shown is not None:
+            self.show(service, shown)
+
+    def say_killed(self, pid: int) -> None:
+        """Say that a worker was killed on request."""
+        self._killed.add(str(pid))
+        self.say_rarely("app", f"worker {pid} killed on request: another one starts → {NOTHING}")
 
     def show(self, service: str, text: str) -> None:
         """Show the lines of a text, and keep none."""

@@ -108,7 +108,7 @@ def test_a_service_that_hangs_is_named_once_and_its_return_too(watching, clock, 
 
     service.answers.set()
     settle(watching)
-    assert said[1:] == [("Datastore", "answers again, after 40 s")]
+    assert said[1:] == [("Datastore", "answers again, after 40 s → nothing to do")]
     assert watching.silent_s("Datastore") == 0.0
 
 

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from rollforward.local.logs.repeats import PAUSE_S, Repeats, advised
+from rollforward.local.logs.repeats import NOTE_PAUSE_S, PAUSE_S, Repeats, advised
 from rollforward.local.logs.terminal import Terminal
 from tests.rollforward.local.logs.test_terminal import TRACEBACK
 
@@ -41,9 +41,36 @@ def test_a_long_load_prints_a_screen_and_each_line_says_what_to_do() -> None:
 
     lines = stream.getvalue().splitlines()
     assert len(lines) <= SCREEN_LINES
-    assert len(lines) == 3 * len(HANDLED)
+    assert len(lines) == 2 * len(HANDLED)
     assert all("→ nothing to do" in line for line in lines)
     assert sum("(100 times so far)" in line for line in lines) == len(HANDLED)
+
+
+def test_a_cause_is_one_line_whatever_the_task_that_met_it() -> None:
+    """A connection that breaks fails deliveries of every pattern at once."""
+    repeats = Repeats()
+    paths = ("streams/weblog/tick", "fork-join/sums/join", "lanes/tenants", "flows/orders")
+    met = "503 Stream removed (Socket closed)"
+    head = "WARNING rollforward.flask.endpoints.tasks:"
+
+    lines = [f"{head} /tasks/{path}: a service is unavailable: {met}" for path in paths]
+
+    assert [repeats.shown(line) is not None for line in lines] == [True, False, False, False]
+
+
+def test_what_the_platform_says_is_shown_again_after_a_calm_time() -> None:
+    """A service that hangs once more an hour later is news; what comes every minute is none."""
+    now = [0.0]
+    repeats = Repeats(lambda: now[0])
+
+    def shown() -> bool:
+        return repeats.shown_note(f"App has not answered for {now[0]:.0f} s") is not None
+
+    first = [shown() for _ in range(10)]
+    now[0] = NOTE_PAUSE_S + 1
+
+    assert first == [True, *[False] * 8, True]
+    assert [shown(), shown()] == [True, False]
 
 
 def test_a_repeated_error_keeps_its_traceback_to_the_log_and_comes_again_after_a_pause() -> None:

@@ -4,6 +4,7 @@ import io
 
 import pytest
 
+from rollforward.local.logs.tail import LogFilter
 from rollforward.local.logs.terminal import LevelFilter, Terminal
 
 TRACEBACK = [
@@ -112,8 +113,23 @@ def test_a_worker_that_was_killed_on_request_has_not_run_out_of_memory():
     terminal = Terminal(stream)
     suspected = "[2026-11-26 22:46:25 +0000] [1] [ERROR] Worker (pid:7) was sent SIGKILL! Perhaps"
 
-    terminal.say("app", "worker 7 killed on request")
+    terminal.say_killed(7)
     terminal.sink("app")(suspected)
     terminal.sink("app")(suspected.replace(":7)", ":8)"))
 
     assert [line.count("pid:8") for line in stream.getvalue().splitlines()] == [0, 1]
+
+
+def test_what_the_platform_says_hundreds_of_times_is_shown_three_times_and_kept():
+    """A fault rule kills a worker every half minute; the page Logs has each."""
+    stream = io.StringIO()
+    terminal = Terminal(stream)
+
+    for pid in range(100):
+        terminal.say_killed(pid)
+
+    assert stream.getvalue().splitlines() == [
+        f"app        worker {pid} killed on request: another one starts → nothing to do{so_far}"
+        for pid, so_far in ((0, ""), (9, " (10 times so far)"), (99, " (100 times so far)"))
+    ]
+    assert len(terminal.tail.newest(LogFilter(service="app"), 200)) == 100
