@@ -64,7 +64,7 @@ def click() -> ResponseReturnValue:
     if counters.click(clients(), amount, form_id).is_duplicate:
         flash("This form was sent before. Nothing was added.")
     else:
-        flash(f"{number(amount)} is counted.")
+        flash(f"Added {number(amount)}.")
     return _back()
 
 

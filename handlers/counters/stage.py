@@ -24,6 +24,7 @@ WORDS = {
 }
 # Without a key a repeated click counts again, and what a dead process had in memory is gone.
 INEXACT = "in-memory"
+SHOWN_WHOLE = 10  # Clicks a second from which a rate has no decimals.
 
 
 @dataclass(frozen=True)
@@ -137,7 +138,8 @@ class CounterStage(DemoStage):
         """Return a cell for each way: its rate, and the latency and writes of a click."""
         cells = []
         for way, result in self.load.ways.items():
-            rate = f"{number(self.load.rate(way))} / s"
+            per_s = self.load.rate(way)
+            rate = f"{number(per_s, 0 if per_s >= SHOWN_WHOLE else 1)} / s"
             writes = number(result.writes / result.accepted, 1) if result.accepted else "–"
             p95 = duration(None if result.p95_ms is None else result.p95_ms / 1000)
             value = number(result.accepted) if self.load.is_moving else rate

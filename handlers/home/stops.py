@@ -95,7 +95,7 @@ TOUR = (
     Step(
         "tenants",
         "A flood, and a fair share",
-        "A floods the queue; the others begin soon. Press Flood, in one line: they wait.",
+        "A floods the queue; the others begin soon. Press Flood, in one queue: they wait.",
     ),
     Step(
         "weblog",

@@ -102,7 +102,7 @@ class Marks:
 
     @property
     def marked(self) -> int:
-        """Squares with a mark: hit by a fault, or only run again."""
+        """Squares with a mark: hit by a fault, or only rerun."""
         return self.squares + self.reran
 
     @property

@@ -198,6 +198,8 @@ class Balance:
             rows.append(Equation(asked, parts, self.is_open))
         if self.found_count is not None:
             name = "accepted and begun" if self.begun else "accepted"
+            if self.asked is not None and self.earlier > 0:
+                name += " in all"  # Also what was accepted before this run.
             accepted = Term(name, self.accepted + self.begun)
             effects = Term("found", self.found_count, _clock(self.found_at))
             parts = [effects, Term("in flight", self.in_flight)]

@@ -249,7 +249,7 @@ def _outcome(
     if not marks:
         return "", ""
     mark = marks[-1]
-    when = f", {duration(time.of(mark.at))} in"
+    when = f" at {duration(time.of(mark.at))}"
     if mark.kind == "flush":
         return f"memcached was flushed{when}.", ""
     if mark.kind == "resize":

@@ -96,19 +96,19 @@ def _height(count: int, highest: int) -> float:
 
 def _verdict(rush: RushProgress, line: TenantLine) -> tuple[str, str]:
     """Return the verdict on a tenant's rule, by the notes of its tasks, and its state."""
-    if line.rule == "none":
-        return f"at most {line.at_a_time} at a time", "waiting"
     if not line.done:
-        return f"{RULE_NAMES[line.rule]}, none done yet", "waiting"
+        return f"{RULE_NAMES[line.rule]}: no task done yet", "waiting"
+    if line.rule == "none":
+        return f"peak concurrency {line.at_a_time}", "waiting"
     if line.rule == "order":
         broken = line.out_of_order
         words = "in order" if not broken else f"{plural(broken, 'task')} out of order"
         return words, _kept(not broken)
     if line.rule == "limit":
-        return f"at most {line.at_a_time} at a time, of 2", _kept(line.at_a_time <= 2)
+        return f"peak concurrency {line.at_a_time}, limit 2", _kept(line.at_a_time <= 2)
     if line.per_s is None:
-        return f"{PER_S} a second, too few to judge", "waiting"
-    return f"{line.per_s:.1f} a second, of {PER_S}", _kept(line.per_s <= 1.05 * PER_S)
+        return f"limit {PER_S} per second: too few tasks to judge", "waiting"
+    return f"{line.per_s:.1f} per second, limit {PER_S}", _kept(line.per_s <= 1.05 * PER_S)
 
 
 def _kept(is_kept: bool) -> str:

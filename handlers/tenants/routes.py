@@ -1,4 +1,4 @@
-"""Pages of rushes: begin one, in lanes or in one line, and watch the tenants wait."""
+"""Pages of rushes: begin one, in lanes or in one queue, and watch the tenants wait."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ NUMBERS = {
     "tasks": (1, MAX_TASKS),
     "dead": (0, MAX_DEAD),
 }
-WAY_NAMES = {"lanes": "in lanes", "line": "in one line"}
+WAY_NAMES = {"lanes": "in lanes", "line": "in one queue"}
 PACE_NAMES = {"fast": "5 ms a task", "watch": "25 ms a task", "slow": "0.1 s a task"}
 CHOSEN_NAMES = {"A": "A, which floods", "B": "B"}
 CHOICES = {

@@ -75,7 +75,7 @@ class TenantsStage(DemoStage):
 
 
 def books_of(rush: RushProgress) -> Balance:
-    """Return the books of a rush; in one line nothing counts the tasks that wait."""
+    """Return the books of a rush; in one queue nothing counts the tasks that wait."""
     return Balance(
         is_moving=rush.is_moving,
         asked=rush.asked,

@@ -1,1 +1,1 @@
-"""Tenants: they share a queue, and one of them floods it, in lanes or in one line."""
+"""Tenants: they share a queue, and one of them floods it, in lanes or in one queue."""

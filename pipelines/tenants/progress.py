@@ -4,7 +4,7 @@ asked = done + waiting + dead
 
 `done` is from the notes of the tasks, `waiting` from the rows of the lanes, `dead` from the dead
 tasks: rows that know nothing of each other. A tenant's rule is judged by the notes
-alone: when each task began and ended. In one line Cloud Tasks has the tasks, and it counts
+alone: when each task began and ended. In one queue Cloud Tasks has the tasks, and it counts
 none by tenant: there `waiting` is the rest, neither done nor dead.
 
 All times are of one machine here; clocks of several machines would differ.
@@ -48,7 +48,7 @@ class TenantLine:
     Attributes:
         spans: Begin and end of each task that is done, in seconds since the rush began, by number.
         came_s: When the last of its tasks came; None: some have not come.
-        counted: Tasks that wait or run, by the rows of its lane; None: in one line no row says.
+        counted: Tasks that wait or run, by the rows of its lane; None: in one queue no row says.
     """
 
     tenant: str
@@ -155,7 +155,7 @@ class RushProgress:
 
     @property
     def waiting(self) -> int:
-        """Tasks that wait or run; in one line all that are neither done nor dead."""
+        """Tasks that wait or run; in one queue all that are neither done nor dead."""
         waiting = sum(line.waiting for line in self.lines)
         return waiting if self.is_in_lanes else waiting - self.unsent
 

@@ -1,14 +1,14 @@
 """Rushes: tenant A floods a queue, then the others come with a few tasks each.
 
     in lanes        each tenant has a line of its own, and they take turns
-    in one line     the tasks wait in the queue, as Cloud Tasks has them: behind the flood
+    in one queue    the tasks wait in the queue, as Cloud Tasks has them: behind the flood
 
 A rush is one commit: its row and a task. The task lets the flood wait, some hundred tasks a commit,
 and then the others' tasks. Each task takes its time, and notes when it began and ended. One tenant
 may have a rule of its own: it is in another lane of the same queue.
 
 Lost on failure: nothing. A task that has ended and is run again finds its note, and counts that.
-Cost of a task: its note; in lanes as of a lane, in one line a task of Cloud Tasks.
+Cost of a task: its note; in lanes as of a lane, in one queue a task of Cloud Tasks.
 
 Routes: POST /tasks/tenants/flood, /tasks/tenants/work.
 Source: deficit round robin, M. Shreedhar and G. Varghese, 1995.

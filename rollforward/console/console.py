@@ -92,7 +92,7 @@ class Console:
         if request.method in SAFE_METHODS:
             return
         if caller.role is not Role.OPERATE:
-            abort(403, "Your role may look, and change nothing.")
+            abort(403, "Your role can only read.")
         if is_api_path() and "Cookie" in request.headers:
             abort(403, "Changes by the API are taken without cookies: send a bearer token.")
 

@@ -60,7 +60,7 @@ class Flows(SteppedPattern[Flow[Any]]):
             ),
             Gauge(
                 "flows_failed",
-                f"Flows that wait for a person; at most {MAX_COUNTED} are counted.",
+                f"Flows that have failed and need a decision; at most {MAX_COUNTED} are counted.",
                 self.count_failed(MAX_COUNTED),
             ),
             Gauge(

@@ -211,19 +211,25 @@ def idle(stack: Stack, browser: Browser, guests: int) -> None:
         page.wait_for_timeout(5000)
         requests: list[str] = []
         page.on("request", lambda request, seen=requests: seen.append(request.url))
-        devtools = page.context.new_cdp_session(page)
-        devtools.send("Performance.enable", {"timeDomain": "threadTicks"})
         taken(page)
-        before, began = _metrics(devtools), time.monotonic()
-        page.wait_for_timeout(1000 * REST_S)
-        after, seconds = _metrics(devtools), time.monotonic() - began
+        share, styles = at_rest(page, REST_S)
         counts = taken(page)
-        share = 100 * (after["TaskDuration"] - before["TaskDuration"]) / seconds
-        styles = after["RecalcStyleCount"] - before["RecalcStyleCount"]
         print(f"  {path:<18} {share:5.1f} % of a core  styles {styles:>4.0f}", end="")
         print(f"  frames {counts['frames']:>4}  timers {counts['timers']:>3}", end="")
         print(f"  animations {counts['animations']}  requests {len(requests)}", flush=True)
         page.close()
+
+
+def at_rest(page: Page, seconds: float) -> tuple[float, float]:
+    """Return the processor time of a page's tasks in % of a core, and its counts of styles."""
+    devtools = page.context.new_cdp_session(page)
+    devtools.send("Performance.enable", {"timeDomain": "threadTicks"})
+    before, began = _metrics(devtools), time.monotonic()
+    page.wait_for_timeout(1000 * seconds)
+    after, passed_s = _metrics(devtools), time.monotonic() - began
+    devtools.detach()
+    share = 100 * (after["TaskDuration"] - before["TaskDuration"]) / passed_s
+    return share, after["RecalcStyleCount"] - before["RecalcStyleCount"]
 
 
 def _metrics(devtools: CDPSession) -> dict[str, float]:

@@ -80,10 +80,31 @@ def seen_moving(page: Page, url: str) -> tuple[int, dict[str, list[str]]]:
     return looks, faults
 
 
+# As live.js shows a page whose server has not answered for a while.
+STALE = """() => {
+  const live = document.querySelector("#live");
+  live.classList.add("is-stale");
+  return getComputedStyle(live).filter;
+}"""
+
+
+@pytest.mark.parametrize("path", ["/quilt", "/counters"])
+def test_a_page_without_its_server_is_readable(browser: Browser, faulty: Stack, path: str) -> None:
+    """What it shows is greyed, with as much contrast as before; faults are in force."""
+    page = browser.new_page(reduced_motion="reduce")
+    page.goto(faulty.app + path)
+    page.get_by_role("button", name="Pause").click()  # No answer takes the grey away.
+    is_greyed = page.evaluate(STALE) != "none"
+
+    faults = shown_violations(page, path)
+    page.close()
+
+    assert is_greyed
+    assert faults == {}
+
+
 @pytest.mark.parametrize("name", PLAYED)
-def test_axe_finds_nothing_while_a_page_moves(
-    browser: Browser, faulty: Stack, name: str
-) -> None:
+def test_axe_finds_nothing_while_a_page_moves(browser: Browser, faulty: Stack, name: str) -> None:
     """By day and at night, at a desk and on a phone, with faults in force and a worker killed."""
     page = browser.new_page()
     path = RUNS[name](faulty)

@@ -21,6 +21,7 @@ from tests.browser.forms import TIMEOUT_MS, expect_still, press, wait_until
 from tests.browser.smoothness import (
     DRAW_AT_ONCE,
     SET_PICTURE,
+    at_rest,
     longest_cpu_ms,
     made_up_picture,
     party_of,
@@ -39,6 +40,7 @@ DOTS = 10_000
 PAGE_SIZE = 100
 SLICE_DOTS = 1_000  # Of static/picture.js; the last box of a slice may go beyond it.
 REST_MS = 10_000
+MAX_SHARE = 5.0  # Of a core, in %.
 SCRIPT = "text/javascript"
 OPEN_PAGES = (
     *("/sums/smooth", "/invitations", "/counters", "/sums", "/grades", "/blog"),
@@ -234,6 +236,41 @@ def test_at_rest_pages_do_nothing(context: BrowserContext, stack: Stack) -> None
         if counts["frames"] or counts["animations"] or not is_quiet:
             done[page.url] = counts, urls
     assert done == {}
+
+
+# A page that draws without pause, as one would whose animation is not stopped.
+BUSY = """() => {
+  const canvas = document.createElement("canvas");
+  const pen = Object.assign(canvas, { width: 1280, height: 900 }).getContext("2d");
+  const draw = () => {
+    for (let i = 0; i < 20000; i += 1) pen.fillRect((i * 37) % 1280, (i * 91) % 900, 4, 4);
+    pen.getImageData(0, 0, 1, 1);
+    requestAnimationFrame(draw);
+  };
+  draw();
+}"""
+
+
+@sampling.long
+@pytest.mark.parametrize("is_busy", [False, True], ids=["at rest", "planted"])
+def test_at_rest_a_page_takes_a_twentieth_of_a_core_at_most(
+    context: BrowserContext, stack: Stack, is_busy: bool
+) -> None:
+    """By the processor time of its tasks; 0.2 % here. One that draws all the time takes more."""
+    shares: dict[str, float] = {}
+    for page in open_pages(context, stack):
+        wait_until(page, lambda page=page: page.locator("#live[data-moving=yes]").count() == 0)
+        page.bring_to_front()
+        if is_busy:
+            page.evaluate(BUSY)
+        page.wait_for_timeout(REST_MS / 4)
+        shares[page.url], _ = at_rest(page, REST_MS / 2000)
+        page.close()
+        if is_busy:
+            break
+
+    sys.stdout.write(f"% of a core: { {url: round(share, 2) for url, share in shares.items()} }\n")
+    assert (max(shares.values()) <= MAX_SHARE) != is_busy
 
 
 def add(page: Page) -> str:

@@ -53,7 +53,7 @@ MESSAGES = """() => {
   const text = (words) => Object.assign(document.createElement("p"), { textContent: words });
   const message = Object.assign(text("7 is accepted, in 12 ms."), { className: "notice" });
   document.querySelector(".notices").append(message);
-  const events = ["Worker 7 was killed, 3 s in.", "Slowed to 50 %", "Slowed"];
+  const events = ["Worker 7 was killed at 3 s.", "Slowed to 50 %", "Slowed"];
   document.querySelector(".news").replaceChildren(...events.map(text));
 }"""
 PLACES = """() => [...document.querySelectorAll("#live > *:not(.notices)")]

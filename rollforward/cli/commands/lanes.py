@@ -102,7 +102,7 @@ def _change(options: argparse.Namespace) -> int:
     sentence = f"{_WORDS.get(options.verb, '')} {target}."
     if options.verb == "drain":
         more = "; more wait, so drain it again" if answer.get("has_more") else ""
-        counts = f"{answer.get('deleted')} deleted, {answer.get('at_work')} at work"
+        counts = f"{answer.get('deleted')} deleted, {answer.get('at_work')} running"
         sentence = f"Drained {target}: {counts}{more}."
     return place.confirm(options, answer, sentence)
 

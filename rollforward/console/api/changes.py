@@ -310,7 +310,7 @@ def control_lane(name: str, key: str, verb: str) -> dict[str, Any]:
             lane_key.resume(clients())
         else:
             drained = lane_key.drain(clients())
-            outcome.result = f"{DONE}: {drained.deleted} deleted, {drained.at_work} at work"
+            outcome.result = f"{DONE}: {drained.deleted} deleted, {drained.at_work} running"
             return asdict(drained)
     return {}
 

@@ -48,7 +48,7 @@ SORTS: Mapping[str, Callable[[Mapping[str, Any]], float]] = {
 VIEWS = {
     "Running, longest first": "/runs?state=running&sort=longest",
     "Failed, in the last 24 hours": "/runs?state=failed&age=24h",
-    "Flows that wait for a person": "/runs?pattern=flows&state=failed",
+    "Failed flows": "/runs?pattern=flows&state=failed",
     "Batches, most failed first": "/runs?pattern=batches&sort=most+failed",
     "Builds of views": "/runs?pattern=materialized-views",
     "Loads and playbacks of the app": "/runs?pattern=app",

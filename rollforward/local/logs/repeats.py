@@ -22,6 +22,7 @@ _STEP, _HARMLESS_STEP = 10, 100
 _MAX_KINDS = 1000
 _OF_LIBRARY = re.compile(r"(?P<level>WARNING|ERROR) rollforward\.[\w.]+: ")
 _TASK = re.compile(r"( \[task \S+\])$")
+_DEATH = re.compile(r"\[ERROR\] Worker \(pid:\d+\) was sent SIG")  # What gunicorn says.
 NOTHING = "nothing to do"
 # What to do about a record of the library, by its text; the first that matches.
 _ADVICE = tuple(
@@ -47,15 +48,24 @@ def advised(line: str) -> str:
     >>> advised("WARNING rollforward.outbox.pattern: relayed 3 rows [task default/1]")
     'WARNING rollforward.outbox.pattern: relayed 3 rows → nothing to do [task default/1]'
     """
-    head = _OF_LIBRARY.match(line)
-    if head is None:
+    advice = _advice_about(line)
+    if advice is None:
         return line
-    text = line[head.end() :]
-    otherwise = NOTHING if head["level"] == "WARNING" else "see the page Logs of the console"
-    advice = next((advice for pattern, advice in _ADVICE if pattern.search(text)), otherwise)
     task = _TASK.search(line)
     message = line[: task.start()] if task else line
     return f"{message} → {advice}{task[1] if task else ''}"
+
+
+def _advice_about(line: str) -> str | None:
+    """Return what to do about a line of the library or of gunicorn; None: it is another's."""
+    if _DEATH.search(line):
+        return f"{NOTHING}: another one starts; if it lasts, free memory"
+    head = _OF_LIBRARY.match(line)
+    if head is None:
+        return None
+    text = line[head.end() :]
+    otherwise = NOTHING if head["level"] == "WARNING" else "see the page Logs of the console"
+    return next((advice for pattern, advice in _ADVICE if pattern.search(text)), otherwise)
 
 
 def kind_of(line: str) -> str:
@@ -96,8 +106,9 @@ class Repeats:
             self._hidden = None
             return line
         shown = advised(line)
-        step = _HARMLESS_STEP if f"→ {NOTHING}" in shown else _STEP
-        count = self._count(kind_of(line), step, PAUSE_S if level == "ERROR" else float("inf"))
+        is_harmless = f"→ {NOTHING}" in shown
+        pause_s = PAUSE_S if level == "ERROR" and not is_harmless else float("inf")
+        count = self._count(kind_of(line), _HARMLESS_STEP if is_harmless else _STEP, pause_s)
         if count is None:
             self._hidden = LogRecord(0, 0.0, "", level, "", [line])
             return None

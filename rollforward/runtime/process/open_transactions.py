@@ -80,7 +80,7 @@ class OpenTransactions(grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc]
         for request in requests:
             self._roll_back(request)
         if requests:
-            log.warning("%d transactions of a killed process are rolled back", len(requests))
+            log.info("%d transactions of a killed process are rolled back", len(requests))
         return len(requests)
 
     def _look(self) -> None:

@@ -43,7 +43,7 @@ def test_clicks_are_counted_in_four_ways_while_the_shards_change(
     for _ in range(6):
         shards.press("ArrowRight")
     expect(page.locator('output[data-of="shards"]')).to_have_text("7")
-    press(page, page.get_by_role("button", name="Set it"))
+    press(page, page.get_by_role("button", name="Set", exact=True))
     expect(page.locator(".shard")).to_have_count(7)
     page.get_by_role("slider", name="Clicks a second").fill("20")
     page.get_by_role("slider", name="For seconds").fill("4")

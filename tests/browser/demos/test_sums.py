@@ -91,7 +91,7 @@ def test_a_load_fills_batches_and_both_sides_add_up(
     folded = both_sides(page)["folded"]
 
     start_load(page, rate=100, writers=10, seconds=4)
-    expect(page.locator("#live")).to_contain_text("Writers at work")
+    expect(page.locator("#live")).to_contain_text("Writers running")
     expect(page.locator(".times .batch").first).to_be_visible(timeout=TIMEOUT_MS)
     keep(page, "sums-running")
     expect(page.locator("#live")).to_contain_text("All items are accepted", timeout=TIMEOUT_MS)

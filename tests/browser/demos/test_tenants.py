@@ -60,10 +60,10 @@ def test_tenants_have_their_turns_while_a_worker_is_killed(
 
 @without_scripts
 def test_tenants_without_javascript(browser: Browser, stack: Stack) -> None:
-    """By forms and links, in one line: all are done, behind each other."""
+    """By forms and links, in one queue: all are done, behind each other."""
     context = browser.new_context(java_script_enabled=False)
     page = context.new_page()
-    flood(page, stack, "in one line", flood="20", dead="0")
+    flood(page, stack, "in one queue", flood="20", dead="0")
 
     refresh_until_still(page)
 

@@ -182,7 +182,7 @@ def test_faults_marks_and_reruns_add_up(
     page = browser.get(quilt).text
 
     assert "4 faults (2 on 1 square, 2 on other tasks), 0 lost" in page
-    assert "corner on 2 squares: 1 hit by a fault, 1 only run again" in page
+    assert "corner on 2 squares: 1 hit by a fault, 1 only rerun" in page
     assert len(re.findall(r'class="square[^"]* was-hit', page)) == 2
     assert "4 faults hit, 4 repaired, 0 lost" in page
     assert "<dt>reruns</dt><dd>2</dd>" in page

@@ -116,6 +116,16 @@ def test_what_is_begun_stands_on_the_side_of_what_is_accepted() -> None:
     assert verdict(beyond) == ("failed", "1 duplicated")
 
 
+def test_what_earlier_runs_have_accepted_is_named() -> None:
+    """A load of 800 clicks has made 32, and the total of the page has all that were ever made."""
+    balance = Balance(is_moving=False, asked=800, made_count=32, earlier=1_262, found_count=1_294)
+
+    assert shown(balance) == [
+        "asked 800 = made 32 + refused 0 + not attempted 768",
+        "accepted in all 1294 = found 1294 + in flight 0",
+    ]
+
+
 def test_errors_of_two_parts_do_not_cancel_out() -> None:
     """One has lost one, and another one has found one twice."""
     parts = [

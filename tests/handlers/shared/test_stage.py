@@ -80,7 +80,7 @@ def test_a_kill_says_which_worker_and_which_deliveries(world: World) -> None:
     stage = staged(incidents)
 
     assert stage.outcome.startswith(
-        "Worker 4711 was killed, 3.0 s in. 2 deliveries were lost and redelivered"
+        "Worker 4711 was killed at 3.0 s. 2 deliveries were lost and redelivered"
     )
     assert stage.affected == "page 1.1, page 2.4"
     assert stage.kills == 1

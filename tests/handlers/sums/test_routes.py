@@ -209,7 +209,7 @@ def test_a_load_is_shown_while_it_runs_and_adds_up_in_the_end(
     """3 writers, 15 items: the page says how many are expected, and then that all are there."""
     assert browser.post(f"{visitors}/loads", {"id": FORM, **LOAD}).status_code == 303
     early = browser.get(visitors).text
-    assert "Writers at work" in early
+    assert "Writers running" in early
     assert 'data-moving="yes"' in early
     world.settle()
 

@@ -171,7 +171,7 @@ def test_selected_and_all_letters_are_runs(desk: Desk) -> None:
     assert "dead-letters" in browser.read(some.headers["Location"])
     assert "Delete 2 dead letters of work?" in page
     assert started.status_code == 202
-    assert "Nothing of work was given up" in browser.read(QUEUE)
+    assert "work has no dead letters" in browser.read(QUEUE)
     with desk.world.context():
         assert len(PullItem.query().fetch()) == 2  # Those that are leased.
 

@@ -94,7 +94,7 @@ def test_a_key_is_paused_resumed_and_drained_on_record(desk: Desk) -> None:
         entries, _ = list_audit(limit=10)
     assert {(entry.action, entry.result) for entry in entries} == {
         ("pause lane", "done"),
-        ("drain lane", "done: 3 deleted, 0 at work"),
+        ("drain lane", "done: 3 deleted, 0 running"),
         ("resume lane", "done"),
     }
 

@@ -143,7 +143,7 @@ def _rule(fields: Mapping[str, str], queue_ids: set[str]) -> dict[str, Any]:
     """
     kind, queue = fields.get("kind", ""), fields.get("queue", "")
     if kind not in KINDS:
-        raise ValueError(f"What happens: there is no fault “{kind}”.")
+        raise ValueError(f"Fault: there is no fault “{kind}”.")
     if queue and queue not in queue_ids:
         raise ValueError(f"Queue: there is no queue “{queue}”.")
     share = _decimal(fields.get("percent", ""), "Share of deliveries", limit=100)
@@ -160,7 +160,7 @@ def _rule(fields: Mapping[str, str], queue_ids: set[str]) -> dict[str, Any]:
         rule["param"] = _decimal(fields["param"], "Seconds", limit=86400)
     if count := fields.get("max_count"):
         if not count.isdecimal() or not 1 <= int(count[:12]) < 10**9:
-            raise ValueError(f"At most, times: a whole number from 1, not “{count}”.")
+            raise ValueError(f"Maximum hits: a whole number from 1, not “{count}”.")
         rule["max_count"] = int(count)
     return rule
 

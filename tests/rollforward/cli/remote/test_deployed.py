@@ -148,7 +148,7 @@ def test_a_reader_reads_and_changes_nothing(shop: Shop) -> None:
 
     refused = shop.run("dead", "replay", dead_id, code=NotAllowedError.exit_code)
 
-    assert "Your role may look, and change nothing." in refused
+    assert "Your role can only read." in refused
     assert len(shop.json("dead")["dead_tasks"]) == 1
 
 

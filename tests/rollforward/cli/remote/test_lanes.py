@@ -53,7 +53,7 @@ def test_a_key_is_paused_drained_and_resumed(shop: Shop) -> None:
 
     assert paused == f"Paused {KEY} of {LANE}.\n"
     assert "paused" in resting
-    assert drained == f"Drained {KEY} of {LANE}: 3 deleted, 0 at work.\n"
+    assert drained == f"Drained {KEY} of {LANE}: 3 deleted, 0 running.\n"
     assert resumed == f"Resumed {KEY} of {LANE}.\n"
     assert DESK.written == []
 

@@ -58,6 +58,19 @@ def test_a_cause_is_one_line_whatever_the_task_that_met_it() -> None:
     assert [repeats.shown(line) is not None for line in lines] == [True, False, False, False]
 
 
+def test_workers_that_die_every_minute_are_one_line() -> None:
+    """gunicorn replaces each; each death is an error by its level, and comes after a pause."""
+    now = [0.0]
+    repeats = Repeats(lambda: now[0])
+    shown = []
+    for pid in range(45):
+        now[0] += 6 * PAUSE_S
+        line = f"[2026-11-27 21:42:42 +0000] [1] [ERROR] Worker (pid:{pid}) was sent SIGKILL!"
+        shown.append(repeats.shown(line))
+
+    assert [line is not None for line in shown] == [True, *[False] * 44]
+
+
 def test_what_the_platform_says_is_shown_again_after_a_calm_time() -> None:
     """A service that hangs once more an hour later is news; what comes every minute is none."""
     now = [0.0]
@@ -94,6 +107,7 @@ def test_a_repeated_error_keeps_its_traceback_to_the_log_and_comes_again_after_a
         ("ERROR rollforward.continuations.sweep: run a is of job b, which is not known", "add the"),
         ("ERROR rollforward.any: something", "page Logs"),
         ("WARNING rollforward.any: something", "nothing to do"),
+        ("[2026-11-27 21:42:42 +0000] [1] [ERROR] Worker (pid:7) was sent SIGKILL!", "free memory"),
         ("WARNING rollforward.flask.guards.auth: refused POST '/tasks/x'", "through its queue"),
     ],
 )

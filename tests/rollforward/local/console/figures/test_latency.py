@@ -65,7 +65,7 @@ def test_a_hundred_thousand_attempts_cost_no_more_than_five_thousand(browser, en
 
     page = browser.get("/latency").text
 
-    assert "Of the newest 70 attempts" in page
+    assert "Only the newest 70 attempts" in page
     assert page.count('<th scope="row"><a') == latency.MAX_ROWS
     assert engine.history.attempts_since(0, 70)[0]["path"] == "/tasks/t05"
 
