@@ -16,7 +16,6 @@ import grpc
 from google.cloud.tasks_v2 import GetQueueRequest
 from google.protobuf import empty_pb2
 
-from rollforward.local.logs.repeats import NOTHING
 from rollforward.local.system import ports
 
 SILENT_S = 10.0
@@ -107,7 +106,7 @@ class Watch:
             return
         if health.is_silent:
             quiet_s = self.clock() - health.answered_at
-            self.say(probe.name, f"answers again, after {quiet_s:.0f} s → {NOTHING}")
+            self.say(probe.name, f"answers again, after {quiet_s:.0f} s → nothing to do")
         health.answered_at, health.is_silent = self.clock(), False
 
     def _judge(self, probe: Probe, health: _Health) -> None:
