@@ -16,6 +16,7 @@ from rollforward.local.logs.tail import LogRecord, level_of
 PAUSE_S = 10.0
 NOTE_PAUSE_S = 600.0
 _NUMBERS = re.compile(r"[0-9a-f]{8,}|\d+")
+_QUOTED = re.compile(r"'[^']*'")
 _PATH = re.compile(r"^/\S+: ")  # Of the task that a message is about.
 _WORDS = 3  # Of a message: what follows names its subject.
 _STEP, _HARMLESS_STEP = 10, 100
@@ -37,6 +38,7 @@ _ADVICE = tuple(
         ("not in this version", "retire the table, or deploy the version that has it"),
         ("cannot tell when|are not received", "check that the temporary folder is writable"),
         ("the step .* failed|the flow .* failed", "see the run in the console, and its step"),
+        ("one worker at a time processes a key", "if the pipeline lags, do so"),
         ("a request failed", "the traceback names the line"),
     )
 )
@@ -76,7 +78,7 @@ def kind_of(line: str) -> str:
     >>> kind_of("WARNING a.b: /tasks/x: no answer came"), kind_of("WARNING a.b: no answer came")
     ('WARNING a.b no answer came', 'WARNING a.b no answer came')
     """
-    level, _, rest = _NUMBERS.sub("N", line).partition(" ")
+    level, _, rest = _QUOTED.sub("'N'", _NUMBERS.sub("N", line)).partition(" ")
     logger, _, message = rest.partition(": ")
     return " ".join([level, logger, *_PATH.sub("", message).split()[:_WORDS]])
 

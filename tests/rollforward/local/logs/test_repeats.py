@@ -58,6 +58,22 @@ def test_a_cause_is_one_line_whatever_the_task_that_met_it() -> None:
     assert [repeats.shown(line) is not None for line in lines] == [True, False, False, False]
 
 
+def test_hot_keys_are_one_line_that_names_what_to_do() -> None:
+    """Keys of one pipeline differ in their quoted names; a pipeline that keeps up needs nothing."""
+    repeats = Repeats()
+    head = "WARNING rollforward.streams.driver: weblog:"
+    rest = "one worker at a time processes a key: aggregate its records in parts first (hot_keys)"
+
+    first, second = (
+        repeats.shown(f"{head} {key} is 50% of {computation}, and {rest}")
+        for key, computation in (("'visits.1'", "board"), ("'4'", "errors-by-shard"))
+    )
+
+    assert first is not None
+    assert first.endswith("(hot_keys) → if the pipeline lags, do so")
+    assert second is None
+
+
 def test_workers_that_die_every_minute_are_one_line() -> None:
     """gunicorn replaces each; each death is an error by its level, and comes after a pause."""
     now = [0.0]
