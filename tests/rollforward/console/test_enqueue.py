@@ -231,7 +231,7 @@ def test_a_reader_enqueues_and_edits_nothing(shop: Shop) -> None:
     assert [answer.status_code for answer in answers] == [403, 403]
     assert (shop.shipped, shop.desk.done) == ([], {})
     for path in (FORM, edit):
-        assert "may look, and change nothing" in shop.get(path, role="read").text
+        assert "role can only read" in shop.get(path, role="read").text
     assert (
         shop.desk.ask(f"{ROOT}/enqueue/task", method="POST", data={"path": SHIP}).status_code == 403
     )

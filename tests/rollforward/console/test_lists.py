@@ -307,5 +307,5 @@ def test_a_standing_pattern_lists_its_parts_alone(desk: Desk) -> None:
     text = Browser(desk).read("/runs?pattern=lanes")
 
     assert "/runs/lanes/mail" in text
-    assert "Nothing was started" not in text
+    assert "No runs yet" not in text
     assert run_ids(text) == []

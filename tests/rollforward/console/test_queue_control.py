@@ -79,7 +79,7 @@ def test_a_queue_is_purged_by_its_name(desk: Desk) -> None:
     answer = browser.submit(page, "/queues/purge", queue="default", typed="default")
     desk.world.settle()
 
-    for words in (PATH, "due ticks of schedules", "What a task alone was to do is not done"):
+    for words in (PATH, "due ticks of schedules", "The work of all other tasks is lost"):
         assert words in shown
     assert (wrong.status_code, "Nothing was purged" in wrong.text, left) == (409, True, 3)
     assert (answer.status_code, waiting(desk), desk.done) == (303, 0, {})

@@ -87,7 +87,7 @@ def fail(desk: Desk, flow_id: str = "A1") -> None:
 def test_a_failed_flow_is_found_from_the_overview_in_one_click(desk: Desk) -> None:
     """It needs a person, says why, and is no dead task; a calm overview says so."""
     browser = Browser(desk)
-    assert "No run waits for a person" in browser.read("/")
+    assert "no run has failed" in browser.read("/")
     start(desk, "fine")
     fail(desk)
 
@@ -379,4 +379,4 @@ def test_a_flow_of_a_thousand_steps_is_cut_with_a_note(desk: Desk) -> None:
     assert shown.count('class="lane"') == 50
     confirm = f"/runs/retry?pattern=flows&id={quote('test-long|000')}&step=mail+5"
     assert "995 steps run again" in Browser(desk).read(confirm)
-    assert "795 others are left out here" in Browser(desk).read(confirm)
+    assert "795 others are not shown" in Browser(desk).read(confirm)

@@ -55,7 +55,7 @@ def test_a_run_without_tasks_has_a_page_that_says_so(browser):
     """The queue keeps the newest tasks only."""
     answer = browser.get("/attempts/batches/gone")
 
-    assert (answer.status, "keeps no task of this run" in answer.text) == (200, True)
+    assert (answer.status, "has no task of this run" in answer.text) == (200, True)
 
 
 def test_the_axis_holds_all_attempts():
