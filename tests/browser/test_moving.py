@@ -92,7 +92,7 @@ STALE = """() => {
 def test_a_page_without_its_server_is_readable(browser: Browser, faulty: Stack, path: str) -> None:
     """What it shows is greyed, with as much contrast as before; faults are in force."""
     page = browser.new_page(reduced_motion="reduce")
-    page.goto(faulty.app + path)
+    page.goto(faulty.app + path, timeout=TIMEOUT_MS)
     page.get_by_role("button", name="Pause").click()  # No answer takes the grey away.
     is_greyed = page.evaluate(STALE) != "none"
 
@@ -108,7 +108,7 @@ def test_axe_finds_nothing_while_a_page_moves(browser: Browser, faulty: Stack, n
     """By day and at night, at a desk and on a phone, with faults in force and a worker killed."""
     page = browser.new_page()
     path = RUNS[name](faulty)
-    page.goto(faulty.app + path)
+    page.goto(faulty.app + path, timeout=TIMEOUT_MS)
     page.wait_for_function(IS_MOVING)
     faulty.control("/api/v1/workers/kill", {})
 

@@ -199,7 +199,7 @@ class ErrorPage:
             '<meta http-equiv="refresh" content="2"><title>The app cannot be loaded</title>'
             f"<h1>The app cannot be loaded</h1><p>{html.escape(self.summary)}</p>"
             f"<pre>{lines}</pre>"
-            "<p>Fix it and save: the app and this page reload by themselves.</p></html>\n"
+            "<p>Fix it and save: the app and this page reload automatically.</p></html>\n"
         )
 
 

@@ -1,10 +1,39 @@
 """Pages of the app's own console, which it has wherever it runs: this one leads there."""
 
+import json
+from collections.abc import Sequence
+from urllib.parse import quote, urlencode
+
 from aiohttp import web
 
 from rollforward.local.console.frame import Route, Section
 
 PREFIX = "/rollforward"
+# By pattern, the kind of the entity of a run: its name is the run's id.
+KINDS = {"batches": "BatchState", "continuations": "ContinuationRun", "flows": "FlowRun"}
+_PATTERNS = {kind: pattern for pattern, kind in KINDS.items()}
+
+
+def entity_url(pattern: str, run_id: str) -> str:
+    """Return the address of the entity of a run; "": its pattern keeps runs in several rows.
+
+    >>> entity_url("flows", "orders|7"), entity_url("app", "x")
+    ('/data/entity?path=%5B%22FlowRun%22%2C+%22orders%7C7%22%5D', '')
+    """
+    kind = KINDS.get(pattern)
+    path = json.dumps([kind, run_id], ensure_ascii=False)
+    return "/data/entity?" + urlencode({"path": path}) if kind else ""
+
+
+def run_place(path: Sequence[object]) -> str:
+    """Return the pattern and the id of the run of an entity, as its addresses end; "": no run.
+
+    >>> run_place(["FlowRun", "orders|7"]), run_place(["Book", 7])
+    ('flows/orders%7C7', '')
+    """
+    kind, *rest = path
+    pattern = _PATTERNS.get(str(kind))
+    return f"{pattern}/{quote(str(rest[0]), safe='')}" if pattern and len(rest) == 1 else ""
 
 
 class AppConsole(Section):

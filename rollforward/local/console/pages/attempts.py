@@ -12,7 +12,7 @@ from aiohttp import web
 from rollforward.local.cloudtasks.protocol.names import short
 from rollforward.local.cloudtasks.store.records import TaskRecord
 from rollforward.local.console.frame import Route, Section
-from rollforward.local.console.pages.app_console import PREFIX
+from rollforward.local.console.pages.app_console import PREFIX, entity_url
 from rollforward.local.console.reading import attempt_axis, run_times, task_rows
 
 _TASKS = 500
@@ -44,6 +44,7 @@ class Attempts(Section):
             url_of=self._url_of,
             logs_url="/logs?" + urlencode({"q": run_id}),
             traces_url="/traces?" + urlencode({"run": run_id}),
+            entity_url=entity_url(pattern, run_id),
             dead_url=f"{self.platform.app_url}{PREFIX}/dead?" + urlencode({"pattern": pattern}),
             tasks=[task_rows.row_of(self.engine, task) for task in tasks[:_SHOWN_TASKS]],
             task_count=len(tasks),

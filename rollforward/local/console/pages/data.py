@@ -8,6 +8,7 @@ from aiohttp import web
 from google.api_core.exceptions import GoogleAPIError, InvalidArgument
 
 from rollforward.local.console.frame import Route, Section, back
+from rollforward.local.console.pages.app_console import run_place
 from rollforward.local.console.reading.entities import (
     BadKeyError,
     BadValueError,
@@ -170,12 +171,14 @@ class Data(Section):
         )
 
     def _entity_page(self, request: web.Request, shown: Shown, namespace: str) -> web.Response:
+        path_text = request.query.get("path", "")
         return self.page(
             request,
             "entity.html",
+            run_place=run_place(path_of(path_text)),
             shown=shown,
             namespace=namespace,
-            path_text=request.query.get("path", ""),
+            path_text=path_text,
             editable=editable(shown),
             state=state_of(shown),
         )

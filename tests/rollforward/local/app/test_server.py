@@ -151,7 +151,7 @@ def test_an_error_in_a_saved_file_is_shown_on_every_page_and_in_the_terminal(
     main.write_text(good.replace('"one"', '"fixed"'))
     eventually(lambda: home(app) == "fixed", "the fixed page")
     assert broken.status == 500
-    assert "reload by themselves" in broken.text
+    assert "reload automatically" in broken.text
     reloads = sum(line.startswith("reload: ") for line in reports)
     shown = [line for line in lines if line.startswith(FIRST_LINE) and reason in line]
     assert 1 <= len(shown) <= reloads

@@ -6,6 +6,7 @@ import pytest
 
 from handlers.shared.formatting import state_word
 from rollforward.local.cloudtasks.store.records import TaskRecord
+from rollforward.local.console.pages.app_console import entity_url
 from rollforward.local.console.reading import attempt_axis, run_times
 from rollforward.look.words import RUN_STATES
 from tests.rollforward.local.console.conftest import EVIL, add_task, path_of
@@ -46,6 +47,7 @@ def test_the_tasks_of_a_run_are_those_whose_arguments_name_it(browser, engine, p
 
     assert "1 deferred" in page
     assert f'href="{platform.app_url}/rollforward/runs/{RUN}"' in page
+    assert f'href="{entity_url("batches", "one/二")}"' in page
     assert EVIL not in page
     assert "other" not in page
     assert f'href="/runs/{RUN}"' in browser.get("/tasks").text

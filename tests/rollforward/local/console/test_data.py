@@ -1,6 +1,7 @@
 """The console's data browser: kinds, entities, one entity; a change, and an export."""
 
 import datetime
+import html
 import json
 import re
 from types import SimpleNamespace
@@ -256,6 +257,24 @@ def test_a_number_that_is_not_finite_is_refused(text):
 def test_a_change_needs_the_token_of_the_page(browser, stored):
     """Another site's form has none."""
     assert browser.post("/data/entity", {"path": BOOK}, token="x").status == 403
+
+
+def test_the_entity_of_a_run_and_its_attempts_lead_to_each_other(browser, stored, store):
+    """Its name is the run's id; other entities of the same name lead to no run."""
+    client, run_id = datastore_client(store), "orders|七-001"
+    keys = [client.key("FlowRun", run_id), client.key("Book", run_id)]
+    client.put_multi([datastore.Entity(key) for key in keys])
+    attempts = browser.get(f"/attempts/flows/{quote(run_id, safe='')}").text
+    (url,) = re.findall(r'href="(/data/entity[^"]*)"', attempts)
+
+    page = browser.get(html.unescape(url)).text
+    other = browser.get(html.unescape(url).replace("FlowRun", "Book")).text
+    client.delete_multi(keys)
+    client.close()
+
+    for place in ("runs", "attempts"):
+        link = f'href="/{place}/flows/{quote(run_id, safe="")}"'
+        assert (link in page, link in other) == (True, False)
 
 
 def test_a_kind_is_exported_as_lines_of_json(browser, stored, monkeypatch):
