@@ -10,17 +10,25 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from google.cloud import ndb
 
+from rollforward.continuations import sweep
 from rollforward.continuations.entities import (
+    FINISHED,
+    PAGES_KEPT_FOR,
+    RUNNING,
     ContinuationHeartbeat,
     ContinuationPage,
+    ContinuationRun,
     heartbeat_key,
     page_key,
+    run_key,
 )
 from rollforward.continuations.jobs import DeferredItemError, SkippedItemError
 from rollforward.continuations.pages import attempt, receipts
 from rollforward.continuations.pages.lease import LeasedError, PageLease
 from rollforward.continuations.pages.receipts import receipt_of
+from rollforward.runtime.channel.rpc import Cost
 from rollforward.runtime.clock import CLOCK_SKEW_S
 from tests.infra.memory_datastore import Memory, offline
 from tests.infra.mutation.lines import Bug
@@ -188,7 +196,91 @@ def test_a_commit_records_nothing_for_an_item_that_has_ended() -> None:
     assert recorded == {1: ("f", "busy"), 3: receipt_of(None)}
 
 
+def test_the_cost_of_a_page_is_what_was_spent_since_the_last_commit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A6: each commit adds its own part, and its own write."""
+    page, spent = page_of("www", owner="mine"), [0]
+    machine: Any = Machine()
+    machine.meter = SimpleNamespace(cost=lambda: Cost(reads=spent[0]))
+    mine: Any = object.__new__(attempt._PageAttempt)
+    mine.args, mine.key, mine.job = attempt.PageArgs("run", 0, 0, ""), page.key, JOB
+    mine.run = SimpleNamespace(state=RUNNING, has_slots=False)
+    mine.clients, mine.receipts, mine.commits, mine.doubts = machine, {}, 0, 0
+    mine.committed, mine.looked, mine.priced = machine.clock.now(), machine.clock.now(), Cost()
+    nothing = lambda page, **options: None  # noqa: E731
+    commit = lambda change, is_alone: change(page)  # noqa: E731
+    mine.lease = SimpleNamespace(owner="mine", renew=nothing, settle=nothing, commit=commit)
+    for _ in range(3):
+        spent[0] += 5
+        mine._commit()
+
+    cost = Cost.of(page.cost)
+    assert (cost.reads, cost.writes, cost.round_trips) == (15, 3, 3)
+
+
+@pytest.mark.parametrize(
+    ("until_s", "retry_state", "is_deleted", "kept_s"),
+    [
+        (0, None, True, None),
+        (1, None, False, 1),
+        (None, None, False, None),
+        (0, FINISHED, True, None),
+        (0, RUNNING, False, PAGES_KEPT_FOR.total_seconds()),
+    ],
+)
+def test_pages_go_after_their_time_unless_a_retry_reads_them(
+    monkeypatch: pytest.MonkeyPatch,
+    until_s: float | None,
+    retry_state: str | None,
+    is_deleted: bool,
+    kept_s: float | None,
+) -> None:
+    """A3: what was found before a run was retried is looked at again."""
+    deleted: list[Any] = []
+    run = ContinuationRun(key=run_key("run"), state=FINISHED)
+    run.pages_until = None if until_s is None else seconds(until_s)
+    if retry_state is not None:
+        run.retried_by = "retry"
+        Memory.current.put(ContinuationRun(key=run_key("retry"), state=retry_state))
+    Memory.current.put(run)
+    one = SimpleNamespace(fetch=lambda limit, keys_only: [page_key("run", 0, 0)])
+    monkeypatch.setattr(sweep, "heartbeats_of", lambda run_id: one)
+    monkeypatch.setattr(sweep, "pages_of", lambda run_id: one)
+    monkeypatch.setattr(sweep, "transact", lambda body: body())
+    monkeypatch.setattr(ndb, "delete_multi", deleted.extend)
+    count = sweep._delete_pages("run", NOON, 10)
+
+    assert (count, bool(deleted)) == ((2, True) if is_deleted else (0, False))
+    kept = Memory.current.get(run_key("run")).pages_until
+    assert kept == (None if kept_s is None else seconds(kept_s))
+
+
 BUGS = (
+    Bug(
+        *(attempt._PageAttempt, "_commit", "self.priced = self.clients.meter.cost()", "pass"),
+        test_the_cost_of_a_page_is_what_was_spent_since_the_last_commit,
+    ),
+    Bug(
+        *(sweep, "_delete_pages", " or run.pages_until > now_utc", ""),
+        test_pages_go_after_their_time_unless_a_retry_reads_them,
+        {"until_s": 1, "retry_state": None, "is_deleted": False, "kept_s": 1},
+    ),
+    Bug(
+        *(sweep, "_delete_pages", "retry.state != FINISHED", "False"),
+        test_pages_go_after_their_time_unless_a_retry_reads_them,
+        {"until_s": 0, "retry_state": RUNNING, "is_deleted": False, "kept_s": 30 * 86_400.0},
+    ),
+    Bug(
+        *(
+            sweep,
+            "_delete_pages",
+            "(heartbeats_of(run_id), pages_of(run_id))",
+            "(pages_of(run_id),)",
+        ),
+        test_pages_go_after_their_time_unless_a_retry_reads_them,
+        {"until_s": 0, "retry_state": None, "is_deleted": True, "kept_s": None},
+    ),
     Bug(
         *(attempt._PageAttempt, "_found_in", "own in self.receipts.items() if i in still_open"),
         "own in self.receipts.items()",

@@ -9,8 +9,12 @@ from typing import Any
 
 import pytest
 
+from rollforward.fork_join import insert
 from rollforward.fork_join.batching import adaptive, epochs
 from rollforward.fork_join.batching.epochs import Epochs, Shape, Slot
+from rollforward.fork_join.entities import PackId
+from rollforward.fork_join.items import Insertion
+from tests.infra.memory_datastore import Memory, offline
 from tests.infra.mutation.lines import Bug
 
 pytestmark = pytest.mark.fast
@@ -83,10 +87,26 @@ def test_what_is_measured_in_one_of_some_shards_counts_for_all() -> None:
     assert (read.period_s, read.max_batch_size, read.shards) == (1.0, 100, 4)
 
 
+@pytest.mark.parametrize(
+    ("asked", "is_kept"), [("nn", None), ("yn", True), ("ny", True), ("yy", True)]
+)
+def test_a_pack_keeps_its_results_if_anybody_asked(asked: str, is_kept: bool | None) -> None:
+    """D1: whoever came first into the commit that they share."""
+    id_ = PackId("tallies", "c0ffee012345.20300501T120000000000.1a2b3c4d", len(asked), 0, "c0ffee")
+    insertions = [Insertion("t", "1", keep_result=letter == "y") for letter in asked]
+    with offline(), Memory():
+        row = insert._Pack(id_, insertions, "1,1").row()
+
+    assert row.properties["keep_result"] is is_kept
+
+
 _OF_ONE = test_an_epoch_of_one_process_is_joined_while_its_joiner_is_to_come
 _GONE = test_writers_believe_in_an_epoch_until_it_is_gone
 _RATE = test_what_is_measured_in_one_of_some_shards_counts_for_all
 BUGS = (
+    Bug(*(insert._Pack, "row", "any(insertion.keep_result for insertion in self.insertions)"),
+        "self.insertions[0].keep_result", test_a_pack_keeps_its_results_if_anybody_asked,
+        {"asked": "ny", "is_kept": True}),
     Bug(*(Epochs, "_private", "private.due - self._period <= at < private.due"),
         "at < private.due", _OF_ONE, {"later_s": -7, "is_shared_again": False}),
     Bug(*(Epochs, "_private", "private.due - self._period <= at < private.due"),

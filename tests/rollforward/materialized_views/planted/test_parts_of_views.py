@@ -23,7 +23,7 @@ from rollforward.materialized_views.entities import (
 )
 from rollforward.materialized_views.maintenance import audit
 from rollforward.materialized_views.maintenance.walks import BACKFILL, CATCH_UP, CONFIRM
-from rollforward.materialized_views.updating import bell
+from rollforward.materialized_views.updating import bell, table_fold
 from tests.infra.memory_datastore import Memory, offline
 from tests.infra.mutation.lines import Bug
 
@@ -216,10 +216,43 @@ def test_a_save_that_is_given_up_rings_if_it_may_be_committed(
     assert asked == rung
 
 
+# Folds
+
+
+@pytest.mark.parametrize(("start", "order"), [("", "abcd"), ("t:c", "cdab"), ("t:e", "abcd")])
+def test_a_fold_goes_on_where_the_last_one_ended_and_then_from_the_first_row(
+    monkeypatch: pytest.MonkeyPatch, start: str, order: str
+) -> None:
+    """C1: that is all, however few rows are behind its beginning."""
+    waiting, folded = [f"t:{letter}" for letter in "abcd"], list[str]()
+
+    def listed(table: str, after: str, limit: int) -> list[tuple[str, str]]:
+        return [(tag, tag) for tag in waiting if tag >= after][:limit]
+
+    def fold_part(part: Any) -> bool:
+        folded.append(part[0].unacked.tag)
+        waiting.remove(folded[-1])
+        return True
+
+    monkeypatch.setattr(table_fold, "listed", listed)
+    fold: Any = object.__new__(table_fold._Fold)
+    fold._table, fold._has_passed_end, fold._later = "t", False, set()
+    fold._place = SimpleNamespace(start=start, pass_by=lambda tag: None)
+    fold._due = lambda found: [tag for _, tag in found]
+    fold._parts = lambda ids: [[SimpleNamespace(unacked=SimpleNamespace(tag=tag))] for tag in ids]
+    fold._fold_part, fold._is_late = fold_part, lambda: False
+
+    assert fold._run_paced()
+    assert (folded, waiting) == ([f"t:{letter}" for letter in order], [])
+
+
 _LIFE = test_each_table_is_read_built_or_on_its_way_out_until_it_is_gone
 _ENDS = test_a_build_began_with_its_first_walk_and_ended_with_its_last
 _HOLDS = test_a_row_holds_what_its_source_says
 BUGS = (
+    Bug(*(table_fold._Fold, "_run_paced", "self._has_passed_end or not self._place.start", "True"),
+        test_a_fold_goes_on_where_the_last_one_ended_and_then_from_the_first_row,
+        {"start": "t:c", "order": "cdab"}),
     Bug(*(changes, "swapped", "*entry.dropping, ", "", _LIFE)),
     Bug(*(changes, "_with_next", "([entry.building] if entry.building else [])", "()", _LIFE)),
     Bug(*(changes, "delisted", "other != table", "other == table", _LIFE)),

@@ -13,9 +13,14 @@ from google.cloud import ndb
 
 from rollforward.datastore.partitions import PARTITIONS
 from rollforward.tasks.errors import EndedError
-from rollforward.tasks.stored import arguments, deliveries, sweep
+from rollforward.tasks.stored import arguments, deliveries, near, sweep
 from rollforward.tasks.stored.arguments import LIFE
-from rollforward.tasks.stored.entities import StoredArguments, stored_key
+from rollforward.tasks.stored.entities import (
+    DistantTask,
+    StoredArguments,
+    distant_key,
+    stored_key,
+)
 from rollforward.tasks.stored.names import MAX_ARGUMENTS_BYTES, MAX_TASK_BYTES
 from tests.infra.memory_datastore import Memory, offline
 from tests.infra.mutation.lines import Bug
@@ -90,7 +95,8 @@ def test_arguments_that_are_kept_meanwhile_are_not_deleted(
         arguments.keep(studio.clients, other)
         keep = lambda: arguments.keep(studio.clients, body)  # noqa: E731
         before_first(monkeypatch, sweep, "transact", keep)
-        for partition in PARTITIONS:
+        own = head_of(body).expires[0]  # Its rows are found, and then they are kept.
+        for partition in (own, *PARTITIONS):
             sweep.EXPIRED.delete_page(studio.clients, partition)
 
         assert head_of(body).expires is head_of(other).expires is None
@@ -161,7 +167,34 @@ def test_rows_that_were_kept_for_a_task_expire_when_it_is_done(
     assert head.expires is not None
 
 
+@pytest.mark.parametrize(("late_s", "is_dead"), [(-1, False), (599, False), (600, True)])
+def test_a_distant_task_that_is_refused_is_given_up_ten_minutes_after_its_time(
+    monkeypatch: pytest.MonkeyPatch, late_s: float, is_dead: bool
+) -> None:
+    """H3: until then a deployment may create its queue; it is tried again, and starves no other."""
+    dead: list[str] = []
+    now_utc = datetime.datetime(2030, 5, 1, tzinfo=datetime.UTC)
+    letter = lambda clients, **fields: dead.append(fields["reason"])  # noqa: E731
+    monkeypatch.setattr(near.dead_tasks, "dead_letter", letter)
+    with offline(), Memory() as memory:
+        due = (now_utc - datetime.timedelta(seconds=late_s)).replace(tzinfo=None)
+        row = DistantTask(key=distant_key("far"), path="/p", queue="q", body="{}", due=due)
+        memory.put(row)
+        near._refuse(SimpleNamespace(), row, KeyError("no queue"), now_utc)  # type: ignore[arg-type]
+        stored = memory.get(distant_key("far"))
+
+    assert (len(dead), stored is None) == (int(is_dead), is_dead)
+    if stored is not None:
+        wait = stored.waits_until - now_utc.replace(tzinfo=None)
+        assert wait == near.NEAR + near.REFUSED_FOR
+
+
 BUGS = (
+    Bug(
+        *(near, "_refuse", "_due(row) + REFUSED_FOR", "_due(row)"),
+        test_a_distant_task_that_is_refused_is_given_up_ten_minutes_after_its_time,
+        {"late_s": 599, "is_dead": False},
+    ),
     Bug(
         *(arguments, "_finish", "head.expires or _expiry(clients, stored_id, None)"),
         *("head.expires", test_rows_that_were_kept_for_a_task_expire_when_it_is_done),
