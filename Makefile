@@ -55,8 +55,8 @@ soak: $(INSTALLED) ## Break calls in every way for MINUTES=30, drawn by SEED=0; 
 	  --dist load --timeout 0 -k "fault or disorder or histor or exhaustively or poison or tree or in_bulk or kills or any_schedule" $(ARGS)
 
 # The tests' own conftest and warnings are those of the other environment.
-beam: $(BEAM) ## Run the streams of the tests on Apache Beam, too, and compare
-	$(VENV)/beam/bin/python -m pytest -q --noconftest -o filterwarnings=default --timeout 300 tests/rollforward/streams/beam $(ARGS)
+beam: $(BEAM) ## Run the streams of the tests on Apache Beam, too, and compare; ALL=1 draws more of each kind
+	$(if $(ALL),BEAM_ALL=1 )$(VENV)/beam/bin/python -m pytest -q --noconftest -o filterwarnings=default --timeout 300 tests/rollforward/streams/beam $(ARGS)
 
 mutants: $(INSTALLED) $(MUTANTS) ## Plant bugs and see if tests find them; NAMES="outbox views" MOST=0
 	$(VENV)/mutants/bin/python -m tests.infra.mutation.mutants $(if $(MOST),--most $(MOST)) $(ARGS) $(NAMES)
@@ -95,7 +95,7 @@ docs: $(INSTALLED) $(DIAGRAMS) ## Build the documentation site in site/, strictl
 release: $(INSTALLED) ## Check, stamp and build VERSION=0.2.0, without the upload; ARGS="--checked --tag"
 	@$(PYTHON) -m docs.release $(or $(VERSION),none) $(ARGS)
 
-bench: $(INSTALLED) $(if $(LIKE),,$(if $(filter batches% lanes% steps% streams%,$(or $(NAMES),batches)),$(RIVALS))) ## Measure; NAMES="a b" picks some, LIKE=cloud is as slow as the cloud, ITEMS=100000 grows so far, DOCS=1 writes the table in docs/
+bench: $(INSTALLED) $(if $(LIKE),,$(if $(filter batches% lanes% steps% streams%,$(filter-out streams_beam%,$(or $(NAMES),batches))),$(RIVALS))$(if $(filter streams_beam%,$(NAMES)), $(BEAM))) ## Measure; NAMES="a b" picks some, LIKE=cloud is as slow as the cloud, ITEMS=100000 grows so far, DOCS=1 writes the table in docs/
 	$(PYTHON) -m benchmarks $(if $(LIKE),--like $(LIKE)) $(if $(ITEMS),--items $(ITEMS)) $(if $(DOCS),--docs) $(NAMES)
 
 profile: $(INSTALLED) ## Show where time goes: NAME=insert, or any benchmark; a table, and a flame graph in .dev/profiles/

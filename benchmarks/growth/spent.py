@@ -59,12 +59,12 @@ def spend(bench: Bench, what: str, items: int, start: Callable[[], object]) -> S
     Returns:
         What they cost.
     """
-    cost, moved, processor_s = bench.whole_cost(), bench.moved_bytes(), _processor_s()
+    cost, moved, processor_s = bench.whole_cost(), bench.moved_bytes(), processor_s_by_role()
     counts = counts_of(bench.datastore)
     began = time.perf_counter()
     start()
     ended = until_idle(bench)
-    processor_s = {who: s - processor_s.get(who, 0.0) for who, s in _processor_s().items()}
+    processor_s = {who: s - processor_s.get(who, 0.0) for who, s in processor_s_by_role().items()}
     cost, moved = bench.whole_cost() - cost, bench.moved_bytes() - moved
     by_kind = _most_of(counts_of(bench.datastore) - counts, items)
     line = f"{items:,} {what} took {ended - began:.1f} s; each: {by_kind}"
@@ -88,8 +88,8 @@ def until_idle(bench: Bench) -> float:
             return ended
 
 
-def _processor_s() -> dict[str, float]:
-    """Return the processor time so far of the app, the emulator, and this process."""
+def processor_s_by_role() -> dict[str, float]:
+    """Return the processor time so far of the app, the emulator, and this process, in seconds."""
     this = psutil.Process()
     spent = Counter[str]({OURSELVES: _seconds(this)})  # type: ignore[dict-item]
     for child in this.children(recursive=True):

@@ -96,7 +96,7 @@ class Noted(Computation):
 
     def record(self, ctx: Context, record: Record) -> None:
         ctx.state.counter("seen").add(1)
-        _numbers().append(record.value["number"])
+        marks().append(record.value["number"])
 
 
 def read(count: int, clients: Clients, position: int | None, limit: int) -> Pulled:
@@ -219,8 +219,8 @@ def count_each(clients: Clients, args: Arrived) -> None:
 _local = threading.local()
 
 
-def _numbers() -> list[int]:
-    """Return the records of this thread's batch."""
+def marks() -> list[Any]:
+    """Return what marks the records of this thread's batch."""
     if not hasattr(_local, "numbers"):
         _local.numbers = []
     return _local.numbers  # type: ignore[no-any-return]
@@ -231,7 +231,7 @@ def _note_commits() -> None:
     commit, path = bodies.commit, Path(os.environ["BENCH_COSTS"]) / f"{os.getpid()}.{NOTES}"
 
     def noted(client: ndb.Client, **writes: Any) -> list[int]:
-        numbers, _local.numbers = _numbers(), []
+        numbers, _local.numbers = marks(), []
         versions = commit(client, **writes)
         if numbers:
             with path.open("a") as notes:

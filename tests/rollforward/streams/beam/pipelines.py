@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, ClassVar
@@ -14,8 +15,15 @@ from rollforward.streams.operators.hot_keys import fan_out
 from rollforward.streams.operators.joins import AsOfJoin, IntervalJoin, WindowJoin
 from rollforward.streams.operators.windows import Enclosing, Session, Sliding, Tumbling, Windowed
 
+# Beam's local runners are slow, so `make beam` draws few of each kind; `make beam ALL=1` draws all.
+IS_ALL = "BEAM_ALL" in os.environ
 MINUTE = timedelta(minutes=1)
 MINUTE_MS = 60_000
+
+
+def seeds(count: int, least: int = 1) -> range:
+    """Return so many seeds for `make beam ALL=1`, and a few of them else."""
+    return range(count if IS_ALL else least)
 
 
 def by_key(value: Any) -> str:

@@ -35,7 +35,7 @@ def _keep(value: Any, name: str) -> None:
     KEPT[name].append(json.loads(json.dumps(value)))
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", pipelines.seeds(2))
 @pytest.mark.parametrize("name", ["own", "tumbling", "sliding", "sessions", "stages"])
 def test_outputs_go_on_over_a_move_as_if_there_had_been_none(name: str, seed: int) -> None:
     pipeline = pipelines.ALL[name]()

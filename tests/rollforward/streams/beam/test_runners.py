@@ -156,3 +156,40 @@ def test_the_watermark_does_not_wait_for_timers_at_the_end_of_all_time() -> None
 
     assert grouped([61]) == ["one: value", "grouped: key"]
     assert grouped([]) == ["one: value"]
+
+
+class After(beam.DoFn):  # type: ignore[misc,name-defined]
+    """Fires at 90 s, and notes each record."""
+
+    TIMER = TimerSpec("after", TimeDomain.WATERMARK)
+    STATE = ReadModifyWriteStateSpec("after-state", StrUtf8Coder())
+
+    def process(self, element: tuple[str, str], timer: Any = beam.DoFn.TimerParam(TIMER)) -> Any:
+        _note(f"after: {element[1]}")
+        timer.set(90)
+        yield from ()
+
+    @on_timer(TIMER)
+    def fire(self) -> Any:
+        _note("after: 90 s")
+        yield from ()
+
+
+def test_a_watermark_that_jumps_over_two_timers_fires_the_second_computation_first() -> None:
+    """The older local runner again: what the first one writes at 60 s is late for 90 s."""
+
+    def fired(watermarks: list[int]) -> list[str]:
+        FIRED.clear()
+        script = Script().add_elements([TimestampedValue(("key", "value"), 0)])
+        for watermark in watermarks:
+            script = script.advance_watermark_to(watermark)
+        options = PipelineOptions(streaming=True)
+        with beam.Pipeline(runner=BundleBasedDirectRunner(), options=options) as p:
+            values = p | script.advance_watermark_to_infinity() | typed("in")
+            written = values | "one" >> beam.ParDo(stage("one", "minute"))
+            both = [values, written | typed("passed")] | beam.Flatten()
+            _ = both | typed("both") | "after" >> beam.ParDo(After())
+        return [text for text in FIRED if text.startswith("after")]
+
+    assert fired([60, 100]) == ["after: value", "after: passed on", "after: 90 s"]
+    assert fired([100])[:2] == ["after: value", "after: 90 s"]

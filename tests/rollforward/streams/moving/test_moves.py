@@ -341,6 +341,19 @@ def test_what_cannot_be_moved_is_refused_by_name(export: Path, tmp_path: Path) -
     assert not other.rows(HEAD)
 
 
+def test_records_in_an_inbox_that_was_split_have_to_be_forwarded_first(tmp_path: Path) -> None:
+    desk = Desk(moves.pipeline())
+    desk.push(*moves.records(0, 10))
+    desk.do(split(desk.environment, "counting", 100))
+    desk.do(stop_steps(desk.environment))
+    with pytest.raises(TopologyError, match="records wait in an inbox of counting that was split"):
+        moves.exported(desk, tmp_path / "export")
+    desk.do(resume_steps(desk.environment))
+    desk.run()
+    desk.do(stop_steps(desk.environment))
+    moves.exported(desk, tmp_path / "export")
+
+
 def test_a_stopped_pipeline_is_neither_split_nor_imported_into(export: Path) -> None:
     desk = moves.first_half()
     with pytest.raises(BadLayoutError, match="counting is stopped"):

@@ -1,0 +1,58 @@
+"""The app that is measured: each demo for each round, as fast as it goes, and paced.
+
+The last computation keeps the results, and notes when the commit of each had returned: from then
+on nothing can lose it.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from flask import Flask
+
+from benchmarks.streams import app as streams
+from benchmarks.streams_beam import workload
+from rollforward.streams import Context, Pipeline, PushSource, Record
+
+WARM_ROUNDS, ROUNDS = 2, 3
+
+
+class NotedKept(workload.Kept):
+    """Keeps the results, and notes their commits."""
+
+    name = "kept"
+
+    def __init__(self, run: str, *outputs: str) -> None:
+        super().__init__(*outputs)
+        self.run = run
+
+    def record(self, ctx: Context, record: Record) -> None:
+        super().record(ctx, record)
+        streams.marks().append(f"{self.run}:{record.timestamp_ms}")
+
+
+def pipeline(name: str, run: str) -> Pipeline:
+    """Return a demo for one run, which is pushed to."""
+    source = PushSource(
+        workload.SOURCES[name], disorder=timedelta(milliseconds=workload.DISORDER_MS[name])
+    )
+    kept = NotedKept(f"{name}-{run}", *workload.OUTPUTS[name])
+    return workload.declared(name, run, kept, source=source)
+
+
+def run_name(kind: str, round_: int) -> str:
+    """Return the name of a run: of all records at once, or one after the other."""
+    return f"{kind}-{round_}"
+
+
+PIPELINES: dict[tuple[str, str], Pipeline] = {
+    (name, run): pipeline(name, run)
+    for name, kinds in workload.RECORDS.items()
+    for kind in kinds
+    for run in [run_name(kind, round_) for round_ in range(WARM_ROUNDS + ROUNDS)]
+}
+
+
+def serve() -> Flask:
+    """Return the app."""
+    return streams.serve(*PIPELINES.values())

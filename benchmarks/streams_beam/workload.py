@@ -1,0 +1,160 @@
+"""The demos' web log and Zeitgeist without their pages, for our engine and for Beam's.
+
+Both engines run these declarations over the same records. Of each result a number is kept that no
+order changes, so one lost, doubled or different result is noticed. Beam's program imports this in
+an environment of its own.
+"""
+
+from __future__ import annotations
+
+import bisect
+import functools
+import json
+import zlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pipelines.weblog import pipeline as weblog
+from pipelines.weblog.lines import read_log
+from pipelines.weblog.sample import sample_log
+from pipelines.zeitgeist import sample
+from pipelines.zeitgeist.pipeline import Counter, Usual, Watcher
+from pipelines.zeitgeist.series import BUCKET_MS, DAY_MS
+from rollforward.streams import Computation, Context, Pipeline, Record, StreamTest
+from rollforward.streams.model.sources import Source
+
+BATCH, STREAM = "batch", "stream"
+# The web log has windows over windows, and the watermark of Beam's streaming runner does not wait
+# for the timers of the first ones (tests/rollforward/streams/beam/test_runners.py).
+BEAM_RUNS = [("weblog", BATCH), ("zeitgeist", BATCH), ("zeitgeist", STREAM)]
+# So few because of Beam's local runners: all at once, and one after the other.
+RECORDS = {
+    "weblog": {BATCH: 100, STREAM: 12},
+    "zeitgeist": {BATCH: 120, STREAM: 24},
+}
+SOURCES = {"weblog": "requests", "zeitgeist": "queries"}
+OUTPUTS = {"weblog": ("hits-per-minute", "tops", "rates", "visits"), "zeitgeist": ("measured",)}
+# The slowest response of the web log, and none: Zeitgeist's records are in order.
+DISORDER_MS = {"weblog": 60_000, "zeitgeist": 0}
+Records = Sequence[tuple[Any, int]]
+
+
+class WrongError(Exception):
+    """Results were lost, doubled, or others."""
+
+
+@functools.cache
+def records_of(name: str, kind: str) -> Records:
+    """Return the records of a run, with their times in ms, in the order of their arrival."""
+    count = RECORDS[name][kind]
+    if name == "weblog":
+        requests = read_log(sample_log()).requests[:count]
+        return [(request.value, request.at) for request in requests]
+    begin = sample.FIRST_DAY * DAY_MS
+    every = [
+        ({"query": query.name, "n": sample.made_up_count(query, feed, at)}, begin + at)
+        for at in range(0, DAY_MS, BUCKET_MS)
+        for query in sample.QUERIES
+        for feed in sample.PLACES
+    ]
+    return every[:count]
+
+
+def end_of(name: str, records: Records) -> int:
+    """Return the watermark at which Beam ends a pipeline.
+
+    A query of Zeitgeist is counted in each bucket until `ctx.is_over`, which is never on Beam.
+    """
+    last = records[-1][1]
+    # A millisecond behind the last bucket: where the watermark jumps to the end at once, Beam's
+    # streaming runner ends the model before the counter has written.
+    return last + DAY_MS if name == "weblog" else (last // BUCKET_MS + 1) * BUCKET_MS + 1
+
+
+def number_of(value: Mapping[str, Any]) -> int:
+    """Return a number of a result; 0: it depends on the order of its key's records."""
+    if "is_complete" in value:
+        if not value["is_complete"]:
+            return 0
+        value = {name: value[name] for name in ("query", "start", "count")}
+    return zlib.crc32(json.dumps(value, sort_keys=True).encode())
+
+
+class Kept(Computation):
+    """Keeps how many results there were, and the sum of their numbers."""
+
+    def __init__(self, *streams: str) -> None:
+        self.inputs = dict.fromkeys(streams, lambda value: str(number_of(value) % 4))
+
+    def record(self, ctx: Context, record: Record) -> None:
+        number = number_of(record.value)
+        ctx.state.counter("results").add(number > 0)
+        ctx.state.counter("sum").add(number)
+
+
+def stages(name: str) -> Sequence[Computation]:
+    """Return the computations of a demo, without those that store results for its pages."""
+    if name == "weblog":
+        return (
+            weblog.HITS, weblog.ERRORS_BY_SHARD, weblog.SESSIONS, weblog.TOP_BY_SHARD,
+            weblog.ERROR_RATES, weblog.TOP,
+        )  # fmt: skip
+    return Counter(), Usual(), Watcher()
+
+
+def declared(name: str, run: str, *last: Computation, source: Source | None = None) -> Pipeline:
+    """Return a pipeline for one run, since its source ends.
+
+    Args:
+        last: Computations that read the results.
+    """
+    sources = [source] if source is not None else []
+    return Pipeline(f"{name}-{run}", *stages(name), *last, sources=sources)
+
+
+@functools.cache
+def truth(name: str, kind: str) -> tuple[int, int]:
+    """Return how many results there are and the sum of their numbers, by the simulator."""
+    test, stream, watermark = StreamTest(declared(name, "truth")), SOURCES[name], 0
+    for value, at in records_of(name, kind):
+        test.push(stream, value, at)
+        watermark = max(watermark, at - DISORDER_MS[name])
+        test.advance_watermark(watermark)
+    test.close()
+    numbers = [number_of(one.value) for out in OUTPUTS[name] for one in test.read(out)]
+    return sum(number > 0 for number in numbers), sum(numbers)
+
+
+def check(name: str, kind: str, numbers: Sequence[int]) -> None:
+    """Compare results with the truth.
+
+    Raises:
+        WrongError: one is missing, comes twice, or is another one.
+    """
+    actual = sum(number > 0 for number in numbers), sum(numbers)
+    if actual != truth(name, kind):
+        raise WrongError(f"{name}, {kind}: {actual} instead of {truth(name, kind)}")
+
+
+def lags_ms(
+    given: Sequence[tuple[float, float]], results: Sequence[tuple[int, float]]
+) -> list[float]:
+    """Return for each result how long it took from what let it be computed.
+
+    That is the first input that moved the watermark to the time of the result. Results that only
+    the end of the input lets be computed are left out.
+
+    Args:
+        given: The watermark after each input, and when it came, in seconds, in order.
+        results: The event time of each result, and when it was there.
+    """
+    lags, reached, times = list[float](), list[float](), list[float]()
+    for watermark, when in given:
+        if not reached or watermark > reached[-1]:
+            reached.append(watermark)
+            times.append(when)
+    for at, when in results:
+        place = bisect.bisect_left(reached, at)
+        if place < len(times):
+            lags.append(1000 * (when - times[place]))
+    return lags
