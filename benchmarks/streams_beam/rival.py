@@ -31,7 +31,7 @@ from rollforward.streams.beam.elements import milliseconds, stamp
 
 @dataclass
 class Seen:
-    """What a run has seen.
+    """Notes of a run.
 
     Attributes:
         given: The event time of each record, and when the runner had it.
