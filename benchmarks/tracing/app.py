@@ -1,4 +1,4 @@
-"""The app that is measured: a task and a save, in a process that turns its SDK on and off.
+"""The app that is measured: a task and a save, repeated with SDKs that are turned on and off.
 
 mark   a task with one transaction of a read and a write
 save   a save through the view layer, with one view of the source
@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import itertools
 import os
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any
 
 from flask import Flask
 from google.cloud import ndb
@@ -51,26 +53,26 @@ def mark(clients: Clients, args: Mark) -> None:
 
 def serve() -> Flask:
     """Return the app; its SDK is off."""
-    from benchmarks.tracing.switch import Sdk  # The benchmark's own process has no SDK.
+    # The benchmark's own process has no SDK.
+    from benchmarks.tracing.replays import Replays
+    from benchmarks.tracing.switch import Sdk
 
     kind, views = GROUPS[1]
     app, clients = app_for(Registry(mark, ViewMaintenance(views)))
-    sdk, numbers = Sdk(os.environ[COLLECTOR]), itertools.count()
-
-    def switch(state: str) -> tuple[str, int]:
-        sdk.turn(state)
-        return "", 204
-
-    def flush() -> tuple[str, int]:
-        sdk.flush()
-        return "", 204
+    numbers = itertools.count()
+    replays = Replays(app.wsgi_app)
+    app.wsgi_app = replays  # type: ignore[method-assign, assignment]
 
     def save() -> tuple[str, int]:
         views.save(clients, source(kind, next(numbers)))
         return "", 204
 
-    app.add_url_rule("/bench/sdk/<state>", "switch", switch)
-    app.add_url_rule("/bench/flush", "flush", flush)
+    def compare(seconds: int, path: str) -> dict[str, Any]:
+        sdk = Sdk(os.environ[COLLECTOR])
+        with ThreadPoolExecutor(1) as apart:  # A thread without this request's context.
+            times = apart.submit(replays.compare, sdk, f"/{path}", seconds).result()
+        return {"times": times, "spans": sdk.spans_of_a_request}
+
     app.add_url_rule("/bench/save", "save", save)
-    app.add_url_rule("/bench/spans", "spans", lambda: str(sdk.spans))
+    app.add_url_rule("/bench/compare/<int:seconds>/<path:path>", "compare", compare)
     return app
