@@ -41,7 +41,7 @@ SEED = int(os.environ.get("SAMPLE_SEED") or 0)
 FEW = 2
 CALLING_OF = 5
 LOCKING_OF = 20
-SLOW_OF = 3
+SLOW_OF = 5
 SLOW = slow.known()
 
 
