@@ -130,9 +130,19 @@ def _extracted(environ: Mapping[str, Any]) -> Any:
     """Return the context that the headers of a request name."""
     from opentelemetry import propagate
 
-    headers = {
-        name[5:].replace("_", "-").lower(): value
-        for name, value in environ.items()
-        if name.startswith("HTTP_")
-    }
-    return propagate.extract(headers)
+    return propagate.extract(environ, getter=_ENVIRON)  # type: ignore[arg-type]
+
+
+class _EnvironHeaders:
+    """Reads the headers of a WSGI request by their names, as a propagator's Getter."""
+
+    def get(self, carrier: Mapping[str, Any], key: str) -> list[str] | None:
+        value = carrier.get("HTTP_" + key.upper().replace("-", "_"))
+        return None if value is None else [str(value)]
+
+    def keys(self, carrier: Mapping[str, Any]) -> list[str]:
+        names = (name[5:] for name in carrier if name.startswith("HTTP_"))
+        return [name.replace("_", "-").lower() for name in names]
+
+
+_ENVIRON = _EnvironHeaders()

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from types import TracebackType
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from rollforward.tracing.contexts import links_of
 
@@ -227,16 +228,68 @@ class StartedCall:
 
 def is_recorded() -> bool:
     """Return whether a span runs here that is sampled, or recorded in this process."""
-    trace = sys.modules.get("opentelemetry.trace")
-    if trace is None:
-        return False
-    span = trace.get_current_span()
-    return bool(span.is_recording() or span.get_span_context().trace_flags & 1)  # Sampled.
+    return _current().is_recorded
 
 
 def has_current_span() -> bool:
     """Return whether a span runs here, made by us or by another instrumentation."""
-    if tracer() is None:
-        return False
-    trace = sys.modules["opentelemetry.trace"]
-    return bool(trace.get_current_span().get_span_context().is_valid)
+    return bool(_current().traceparent) and tracer() is not None
+
+
+def traceparent_here(*, if_sampled: bool) -> str:
+    """Return the traceparent of the span that runs here; "": none does.
+
+    Args:
+        if_sampled: Return "" for a span that nobody records.
+    """
+    here = _current()
+    return here.traceparent if here.is_sampled or not if_sampled else ""
+
+
+class _Current(NamedTuple):
+    """The span that runs here, as its context was read once.
+
+    Attributes:
+        context: A context of OpenTelemetry, which does not change. It is kept so that no other one
+            gets its identity.
+        traceparent: The span as W3C writes it; "": none runs.
+    """
+
+    context: Any
+    traceparent: str = ""
+    is_sampled: bool = False
+    is_recorded: bool = False
+
+
+class _Last(threading.local):
+    """The context in which this thread looked last: most looks are within the same one."""
+
+    current = _Current(None)
+
+
+_last = _Last()
+
+
+def _current() -> _Current:
+    module = sys.modules.get("opentelemetry.context")
+    if module is None or "opentelemetry.trace" not in sys.modules:
+        return _NOTHING
+    context = module.get_current()
+    last = _last.current
+    if last.context is not context:
+        last = _last.current = _read(context)
+    return last
+
+
+def _read(context: Any) -> _Current:
+    span = sys.modules["opentelemetry.trace"].get_current_span(context)
+    names = span.get_span_context()
+    if not names.is_valid:
+        return _Current(context, is_recorded=span.is_recording())
+    trace_id, span_id, flags = names.trace_id, names.span_id, names.trace_flags
+    is_sampled = bool(flags & 1)
+    text = f"00-{trace_id:032x}-{span_id:016x}-{flags:02x}"
+    return _Current(context, text, is_sampled, is_sampled or span.is_recording())
+
+
+_NOTHING = _Current(None)

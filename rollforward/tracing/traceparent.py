@@ -5,12 +5,11 @@ Source: W3C, "Trace Context", level 1 (2021). Sampling travels in it; tracestate
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from rollforward.tracing.contexts import TRACEPARENT, context_of
-from rollforward.tracing.spans import has_current_span, is_on
+from rollforward.tracing.spans import is_on, traceparent_here
 
 # Front ends write headers called `traceparent` themselves, in requests that carry tasks, too.
 TRACE_HEADER = "X-Rollforward-Traceparent"
@@ -22,12 +21,7 @@ def current_traceparent(*, if_sampled: bool = False) -> str:
     Args:
         if_sampled: Return "" for a span that nobody records.
     """
-    if not has_current_span():
-        return ""
-    context = sys.modules["opentelemetry.trace"].get_current_span().get_span_context()
-    if if_sampled and not context.trace_flags.sampled:
-        return ""
-    return f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"
+    return traceparent_here(if_sampled=if_sampled) if is_on() else ""
 
 
 def trace_headers(traceparent: str | None = None) -> dict[str, str]:
@@ -54,8 +48,8 @@ def trace_id_of(traceparent: str) -> str:
 
 @contextmanager
 def caused_by(traceparent: str) -> Iterator[None]:
-    """Run the code inside as a part of a trace that another thread has begun."""
-    if not traceparent or not is_on():
+    """Run the code inside as a part of a trace that another thread may have begun."""
+    if not traceparent or traceparent == current_traceparent() or not is_on():
         yield
         return
     from opentelemetry import context
