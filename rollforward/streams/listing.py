@@ -12,6 +12,7 @@ from rollforward.streams.inspection.dead_letters import DeadLetter
 from rollforward.streams.inspection.status import Overview
 from rollforward.streams.model.errors import UnknownStreamError
 from rollforward.streams.model.records import FOREVER, NEVER
+from rollforward.streams.model.sources import PullSource, PushSource, Source
 from rollforward.streams.pipeline import Pipeline
 from rollforward.streams.publications.publication import Publication
 from rollforward.streams.publications.registration import unread
@@ -49,6 +50,7 @@ def pipeline_details(clients: Clients, pipeline: Pipeline) -> RunDetails:
     if overview.latest:
         numbers["latest_record_at"] = overview.latest / 1000
     numbers |= _source_facts(overview)
+    numbers |= _silence_rules(engine, overview)
     numbers |= _subscriber_facts(engine, overview)
     verbs: tuple[RunVerb, ...] = ("retry",) if letters else ()
     return RunDetails(
@@ -147,6 +149,29 @@ def _source_facts(overview: Overview) -> dict[str, float | str]:
     if paused:
         facts["paused_sources"] = "; ".join(paused[:MAX_SHOWN])
     return facts
+
+
+def _silence_rules(engine: Engine, overview: Overview) -> dict[str, float | str]:
+    """Return what the declaration of each source says about silence."""
+    sources = engine.environment.at(overview.head).sources
+    written = dict.fromkeys(stream for stream, _ in overview.sources)
+    return {f"silence_of_{stream}": silence_rule(sources[stream]) for stream in written}
+
+
+def silence_rule(source: Source) -> str:
+    """Return what happens to the watermark of a source that falls silent.
+
+    >>> silence_rule(PushSource("log", idle=datetime.timedelta(minutes=5)))
+    'left out after 0:05:00 if others write; the watermark stops if all are silent'
+    >>> day = datetime.timedelta(days=1)
+    >>> silence_rule(PullSource("log", list, poll=day, advance_when_idle=day))
+    'the watermark follows the clock 1 day, 0:00:00 behind if all are silent'
+    """
+    behind = source.advance_when_idle
+    rule = "stops" if behind is None else f"follows the clock {behind} behind"
+    left_out = f"left out after {source.idle} if others write; "
+    first = left_out if isinstance(source, PushSource) else ""
+    return f"{first}the watermark {rule} if all are silent"
 
 
 def _subscriber_facts(engine: Engine, overview: Overview) -> dict[str, float | str]:
