@@ -12,7 +12,7 @@ from rollforward.streams.inspection.dead_letters import DeadLetter
 from rollforward.streams.inspection.status import Overview
 from rollforward.streams.model.errors import UnknownStreamError
 from rollforward.streams.model.records import FOREVER, NEVER
-from rollforward.streams.model.sources import PullSource, PushSource, Source
+from rollforward.streams.model.sources import PushSource, Source
 from rollforward.streams.pipeline import Pipeline
 from rollforward.streams.publications.publication import Publication
 from rollforward.streams.publications.registration import unread
@@ -162,16 +162,14 @@ def silence_rule(source: Source) -> str:
     """Return what happens to the watermark of a source that falls silent.
 
     >>> silence_rule(PushSource("log", idle=datetime.timedelta(minutes=5)))
-    'left out after 0:05:00 if others write; the watermark stops if all are silent'
-    >>> day = datetime.timedelta(days=1)
-    >>> silence_rule(PullSource("log", list, poll=day, advance_when_idle=day))
-    'the watermark follows the clock 1 day, 0:00:00 behind if all are silent'
+    'left out after 0:05:00; if all are silent, the watermark stops'
+    >>> silence_rule(PushSource("log", advance_when_idle=datetime.timedelta(minutes=9)))
+    'left out after 0:01:00; if all are silent, the watermark follows the clock 0:09:00 behind'
     """
     behind = source.advance_when_idle
     rule = "stops" if behind is None else f"follows the clock {behind} behind"
-    left_out = f"left out after {source.idle} if others write; "
-    first = left_out if isinstance(source, PushSource) else ""
-    return f"{first}the watermark {rule} if all are silent"
+    first = f"left out after {source.idle}; " if isinstance(source, PushSource) else ""
+    return f"{first}if all are silent, the watermark {rule}"
 
 
 def _subscriber_facts(engine: Engine, overview: Overview) -> dict[str, float | str]:

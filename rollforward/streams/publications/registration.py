@@ -86,18 +86,21 @@ def register(environment: Environment, source: Subscription, layout_version: int
 
 def subscribers(environment: Environment, publication: str) -> Steps[list[Subscriber]]:
     """Return the registered subscribers of a publication of this pipeline."""
-    found = yield from registered(environment, publication)
-    result = []
-    for _, row in found:
-        subscriber, stream, partitions, _ = row.body
-        names = Names(subscriber)
-        rows = yield Read([names.source(stream, partition) for partition in partitions])
-        positions = [
-            Position(*row.body.position) if row is not None and row.body.position else Position()
-            for row in rows
-        ]
-        result.append(Subscriber(subscriber, stream, positions))
-    return result
+    found = [row.body for _, row in (yield from registered(environment, publication))]
+    keys = [
+        Names(pipeline).source(stream, partition)
+        for pipeline, stream, partitions, _ in found
+        for partition in partitions
+    ]
+    rows = iter((yield Read(keys)) if keys else ())
+    return [
+        Subscriber(pipeline, stream, [_position(next(rows)) for _ in partitions])
+        for pipeline, stream, partitions, _ in found
+    ]
+
+
+def _position(row: StoredRow | None) -> Position:
+    return Position(*row.body.position) if row is not None and row.body.position else Position()
 
 
 def unread(

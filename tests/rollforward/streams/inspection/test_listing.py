@@ -54,7 +54,7 @@ def test_a_pipeline_says_which_source_and_which_computation_limit_its_watermarks
     assert numbers["its_last_write_at"] == pytest.approx(world.clock.now().timestamp(), abs=5)
     assert {"idle_sources", "paused_sources"}.isdisjoint(numbers)
     assert numbers["silence_of_in"] == (
-        "left out after 0:01:00 if others write; the watermark stops if all are silent"
+        "left out after 0:01:00; if all are silent, the watermark stops"
     )
     assert (table["pairs"]["held_at"], table["counted"]["held_at"]) == (5, "")
 
