@@ -240,10 +240,10 @@ def traceparent_here(*, if_sampled: bool) -> str:
     """Return the traceparent of the span that runs here; "": none does.
 
     Args:
-        if_sampled: Return "" for a span that nobody records.
+        if_sampled: Return "" for a span that is not sampled.
     """
-    here = _current()
-    return here.traceparent if here.is_sampled or not if_sampled else ""
+    current = _current()
+    return current.traceparent if current.is_sampled or not if_sampled else ""
 
 
 class _Current(NamedTuple):
@@ -275,10 +275,10 @@ def _current() -> _Current:
     if module is None or "opentelemetry.trace" not in sys.modules:
         return _NOTHING
     context = module.get_current()
-    last = _last.current
-    if last.context is not context:
-        last = _last.current = _read(context)
-    return last
+    cached = _last.current
+    if cached.context is not context:
+        cached = _last.current = _read(context)
+    return cached
 
 
 def _read(context: Any) -> _Current:

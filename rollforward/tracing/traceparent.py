@@ -19,7 +19,7 @@ def current_traceparent(*, if_sampled: bool = False) -> str:
     """Return the traceparent of the span that runs here; "": none does.
 
     Args:
-        if_sampled: Return "" for a span that nobody records.
+        if_sampled: Return "" for a span that is not sampled.
     """
     return traceparent_here(if_sampled=if_sampled) if is_on() else ""
 
