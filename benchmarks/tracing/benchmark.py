@@ -25,7 +25,7 @@ from benchmarks.harness.testbed import Bench, open_testbed
 from benchmarks.tracing.app import COLLECTOR, Mark, mark
 from rollforward.tracing import is_on, start_span
 
-WARM_S, LOAD_S = 5, 180
+WARM_S, LOAD_S = 5, 100
 TIMEOUT_S = 300
 # With an SDK; and without one, of the processor time.
 LEAST_RATE, MOST_IDLE = 0.98, 0.001

@@ -16,7 +16,7 @@ from typing import Any
 from benchmarks.tracing.switch import OFF, STATES, Sdk
 
 REPEATED = 4  # Requests of a turn.
-FLUSHED_EVERY = 20  # Rounds: spans are sent in batches, as in production.
+FLUSHED_EVERY = 80  # Rounds: spans are sent in batches, as in production.
 
 Wsgi = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
