@@ -8,11 +8,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from google.cloud import ndb
 
+from rollforward.batches import Completed
 from rollforward.flows import changes, sweep, wakes
 from rollforward.flows.rows import events, values
-from rollforward.flows.rows.entities import FlowRun, FlowValue, run_key
+from rollforward.flows.rows.entities import RUNNING, UNDOING, FlowRun, FlowValue, run_key
 from rollforward.flows.rows.records import DONE, WAITING, StepRecord
+from rollforward.flows.steps import waits
 from rollforward.flows.steps.attempt import Noted
 from tests.infra.memory_datastore import Memory, offline
 from tests.infra.mutation.lines import Bug
@@ -141,7 +144,34 @@ def test_large_contents_of_two_events_of_one_transaction_share_no_row(
     assert sorted(contents) == [b'"%b"' % (digit * 1_000) for digit in (b"0", b"1")]
 
 
+@pytest.mark.parametrize("state", [RUNNING, UNDOING])
+def test_the_end_of_a_batch_wakes_no_flow_that_is_being_undone(
+    monkeypatch: pytest.MonkeyPatch, state: str
+) -> None:
+    """W12: it is noted all the same."""
+    row, woken = row_with(), list[str]()
+    row.key, row.state = run_key("probe|f1"), state
+    row.note("mails", StepRecord("batch", batch="f1|mails|0123"))
+    monkeypatch.setattr(waits, "transact", lambda body: body())
+    monkeypatch.setattr(waits, "pending", SimpleNamespace(get=lambda key: row, put=lambda row: 0))
+    monkeypatch.setattr(ndb, "put_multi", lambda rows: None)
+    wake = lambda clients, task, run_id: woken.append(run_id)  # noqa: E731
+    monkeypatch.setattr(waits, "wake_after_commit", wake)
+    ended = Completed("flow-probe", "f1|mails|0123", 1, "succeeded", 2, 2, 0, 0)
+    task: Any = None
+    waits.note_batch(CLIENTS, "probe", task, ended)
+
+    assert row.records()["mails"].state == DONE
+    assert (woken, row.due is not None) == (
+        (["probe|f1"], True) if state == RUNNING else ([], False)
+    )
+
+
 BUGS = (
+    Bug(
+        *(waits, "note_batch", "if row.state == RUNNING:", "if True:"),
+        *(test_the_end_of_a_batch_wakes_no_flow_that_is_being_undone, {"state": UNDOING}),
+    ),
     Bug(
         *(changes, "signal", "-{len(row.event_ids)}", ""),
         test_large_contents_of_two_events_of_one_transaction_share_no_row,
