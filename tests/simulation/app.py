@@ -1,8 +1,9 @@
 """The app of the simulator: an order that does everything at once, in one transaction.
 
 It is saved as the source of a view, enqueues a task, counts, inserts into a fork-join queue, is a
-member of its batch, enqueues another task in a lane, and starts a flow. The task counts once more,
-in a sharded counter. The callback of the batch notes that it ran, and what it found.
+member of its batch, enqueues another task in a lane, starts a flow, and waits in a pull queue. The
+task counts once more, in a sharded counter. The callback of the batch notes that it ran, and what
+it found.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from rollforward.counters import Counter
 from rollforward.flows import Steps
 from rollforward.fork_join import Batch, fork_join
 from rollforward.materialized_views import Contributions, View, ViewGroup, ViewMaintenance
+from rollforward.pull_queues import PullQueue
 from rollforward.registry import Registry
 from rollforward.runtime import Clients
 
@@ -64,6 +66,12 @@ class ShippedOrders(ndb.Model):
     """The orders of a customer in the order in which their lane ran. Key: as above."""
 
     shipped = ndb.JsonProperty(default=[])
+
+
+class PickedOrder(ndb.Model):
+    """A worker has leased the order. Key: its id."""
+
+    runs = ndb.IntegerProperty(indexed=False, default=0)
 
 
 class Ledger(ndb.Model):
@@ -197,9 +205,10 @@ MAILED = Counter("simulated-mailed", queue="default")
 DAYS = TaskBatch("simulated-days", members=[pack_order], on_complete=close_day)
 CUSTOMERS = ViewGroup("simulated-customers", OrdersOfCustomer)
 BUILDS = ViewMaintenance(CUSTOMERS)
+PICKS = PullQueue("simulated-picks", max_deliveries=100)
 BY_CUSTOMER = rf.Lane("simulated-customers", order=True)
 REGISTRY = Registry(
-    *(mail_order, PLACED, MAILED, DAYS, BUILDS, add_revenue, BY_CUSTOMER, ship_order, fulfil)
+    *(mail_order, PLACED, MAILED, DAYS, BUILDS, add_revenue, BY_CUSTOMER, ship_order, fulfil, PICKS)
 )
 
 
@@ -228,6 +237,7 @@ def place_order(clients: Clients, order: str, customer: str, cents: int, batch: 
         shipment = Shipment(order, customer)
         rf.enqueue(clients, ship_order, shipment, lane=BY_CUSTOMER(customer))
         fulfil.start(clients, order, order, cents)
+        PICKS.add_in_transaction(clients, order)
 
     rf.transact(body)
 
@@ -241,6 +251,15 @@ def move_order(clients: Clients, order: str, customer: str) -> None:
         CUSTOMERS.save_in_transaction(clients, row)
 
     rf.transact(body)
+
+
+def pick(clients: Clients) -> list[str]:
+    """Work on some items of the pull queue; return those that were acknowledged."""
+    leases = PICKS.lease(clients, limit=3, lease_s=30)
+    for lease in leases:
+        _run_once_more(PickedOrder, lease.payload)
+    lost = PICKS.ack(clients, leases)
+    return [lease.payload for lease in leases if lease not in lost]
 
 
 def make() -> Flask:
@@ -261,5 +280,9 @@ def make() -> Flask:
     def end_day(batch: str) -> tuple[str, int]:
         DAYS.populate(rf.clients(), batch, [], seal=True)
         return "", 204
+
+    @app.post(f"{API}/picks")
+    def picks() -> list[str]:
+        return pick(rf.clients())
 
     return app

@@ -6,13 +6,16 @@ or whose answer was lost, may be. All else follows from the orders that are ther
 
 from __future__ import annotations
 
+import json
 import random
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from google.cloud import ndb
 
+from rollforward.pull_queues.entities import PullItem
 from rollforward.testing.leftovers import left_behind
 from tests.simulation import app
 from tests.simulation.faults import Fault, drawn, written
@@ -26,6 +29,7 @@ CUSTOMERS = ("ada", "bob")
 DAY = "monday"
 ATTEMPTS, AGAIN_AFTER_S = 4, 3.0
 PLAYED_S = 60.0
+PICKED_AFTER_S = (0.1, 1.0, 4.0, 20.0, 45.0)
 # Between two sweeps: a batch in which nothing has moved is looked at after half an hour, and again
 # an hour later.
 SWEPT_AFTER_S = (60.0,) * 6 + (1_900.0, 60.0, 3_700.0, 60.0, 7_300.0, 60.0)
@@ -83,6 +87,25 @@ class Visitor:
             self.begin()
 
 
+@dataclass
+class Picker:
+    """Works on the pull queue now and then; keeps what was acknowledged to it."""
+
+    world: World
+    acked: list[str] = field(default_factory=list)
+
+    def begin(self, *after_s: float) -> None:
+        """Pick in some seconds."""
+        for seconds in after_s:
+            self.world.at(self.world.now_s + seconds, "picker", self._pick)
+
+    def _pick(self, process: Process) -> None:
+        status, body = process.request("POST", f"{app.API}/picks", json={})
+        self.world.statuses[f"picks {status}"] += 1
+        if status == 200:
+            self.acked += json.loads(body)
+
+
 @dataclass(frozen=True)
 class Played:
     """A schedule that was played: the calls it made, and the faults that it met."""
@@ -99,6 +122,7 @@ class Simulator:
     def __init__(self) -> None:
         self.world = World(app.make, app.REGISTRY)
         self.visitors: list[Visitor] = []
+        self.picker = Picker(self.world)
 
     def close(self) -> None:
         """Close the queue's database."""
@@ -125,6 +149,8 @@ class Simulator:
     def _play(self, chance: random.Random) -> None:
         world = self.world
         self.visitors = [Visitor(world, _requests(chance, number)) for number in range(VISITORS)]
+        self.picker = Picker(world)
+        self.picker.begin(*PICKED_AFTER_S)
         for visitor in self.visitors:
             visitor.begin()
         world.run(until_s=world.now_s + PLAYED_S)
@@ -137,6 +163,7 @@ class Simulator:
         """Let time pass and the sweep run until all is right."""
         wrong: list[str] = []
         for pause_s in SWEPT_AFTER_S:
+            self.picker.begin(0)
             self.world.run(until_s=self.world.now_s + pause_s)
             wrong = [*self.world.unfinished(), *self.wrong()]
             if not wrong:
@@ -150,12 +177,16 @@ class Simulator:
         with clients.context():
             orders = app.PlacedOrder.query().fetch()
             totals = _totals(clients, orders, is_purged=self.world.is_purged)
-            return [*self._lost(orders), *totals, *left_behind()]
+            return [*self._lost(orders), *self._doubled(), *totals, *left_behind()]
 
     def _lost(self, orders: Sequence[Any]) -> list[str]:
         placed = {order.key.id() for order in orders}
         accepted = {order for visitor in self.visitors for order in visitor.accepted}
         return [f"{order} was accepted, and is not there" for order in sorted(accepted - placed)]
+
+    def _doubled(self) -> list[str]:
+        twice = [order for order, times in Counter(self.picker.acked).items() if times > 1]
+        return [f"{order} was acknowledged, and came again" for order in twice]
 
 
 def faults_of(seed: int) -> list[Fault]:
@@ -191,6 +222,7 @@ def _totals(clients: Any, orders: Sequence[Any], *, is_purged: bool) -> list[str
         if (prices := [order.cents for order in orders if order.customer == customer])
     }
     mailed = {key.id() for key in app.MailedOrder.query().fetch(keys_only=True)}
+    picked = {key.id() for key in app.PickedOrder.query().fetch(keys_only=True)}
     packed = {key.id() for key in app.PackedOrder.query().fetch(keys_only=True)}
     ledger = ndb.Key(app.Ledger, app.SHOP).get() or app.Ledger()
     finished = {row.key.id(): row.runs for row in app.FinishedOrder.query().fetch()}
@@ -207,6 +239,8 @@ def _totals(clients: Any, orders: Sequence[Any], *, is_purged: bool) -> list[str
         "view": (found, expected),
         "mails": (mailed, set(names)),
         "packed": (packed, set(names)),
+        "picked": (picked, set(names)),
+        "left to pick": (PullItem.query().fetch(keys_only=True), []),
         "bills": ((ledger.bills, ledger.cents), (count, cents)),
         "finished": (finished, dict.fromkeys(names, 1)),
         "shipped in their order": (shipped, placed),
