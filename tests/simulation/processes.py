@@ -15,6 +15,7 @@ from rollforward.datastore import transactions
 from rollforward.flask.app import mount
 from rollforward.flask.settings import APP_ENGINE, Settings
 from rollforward.lanes.runs import claims
+from rollforward.materialized_views.updating import table_fold
 from rollforward.outbox import InlineRelay
 from rollforward.registry import Registry
 from rollforward.runtime import Clients, Meter, open_datastore
@@ -122,7 +123,7 @@ class Process:
 
 @contextlib.contextmanager
 def in_virtual_time(world: World) -> Iterator[None]:
-    """Let pauses between attempts of a transaction, and the leases of lanes, take virtual time."""
+    """Let pauses and the leases of lanes take virtual time, and the seed draw what is random."""
     defaults = {"sleep": world.sleep, "jitter": world.jitter}
     pause = transactions.pause_before_retry
     clock = SimpleNamespace(monotonic=lambda: world.now_s)
@@ -132,6 +133,8 @@ def in_virtual_time(world: World) -> Iterator[None]:
     ]
     with (
         mock.patch.object(claims, "time", clock),
+        mock.patch.object(transactions, "secrets", SimpleNamespace(token_hex=world.token_hex)),
+        mock.patch.object(table_fold, "_DICE", world.dice),
         mock.patch.object(holder, "__defaults__", tuple(started)),
         mock.patch.dict(transactions.transact.__kwdefaults__, defaults),
         mock.patch.object(pause, "__defaults__", tuple(defaults.values())),

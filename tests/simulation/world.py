@@ -69,6 +69,7 @@ class World:
         self.actors: list[Actor] = []
         self.later: list[tuple[float, str, Callable[[Process], None]]] = []
         self.order = random.Random(0)
+        self.dice = random.Random(0)
         self.switch_rate = 0.0
         self.sweeps = 0
         self.is_purged = False
@@ -86,6 +87,7 @@ class World:
         self.memcached = Memcached(lambda: self.now_s)
         self.actors, self.later, self.current = [], [], None
         self.order = random.Random(f"{seed} order")
+        self.dice.seed(f"{seed} dice")
         self.switch_rate = self.order.choice(SWITCHES)
         self.statuses = Counter()
         self.sweeps = 0
@@ -112,6 +114,9 @@ class World:
 
     def jitter(self, low: float, high: float) -> float:
         return self.order.uniform(low, high)
+
+    def token_hex(self, size: int) -> str:
+        return self.dice.randbytes(size).hex()
 
     # Turns
 
