@@ -113,10 +113,11 @@ dist: $(INSTALLED) ## Build the wheel and the sdist of the library into dist/
 	@rm -rf dist
 	$(PYTHON) -m hatchling build
 
-lint: $(INSTALLED) ## Check style, spelling and the direction of imports
+lint: $(INSTALLED) ## Check style, spelling, the words of pages and the direction of imports
 	$(PYTHON) -m ruff check .
 	$(PYTHON) -m ruff format --check .
 	$(VENV)/bin/codespell
+	PYTHONDONTWRITEBYTECODE= $(PYTHON) -m pytest -q tests/test_page_words.py
 	$(VENV)/bin/lint-imports
 
 types: $(INSTALLED) ## Check types, as the lowest Python sees them
