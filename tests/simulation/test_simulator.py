@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.infra.runs import soak
+from tests.infra.runs import sampling, soak
 from tests.simulation.faults import KINDS, Fault, parsed, written
 from tests.simulation.planted import PLANTS
 from tests.simulation.schedule import Simulator, play_or_shrink, shrunk
@@ -68,6 +68,7 @@ def test_a_seed_plays_the_same_schedule_again(simulator: Simulator) -> None:
     assert traced(simulator, 7) != first
 
 
+@sampling.long
 @pytest.mark.parametrize("name", PLANTS)
 def test_a_planted_bug_is_noticed(simulator: Simulator, name: str) -> None:
     """At one of the calls of its kind, by a fault that the shipped code stands."""
