@@ -105,10 +105,16 @@ class Counter(Computation):
             self._wake(ctx, max(start + BUCKET_MS, until))
 
     def _wake(self, ctx: Context, start: int) -> None:
-        """Set the timer for the end of a bucket, unless an earlier one is set."""
-        if start < ctx.state.get("next", FOREVER) and not ctx.is_over:
+        """Set the timer for the end of a bucket, unless an earlier one is set or all is counted."""
+        if ctx.is_over and not self._has_counts_from(ctx, start):
+            return
+        if start < ctx.state.get("next", FOREVER):
             ctx.state["next"] = start
             ctx.set_timer("end", start + BUCKET_MS)
+
+    def _has_counts_from(self, ctx: Context, start: int) -> bool:
+        stored = [*ctx.state.map("counts").items(), *ctx.state.map("gaps").items()]
+        return any(int(bucket) >= start for bucket, _ in stored)
 
 
 def _count(query: str, start: int, count: float, *, is_complete: bool) -> dict[str, Any]:

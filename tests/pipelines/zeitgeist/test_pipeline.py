@@ -151,6 +151,18 @@ def test_a_query_that_has_ended_leaves_no_timer_and_bad_records_are_dead() -> No
     assert told(test) == []
 
 
+def test_the_end_of_the_queries_completes_each_bucket_that_has_counts() -> None:
+    """Several buckets are open at the end; the empty ones between them are counted, too."""
+    test = StreamTest(ZEITGEIST)
+    push(test, [(0, 5), (BUCKET_MS, 6), (3 * BUCKET_MS, 7)], moves=False)
+    test.close()
+
+    complete = [output.value for output in test.read("counts") if output.value["is_complete"]]
+    counted = [(value["start"] // BUCKET_MS, value["count"]) for value in complete]
+    assert counted == [(0, 5), (1, 6), (2, 0), (3, 7)]
+    assert test.timers("counter", NAME) == []
+
+
 # On the services
 
 
