@@ -16,6 +16,7 @@ from rollforward.streams.model.sources import PushSource, Source
 from rollforward.streams.pipeline import Pipeline
 from rollforward.streams.publications.publication import Publication
 from rollforward.streams.publications.registration import unread
+from rollforward.streams.watermarks.backpressure import source_name
 from rollforward.tasks.runs import (
     Letter,
     LetterPage,
@@ -50,7 +51,7 @@ def pipeline_details(clients: Clients, pipeline: Pipeline) -> RunDetails:
     if overview.latest:
         numbers["latest_record_at"] = overview.latest / 1000
     numbers |= _source_facts(overview)
-    numbers |= _silence_rules(engine, overview)
+    numbers |= _silence_facts(engine, overview)
     numbers |= _subscriber_facts(engine, overview)
     verbs: tuple[RunVerb, ...] = ("retry",) if letters else ()
     return RunDetails(
@@ -151,25 +152,49 @@ def _source_facts(overview: Overview) -> dict[str, float | str]:
     return facts
 
 
-def _silence_rules(engine: Engine, overview: Overview) -> dict[str, float | str]:
-    """Return what the declaration of each source says about silence."""
-    sources = engine.environment.at(overview.head).sources
+def _silence_facts(engine: Engine, overview: Overview) -> dict[str, float | str]:
+    """Return what the declaration of each source says about silence, and who is silent."""
+    sources, now_ms = engine.environment.at(overview.head).sources, engine.environment.now_ms()
     written = dict.fromkeys(stream for stream, _ in overview.sources)
-    return {f"silence_of_{stream}": silence_rule(sources[stream]) for stream in written}
+    facts: dict[str, float | str] = {
+        f"silence_of_{stream}": silence_rule(sources[stream]) for stream in written
+    }
+    silent = [
+        _name_of(place)
+        for place, row in overview.sources.items()
+        if not row.is_idle and _is_silent(overview, sources[place[0]], place, now_ms)
+    ]
+    if silent:
+        facts["silent_sources"] = ", ".join(silent[:MAX_SHOWN])
+    return facts
+
+
+def _is_silent(overview: Overview, source: Source, place: tuple[str, str], now_ms: int) -> bool:
+    """Return whether a process has pushed nothing for the source's `idle`, although it could."""
+    row, name = overview.sources[place], source_name(*place)
+    active_ms = max(row.seen_ms, overview.head.paused_at_ms.get(name, 0))
+    is_old = active_ms < now_ms - source.idle // datetime.timedelta(milliseconds=1)
+    is_awaited = row.watermark < FOREVER and name not in overview.head.paused
+    return isinstance(source, PushSource) and is_old and is_awaited
 
 
 def silence_rule(source: Source) -> str:
     """Return what happens to the watermark of a source that falls silent.
 
-    >>> silence_rule(PushSource("log", idle=datetime.timedelta(minutes=5)))
-    'left out after 0:05:00; if all are silent, the watermark stops'
+    >>> silence_rule(PushSource("log"))
+    'the watermark stops'
+    >>> silence_rule(PushSource("log", processes=("a", "b")))
+    'a process is left out after 0:01:00; if all are silent, the watermark stops'
     >>> silence_rule(PushSource("log", advance_when_idle=datetime.timedelta(minutes=9)))
-    'left out after 0:01:00; if all are silent, the watermark follows the clock 0:09:00 behind'
+    'the watermark follows the clock 0:09:00 behind'
     """
     behind = source.advance_when_idle
-    rule = "stops" if behind is None else f"follows the clock {behind} behind"
-    first = f"left out after {source.idle}; " if isinstance(source, PushSource) else ""
-    return f"{first}if all are silent, the watermark {rule}"
+    rule = "the watermark stops"
+    if behind is not None:
+        rule = f"the watermark follows the clock {behind} behind"
+    if isinstance(source, PushSource) and len(source.processes) > 1:
+        return f"a process is left out after {source.idle}; if all are silent, {rule}"
+    return rule
 
 
 def _subscriber_facts(engine: Engine, overview: Overview) -> dict[str, float | str]:

@@ -252,13 +252,18 @@ class _Current(NamedTuple):
     Attributes:
         context: A context of OpenTelemetry, which does not change. It is kept so that no other one
             gets its identity.
+        span: The one of the context; it may end before the context does.
         traceparent: The span as W3C writes it; "": none runs.
     """
 
     context: Any
+    span: Any = None
     traceparent: str = ""
     is_sampled: bool = False
-    is_recorded: bool = False
+
+    @property
+    def is_recorded(self) -> bool:
+        return self.is_sampled or (self.span is not None and bool(self.span.is_recording()))
 
 
 class _Last(threading.local):
@@ -285,11 +290,10 @@ def _read(context: Any) -> _Current:
     span = sys.modules["opentelemetry.trace"].get_current_span(context)
     names = span.get_span_context()
     if not names.is_valid:
-        return _Current(context, is_recorded=span.is_recording())
+        return _Current(context, span)
     trace_id, span_id, flags = names.trace_id, names.span_id, names.trace_flags
-    is_sampled = bool(flags & 1)
     text = f"00-{trace_id:032x}-{span_id:016x}-{flags:02x}"
-    return _Current(context, text, is_sampled, is_sampled or span.is_recording())
+    return _Current(context, span, text, bool(flags & 1))  # Sampled.
 
 
 _NOTHING = _Current(None)

@@ -54,7 +54,7 @@ def test_a_pipeline_says_which_source_and_which_computation_limit_its_watermarks
     assert numbers["its_last_write_at"] == pytest.approx(world.clock.now().timestamp(), abs=5)
     assert {"idle_sources", "paused_sources"}.isdisjoint(numbers)
     assert numbers["silence_of_in"] == (
-        "left out after 0:01:00; if all are silent, the watermark stops"
+        "a process is left out after 0:01:00; if all are silent, the watermark stops"
     )
     assert (table["pairs"]["held_at"], table["counted"]["held_at"]) == (5, "")
 
@@ -66,6 +66,9 @@ def test_a_pipeline_says_which_source_and_which_computation_limit_its_watermarks
         push(world, "y", 8_000)
     numbers = shown(world)[0]
     assert (numbers["slowest_source"], numbers["idle_sources"]) == ("in/y", "in/x")
+    assert "silent_sources" not in numbers
+    world.clock.sleep(120)
+    assert shown(world)[0]["silent_sources"] == "in/y"
 
     for process in "xyz":
         push(world, process, FOREVER)
