@@ -319,6 +319,6 @@ def _reporter(terminal: Terminal) -> Callable[[str, str], None]:
     """Return what says a line about a service under its name in the table."""
 
     def say(name: str, text: str) -> None:
-        terminal.say_rarely({"Cloud Tasks": "tasks"}.get(name, name.lower()), f"{name} {text}")
+        terminal.say({"Cloud Tasks": "tasks"}.get(name, name.lower()), f"{name} {text}")
 
     return say

@@ -1,7 +1,8 @@
 """Terminal lines of repeated log records: a few lines a kind, the rest on the page Logs.
 
-A warning is shown the first time, the tenth, the hundredth; one that needs no action only the
-first, the hundredth and the ten-thousandth. An error of the app is shown again when it comes back
+A record is shown the first time, the tenth, the hundredth, and when ten minutes have passed since
+its kind was last shown. One that needs no action however long it lasts is shown only the first
+time, the hundredth and the ten-thousandth. An error of the app is shown again when it comes back
 after a pause, because it may be the answer to another request of its developer. What is not shown
 stays in .dev/logs/ and on the console's page Logs.
 """
@@ -14,17 +15,22 @@ from dataclasses import dataclass, field
 from rollforward.local.logs.tail import LogRecord, level_of
 
 PAUSE_S = 10.0
-NOTE_PAUSE_S = 600.0
+UNSHOWN_S = 600.0
 _NUMBERS = re.compile(r"[0-9a-f]{8,}|\d+")
 _QUOTED = re.compile(r"'[^']*'")
-_PATH = re.compile(r"^/\S+: ")  # Of the task that a message is about.
-_WORDS = 3  # Of a message: what follows names its subject.
+_HOT_KEY = re.compile(r" rollforward\.streams\.driver: .*one worker at a time processes a key")
+# A service that is away fails tasks of all paths.
+_AWAY = re.compile(r"(?P<head> rollforward\.[\w.]+: )/\S+: (?=a service is unavailable)")
+_WORDS = 3  # Of a message that needs no action: what follows names its subject.
+_CAUSE_WORDS = 8  # What follows may name rows.
 _STEP, _HARMLESS_STEP = 10, 100
 _MAX_KINDS = 1000
 _OF_LIBRARY = re.compile(r"(?P<level>WARNING|ERROR) rollforward\.[\w.]+: ")
 _TASK = re.compile(r"( \[task \S+\])$")
-_DEATH = re.compile(r"\[ERROR\] Worker \(pid:\d+\) was sent SIG")  # What gunicorn says.
+_DEATH = re.compile(r"\[ERROR\] Worker \(pid:\d+\) was sent SIGKILL")  # What gunicorn says.
 NOTHING = "nothing to do"
+_LASTING = re.compile(f"→ {NOTHING}.* if it ")  # It is harmless unless it does.
+_CACHE_IS = re.compile(r" rollforward\.[\w.]+: memcached (?P<state>is away|answers again)")
 # What to do about a record of the library, by its text; the first that matches.
 _ADVICE = tuple(
     (re.compile(text), advice)
@@ -33,7 +39,10 @@ _ADVICE = tuple(
         ("is of job .* not known", "add the job to the app, or cancel the run"),
         ("Cloud Tasks refuses", "correct the task's queue or arguments, or cancel it"),
         ("memcached is away", f"{NOTHING}; if it stays away, run `rollforward doctor`"),
-        ("service is unavailable", f"{NOTHING}: it is retried; if it lasts, `rollforward doctor`"),
+        (
+            "service is unavailable|arguments cannot be read",
+            f"{NOTHING}: it is retried; if it lasts, `rollforward doctor`",
+        ),
         ("^refused ", "send it through its queue: task endpoints accept Cloud Tasks alone"),
         ("not in this version", "retire the table, or deploy the version that has it"),
         ("cannot tell when|are not received", "check that the temporary folder is writable"),
@@ -73,14 +82,24 @@ def _advice_about(line: str) -> str | None:
 def kind_of(line: str) -> str:
     """Return what two records have in common that say the same of different subjects.
 
-    >>> kind_of("WARNING a.b: memcached is away") == kind_of("WARNING a.b: memcached is away 2")
+    A path, a name or a cause is left out only where another one calls for no other action.
+
+    >>> kind_of("WARNING shop: 7 books") == kind_of("WARNING shop: 8 books")
     True
-    >>> kind_of("WARNING a.b: /tasks/x: no answer came"), kind_of("WARNING a.b: no answer came")
-    ('WARNING a.b no answer came', 'WARNING a.b no answer came')
+    >>> kind_of("WARNING rollforward.a: /tasks/x: a service is unavailable: 503 Socket closed")
+    'WARNING rollforward.a a service is N Socket closed'
     """
-    level, _, rest = _QUOTED.sub("'N'", _NUMBERS.sub("N", line)).partition(" ")
+    line = _AWAY.sub(r"\g<head>", _TASK.sub("", line))
+    is_hot_key = _HOT_KEY.search(line) is not None
+    advice = f"→ {_advice_about(line)}"
+    line = _NUMBERS.sub("N", _QUOTED.sub("'N'", line) if is_hot_key else line)
+    level, _, rest = line.partition(" ")
     logger, _, message = rest.partition(": ")
-    return " ".join([level, logger, *_PATH.sub("", message).split()[:_WORDS]])
+    words = message.split()
+    if NOTHING not in advice and not is_hot_key:
+        return " ".join([level, logger, *words[:_CAUSE_WORDS]])
+    cause = message.partition(": ")[2].split() if _LASTING.search(advice) else []
+    return " ".join([level, logger, *words[:_WORDS], *cause[:_CAUSE_WORDS]])
 
 
 @dataclass
@@ -89,6 +108,7 @@ class _Kind:
 
     count: int = 0
     seen_at: float = 0.0
+    shown_at: float = 0.0
 
 
 @dataclass
@@ -98,6 +118,7 @@ class Repeats:
     clock: Callable[[], float] = time.monotonic
     _kinds: dict[str, _Kind] = field(default_factory=dict)
     _hidden: LogRecord | None = None
+    _says_away: bool = False  # The last line shown about memcached does.
 
     def shown(self, line: str) -> str | None:
         """Return a line as it is shown; None: it is left to the page Logs."""
@@ -109,8 +130,16 @@ class Repeats:
             return line
         shown = advised(line)
         is_harmless = f"→ {NOTHING}" in shown
-        pause_s = PAUSE_S if level == "ERROR" and not is_harmless else float("inf")
-        count = self._count(kind_of(line), _HARMLESS_STEP if is_harmless else _STEP, pause_s)
+        cache = _CACHE_IS.search(line)
+        is_back = cache is not None and cache["state"] == "answers again"
+        count = self._count(
+            kind_of(line),
+            step=_HARMLESS_STEP if is_harmless and not _LASTING.search(shown) else _STEP,
+            pause_s=PAUSE_S if level == "ERROR" and not is_harmless else UNSHOWN_S,
+            is_owed=self._says_away and is_back,
+        )
+        if cache and count is not None:
+            self._says_away = not is_back
         if count is None:
             self._hidden = LogRecord(0, 0.0, "", level, "", [line])
             return None
@@ -119,22 +148,28 @@ class Repeats:
 
     def shown_note(self, text: str) -> str | None:
         """Return a note of the platform as it is shown; None: it comes too often to be shown."""
-        count = self._count(kind_of(f"ERROR platform: {text}"), _STEP, NOTE_PAUSE_S)
+        count = self._count(kind_of(f"ERROR platform: {text}"), _STEP, UNSHOWN_S)
         return None if count is None else text + _so_far(count)
 
-    def _count(self, name: str, step: int, pause_s: float) -> int | None:
+    def _count(self, name: str, step: int, pause_s: float, *, is_owed: bool = False) -> int | None:
         """Count a record; return the number of its kind if it is shown: 1, step, step², ...
 
         Args:
+            step: With _HARMLESS_STEP time alone shows nothing.
             pause_s: After such a pause it is shown, whatever its number.
+            is_owed: It is shown, because the last line shown is not true any more.
         """
         if len(self._kinds) >= _MAX_KINDS:
             self._kinds.clear()
-        kind = self._kinds.setdefault(name, _Kind())
-        has_paused = self.clock() - kind.seen_at > pause_s
+        kind, now = self._kinds.setdefault(name, _Kind()), self.clock()
+        has_paused = now - kind.seen_at > pause_s or now - kind.shown_at > UNSHOWN_S
+        is_due = is_owed or (has_paused and step != _HARMLESS_STEP)
         kind.count += 1
-        kind.seen_at = self.clock()
-        return kind.count if has_paused or _is_power(kind.count, step) else None
+        kind.seen_at = now
+        if not (is_due or _is_power(kind.count, step)):
+            return None
+        kind.shown_at = now
+        return kind.count
 
 
 def _is_power(count: int, step: int) -> bool:

@@ -67,6 +67,19 @@ def test_every_page_answers_and_says_where_it_is(desk: Desk, role: str) -> None:
         desk.world.sweep()
 
 
+def test_the_overview_without_alerts_claims_no_more_than_it_checks(desk: Desk) -> None:
+    """The outbox may have rows, as long as none of them is late."""
+    created = desk.world.clock.now().replace(tzinfo=None)
+    row = RowId("c" * 24, created, 0, False, "1a2b3c4d")
+    with desk.world.context():
+        OutboxTask(id=row.text, path=PATH, queue="default", body="{}").put()
+
+    page = Browser(desk).read("/")
+
+    assert "no task of the outbox is late" in page
+    assert "backlog" not in page
+
+
 def test_a_reader_is_offered_no_form_that_changes_something(desk: Desk) -> None:
     """Filters only."""
     dead_id = desk.give_up("x")

@@ -227,3 +227,21 @@ def test_a_change_of_no_key_is_refused(desk: Desk, path: str, status: int) -> No
     assert desk.change(path).status_code == status
     with desk.world.context():
         assert list_audit(limit=5)[0] == []
+
+
+@pytest.mark.parametrize(("has_failed", "state"), [(False, "Scheduled"), (True, "Retrying")])
+def test_a_delayed_task_is_scheduled_and_one_that_failed_is_retried(
+    desk: Desk, has_failed: bool, state: str
+) -> None:
+    """Both have a time before which they do not run."""
+    with desk.world.context():
+        arguments = write.bind("ada", "0")
+        write.enqueue(desk.world.clients, arguments, lane=PACED("ada"), delay_s=600)
+        if has_failed:
+            [row] = LaneTask.query().fetch(2)
+            row.failures = 1
+            row.put()
+
+    shown = Browser(desk).read(key_path("ada", lane=PACED.name))
+
+    assert [word for word in ("Scheduled", "Retrying") if word in shown] == [state]

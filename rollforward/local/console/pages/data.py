@@ -175,7 +175,8 @@ class Data(Section):
         return self.page(
             request,
             "entity.html",
-            run_place=run_place(path_of(path_text)),
+            # The app's runs are in the default namespace.
+            run_place="" if namespace else run_place(path_of(path_text)),
             shown=shown,
             namespace=namespace,
             path_text=path_text,

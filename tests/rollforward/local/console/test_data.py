@@ -260,21 +260,23 @@ def test_a_change_needs_the_token_of_the_page(browser, stored):
 
 
 def test_the_entity_of_a_run_and_its_attempts_lead_to_each_other(browser, stored, store):
-    """Its name is the run's id; other entities of the same name lead to no run."""
+    """Its name is the run's id; other kinds and namespaces have entities of that name, too."""
     client, run_id = datastore_client(store), "orders|七-001"
     keys = [client.key("FlowRun", run_id), client.key("Book", run_id)]
+    keys.append(client.key("FlowRun", run_id, namespace="far-away"))
     client.put_multi([datastore.Entity(key) for key in keys])
     attempts = browser.get(f"/attempts/flows/{quote(run_id, safe='')}").text
     (url,) = re.findall(r'href="(/data/entity[^"]*)"', attempts)
 
     page = browser.get(html.unescape(url)).text
     other = browser.get(html.unescape(url).replace("FlowRun", "Book")).text
+    far = browser.get(f"{html.unescape(url)}&ns=far-away").text
     client.delete_multi(keys)
     client.close()
 
     for place in ("runs", "attempts"):
         link = f'href="/{place}/flows/{quote(run_id, safe="")}"'
-        assert (link in page, link in other) == (True, False)
+        assert (link in page, link in other, link in far) == (True, False, False)
 
 
 def test_a_kind_is_exported_as_lines_of_json(browser, stored, monkeypatch):

@@ -219,3 +219,17 @@ def test_a_fault_has_one_name_everywhere():
     assert set(FAULTS) == set(KINDS)
     for word in re.findall(r"\*(Errors|Lost [a-z]+|Duplicates|Overlaps)\*", readme):
         assert word in {words.name for words in FAULTS.values()}
+
+
+def test_the_overview_without_alerts_claims_no_more_than_it_checks(
+    browser, engine, platform, monkeypatch
+):
+    """Tasks may wait for less than a minute beyond their time, however many."""
+    monkeypatch.setattr(platform, "services", list)
+    for _ in range(100):
+        add_task(engine)
+
+    page = browser.get("/").text
+
+    assert "No alerts: no queue is late" in page
+    assert "backlog" not in page

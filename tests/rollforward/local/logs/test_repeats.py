@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import io
+import itertools
 import random
 
 import pytest
 
-from rollforward.local.logs.repeats import NOTE_PAUSE_S, PAUSE_S, Repeats, advised
+from rollforward.local.logs.repeats import PAUSE_S, UNSHOWN_S, Repeats, advised
 from rollforward.local.logs.terminal import Terminal
 from tests.rollforward.local.logs.test_terminal import TRACEBACK
 
@@ -41,7 +42,9 @@ def test_a_long_load_prints_a_screen_and_each_line_says_what_to_do() -> None:
 
     lines = stream.getvalue().splitlines()
     assert len(lines) <= SCREEN_LINES
-    assert len(lines) == 2 * len(HANDLED)
+    lasting = [line for line in lines if "(10 times so far)" in line]
+    assert len(lines) == 2 * len(HANDLED) + len(lasting)
+    assert len(lasting) == 3
     assert all("→ nothing to do" in line for line in lines)
     assert sum("(100 times so far)" in line for line in lines) == len(HANDLED)
 
@@ -74,17 +77,112 @@ def test_hot_keys_are_one_line_that_names_what_to_do() -> None:
     assert second is None
 
 
-def test_workers_that_die_every_minute_are_one_line() -> None:
-    """gunicorn replaces each; each death is an error by its level, and comes after a pause."""
+DEATH = "[2026-11-27 21:42:42 +0000] [1] [ERROR] Worker (pid:7) was sent SIGKILL!"
+
+
+@pytest.mark.parametrize("line", [DEATH, HANDLED[1], HANDLED[-1], "WARNING shop: slow"])
+def test_what_lasts_is_shown_every_ten_minutes(line: str) -> None:
+    """Advice that begins with "if it lasts" is for those who see that it does."""
     now = [0.0]
     repeats = Repeats(lambda: now[0])
-    shown = []
-    for pid in range(45):
-        now[0] += 6 * PAUSE_S
-        line = f"[2026-11-27 21:42:42 +0000] [1] [ERROR] Worker (pid:{pid}) was sent SIGKILL!"
-        shown.append(repeats.shown(line))
+    shown_at = []
+    for minute in range(46):
+        now[0] = 60.0 * minute
+        if repeats.shown(line) is not None:
+            shown_at.append(now[0])
 
-    assert [line is not None for line in shown] == [True, *[False] * 44]
+    gaps = [after - before for before, after in itertools.pairwise([*shown_at, now[0]])]
+    assert max(gaps) <= UNSHOWN_S + 60
+    assert len(shown_at) <= 6
+    now[0] += 7200
+    assert repeats.shown(line) is not None
+
+
+def test_workers_that_crash_are_not_said_to_lack_memory() -> None:
+    """SIGSEGV comes of native code, and "nothing to do" would be false."""
+    crash = DEATH.replace("SIGKILL", "SIGSEGV")
+    repeats = Repeats()
+
+    assert repeats.shown(DEATH) != DEATH
+    assert repeats.shown(crash) == crash
+
+
+AWAY = "WARNING rollforward.flask.endpoints.tasks: /tasks/{}: a service is unavailable: {}"
+TASKS = "rollforward.flask.endpoints.tasks"
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (f"ERROR {TASKS}: dead-lettered '/tasks/a': no", f"ERROR {TASKS}: dead-lettered '/b': no"),
+        (
+            f"ERROR {TASKS}: dead-lettered '/tasks/a': KeyError: 'price'",
+            f"ERROR {TASKS}: dead-lettered '/tasks/a': KeyError: 'address'",
+        ),
+        (
+            f"WARNING {TASKS}: '/tasks/a' waits for another version: it has no such task",
+            f"WARNING {TASKS}: '/tasks/b' waits for another version: it has no such task",
+        ),
+        (
+            "WARNING rollforward.flask.guards.auth: refused POST '/tasks/a': 'no token'",
+            "WARNING rollforward.flask.guards.auth: refused POST '/admin': 'no token'",
+        ),
+        (
+            f"WARNING {TASKS}: /tasks/a: its arguments cannot be read: 503 Socket closed",
+            f"WARNING {TASKS}: /tasks/b: its arguments cannot be read: 503 Socket closed",
+        ),
+        (
+            f"WARNING {TASKS}: /tasks/a: its arguments cannot be read: 503 Socket closed",
+            f"WARNING {TASKS}: /tasks/a: its arguments cannot be read: 504 Deadline exceeded",
+        ),
+        (AWAY.format("a", "503 Socket closed"), AWAY.format("a", "504 Deadline exceeded")),
+        ("WARNING shop: setting 'STRIPE_KEY' is missing", "WARNING shop: setting 'A' is missing"),
+        ("ERROR shop: KeyError: 'price'", "ERROR shop: KeyError: 'address'"),
+        ("ERROR shop: the order failed: KeyError: 'a'", "ERROR shop: the order failed: OSError"),
+        ("WARNING shop: can't pay, don't ship", "WARNING shop: can't pack, don't ship"),
+        ("WARNING shop: /orders: full", "WARNING shop: /returns: full"),
+        (DEATH, DEATH.replace("SIGKILL", "SIGABRT")),
+    ],
+)
+def test_no_path_or_cause_hides_behind_another(before: str, after: str) -> None:
+    """Each calls for something else to be done."""
+    repeats = Repeats()
+
+    shown = [repeats.shown(line) is not None for line in (before, before, after, before, after)]
+
+    assert shown == [True, False, True, False, False]
+
+
+def test_a_cause_of_what_never_needs_action_is_no_line_of_its_own() -> None:
+    """A load under faults meets many, and the first line has said that it is handled."""
+    repeats = Repeats()
+    head = "WARNING rollforward.runtime.process.heartbeats: a heartbeat failed; the next one comes:"
+
+    assert repeats.shown(f"{head} 503 Stream removed (Socket closed)") is not None
+    assert repeats.shown(f"{head} 504 Deadline Exceeded") is None
+
+
+def test_memcached_is_not_said_to_be_away_when_it_is_back() -> None:
+    """Each line that says so has one behind it that says that it answers again."""
+    repeats = Repeats(lambda: 0.0)
+    away, back = HANDLED[1:3]
+    states = []
+    for _ in range(12):
+        # Several processes notice each.
+        shown = [repeats.shown(line) for line in (away, away, away, back, back)]
+        states += [line.split()[3] for line in shown if line]
+        assert states[-1] == "answers"
+
+    assert states == ["is", "answers"] * 2
+
+
+def test_an_error_with_another_cause_keeps_its_traceback() -> None:
+    """It comes at once behind one that the app has logged with another message."""
+    repeats = Repeats()
+    head = "ERROR shop: KeyError: '{}'"
+    first, second = ([head.format(key), *TRACEBACK[1:]] for key in ("price", "address"))
+
+    assert [repeats.shown(line) for line in [*first, *second]] == [*first, *second]
 
 
 def test_what_the_platform_says_is_shown_again_after_a_calm_time() -> None:
@@ -96,7 +194,7 @@ def test_what_the_platform_says_is_shown_again_after_a_calm_time() -> None:
         return repeats.shown_note(f"App has not answered for {now[0]:.0f} s") is not None
 
     first = [shown() for _ in range(10)]
-    now[0] = NOTE_PAUSE_S + 1
+    now[0] = UNSHOWN_S + 1
 
     assert first == [True, *[False] * 8, True]
     assert [shown(), shown()] == [True, False]

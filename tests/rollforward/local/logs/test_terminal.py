@@ -6,6 +6,7 @@ import pytest
 
 from rollforward.local.logs.tail import LogFilter
 from rollforward.local.logs.terminal import LevelFilter, Terminal
+from rollforward.local.stack import _reporter
 
 TRACEBACK = [
     "[2026-11-20 12:00:00 +0000] [7] [ERROR] Exception in worker process",
@@ -133,3 +134,15 @@ def test_what_the_platform_says_hundreds_of_times_is_shown_three_times_and_kept(
         for pid, so_far in ((0, ""), (9, " (10 times so far)"), (99, " (100 times so far)"))
     ]
     assert len(terminal.tail.newest(LogFilter(service="app"), 200)) == 100
+
+
+def test_the_last_line_about_a_service_is_how_it_is():
+    """However often it has fallen silent before, and however long it stays so."""
+    stream = io.StringIO()
+    say = _reporter(Terminal(stream))
+
+    for _ in range(3):
+        say("Datastore", "has not answered for 10 s.")
+        assert stream.getvalue().splitlines()[-1].endswith("has not answered for 10 s.")
+        say("Datastore", "answers again, after 60 s → nothing to do")
+        assert stream.getvalue().splitlines()[-1].endswith("after 60 s → nothing to do")
