@@ -22,7 +22,7 @@ from tests.simulation.faults import Fault, drawn, written
 from tests.simulation.processes import Process, in_virtual_time
 from tests.simulation.world import World
 
-CALLS = 450  # At which faults are drawn.
+CALLS = 600  # At which faults are drawn: the first minute makes 450 to 520.
 MOST_FAULTS = 3
 VISITORS, ORDERS = 2, 2
 CUSTOMERS = ("ada", "bob")

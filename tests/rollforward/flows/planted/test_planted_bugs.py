@@ -10,6 +10,7 @@ from __future__ import annotations
 import pytest
 
 from rollforward.flows import changes, sweep, wakes
+from rollforward.flows.errors import FlowRefusedError, LeasedError, Suspended, UnknownFlowError
 from rollforward.flows.rows import entities, events, pending, values
 from rollforward.flows.steps import attempt, calls, delivery, names, policy, steps, undoing, waits
 from tests.infra.mutation.lines import Bug
@@ -84,6 +85,7 @@ CHANGES = (
     Bug(
         *(changes, "retry", "if unique in row.retries:", "if False:"),
         undone.test_a_retry_is_made_once_for_its_request,
+        errors=(FlowRefusedError,),
     ),
     Bug(
         *(changes, "retry", "generation not in (0, row.generation)", "False"),
@@ -124,6 +126,7 @@ CHANGES = (
     Bug(
         *(pending, "get", "if key not in rows.by_key:", "if True:"),
         callers.test_changes_of_one_transaction_follow_each_other,
+        errors=(UnknownFlowError,),
     ),
 )
 
@@ -139,10 +142,12 @@ LEASES = (
     Bug(
         *(attempt, "check_silent", " <= LEASE + datetime.timedelta(seconds=CLOCK_SKEW_S)", ""),
         takeover.test_a_delivery_waits_for_the_lease_of_a_living_one,
+        errors=(LeasedError,),
     ),
     Bug(
         *(attempt, "check_silent", " or clients.processes.is_dead(row.owner)", ""),
         moments.test_the_lease_of_a_dead_process_is_taken_at_once,
+        errors=(LeasedError,),
     ),
     Bug(
         *(
@@ -156,6 +161,7 @@ LEASES = (
     Bug(
         *(Attempt, "_take", "row.generation != self._generation", "False"),
         takeover.test_a_delivery_from_before_a_retry_changes_nothing,
+        errors=(LeasedError,),
     ),
     Bug(
         *(Attempt, "_take", "check_silent(self.clients, row)", "pass"),
@@ -164,10 +170,12 @@ LEASES = (
     Bug(
         *(Attempt, "_take", "row.owner != self._owner and self._holds", "False"),
         takeover.test_a_late_failure_does_not_undo_the_outcome_of_the_delivery_that_took_over,
+        errors=(Suspended,),
     ),
     Bug(
         *(Attempt, "_written", "is_there and self.row.written_by in decisions", "False"),
         takeover.test_a_wait_whose_reply_is_lost_is_a_wait,
+        errors=(LeasedError,),
     ),
     Bug(
         *(Attempt, "_written", "self.row.generation != self._generation", "False"),
