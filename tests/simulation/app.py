@@ -74,7 +74,7 @@ class PickedOrder(ndb.Model):
     runs = ndb.IntegerProperty(indexed=False, default=0)
 
 
-class Ledger(ndb.Model):
+class BilledOrders(ndb.Model):
     """What the flows have billed. Key: the shop."""
 
     cents = ndb.IntegerProperty(indexed=False, default=0)
@@ -154,7 +154,7 @@ def ship_order(clients: Clients, args: Shipment) -> None:
 
 def bill(cents: int) -> None:
     """Bill an order: the flow sees to it that this commits once."""
-    row = Ledger.get_by_id(SHOP) or Ledger(id=SHOP)
+    row = BilledOrders.get_by_id(SHOP) or BilledOrders(id=SHOP)
     row.cents += cents
     row.bills += 1
     row.put()

@@ -224,7 +224,7 @@ def _totals(clients: Any, orders: Sequence[Any], *, is_purged: bool) -> list[str
     mailed = {key.id() for key in app.MailedOrder.query().fetch(keys_only=True)}
     picked = {key.id() for key in app.PickedOrder.query().fetch(keys_only=True)}
     packed = {key.id() for key in app.PackedOrder.query().fetch(keys_only=True)}
-    ledger = ndb.Key(app.Ledger, app.SHOP).get() or app.Ledger()
+    ledger = ndb.Key(app.BilledOrders, app.SHOP).get() or app.BilledOrders()
     finished = {row.key.id(): row.runs for row in app.FinishedOrder.query().fetch()}
     placed = {row.key.id(): row.placed for row in app.CustomerOrders.query().fetch()}
     shipped = {row.key.id(): row.shipped for row in app.ShippedOrders.query().fetch()}

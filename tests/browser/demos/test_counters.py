@@ -36,7 +36,7 @@ def test_clicks_are_counted_in_four_ways_while_the_shards_change(
 
     page.get_by_label("Amount, may be negative").fill("5")
     press(page, page.get_by_role("button", name="Add", exact=True))
-    expect(page.locator(".notices")).to_contain_text("5 is counted")
+    expect(page.locator(".notices")).to_contain_text("Added 5.")
     shards = page.get_by_role("slider", name="Number")
     shards.focus()
     shards.press("Home")
