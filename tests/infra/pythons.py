@@ -127,7 +127,9 @@ def run_fast(names: list[str], seed: int) -> int:
             failed += bool(subprocess.run(command, cwd=ROOT).returncode)
         command = [str(python), "-m", "pytest", "-q", "-m", "fast", "-p", "no:cacheprovider"]
         command += [f"--ignore={path}" for path in OF_NO_PYTHON]
-        done = subprocess.run([*command, "-n", "2", "--dist", "loadfile"], cwd=ROOT, env=drawn)
+        # A worker that crashes ends the run: the one in its place waits for ever for tests.
+        workers = ["-n", "2", "--max-worker-restart", "0", "--dist", "loadfile"]
+        done = subprocess.run([*command, *workers], cwd=ROOT, env=drawn)
         failed += bool(done.returncode)
         print(f"Python {name}: {time.monotonic() - began:.0f} s in all", flush=True)
     return failed
