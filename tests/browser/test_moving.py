@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import requests
 from playwright.sync_api import Browser, Page
 
 from tests.browser.forms import TIMEOUT_MS
@@ -66,7 +67,8 @@ def faulty(stack: Stack) -> Iterator[Stack]:
         stack.control("/api/v1/faults", {"id": name, **rule})
     yield stack
     for name in FAULTS:
-        stack.visitor.delete(f"{stack.console}/api/v1/faults/{name}", timeout=30)
+        url = f"{stack.console}/api/v1/faults/{name}"
+        requests.delete(url, json={}, timeout=30).raise_for_status()
 
 
 def seen_moving(page: Page, url: str) -> tuple[int, dict[str, list[str]]]:
