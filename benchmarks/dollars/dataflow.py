@@ -65,14 +65,10 @@ def measured(name: str) -> float:
 
 def dollars_here(size: int) -> float:
     """Return what a million records cost here in one stage, in pushes of so many."""
-    operations = {what: measured(f"streams.{what}_at_{size}") for what in ("reads", "writes")}
-    prices = price_list().prices
-    dollars = sum(operations[what] * prices[what].dollars / prices[what].per for what in operations)
-    tasks = prices["task_operations"]
+    counts = {what: measured(f"streams.{what}_at_{size}") for what in ("reads", "writes", "tasks")}
     # A task is created by one operation, and delivered by another.
-    return MILLION * (
-        dollars + 2 * measured(f"streams.tasks_at_{size}") * tasks.dollars / tasks.per
-    )
+    cost = {**counts, "query_reads": 0.0, "deletes": 0.0, "task_operations": 2 * counts["tasks"]}
+    return price_list().dollars_per_million(cost, 1)
 
 
 def page() -> list[str]:

@@ -35,7 +35,7 @@ class PriceList:
     region: str
     prices: Mapping[str, Price]
 
-    def dollars(self, cost: Mapping[str, int]) -> float:
+    def dollars(self, cost: Mapping[str, float]) -> float:
         """Return what operations cost.
 
         Args:
@@ -49,7 +49,7 @@ class PriceList:
         }
         return sum(billed[name] * price.dollars / price.per for name, price in self.prices.items())
 
-    def dollars_per_million(self, cost: Mapping[str, int], items: int) -> float:
+    def dollars_per_million(self, cost: Mapping[str, float], items: int) -> float:
         """Return the dollars of a million items from those of some; 0 for no items."""
         return MILLION * self.dollars(cost) / items if items else 0.0
 

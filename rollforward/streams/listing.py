@@ -7,6 +7,7 @@ import json
 
 from rollforward.runtime.clients import Clients
 from rollforward.streams.driver import Engine, run_steps
+from rollforward.streams.graph.plan import ActivePipeline, idle_of
 from rollforward.streams.inspection import dead_letters, status
 from rollforward.streams.inspection.dead_letters import DeadLetter
 from rollforward.streams.inspection.status import Overview
@@ -154,28 +155,30 @@ def _source_facts(overview: Overview) -> dict[str, float | str]:
 
 def _silence_facts(engine: Engine, overview: Overview) -> dict[str, float | str]:
     """Return what the declaration of each source says about silence, and who is silent."""
-    sources, now_ms = engine.environment.at(overview.head).sources, engine.environment.now_ms()
+    plan, now_ms = engine.environment.at(overview.head), engine.environment.now_ms()
     written = dict.fromkeys(stream for stream, _ in overview.sources)
     facts: dict[str, float | str] = {
-        f"silence_of_{stream}": silence_rule(sources[stream]) for stream in written
+        f"silence_of_{stream}": silence_rule(plan.sources[stream]) for stream in written
     }
     silent = [
         _name_of(place)
         for place, row in overview.sources.items()
-        if not row.is_idle and _is_silent(overview, sources[place[0]], place, now_ms)
+        if not row.is_idle and _is_silent(plan, overview, place, now_ms)
     ]
     if silent:
         facts["silent_sources"] = ", ".join(silent[:MAX_SHOWN])
     return facts
 
 
-def _is_silent(overview: Overview, source: Source, place: tuple[str, str], now_ms: int) -> bool:
+def _is_silent(
+    plan: ActivePipeline, overview: Overview, place: tuple[str, str], now_ms: int
+) -> bool:
     """Return whether a process has pushed nothing for the source's `idle`, although it could."""
     row, name = overview.sources[place], source_name(*place)
     active_ms = max(row.seen_ms, overview.head.paused_at_ms.get(name, 0))
-    is_old = active_ms < now_ms - source.idle // datetime.timedelta(milliseconds=1)
+    is_old = active_ms < now_ms - idle_of(plan, overview.head, place[0])
     is_awaited = row.watermark < FOREVER and name not in overview.head.paused
-    return isinstance(source, PushSource) and is_old and is_awaited
+    return isinstance(plan.sources[place[0]], PushSource) and is_old and is_awaited
 
 
 def silence_rule(source: Source) -> str:

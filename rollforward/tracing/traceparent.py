@@ -49,7 +49,7 @@ def trace_id_of(traceparent: str) -> str:
 @contextmanager
 def caused_by(traceparent: str) -> Iterator[None]:
     """Run the code inside as a part of a trace that another thread may have begun."""
-    if not traceparent or traceparent == current_traceparent() or not is_on():
+    if not traceparent or not is_on() or traceparent == current_traceparent():
         yield
         return
     from opentelemetry import context
