@@ -23,6 +23,8 @@ DAY = $(or $(SEED),$(shell date +%j))
 PYTHONS := $(PYTHON) -m tests.infra.pythons
 PIN := $(COMPILE) --universal --python-version 3.11 --generate-hashes $(if $(UPGRADE),--upgrade)
 LOWEST_PINS := $(VENV)/lowest.in
+# No exporter of traces takes both the lowest OpenTelemetry and our protobuf: tests without it are skipped.
+NOT_LOWEST := $(addprefix --no-emit-package opentelemetry-,exporter-otlp-proto-http proto)
 
 .DEFAULT_GOAL := help
 .PHONY: help pythons dist setup run shell seed test beam soak mutants check audit audit-code audit-pins doctor pictures reference docs release bench profile chaos endurance clients clean fmt lint types lock
@@ -140,7 +142,7 @@ lock: $(VENV)/bin/uv ## Pin requirements*.in into requirements*.txt; UPGRADE=1 t
 	$(PIN) -o requirements-clients.txt requirements-clients.in
 	$(COMPILE) --python-version 3.12 --no-deps --resolution lowest-direct --extra local --extra test --extra otel -o $(LOWEST_PINS) pyproject.toml
 	cp requirements-dev.txt requirements-lowest.txt
-	$(COMPILE) --python-version 3.12 --generate-hashes -o requirements-lowest.txt $(LOWEST_PINS) requirements-dev.in
+	$(COMPILE) --python-version 3.12 --generate-hashes $(NOT_LOWEST) -o requirements-lowest.txt $(LOWEST_PINS) requirements-dev.in
 
 # The stamp is newer than the requirements exactly when they are installed.
 $(INSTALLED): requirements-dev.txt
