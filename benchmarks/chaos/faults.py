@@ -9,6 +9,8 @@ from benchmarks.chaos.stage import Stage
 from benchmarks.harness.proxies import COMMIT, Trouble, away, late, lost, twice
 
 TROUBLE_S, AWAY_S, SILENT_S = 4.0, 6.0, 3.0
+# Far more than time services let clocks be apart.
+JUMP_S = 60.0
 # Each round of so many has two faults at a time.
 PAIR_EVERY = 3
 
@@ -30,6 +32,8 @@ FAULTS: dict[str, Strike] = {
     "memcached silent": lambda stage: stage.stop("memcached", SILENT_S),
     "memcached emptied": lambda stage: stage.flush(),
     "platform silent": lambda stage: stage.stop_dev_server(),
+    "clocks jump": lambda stage: stage.jump(JUMP_S, TROUBLE_S),
+    "disk full": lambda stage: stage.fill_disk(TROUBLE_S),
     "restart": lambda stage: stage.stack.restart(),
     "datastore silent": lambda stage: stage.silence_datastore(SILENT_S),
     "datastore connections cut": lambda stage: stage.cut(TROUBLE_S),

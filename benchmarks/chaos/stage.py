@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import random
 import socket
+import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
+import psutil
+
+from benchmarks.chaos.clocks import FOLDER, moved
 from benchmarks.chaos.short_answers import SwitchedAnswers
 from benchmarks.harness.dev_server import running
 from benchmarks.harness.proxies import proxy_before, wire_before
@@ -23,9 +29,11 @@ class Stage(Scene):
 
     Attributes:
         answers: Cuts answers of Datastore while it is on.
+        clocks: The folder that moves the clocks of the app's processes.
     """
 
     answers: SwitchedAnswers | None = None
+    clocks: Path | None = None
 
     def cut_answers(self, seconds: float) -> None:
         assert self.answers is not None
@@ -37,6 +45,30 @@ class Stage(Scene):
         assert self.wire is not None
         self.wire.hold(seconds)
 
+    def jump(self, by_s: float, seconds: float) -> None:
+        """Set the clocks of half of the workers ahead, and of the others back, for a while."""
+        assert self.clocks is not None
+        workers = self._workers()
+        assert workers, "no worker whose clock could jump"
+        signs = itertools.cycle((1, -1))
+        offsets_s = {worker.pid: by_s * next(signs) for worker in workers}
+        with moved(self.clocks, offsets_s):
+            time.sleep(seconds)
+
+    def fill_disk(self, seconds: float) -> None:
+        """Let the platform and the app write to no file for a while, as if the disk were full.
+
+        Datastore and memcached are other machines'.
+        """
+        assert self.stack.process is not None
+        platform = psutil.Process(self.stack.process.pid)
+        writers = [platform, *(each for each in self._children() if "python" in each.name())]
+        for process in writers:
+            _limit_files(process, is_full=True)
+        time.sleep(seconds)
+        for process in writers:
+            _limit_files(process, is_full=False)
+
     def flush(self) -> None:
         """Empty memcached, as a restart of it would."""
         port = int(self.stack.environment["MEMCACHE_PORT"])
@@ -45,12 +77,20 @@ class Stage(Scene):
             assert memcached.recv(64) == b"OK\r\n"
 
 
+def _limit_files(process: psutil.Process, *, is_full: bool) -> None:
+    """Let a process write to no file, or to all again; Python gets an error, and no signal."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        _, most_bytes = process.rlimit(psutil.RLIMIT_FSIZE)
+        process.rlimit(psutil.RLIMIT_FSIZE, (0 if is_full else most_bytes, most_bytes))
+
+
 @contextlib.contextmanager
 def staged(emulator: str, seed: int) -> Iterator[Stage]:
     """Run a stack: the app, a wire, a proxy, Datastore; and a proxy before Cloud Tasks."""
     answers = SwitchedAnswers(random.Random(seed))
     tasks_port = str(ports.free_port())
     with (
+        tempfile.TemporaryDirectory() as clocks,
         datastore_emulator(emulator) as real,
         proxy_before(real, ask=answers.ask_by) as datastore,
         wire_before(datastore.address) as wire,
@@ -60,6 +100,7 @@ def staged(emulator: str, seed: int) -> Iterator[Stage]:
             DATASTORE_EMULATOR_HOST=wire.address,
             TASKS_PORT=tasks_port,
             HEALING_TASKS=tasks.address,
+            **{FOLDER: clocks},
         ) as stack,
     ):
-        yield Stage(stack, datastore, wire, tasks, answers)
+        yield Stage(stack, datastore, wire, tasks, answers, Path(clocks))

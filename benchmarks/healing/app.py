@@ -1,12 +1,18 @@
-"""The demo app with a pull queue; it reaches Cloud Tasks where HEALING_TASKS says: by a proxy."""
+"""The demo app with a pull queue; it reaches Cloud Tasks where HEALING_TASKS says: by a proxy.
+
+CHAOS_CLOCKS names a folder that moves the clocks of its processes.
+"""
 
 from __future__ import annotations
 
 import os
+from dataclasses import replace
+from pathlib import Path
 
 from flask import Flask
 
 import main
+from benchmarks.chaos.clocks import FOLDER, MovedClock
 from handlers.settings import DemoSettings
 from pipelines.registry import APP
 from rollforward import flask as endpoints
@@ -22,6 +28,8 @@ def serve() -> Flask:
         os.environ["CLOUD_TASKS_EMULATOR_HOST"] = proxy
     settings, registry = DemoSettings.from_environment(os.environ), Registry(*APP.declared, WORK)
     clients = main.open_clients(settings, registry)
+    if folder := os.environ.get(FOLDER):
+        clients = replace(clients, clock=MovedClock(Path(folder)))
     app = main.create_app(settings, clients, registry)
     endpoints.start(settings, clients, registry)
     return app

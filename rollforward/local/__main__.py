@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 
 from rollforward.local import settings, target
+from rollforward.local.cloudtasks.store.unwritable import shorten
 from rollforward.local.errors import PlatformError
 from rollforward.local.logs.terminal import Terminal, TerminalHandler
 from rollforward.local.service_table import OFF
@@ -38,7 +39,9 @@ def run(choose: Callable[[], Settings]) -> int:
 
 async def _run(chosen: Settings) -> int:
     terminal = Terminal(verbose=chosen.verbose)
-    logging.basicConfig(level=logging.INFO, handlers=[TerminalHandler(terminal)])
+    handler = TerminalHandler(terminal)
+    handler.addFilter(shorten)
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     served = target.find(chosen.target, chosen.root, queues=chosen.queues, cron=chosen.cron)

@@ -20,6 +20,7 @@ from rollforward.local.cloudtasks.protocol.names import Place
 from rollforward.local.cloudtasks.queue_yaml import QueueYamlError
 from rollforward.local.cloudtasks.server.callers import is_loopback
 from rollforward.local.cloudtasks.store.database import StoreInUseError
+from rollforward.local.cloudtasks.store.unwritable import shorten
 from rollforward.local.errors import PlatformError, PortTakenError, UsageError
 from rollforward.local.options import service_urls
 
@@ -32,7 +33,10 @@ def run(options: argparse.Namespace) -> int:
     Raises:
         PlatformError: a queue, a file or the port cannot be used.
     """
-    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
+    handler = logging.StreamHandler()
+    handler.addFilter(shorten)
+    layout = "%(levelname)s %(message)s"
+    logging.basicConfig(level=logging.WARNING, format=layout, handlers=[handler])
     return asyncio.run(_serve(_emulator(options), options))
 
 

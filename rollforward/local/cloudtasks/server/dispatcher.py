@@ -7,6 +7,7 @@ task of its own. The engine decides everything; here is only HTTP and waiting.
 import asyncio
 import functools
 import logging
+import sqlite3
 import threading
 from collections.abc import Awaitable, Callable
 from urllib.parse import urlsplit
@@ -192,15 +193,22 @@ class Dispatcher:
         ended, self._ended = self._ended, []
         if not ended:
             return
-        with self._engine.change():
-            for attempt, response in ended:
-                try:
-                    is_known = self._engine.attempts.end(attempt.id, response) is not None
-                except Exception:
-                    log.exception("Attempt %s of %s", attempt.number, attempt.task.name)
-                else:
-                    if is_known:
-                        _tell(attempt)
+        try:
+            with self._engine.change():
+                for attempt, response in ended:
+                    self._end(attempt, response)
+        except sqlite3.Error:
+            log.exception("%d ended attempts were not stored, and are sent again", len(ended))
+
+    def _end(self, attempt: Attempt, response: Response) -> None:
+        """End an attempt; an error of ours must not keep the others from ending."""
+        try:
+            is_known = self._engine.attempts.end(attempt.id, response) is not None
+        except Exception:
+            log.exception("Attempt %s of %s", attempt.number, attempt.task.name)
+        else:
+            if is_known:
+                _tell(attempt)
 
     async def _send_by_deadline(self, attempt: Attempt) -> Response:
         """Send; on the deadline drop the connection."""
