@@ -29,7 +29,7 @@ from statistics import median
 
 from benchmarks.harness.results import Result
 from benchmarks.harness.testbed import Bench, open_testbed
-from benchmarks.streams import cache
+from benchmarks.streams import cache, codecs
 from benchmarks.streams.app import (
     DETECTOR,
     FIRST_BUCKET_MS,
@@ -71,6 +71,7 @@ def measure() -> Iterator[Result]:
     """Measure everything and yield the comparisons."""
     yield from _workers()
     yield from cache.measure()
+    yield from codecs.measure()
     with open_testbed(APP, emulator="firestore") as bench:
         yield from _detector(bench)
 

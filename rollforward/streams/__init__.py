@@ -12,7 +12,7 @@
 Ready-made computations are in `operators`: `windows` (tumbling, sliding, session and count
 windows) with their `aggregates`, `joins` (window, interval, as-of), `deduplicate`, `hot_keys`, and
 `fused` (operator chaining). Readers of pull sources and sinks are in `connectors`. `model.limits`
-configures backpressure, and `model.errors` lists the errors.
+configures backpressure, `model.codecs` stores values as bytes, and `model.errors` lists the errors.
 
 A record changes its type on its way from a source through a computation to a sink:
 

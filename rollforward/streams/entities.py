@@ -31,8 +31,9 @@ StreamChunk
     Name: "<interval>:<0: on time, 1: late>:<time of the earliest record, or hold of late records>
     :<id>.<number of records>.<bytes>". After a split or merge: "<interval>.<layout version>:...".
     Of traced work: "...:<id>~<traceparent>.<number of records>.<bytes>".
-    Up to 500 records in flight to one interval, in columns. Inserted by the commit that produces
-    them, deleted by the commit that consumes them.
+    Up to 500 records in flight to one interval, in columns. A value with a codec is in base64, with
+    the codec's name. Inserted by the commit that produces them, deleted by the commit that consumes
+    them.
     Queries: ranges of names: an inbox, in order. Growth: the records in flight.
 
 StreamIds

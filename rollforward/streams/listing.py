@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import json
+from typing import Any
 
 from rollforward.runtime.clients import Clients
 from rollforward.streams.driver import Engine, run_steps
@@ -11,7 +13,8 @@ from rollforward.streams.graph.plan import ActivePipeline, idle_of
 from rollforward.streams.inspection import dead_letters, status
 from rollforward.streams.inspection.dead_letters import DeadLetter
 from rollforward.streams.inspection.status import Overview
-from rollforward.streams.model.errors import UnknownStreamError
+from rollforward.streams.model.codecs import Encoded
+from rollforward.streams.model.errors import BadRecordError, UnknownStreamError
 from rollforward.streams.model.records import FOREVER, NEVER
 from rollforward.streams.model.sources import PushSource, Source
 from rollforward.streams.pipeline import Pipeline
@@ -94,12 +97,12 @@ def change_letter(clients: Clients, pipeline: Pipeline, letter_id: str, verb: Le
 
     Raises:
         UnknownLetterError: there is none, or no more.
-        LetterRefusedError: no computation reads it any more.
+        LetterRefusedError: no computation reads it any more, or its codec cannot decode it.
     """
     act = pipeline.replay if verb == "replay" else pipeline.discard
     try:
         is_changed = len(letter_id.encode()) <= MAX_LETTER_BYTES and act(clients, letter_id)
-    except UnknownStreamError as error:
+    except (UnknownStreamError, BadRecordError) as error:
         raise LetterRefusedError(str(error)) from None
     if not is_changed:
         raise UnknownLetterError(letter_id)
@@ -118,14 +121,21 @@ def _letter(row: DeadLetter) -> Letter:
         id=row.id,
         name=f"{row.computation} {row.key or row.stream}",
         error=row.error,
-        body="" if is_timer else json.dumps(row.value, ensure_ascii=False),
+        body="" if is_timer else _body(row.value),
         died=datetime.datetime.fromtimestamp(row.since_ms / 1000, datetime.UTC),
         numbers=numbers,
     )
 
 
+def _body(value: Any) -> str:
+    """Return a value as JSON, or the name of its codec and its first bytes."""
+    return str(value) if isinstance(value, Encoded) else json.dumps(value, ensure_ascii=False)
+
+
 def replay_dead_letters(clients: Clients, pipeline: Pipeline, verb: RunVerb) -> str:
     """Replay up to 100 dead letters as late records; return the pipeline's name.
+
+    Those that their codec cannot decode stay.
 
     Raises:
         RunRefusedError: there are none, or the verb is another one.
@@ -134,7 +144,8 @@ def replay_dead_letters(clients: Clients, pipeline: Pipeline, verb: RunVerb) -> 
     if verb != "retry" or not letters:
         raise RunRefusedError("it has no dead letters to retry")
     for letter in letters:
-        pipeline.replay(clients, letter.id)
+        with contextlib.suppress(BadRecordError):
+            pipeline.replay(clients, letter.id)
     return pipeline.name
 
 

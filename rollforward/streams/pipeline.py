@@ -14,7 +14,13 @@ from rollforward import outbox
 from rollforward.datastore.transactions import current_transaction
 from rollforward.runtime.clients import Clients
 from rollforward.streams.driver import Engine, run_steps
-from rollforward.streams.exchange.ingest import IngestRequest, IngestResult, incoming_record, ingest
+from rollforward.streams.exchange.ingest import (
+    IngestRequest,
+    IngestResult,
+    encoded_record,
+    incoming_record,
+    ingest,
+)
 from rollforward.streams.exchange.pulling import Partition, pull_wake
 from rollforward.streams.graph.declaration import Declaration
 from rollforward.streams.graph.environment import Environment
@@ -24,8 +30,9 @@ from rollforward.streams.inspection.dead_letters import DeadLetter
 from rollforward.streams.inspection.status import Status
 from rollforward.streams.inspection.topology_status import Topology
 from rollforward.streams.model.bundle import REPLAY
-from rollforward.streams.model.errors import BackpressureError, BadRecordError
-from rollforward.streams.model.records import FOREVER, check_time, encoded_bytes, value_text
+from rollforward.streams.model.codecs import encoded_of
+from rollforward.streams.model.errors import BackpressureError, BadRecordError, MissingCodeError
+from rollforward.streams.model.records import FOREVER, check_time, encoded_bytes, incoming_value
 from rollforward.streams.model.slots import SLOTS
 from rollforward.streams.model.sources import PullSource, PushSource
 from rollforward.streams.scaling.resharding import merge, split, split_by_keys
@@ -35,6 +42,7 @@ from rollforward.streams.stream_tasks import TICKS_QUEUE
 from rollforward.streams.topology import changes
 from rollforward.tasks.declaration import Task
 from rollforward.tasks.errors import Retry
+from rollforward.tasks.waits import MIN_VERSION_WAIT_S
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +53,10 @@ MAX_ID_CHARS = 200
 
 @dataclass(frozen=True)
 class PushedRecord:
-    """A record to push: its own id, its value, and its event time."""
+    """A record to push: its own id, its value, and its event time.
+
+    `value`: an `Encoded` has the bytes of a codec of the stream.
+    """
 
     id: str
     value: Any
@@ -125,14 +136,18 @@ class Pipeline(Declaration):
             UnknownStreamError, BadRecordError: the record is invalid.
         """
         _check_push(self, stream, process)
-        value_text(value)
+        text, value = incoming_value(self.codecs, stream, value)
         check_time(timestamp_ms)
+        is_encoded = encoded_of(text) is not None
+        sent = text if is_encoded else value
         transaction = current_transaction()
         id_ = f"{transaction.id}.{transaction.count(f'streams {self.name}')}"
         outbox.enqueue_with_ack(
             clients,
             push_task(self),
-            lambda unacked: PushLater(stream, process, id_, value, timestamp_ms, unacked),
+            lambda unacked: PushLater(
+                stream, process, id_, sent, timestamp_ms, unacked, is_encoded=is_encoded
+            ),
             tag=f"streams/{self.name}/{stream}",
         )
 
@@ -323,6 +338,8 @@ class Pipeline(Declaration):
 
         Raises:
             UnknownStreamError: its computation does not read its stream any more.
+            BadRecordError: its codec cannot decode it.
+            Retry: this code does not have its codec.
         """
         return run_steps(clients, self, dead_letters.replay, dead_letter)
 
@@ -341,6 +358,7 @@ class PushLater:
     value: Any
     timestamp_ms: int
     unacked: str = ""  # A row of the outbox; empty in tasks of an earlier version of the code.
+    is_encoded: bool = False  # The value is the text of one that has a codec.
 
 
 @functools.cache
@@ -350,9 +368,12 @@ def push_task(pipeline: Pipeline) -> Task[PushLater]:
     def push(clients: Clients, args: PushLater) -> None:
         _check_push(pipeline, args.stream, args.process)
         engine = Engine(clients, pipeline)
-        record = incoming_record(
-            engine.environment, args.stream, args.value, args.timestamp_ms, args.id
-        )
+        try:
+            record = (encoded_record if args.is_encoded else incoming_record)(
+                engine.environment, args.stream, args.value, args.timestamp_ms, args.id
+            )
+        except MissingCodeError as error:
+            raise Retry(str(error), after_s=MIN_VERSION_WAIT_S) from error
         receipt = Key(OUTBOX, args.unacked) if args.unacked else None
         request = IngestRequest(args.stream, args.process, [record], receipt=receipt)
         try:

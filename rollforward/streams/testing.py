@@ -18,7 +18,6 @@ Source: TopologyTestDriver of Kafka Streams.
 
 from __future__ import annotations
 
-import json
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -29,9 +28,10 @@ from rollforward.streams.execution.bundle_runner import MAX_FIRED, run_bundle
 from rollforward.streams.graph.declaration import Declaration
 from rollforward.streams.graph.graph import Graph
 from rollforward.streams.model.bundle import Effects, Failure, KeyedRecord, Target
+from rollforward.streams.model.codecs import Undecodable
 from rollforward.streams.model.errors import NotIdempotentError, UnknownStreamError
 from rollforward.streams.model.key_state import NOTHING, KeyState
-from rollforward.streams.model.records import FOREVER, NEVER, Timer, check_time, value_text
+from rollforward.streams.model.records import FOREVER, NEVER, Timer, check_time, incoming_value
 from rollforward.streams.model.sink import Sink, SinkRecord
 
 
@@ -142,8 +142,9 @@ class StreamTest:
             BadRecordError: a record is invalid; none was pushed.
         """
         self.pipeline.source(stream)
-        texts = [(value, value_text(value), check_time(at)) for value, at in records]
-        for value, text, at in texts:
+        codecs = self.pipeline.codecs
+        texts = [(*incoming_value(codecs, stream, value), check_time(at)) for value, at in records]
+        for text, value, at in texts:
             floor, targets = self._sources[stream], self._graph.route(stream, value)
             self._deliver(stream, text, at, floor if at < floor else 0, targets)
         self._run()
@@ -268,9 +269,9 @@ class StreamTest:
 
         def run(*, is_careful: bool = False) -> Effects:
             return run_bundle(
-                self._graph.computations[name], keys.states, [*map(_with_fresh_value, inputs)],
+                self._graph.computations[name], keys.states, [*map(self._fresh, inputs)],
                 watermark=watermark, now_ms=self.now_ms, due=due, route=self._graph.route,
-                is_careful=is_careful,
+                codecs=self.pipeline.codecs, is_careful=is_careful,
             )  # fmt: skip
 
         effects = run()
@@ -296,17 +297,21 @@ class StreamTest:
         self, stream: str, text: str, at: int, late_at: int, targets: tuple[Target, ...]
     ) -> None:
         """Write a record to a stream and to the inboxes of its readers."""
-        self._written[stream].append(Output(json.loads(text), at, late_at > 0))
+        read = self.pipeline.codecs.read
+        self._written[stream].append(Output(read(text), at, late_at > 0))
         for target in targets:
-            record = KeyedRecord(target.key, json.loads(text), at, stream, late_at, text=text)
-            if target.error:
+            value = read(text)
+            record = KeyedRecord(target.key, value, at, stream, late_at, text=text)
+            if isinstance(value, Undecodable):
+                failure = Failure(target.key, record, value.error)
+                self.dead.append((target.computation, failure))
+            elif target.error:
                 self.dead.append((target.computation, Failure("", record, target.error)))
             elif isinstance(self._graph.computations[target.computation], Sink):
                 self._sunk[target.computation].append(record)
             else:
                 self._inboxes[target.computation].append(record)
 
-
-def _with_fresh_value(record: KeyedRecord) -> KeyedRecord:
-    """Return a record with a newly decoded value, as no hook has changed it."""
-    return record._replace(value=json.loads(record.text))
+    def _fresh(self, record: KeyedRecord) -> KeyedRecord:
+        """Return a record with a newly decoded value, as no hook has changed it."""
+        return record._replace(value=self.pipeline.codecs.read(record.text))

@@ -6,6 +6,7 @@ Mounted where an app has a pipeline. JSON in, JSON out; errors as of RFC 9457.
 
 from __future__ import annotations
 
+import binascii
 import contextlib
 import itertools
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from rollforward.flask.api.json_requests import refuse, typed_body
 from rollforward.flask.context import clients, find_part, mount_for
 from rollforward.flask.guards.auth import workers_only
 from rollforward.streams import Pipeline, PushedRecord
+from rollforward.streams.model.codecs import Encoded
 from rollforward.streams.model.errors import (
     BackpressureError,
     BadRecordError,
@@ -35,15 +37,21 @@ MAX_BODY_BYTES = 4_000_000
 MAX_RECORDS = 500
 MAX_STATES, DEFAULT_STATES = 1_000, 100
 
+MISSING: Any = object()
+
 _STRICT: pydantic.ConfigDict = {"extra": "forbid"}
 
 
 @dataclass(frozen=True)
 class NewRecord:
+    """A record: its value as JSON, or `data`, the bytes of the stream's codec in base64."""
+
     __pydantic_config__ = _STRICT
     id: Annotated[str, pydantic.Field(min_length=1, max_length=200)]
-    value: Any
     timestamp_ms: int
+    value: Any = MISSING
+    data: str | None = None
+    codec: str = ""  # The name of the codec of `data`; empty: the first one of the stream.
 
 
 @dataclass(frozen=True)
@@ -72,7 +80,8 @@ def push(pipeline: str, stream: str) -> ResponseReturnValue:
     target = _pipeline(pipeline)
     asked = typed_body(NewRecords, MAX_BODY_BYTES)
     records = [
-        PushedRecord(record.id, record.value, record.timestamp_ms) for record in asked.records
+        PushedRecord(record.id, _value(number, record), record.timestamp_ms)
+        for number, record in enumerate(asked.records)
     ]
     try:
         accepted = target.push(
@@ -87,6 +96,18 @@ def push(pipeline: str, stream: str) -> ResponseReturnValue:
     except (Retry, Unavailable):
         refuse(503, "The outcome is unknown: send the same records again.")
     return jsonify(records=accepted.records, late=accepted.late, watermark=accepted.watermark), 202
+
+
+def _value(number: int, record: NewRecord) -> Any:
+    """Return the value of a record; end the request with 400 if it has none, or two."""
+    if (record.value is MISSING) == (record.data is None):
+        refuse(400, f"records.{number}: give either value or data.")
+    if record.data is None:
+        return record.value
+    try:
+        return Encoded(binascii.a2b_base64(record.data, strict_mode=True), record.codec)
+    except ValueError as error:
+        refuse(400, f"records.{number}.data: must be base64: {error}.")
 
 
 @bp.get("/<pipeline>")

@@ -43,6 +43,7 @@ def check_translatable(
         *_missing(pipeline, inputs, can_read),
         *(problem for code in pipeline.computations.values() for problem in _unknown(code)),
         *_sinks(pipeline),
+        *_codecs(pipeline, header),
         *(f"{stream!r} never ends: pass its `lateness`" for stream in unbounded),
         *(_unmovable(pipeline, header) if header is not None else ()),
     ]
@@ -116,6 +117,13 @@ def _unmovable(pipeline: Declaration, header: Header) -> Iterator[str]:
         code = pipeline.computations.get(name)
         if code is not None and (unknown := sorted({*versions} - {code.version, *code.reads})):
             yield f"{name} does not declare that it reads states of versions {unknown}"
+
+
+def _codecs(pipeline: Declaration, header: Header | None) -> Iterator[str]:
+    for stream in sorted(pipeline.codecs.by_stream):
+        yield f"the stream {stream!r} has a codec, and Beam's records are JSON here"
+    for name in () if header is None else header.codecs:
+        yield f"the export has records of the codec {name!r}"
 
 
 def _unknown(computation: Computation) -> Iterator[str]:

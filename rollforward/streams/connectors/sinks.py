@@ -33,6 +33,7 @@ from rollforward.materialized_views import ViewGroup
 from rollforward.runtime.clients import Clients
 from rollforward.streams.model.computation import KeyOf
 from rollforward.streams.model.errors import BadRecordError
+from rollforward.streams.model.records import value_text
 from rollforward.streams.model.sink import Sink, SinkRecord
 from rollforward.tasks.declaration import Task
 
@@ -221,7 +222,14 @@ class EffectSink(Sink):
         return (self.task,)
 
     def make(self, record: SinkRecord) -> SinkRecord:
-        """Return the arguments of the task, checked."""
+        """Return the arguments of the task, checked.
+
+        Raises:
+            BadRecordError: its value is not JSON, as the arguments of a task are; a codec may have
+                decoded it.
+        """
+        if record.stream in self.codecs.by_stream:
+            value_text(record.value)
         self.task.message(record)
         return record
 

@@ -20,9 +20,16 @@ from rollforward.streams.graph.environment import Environment
 from rollforward.streams.graph.head import is_complete, read_head
 from rollforward.streams.graph.plan import with_process
 from rollforward.streams.model.bundle import Target
+from rollforward.streams.model.codecs import Encoded, Undecodable, text_of
 from rollforward.streams.model.errors import BackpressureError, BadRecordError, UnknownStreamError
 from rollforward.streams.model.json_text import quoted
-from rollforward.streams.model.records import FOREVER, check_time, value_text
+from rollforward.streams.model.records import (
+    FOREVER,
+    check_time,
+    checked_size,
+    incoming_value,
+    value_text,
+)
 from rollforward.streams.storage.remote_calls import (
     Attempt,
     ChangedError,
@@ -94,17 +101,37 @@ def incoming_record(
 ) -> IncomingRecord:
     """Return a record after checking it.
 
+    Args:
+        value: An `Encoded` has the bytes of a codec of the stream.
+
     Raises:
         BadRecordError: the value or the time is invalid.
     """
+    pipeline = environment.pipeline
+    pipeline.source(stream)
+    text, value = incoming_value(pipeline.codecs, stream, value)
+    return IncomingRecord(id_, text, check_time(timestamp_ms), value)
+
+
+def encoded_record(
+    environment: Environment, stream: str, text: str, timestamp_ms: int, id_: str
+) -> IncomingRecord:
+    """Return a record that was checked before, with the bytes of a codec as text.
+
+    Raises:
+        MissingCodeError: this code does not have the codec.
+    """
     environment.pipeline.source(stream)
-    return IncomingRecord(id_, value_text(value), check_time(timestamp_ms), value)
+    value = environment.pipeline.codecs.read(text)
+    error = value.error if isinstance(value, Undecodable) else ""
+    return IncomingRecord(id_, text, timestamp_ms, value, error)
 
 
 def invalid_record(id_: str, value: Any, error: str) -> IncomingRecord:
-    """Return an invalid record with a description of it as text."""
+    """Return an invalid record, with its bytes or a description of it as text."""
     try:
-        text = value_text(value)
+        is_coded = isinstance(value, Encoded) and value.codec
+        text = checked_size(text_of(value)) if is_coded else value_text(value)
     except BadRecordError:
         text = quoted(_described(value)[:MAX_DESCRIBED_CHARS])
     return IncomingRecord(id_, text, 0, value, error)

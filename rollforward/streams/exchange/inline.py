@@ -19,7 +19,6 @@ receivers' acknowledgement, and stragglers are checkpointed.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
@@ -28,6 +27,7 @@ from rollforward.streams.exchange.outgoing import Outgoing
 from rollforward.streams.execution.bundle_runner import MAX_PRODUCED_BYTES, run_bundle
 from rollforward.streams.graph.environment import Environment
 from rollforward.streams.model.bundle import EmittedRecord, Target, derived_id
+from rollforward.streams.model.codecs import Codecs, Undecodable
 from rollforward.streams.model.sink import Sink, SinkRecord
 from rollforward.streams.storage.inbox import inputs_of
 from rollforward.streams.storage.remote_calls import CallEffects, Steps
@@ -46,9 +46,9 @@ class PendingEffect(NamedTuple):
     version: int
     id: str
 
-    def sink_record(self) -> SinkRecord:
+    def sink_record(self, codecs: Codecs) -> SinkRecord:
         record = self.record
-        value = json.loads(record.text)
+        value = codecs.read(record.text)
         return SinkRecord(self.id, record.key, value, record.timestamp_ms, record.stream)
 
 
@@ -127,7 +127,7 @@ class InlineRun:
 
     def _run(self, name: str, records: list[InboxRecord]) -> None:
         affordable = records[: self._budget]
-        inputs = inputs_of(affordable, late_at=0)
+        inputs = inputs_of(affordable, codecs := self._environment.pipeline.codecs, late_at=0)
         span_name = f"inline {self._environment.pipeline.name}/{name}"
         with start_span(span_name, attributes={"rollforward.records": len(inputs)}):
             effects = run_bundle(
@@ -137,6 +137,7 @@ class InlineRun:
                 watermark=self._head.inputs.get(name, 0),
                 now_ms=self._environment.now_ms(),
                 route=self._graph.route,
+                codecs=codecs,
                 is_over=self._is_over,
             )
         self._budget -= effects.consumed
@@ -158,16 +159,18 @@ class InlineRun:
 
 
 def call_effects(environment: Environment, inline: InlineRun) -> Steps[frozenset[PendingEffect]]:
-    """Run weak sinks on the pending effects of a commit; return the completed ones."""
-    effects = inline.effects
-    if not effects:
+    """Run weak sinks on the pending effects of a commit; return the completed ones.
+
+    A record that cannot be decoded goes into the inbox, whose worker makes it a dead letter.
+    """
+    codecs, wait_s = environment.pipeline.codecs, environment.config.effect_ms / 1000
+    pairs = [(effect, effect.sink_record(codecs)) for effect in inline.effects]
+    pairs = [pair for pair in pairs if not isinstance(pair[1].value, Undecodable)]
+    if not pairs:
         return frozenset()
-    wait_s = environment.config.effect_ms / 1000
-    calls = [
-        ((effect.target.computation, effect.version), effect.sink_record()) for effect in effects
-    ]
+    calls = [((effect.target.computation, effect.version), record) for effect, record in pairs]
     done = yield CallEffects(calls, wait_s)
-    return frozenset(effects[index] for index in done)
+    return frozenset(pairs[index][0] for index in done)
 
 
 def sum_counts(counts: Mapping[str, int], added: Mapping[str, int]) -> Mapping[str, int]:

@@ -24,13 +24,19 @@ from rollforward.streams.exchange.ingest import (
 from rollforward.streams.exchange.wakeups import WakeupBatcher
 from rollforward.streams.graph.environment import Environment
 from rollforward.streams.graph.head import read_head
+from rollforward.streams.model.codecs import Codecs, Encoded, text_of
 from rollforward.streams.model.errors import (
     BackpressureError,
     BadRecordError,
     MissingCodeError,
     UnknownStreamError,
 )
-from rollforward.streams.model.records import FOREVER, check_time, value_text
+from rollforward.streams.model.records import (
+    FOREVER,
+    check_time,
+    incoming_value,
+    value_text,
+)
 from rollforward.streams.model.sources import Pulled, PullSource
 from rollforward.streams.publications.log import read_log
 from rollforward.streams.publications.registration import register
@@ -267,24 +273,49 @@ class _Gathered:
         many reads a retried commit has.
         """
         stream, name = self.partition
-        needs_ids = stream in self.environment.pipeline.weak_sink_streams
+        pipeline = self.environment.pipeline
+        source, codecs = pipeline.source(stream), pipeline.codecs
+        needs_ids = stream in pipeline.weak_sink_streams
         number, prefix = self.row.body.records + len(self.records), name and f"{name}."
-        return [
-            _incoming_record(f"{prefix}{n}" if needs_ids else "", record)
-            for n, record in enumerate(pulled.records, number)
-        ]
+        incoming = list[IncomingRecord]()
+        for n, record in enumerate(pulled.records, number):
+            id_ = f"{prefix}{n}" if needs_ids else ""
+            if isinstance(source, Subscription) and isinstance(record, LoggedRecord):
+                incoming.append(_logged_record(source, codecs, id_, record))
+            else:
+                incoming.append(_incoming_record(codecs, stream, id_, record))
+        return incoming
 
 
-def _incoming_record(id_: str, record: Any) -> IncomingRecord:
+def _logged_record(
+    source: Subscription, codecs: Codecs, id_: str, record: LoggedRecord
+) -> IncomingRecord:
+    """Return a record of a log, which the publisher's codecs read and this pipeline's write.
+
+    Raises:
+        MissingCodeError: this code does not have the codec of its value.
+    """
+    value, time_ms, watermark = record
+    try:
+        if isinstance(value, Encoded):
+            value = source.publication.codecs.value(text_of(value))
+        text = value_text(value, codecs.writers.get(source.stream))
+    except BadRecordError as error:
+        invalid = invalid_record(id_, record.value, f"no record: {error}")
+        return invalid._replace(timestamp_ms=time_ms, watermark=watermark)
+    return IncomingRecord(id_, text, time_ms, value, watermark=watermark)
+
+
+def _incoming_record(codecs: Codecs, stream: str, id_: str, record: Any) -> IncomingRecord:
     """Return a record of a reader; an invalid one does not block others."""
-    if isinstance(record, LoggedRecord):
-        value, time_ms, watermark = record
-        return IncomingRecord(id_, value_text(value), time_ms, value, watermark=watermark)
     try:
         value, time_ms = record
     except (TypeError, ValueError) as error:
         return invalid_record(id_, record, f"no record: {error}")
     try:
-        return IncomingRecord(id_, value_text(value), check_time(time_ms), value)
+        text, decoded = incoming_value(codecs, stream, value)
+        return IncomingRecord(id_, text, check_time(time_ms), decoded)
     except BadRecordError as error:
+        if isinstance(value, Encoded):
+            value = codecs.named(stream, value)
         return invalid_record(id_, value, f"no record: {error}")

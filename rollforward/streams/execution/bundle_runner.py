@@ -24,9 +24,9 @@ from rollforward.streams.model.bundle import (
     KeyedRecord,
     Target,
 )
+from rollforward.streams.model.codecs import NO_CODECS, Codecs, Undecodable
 from rollforward.streams.model.computation import Computation
 from rollforward.streams.model.context import Context
-from rollforward.streams.model.json_text import decoded
 from rollforward.streams.model.key_state import NOTHING, KeyState, SetTimer
 from rollforward.streams.model.records import (
     FOREVER,
@@ -63,6 +63,7 @@ def run_bundle(
     now_ms: int,
     due: Iterable[str] = (),
     route: Route = nowhere,
+    codecs: Codecs = NO_CODECS,
     is_over: Callable[[], bool] = never,
     max_fired: int = MAX_FIRED,
     is_careful: bool = False,
@@ -73,6 +74,7 @@ def run_bundle(
         keys: The states of the inputs' keys and of due keys; a missing key is new.
         due: Keys that may have due timers, or may be expired.
         route: Returns the destinations of an emitted record.
+        codecs: Of the streams that it reads and writes.
         is_over: Whether the time is up, so that no further hook starts.
         max_fired: The maximum number of timers that fire.
         is_careful: Start in careful mode.
@@ -80,10 +82,12 @@ def run_bundle(
     limits = is_over, max_fired
     if not is_careful:
         with contextlib.suppress(_HookError):
-            return _BundleRunner(computation, keys, watermark, now_ms, route, limits).run(
+            return _BundleRunner(computation, keys, watermark, now_ms, route, codecs, limits).run(
                 inputs, due
             )
-    return _CarefulRunner(computation, keys, watermark, now_ms, route, limits).run(inputs, due)
+    return _CarefulRunner(computation, keys, watermark, now_ms, route, codecs, limits).run(
+        inputs, due
+    )
 
 
 class _HookError(Exception):
@@ -126,6 +130,10 @@ class _BundleRunner(HookBackend):
         if stream == DEAD_TIMERS:
             tag, fires_at, is_processing_time = value
             self._fire_one(key, tag, SetTimer(fires_at, is_processing_time, at, True))
+            return
+        if type(value) is Undecodable:
+            self.effects.failures.append(Failure(key, record, value.error))
+            self.effects.counts.dead += 1
             return
         if late_at and self.computation.late == "drop":
             self._drop(record)
@@ -220,7 +228,7 @@ class _CarefulRunner(_BundleRunner):
         produced, size, counts = len(effects.productions), self.bytes, replace(effects.counts)
         for _ in range(self.computation.max_attempts):
             try:
-                hook(self.context, _fresh_value(source, argument))
+                hook(self.context, self._fresh_value(source, argument))
                 self._work.freeze()
             except MemoryError:
                 raise
@@ -238,9 +246,9 @@ class _CarefulRunner(_BundleRunner):
         effects.counts.dead += 1
         return False
 
-
-def _fresh_value(source: HookInput, argument: Record | Timer) -> Record | Timer:
-    """Return the argument of a hook with a newly decoded value, as no hook has changed it."""
-    if isinstance(source, KeyedRecord):
-        return argument._replace(value=decoded(source.text))  # type: ignore[union-attr]
-    return argument
+    def _fresh_value(self, source: HookInput, argument: Record | Timer) -> Record | Timer:
+        """Return the argument of a hook with a newly decoded value, as no hook has changed it."""
+        if isinstance(source, KeyedRecord):
+            value = self.codecs.value(source.text)
+            return argument._replace(value=value)  # type: ignore[union-attr]
+        return argument

@@ -13,6 +13,7 @@ from rollforward.streams.model.bundle import (
     Target,
     derived_id,
 )
+from rollforward.streams.model.codecs import Codecs
 from rollforward.streams.model.computation import Computation
 from rollforward.streams.model.errors import (
     BadRecordError,
@@ -20,7 +21,6 @@ from rollforward.streams.model.errors import (
     UnknownStreamError,
     WeakError,
 )
-from rollforward.streams.model.json_text import decoded
 from rollforward.streams.model.key_state import NOTHING, KeyState, SetTimer
 from rollforward.streams.model.records import (
     FOREVER,
@@ -112,13 +112,14 @@ class HookBackend:
         watermark: int,
         now_ms: int,
         route: Route,
+        codecs: Codecs,
         limits: tuple[Callable[[], bool], int],
     ) -> None:
         self.computation = computation
         self.stored = keys
         self.watermark = watermark
         self.now_ms = now_ms
-        self.route = route
+        self.route, self.codecs = route, codecs
         self.is_over, self.max_fired = limits
         self.works: dict[str, Work] = {}
         self.effects = Effects()
@@ -259,7 +260,8 @@ class HookBackend:
                 f"{computation.name} does not write {stream!r}: add it to its `outputs`"
             )
         late_at = self._late_at(check_time(timestamp_ms), tag, "the time of an output")
-        targets, text = self.route(stream, value), value_text(value)
+        targets = self.route(stream, value)
+        text = value_text(value, self.codecs.writers.get(stream))
         id_ = self._output_id(stream) if computation.weak else ""
         size = len(text) * (len(targets) or 1)  # A commit has one copy for each reader.
         self.count_bytes(size)
@@ -310,7 +312,8 @@ class HookBackend:
     def produce_late(self, stream: str, text: str, at: int) -> None:
         """Write a dropped record, as it was stored, to the stream for late records."""
         late_at = self.late_at or max(self.watermark, 1)
-        late = EmittedRecord(stream, text, at, late_at, self.route(stream, decoded(text)))
+        targets = self.route(stream, self.codecs.value(text))
+        late = EmittedRecord(stream, text, at, late_at, targets)
         self._keep(late, len(late.text) * (len(late.targets) or 1))
 
     def _keep_until(self, at: int) -> None:

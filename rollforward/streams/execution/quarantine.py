@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from rollforward.runtime.texts import storable
 from rollforward.streams.execution.hook_backend import without_hold
 from rollforward.streams.model.bundle import Counts, Effects, Failure, KeyedRecord
+from rollforward.streams.model.errors import MissingCodeError
 from rollforward.streams.model.key_state import KeyState
 from rollforward.streams.storage.remote_calls import UnworkableError
 
@@ -34,10 +35,11 @@ def blame_records() -> Iterator[None]:
 
     Raises:
         UnworkableError: the block raised.
+        MissingCodeError: only other instances have the code, so the records are not to blame.
     """
     try:
         yield
-    except (UnworkableError, MemoryError):
+    except (UnworkableError, MissingCodeError, MemoryError):
         raise
     except Exception as error:
         raise UnworkableError(f"{type(error).__name__}: {error}") from error

@@ -9,6 +9,7 @@ from datetime import timedelta
 from functools import cached_property
 
 from rollforward.streams.graph.graph import Graph
+from rollforward.streams.model.codecs import Codecs, ValueCodec
 from rollforward.streams.model.computation import Computation
 from rollforward.streams.model.errors import UnknownStreamError
 from rollforward.streams.model.limits import MAX_INTERVALS, Limits
@@ -28,6 +29,7 @@ class Declaration:
         standby: Sequence[Computation | type[Computation]] = (),
         intervals: int = 4,
         limits: Limits | None = None,
+        codecs: Mapping[str, ValueCodec | Sequence[ValueCodec]] | None = None,
     ) -> None:
         """Declare a pipeline.
 
@@ -42,6 +44,9 @@ class Declaration:
             intervals: The number of key ranges (shards) of each computation, 1 to 64. One worker at
                 a time processes a range.
             limits: The backlog that triggers backpressure.
+            codecs: By stream the codec of its values, or several: the first one writes, all of
+                them read, and so does JSON. By default that of the publication for a subscription,
+                and JSON for others (`model.codecs`).
 
         Raises:
             TypeError: the pipeline is invalid; the message says why.
@@ -53,6 +58,7 @@ class Declaration:
         self.sinks = tuple(code for code in self.versions.values() if isinstance(code, Sink))
         self.intervals = intervals
         self.limits = limits or Limits()
+        self.codecs = _codecs_of(sources, codecs or {})
         self.graph = Graph(active)
         self.computations: Mapping[str, Computation] = self.graph.computations
         self._check(active, inactive)
@@ -61,7 +67,9 @@ class Declaration:
             stream: declared.get(stream) or PushSource(stream)
             for stream in self.graph.source_streams
         }
-        possible = Graph([*active, *inactive]).source_streams
+        every = Graph([*active, *inactive])
+        possible = every.source_streams
+        self._check_codecs(every)
         self.known_sources = {
             **{stream: declared.get(stream) or PushSource(stream) for stream in possible},
             **self.sources,
@@ -211,9 +219,16 @@ class Declaration:
         for sink in self.sinks:
             if sink.pipeline:
                 raise TypeError(f"the sink {sink.name} already belongs to {sink.pipeline}")
-            sink.pipeline = self.name
+            sink.pipeline, sink.codecs = self.name, self.codecs
         _ = self.graph.order
         self.check_weak()
+
+    def _check_codecs(self, every: Graph) -> None:
+        """Check that each codec is that of a stream."""
+        inner = [stream for code in self.versions.values() for stream in code.inner]
+        for stream in self.codecs.by_stream:
+            if stream not in every.streams and stream not in inner:
+                raise TypeError(f"{self.name}: `codecs` must name streams, got {stream!r}")
 
     def _check_inner(self, fused: Computation) -> None:
         """Check that the inner streams of a fused computation are private to it."""
@@ -247,6 +262,13 @@ class Declaration:
                     f"the sink {sink.name} is weak, but reads the output of {strong[0]}, which "
                     "depends on a state and must be durable before it leaves. Leave `weak` out"
                 )
+
+
+def _codecs_of(
+    sources: Sequence[Source], declared: Mapping[str, ValueCodec | Sequence[ValueCodec]]
+) -> Codecs:
+    published = {source.stream: source.codecs for source in sources if source.codecs}
+    return Codecs({**published, **declared})
 
 
 def as_computation(computation: Computation | type[Computation]) -> Computation:

@@ -188,6 +188,7 @@ class ActivePipeline(Declaration):
         """Combine running computations with leaving ones, and with versions being replaced."""
         self.name = declared.name
         self.sinks, self.limits = declared.sinks, declared.limits
+        self.codecs = declared.codecs
         self.intervals, self.versions = declared.intervals, declared.versions
         self.known_sources = declared.known_sources
         self.running = {name: entry for name, entry in topology.items() if entry.phase != CLEANING}

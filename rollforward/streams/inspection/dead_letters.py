@@ -12,6 +12,7 @@ from rollforward.streams.graph.environment import Environment
 from rollforward.streams.graph.head import read_head
 from rollforward.streams.graph.plan import ActivePipeline
 from rollforward.streams.model.bundle import DEAD_TIMERS, Target, replay_id
+from rollforward.streams.model.codecs import encoded_of
 from rollforward.streams.model.errors import UnknownStreamError
 from rollforward.streams.model.records import value_text
 from rollforward.streams.storage.remote_calls import (
@@ -27,7 +28,10 @@ from rollforward.streams.storage.schema import DEAD, DeadRow, InboxRecord
 
 @dataclass(frozen=True)
 class DeadLetter:
-    """A record, or a timer (with a `tag`), that has failed too often."""
+    """A record, or a timer (with a `tag`), that has failed too often.
+
+    `value`: an `Encoded`, if it has a codec.
+    """
 
     id: str
     computation: str
@@ -62,7 +66,9 @@ def _dead_letter(id_: str, dead: DeadRow) -> DeadLetter:
     if dead.record is None:
         return replace(letter, tag=dead.tag, timestamp_ms=dead.timestamp_ms)
     _, timestamp_ms, stream, _, text = dead.record
-    return replace(letter, stream=stream, value=json.loads(text), timestamp_ms=timestamp_ms)
+    encoded = encoded_of(text)  # Not decoded: that may be why it is dead.
+    value = json.loads(text) if encoded is None else encoded
+    return replace(letter, stream=stream, value=value, timestamp_ms=timestamp_ms)
 
 
 def replay(environment: Environment, id_: str) -> Steps[bool]:
@@ -72,6 +78,8 @@ def replay(environment: Environment, id_: str) -> Steps[bool]:
 
     Raises:
         UnknownStreamError: the computation does not read the stream any more.
+        BadRecordError: its codec cannot decode it.
+        MissingCodeError: this code does not have its codec.
         ChangedError: every attempt lost its race.
     """
     computation, _, name = id_.partition(":")
@@ -119,7 +127,8 @@ def _replayed(environment: Environment, head: Any, dead: DeadRow) -> Outgoing:
         timer = InboxRecord(dead.key, dead.hold, DEAD_TIMERS, "", text)
         outgoing.send(Target(dead.computation, dead.key), timer, late_at=late_at)
         return outgoing
-    for target in plan.graph.route(record.stream, json.loads(record.text)):
+    value = environment.pipeline.codecs.value(record.text)
+    for target in plan.graph.route(record.stream, value):
         if target.computation == dead.computation:
             id_ = _id_of_replay(environment, plan, dead, record)
             outgoing.send(target, record._replace(key=target.key, id=id_), late_at=late_at)

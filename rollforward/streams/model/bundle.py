@@ -19,6 +19,7 @@ class KeyedRecord(NamedTuple):
 
     `late_at`: see `EmittedRecord`.
     `id`: empty if the record needs no deduplication.
+    `value`: an `Undecodable`, if its codec could not decode it.
     `text`: the value as it was stored. A hook may change the value, so retries, dead letters and
     late streams start from the text.
     """

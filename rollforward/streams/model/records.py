@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from rollforward.streams.model.codecs import MARK, Codecs, Encoded, ValueCodec, coded_text
 from rollforward.streams.model.errors import BadRecordError, TooEarlyError
 from rollforward.streams.model.json_text import check_depth, encoder
 
@@ -105,17 +106,45 @@ def check_output(at: Any, input_at: int) -> int:
     )
 
 
-def value_text(value: Any) -> str:
-    """Return a value as JSON.
+def value_text(value: Any, codec: ValueCodec | None = None) -> str:
+    """Return a value as text: as JSON, or with the bytes of a codec in base64.
 
     Raises:
-        BadRecordError: it is not a JSON value, or too large, or nested too deeply.
+        BadRecordError: it is not a JSON value, or its codec cannot encode it, or it is too large,
+            or nested too deeply.
     """
+    if codec is not None:
+        return checked_size(coded_text(codec, value))
     try:
         text = _encode(value)
     except (TypeError, ValueError, RecursionError) as error:
         raise BadRecordError(f"a value must be JSON: {error}") from error
+    return checked_size(text)
+
+
+def incoming_value(codecs: Codecs, stream: str, value: Any) -> tuple[str, Any]:
+    """Return a value that enters a stream as text, and as hooks get it.
+
+    Args:
+        value: An `Encoded` has the bytes of a codec of the stream.
+
+    Raises:
+        BadRecordError: it is invalid, or the stream has no such codec.
+    """
+    if not isinstance(value, Encoded):
+        return value_text(value, codecs.writers.get(stream)), value
+    text = checked_size(codecs.text_of(stream, value))
+    return text, codecs.value(text)
+
+
+def checked_size(text: str) -> str:
+    """Return the text of a value, after checking its size as it is stored, and its depth.
+
+    Raises:
+        BadRecordError: it is too large, or nested too deeply.
+    """
     if len(text) > MAX_VALUE_BYTES:
         raise BadRecordError(f"a value must have at most {MAX_VALUE_BYTES} bytes, got {len(text)}")
-    check_depth(text)
+    if not text.startswith(MARK):
+        check_depth(text)
     return text

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rollforward.runtime.clients import Clients
+from rollforward.streams.model.codecs import NO_CODECS
 from rollforward.streams.model.computation import Computation, KeyOf
 from rollforward.tasks.declaration import Task
 
@@ -39,6 +40,7 @@ class Sink(Computation):
     Attributes:
         max_records: The maximum number of records of one transaction.
         pipeline: The name of its pipeline.
+        codecs: Those of its pipeline.
         partitions: The number of its intervals; None: that of its pipeline if it is spread, else 1.
     """
 
@@ -59,6 +61,7 @@ class Sink(Computation):
         self.inputs = {stream: key or _one}
         self.is_spread = key is not None
         self.pipeline = ""
+        self.codecs = NO_CODECS
 
     def _check_weak(self) -> None:
         super()._check_weak()

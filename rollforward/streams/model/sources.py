@@ -6,9 +6,10 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any
+from typing import Any, ClassVar
 
 from rollforward.runtime.clients import Clients
+from rollforward.streams.model.codecs import ValueCodec
 
 MAX_PROCESSES = 100
 IDLE = timedelta(seconds=60)
@@ -38,6 +39,7 @@ class PushSource:
     idle: timedelta = IDLE
     dedup: timedelta = timedelta(hours=1)
     advance_when_idle: timedelta | None = None
+    codecs: ClassVar[Sequence[ValueCodec]] = ()
 
     def __post_init__(self) -> None:
         _check_names(self.stream, "processes", list(self.processes))
@@ -117,6 +119,8 @@ class PullSource:
     poll: timedelta | None = None
     advance_when_idle: timedelta | None = None
     processes: Sequence[str] = field(default=("",), init=False)
+    # Those that its values have before this pipeline reads them.
+    codecs: ClassVar[Sequence[ValueCodec]] = ()
 
     def __post_init__(self) -> None:
         if self.advance_when_idle is not None and self.poll is None:

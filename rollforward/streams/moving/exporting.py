@@ -121,6 +121,7 @@ def header_of(environment: Environment, head: Head) -> Steps[Header]:
         },
         percentiles=stopped["percentiles"],
         due=sorted(due),
+        codecs=environment.pipeline.codecs.names,
     )
 
 

@@ -51,6 +51,7 @@ class Header:
         versions: By computation, the versions that may have written its states.
         percentiles: The watermarks of computations that have asked for a percentile.
         due: Computations with timers that the watermark has passed and that have not fired.
+        codecs: The names of the codecs that records which wait may have.
     """
 
     id: str
@@ -60,6 +61,7 @@ class Header:
     versions: Mapping[str, Sequence[int]]
     percentiles: Mapping[str, int] = field(default_factory=dict)
     due: Sequence[str] = ()
+    codecs: Sequence[str] = ()
     export: int = FORMAT
 
     def floor(self, stream: str) -> int:
@@ -130,7 +132,7 @@ def write_file(path: str | os.PathLike[str], header: Header, rows: Iterable[Row]
     part = Path(f"{os.fspath(path)}.{os.getpid()}.part")
     try:
         with part.open("wb") as file:
-            file.write(first := _line(asdict(header)))
+            file.write(first := _line(_header_row(header)))
             digest.update(first)
             for count, row in enumerate(rows, 1):  # noqa: B007 - It is used behind the loop.
                 file.write(line := _line(row))
@@ -200,6 +202,14 @@ def state_of(row: Mapping[str, Any]) -> KeyState:
 def is_state(row: Mapping[str, Any]) -> bool:
     """Return whether a row is the state of a key; otherwise it is a record that waits."""
     return "stream" not in row
+
+
+def _header_row(header: Header) -> Row:
+    """Return a header as JSON, which is what earlier code reads if there are no codecs."""
+    row = asdict(header)
+    if not row["codecs"]:
+        del row["codecs"]
+    return row
 
 
 def _new_digest() -> Any:

@@ -59,7 +59,8 @@ def import_from(clients: Clients, pipeline: Declaration, path: str | os.PathLike
 
     Raises:
         TornExportError: the file is not whole; nothing was written.
-        TopologyError: the pipeline has run before, or has other computations or sources.
+        TopologyError: the pipeline has run before, has other computations or sources, or lacks a
+            codec.
         UnreadableStateError: a computation's `reads` lacks a version that has written states.
         Retry, Unavailable: repeat it; a part may have been written.
     """
@@ -174,6 +175,8 @@ def _check_fits(pipeline: Declaration, header: Header) -> None:
     declared = {(source.stream, process) for source in sources for process in source.processes}
     if places := sorted(declared ^ {(place[0], place[1]) for place in header.sources}):
         raise TopologyError(f"only one of {pipeline.name} and the export has sources {places}")
+    if unknown := sorted({*header.codecs} - {*pipeline.codecs.names}):
+        raise TopologyError(f"{pipeline.name} must have the codecs {unknown} of the export")
     check_readable(pipeline, header)
 
 

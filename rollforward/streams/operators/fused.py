@@ -8,7 +8,7 @@ state of a key contains the state of each part under the part's name.
 
 Parts are ordinary computations and see the same data as without fusion:
 
-- Records reach a part in the order in which they were written, decoded from JSON.
+- Records reach a part in the order in which they were written, encoded and decoded.
 - The watermark of a part waits for the timers that upstream parts have for the same key. So on-time
   records are not late at a downstream part.
 
@@ -31,10 +31,10 @@ from typing import Any, Protocol, cast
 
 from rollforward.streams.graph.declaration import as_computation
 from rollforward.streams.graph.graph import Graph
+from rollforward.streams.model.codecs import Codecs
 from rollforward.streams.model.computation import Computation, KeyOf
 from rollforward.streams.model.context import Context, ContextBackend
 from rollforward.streams.model.errors import BadRecordError, UnknownStreamError
-from rollforward.streams.model.json_text import decoded
 from rollforward.streams.model.key_state import SetTimer
 from rollforward.streams.model.records import (
     NEVER,
@@ -184,6 +184,7 @@ class _BundleBackend(ContextBackend, Protocol):
     """Backend of a fused computation during a bundle (bundle_runner.py)."""
 
     firing: SetTimer | None
+    codecs: Codecs
 
     @property
     def timers(self) -> Mapping[str, SetTimer]: ...
@@ -263,7 +264,7 @@ class _Steps:
         text = self._backend.text
         self._waiting.append((reader, None, record, self.late_at, text))
         for part, key_of in other_readers:
-            copy = record._replace(value=decoded(text))
+            copy = record._replace(value=self._backend.codecs.value(text))
             self._waiting.append((part, key_of, copy, self.late_at, text))
         self._work_on_all(is_alone=not other_readers)
 
@@ -386,7 +387,7 @@ class _Steps:
                 f"{self._part.name} does not write {stream!r}: add it to its `outputs`"
             )
         if self._fused.readers[stream]:
-            text = value_text(value)
+            text = value_text(value, self._backend.codecs.writers.get(stream))
             self._backend.count_bytes(len(text))
             self._send(
                 stream, text, check_output(timestamp_ms, self.timestamp_ms), late_at=self.late_at
@@ -402,5 +403,5 @@ class _Steps:
     def _send(self, stream: str, text: str, at: int, *, late_at: int) -> None:
         """Queue a record for the parts that read it, with a separate copy for each."""
         for part, key_of in self._fused.readers[stream]:
-            record = Record(self.key, decoded(text), at, stream)
+            record = Record(self.key, self._backend.codecs.value(text), at, stream)
             self._waiting.append((part, key_of, record, late_at, text))

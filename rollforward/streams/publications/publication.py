@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import pydantic
 
+from rollforward.streams.model.codecs import encoded_of
 from rollforward.streams.model.computation import KeyOf
 from rollforward.streams.model.errors import BadRecordError
 from rollforward.streams.model.limits import MAX_INTERVALS
@@ -18,7 +19,10 @@ KEEP = timedelta(days=7)
 
 
 class LogRecord(NamedTuple):
-    """A record for a log, and its size in characters of JSON."""
+    """A record for a log, and the size of its value in characters as it is stored.
+
+    `value`: an `Encoded`, if the stream has a codec.
+    """
 
     timestamp_ms: int
     value: Any
@@ -50,7 +54,8 @@ class Publication(Sink):
         Args:
             stream: A stream of its pipeline; a source, or written by a computation.
             type: The type of its values, as pydantic has it (a dataclass, a model, a TypedDict).
-                A value of another form is a dead letter. None: any JSON value.
+                A value of another form is a dead letter. With a codec that is the form of the
+                decoded value. None: any value.
             keep: The minimum time for which records are kept, for pipelines that subscribe later.
             name: A part of stored names. Default: the stream's name with "-log".
             key: Spreads the records over the partitions, by a value.
@@ -76,12 +81,17 @@ class Publication(Sink):
 
     def make(self, record: SinkRecord) -> LogRecord:
         """Return the record for the log, checked."""
+        codec = self.codecs.writers.get(self.stream)
         if self.values is not None:
             try:
-                self.values.validate_json(value_text(record.value), strict=True)
+                if codec is None:
+                    self.values.validate_json(value_text(record.value), strict=True)
+                else:
+                    self.values.validate_python(record.value, strict=True)
             except pydantic.ValidationError as error:
                 raise BadRecordError(f"{self.stream}: {error}") from error
-        return LogRecord(record.timestamp_ms, record.value, len(value_text(record.value)))
+        text = value_text(record.value, codec)
+        return LogRecord(record.timestamp_ms, encoded_of(text) or record.value, len(text))
 
     def check_readable(self, type: Any) -> None:
         """Check that a subscriber's type reads the values of this one.

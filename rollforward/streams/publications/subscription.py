@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, NamedTuple
 
 from rollforward.runtime.clients import Clients
+from rollforward.streams.model.codecs import ValueCodec
 from rollforward.streams.model.errors import BadRecordError
 from rollforward.streams.model.slots import first_slots
 from rollforward.streams.model.sources import Pulled, PullSource
@@ -29,7 +31,8 @@ class Subscription(PullSource):
 
     It has the partitions and the watermark of the publication: each record that is on time there is
     on time here as well. One that is late there may be on time here, if this pipeline has not read
-    so far. `Pipeline.pull` begins it, or the sweep does when a computation that reads it is
+    so far. Its codecs are those of the published stream, unless the pipeline declares others.
+    `Pipeline.pull` begins it, or the sweep does when a computation that reads it is
     attached. Records that were deleted before they could be read become a dead letter when later
     ones of the same log are read; those of a registered subscriber are not deleted.
 
@@ -78,6 +81,11 @@ class Subscription(PullSource):
         super().__init__(stream or publication.stream, readers, poll=poll)
         object.__setattr__(self, "publication", publication)
         object.__setattr__(self, "start", start)
+
+    @property
+    def codecs(self) -> Sequence[ValueCodec]:  # type: ignore[override]
+        """The codecs of the published stream."""
+        return self.publication.codecs.by_stream.get(self.publication.stream, ())
 
     @property
     def first_slots(self) -> list[int]:

@@ -7,8 +7,10 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import repeat
 from operator import attrgetter
+from typing import Any
 
 from rollforward.streams.model.bundle import KeyedRecord
+from rollforward.streams.model.codecs import MARK, NO_CODECS, Codecs
 from rollforward.streams.model.key_state import build_tuples
 from rollforward.streams.storage.remote_calls import Commit, Key, StoredRow
 from rollforward.streams.storage.schema import (
@@ -112,6 +114,7 @@ def gather(
     chunks: Sequence[tuple[str, StoredRow]],
     accepted: Collection[str],
     limit: int,
+    codecs: Codecs = NO_CODECS,
     *,
     are_decoded: bool = True,
 ) -> Bundle:
@@ -120,6 +123,9 @@ def gather(
     Args:
         accepted: Fingerprints of the ids that the interval has accepted before.
         are_decoded: Decode the values. If False, no record's content can raise an error.
+
+    Raises:
+        MissingCodeError: this code does not have the codec of a value.
     """
     bundle = Bundle(chunks)
     for number, (name, row) in enumerate(chunks):
@@ -129,20 +135,34 @@ def gather(
             chosen = list(bundle.choose(number, records, accepted, limit))
         else:
             chosen = bundle.choose_all(number, records, limit)
-        bundle.inputs += inputs_of(chosen, late_at=late_at(name), are_decoded=are_decoded)
+        bundle.inputs += inputs_of(chosen, codecs, late_at=late_at(name), are_decoded=are_decoded)
         if bundle.end[1] < len(records):
             break
     return bundle
 
 
 def inputs_of(
-    records: Sequence[InboxRecord], *, late_at: int, are_decoded: bool = True
+    records: Sequence[InboxRecord],
+    codecs: Codecs = NO_CODECS,
+    *,
+    late_at: int,
+    are_decoded: bool = True,
 ) -> list[KeyedRecord]:
-    """Return records as inputs of a bundle, each with a value of its own."""
+    """Return records as inputs of a bundle, each with a value of its own.
+
+    Raises:
+        MissingCodeError: this code does not have the codec of a value.
+    """
     if not records:
         return []
     keys, times, streams, ids, texts = zip(*records, strict=True)
-    values = json.loads(f"[{','.join(texts)}]") if are_decoded else (None,) * len(records)
+    values: Sequence[Any]
+    if not are_decoded:
+        values = (None,) * len(records)
+    elif MARK in (joined := ",".join(texts)):
+        values = codecs.read_all(texts)
+    else:
+        values = json.loads(f"[{joined}]")
     late = (late_at,) * len(records)
     return list(
         build_tuples(KeyedRecord, zip(keys, values, times, streams, late, ids, texts, strict=True))

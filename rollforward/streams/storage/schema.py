@@ -191,7 +191,7 @@ class SourceRow(NamedTuple):
 
 
 class InboxRecord(NamedTuple):
-    """A record in an inbox, with its value as text."""
+    """A record in an inbox, with its value as text: JSON, or as `model.codecs` has it."""
 
     key: str
     timestamp_ms: int
@@ -221,8 +221,8 @@ class LogRow(NamedTuple):
     Attributes:
         start: The number of the first record in the log of its interval.
         watermark: The published watermark before these records.
-        size: Of the values, in characters of JSON.
-        records: Pairs of an event time and a value.
+        size: Of the values, in characters as they are stored.
+        records: Pairs of an event time and a value, which is an `Encoded` if it has a codec.
     """
 
     start: int

@@ -13,6 +13,14 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from rollforward.runtime.channel.limits import COMMIT
+from rollforward.streams.model.codecs import (
+    MARK,
+    Encoded,
+    encoded_of,
+    join_text,
+    split_text,
+    text_of,
+)
 from rollforward.streams.model.json_text import encoder, quoted
 from rollforward.streams.model.key_state import KeyState, SetTimer, build_tuples
 from rollforward.streams.model.records import NEVER
@@ -68,6 +76,10 @@ def dump(kind: str, body: Any) -> bytes:
         body = _columns(body)
     elif kind in _WITH_FIELDS:
         fields = body._asdict()
+        if kind == LOG:
+            fields["records"] = list(map(_log_entry, body.records))
+        elif kind == DEAD and body.record is not None:
+            fields["record"] = _dead_record(body.record)
         body = {**fields.pop("later_fields"), **fields}
         if body.get("sent", ()) is None:  # Code that does not know the field can split the row.
             del body["sent"]
@@ -134,7 +146,9 @@ def _columns(records: Sequence[InboxRecord]) -> dict[str, Any]:
     columns: dict[str, Any] = dict(
         zip(InboxRecord._fields, zip(*records, strict=True), strict=False)
     )
-    for name in ("stream", "id"):
+    if MARK in "".join(columns.get("text", ())):
+        columns["codec"], columns["text"] = zip(*map(split_text, columns["text"]), strict=True)
+    for name in ("stream", "id", "codec"):
         if len(set(columns.get(name, ()))) == 1:
             columns[name] = columns[name][0]
     return columns
@@ -143,12 +157,31 @@ def _columns(records: Sequence[InboxRecord]) -> dict[str, Any]:
 def _records(body: Any) -> tuple[InboxRecord, ...]:
     if isinstance(body, list):  # The form before columns.
         return tuple(InboxRecord(*fields) for fields in body)
+    codecs = body.pop("codec", None)
     if not _COLUMNS.issuperset(body):
         raise later_code("a chunk")
     columns = [body.get(name, ()) for name in InboxRecord._fields]
     count = len(columns[0])
     full = [[column] * count if isinstance(column, str) else column for column in columns]
+    if codecs is not None:
+        names = [codecs] * count if isinstance(codecs, str) else codecs
+        full[-1] = list(map(join_text, names, full[-1]))
     return tuple(build_tuples(InboxRecord, zip(*full, strict=True)))
+
+
+def _dead_record(record: InboxRecord) -> Sequence[Any]:
+    """Return the fields of a record, with the name of its value's codec as the sixth."""
+    codec, text = split_text(record.text)
+    return (*record[:-1], text, codec) if codec else record
+
+
+def _log_entry(entry: tuple[int, Any]) -> Sequence[Any]:
+    """Return a record of a log, with the name of its value's codec as the third item."""
+    at, value = entry
+    if not isinstance(value, Encoded):
+        return entry
+    codec, text = split_text(text_of(value))
+    return at, text, codec
 
 
 def _bool(value: bool) -> str:
@@ -195,13 +228,19 @@ def _source(body: dict[str, Any]) -> SourceRow:
 
 def _dead(body: dict[str, Any]) -> DeadRow:
     record = body.pop("record")
+    if record and len(record) == len(InboxRecord._fields) + 1:
+        *record, codec = record
+        record[-1] = join_text(codec, record[-1])
     return DeadRow(
         **_fields(DeadRow, body), record=part_of_row(InboxRecord, record) if record else None
     )
 
 
 def _log(body: dict[str, Any]) -> LogRow:
-    records = [(at, value) for at, value in body.pop("records")]
+    records = [
+        (at, encoded_of(join_text(codec[0], value)) if codec else value)
+        for at, value, *codec in body.pop("records")
+    ]
     return LogRow(**_fields(LogRow, body), records=records)
 
 

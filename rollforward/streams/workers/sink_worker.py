@@ -15,6 +15,7 @@ from rollforward.streams.execution.quarantine import (
     blame_records,
 )
 from rollforward.streams.model.bundle import Counts, Effects, Failure, KeyedRecord
+from rollforward.streams.model.codecs import Undecodable
 from rollforward.streams.model.sink import Sink, SinkRecord
 from rollforward.streams.publications.log import log_rows
 from rollforward.streams.publications.publication import Publication
@@ -57,7 +58,8 @@ class SinkWorker(Worker):
             return True
         try:
             with blame_records():
-                bundle = gather(chunks, self.ids.accepted, limit)
+                codecs = self.environment.pipeline.codecs
+                bundle = gather(chunks, self.ids.accepted, limit, codecs)
                 values, effects = self._values(bundle)
             self.is_behind = len(chunks) >= max_chunks or bundle.is_cut(effects.consumed)
             with bundle_span(self.environment.pipeline.name, self.name, bundle):
@@ -80,6 +82,9 @@ class SinkWorker(Worker):
         """Convert records to the values that the sink writes; a failed record has none."""
         values, effects = list[Any](), Effects(consumed=len(bundle.inputs))
         for record, input_ in zip(_records(bundle, self.sink), bundle.inputs, strict=True):
+            if isinstance(record.value, Undecodable):
+                effects.failures.append(_failure(input_, record.value.error))
+                continue
             try:
                 values.append(self.sink.make(record))
             except Exception as error:

@@ -211,19 +211,35 @@ class Worker(LeasedInterval):
     ) -> Steps[None]:
         """Gather a bundle, run its hooks, and commit it.
 
+        After crashes a record is noted before its codec runs, which may be what kills workers.
+
         Raises:
             UnworkableError: nothing was committed.
         """
+        is_noted = self.interval.crash_count >= CAREFUL_AFTER
         with blame_records():
-            bundle = gather(chunks, self.ids.accepted, self._max_inputs(due))
+            bundle = self._gather(chunks, due, are_decoded=not is_noted)
         keys = dict.fromkeys([*due[: self.limit], *[input_.key for input_ in bundle.inputs]])
         with bundle_span(self.environment.pipeline.name, self.name, bundle):
             yield from self.store.load(self.interval, keys, (), max_bytes=MAX_LOADED_BYTES)
             if not (yield from self._note_suspect(bundle, due, now_ms)):
                 return
             with blame_records():
+                if is_noted and self.interval.crash_count < MAX_CRASHES:
+                    bundle = self._gather(chunks, due)
                 effects = self._process(bundle.inputs, due, now_ms)
             yield from self._finish(bundle, effects)
+
+    def _gather(
+        self,
+        chunks: Sequence[tuple[str, StoredRow]],
+        due: Sequence[str],
+        *,
+        are_decoded: bool = True,
+    ) -> Bundle:
+        """Return the next bundle of some chunks."""
+        codecs, limit = self.environment.pipeline.codecs, self._max_inputs(due)
+        return gather(chunks, self.ids.accepted, limit, codecs, are_decoded=are_decoded)
 
     def _note_suspect(
         self, bundle: Bundle, due: Sequence[str] = (), now_ms: int = 0
@@ -275,8 +291,7 @@ class Worker(LeasedInterval):
             self.limit = max(1, self.limit // 4)
         else:
             self.environment.warn(f"{self.name} quarantines a record or timer: {error}")
-            limit = self._max_inputs(due)
-            bundle = gather(chunks, self.ids.accepted, limit, are_decoded=False)
+            bundle = self._gather(chunks, due, are_decoded=False)
             text = str(error) or type(error).__name__
             effects = self._quarantined(bundle.inputs, due, now_ms, text)
             if effects is None:
@@ -310,6 +325,7 @@ class Worker(LeasedInterval):
             now_ms=now_ms,
             due=due,
             route=self.plan.graph.route,
+            codecs=self.environment.pipeline.codecs,
             is_over=lambda: elapsed_ms() - began_ms > hooks_ms,
             max_fired=MAX_FIRED if self.limit >= self.config.max_records else self.limit,
         )
@@ -348,7 +364,7 @@ class Worker(LeasedInterval):
         inline.spill(())  # A worker calls no weak sinks: their records go into inboxes.
         unkeyed = outgoing.dead
         for failure in effects.failures:
-            outgoing.add_dead_letter(self._dead(failure, now_ms))
+            outgoing.add_dead_letter(_dead_row(self.name, failure, now_ms))
         repeated, accepted = bundle.take(effects.consumed, commit)
         slabs = self.store.change(interval, effects.keys, commit)
         ids = self.ids.change(interval, accepted, now_ms, commit) if accepted else interval.ids
@@ -375,14 +391,15 @@ class Worker(LeasedInterval):
         """Return whether weak computations run inline: one may have crashed earlier workers."""
         return self.inlines and self.interval.crash_count < CAREFUL_AFTER
 
-    def _dead(self, failure: Failure, now_ms: int) -> DeadRow:
-        if isinstance(failure.input, KeyedRecord):
-            key, _, time_ms, stream, _, id_, text = failure.input
-            record = InboxRecord(key, time_ms, stream, id_, text)
-            return DeadRow(self.name, failure.key, failure.error, now_ms, record)
-        tag, timer = failure.input
-        return DeadRow(
-            self.name, failure.key, failure.error, now_ms,
-            tag=tag, timestamp_ms=timer.at_ms, is_processing_time=timer.is_processing_time,
-            hold=timer.hold,
-        )  # fmt: skip
+
+def _dead_row(computation: str, failure: Failure, now_ms: int) -> DeadRow:
+    if isinstance(failure.input, KeyedRecord):
+        key, _, time_ms, stream, _, id_, text = failure.input
+        record = InboxRecord(key, time_ms, stream, id_, text)
+        return DeadRow(computation, failure.key, failure.error, now_ms, record)
+    tag, timer = failure.input
+    return DeadRow(
+        computation, failure.key, failure.error, now_ms,
+        tag=tag, timestamp_ms=timer.at_ms, is_processing_time=timer.is_processing_time,
+        hold=timer.hold,
+    )  # fmt: skip

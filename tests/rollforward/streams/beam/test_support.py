@@ -20,6 +20,7 @@ from rollforward.streams.model.sources import Pulled
 from rollforward.streams.operators.fused import Fused
 from rollforward.streams.operators.windows import Tumbling, Windowed
 from tests.rollforward.streams.beam import pipelines
+from tests.rollforward.streams.packed import PACKED
 
 pytestmark = pytest.mark.fast
 
@@ -103,6 +104,11 @@ REFUSALS: list[tuple[Callable[[], Pipeline], dict[str, Any], str]] = [
         lambda: Pipeline("judged", pipelines.OnTime, sinks=[pipelines.Rows("seen", name="late")]),
         {},
         "the sink late has the name of a stream",
+    ),
+    (
+        lambda: Pipeline("judged", pipelines.OnTime, codecs={"in": PACKED}),
+        {},
+        "the stream 'in' has a codec",
     ),
 ]
 

@@ -116,6 +116,7 @@ def _header(**fields: Any) -> Header:
         (Hits2, {"watermarks": {}}, f"only one of it and the export has {NAME}"),
         (Hits2, {"watermarks": {NAME: 1, "gone": 1}}, "only one of it and the export has gone"),
         (Hits2, {"due": [NAME]}, f"{NAME} had timers that were due"),
+        (Hits2, {"codecs": ["packed-1"]}, "the export has records of the codec 'packed-1'"),
     ],
 )
 def test_an_export_that_does_not_fit_is_refused(

@@ -102,10 +102,10 @@ def undecoded(desk: Desk, patch: pytest.MonkeyPatch) -> None:
     """A record cannot be decoded."""
     real = inbox.inputs_of
 
-    def inputs_of(records: Any, *, late_at: int, are_decoded: bool = True) -> Any:
+    def inputs_of(records: Any, codecs: Any, *, late_at: int, are_decoded: bool = True) -> Any:
         if are_decoded and any(is_bad(record.text) for record in records):
             raise RecursionError("maximum recursion depth exceeded")
-        return real(records, late_at=late_at, are_decoded=are_decoded)
+        return real(records, codecs, late_at=late_at, are_decoded=are_decoded)
 
     patch.setattr(inbox, "inputs_of", inputs_of)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from rollforward.streams import FOREVER, Computation, Context, Pipeline, PushSource, Record, Timer
+from rollforward.streams.model.codecs import ValueCodec
 from rollforward.streams.model.errors import MissingCodeError
 from rollforward.streams.moving.exporting import export_with
 from rollforward.streams.moving.importing import import_with
@@ -45,13 +46,17 @@ class Totals(Computation):
         ctx.state.list("windows").append([record.timestamp_ms, record.value["value"], ctx.late])
 
 
-def pipeline() -> Pipeline:
+def pipeline(*codecs: ValueCodec) -> Pipeline:
+    """Return the pipeline; its records have the first codec."""
     counts = Windowed(
         "counting", Tumbling(timedelta(minutes=1)), inputs={"in": lambda value: value["k"]},
         output="counts",
     )  # fmt: skip
     source = PushSource("in", disorder=timedelta(seconds=5))
-    return Pipeline("moving", counts, Totals, Large, sources=[source], intervals=2)
+    by_stream = {"in": codecs, "counts": codecs} if codecs else None
+    return Pipeline(
+        "moving", counts, Totals, Large, sources=[source], intervals=2, codecs=by_stream
+    )
 
 
 def records(start: int, end: int) -> list[Came]:
@@ -89,9 +94,9 @@ def run_whole(count: int = 200) -> dict[str, Any]:
     return finish(desk)
 
 
-def first_half(*, waiting: int = 20) -> Desk:
+def first_half(*codecs: ValueCodec, waiting: int = 20) -> Desk:
     """Return a stopped pipeline that has got 100 records, the last ones unprocessed."""
-    desk = Desk(pipeline())
+    desk = Desk(pipeline(*codecs))
     desk.push(*records(0, 100 - waiting))
     desk.run()
     if waiting:
@@ -118,8 +123,8 @@ def exported(desk: Desk, path: Path) -> Path:
     return path
 
 
-def imported(path: Path) -> Desk:
-    desk = Desk(pipeline())
+def imported(path: Path, *codecs: ValueCodec) -> Desk:
+    desk = Desk(pipeline(*codecs))
     import_with(run_of(desk), path)
     return desk
 

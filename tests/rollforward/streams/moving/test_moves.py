@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from rollforward.streams import Pipeline, PushSource
+from rollforward.streams.model.codecs import JSON_VALUES
 from rollforward.streams.model.errors import (
     BadLayoutError,
     MissingCodeError,
@@ -27,6 +28,7 @@ from rollforward.streams.scaling.resharding import split
 from rollforward.streams.storage.remote_calls import Commit
 from rollforward.streams.storage.schema import CHUNK, HEAD, LARGE, SLAB
 from tests.rollforward.streams.moving import moves
+from tests.rollforward.streams.packed import PACKED, Packed
 from tests.rollforward.streams.planted import moving as planted
 from tests.rollforward.streams.simulator.driver import Desk
 
@@ -46,6 +48,22 @@ def test_counts_over_a_move_are_those_of_one_that_has_not_moved(tmp_path: Path) 
     actual = moves.finish(second, *moves.records(90, 200))  # The first ones are repeated pushes.
 
     assert actual == moves.run_whole()
+
+
+def test_values_with_a_codec_move_or_the_codec_that_is_missing_is_named(tmp_path: Path) -> None:
+    """G22, G23: before anything is written; a pipeline that has gone back to JSON reads them."""
+    path = moves.exported(moves.first_half(PACKED), tmp_path / "export")
+    assert read_header(path).codecs == ["packed-1"]
+    for codecs in ((), (Packed("packed-2"),)):
+        lacking = Desk(moves.pipeline(*codecs))
+        with pytest.raises(TopologyError, match=r"must have the codecs \['packed-1'\]"):
+            import_with(moves.run_of(lacking), path)
+        assert not lacking.rows(HEAD)
+
+    for codecs in ((PACKED,), (JSON_VALUES, PACKED)):
+        second = moves.imported(path, *codecs)
+        actual = moves.finish(second, *moves.records(90, 200))
+        assert actual == moves.run_whole()
 
 
 def test_two_exports_of_one_stop_are_equal_and_may_alternate(tmp_path: Path) -> None:

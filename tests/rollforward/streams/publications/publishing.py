@@ -8,7 +8,9 @@ from typing import Any, ClassVar
 from rollforward.streams import Computation, Context, Pipeline, PushSource, Record
 from rollforward.streams.coordinator import tick
 from rollforward.streams.exchange.pulling import pull
+from rollforward.streams.model.sink import SinkRecord
 from rollforward.streams.publications import Publication, Subscription
+from rollforward.streams.publications.publication import LogRecord
 from rollforward.streams.sweep import sweep
 from tests.rollforward.streams.simulator.driver import Came, Desk
 
@@ -47,7 +49,7 @@ class Couple:
         self.publisher = _desk(
             Pipeline(
                 "weblog", Pass, sources=[source], sinks=[self.publication], intervals=1,
-                limits=options.pop("limits", None),
+                limits=options.pop("limits", None), codecs=options.pop("codecs", None),
             )
         )  # fmt: skip
         self.subscriber = self.subscribe("alerts", **options)
@@ -72,9 +74,18 @@ class Couple:
     def read(self, desk: Desk | None = None, *, partition: str = "0") -> None:
         """Read the log to its end, and let the subscriber process what came."""
         desk = desk or self.subscriber
-        desk.do(pull(desk.environment, "hits", partition))
+        self.pull(desk, partition=partition)
         desk.do(tick(desk.environment))
         desk.do(desk.worker("seen"))
+
+    def pull(self, desk: Desk | None = None, *, partition: str = "0") -> None:
+        """Read the log to its end."""
+        desk = desk or self.subscriber
+        desk.do(pull(desk.environment, "hits", partition))
+
+    def log_record(self, value: Any) -> LogRecord:
+        """Return what the publication would write of a record."""
+        return self.publication.make(SinkRecord("r", "all", value, 1, "hits"))
 
     def seen(self, key: str = "a", kind: str = "seen", desk: Desk | None = None) -> list[int]:
         times: list[int] = (desk or self.subscriber).state("seen", key).get(kind, [])

@@ -12,7 +12,8 @@ import pytest
 
 from tests.infra.runs import sampling
 from tests.infra.runs.soak import BUDGET, IS_SOAK, SEED
-from tests.rollforward.streams.planted import fusion, holds, protocol, publications
+from tests.rollforward.streams.planted import codecs, fusion, holds, protocol, publications
+from tests.rollforward.streams.scenarios.coding import Coding
 from tests.rollforward.streams.scenarios.full_pipeline import Mixed, Parted
 from tests.rollforward.streams.scenarios.fusing import Fusing
 from tests.rollforward.streams.scenarios.holding import Holding
@@ -25,7 +26,7 @@ SCHEDULES = 100_000 if IS_SOAK else 400 if sampling.IS_SAMPLED else 800
 FIRST = SCHEDULES * (int(SEED) if IS_SOAK and SEED.isdecimal() else sampling.SEED)
 PARTS = 2  # All of which `make test` draws.
 
-Play = Schedule | Mixed | Fusing | Holding | Publishing
+Play = Schedule | Mixed | Fusing | Holding | Publishing | Coding
 Variant = Callable[[Any, pytest.MonkeyPatch], None]
 VARIANTS: list[tuple[type[Play], Variant]] = [
     *((Schedule, variant) for variant in protocol.OF_STAGES),
@@ -35,6 +36,7 @@ VARIANTS: list[tuple[type[Play], Variant]] = [
     *((Fusing, variant) for variant in fusion.VARIANTS),
     *((Holding, variant) for variant in holds.VARIANTS),
     *((Publishing, variant) for variant in publications.VARIANTS),
+    *((Coding, variant) for variant in codecs.VARIANTS),
 ]
 MAX_SEARCHED = 2_000
 
@@ -48,7 +50,7 @@ def test_no_wake_is_lost_without_faults_in_any_schedule() -> None:
 @pytest.mark.soak_share(0.24)
 @pytest.mark.parametrize("part", range(PARTS))
 def test_all_holds_under_faults_in_any_schedule(part: int) -> None:
-    """G1, G2, G3, G4, G5, G6, G7, G16, G18, G19, G20, G21: after each commit, and at rest."""
+    """G1, G2, G3, G4, G5, G6, G7, G16, G18, G19, G20, G21, G23: after each commit, at rest."""
     for seed in BUDGET.drawn(range(FIRST + part, FIRST + SCHEDULES, PARTS)):
         if BUDGET.is_over():
             break
@@ -76,7 +78,8 @@ def test_a_broken_variant_is_noticed_under_faults(kind: type[Play], variant: Var
 def play_of(seed: int) -> Play:
     """Return a schedule: one in three has all kinds of sources and timers, one in six fuses.
 
-    One in six holds the watermark, one in twelve publishes, and one in fifteen reads partitions.
+    One in six holds the watermark, one in twelve publishes, one in twelve has codecs, and one in
+    fifteen reads partitions.
     """
     if seed % 3 == 2:
         number = seed // 3
@@ -85,4 +88,6 @@ def play_of(seed: int) -> Play:
         return Holding(seed)
     if seed % 12 == 3:
         return Publishing(seed)
+    if seed % 12 == 6:
+        return Coding(seed // 12)
     return Fusing(seed) if seed % 6 == 1 else Schedule(seed)
