@@ -5,6 +5,8 @@
 - command: the options, the rounds, and the tables at the end
 - stage: the stack, with a wire and proxies between it and its services
 - faults: what strikes, by name
+- clocks: clocks of processes that are moved
 - loads: flows and lanes, beside the loads of `benchmarks.healing`
 - short_answers: answers of Datastore that are cut short while it strikes
+- terminal: what the platform says meanwhile, by `python -m benchmarks.chaos.terminal`
 """

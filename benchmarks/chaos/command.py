@@ -73,7 +73,7 @@ def play(stage: Stage, seconds: float, seed: int, names: Sequence[str]) -> Repor
         stage.stack.rest_cron()
         with loads.writing():
             time.sleep(WRITE_S)
-            _strike(stage, faults)
+            strike(stage, faults)
             began = time.monotonic()
         stage.stack.rest_cron()
         healed = loads.until_exact(began)
@@ -87,7 +87,8 @@ def play(stage: Stage, seconds: float, seed: int, names: Sequence[str]) -> Repor
     return report
 
 
-def _strike(stage: Stage, faults: Sequence[str]) -> None:
+def strike(stage: Stage, faults: Sequence[str]) -> None:
+    """Let faults strike at once, until the last one has ended."""
     with futures.ThreadPoolExecutor(len(faults)) as threads:
         for strike in [threads.submit(FAULTS[name], stage) for name in faults]:
             strike.result()

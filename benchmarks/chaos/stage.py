@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 import psutil
 
@@ -85,7 +86,7 @@ def _limit_files(process: psutil.Process, *, is_full: bool) -> None:
 
 
 @contextlib.contextmanager
-def staged(emulator: str, seed: int) -> Iterator[Stage]:
+def staged(emulator: str, seed: int, terminal: IO[str] | None = None) -> Iterator[Stage]:
     """Run a stack: the app, a wire, a proxy, Datastore; and a proxy before Cloud Tasks."""
     answers = SwitchedAnswers(random.Random(seed))
     tasks_port = str(ports.free_port())
@@ -97,6 +98,7 @@ def staged(emulator: str, seed: int) -> Iterator[Stage]:
         proxy_before(f"{ports.LOOPBACK}:{tasks_port}") as tasks,
         running(
             *("--target", TARGET),
+            terminal=terminal,
             DATASTORE_EMULATOR_HOST=wire.address,
             TASKS_PORT=tasks_port,
             HEALING_TASKS=tasks.address,

@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import requests
 
@@ -30,6 +30,7 @@ class Stack:
     folder: Path
     environment: dict[str, str]
     arguments: tuple[str, ...] = ()
+    terminal: IO[str] | None = None  # Where it says what it would say to a person.
     where: dict[str, str] = field(default_factory=dict)
     process: subprocess.Popen[str] | None = None
 
@@ -47,6 +48,7 @@ class Stack:
             cwd=self.folder,
             env={**os.environ, **self.environment},
             stdout=subprocess.PIPE,
+            stderr=self.terminal,
             text=True,
         )
         assert self.process.stdout is not None
@@ -90,14 +92,16 @@ class Stack:
 
 
 @contextlib.contextmanager
-def running(*arguments: str, **environment: str) -> Iterator[Stack]:
+def running(
+    *arguments: str, terminal: IO[str] | None = None, **environment: str
+) -> Iterator[Stack]:
     """Run a dev server that keeps its data in a folder of its own."""
     with tempfile.TemporaryDirectory() as folder:
         for path in ROOT.iterdir():
             if path.name not in NOT_LINKED:
                 (Path(folder) / path.name).symlink_to(path)
         chosen = {f"{name}_PORT": str(ports.free_port()) for name in PORTS}
-        stack = Stack(Path(folder), {**chosen, **environment}, arguments)
+        stack = Stack(Path(folder), {**chosen, **environment}, arguments, terminal)
         stack.start()
         try:
             yield stack
