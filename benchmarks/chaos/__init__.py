@@ -8,5 +8,5 @@
 - clocks: clocks of processes that are moved
 - loads: flows and lanes, beside the loads of `benchmarks.healing`
 - short_answers: answers of Datastore that are cut short while it strikes
-- terminal: what the platform says meanwhile, by `python -m benchmarks.chaos.terminal`
+- terminal: the lines that the terminal shows meanwhile, by `python -m benchmarks.chaos.terminal`
 """

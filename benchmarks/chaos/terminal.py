@@ -1,4 +1,4 @@
-"""What a person at the terminal sees of a long load under faults: at most one screen.
+"""Lines that the terminal shows of a long load under faults: at most one screen.
 
     python -m benchmarks.chaos.terminal --minutes 45 --seed 1
 
