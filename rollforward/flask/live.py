@@ -229,7 +229,7 @@ def _ids(clients: Clients, pages: Sequence[Topics | None]) -> str:
 def _id(versions: Mapping[str, str], page: Topics | None) -> str:
     if page is None:
         return GONE
-    joined = "-".join(versions[topic] or "none" for topic in page)
+    joined = "-".join(versions[topic] for topic in page)
     return hashlib.sha256(joined.encode()).hexdigest()[:ID_CHARS]
 
 

@@ -202,16 +202,22 @@ def test_a_step_that_another_delivery_has_ended_is_not_made(world: World, kind: 
 
 
 @one_emulator
-def test_a_call_does_not_begin_in_a_flow_that_was_cancelled_just_before(world: World) -> None:
-    """W14: by code between two steps, or by anyone."""
+@pytest.mark.parametrize("kind", ["commit", "outside"])
+def test_a_step_does_not_begin_in_a_flow_that_was_cancelled_just_before(
+    world: World, kind: str
+) -> None:
+    """W14: by code between two steps, or by anyone; or its commit is rolled back."""
 
     def code(step: Steps) -> None:
         step.undo("undo", CODE.act, "undo")
         probe.cancel(world.clients, ID)
+        if kind == "commit":
+            step.commit("a", CODE.act_in_store, "a")
         step.outside("a", CODE.act, "a")
 
     assert run(world, code).state == "cancelled"
-    assert CODE.done == ["undo"]
+    assert counted("a") == 0
+    assert kind == "commit" or CODE.done == ["undo"]
 
 
 @one_emulator
@@ -260,6 +266,7 @@ def test_a_step_that_pauses_is_not_called_by_a_delivery_for_nothing(world: World
     world.deliver_due()
     assert CODE.done == ["a"]
     assert settle(world).result == "a"
+    assert row().records()["a"].doubts == 0
 
 
 @one_emulator

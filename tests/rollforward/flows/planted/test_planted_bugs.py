@@ -234,7 +234,17 @@ STEPS = (
     ),
     Bug(
         *(calls, "_claim", "_check_begun(row, call)", "pass"),
-        moments.test_a_call_does_not_begin_in_a_flow_that_was_cancelled_just_before,
+        moments.test_a_step_does_not_begin_in_a_flow_that_was_cancelled_just_before,
+        {"kind": "outside"},
+    ),
+    Bug(
+        *(calls, "_commit", "        _check_wanted(row, call)\n", ""),
+        moments.test_a_step_does_not_begin_in_a_flow_that_was_cancelled_just_before,
+        {"kind": "commit"},
+    ),
+    Bug(
+        *(calls, "_failed", ", is_called=False)", ")"),
+        moments.test_a_step_that_pauses_is_not_called_by_a_delivery_for_nothing,
     ),
     Bug(
         *(calls, "_claim", "claimed.doubts + claimed.is_called", "claimed.doubts"),

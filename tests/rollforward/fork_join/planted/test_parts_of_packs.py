@@ -13,6 +13,7 @@ import pytest
 from rollforward.fork_join import fold, parked, sweep
 from rollforward.fork_join.batching.epochs import ITEM, OPEN, Admission, Epochs, Shape, Slot, _lock
 from rollforward.fork_join.entities import PackId, WorkPack, pack_key
+from rollforward.fork_join.items import Insertion
 from rollforward.fork_join.joiners import Joiners
 from rollforward.fork_join.sweep import Drain
 from rollforward.fork_join.transactional import TransactionalInserts
@@ -130,6 +131,16 @@ def test_each_item_of_a_pack_that_is_split_is_as_it_was() -> None:
     assert [stored(single) for single in singles] == items
     assert stored(pack) is None
     assert stored(beside) == ("t", ["item 0", "item 1"], "red", True, "00-1", 0)
+
+
+def test_a_batch_of_one_is_no_lone_item_with_the_same_json() -> None:
+    """D1: an item may be a list itself."""
+    lone = Insertion("t", "[1]", "k", stated="[1]")
+    batch = Insertion("t", "1", "k", stated="[1]", packs=(("1", 1),))
+    assert not lone.is_duplicate_of(batch.digest)
+    assert not batch.is_duplicate_of(lone.digest)
+    assert lone.is_duplicate_of(lone.digest)
+    assert batch.is_duplicate_of(batch.digest)
 
 
 # Joiners
@@ -283,6 +294,8 @@ BUGS = (
     Bug(*(parked, "_move", "        keep_result=stored.keep_result,\n", "", _PARKED), _ALONE),
     Bug(*(fold, "_split", "keep_result=stored.keep_result", "keep_result=None"),
         test_each_item_of_a_pack_that_is_split_is_as_it_was),
+    Bug(*(Insertion, "digest", 'f"batch:{stated}" if self.packs else stated', "stated"),
+        test_a_batch_of_one_is_no_lone_item_with_the_same_json),
     Bug(*(Joiners, "_left", '"late", pack.id)', '"late")', _LEFT),
         {"options": {"is_full": True}, "is_missed": True, "at_s": 0,
          "joins": [(EPOCH, "late", "a"), (EPOCH, "late", "b")], "discarded": 0}),
