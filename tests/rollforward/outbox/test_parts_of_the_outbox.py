@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import importlib
+from collections import deque
 from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from google.cloud import ndb
 
 from rollforward.datastore.transactions import Transaction
 from rollforward.outbox import background
@@ -18,6 +21,7 @@ from rollforward.outbox.relay import RelayResult
 from rollforward.runtime.clock import CLOCK_SKEW_S
 from rollforward.runtime.messages import Message
 from rollforward.runtime.sweeps.backoff import PATIENT_AFTER_S
+from rollforward.runtime.sweeps.sweep_round import SweepRound
 from tests.infra.memory_datastore import Memory, offline
 from tests.infra.mutation.lines import Bug
 from tests.rollforward.outbox.rows import SWEEP as sweep
@@ -160,7 +164,136 @@ def test_a_partition_is_drained_by_one_walk(owner: str, ends_s: float, is_free: 
     assert (Memory.current.get(lease_key("c")) is None) is is_free
 
 
+# The sweep
+
+
+def ids_of(ages: str) -> list[Any]:
+    """Return the keys of a partition, "a100 a50": each the age of a row in seconds."""
+    rows = [(word[0], datetime.timedelta(seconds=int(word[1:]))) for word in ages.split()]
+    return [
+        outbox_key(RowId(letter * 6, NOON - age, 0, is_unacked=False, digest="d").text)
+        for letter, age in rows
+    ]
+
+
+@pytest.mark.parametrize(
+    ("rows", "due", "busy"),
+    [
+        ("a100 a50|b90 b40|c80", "a100 b90", "abc"),
+        ("a100 a5|b90", "a100 b90", ""),
+        ("a100 a50|b30", "a100 a50", "ab"),
+        ("a9 a5|b30", "b30", ""),
+    ],
+)
+def test_a_sweep_takes_the_oldest_rows_and_leaves_young_ones_alone(
+    monkeypatch: pytest.MonkeyPatch, rows: str, due: str, busy: str
+) -> None:
+    """B5: whichever partition they are in; one whose last row is young has no more."""
+    found = {part[0]: ids_of(part) for part in rows.split("|")}
+
+    def partition_of(letter: str) -> Any:
+        keys = found.get(letter, [])[:2]
+        future = SimpleNamespace(get_result=lambda: keys)
+        return SimpleNamespace(fetch_async=lambda limit, keys_only: future)
+
+    monkeypatch.setattr(sweep, "outbox_rows", partition_of)
+    monkeypatch.setattr(sweep, "MAX_PER_CALL", 2)
+    look = sweep._Look(SweepRound("outbox", NOON), stale_s=30)
+    oldest, partitions = look.oldest()
+
+    assert oldest == ids_of(due)
+    assert "".join(partitions) == busy
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_partition_whose_walk_could_not_be_created_is_free(
+    monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    """B5: and one that another walk drains gets none."""
+    enqueued: list[str] = []
+
+    def enqueue_many(clients: object, many: Any, names: object) -> None:
+        if fails:
+            raise ConnectionError
+        enqueued.extend(args.partition for args in many)
+
+    monkeypatch.setattr(sweep, "drain", SimpleNamespace(enqueue_many=enqueue_many))
+    delete = Memory.current.delete
+    put = lambda rows: [Memory.current.put(row) for row in rows]  # noqa: E731
+    monkeypatch.setattr(ndb, "put_multi", put)
+    monkeypatch.setattr(ndb, "delete_multi", lambda keys: deque(map(delete, keys)))
+    later = NOON + datetime.timedelta(seconds=60)
+    Memory.current.put(OutboxLease(key=lease_key("c"), owner="other", ends=later))
+    clients = machine()
+    clients.new_id = lambda: "walk"
+    look = sweep._Look(SweepRound.of("outbox", NOON, None), stale_s=30)
+    with pytest.raises(ConnectionError) if fails else contextlib.nullcontext():
+        assert sweep._hand_over(clients, look, ["a", "b", "c"]) == 2
+
+    leases = [Memory.current.get(lease_key(partition)) for partition in "abc"]
+    owners = [lease and lease.owner for lease in leases]
+    assert owners == [*([None, None] if fails else ["walk", "walk"]), "other"]
+    assert enqueued == ([] if fails else ["a", "b"])
+
+
+@pytest.mark.parametrize("count", [2, 3, 4])
+def test_a_walk_goes_on_behind_a_full_page(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    """B5: also if that was all; at its end it gives its lease back."""
+    keys = ids_of("c9 c8 c7 c6"[: 3 * count - 1])
+    goes_on: list[Any] = []
+
+    def find(partition: str, after: str) -> Any:
+        return SimpleNamespace(fetch=lambda limit, keys_only: keys[:limit])
+
+    walk = sweep.drain.work
+    enqueue = lambda clients, args, name: goes_on.append((args.after, name))  # noqa: E731
+    monkeypatch.setattr(sweep, "drain", SimpleNamespace(enqueue=enqueue))
+    monkeypatch.setattr(sweep, "outbox_rows", find)
+    monkeypatch.setattr(sweep, "MAX_PER_DRAIN", 3)
+    monkeypatch.setattr(sweep, "transact", lambda body: body())
+    walk(machine(), sweep.Drain("c", "mine", began=NOON, stale_s=30))
+
+    last = keys[2].id() if count >= 3 else ""
+    assert goes_on == ([(last, ("mine", "c", last))] if last else [])
+    assert (Memory.current.get(lease_key("c")) is None) is (not last)
+
+
+@pytest.mark.parametrize(("age_s", "is_dead"), [(599, False), (600, True)])
+def test_a_refused_row_is_dead_after_ten_minutes_and_an_unacked_one_stays(
+    monkeypatch: pytest.MonkeyPatch, age_s: int, is_dead: bool
+) -> None:
+    """B5: until then its queue may be created by a deployment."""
+    created = NOON - datetime.timedelta(seconds=age_s)
+    keys = [outbox_key(row_at(created, is_unacked=is_unacked).text) for is_unacked in (True, False)]
+    rows = [OutboxTask(key=key, path="/a", queue="q", body="{}") for key in keys]
+    for row in rows:
+        Memory.current.put(row)
+    refused = RelayResult(0, [(row, KeyError("queue")) for row in rows], [])
+    monkeypatch.setattr(sweep, "relay", lambda clients, rows: refused)
+    dead: list[str] = []
+    letter = lambda clients, **fields: dead.append(fields["path"])  # noqa: E731
+    monkeypatch.setattr(sweep.dead_tasks, "dead_letter", letter)
+    look = sweep._Look(SweepRound.of("outbox", NOON, None), stale_s=30)
+    sweep._relay_due(machine(), look, keys)
+
+    assert len(dead) == (2 if is_dead else 0)
+    assert [Memory.current.get(key) is None for key in keys] == [False, is_dead]
+
+
 # The relay of a process
+
+
+def test_what_a_process_keeps_for_later_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """B5: rows that wait for a second try count as well; the sweep has the others."""
+    monkeypatch.setattr(background, "MAX_WAITING", 5)
+    of_process = background.BackgroundRelay()
+    of_process._is_draining = True
+    rows = [OutboxTask(key=outbox_key(f"row{number}"), path="/a") for number in range(4)]
+    of_process._delayed = [[background._Errand(rows[0])], [background._Errand(rows[1])]]
+    for _ in range(2):
+        of_process.send(machine(), rows[2:])
+
+    assert len(of_process._waiting) == 3
 
 
 def test_a_row_in_doubt_is_tried_as_any_other_once_it_is_known_to_be_committed(
@@ -186,6 +319,8 @@ _TWICE = test_rows_of_attempts_that_may_be_committed_are_looked_for
 _LEASE = test_a_partition_is_drained_by_one_walk
 _DOUBT = test_a_row_in_doubt_is_tried_as_any_other_once_it_is_known_to_be_committed
 _NAMES = test_an_old_unacked_row_has_another_task_once_it_is_due
+_OLDEST = test_a_sweep_takes_the_oldest_rows_and_leaves_young_ones_alone
+_REFUSED = test_a_refused_row_is_dead_after_ten_minutes_and_an_unacked_one_stays
 BUGS = (
     Bug(*(_Outgoing, "put", "len(self.rows) + self.gathered", "len(self.rows)"),
         test_equal_tasks_of_one_transaction_have_rows_of_their_own),
@@ -209,6 +344,19 @@ BUGS = (
         {"owner": "other", "ends_s": 2 * sweep.ASKED_S + 1, "is_free": True}),
     Bug(*(sweep, "_give_back", " and lease.owner == args.walk", "", _LEASE),
         {"owner": "other", "ends_s": 1, "is_free": False}),
+    Bug(*(sweep._Look, "oldest", "due.sort(key=lambda key: row_id(key).created)", "pass",
+          _OLDEST), {"rows": "a100 a50|b90 b40|c80", "due": "a100 b90", "busy": "abc"}),
+    Bug(*(sweep._Look, "oldest", " and not self.is_young(row_id(keys[-1]))", "", _OLDEST),
+        {"rows": "a100 a5|b90", "due": "a100 b90", "busy": ""}),
+    Bug(*(sweep, "_hand_over",
+          "ndb.delete_multi([lease_key(partition) for partition in free])", "pass"),
+        test_a_partition_whose_walk_could_not_be_created_is_free, {"fails": True}),
+    Bug(*(sweep, "_relay_due", ">= REFUSED_FOR_S", ">= look.stale_s", _REFUSED),
+        {"age_s": 599, "is_dead": False}),
+    Bug(*(sweep, "_dead_letter", "if not row_id(row.key).is_unacked:", "if True:", _REFUSED),
+        {"age_s": 600, "is_dead": True}),
+    Bug(*(background.BackgroundRelay, "_add", " - sum(map(len, self._delayed))", ""),
+        test_what_a_process_keeps_for_later_is_bounded),
     Bug(*(background, "_relay_committed", "errand.in_doubt = False", "pass", _DOUBT)),
     Bug(*(background, "_relay_committed", "e.in_doubt or ", "", _DOUBT)),
 )  # fmt: skip
