@@ -36,8 +36,8 @@ class FaultLine:
 
     Attributes:
         calls: The number of calls so far.
-        trace: All of them, if `is_traced`; and `made`, the places of them.
-        met: Of each fault that fired: its kind, and the call.
+        trace: All of them, if `is_traced`; and `made`, who makes which.
+        met: Of each fault that fired: its kind, who met it, and at which call.
     """
 
     def __init__(self, world: World) -> None:
@@ -82,9 +82,10 @@ class FaultLine:
             call = described() if described is not None else RemoteCall(name, APP)
             fault = f" {kind}" if kind else ""
             self.trace.append(f"{index} {world.now_s:.6f} {actor}: {call}{fault}")
-            self.made.add(place_of(call))
+            place = f"{actor.name}: {place_of(call)}"
+            self.made.add(place)
             if kind is not None:
-                self.met.append((kind, place_of(call)))
+                self.met.append((kind, place))
         world.now_s += CALL_S
         if world.switch_rate and world.order.random() < world.switch_rate:
             world.sleep(0.0)

@@ -18,7 +18,7 @@ from rollforward.counters import Counter
 from rollforward.fork_join import fold as folding
 from rollforward.outbox import pattern
 from rollforward.outbox import relay as relaying
-from tests.simulation import app
+from tests.simulation.shop import app
 
 
 class Plant(NamedTuple):

@@ -26,7 +26,7 @@ from rollforward.tasks import AppEngineTarget, CloudTaskQueue
 from rollforward.testing.injection import FaultyCache, FaultyWire, WaitingStub
 from rollforward.testing.services import LOCATION, PROJECT
 from rollforward.testing.short_answers import DrawnAnswers
-from tests.simulation import channel, memcached
+from tests.simulation.services import channel, memcached
 
 if TYPE_CHECKING:
     from flask import Flask

@@ -6,6 +6,7 @@ schedule again, with the faults that are needed for it.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -26,9 +27,11 @@ pytestmark = pytest.mark.timeout(0)
 
 @pytest.fixture(scope="module")
 def simulator() -> Iterator[Simulator]:
+    logging.disable(logging.CRITICAL)  # Of each fault: it takes longer than what it is about.
     simulator = Simulator()
     yield simulator
     simulator.close()
+    logging.disable(logging.NOTSET)
 
 
 def traced(simulator: Simulator, seed: int, faults: list[Fault] | None = None) -> list[str]:

@@ -26,12 +26,12 @@ from rollforward.local.cloudtasks.store.store import Store
 from rollforward.registry import Registry
 from rollforward.testing.injection import Crash
 from rollforward.testing.services import LOCATION, PROJECT
-from tests.simulation import channel
 from tests.simulation.actors import Actor
 from tests.simulation.fault_line import FaultLine
 from tests.simulation.faults import Fault
-from tests.simulation.memcached import Memcached
 from tests.simulation.processes import BASE_URL, CRON_HEADER, Process
+from tests.simulation.services import channel
+from tests.simulation.services.memcached import Memcached
 
 ROOT = Path(__file__).parents[2]
 BEGIN_S = 1_900_000_000.0

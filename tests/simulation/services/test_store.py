@@ -24,7 +24,7 @@ from rollforward.testing.short_answers import ShortAnswers
 from rollforward.testing.world import apart
 from tests.contracts.test_memory_store import PROJECT, Store, write
 from tests.infra.runs import soak
-from tests.simulation import channel
+from tests.simulation.services import channel
 
 SEEDS = range(300 if soak.IS_SOAK else 4)
 STEPS = 40

@@ -11,7 +11,7 @@ from rollforward.local.services.standalone import memcached
 from rollforward.runtime.cache import Cache, counted
 from rollforward.runtime.cache import open_cache as open_real
 from tests.infra.runs import soak
-from tests.simulation.memcached import Memcached, open_cache
+from tests.simulation.services.memcached import Memcached, open_cache
 
 SEEDS = range(2_000 if soak.IS_SOAK else 20)
 STEPS, KEYS, TTL_S = 60, "abc", 600

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pymemcache.exceptions import MemcacheClientError
 
 from rollforward.runtime.cache import MemcachedCache
-from tests.simulation.channel import ADDRESS
+from tests.simulation.services.channel import ADDRESS
 
 _WRAPS_AT = 2**64
 _MAX_DIGITS = 20
