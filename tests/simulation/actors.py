@@ -1,8 +1,8 @@
 """Actors: pieces of work of the simulated processes, of which one runs at a time.
 
-Each has a thread, since the library keeps a transaction by its thread. But a thread runs only while
-the scheduler waits for it: it is resumed, and goes on until it ends or pauses. So a schedule is the
-order in which actors are resumed, and the same each time.
+Each is a greenlet: it is resumed, and goes on until it ends or pauses. So a schedule is the order
+in which actors are resumed, and the same each time. The library takes each for a thread: what it
+keeps by thread is put away while an actor pauses. What a paused one locks, no other can wait for.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from greenlet import getcurrent, greenlet  # type: ignore[import-untyped]
+
+from rollforward.batches import members
+from rollforward.datastore import transactions
 from rollforward.testing.injection import Crash
 
-STUCK_AFTER_S = 60
-
-
-class StuckError(AssertionError):
-    """An actor neither ends nor pauses: it waits for what a paused one holds."""
+# What is kept by thread, but for the meters of the processes.
+LOCALS: list[threading.local] = [members._local, transactions._local]
 
 
 class Actor:
@@ -30,6 +31,7 @@ class Actor:
         delivery: The attempt whose request it handles, if it does.
         is_awaited: Whether the queue waits for its answer.
         status: Its answer.
+        is_beside: Whether its process serves requests meanwhile.
     """
 
     def __init__(self, name: str, process: Any, work: Callable[[], None], now_s: float) -> None:
@@ -41,41 +43,37 @@ class Actor:
         self.delivery: Any = None
         self.is_awaited = False
         self.status: int | None = None
+        self.is_beside = False
         self._is_abandoned = False
         self._error: BaseException | None = None
         self._work = work
-        self._turn, self._back = threading.Semaphore(0), threading.Semaphore(0)
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._greenlet: Any = None
+        self._kept: list[dict[str, Any]] = [{} for _ in self._locals()]
 
     @property
     def is_dead(self) -> bool:
         """Whether its process is not the one that it began in."""
-        return self._is_abandoned or self.process.incarnation != self.incarnation
+        return self._is_abandoned or bool(self.process.incarnation != self.incarnation)
 
     def resume(self) -> None:
-        """Run until it ends or pauses; raise its error.
-
-        Raises:
-            StuckError: it does neither.
-        """
-        if self._thread.ident is None:
-            self._thread.start()
-        else:
-            self._turn.release()
-        if not self._back.acquire(timeout=STUCK_AFTER_S):
-            raise StuckError(self.name)
+        """Run until it ends or pauses; raise its error."""
+        if self._greenlet is None:
+            self._greenlet = greenlet(self._run)
+            self._greenlet.gr_context = contextvars.Context()
+        self._swap()
+        self._greenlet.switch()
+        self._swap()
         if self._error is not None:
             raise self._error
 
     def pause(self, until_s: float) -> None:
-        """Let others run, until a time; called by its own thread.
+        """Let others run, until a time; called by itself.
 
         Raises:
             Crash: its process has died meanwhile.
         """
         self.wakes_at_s = until_s
-        self._back.release()
-        self._turn.acquire()
+        getcurrent().parent.switch()
         if self.is_dead:
             raise Crash
 
@@ -86,14 +84,24 @@ class Actor:
     def __str__(self) -> str:
         return f"{self.process.name} {self.name}"
 
+    def _locals(self) -> list[threading.local]:
+        return [*LOCALS, self.process.clients.meter._local]
+
+    def _swap(self) -> None:
+        """Put away what is kept by thread, and take what was put away before."""
+        for number, local in enumerate(self._locals()):
+            there = local.__dict__
+            kept, self._kept[number] = self._kept[number], dict(there)
+            there.clear()
+            there.update(kept)
+
     def _run(self) -> None:
         try:
             if not self.is_dead:
-                contextvars.Context().run(self._work)
+                self._work()
         except Crash:
             pass
         except BaseException as error:
             self._error = error
         finally:
             self.has_ended = True
-            self._back.release()

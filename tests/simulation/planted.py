@@ -5,33 +5,47 @@ Each takes away a guard by which a promise holds.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 from unittest import mock
 
 from google.cloud import ndb
+from google.cloud.ndb.context import TransactionOptions
 
 from rollforward.batches import completion, policy
 from rollforward.batches.entities import DONE
+from rollforward.continuations.pages import attempt
 from rollforward.counters import Counter
+from rollforward.flask.endpoints import tasks
 from rollforward.fork_join import fold as folding
 from rollforward.outbox import pattern
 from rollforward.outbox import relay as relaying
+from rollforward.streams.exchange import ingest
+from rollforward.streams.storage.remote_calls import Read
 from tests.simulation.shop import app
+from tests.simulation.shop.stream import ReleasedOrders
+
+# Seeds of schedules: without a deployment, with one by which a task of the second version comes to
+# a process of the first, and with faults after the end of the day.
+PLAIN, UNTIMELY, LATE = 0, 20, 1
 
 
 class Plant(NamedTuple):
-    """A bug, and the fault by which it shows.
+    """A bug, and the faults by which it shows; without any, a deployment is enough.
 
     Attributes:
-        fault: Its kind.
-        call: A part of the trace of the calls at which it may show, at one at least.
+        faults: Of each its kind, and a part of the trace of the calls at which it may strike: the
+            last one at any of them, the others at the first.
+        part: Of an order, the only one.
+        seed: Of the schedule.
     """
 
     plant: Callable[[], AbstractContextManager[Any]]
-    fault: str
-    call: str
+    part: str
+    faults: Sequence[tuple[str, str]]
+    seed: int = PLAIN
 
 
 def _unguarded_order() -> Any:
@@ -51,14 +65,18 @@ def _end_counted_twice() -> Any:
     return mock.patch.object(completion, "count", count)
 
 
-def _row_deleted_first() -> Any:
-    relay = relaying.relay
+def _row_deleted_first(module: Any = relaying) -> Any:
+    relay = module.relay
 
     def delete_and_relay(clients: Any, rows: Sequence[Any]) -> Any:
         ndb.delete_multi([row.key for row in rows])
         return relay(clients, rows)
 
-    return mock.patch.object(relaying, "relay", delete_and_relay)
+    return mock.patch.object(module, "relay", delete_and_relay)
+
+
+def _row_deleted_first_in_sweeps() -> Any:
+    return _row_deleted_first(sys.modules["rollforward.outbox.sweep"])
 
 
 def _increment_without_key() -> Any:
@@ -79,18 +97,79 @@ def _no_sweep_of_the_outbox() -> Any:
     return mock.patch.object(pattern, "sweep")
 
 
+def _in_a_commit_of_its_own(owner: Any, name: str) -> Any:
+    work = getattr(owner, name)
+
+    def apart(*arguments: Any) -> Any:
+        independent = TransactionOptions.INDEPENDENT
+        return ndb.transaction(lambda: work(*arguments), retries=0, propagation=independent)
+
+    return mock.patch.object(owner, name, apart)
+
+
+def _page_applied_apart() -> Any:
+    return _in_a_commit_of_its_own(attempt._PageAttempt, "_applied")
+
+
+def _sink_apart() -> Any:
+    return _in_a_commit_of_its_own(ReleasedOrders, "write")
+
+
+def _push_without_receipt() -> Any:
+    def receipt(request: Any) -> Any:
+        if request.receipt is None:
+            return []
+        [row] = yield Read([request.receipt])
+        return [(request.receipt, row and row.version)]
+
+    return mock.patch.object(ingest, "_receipt", receipt)
+
+
+def _unknown_task_dropped() -> Any:
+    return mock.patch.object(tasks, "_wait_for_a_version", return_value=("", 204))
+
+
+SEAL = "visitor: tasks CreateTask of /tasks/batches/simulated-days/completed"
+AUDIT, WORK, PUSH = "simulated-audit: ", "simulated-sales/work: ", "simulated-sales/push: "
 PLANTS: Mapping[str, Plant] = {
-    "unguarded-order": Plant(_unguarded_order, "crash-after", "visitor: datastore Commit"),
-    "early-callback": Plant(_early_callback, "pause-before:100", "pack-order: datastore Commit"),
-    "end-counted-twice": Plant(_end_counted_twice, "double:0", "pack-order: datastore Commit"),
-    "row-deleted-first": Plant(_row_deleted_first, "error:UNAVAILABLE", "tasks BatchCreateTasks"),
+    "unguarded-order": Plant(
+        _unguarded_order, "revenue", [("crash-after", "visitor: datastore Commit")]
+    ),
+    "early-callback": Plant(
+        _early_callback, "pack", [("pause-before:100", "pack-order: datastore Commit")]
+    ),
+    "end-counted-twice": Plant(
+        _end_counted_twice, "pack", [("double:0", "pack-order: datastore Commit")]
+    ),
+    "row-deleted-first": Plant(
+        _row_deleted_first, "mail", [("error:UNAVAILABLE", "visitor: tasks ")]
+    ),
     "increment-without-key": Plant(
-        _increment_without_key, "double:0", "mail-order: datastore Commit"
+        _increment_without_key, "mail", [("double:0", "mail-order: datastore Commit")]
     ),
     "fold-outside-of-a-transaction": Plant(
-        _fold_outside_of_a_transaction, "crash-after", "revenue/join: datastore Commit"
+        _fold_outside_of_a_transaction,
+        "revenue",
+        [("crash-after", "revenue/join: datastore Commit")],
     ),
     "no-sweep-of-the-outbox": Plant(
-        _no_sweep_of_the_outbox, "crash-before", "visitor: tasks CreateTask"
+        _no_sweep_of_the_outbox, "mail", [("crash-before", "visitor: tasks ")]
     ),
+    "no-sweep-of-the-outbox-after-the-seal": Plant(
+        _no_sweep_of_the_outbox, "pack", [("crash-before", SEAL)], seed=LATE
+    ),
+    "row-deleted-first-in-sweeps": Plant(
+        _row_deleted_first_in_sweeps,
+        "mail",
+        [("error:UNAVAILABLE", "visitor: tasks "), ("error:UNAVAILABLE", "sweeps: tasks ")],
+        seed=LATE,
+    ),
+    "page-applied-apart": Plant(
+        _page_applied_apart, "audit", [("error:ABORTED", f"{AUDIT}datastore Commit")]
+    ),
+    "sink-apart": Plant(_sink_apart, "stream", [("error:ABORTED", f"{WORK}datastore Commit")]),
+    "push-without-receipt": Plant(
+        _push_without_receipt, "stream", [("double:3700", f"{PUSH}datastore Commit")]
+    ),
+    "unknown-task-dropped": Plant(_unknown_task_dropped, "mail", [], seed=UNTIMELY),
 }

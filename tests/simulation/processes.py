@@ -6,14 +6,17 @@ import contextlib
 import datetime
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Collection, Iterator
+from dataclasses import replace
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from unittest import mock
 
+from rollforward.continuations.pages import seen_pages
 from rollforward.datastore import transactions
 from rollforward.flask.app import mount
 from rollforward.flask.settings import APP_ENGINE, Settings
+from rollforward.lanes.gathered import claiming
 from rollforward.lanes.runs import claims
 from rollforward.materialized_views.updating import table_fold
 from rollforward.outbox import InlineRelay
@@ -22,14 +25,18 @@ from rollforward.runtime import Clients, Meter, open_datastore
 from rollforward.runtime.channel.limits import DatastoreLimits
 from rollforward.runtime.process.heartbeats import NoHeart
 from rollforward.runtime.process.process_state import ProcessState
+from rollforward.streams import driver
+from rollforward.streams.storage import inbox_hints
 from rollforward.tasks import AppEngineTarget, CloudTaskQueue
 from rollforward.testing.injection import FaultyCache, FaultyWire, WaitingStub
 from rollforward.testing.services import LOCATION, PROJECT
 from rollforward.testing.short_answers import DrawnAnswers
 from tests.simulation.services import channel, memcached
+from tests.simulation.shop import app
+from tests.simulation.shop.common import Shop
 
 if TYPE_CHECKING:
-    from flask import Flask
+    from flask.testing import FlaskClient
 
     from tests.simulation.world import World
 
@@ -54,16 +61,23 @@ class ProcessClock:
         self._world.sleep(seconds)
 
 
+class Version(NamedTuple):
+    """A version of the code in a process: its clients, its parts, and the way to its app."""
+
+    clients: Clients
+    registry: Registry
+    browser: FlaskClient
+
+
 class Process:
     """A process that serves one request at a time.
 
     Attributes:
         incarnation: Counts its deaths. What an earlier one does has no effect.
+        next_version: Of the code, as soon as it is idle; None: it stays.
     """
 
-    def __init__(
-        self, name: str, world: World, make: Callable[[], Flask], registry: Registry
-    ) -> None:
+    def __init__(self, name: str, world: World, shops: Collection[Shop]) -> None:
         self.name = name
         self.incarnation = 0
         self.clock = ProcessClock(world)
@@ -78,26 +92,28 @@ class Process:
         datastore.stub = WaitingStub(stub)
         tasks = channel.tasks_client(lambda *call: world.cloud_tasks(*call), [meter, wire])
         cache = memcached.open_cache(lambda: world.memcached, lambda: world.now_s)
-        self.clients = Clients(
+        clients = Clients(
             datastore=datastore,
             tasks=CloudTaskQueue(tasks, PROJECT, LOCATION, AppEngineTarget()),
             cache=FaultyCache(cache, world.line),  # type: ignore[arg-type]
             meter=meter,
             relay=InlineRelay(),
-            task_paths=registry.tasks,
             clock=self.clock,
             heart=NoHeart(),
             process_state=ProcessState(),
             random=self.random,
         )
-        self.registry = registry
-        self.app = make()
-        target = AppEngineTarget()
-        settings = Settings(
-            platform=APP_ENGINE, project=PROJECT, secret_keys=(SECRET,), target=target
-        )
-        mount(self.app, settings, self.clients, registry, api_prefix="/api")
-        self._client = self.app.test_client(use_cookies=False)
+        self._versions = {shop.version: _version(shop, clients) for shop in shops}
+        self.version = min(self._versions)
+        self.next_version: int | None = None
+
+    @property
+    def clients(self) -> Clients:
+        return self._versions[self.version].clients
+
+    @property
+    def registry(self) -> Registry:
+        return self._versions[self.version].registry
 
     def _ask(self, continuation: Any, details: Any, request: Any) -> Any:
         return self.answers.ask(continuation, details, request)
@@ -108,22 +124,35 @@ class Process:
         self.answers = DrawnAnswers(has_snapshots=True, seed=seed)
         self.clock.wrong_by_s = 0.0
         self._limits._open.clear()
+        self.version, self.next_version = min(self._versions), None
         self.restart()
 
     def restart(self) -> None:
         """Die, and be followed by another one: its memory is gone."""
         self.incarnation += 1
         self.clients.process_state.clear()
+        if self.next_version is not None:
+            self.version, self.next_version = self.next_version, None
 
     def request(self, method: str, path: str, **options: Any) -> tuple[int, bytes]:
         """Make a request of the app; return status and body."""
-        response = self._client.open(path, method=method, base_url=BASE_URL, **options)
+        browser = self._versions[self.version].browser
+        response = browser.open(path, method=method, base_url=BASE_URL, **options)
         return response.status_code, response.data
+
+
+def _version(shop: Shop, clients: Clients) -> Version:
+    registry, target = shop.registry(), AppEngineTarget()
+    clients = replace(clients, task_paths=registry.tasks)
+    settings = Settings(platform=APP_ENGINE, project=PROJECT, secret_keys=(SECRET,), target=target)
+    flask = app.make(shop)
+    mount(flask, settings, clients, registry, api_prefix=app.API)
+    return Version(clients, registry, flask.test_client(use_cookies=False))
 
 
 @contextlib.contextmanager
 def in_virtual_time(world: World) -> Iterator[None]:
-    """Let pauses and the leases of lanes take virtual time, and the seed draw what is random."""
+    """Let pauses, leases and spans take virtual time, and the seed draw what is random."""
     defaults = {"sleep": world.sleep, "jitter": world.jitter}
     pause = transactions.pause_before_retry
     clock = SimpleNamespace(monotonic=lambda: world.now_s)
@@ -131,12 +160,19 @@ def in_virtual_time(world: World) -> Iterator[None]:
     started = [
         clock.monotonic if value is time.monotonic else value for value in holder.__defaults__
     ]
+
+    def run_in_background(engine: driver.Engine, steps: Any) -> None:
+        world.begin_beside("streams", lambda: engine.run(steps))
+
     with (
-        mock.patch.object(claims, "time", clock),
+        contextlib.ExitStack() as timed,
+        mock.patch.object(driver.Engine, "_run_in_background", run_in_background),
         mock.patch.object(transactions, "secrets", SimpleNamespace(token_hex=world.token_hex)),
         mock.patch.object(table_fold, "_DICE", world.dice),
         mock.patch.object(holder, "__defaults__", tuple(started)),
         mock.patch.dict(transactions.transact.__kwdefaults__, defaults),
         mock.patch.object(pause, "__defaults__", tuple(defaults.values())),
     ):
+        for module in (claims, claiming, seen_pages, driver, inbox_hints):
+            timed.enter_context(mock.patch.object(module, "time", clock))
         yield

@@ -7,32 +7,28 @@ or whose answer was lost, may be. All else follows from the orders that are ther
 from __future__ import annotations
 
 import json
-import random
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 
-from google.cloud import ndb
-
-from rollforward.pull_queues.entities import PullItem
 from rollforward.testing.leftovers import left_behind
-from tests.simulation.faults import Fault, drawn, written
+from tests.simulation.faults import Fault, written
+from tests.simulation.plan import DAY, Plan, Request, plan_of
 from tests.simulation.processes import Process, in_virtual_time
-from tests.simulation.shop import app
+from tests.simulation.shop.app import API
+from tests.simulation.shop.entities import PlacedOrder
+from tests.simulation.shop.first import FIRST
+from tests.simulation.shop.second import SECOND
+from tests.simulation.shop.totals import Look, wrong_totals
 from tests.simulation.world import World
 
-CALLS = 600  # At which faults are drawn: the first minute makes 450 to 520.
-MOST_FAULTS = 3
-VISITORS, ORDERS = 2, 2
-CUSTOMERS = ("ada", "bob")
-DAY = "monday"
 ATTEMPTS, AGAIN_AFTER_S = 4, 3.0
-PLAYED_S = 60.0
+PLAYED_S, ENDED_S = 60.0, 30.0  # Before the end of the day, and after it: faults may strike.
+ENDS = {"pack": f"{API}/days/{DAY}/end", "stream": f"{API}/sales/end"}
 PICKED_AFTER_S = (0.1, 1.0, 4.0, 20.0, 45.0)
 # Between two sweeps: a batch in which nothing has moved is looked at after half an hour, and again
 # an hour later.
-SWEPT_AFTER_S = (60.0,) * 6 + (1_900.0, 60.0, 3_700.0, 60.0, 7_300.0, 60.0)
+SWEPT_AFTER_S = (60.0, 60.0, 3_700.0, 60.0, 1_900.0, 60.0, 3_700.0, 60.0, 7_300.0, 60.0)
 ACCEPTED = 204
 
 
@@ -45,31 +41,31 @@ class Visitor:
     """Sends its requests one after the other, each again if it is not answered.
 
     Attributes:
-        accepted: The orders that it was told are placed.
+        accepted: The requests that were answered.
     """
 
     world: World
-    requests: list[tuple[str, dict[str, Any]]]
-    accepted: list[str] = field(default_factory=list)
+    requests: list[Request]
+    accepted: list[Request] = field(default_factory=list)
     tried: int = 0
 
     def begin(self) -> None:
-        self.world.at(self.world.now_s, "visitor", self._send)
+        self.world.at(self.world.now_s + self.requests[0].after_s, "visitor", self._send)
 
     def _send(self, process: Process) -> None:
         """Send the next request; plan the one after it before, since the process may die."""
-        path, body = self.requests[0]
+        path, body, _ = request = self.requests[0]
         self.tried += 1
         number = self.tried
         self.world.at(self.world.now_s + AGAIN_AFTER_S, "visitor", self._again(number))
         status, _ = process.request("POST", path, json=body)
         self.world.statuses[f"{path} {status}"] += 1
-        if status == ACCEPTED and "cents" in body:
-            self.accepted.append(body["order"])
+        if status == ACCEPTED:
+            self.accepted.append(request)
         if status == ACCEPTED and self.tried == number:
             self._next()
 
-    def _again(self, number: int) -> Any:
+    def _again(self, number: int) -> Callable[[Process], None]:
         def send(process: Process) -> None:
             if self.tried != number or not self.requests:
                 return  # It was answered.
@@ -86,6 +82,10 @@ class Visitor:
         if self.requests:
             self.begin()
 
+    def orders(self) -> set[str]:
+        """Return the orders that it was told are placed."""
+        return {one.body["order"] for one in self.accepted if one.path == f"{API}/orders"}
+
 
 @dataclass
 class Picker:
@@ -100,7 +100,7 @@ class Picker:
             self.world.at(self.world.now_s + seconds, "picker", self._pick)
 
     def _pick(self, process: Process) -> None:
-        status, body = process.request("POST", f"{app.API}/picks", json={})
+        status, body = process.request("POST", f"{API}/picks", json={})
         self.world.statuses[f"picks {status}"] += 1
         if status == 200:
             self.acked += json.loads(body)
@@ -120,52 +120,82 @@ class Simulator:
     """Plays schedules in one world, one after the other."""
 
     def __init__(self) -> None:
-        self.world = World(app.make, app.REGISTRY)
-        self.visitors: list[Visitor] = []
-        self.picker = Picker(self.world)
+        self.world = World([FIRST, SECOND])
+        self._begin(plan_of(0))
+
+    def _begin(self, plan: Plan) -> None:
+        world = self.world
+        self.plan = plan
+        self.visitors = [Visitor(world, list(requests)) for requests in plan.requests]
+        self.auditor = Visitor(world, [Request(f"{API}/audits", {})])
+        self.audited: set[str] = set()
+        self.ends: list[Visitor] = []
+        self.picker = Picker(world)
 
     def close(self) -> None:
         """Close the queue's database."""
         self.world.engine.close()
 
-    def play(self, seed: int, faults: Sequence[Fault] | None = None) -> Played:
-        """Play the schedule of a seed, with its own faults or with others.
+    def play(
+        self, seed: int, faults: Sequence[Fault] | None = None, parts: Sequence[str] = ()
+    ) -> Played:
+        """Play the schedule of a seed, with its own faults and parts or with others.
 
         Raises:
             AssertionError: a promise is broken.
         """
-        world = self.world
-        faults = faults_of(seed) if faults is None else faults
+        world, plan = self.world, plan_of(seed, parts)
+        self._begin(plan if faults is None else replace(plan, faults=faults))
         with in_virtual_time(world):
-            world.begin(str(seed), faults)
+            world.begin(str(seed), self.plan.faults)
             try:
-                self._play(random.Random(f"{seed} visitors"))
+                self._play()
             finally:
                 world.line.end()
                 world.end()
         line = world.line
         return Played(line.calls, list(line.met), list(line.trace), world.sweeps)
 
-    def _play(self, chance: random.Random) -> None:
-        world = self.world
-        self.visitors = [Visitor(world, _requests(chance, number)) for number in range(VISITORS)]
-        self.picker = Picker(world)
-        self.picker.begin(*PICKED_AFTER_S)
+    def _play(self) -> None:
+        world, begin_s = self.world, self.world.now_s
+        if "pick" in self.plan.parts:
+            self.picker.begin(*PICKED_AFTER_S)
+        for deployment in self.plan.deployments:
+            after_s, process, version = deployment
+            world.deploy(begin_s + after_s, process, version)
+        if "audit" in self.plan.parts:
+            world.at(begin_s + self.plan.audited_after_s, "auditor", self._audit)
         for visitor in self.visitors:
             visitor.begin()
-        world.run(until_s=world.now_s + PLAYED_S)
-        end_of_day = Visitor(world, [(f"{app.API}/days/{DAY}/end", {})])
+        world.run(until_s=begin_s + PLAYED_S)
+        if self.plan.is_late:
+            self._end()
+            world.sweep()
+            world.run(until_s=world.now_s + ENDED_S)
         world.end_faults()
-        end_of_day.begin()
+        self._end()
         self._heal()
+
+    def _audit(self, process: Process) -> None:
+        self.audited = self._accepted()
+        self.auditor.begin()
+
+    def _end(self) -> None:
+        """Seal the batch, and close the source of the stream, unless that was answered before."""
+        answered = {one.path for visitor in self.ends for one in visitor.accepted}
+        for part, path in ENDS.items():
+            if part in self.plan.parts and path not in answered:
+                self.ends.append(Visitor(self.world, [Request(path, {})]))
+                self.ends[-1].begin()
 
     def _heal(self) -> None:
         """Let time pass and the sweep run until all is right."""
         wrong: list[str] = []
         for pause_s in SWEPT_AFTER_S:
-            self.picker.begin(0)
+            if "pick" in self.plan.parts:
+                self.picker.begin(0)
             self.world.run(until_s=self.world.now_s + pause_s)
-            # Totals are looked at when nothing goes on: looks are a third of a schedule's time.
+            # Looks take long: none while something goes on.
             wrong = self.world.unfinished() or self.wrong()
             if not wrong:
                 return
@@ -176,78 +206,22 @@ class Simulator:
         """Return what is not as it has to be."""
         clients = self.world.processes[0].clients
         with clients.context():
-            orders = app.PlacedOrder.query().fetch()
-            totals = _totals(clients, orders, is_purged=self.world.is_purged)
-            return [*self._lost(orders), *self._doubled(), *totals, *left_behind()]
+            orders = PlacedOrder.query().fetch()
+            audited = self.audited if self.auditor.accepted else None
+            look = Look(clients, orders, DAY, self.world.is_purged, audited)
+            totals = wrong_totals(look, self.plan.parts)
+            return [*self._lost(look.names), *self._doubled(), *totals, *left_behind()]
 
-    def _lost(self, orders: Sequence[Any]) -> list[str]:
-        placed = {order.key.id() for order in orders}
-        accepted = {order for visitor in self.visitors for order in visitor.accepted}
-        return [f"{order} was accepted, and is not there" for order in sorted(accepted - placed)]
+    def _accepted(self) -> set[str]:
+        return set[str]().union(*(visitor.orders() for visitor in self.visitors))
+
+    def _lost(self, placed: Sequence[str]) -> list[str]:
+        missing = sorted(self._accepted().difference(placed))
+        return [f"{order} was accepted, and is not there" for order in missing]
 
     def _doubled(self) -> list[str]:
         twice = [order for order, times in Counter(self.picker.acked).items() if times > 1]
         return [f"{order} was acknowledged, and came again" for order in twice]
-
-
-def faults_of(seed: int) -> list[Fault]:
-    """Return the faults that a seed draws."""
-    return drawn(random.Random(f"{seed} faults"), CALLS, MOST_FAULTS)
-
-
-def _requests(chance: random.Random, visitor: int) -> list[tuple[str, dict[str, Any]]]:
-    requests: list[tuple[str, dict[str, Any]]] = []
-    for number in range(ORDERS):
-        order = {"order": f"v{visitor}n{number}", "customer": chance.choice(CUSTOMERS)}
-        placed = {**order, "cents": chance.randrange(1, 500), "batch": DAY}
-        requests.append((f"{app.API}/orders", placed))
-        if chance.random() < 0.4:
-            moved = {**order, "customer": chance.choice(CUSTOMERS)}
-            requests.append((f"{app.API}/moves", moved))
-    return requests
-
-
-def _totals(clients: Any, orders: Sequence[Any], *, is_purged: bool) -> list[str]:
-    """Return which totals are not those of the orders.
-
-    A purge takes plain tasks for good: then mails may be missing.
-    """
-    names = [order.key.id() for order in orders]
-    count, cents = len(orders), sum(order.cents for order in orders)
-    revenue = ndb.Key(app.Revenue, app.SHOP).get() or app.Revenue()
-    rows = app.CUSTOMERS.read(clients, app.OrdersOfCustomer).rows
-    found = {row.name: (row.count, row.sum("cents")) for row in rows if row.count}
-    expected = {
-        customer: (len(prices), sum(prices))
-        for customer in CUSTOMERS
-        if (prices := [order.cents for order in orders if order.customer == customer])
-    }
-    mailed = {key.id() for key in app.MailedOrder.query().fetch(keys_only=True)}
-    picked = {key.id() for key in app.PickedOrder.query().fetch(keys_only=True)}
-    packed = {key.id() for key in app.PackedOrder.query().fetch(keys_only=True)}
-    ledger = ndb.Key(app.BilledOrders, app.SHOP).get() or app.BilledOrders()
-    finished = {row.key.id(): row.runs for row in app.FinishedOrder.query().fetch()}
-    placed = {row.key.id(): row.placed for row in app.CustomerOrders.query().fetch()}
-    shipped = {row.key.id(): row.shipped for row in app.ShippedOrders.query().fetch()}
-    closed = ndb.Key(app.ClosedDay, DAY).get() or app.ClosedDay()
-    counted = app.MAILED.total(clients, app.SHOP).value
-    if is_purged and mailed <= set(names) and counted <= len(mailed):
-        mailed, counted = set(names), count
-    facts = {
-        "placed": (app.PLACED.total(clients, app.SHOP).value, count),
-        "mailed": (counted, count),
-        "revenue": ((revenue.orders, revenue.cents), (count, cents)),
-        "view": (found, expected),
-        "mails": (mailed, set(names)),
-        "packed": (packed, set(names)),
-        "picked": (picked, set(names)),
-        "left to pick": (PullItem.query().fetch(keys_only=True), []),
-        "bills": ((ledger.bills, ledger.cents), (count, cents)),
-        "finished": (finished, dict.fromkeys(names, 1)),
-        "shipped in their order": (shipped, placed),
-        "the callback": ((closed.runs > 0, closed.members, closed.packed), (True, count, count)),
-    }
-    return [f"{name}: {is_}, not {must}" for name, (is_, must) in facts.items() if is_ != must]
 
 
 def shrunk(simulator: Simulator, seed: int, faults: Sequence[Fault]) -> list[Fault]:
@@ -271,6 +245,6 @@ def play_or_shrink(simulator: Simulator, seed: int) -> Played:
     try:
         return simulator.play(seed)
     except AssertionError as error:
-        needed = written(shrunk(simulator, seed, faults_of(seed)))
+        needed = written(shrunk(simulator, seed, plan_of(seed).faults))
         again = f'python -m tests.simulation {seed} --faults "{needed}"'
         raise BrokenPromiseError(f"{type(error).__name__}: {error}\nplay it by: {again}") from error

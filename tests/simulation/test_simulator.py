@@ -22,7 +22,7 @@ from tests.simulation.schedule import Simulator, play_or_shrink, shrunk
 FIRST = 1_000_000 * int(soak.SEED) if soak.SEED.isdigit() else 0
 SEEDS = range(FIRST, FIRST + (100_000 if soak.IS_SOAK else 6))
 
-pytestmark = pytest.mark.timeout(0)
+pytestmark = [pytest.mark.timeout(0)] if soak.IS_SOAK else []
 
 
 @pytest.fixture(scope="module")
@@ -34,11 +34,13 @@ def simulator() -> Iterator[Simulator]:
     logging.disable(logging.NOTSET)
 
 
-def traced(simulator: Simulator, seed: int, faults: list[Fault] | None = None) -> list[str]:
+def traced(
+    simulator: Simulator, seed: int, faults: list[Fault] | None = None, part: str = ""
+) -> list[str]:
     """Return all calls of a schedule: when, by whom, and of what."""
     simulator.world.line.is_traced = True
     try:
-        return list(simulator.play(seed, faults).trace)
+        return list(simulator.play(seed, faults, [part] if part else ()).trace)
     finally:
         simulator.world.line.is_traced = False
 
@@ -77,22 +79,36 @@ def test_a_planted_bug_is_noticed(simulator: Simulator, name: str) -> None:
     """At one of the calls of its kind, by a fault that the shipped code stands there."""
     bug = PLANTS[name]
     with bug.plant():
-        faults = [Fault(at, bug.fault) for at in calls_of(simulator, bug)]
-        tried = enumerate(faults)
-        noticed = next((number for number, fault in tried if fails(simulator, fault)), None)
+        tried = enumerate(faults_of(simulator, bug))
+        noticed = next((number for number, faults in tried if fails(simulator, bug, faults)), None)
         assert noticed is not None
-    at = calls_of(simulator, bug)[noticed]
-    assert not fails(simulator, Fault(at, bug.fault))
+    faults = [*faults_of(simulator, bug)][noticed]
+    assert not fails(simulator, bug, faults)
 
 
-def calls_of(simulator: Simulator, bug: Plant) -> list[int]:
-    """Return the numbers of the calls at which a bug may show, as the code is now."""
-    return [int(line.split()[0]) for line in traced(simulator, 0, []) if bug.call in line]
+def faults_of(simulator: Simulator, bug: Plant) -> Iterator[list[Fault]]:
+    """Yield the faults by which a bug may show, at the calls that the code as it is now makes."""
+    earlier = list[Fault]()
+    for kind, call in bug.faults[:-1]:
+        at = calls_of(simulator, bug, earlier, call)[0]
+        earlier.append(Fault(at, kind))
+    if not bug.faults:
+        yield []
+        return
+    kind, call = bug.faults[-1]
+    for at in calls_of(simulator, bug, earlier, call):
+        yield [*earlier, Fault(at, kind)]
 
 
-def fails(simulator: Simulator, fault: Fault) -> bool:
+def calls_of(simulator: Simulator, bug: Plant, faults: list[Fault], call: str) -> list[int]:
+    """Return the numbers of the calls of a schedule whose trace has a text."""
+    trace = traced(simulator, bug.seed, faults, bug.part)
+    return [int(line.split()[0]) for line in trace if call in line]
+
+
+def fails(simulator: Simulator, bug: Plant, faults: list[Fault]) -> bool:
     try:
-        simulator.play(0, [fault])
+        simulator.play(bug.seed, faults, [bug.part])
     except AssertionError:
         return True
     return False
@@ -100,11 +116,19 @@ def fails(simulator: Simulator, fault: Fault) -> bool:
 
 def test_a_failure_is_shrunk_to_the_faults_that_it_needs(simulator: Simulator) -> None:
     bug = PLANTS["increment-without-key"]
-    [at, *_] = calls_of(simulator, bug)
-    needed = Fault(at, bug.fault)
+    [[needed], *_] = faults_of(simulator, bug)
     with bug.plant():
-        left = shrunk(simulator, 0, [Fault(0, "flush"), needed, Fault(at + 20, "flush")])
+        left = shrunk(simulator, 0, [Fault(0, "flush"), needed, Fault(needed.at + 20, "flush")])
     assert left == [needed]
+
+
+def test_faults_strike_in_sweeps_and_while_the_batch_is_sealed(simulator: Simulator) -> None:
+    trace = traced(simulator, 0, [])
+    for who in ("sweeps: ", "visitor: datastore Commit of BatchState", "delivers /tasks/close-day"):
+        at = next(int(line.split()[0]) for line in trace if who in line)
+        [(kind, place)] = simulator.play(0, [Fault(at, "reply-lost:UNAVAILABLE")]).met
+        assert kind == "reply-lost:UNAVAILABLE"
+        assert place.partition(":")[0] in who
 
 
 def test_the_text_of_faults_is_read_as_it_was_written() -> None:

@@ -6,13 +6,12 @@ delivered, the scheduler of cron calls. If nothing can, time goes on to what is 
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
-
-from flask import Flask
 
 from benchmarks.memory.rows import Rows
 from benchmarks.memory.service import MemoryDatastore
@@ -23,7 +22,6 @@ from rollforward.local.cloudtasks.delivery.app_engine import AppEngineApp
 from rollforward.local.cloudtasks.engine.engine import Engine
 from rollforward.local.cloudtasks.protocol.names import Place
 from rollforward.local.cloudtasks.store.store import Store
-from rollforward.registry import Registry
 from rollforward.testing.injection import Crash
 from rollforward.testing.services import LOCATION, PROJECT
 from tests.simulation.actors import Actor
@@ -32,6 +30,7 @@ from tests.simulation.faults import Fault
 from tests.simulation.processes import BASE_URL, CRON_HEADER, Process
 from tests.simulation.services import channel
 from tests.simulation.services.memcached import Memcached
+from tests.simulation.shop.common import Shop
 
 ROOT = Path(__file__).parents[2]
 BEGIN_S = 1_900_000_000.0
@@ -50,7 +49,7 @@ class NotSettledError(AssertionError):
 class World:
     """The services and processes of one schedule after the other."""
 
-    def __init__(self, make: Callable[[], Flask], registry: Registry) -> None:
+    def __init__(self, shops: Collection[Shop]) -> None:
         self.now_s = BEGIN_S
         self.line = FaultLine(self)
         self.engine = Engine(
@@ -68,15 +67,14 @@ class World:
         self.current: Actor | None = None
         self.actors: list[Actor] = []
         self.later: list[tuple[float, str, Callable[[Process], None]]] = []
+        self.deployments: list[tuple[float, Process, int]] = []
         self.order = random.Random(0)
         self.dice = random.Random(0)
         self.switch_rate = 0.0
         self.sweeps = 0
         self.is_purged = False
         self.statuses: Counter[str] = Counter()
-        self.processes = [
-            Process(f"p{number}", self, make, registry) for number in range(PROCESSES)
-        ]
+        self.processes = [Process(f"p{number}", self, shops) for number in range(PROCESSES)]
 
     def begin(self, seed: str, faults: Sequence[Fault]) -> None:
         """Begin a schedule in an empty world."""
@@ -85,7 +83,7 @@ class World:
         rows = Rows(now_us=lambda: int(self.now_s * 1e6), kept_us=KEPT_US)
         self.store = MemoryDatastore(rows)
         self.memcached = Memcached(lambda: self.now_s)
-        self.actors, self.later, self.current = [], [], None
+        self.actors, self.later, self.deployments, self.current = [], [], [], None
         self.order = random.Random(f"{seed} order")
         self.dice.seed(f"{seed} dice")
         self.switch_rate = self.order.choice(SWITCHES)
@@ -146,8 +144,9 @@ class World:
         """Do one of the things that can be done now."""
         self._give_up()
         ready = [actor for actor in self.actors if actor.wakes_at_s <= self.now_s]
-        busy = {id(actor.process) for actor in self.actors if actor.name != RECOVERY}
+        busy = {id(actor.process) for actor in self.actors if not actor.is_beside}
         idle = [process for process in self.processes if id(process) not in busy]
+        self._deploy(idle)
         later = [job for job in self.later if job[0] <= self.now_s] if idle else []
         due = self.engine.due() if idle else []
         choices = len(ready) + len(later) + len(due)
@@ -170,6 +169,7 @@ class World:
     def _next_s(self) -> float | None:
         """Return when something can be done that cannot be done now."""
         times = [actor.wakes_at_s for actor in self.actors] + [job[0] for job in self.later]
+        times += [at_s for at_s, *_ in self.deployments]
         times += [self._deadline_s(actor) for actor in self.actors if actor.is_awaited]
         wake_s = self.engine.wake_at()
         if wake_s is not None:
@@ -211,7 +211,33 @@ class World:
     def _deadline_s(self, actor: Actor) -> float:
         return float(actor.delivery.started_at + (actor.delivery.deadline_s or DEADLINE_S))
 
+    def _deploy(self, idle: Sequence[Process]) -> None:
+        """Give processes another version of the code, when it is time and they are idle."""
+        for deployment in list(self.deployments):
+            at_s, process, version = deployment
+            if at_s <= self.now_s:
+                process.next_version = version
+                self.deployments.remove(deployment)
+        for process in idle:
+            if process.next_version is not None:
+                process.restart()
+                self._recover(process)
+
     # What happens
+
+    def deploy(self, at_s: float, number: int, version: int) -> None:
+        """Let a process have a version of the code from a time on."""
+        self.deployments.append((at_s, self.processes[number], version))
+
+    def begin_beside(self, name: str, work: Callable[[], object]) -> None:
+        """Let the current process do something beside its requests; an error ends that alone."""
+        assert self.current is not None
+
+        def attempt() -> None:
+            with contextlib.suppress(Exception):
+                work()
+
+        self._start(name, self.current.process, attempt).is_beside = True
 
     def at(self, at_s: float, name: str, job: Callable[[Process], None]) -> None:
         """Let a process that is idle then do something at a time."""
@@ -252,13 +278,17 @@ class World:
         assert self.current is not None
         process = self.current.process
         process.restart()
+        self._recover(process)
+        raise Crash
+
+    def _recover(self, process: Process) -> None:
+        """Let a process that has just begun look for abandoned work."""
 
         def recover() -> None:
             with process.clients.context():
                 recovery.recover(process.clients, process.registry)
 
-        self._start(RECOVERY, process, recover)
-        raise Crash
+        self._start(RECOVERY, process, recover).is_beside = True
 
     def purge(self) -> None:
         """Purge all queues by hand."""

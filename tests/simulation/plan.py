@@ -1,0 +1,108 @@
+"""What a seed draws: the parts that follow from an order, the requests, deployments and faults."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from tests.simulation.faults import Fault, drawn
+from tests.simulation.shop.app import API
+from tests.simulation.shop.totals import PARTS
+from tests.simulation.world import BEGIN_S, PROCESSES
+
+VISITORS, MOST_ORDERS = 2, 2
+CUSTOMERS = ("ada", "bob")
+DAY = "monday"
+MOST_FAULTS = 3
+# One seed in so many has all parts in one order; a deployment; faults after the end of the day.
+WHOLE_OF, DEPLOYED_OF, LATE_OF = 8, 3, 2
+# About how many remote calls there are in each part, at which faults are drawn, and after the end.
+CALLS, LATE_CALLS = 120, 100
+CALLS_OF = {"audit": 60, "flow": 70, "mail": 50, "pack": 50, "pick": 50, "revenue": 30}
+CALLS_OF |= {"ship": 60, "stream": 120}
+
+PAUSES_S = (0.0, 0.0, 1.0, 4.0, 12.0)
+
+
+class Request(NamedTuple):
+    """A request of a visitor: its path, its body, and how long it is thought about before."""
+
+    path: str
+    body: dict[str, Any]
+    after_s: float = 0.0
+
+
+class Deployment(NamedTuple):
+    """A process gets a version of the code, some seconds after the beginning."""
+
+    after_s: float
+    process: int
+    version: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A schedule, but for the order of its turns.
+
+    Attributes:
+        requests: Of each visitor.
+        audited_after_s: When the audit begins, if it is a part.
+        is_late: Whether faults may also strike at the end of the day, and in a sweep.
+    """
+
+    parts: Sequence[str]
+    requests: Sequence[Sequence[Request]]
+    audited_after_s: float
+    deployments: Sequence[Deployment]
+    is_late: bool
+    faults: Sequence[Fault]
+
+
+def plan_of(seed: int, parts: Sequence[str] = ()) -> Plan:
+    """Return the plan that a seed draws.
+
+    Args:
+        parts: In the place of those that it draws.
+    """
+    chance = random.Random(f"{seed} plan")
+    drawn_parts = sorted(chance.sample(PARTS, chance.randrange(2, 5)))
+    parts = parts or (PARTS if chance.randrange(WHOLE_OF) == 0 else drawn_parts)
+    is_late = chance.randrange(LATE_OF) == 0
+    calls = CALLS + sum(CALLS_OF[part] for part in parts) + is_late * LATE_CALLS
+    followed = [part for part in parts if part != "audit"]
+    return Plan(
+        parts,
+        [_requests(chance, number, followed) for number in range(VISITORS)],
+        chance.uniform(0, 30),
+        _deployments(chance) if chance.randrange(DEPLOYED_OF) == 0 else [],
+        is_late,
+        drawn(random.Random(f"{seed} faults"), calls, MOST_FAULTS),
+    )
+
+
+def _requests(chance: random.Random, visitor: int, parts: Sequence[str]) -> list[Request]:
+    requests: list[Request] = []
+    for number in range(chance.randrange(1, MOST_ORDERS + 1)):
+        order = {"order": f"v{visitor}n{number}", "customer": chance.choice(CUSTOMERS)}
+        at_ms = int(1000 * (BEGIN_S + chance.uniform(0, 30)))
+        placed = {"cents": chance.randrange(1, 500), "batch": DAY, "parts": parts, "at_ms": at_ms}
+        after_s = chance.choice(PAUSES_S)
+        requests.append(Request(f"{API}/orders", {**order, **placed}, after_s))
+        if chance.random() < 0.4:
+            moved = {**order, "customer": chance.choice(CUSTOMERS)}
+            requests.append(Request(f"{API}/moves", moved))
+    return requests
+
+
+def _deployments(chance: random.Random) -> list[Deployment]:
+    """Draw a deployment, process by process; one of them may go back for a while."""
+    at_s, deployments = chance.uniform(0, 10), list[Deployment]()
+    for process in chance.sample(range(PROCESSES), PROCESSES):
+        deployments.append(Deployment(at_s, process, 2))
+        at_s += chance.uniform(0, 3)
+    if chance.random() < 0.3:
+        process = deployments[0].process
+        deployments += [Deployment(at_s + 3, process, 1), Deployment(at_s + 8, process, 2)]
+    return deployments

@@ -1,0 +1,44 @@
+"""The shop, version 1."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import rollforward as rf
+from rollforward.counters import Counter
+from rollforward.flows import Steps
+from rollforward.fork_join import Batch, fork_join
+from rollforward.runtime import Clients
+from tests.simulation.shop.common import OrderId, Shop, add_to_revenue, bill, finish
+from tests.simulation.shop.entities import MailedOrder, run_once_more
+from tests.simulation.shop.stream import SHOP
+
+MAILED = Counter("simulated-mailed", queue="default")
+
+
+@dataclass(frozen=True)
+class Sold:
+    order: str
+    cents: int
+
+
+@rf.task(queue="default")
+def mail_order(clients: Clients, args: OrderId) -> None:
+    run_once_more(MailedOrder, args.order)
+    MAILED.increment(clients, SHOP, idempotency_key=args.order)
+
+
+@fork_join("simulated-revenue", queue="fork-join", period_s=1)
+def add_revenue(clients: Clients, batch: Batch, items: Sequence[Sold]) -> None:
+    add_to_revenue(batch.key, [item.cents for item in items])
+
+
+@rf.flow("simulated-fulfilments")
+def fulfil(step: Steps, order: str, cents: int) -> None:
+    step.commit("bill", bill, cents)
+    step.sleep("rest", seconds=2)
+    step.commit("finish", finish, order)
+
+
+FIRST = Shop(1, mail_order, OrderId, MAILED, add_revenue, Sold, fulfil)

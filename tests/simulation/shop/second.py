@@ -1,0 +1,79 @@
+"""The shop, version 2. What has changed since version 1, all in one deployment:
+
+MailedOrderId.greeting  a new field with a default, of a task's arguments
+Sold.currency           as of a fork-join queue's items
+MAILED                  begins with four shards
+insure                  a new step of the flow, before the others
+thank-customer          a new task
+the stream's values     have one more field
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import rollforward as rf
+from rollforward.counters import Counter
+from rollforward.flows import Steps
+from rollforward.fork_join import Batch, fork_join
+from rollforward.runtime import Clients
+from tests.simulation.shop.common import OrderId, Shop, add_to_revenue, bill, finish
+from tests.simulation.shop.entities import (
+    InsuredOrder,
+    MailedOrder,
+    ThankedOrder,
+    count_run,
+    run_once_more,
+)
+from tests.simulation.shop.stream import SHOP
+
+MAILED = Counter("simulated-mailed", queue="default", min_shards=4)
+
+
+@dataclass(frozen=True)
+class GreetedOrderId:
+    order: str
+    greeting: str = "Hello"
+
+
+@dataclass(frozen=True)
+class Sold:
+    order: str
+    cents: int
+    currency: str = "EUR"
+
+
+@rf.task(queue="default")
+def mail_order(clients: Clients, args: GreetedOrderId) -> None:
+    run_once_more(MailedOrder, args.order)
+    MAILED.increment(clients, SHOP, idempotency_key=args.order)
+
+
+@rf.task(queue="default")
+def thank_customer(clients: Clients, args: OrderId) -> None:
+    run_once_more(ThankedOrder, args.order)
+
+
+@fork_join("simulated-revenue", queue="fork-join", period_s=1)
+def add_revenue(clients: Clients, batch: Batch, items: Sequence[Sold]) -> None:
+    add_to_revenue(batch.key, [item.cents for item in items])
+
+
+def insure(order: str) -> None:
+    count_run(InsuredOrder, order)
+
+
+@rf.flow("simulated-fulfilments")
+def fulfil(step: Steps, order: str, cents: int) -> None:
+    step.commit("insure", insure, order)
+    step.commit("bill", bill, cents)
+    step.sleep("rest", seconds=2)
+    step.commit("finish", finish, order)
+
+
+SECOND = Shop(
+    *(2, mail_order, GreetedOrderId, MAILED, add_revenue, Sold, fulfil),
+    fields={"note": "new"},
+    thank_customer=thank_customer,
+)

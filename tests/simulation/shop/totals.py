@@ -1,0 +1,165 @@
+"""The model: all that must follow from the orders that are there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from google.cloud import ndb
+
+from rollforward.continuations.entities import FINISHED, ContinuationRun
+from rollforward.pull_queues.entities import PullItem
+from rollforward.runtime import Clients
+from tests.simulation.shop.common import CUSTOMERS, PLACED
+from tests.simulation.shop.entities import (
+    AuditedOrder,
+    BilledOrders,
+    ClosedDay,
+    CustomerOrders,
+    FinishedOrder,
+    InsuredOrder,
+    MailedOrder,
+    OrdersOfCustomer,
+    PackedOrder,
+    PickedOrder,
+    PlacedOrder,
+    Revenue,
+    ShippedOrders,
+    StreamedOrder,
+    StreamedRevenue,
+    ThankedOrder,
+)
+from tests.simulation.shop.first import MAILED
+from tests.simulation.shop.stream import SHOP
+
+# Each fact's name, what is, and what must be.
+Facts = Iterator[tuple[str, Any, Any]]
+
+
+@dataclass(frozen=True)
+class Look:
+    """A look at the totals.
+
+    Attributes:
+        orders: All that are there.
+        is_purged: A purge takes plain tasks for good: then mails may be missing.
+        audited: Orders that were there before an audit; None: none was accepted.
+    """
+
+    clients: Clients
+    orders: Sequence[PlacedOrder]
+    day: str
+    is_purged: bool
+    audited: Collection[str] | None
+
+    @property
+    def names(self) -> list[str]:
+        return [order.key.id() for order in self.orders]
+
+    @property
+    def sums(self) -> tuple[int, int]:
+        """How many orders there are, and their cents."""
+        return len(self.orders), sum(order.cents for order in self.orders)
+
+    def once(self) -> dict[str, int]:
+        """Each order, done once."""
+        return dict.fromkeys(self.names, 1)
+
+
+def wrong_totals(look: Look, parts: Collection[str]) -> list[str]:
+    """Return which totals are not those of the orders; in the open context."""
+    facts = [*_of_all(look), *(fact for part in sorted(parts) for fact in _OF[part](look))]
+    return [f"{name}: {found}, not {must}" for name, found, must in facts if found != must]
+
+
+def _of_all(look: Look) -> Facts:
+    rows = CUSTOMERS.read(look.clients, OrdersOfCustomer).rows
+    found = {row.name: (row.count, row.sum("cents")) for row in rows if row.count}
+    expected: dict[str, tuple[int, int]] = {}
+    for order in look.orders:
+        count, cents = expected.get(order.customer, (0, 0))
+        expected[order.customer] = count + 1, cents + order.cents
+    yield "view", found, expected
+    yield "placed", PLACED.total(look.clients, SHOP).value, len(look.orders)
+
+
+def _of_mails(look: Look) -> Facts:
+    mailed, counted = _keys(MailedOrder), MAILED.total(look.clients, SHOP).value
+    thanked = _keys(ThankedOrder)
+    to_thank = {order.key.id() for order in look.orders if order.version > 1}
+    if look.is_purged and mailed <= set(look.names) and counted <= len(mailed):
+        mailed, counted = set(look.names), len(look.orders)
+    if look.is_purged and thanked <= to_thank:
+        thanked = to_thank
+    yield "mailed", counted, len(look.orders)
+    yield "mails", mailed, set(look.names)
+    yield "thanks", thanked, to_thank
+
+
+def _of_packing(look: Look) -> Facts:
+    closed, count = ndb.Key(ClosedDay, look.day).get() or ClosedDay(), len(look.orders)
+    yield "packed", _keys(PackedOrder), set(look.names)
+    found = closed.runs > 0, closed.members, closed.packed
+    yield "the callback", found, (True, count, count)
+
+
+def _of_shipping(look: Look) -> Facts:
+    placed = {row.key.id(): row.placed for row in CustomerOrders.query().fetch()}
+    shipped = {row.key.id(): row.shipped for row in ShippedOrders.query().fetch()}
+    yield "shipped in their order", shipped, placed
+
+
+def _of_revenue(look: Look) -> Facts:
+    revenue = ndb.Key(Revenue, SHOP).get() or Revenue()
+    yield "revenue", (revenue.orders, revenue.cents), look.sums
+
+
+def _of_flows(look: Look) -> Facts:
+    ledger = ndb.Key(BilledOrders, SHOP).get() or BilledOrders()
+    insured = _runs(InsuredOrder)
+    yield "bills", (ledger.bills, ledger.cents), look.sums
+    yield "finished", _runs(FinishedOrder), look.once()
+    # A flow that the first version has ended has no such step.
+    yield "insured", insured, {order: 1 for order in look.names if order in insured}
+
+
+def _of_picking(look: Look) -> Facts:
+    yield "picked", _keys(PickedOrder), set(look.names)
+    yield "left to pick", PullItem.query().fetch(keys_only=True), []
+
+
+def _of_stream(look: Look) -> Facts:
+    revenue = ndb.Key(StreamedRevenue, SHOP).get() or StreamedRevenue()
+    yield "streamed revenue", (revenue.orders, revenue.cents), look.sums
+    yield "streamed", _runs(StreamedOrder), look.once()
+
+
+def _of_audit(look: Look) -> Facts:
+    audited, run = _runs(AuditedOrder), ContinuationRun.get_by_id("audit")
+    # Orders that were placed meanwhile may be in it.
+    yield "audited", audited, {order: 1 for order in look.names if order in audited}
+    if look.audited is not None:
+        yield "the audit", run and run.state, FINISHED
+        yield "not audited", set(look.audited) - set(audited), set()
+
+
+_OF: Mapping[str, Callable[[Look], Facts]] = {
+    "audit": _of_audit,
+    "flow": _of_flows,
+    "mail": _of_mails,
+    "pack": _of_packing,
+    "pick": _of_picking,
+    "revenue": _of_revenue,
+    "ship": _of_shipping,
+    "stream": _of_stream,
+}
+PARTS = tuple(_OF)
+
+
+def _keys(kind: type[ndb.Model]) -> set[str]:
+    return {key.id() for key in kind.query().fetch(keys_only=True)}
+
+
+def _runs(kind: type[Any]) -> dict[str, int]:
+    return {row.key.id(): row.runs for row in kind.query().fetch()}
