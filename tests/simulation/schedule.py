@@ -224,13 +224,15 @@ class Simulator:
         return [f"{order} was acknowledged, and came again" for order in twice]
 
 
-def shrunk(simulator: Simulator, seed: int, faults: Sequence[Fault]) -> list[Fault]:
+def shrunk(
+    simulator: Simulator, seed: int, faults: Sequence[Fault], parts: Sequence[str] = ()
+) -> list[Fault]:
     """Return those of the faults by which a schedule still fails: without any of them it passes."""
     left = list(faults)
     for fault in faults:
         fewer = [other for other in left if other != fault]
         try:
-            simulator.play(seed, fewer)
+            simulator.play(seed, fewer, parts)
         except AssertionError:
             left = fewer
     return left
