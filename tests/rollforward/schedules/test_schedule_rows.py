@@ -209,6 +209,9 @@ def test_no_tick_is_late_within_five_minutes_and_a_commit_takes_a_hundred() -> N
         until = since + datetime.timedelta(seconds=seconds)
         assert len(cron.ticks_to_run("0 0 * * *", "UTC", since, until, "skip")) == count
     until = since + datetime.timedelta(days=1)
+    for early_s, tick in ((0, until), (1, since)):
+        now_utc = until - datetime.timedelta(seconds=early_s)
+        assert cron.ticks_to_run("0 0 * * *", "UTC", since, now_utc, "once") == [tick]
     assert len(cron.ticks_to_run("* * * * *", "UTC", since, until, "all")) == cron.MAX_MISSED == 100
 
 
@@ -239,6 +242,8 @@ BUGS = (
     Bug(sweeps, "_put_off", " and stored.next_at == row.next_at", "",
         test_a_row_that_its_version_has_moved_meanwhile_is_not_put_off),
     Bug(cron, "ticks_to_run", "until - newest <= GRACE", "until - newest < GRACE",
+        test_no_tick_is_late_within_five_minutes_and_a_commit_takes_a_hundred),
+    Bug(cron, "ticks_to_run", "until + datetime.timedelta(seconds=1)", "until",
         test_no_tick_is_late_within_five_minutes_and_a_commit_takes_a_hundred),
     Bug(cron, "ticks_to_run", "len(ticks) == MAX_MISSED", "len(ticks) > MAX_MISSED",
         test_no_tick_is_late_within_five_minutes_and_a_commit_takes_a_hundred),
