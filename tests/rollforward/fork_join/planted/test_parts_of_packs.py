@@ -120,6 +120,28 @@ def test_an_item_is_parked_the_sooner_if_it_ever_failed_beside_others_that_went_
     assert stored(pack.parked) is None
 
 
+@pytest.mark.parametrize(("poison", "failed"), [("", 0), ("3", 1), ("0123456789", 8)])
+def test_few_items_are_tried_while_nothing_succeeds(poison: str, failed: int) -> None:
+    """D1: all others are folded beside poison; where all fail, the function may be at fault."""
+    packs = [pack_of(id_=str(number)) for number in range(10)]
+    for pack in packs:
+        Memory.current.put(
+            WorkPack(key=pack_key(pack.text), batch_key="t", items=json.dumps([pack.id]))
+        )
+
+    def join(clients: object, batch: object, items: list[str]) -> None:
+        if set(items) & set(poison):
+            raise KeyError
+
+    machine, folded = Machine(), fold.FoldResult()
+    folding = fold.Folding("tallies", 500, join, json.loads, REPLAY)
+    fold._fold(machine, folding, packs, folded)  # type: ignore[arg-type]
+
+    assert (len(folded.failed_items), folded.items) == (failed, 10 - len(poison))
+    left = [pack.id for pack in packs if Memory.current.get(pack_key(pack.text))]
+    assert "".join(left) == poison
+
+
 def test_each_item_of_a_pack_that_is_split_is_as_it_was() -> None:
     """D7: also when it is split a second time."""
     pack, beside = pack_of(3), pack_of(2, "b")
@@ -290,6 +312,8 @@ BUGS = (
     Bug(*(fold, "_count_failure", "stored.fails_alone or is_alone", "is_alone", _PARKED), _ALONE),
     Bug(*(fold, "_count_failure", "if stored.fails_alone else MAX_FAILURES_OF_ALL", "", _PARKED),
         {**_ALONE, "fails_alone": False, "is_parked": False}),
+    Bug(*(fold, "_fold", "if half and not folded.nothing_succeeded:", "if half:"),
+        test_few_items_are_tried_while_nothing_succeeds, {"poison": "0123456789", "failed": 8}),
     Bug(*(parked, "_move", "        tag=stored.tag,\n", "", _PARKED), _ALONE),
     Bug(*(parked, "_move", "        keep_result=stored.keep_result,\n", "", _PARKED), _ALONE),
     Bug(*(fold, "_split", "keep_result=stored.keep_result", "keep_result=None"),
