@@ -19,7 +19,7 @@ FORWARDS = {
 BACKWARDS = {
     orders.RETURNING: ("Undoing", "refund by the bank", "retrying"),
     orders.REFUNDED: ("Refunded", "stock released", "cancelled"),
-    orders.REFUSED: ("Refused", "sold out, or declined", "skipped"),
+    orders.REJECTED: ("Rejected", "sold out, or declined", "skipped"),
 }
 WORDS = {stage: title for stage, (title, _, _) in {**FORWARDS, **BACKWARDS}.items()}
 

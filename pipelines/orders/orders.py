@@ -50,9 +50,9 @@ KEEP = datetime.timedelta(days=2)
 
 # The stages of an order, forwards and backwards.
 ACCEPTED, RESERVED, CHARGED, HANDED, DONE = "accepted", "reserved", "charged", "handed", "done"
-RETURNING, REFUNDED, REFUSED = "returning", "refunded", "refused"
+RETURNING, REFUNDED, REJECTED = "returning", "refunded", "rejected"
 BEFORE_THE_COURIER = (ACCEPTED, RESERVED, CHARGED)
-ENDED = (DONE, REFUNDED, REFUSED)
+ENDED = (DONE, REFUNDED, REJECTED)
 
 PACES_MS = {"fast": 20, "watch": 400, "slow": 1_500}  # What a call to the bank takes.
 PATIENCES_S = {"15": 15, "60": 60, "300": 300}
@@ -184,7 +184,7 @@ def close(clients: Clients, args: OrderArgs) -> None:
     """Note the end of an order that went backwards."""
     row = order_key(args.sale, args.number).get()
     if row is not None:
-        row.stage = REFUNDED if row.stage == RETURNING else REFUSED
+        row.stage = REFUNDED if row.stage == RETURNING else REJECTED
         row.reason = row.reason or "cancelled"
         row.doubts = doubts_of(args)
         _save(clients, args.sale, row)

@@ -1,7 +1,7 @@
 """Progress of a sale, and its reconciliation: orders against the bank's statement and the stock.
 
 asked for = started + to be started
-started = done + refunded + refused + open
+started = done + refunded + rejected + open
 the bank holds = done + open after the charge
 taken from stock = done + open after the reservation
 

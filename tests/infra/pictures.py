@@ -29,6 +29,7 @@ from tests.infra.stack import ROOT, Stack, running_stack
 
 IMAGES = ROOT / "docs/images"
 TIMEOUT_S = 30
+# As long as a scene may take to end on a busy machine.
 MAX_PLAY_S = 180.0
 # What is on the way when a picture is taken: a run of a thousand takes some seconds.
 FAULTS = {"id": "pictures", "kind": "error", "rate": 0.1}
@@ -295,7 +296,8 @@ def take(
     stack: Stack, shown: dict[Look, Any], picture: Picture, folder: Path, *, all_: bool
 ) -> None:
     """Play a picture's scene, and take it in the looks that are wanted."""
-    stack.control("/api/v1/wait-idle", {"timeout_s": TIMEOUT_S - 5})  # Of the scene before.
+    # Of the scene before.
+    stack.control("/api/v1/wait-idle", {"timeout_s": MAX_PLAY_S}, MAX_PLAY_S + TIMEOUT_S)
     looks = LOOKS if all_ else picture.looks
     where = picture.play(stack)
     url = where if where.startswith("http") else stack.app.rstrip("/") + where

@@ -49,10 +49,10 @@ class Stack:
         url = self.app.rstrip("/") + path
         return self.visitor.post(url, data={**hidden, **fields}, timeout=30)
 
-    def control(self, path: str, body: dict[str, Any] | None = None) -> Any:
+    def control(self, path: str, body: dict[str, Any] | None = None, timeout_s: float = 30) -> Any:
         """Ask the local platform; a body makes it a POST."""
         method = "GET" if body is None else "POST"
-        answer = requests.request(method, self.console + path, json=body, timeout=30)
+        answer = requests.request(method, self.console + path, json=body, timeout=timeout_s)
         answer.raise_for_status()
         return answer.json()
 

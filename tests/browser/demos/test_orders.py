@@ -56,7 +56,7 @@ def test_orders_are_charged_once_while_a_worker_is_killed(
     press(page, page.get_by_role("button", name="The courier comes"))
 
     expect_cards(page, "done", 5)
-    expect_cards(page, "refused", 1)
+    expect_cards(page, "rejected", 1)
     expect_still(page)
     expect(page.locator(".closing")).to_contain_text("6 of 6 orders ended")
     expect(page.locator(".closing")).to_contain_text("1 worker killed")

@@ -44,19 +44,19 @@ def test_the_front_page_and_the_menu_lead_here(browser: Browser) -> None:
 
 
 def test_orders_move_through_their_lanes(browser: Browser, world: World, sale: str) -> None:
-    """Accepted, then waiting, then done; the rest is refused or refunded, and all adds up."""
+    """Accepted, then waiting, then done; the rest is rejected or refunded, and all adds up."""
     assert "0 of 6 orders ended" in browser.get(sale).text
 
     world.settle(patience_s=1)
     waiting = browser.get(sale).text
     assert lane(waiting, "charged") == 5
-    assert lane(waiting, "refused") == 1
+    assert lane(waiting, "rejected") == 1
     assert "The courier comes" in waiting
     assert browser.post(f"{sale}/courier", {"visit": "half"}).status_code == 303
     world.settle(patience_s=100)
 
     after = browser.get(f"{sale}?tab=table").text
-    assert (lane(after, "done"), lane(after, "refunded"), lane(after, "refused")) == (3, 2, 1)
+    assert (lane(after, "done"), lane(after, "refunded"), lane(after, "rejected")) == (3, 2, 1)
     assert "6 of 6 orders ended, 0 charged twice, 0 lost, 0 duplicated" in after
     assert "Adds up" in after
     assert "sold out" in after

@@ -60,15 +60,15 @@ def test_orders_wait_for_the_courier_and_are_done(world: World) -> None:
 
 
 @one_emulator
-def test_stock_that_runs_out_and_cards_that_are_declined_are_refused(world: World) -> None:
+def test_stock_that_runs_out_and_cards_that_are_declined_are_rejected(world: World) -> None:
     """Nothing is taken for them, and nothing is held."""
     open_sale(world, orders=15, stock=10, courier="two-thirds")
     world.settle(patience_s=200)
 
     after = seen(world)
     assert after.started == 15
-    refused = [order.reason for order in after.orders if order.stage == "refused"]
-    assert refused == ["sold out"] * 5
+    rejected = [order.reason for order in after.orders if order.stage == "rejected"]
+    assert rejected == ["sold out"] * 5
     assert after.by_stage["done"] + after.by_stage["refunded"] == 10
     assert (after.bank.held, after.stock_reserved) == (after.by_stage["done"],) * 2
     assert after.adds_up
@@ -94,7 +94,7 @@ def test_a_declined_card_gives_its_piece_back(
     open_sale(world, orders=3, stock=3)
     world.settle(patience_s=1)
 
-    declined = [order for order in seen(world).orders if order.stage == "refused"]
+    declined = [order for order in seen(world).orders if order.stage == "rejected"]
     assert [(order.number, order.reason) for order in declined] == [(2, "the card was declined")]
     assert seen(world).stock_reserved == 2
 
