@@ -19,7 +19,7 @@ from benchmarks.chaos.clocks import FOLDER, moved
 from benchmarks.chaos.short_answers import SwitchedAnswers
 from benchmarks.harness.dev_server import running
 from benchmarks.harness.proxies import proxy_before, wire_before
-from benchmarks.healing.benchmark import TARGET, Scene
+from benchmarks.healing.benchmark import TARGET, Scene, name_of
 from rollforward.local.services.standalone import datastore_emulator
 from rollforward.local.system import ports
 
@@ -63,7 +63,7 @@ class Stage(Scene):
         """
         assert self.stack.process is not None
         platform = psutil.Process(self.stack.process.pid)
-        writers = [platform, *(each for each in self._children() if "python" in each.name())]
+        writers = [platform, *(each for each in self._children() if "python" in name_of(each))]
         for process in writers:
             _limit_files(process, is_full=True)
         time.sleep(seconds)

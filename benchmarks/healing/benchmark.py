@@ -81,7 +81,7 @@ class Scene:
         Raises:
             AssertionError: there is none.
         """
-        stopped = [each for each in self._children() if name in each.name()]
+        stopped = [each for each in self._children() if name in name_of(each)]
         assert stopped, f"no {name} to stop"
         for process in stopped:
             process.suspend()
@@ -98,13 +98,12 @@ class Scene:
     def _children(self) -> list[psutil.Process]:
         assert self.stack.process is not None
         children = psutil.Process(self.stack.process.pid).children(recursive=True)
-        return [each for each in children if each.is_running() and not _is_zombie(each)]
+        return [each for each in children if _is_alive(each)]
 
     def _workers(self) -> list[psutil.Process]:
         """Return the processes that gunicorn has forked."""
-        serving = [each for each in self._children() if "gunicorn" in " ".join(each.cmdline())]
-        ids = {process.pid for process in serving}
-        return [process for process in serving if process.ppid() in ids and _is_worker(process)]
+        serving = [each for each in self._children() if "gunicorn" in " ".join(_words(each))]
+        return [each for each in serving if _is_forked(each)]
 
     # Wires
 
@@ -121,13 +120,32 @@ class Scene:
         self.wire.cut(0.05, seconds)
 
 
-def _is_zombie(process: psutil.Process) -> bool:
-    return bool(process.status() == psutil.STATUS_ZOMBIE)
+def _is_alive(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    return False
 
 
-def _is_worker(process: psutil.Process) -> bool:
-    parent = process.parent()
-    return parent is not None and parent.cmdline() == process.cmdline()
+def name_of(process: psutil.Process) -> str:
+    """Return the name of a process; "" if it has ended meanwhile."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return process.name()
+    return ""
+
+
+def _words(process: psutil.Process) -> list[str]:
+    """Return the command of a process; none if it has ended meanwhile."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return process.cmdline()
+    return []
+
+
+def _is_forked(process: psutil.Process) -> bool:
+    """Return whether a process runs its parent's command."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        parent, words = process.parent(), _words(process)
+        return parent is not None and bool(words) and _words(parent) == words
+    return False
 
 
 @dataclass(frozen=True)
