@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -11,18 +12,21 @@ import pytest
 from google.cloud import ndb
 
 from rollforward.batches import Completed
-from rollforward.flows import changes, sweep, wakes
+from rollforward.flows import changes, sweep, turns, wakes
+from rollforward.flows.errors import Suspended
 from rollforward.flows.rows import events, values
 from rollforward.flows.rows.entities import RUNNING, UNDOING, FlowRun, FlowValue, run_key
-from rollforward.flows.rows.records import DONE, WAITING, StepRecord
-from rollforward.flows.steps import waits
-from rollforward.flows.steps.attempt import Noted
+from rollforward.flows.rows.records import DONE, FAILED, WAITING, StepRecord
+from rollforward.flows.steps import calls, waits
+from rollforward.flows.steps.attempt import FlowAttempt, Noted
+from rollforward.tasks.errors import Retry, Unavailable
 from tests.infra.memory_datastore import Memory, offline
 from tests.infra.mutation.lines import Bug
 
 pytestmark = pytest.mark.fast
 
 NOON = datetime.datetime(2030, 5, 1, 12, tzinfo=datetime.UTC)
+LONG_AGO = datetime.datetime(2030, 4, 1)  # noqa: DTZ001
 CLIENTS: Any = SimpleNamespace(clock=SimpleNamespace(now=lambda: NOON))
 
 
@@ -167,7 +171,144 @@ def test_the_end_of_a_batch_wakes_no_flow_that_is_being_undone(
     )
 
 
+# Steps
+
+
+@pytest.mark.parametrize(
+    ("error", "is_late", "pause_s", "attempts"),
+    [
+        (Retry("later", after_s=60), False, 60, 0),
+        (Unavailable("away"), False, calls.UNAVAILABLE_FOR_S, 0),
+        (KeyError("bug"), False, 7, 1),
+        (Retry("later", after_s=60), True, None, 1),
+        (Unavailable("away"), True, None, 1),
+    ],
+)
+def test_a_step_pauses_as_it_says_until_its_time_is_up(
+    error: Exception, is_late: bool, pause_s: float | None, attempts: int
+) -> None:
+    """W3: then each of its ends counts."""
+    policy = SimpleNamespace(is_over=lambda failures, now_utc: is_late, pause_s=lambda failures: 7)
+    call: Any = SimpleNamespace(name="call", kind="outside", is_undo=False, policy=policy)
+    row = row_with()
+    attempt: Any = SimpleNamespace(
+        clients=CLIENTS,
+        run_id="probe|f1",
+        is_undoing=False,
+        now_s=NOON.timestamp,
+        go_on_or_wait=lambda decide: decide(row),
+        change=lambda decide, rows: decide(row),
+    )
+    calls._failed(attempt, call, StepRecord("outside", began=1.0, is_called=True), error)
+
+    noted = row.records()["call"]
+    assert noted.attempts == attempts
+    if pause_s is None:
+        assert noted.state == FAILED
+    else:
+        assert (noted.has_ended, noted.is_called) == (False, False)
+        assert noted.until == NOON.timestamp() + pause_s
+
+
+def test_a_retry_ends_pauses_of_calls_and_no_sleep() -> None:
+    """W3: and reopens the step at which the flow has failed, no other one."""
+    row = row_with()
+    row.state, row.failed_step = FAILED, "failed"
+    for name, record in (
+        ("paused", StepRecord("outside", until=99.0)),
+        ("asleep", StepRecord("sleep", until=99.0)),
+        ("failed", StepRecord("outside", state=FAILED, error="bug")),
+        ("beside", StepRecord("commit", state=FAILED, error="bug")),
+        ("done", StepRecord("commit", state=DONE, until=99.0)),
+    ):
+        row.note(name, record)
+    changes._reopen(row)
+
+    records = row.records()
+    assert [records[name].until for name in ("paused", "asleep", "done")] == [0, 99, 99]
+    assert [records[name].has_ended for name in ("failed", "beside", "done")] == [False, True, True]
+    assert row.failed_step is None
+
+
+# Deliveries
+
+
+@pytest.mark.parametrize(
+    ("values", "is_parked"),
+    [({}, True), ({"owner": "other"}, False), ({"sweeps": 1}, False), ({"turn": LONG_AGO}, False)],
+)
+def test_a_delivery_of_a_parked_flow_ends_unless_there_is_something_to_write(
+    values: dict[str, Any], is_parked: bool
+) -> None:
+    """W11: a wake by the sweep, a turn that is over, or a lease that nobody holds any more."""
+    delivered: Any = object.__new__(FlowAttempt)
+    delivered.row = row_with()
+    delivered.row.populate(**values)
+    with pytest.raises(Suspended) if is_parked else contextlib.nullcontext():
+        delivered.check_parked(None)
+
+
+@pytest.mark.parametrize(
+    ("sweeps", "due_s", "is_for_nothing"),
+    [(0, None, True), (1, None, False), (0, 0, False), (0, 90, True), (1, 90, False)],
+)
+def test_a_wake_by_the_sweep_is_never_for_nothing(
+    sweeps: int, due_s: float | None, is_for_nothing: bool
+) -> None:
+    """W11: the flow is due then, whatever its row says."""
+    row = row_with()
+    row.sweeps = sweeps
+    if due_s is not None:
+        late = datetime.timedelta(seconds=due_s) + wakes.GRACE
+        row.due = (NOON + late).replace(tzinfo=None)
+    assert turns._came_for_nothing(CLIENTS, row, lane=None) is is_for_nothing  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("is_free", [False, True])
+def test_a_beat_waits_for_no_write_of_its_delivery(is_free: bool) -> None:
+    """W5: which keeps the lease itself."""
+    written: list[bool] = []
+
+    def acquire(*, blocking: bool = True) -> bool:
+        assert not blocking
+        return is_free
+
+    delivered: Any = object.__new__(FlowAttempt)
+    delivered._lock = SimpleNamespace(acquire=acquire, release=lambda: None)
+    delivered.is_leased = True
+    delivered.clients = SimpleNamespace(context=contextlib.nullcontext)
+    delivered.change = lambda decide, *, is_alone: written.append(is_alone)
+    delivered.beat()
+
+    assert written == ([True] if is_free else [])
+
+
+_PARKED = test_a_delivery_of_a_parked_flow_ends_unless_there_is_something_to_write
+_SWEPT = test_a_wake_by_the_sweep_is_never_for_nothing
+_PAUSES = test_a_step_pauses_as_it_says_until_its_time_is_up
 BUGS = (
+    Bug(
+        *(FlowAttempt, "check_parked", " or row.sweeps", "", _PARKED),
+        {"values": {"sweeps": 1}, "is_parked": False},
+        (Suspended,),
+    ),
+    Bug(
+        *(turns, "_came_for_nothing", "if row.sweeps:", "if False:", _SWEPT),
+        {"sweeps": 1, "due_s": None, "is_for_nothing": False},
+    ),
+    Bug(
+        *(FlowAttempt, "beat", "acquire(blocking=False)", "acquire()"),
+        *(test_a_beat_waits_for_no_write_of_its_delivery, {"is_free": False}),
+    ),
+    Bug(
+        *(calls, "_failed", "error.after_s is not None and not is_counted"),
+        *("error.after_s is not None", _PAUSES),
+        {"error": Retry("later", after_s=60), "is_late": True, "pause_s": None, "attempts": 1},
+    ),
+    Bug(
+        *(changes, "_reopen", "row.note(name, replace(record, until=0.0))", "pass"),
+        test_a_retry_ends_pauses_of_calls_and_no_sleep,
+    ),
     Bug(
         *(waits, "note_batch", "if row.state == RUNNING:", "if True:"),
         *(test_the_end_of_a_batch_wakes_no_flow_that_is_being_undone, {"state": UNDOING}),
