@@ -289,6 +289,22 @@ def test_a_walk_that_finds_a_full_page_goes_on_behind_it(
     assert woken == [EPOCH]
 
 
+def test_a_round_of_the_sweep_is_noted_when_it_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """D3: the next one wakes what has become due since."""
+    ended: list[str] = []
+    nothing = SimpleNamespace(fetch=lambda limit, keys_only: [])
+    monkeypatch.setattr(sweep, "packs_of_queue", lambda queue: nothing)
+    monkeypatch.setattr(SweepRound, "end", lambda round_: ended.append(round_.name))
+    machine: Any = Machine()
+    joiners: Any = SimpleNamespace(
+        settings=SimpleNamespace(name="tallies", period_s=PERIOD_S),
+        wake=lambda clients, due, minute: None,
+    )
+    task: Any = None
+    sweep.sweep(machine, joiners, task, stale_s=0)
+    assert ended == ["fork-join:tallies"]
+
+
 @pytest.mark.parametrize(("at_s", "woken"), [(19.9, []), (20.0, [EPOCH])])
 def test_a_batch_is_stranded_some_time_after_its_period(at_s: float, woken: list[str]) -> None:
     """D3: its joiner is due at the end of the period, and not before."""
@@ -334,6 +350,8 @@ BUGS = (
         test_a_writer_that_finds_an_epoch_closed_leaves_no_trace_in_it),
     Bug(*(sweep, "drain", "len(keys) == MAX_HERE", "len(keys) > MAX_HERE"),
         test_a_walk_that_finds_a_full_page_goes_on_behind_it, {"count": 4}),
+    Bug(*(sweep, "sweep", "round_.end()", "pass"),
+        test_a_round_of_the_sweep_is_noted_when_it_is_over),
     Bug(*(sweep, "_wake", "epoch.opened + period", "epoch.opened"),
         test_a_batch_is_stranded_some_time_after_its_period, {"at_s": 19.9, "woken": []}),
 )  # fmt: skip

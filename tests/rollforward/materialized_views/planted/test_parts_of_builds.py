@@ -12,6 +12,8 @@ from rollforward.materialized_views import catalog_changes as changes
 from rollforward.materialized_views.catalog import Catalog
 from rollforward.materialized_views.maintenance import rebuild, tables
 from rollforward.materialized_views.maintenance.tables import Tables
+from rollforward.materialized_views.updates import Propagate
+from rollforward.materialized_views.updating import apply
 from tests.infra.mutation.lines import Bug
 
 pytestmark = pytest.mark.fast
@@ -169,11 +171,33 @@ def test_a_step_is_done_when_all_of_its_walks_have_ended_well(
     assert len(started) == begun
 
 
+@pytest.mark.parametrize(("number", "contributes"), [(1, True), (2, False), (0, False)])
+def test_only_a_row_of_the_table_that_is_read_is_a_source_of_views_below(
+    monkeypatch: pytest.MonkeyPatch, number: int, contributes: bool
+) -> None:
+    """C1: whenever its task comes: none of a table that is being built, or was replaced."""
+    contributed: list[object] = []
+    monkeypatch.setattr(apply, "transact", lambda body: body())
+    key = SimpleNamespace(get=lambda: None)
+    monkeypatch.setattr(apply, "row_key", lambda table, row: key)
+    definitions: Any = SimpleNamespace(known=lambda catalog, table: BY_SCHOOL)
+    catalogs: Any = SimpleNamespace(read_any=lambda clients: Catalogs(BY_SCHOOL).catalog)
+    contributor: Any = SimpleNamespace(contribute=lambda clients, rows: contributed.extend(rows))
+    nobody: Any = None
+    applier = apply.Applier(definitions, catalogs, contributor, nobody)
+    applier.propagate(nobody, Propagate(f"by_school.3.{number}", "north"))
+    assert contributed == ([(key, None)] if contributes else [])
+
+
 _SWAP = test_a_table_is_swapped_in_when_its_walks_have_ended_and_rebuilds_what_is_below
 _STEPS = test_a_build_takes_its_steps_one_after_the_other
 _SWAPPED = {"number": 2, "has_ended": True, "after": [(2, None), (1, 3), (1, 2)]}
 _ALL_STEPS = ["backfill?", "catch-up?", "let wait", "confirm?", "swap", "advance"]
 BUGS = (
+    Bug(*(apply.Applier, "propagate",
+          "catalog.live(self.definitions.known(catalog, args.table)) != args.table", "False"),
+        test_only_a_row_of_the_table_that_is_read_is_a_source_of_views_below,
+        {"number": 2, "contributes": False}),
     Bug(*(Tables, "begin", " and building != given_up", ""),
         test_a_build_is_begun_once_until_it_has_failed,
         {"given_up": "by_school.3.2", "begins": 3}),
