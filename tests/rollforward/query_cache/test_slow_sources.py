@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from rollforward.query_cache import CachedQuery
 from rollforward.query_cache.call import MAX_HOLDERS
 from rollforward.query_cache.entry import CacheEntry
-from rollforward.query_cache.lease import RENEWALS
+from rollforward.query_cache.lease import RENEWALS, RefreshLease
 from rollforward.query_cache.single_flight import Flight
 from rollforward.runtime import Clients, NoCache
 from rollforward.testing.world import in_threads
@@ -219,6 +222,21 @@ def test_a_lease_is_kept_while_its_holder_lives_and_no_other_is_touched() -> Non
     theirs.give_back()
     heart.beat()
     assert cache.ending(":lease") == []
+
+
+def test_a_renewal_that_fails_loses_no_lease() -> None:
+    """J2: another one comes before the end."""
+    every_s: list[float] = []
+
+    def beating(beat: object, pause_s: float) -> contextlib.AbstractContextManager[None]:
+        every_s.append(pause_s)
+        return contextlib.nullcontext()
+
+    clients: Any = SimpleNamespace(heart=SimpleNamespace(beating=beating))
+    lease: Any = object.__new__(RefreshLease)
+    lease._clients, lease._lease_s = clients, LEASE_S
+    with lease.renewed():
+        assert 2 * every_s[0] < LEASE_S
 
 
 def entry_of(source: Source, clients: Clients) -> CacheEntry:
