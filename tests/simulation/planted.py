@@ -29,7 +29,7 @@ from tests.simulation.shop.stream import ReleasedOrders
 
 # Seeds of schedules: without a deployment, with one by which a task of the second version comes to
 # a process of the first, and with faults after the end of the day.
-PLAIN, UNTIMELY, LATE = 0, 20, 1
+PLAIN, UNTIMELY, LATE = 0, 30, 1
 
 
 class Plant(NamedTuple):

@@ -31,6 +31,7 @@ from rollforward.tasks import AppEngineTarget, CloudTaskQueue
 from rollforward.testing.injection import FaultyCache, FaultyWire, WaitingStub
 from rollforward.testing.services import LOCATION, PROJECT
 from rollforward.testing.short_answers import DrawnAnswers
+from tests.infra import world as _  # noqa: F401  A catalog of few copies, as in the suite.
 from tests.simulation.services import channel, memcached
 from tests.simulation.shop import app
 from tests.simulation.shop.common import Shop

@@ -210,7 +210,9 @@ class Simulator:
             audited = self.audited if self.auditor.accepted else None
             look = Look(clients, orders, DAY, self.world.is_purged, audited)
             totals = wrong_totals(look, self.plan.parts)
-            return [*self._lost(look.names), *self._doubled(), *totals, *left_behind()]
+            # The attempts of a task that was purged expire after two days.
+            left = left_behind(["TaskAttempts"] if self.world.is_purged else [])
+            return [*self._lost(look.names), *self._doubled(), *totals, *left]
 
     def _accepted(self) -> set[str]:
         return set[str]().union(*(visitor.orders() for visitor in self.visitors))
