@@ -17,9 +17,10 @@ import psutil
 
 from benchmarks.chaos.clocks import FOLDER, moved
 from benchmarks.chaos.short_answers import SwitchedAnswers
+from benchmarks.harness.books import until
 from benchmarks.harness.dev_server import running
 from benchmarks.harness.proxies import proxy_before, wire_before
-from benchmarks.healing.benchmark import TARGET, Scene, name_of
+from benchmarks.healing.benchmark import TARGET, VICTIM_WITHIN_S, Scene, name_of
 from rollforward.local.services.standalone import datastore_emulator
 from rollforward.local.system import ports
 
@@ -47,10 +48,16 @@ class Stage(Scene):
         self.wire.hold(seconds)
 
     def jump(self, by_s: float, seconds: float) -> None:
-        """Set the clocks of half of the workers ahead, and of the others back, for a while."""
+        """Set the clocks of half of the workers ahead, and of the others back, for a while.
+
+        Raises:
+            AssertionError: there is none, and none starts.
+        """
         assert self.clocks is not None
+        complaint = "no worker whose clock could jump"
+        until(lambda: bool(self._workers()), complaint, VICTIM_WITHIN_S)
         workers = self._workers()
-        assert workers, "no worker whose clock could jump"
+        assert workers, complaint  # They have ended since.
         signs = itertools.cycle((1, -1))
         offsets_s = {worker.pid: by_s * next(signs) for worker in workers}
         with moved(self.clocks, offsets_s):
