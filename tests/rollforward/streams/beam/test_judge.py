@@ -78,19 +78,19 @@ class _Text(beam.DoFn):  # type: ignore[misc,name-defined]
         yield text_of(value, milliseconds(at))
 
 
-def never(text: str) -> bool:
+def never(stream: str, text: str) -> bool:
     return False
 
 
 def expect(
     outputs: Mapping[str, Any],
     expected: Mapping[str, Counter[str]],
-    may_be_more: Callable[[str], bool] = never,
+    may_be_more: Callable[[str, str], bool] = never,
 ) -> None:
     """Compare each stream's values and times when the pipeline has run.
 
     Args:
-        may_be_more: Whether Beam may have a result besides those expected.
+        may_be_more: Whether Beam may have a result of a stream besides those expected.
     """
 
     def check(stream: str) -> Callable[[list[str]], None]:
@@ -99,7 +99,7 @@ def expect(
                 Counter(actual) - expected[stream],
                 expected[stream] - Counter(actual),
             )
-            unexpected = [text for text in surplus if not may_be_more(text)]
+            unexpected = [text for text in surplus if not may_be_more(stream, text)]
             assert (unexpected, missing) == ([], Counter()), stream
 
         return compare
