@@ -190,7 +190,9 @@ def two_commits(schedule: Schedule, patch: pytest.MonkeyPatch) -> None:
 
 def used_values(schedule: Schedule, patch: pytest.MonkeyPatch) -> None:
     """A batch that is run again has the values that its first run has changed."""
-    patch.setattr(bundle_runner, "_fresh_value", lambda input_, argument: argument)
+    patch.setattr(
+        bundle_runner._CarefulRunner, "_fresh_value", lambda self, source, argument: argument
+    )
 
 
 def never_gives_up(schedule: Schedule, patch: pytest.MonkeyPatch) -> None:
