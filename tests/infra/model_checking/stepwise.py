@@ -427,6 +427,8 @@ def stepwise() -> Iterator[None]:
     with (
         client.context(cache_policy=False, global_cache=None, legacy_data=False),
         mock.patch.object(ndb, "get_multi", _get_multi),
+        mock.patch.object(ndb, "put_multi", lambda rows: [row.put() for row in rows]),
+        mock.patch.object(ndb, "delete_multi", lambda keys: [key.delete() for key in keys]),
         mock.patch.object(ndb.Key, "get", lambda key: _get_multi([key])[0]),
         mock.patch.object(
             ndb.Model, "get_by_id", classmethod(lambda kind, id_: ndb.Key(kind, id_).get())

@@ -208,7 +208,6 @@ def in_steps() -> Iterator[None]:
         mock.patch("rollforward.flows.changes.transact_shared", transact_shared),
         mock.patch.object(FlowAttempt, "_read", read),
         mock.patch.object(FlowAttempt, "_write", write),
-        mock.patch.object(ndb, "put_multi", lambda rows: [row.put() for row in rows]),
     ):
         yield
 

@@ -5,13 +5,11 @@ from __future__ import annotations
 import contextlib
 import datetime
 import importlib
-from collections import deque
 from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from google.cloud import ndb
 
 from rollforward.datastore.transactions import Transaction
 from rollforward.outbox import background
@@ -218,10 +216,6 @@ def test_a_partition_whose_walk_could_not_be_created_is_free(
         enqueued.extend(args.partition for args in many)
 
     monkeypatch.setattr(sweep, "drain", SimpleNamespace(enqueue_many=enqueue_many))
-    delete = Memory.current.delete
-    put = lambda rows: [Memory.current.put(row) for row in rows]  # noqa: E731
-    monkeypatch.setattr(ndb, "put_multi", put)
-    monkeypatch.setattr(ndb, "delete_multi", lambda keys: deque(map(delete, keys)))
     later = NOON + datetime.timedelta(seconds=60)
     Memory.current.put(OutboxLease(key=lease_key("c"), owner="other", ends=later))
     clients = machine()

@@ -9,7 +9,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from google.cloud import ndb
 
 from rollforward.runtime.clock import CLOCK_SKEW_S
 from rollforward.runtime.messages import Message
@@ -43,11 +42,7 @@ class Machine:
 
 @pytest.fixture(autouse=True)
 def memory(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    with offline(), Memory() as stored:
-        delete = lambda keys: [stored.delete(key) for key in keys]  # noqa: E731
-        monkeypatch.setattr(ndb, "delete_multi", delete)
-        found = lambda cls, id_: stored.get(ndb.Key(cls, id_))  # noqa: E731
-        monkeypatch.setattr(DeadTask, "get_by_id", classmethod(found))
+    with offline(), Memory():
         for module in (attempts, dead_tasks):
             monkeypatch.setattr(module, "transact", lambda body: body())
         yield

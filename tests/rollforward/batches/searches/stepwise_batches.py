@@ -350,7 +350,6 @@ def batches_in_steps() -> Iterator[None]:
         mock.patch("rollforward.batches.callbacks.read_versions", versions.read_versions),
         mock.patch("rollforward.batches.callbacks.commit_unchanged", commit_unchanged),
         mock.patch("rollforward.batches.completion.read_versions", versions.read_versions),
-        mock.patch.object(ndb, "put_multi", lambda some: [row.put() for row in some]),
         mock.patch("rollforward.batches.completion.batches_in", partial(Which, "parent")),
         mock.patch("rollforward.batches.members.batches_of", partial(Which, "member")),
         mock.patch.object(end_members, "insert", insert),

@@ -10,7 +10,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from google.cloud import ndb
 
 from rollforward.continuations import runs, sweep
 from rollforward.continuations.entities import (
@@ -51,8 +50,7 @@ class Machine:
 
 @pytest.fixture(autouse=True)
 def memory(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    with offline(), Memory() as stored:
-        monkeypatch.setattr(ndb, "put_multi", lambda rows: [stored.put(row) for row in rows])
+    with offline(), Memory():
         for module in (closing, runs, sweep):
             monkeypatch.setattr(module, "transact", lambda body: body())
         yield

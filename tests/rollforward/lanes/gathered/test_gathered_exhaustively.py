@@ -159,7 +159,6 @@ def in_steps() -> Iterator[None]:
     lanes = "rollforward.lanes"
     with (
         stepwise.stepwise(),
-        mock.patch.object(ndb, "delete_multi", lambda keys: [key.delete() for key in keys]),
         mock.patch(f"{lanes}.adding._next_place", next_place),
         mock.patch(f"{lanes}.adding.commit_of_puts", lambda client, puts: puts),
         mock.patch(

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 from google.api_core import exceptions as rpc_errors
-from google.cloud import ndb
 
 from rollforward.lanes import Rate, control, hints, sweep
 from rollforward.lanes.gathered import running, timing
@@ -46,10 +45,8 @@ MINE, OTHER = Claim("mine", ("a", "b", "c"), charged_ms=NOON_MS + 1), Claim("oth
 
 
 @pytest.fixture(autouse=True)
-def memory(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    with offline(), Memory() as stored:
-        delete = lambda keys: [stored.delete(key) for key in keys]  # noqa: E731
-        monkeypatch.setattr(ndb, "delete_multi", delete)
+def memory() -> Iterator[None]:
+    with offline(), Memory():
         yield
 
 

@@ -10,7 +10,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from google.cloud import ndb
 
 from rollforward.datastore.expiry import expiry
 from rollforward.runtime.messages import Message
@@ -59,10 +58,6 @@ class Machine:
 @pytest.fixture(autouse=True)
 def memory(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     with offline(), Memory() as stored:
-        put = lambda rows: [stored.put(row) for row in rows]  # noqa: E731
-        delete = lambda keys: [stored.delete(key) for key in keys]  # noqa: E731
-        monkeypatch.setattr(ndb, "put_multi", put)
-        monkeypatch.setattr(ndb, "delete_multi", delete)
         for module in (cancellation, cancellable):
             monkeypatch.setattr(module, "transact", stored.transact)
         yield
