@@ -90,8 +90,8 @@ def play(stage: Stage, seconds: float, seed: int, names: Sequence[str]) -> Repor
 def strike(stage: Stage, faults: Sequence[str]) -> None:
     """Let faults strike at once, until the last one has ended."""
     with futures.ThreadPoolExecutor(len(faults)) as threads:
-        for strike in [threads.submit(FAULTS[name], stage) for name in faults]:
-            strike.result()
+        for struck in [threads.submit(FAULTS[name], stage) for name in faults]:
+            struck.result()
 
 
 def _say(faults: Sequence[str], healed: Mapping[str, float], *, is_exact: bool) -> None:

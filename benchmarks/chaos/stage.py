@@ -68,14 +68,18 @@ class Stage(Scene):
 
         Datastore and memcached are other machines'.
         """
-        assert self.stack.process is not None
-        platform = psutil.Process(self.stack.process.pid)
-        writers = [platform, *(each for each in self._children() if "python" in name_of(each))]
-        for process in writers:
+        for process in self._writers():
             _limit_files(process, is_full=True)
         time.sleep(seconds)
-        for process in writers:
+        # A worker that has begun meanwhile has the limit of the one that forked it.
+        for process in self._writers():
             _limit_files(process, is_full=False)
+
+    def _writers(self) -> list[psutil.Process]:
+        """Return the platform's process, and those of the app."""
+        assert self.stack.process is not None
+        platform = psutil.Process(self.stack.process.pid)
+        return [platform, *(each for each in self._children() if "python" in name_of(each))]
 
     def flush(self) -> None:
         """Empty memcached, as a restart of it would."""

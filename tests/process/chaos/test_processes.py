@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import os
 import subprocess
@@ -82,8 +83,39 @@ def test_clocks_of_no_worker_cannot_jump(tmp_path: Path, monkeypatch: pytest.Mon
         Stage(nothing, clocks=tmp_path).jump(60.0, 4.0)
 
 
+def _limit(process: subprocess.Popen[str]) -> int:
+    return int(psutil.Process(process.pid).rlimit(psutil.RLIMIT_FSIZE)[0])
+
+
+def test_a_worker_that_begins_while_the_disk_is_full_writes_afterwards(
+    monkeypatch: pytest.MonkeyPatch, writer: subprocess.Popen[str]
+) -> None:
+    """It inherits the limit, and nobody knew of it when the fault began."""
+    with _writing() as platform:
+        stack: Any = SimpleNamespace(process=platform)
+        begun = list[psutil.Process]()
+        monkeypatch.setattr(Stage, "_children", lambda _: begun)
+
+        def begin(seconds: float) -> None:
+            worker = psutil.Process(writer.pid)
+            worker.rlimit(psutil.RLIMIT_FSIZE, (_limit(platform), psutil.RLIM_INFINITY))
+            assert _limit(writer) == 0
+            begun.append(worker)
+
+        monkeypatch.setattr(stages.time, "sleep", begin)
+        Stage(stack).fill_disk(1.0)
+
+        assert (_limit(platform), _limit(writer)) == (psutil.RLIM_INFINITY,) * 2
+
+
 @pytest.fixture
 def writer() -> Iterator[subprocess.Popen[str]]:
+    with _writing() as process:
+        yield process
+
+
+@contextlib.contextmanager
+def _writing() -> Iterator[subprocess.Popen[str]]:
     process = subprocess.Popen(
         [sys.executable, "-c", WRITER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
