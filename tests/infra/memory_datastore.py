@@ -87,14 +87,26 @@ def _read(views: ViewGroup, body: str) -> Apply:
 
 
 @contextmanager
+def one_by_one() -> Iterator[None]:
+    """Let ndb's calls for several entities be those for each, and `get_by_id` that of its key."""
+
+    def get_by_id(kind: type[ndb.Model], id_: Any) -> Any:
+        return ndb.Key(kind, id_).get()
+
+    with (
+        mock.patch.object(ndb, "put_multi", lambda rows: [row.put() for row in rows]),
+        mock.patch.object(ndb, "delete_multi", lambda keys: [key.delete() for key in keys]),
+        mock.patch.object(ndb.Model, "get_by_id", classmethod(get_by_id)),
+    ):
+        yield
+
+
+@contextmanager
 def offline() -> Iterator[None]:
     """Open an ndb context that reaches nothing but the current memory."""
 
     def get_multi(keys: Sequence[Any]) -> list[Any]:
         return [Memory.current.get(key) for key in keys]
-
-    def get_by_id(kind: type[ndb.Model], id_: Any) -> Any:
-        return ndb.Key(kind, id_).get()
 
     def transact(body: Callable[[], Any]) -> Any:
         return Memory.current.transact(body)
@@ -106,9 +118,7 @@ def offline() -> Iterator[None]:
     with (
         client.context(cache_policy=False, global_cache=None, legacy_data=False),
         mock.patch.object(ndb, "get_multi", get_multi),
-        mock.patch.object(ndb, "put_multi", lambda rows: [row.put() for row in rows]),
-        mock.patch.object(ndb, "delete_multi", lambda keys: [key.delete() for key in keys]),
-        mock.patch.object(ndb.Model, "get_by_id", classmethod(get_by_id)),
+        one_by_one(),
         mock.patch.object(ndb.Key, "get", lambda key: Memory.current.get(key)),
         mock.patch.object(ndb.Key, "delete", lambda key: Memory.current.delete(key)),
         mock.patch.object(ndb.Model, "put", lambda entity: Memory.current.put(entity)),

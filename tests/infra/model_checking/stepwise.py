@@ -31,7 +31,7 @@ from google.cloud import ndb
 from rollforward.datastore.bodies import PlainRow
 from rollforward.runtime.messages import Message
 from rollforward.runtime.process.process_state import ProcessState
-from tests.infra.memory_datastore import Memory
+from tests.infra.memory_datastore import Memory, one_by_one
 from tests.infra.model_checking.live_state import LiveState
 
 CACHE, TASKS, ROWS, WAIT, END = "cache", "tasks", "rows", "wait", "end"
@@ -427,12 +427,8 @@ def stepwise() -> Iterator[None]:
     with (
         client.context(cache_policy=False, global_cache=None, legacy_data=False),
         mock.patch.object(ndb, "get_multi", _get_multi),
-        mock.patch.object(ndb, "put_multi", lambda rows: [row.put() for row in rows]),
-        mock.patch.object(ndb, "delete_multi", lambda keys: [key.delete() for key in keys]),
+        one_by_one(),
         mock.patch.object(ndb.Key, "get", lambda key: _get_multi([key])[0]),
-        mock.patch.object(
-            ndb.Model, "get_by_id", classmethod(lambda kind, id_: ndb.Key(kind, id_).get())
-        ),
         mock.patch.object(
             ndb.Key, "delete", lambda key: rows("delete", lambda memory: memory.delete(key))
         ),
