@@ -10,7 +10,7 @@ import binascii
 import contextlib
 import itertools
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any
 
 import pydantic
@@ -21,13 +21,14 @@ from rollforward.flask.api.json_requests import refuse, typed_body
 from rollforward.flask.context import clients, find_part, mount_for
 from rollforward.flask.guards.auth import workers_only
 from rollforward.streams import Pipeline, PushedRecord
-from rollforward.streams.model.codecs import Encoded
+from rollforward.streams.model.codecs import MAX_NAME_CHARS, Encoded
 from rollforward.streams.model.errors import (
     BackpressureError,
     BadRecordError,
     TopologyError,
     UnknownStreamError,
 )
+from rollforward.streams.model.records import MAX_VALUE_BYTES
 from rollforward.streams.pattern import Streams
 from rollforward.tasks import Retry, Unavailable
 
@@ -49,9 +50,10 @@ class NewRecord:
     __pydantic_config__ = _STRICT
     id: Annotated[str, pydantic.Field(min_length=1, max_length=200)]
     timestamp_ms: int
-    value: Any = MISSING
-    data: str | None = None
-    codec: str = ""  # The name of the codec of `data`; empty: the first one of the stream.
+    value: Any = field(default_factory=lambda: MISSING)  # A schema has no default for it.
+    data: Annotated[str, pydantic.Field(max_length=MAX_VALUE_BYTES)] | None = None
+    # The name of the codec of `data`; empty: the first one of the stream.
+    codec: Annotated[str, pydantic.Field(max_length=MAX_NAME_CHARS)] = ""
 
 
 @dataclass(frozen=True)

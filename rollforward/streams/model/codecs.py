@@ -33,7 +33,8 @@ from rollforward.streams.model.json_text import decoded, encoder
 MARK = "\1"
 MAX_ERROR_CHARS = 500
 MAX_PREVIEW_BYTES = 256
-_NAME = re.compile(r"[a-z][a-z0-9.-]{0,60}")
+MAX_NAME_CHARS = 61
+_NAME = re.compile(rf"[a-z][a-z0-9.-]{{0,{MAX_NAME_CHARS - 1}}}")
 _encode = encoder(allow_nan=False)
 
 
