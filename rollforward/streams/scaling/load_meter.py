@@ -1,9 +1,18 @@
 """Load of an interval, measured by its worker, and the splits and merges that follow from it.
 
-An interval is split at the median of its records if its worker was busy nearly all the time and
-always had a backlog. Two neighbours that were mostly idle are merged. A key with half of the
-records is a hot key. No split helps there, but a computation upstream that aggregates its records
-in parts does (`rollforward.streams.operators.hot_keys`).
+An interval is split at the median of its records for one of three reasons:
+
+- Backlog: its worker was busy nearly all the time and always had more waiting.
+- Latency: its bundles take over a second without their commits, period after period. The records
+  of the next bundle wait for that long, even if there never is a backlog.
+- Bytes: its working set exceeds the cache, so that most bundles read evicted states again. Each
+  half has a cache of its own.
+
+Two neighbours that were mostly idle are merged. A key with half of the records is a hot key. No
+split helps there, but a computation upstream that aggregates its records in parts does
+(`rollforward.streams.operators.hot_keys`).
+
+Source: T. Akidau and others, "MillWheel", 2013, 7.3.
 """
 
 from __future__ import annotations
@@ -17,6 +26,10 @@ from rollforward.streams.storage.schema import Load
 
 PERIOD_MS = 1_000
 SPLIT_BUSY = 0.8
+# Time of a bundle without its commit, which a split makes no shorter; and for how many periods.
+SLOW_MS, SLOW_PERIODS = 1_000, 3
+# Share of bundles that read evicted rows. A worker that is mostly idle may read them again.
+REREAD_SHARE, REREAD_BUSY = 0.5, 0.5
 MERGE_BUSY = 0.3  # Of both together, far below the load of two halves after a split.
 HOT_SHARE = 0.5
 # An older measurement is ignored. Nor is an interval merged sooner after a split.
@@ -30,25 +43,38 @@ class LoadMeter:
         self._elapsed_ms = elapsed_ms
         self.load = Load()
         self.split_slot: int | None = None  # The slot at which the last period suggests a split.
+        self._slow_periods = 0
         self._begin()
 
     def _begin(self) -> None:
         self._began_ms = self._elapsed_ms()
         self._busy_ms = 0.0
         self._commit_ms = 0.0
-        self._rounds = 0
+        self._rounds = self._rereading = 0
+        self._is_slow = False
         self._is_behind = True
         self._keys: Counter[str] = Counter()
 
-    def round(self, busy_ms: float, commit_ms: float, keys: Iterable[str], *, behind: bool) -> None:
+    def round(
+        self,
+        busy_ms: float,
+        commit_ms: float,
+        keys: Iterable[str],
+        *,
+        behind: bool,
+        reread: int = 0,
+    ) -> None:
         """Record a bundle.
 
         Args:
             behind: The inbox had more records than the bundle took.
+            reread: The number of evicted rows that it read again.
         """
         self._busy_ms += busy_ms
         self._commit_ms += commit_ms
         self._rounds += 1
+        self._is_slow = self._is_slow or busy_ms - commit_ms >= SLOW_MS
+        self._rereading += reread > 0
         self._is_behind = self._is_behind and behind
         self._keys.update(keys)
 
@@ -72,10 +98,20 @@ class LoadMeter:
             hot_key=top_key if is_hot else "",
             hot_share=round(top_count / records, 3) if is_hot else 0,
         )
-        is_full = self.load.busy >= SPLIT_BUSY and self._is_behind and self._rounds > 0
-        self.split_slot = median_slot(self._keys) if is_full else None
+        self.split_slot = median_slot(self._keys) if self._is_overloaded() else None
         self._begin()
         return True
+
+    def _is_overloaded(self) -> bool:
+        """Return whether the period ends with a reason for a split."""
+        self._slow_periods = self._slow_periods + 1 if self._is_slow else 0
+        is_latent = self._slow_periods >= SLOW_PERIODS
+        if is_latent:
+            self._slow_periods = 0  # A half has to be slow for as long again.
+        busy, rounds = self.load.busy, self._rounds
+        is_full = busy >= SPLIT_BUSY and self._is_behind and rounds > 0
+        is_rereading = busy >= REREAD_BUSY and self._rereading > REREAD_SHARE * rounds
+        return is_full or is_latent or is_rereading
 
 
 def median_slot(keys: Mapping[str, int]) -> int | None:

@@ -31,12 +31,17 @@ class RowCache(dict[Key, StoredRow]):
     def __init__(self) -> None:
         super().__init__()
         self.bytes = 0
+        self._evicted: set[Key] = set()
+        self._reread = 0
         self._sizes: dict[Key, int] = {}
         self._used: dict[Key, int] = {}
         self._round = 0
 
     def __setitem__(self, key: Key, row: StoredRow) -> None:
         super().__setitem__(key, row)
+        if key in self._evicted:
+            self._evicted.discard(key)
+            self._reread += 1
         size = ROW_BYTES + size_of(row.body)
         self.bytes += size - self._sizes.get(key, 0)
         self._sizes[key] = size
@@ -56,6 +61,12 @@ class RowCache(dict[Key, StoredRow]):
         self.bytes = 0
         self._sizes.clear()
         self._used.clear()
+        self._evicted.clear()
+
+    def take_reread(self) -> int:
+        """Return how many rows were read again after their eviction, since the last call."""
+        reread, self._reread = self._reread, 0
+        return reread
 
     def touch(self, keys: Iterable[Key]) -> None:
         """Note that rows are used."""
@@ -74,6 +85,7 @@ class RowCache(dict[Key, StoredRow]):
             if self.bytes <= TARGET_SHARE * max_bytes:
                 return
             self.drop(key)
+            self._evicted.add(key)
 
 
 def size_of(body: Any) -> int:

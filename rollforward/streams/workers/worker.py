@@ -344,7 +344,8 @@ class Worker(LeasedInterval):
         now_ms = self.environment.elapsed_ms()
         keys = [input_.key for input_ in bundle.inputs[: effects.consumed]]
         is_behind = self.reader.is_full or bundle.is_cut(effects.consumed)
-        self.meter.round(now_ms - self.round_ms, now_ms - commit_ms, keys, behind=is_behind)
+        took_ms, reread = now_ms - self.round_ms, self.store.rows.take_reread()
+        self.meter.round(took_ms, now_ms - commit_ms, keys, behind=is_behind, reread=reread)
         self.is_behind = is_behind or self.interval.due <= self.timer_watermark
         self.was_large = effects.consumed >= LARGE_BUNDLE
         yield from self.wakeups.flush_if_due()
