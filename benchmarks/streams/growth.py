@@ -1,4 +1,4 @@
-"""Streams that grow: more workers, a state cache of any size, and a thousand series at once.
+"""Streams that grow: workers, a state cache, values as bytes, known ids, a thousand series at once.
 
 A worker is a process of gunicorn. They share two cores with the emulator, the queue and the load,
 so more of them show what the protocol costs them, and hardly what they could do elsewhere.
@@ -29,7 +29,7 @@ from statistics import median
 
 from benchmarks.harness.results import Result
 from benchmarks.harness.testbed import Bench, open_testbed
-from benchmarks.streams import cache, codecs
+from benchmarks.streams import cache, codecs, known_ids
 from benchmarks.streams.app import (
     DETECTOR,
     FIRST_BUCKET_MS,
@@ -72,6 +72,7 @@ def measure() -> Iterator[Result]:
     yield from _workers()
     yield from cache.measure()
     yield from codecs.measure()
+    yield from known_ids.measure()
     with open_testbed(APP, emulator="firestore") as bench:
         yield from _detector(bench)
 
