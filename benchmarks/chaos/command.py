@@ -17,10 +17,10 @@ from concurrent import futures
 from dataclasses import dataclass, field
 
 from benchmarks.chaos.faults import FAULTS, rounds
-from benchmarks.chaos.loads import Orders, Tenants
+from benchmarks.chaos.loads import opened_loads
 from benchmarks.chaos.stage import Stage, staged
 from benchmarks.healing.benchmark import EMULATORS
-from benchmarks.healing.loads import Account, AllLoads
+from benchmarks.healing.loads import Account
 
 SECONDS = 60.0
 WRITE_S = 3.0
@@ -67,8 +67,7 @@ def _without_waits(healed: Mapping[str, float]) -> list[tuple[str, float]]:
 def play(stage: Stage, seconds: float, seed: int, names: Sequence[str]) -> Report:
     """Strike a stack until the time is over, or until something is not exact."""
     report, ends_at = Report(), time.monotonic() + seconds
-    loads = AllLoads(stage.stack, [Orders, Tenants])
-    loads.open()
+    loads = opened_loads(stage.stack)
     for faults in rounds(seed, names):
         stage.stack.rest_cron()
         with loads.writing():

@@ -7,7 +7,7 @@ import threading
 
 from benchmarks.harness.books import until
 from benchmarks.harness.dev_server import Stack
-from benchmarks.healing.loads import Account, Visitor
+from benchmarks.healing.loads import Account, AllLoads, Visitor
 from models.orders import newest_sales, sale_key
 from models.tenants import newest_rushes, rush_key
 from pipelines.orders.orders import MAX_SALES
@@ -110,3 +110,10 @@ class Tenants:
         for rush in self.over.keys() & newest:
             self.done -= self.over.pop(rush)
             self.open_rushes.append(rush)
+
+
+def opened_loads(stack: Stack) -> AllLoads:
+    """Return loads of all patterns, with what they write to."""
+    loads = AllLoads(stack, [Orders, Tenants])
+    loads.open()
+    return loads

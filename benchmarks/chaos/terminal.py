@@ -19,10 +19,9 @@ from pathlib import Path
 
 from benchmarks.chaos.command import strike
 from benchmarks.chaos.faults import FAULTS, rounds
-from benchmarks.chaos.loads import Orders, Tenants
+from benchmarks.chaos.loads import opened_loads
 from benchmarks.chaos.stage import Stage, staged
 from benchmarks.healing.benchmark import EMULATORS
-from benchmarks.healing.loads import AllLoads
 
 MINUTES, STRIKE_EVERY_S = 45.0, 60.0
 MOST_LINES = 50
@@ -41,8 +40,7 @@ def load(stage: Stage, seconds: float, seed: int) -> None:
     """Write to every pattern under faults."""
     for rule in RULES:
         stage.stack.control("/api/v1/faults", dict(rule))
-    loads = AllLoads(stage.stack, [Orders, Tenants])
-    loads.open()
+    loads = opened_loads(stage.stack)
     ends_at, drawn = time.monotonic() + seconds, rounds(seed, STRIKES)
     with loads.writing():
         for number in itertools.count(1):

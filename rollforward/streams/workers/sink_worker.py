@@ -112,12 +112,9 @@ class SinkWorker(Worker):
         with blame_records():
             interval = self._build_commit(bundle, effects, commit, outgoing)
             commit.inserts += outgoing.inserts()
-        began_ms = self.environment.elapsed_ms()
+        commit_ms = self.environment.elapsed_ms()
         yield from self.commit(commit, interval)
-        ended_ms = self.environment.elapsed_ms()
-        keys = [input_.key for input_ in bundle.inputs[: effects.consumed]]
-        took_ms, commit_ms = ended_ms - self.round_ms, ended_ms - began_ms
-        self.meter.round(took_ms, commit_ms, keys, behind=self.is_behind)
+        self._measure(bundle, effects, commit_ms, is_behind=self.is_behind)
 
 
 def _records(bundle: Bundle, sink: Sink) -> list[SinkRecord]:

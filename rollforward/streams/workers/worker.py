@@ -341,11 +341,8 @@ class Worker(LeasedInterval):
         # A wake-up is harmless, so it is scheduled even if the commit's outcome is unknown.
         self.wakeups.schedule(outgoing.destinations)
         yield from self.commit(commit, interval)
-        now_ms = self.environment.elapsed_ms()
-        keys = [input_.key for input_ in bundle.inputs[: effects.consumed]]
         is_behind = self.reader.is_full or bundle.is_cut(effects.consumed)
-        took_ms, reread = now_ms - self.round_ms, self.store.rows.take_reread()
-        self.meter.round(took_ms, now_ms - commit_ms, keys, behind=is_behind, reread=reread)
+        self._measure(bundle, effects, commit_ms, is_behind=is_behind)
         self.is_behind = is_behind or self.interval.due <= self.timer_watermark
         self.was_large = effects.consumed >= LARGE_BUNDLE
         yield from self.wakeups.flush_if_due()
@@ -353,6 +350,19 @@ class Worker(LeasedInterval):
             yield from schedule_wakeup(
                 self.environment, (self.name, self.lo), self.interval.processing_due
             )
+
+    def _measure(
+        self, bundle: Bundle, effects: Effects, commit_ms: float, *, is_behind: bool
+    ) -> None:
+        """Measure a bundle whose commit has just returned."""
+        now_ms = self.environment.elapsed_ms()
+        self.meter.round(
+            now_ms - self.round_ms,
+            now_ms - commit_ms,
+            [input_.key for input_ in bundle.inputs[: effects.consumed]],
+            behind=is_behind,
+            reread=self.store.rows.take_reread(),
+        )
 
     def _build_commit(
         self, bundle: Bundle, effects: Effects, commit: Commit, outgoing: Outgoing
