@@ -3,8 +3,8 @@
 An interval is split at the median of its records for one of three reasons:
 
 - Backlog: its worker was busy nearly all the time and always had more waiting.
-- Latency: its bundles take over a second without their commits, period after period. The records
-  of the next bundle wait for that long, even if there never is a backlog.
+- Latency: the hooks of its bundles take over a second, period after period. The records of the
+  next bundle wait for that long, even if there never is a backlog.
 - Bytes: its working set exceeds the cache, so that most bundles read evicted states again. Each
   half has a cache of its own.
 
@@ -26,7 +26,8 @@ from rollforward.streams.storage.schema import Load
 
 PERIOD_MS = 1_000
 SPLIT_BUSY = 0.8
-# Time of a bundle without its commit, which a split makes no shorter; and for how many periods.
+# Time of a bundle's hooks, and for how many periods. A split makes remote calls no shorter, so that
+# a store that is slow for a while splits nothing.
 SLOW_MS, SLOW_PERIODS = 1_000, 3
 # Share of bundles that read evicted rows. A worker that is mostly idle may read them again.
 REREAD_SHARE, REREAD_BUSY = 0.5, 0.5
@@ -62,18 +63,20 @@ class LoadMeter:
         keys: Iterable[str],
         *,
         behind: bool,
+        hooks_ms: float = 0.0,
         reread: int = 0,
     ) -> None:
         """Record a bundle.
 
         Args:
             behind: The inbox had more records than the bundle took.
+            hooks_ms: The part of `busy_ms` in which hooks ran.
             reread: The number of evicted rows that it read again.
         """
         self._busy_ms += busy_ms
         self._commit_ms += commit_ms
         self._rounds += 1
-        self._is_slow = self._is_slow or busy_ms - commit_ms >= SLOW_MS
+        self._is_slow = self._is_slow or hooks_ms >= SLOW_MS
         self._rereading += reread > 0
         self._is_behind = self._is_behind and behind
         self._keys.update(keys)

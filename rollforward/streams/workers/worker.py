@@ -68,7 +68,7 @@ class Worker(LeasedInterval):
         super().__post_init__()
         self.meter = LoadMeter(self.environment.elapsed_ms)
         self.reader = InboxReader(self.config, self.names, self.name)
-        self.round_ms = 0.0
+        self.round_ms = self.hooks_ms = 0.0
         self.is_behind = True  # The inbox may have more records than the last bundle took.
         self.was_large = False  # The last bundle.
         # Whether weak computations run inline, if there are any; not after an oversized commit.
@@ -103,7 +103,7 @@ class Worker(LeasedInterval):
     def _work(self) -> Steps[None]:
         began_ms, idle = self.environment.elapsed_ms(), 0
         while True:
-            self.round_ms = self.environment.elapsed_ms()
+            self.round_ms, self.hooks_ms = self.environment.elapsed_ms(), 0.0
             if (yield from self.step()):
                 idle = 0
                 yield from self._split_if_needed()
@@ -317,7 +317,7 @@ class Worker(LeasedInterval):
         elapsed_ms, hooks_ms = self.environment.elapsed_ms, self.config.hooks_ms
         began_ms = elapsed_ms()
         keys = dict.fromkeys([*due, *[input_.key for input_ in inputs]])
-        return run_bundle(
+        effects = run_bundle(
             self.computation,
             self.store.states(self.interval, keys),
             inputs,
@@ -329,6 +329,8 @@ class Worker(LeasedInterval):
             is_over=lambda: elapsed_ms() - began_ms > hooks_ms,
             max_fired=MAX_FIRED if self.limit >= self.config.max_records else self.limit,
         )
+        self.hooks_ms = elapsed_ms() - began_ms
+        return effects
 
     def _finish(self, bundle: Bundle, effects: Effects) -> Steps[None]:
         """Commit a bundle, then wake the readers of its output."""
@@ -361,6 +363,7 @@ class Worker(LeasedInterval):
             now_ms - commit_ms,
             [input_.key for input_ in bundle.inputs[: effects.consumed]],
             behind=is_behind,
+            hooks_ms=self.hooks_ms,
             reread=self.store.rows.take_reread(),
         )
 
