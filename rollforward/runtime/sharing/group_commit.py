@@ -143,7 +143,7 @@ class GroupCommit(Generic[C, R]):
 
     def _lead(self, leader: _Waiter[C, R]) -> None:
         if self._last_size > 1:
-            time.sleep(0)  # Callers that were just answered may call again before the next group.
+            self._yield()
         with self._lock:
             self._linger()
             group = self._take(leader)  # Step 2.
@@ -165,6 +165,13 @@ class GroupCommit(Generic[C, R]):
             waiter.answer = answer  # Step 4.
             waiter.is_leader = False
             waiter.called.set()
+
+    def _yield(self) -> None:
+        """Let other threads run while they call: those just answered may call again at once."""
+        queued = 0
+        while queued < len(self._waiting) < self._max_calls:
+            queued = len(self._waiting)
+            time.sleep(0)
 
     def _linger(self) -> None:
         """Release the lock while calls keep coming; not for a lone call after a lone call.
