@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from google.api_core import exceptions as rpc_errors
 
+from rollforward.runtime.sharing import group_commit as group_commit_module
 from rollforward.runtime.sharing.group_commit import GroupCommit
 from rollforward.testing.world import in_threads
 
@@ -224,6 +225,38 @@ def test_a_leader_waits_for_company_that_keeps_coming() -> None:
     assert [len(group) for group in committer.groups] == [1, 4, 4]
     alone = group_commit(committer, linger_s=TIMEOUT_S, gap_s=TIMEOUT_S)
     assert [alone(10), alone(11)] == [100, 110]
+
+
+@pytest.mark.parametrize(("coming", "group", "yields"), [(3, 4, 4), (0, 1, 1), (9, 5, 4)])
+def test_a_leader_lets_others_run_while_they_call(
+    coming: int, group: int, yields: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a group that was shared: one call for each time that it yields, until none comes.
+
+    Nor does it yield for more calls than a group has room for.
+    """
+    committer = Committer()
+    shared = group_commit(committer, max_calls=5)
+    play(shared, committer, [1, 2, 3])
+    threads, count = list[threading.Thread](), 0
+
+    def yield_to_one(seconds: float) -> None:
+        nonlocal count
+        assert seconds == 0
+        count += 1
+        if count <= coming:
+            threads.append(threading.Thread(target=shared, args=[10 + count]))
+            threads[-1].start()
+            while len(shared._waiting) <= count:
+                threads[-1].join(0.001)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(group_commit_module.time, "sleep", yield_to_one)
+        assert shared(10) == 100
+    for thread in threads:
+        thread.join(TIMEOUT_S)
+
+    assert (len(committer.groups[2]), count) == (group, yields)
 
 
 def test_a_leader_that_was_overtaken_makes_its_own_call() -> None:
