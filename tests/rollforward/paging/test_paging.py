@@ -121,6 +121,15 @@ def test_order_keys_sort_as_their_parts_do() -> None:
     assert len(set(keys.values())) == len(keys)
 
 
+@pytest.mark.parametrize("hours", [-11, 2, 14])
+def test_the_zone_of_a_time_does_not_change_its_place_in_an_order_key(hours: int) -> None:
+    """I1: times sort by when they are, whichever zone tells them; a naive one is in UTC."""
+    zone = datetime.timezone(datetime.timedelta(hours=hours))
+    naive = NOON.replace(tzinfo=None)
+
+    assert order_key(NOON.astimezone(zone)) == order_key(NOON) == order_key(naive)
+
+
 @pytest.mark.parametrize("part", [-1, 10**16, NOON.replace(year=1969), "\ud800"])
 def test_what_has_no_place_in_an_order_key_is_refused(part: Any) -> None:
     """A key that would sort elsewhere is an error where it is made."""
