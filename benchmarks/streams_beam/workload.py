@@ -27,10 +27,11 @@ BATCH, STREAM = "batch", "stream"
 # The web log has windows over windows, and the watermark of Beam's streaming runner does not wait
 # for the timers of the first ones (tests/rollforward/streams/beam/test_runners.py).
 BEAM_RUNS = [("weblog", BATCH), ("zeitgeist", BATCH), ("zeitgeist", STREAM)]
-# So few because of Beam's local runners: all at once, and one after the other.
+# So few because of Beam's local runners: all at once, and one after the other. Fewer would measure
+# the last tick of the watermark alone.
 RECORDS = {
-    "weblog": {BATCH: 100, STREAM: 12},
-    "zeitgeist": {BATCH: 120, STREAM: 24},
+    "weblog": {BATCH: 1_000, STREAM: 12},
+    "zeitgeist": {BATCH: 2_880, STREAM: 24},
 }
 SOURCES = {"weblog": "requests", "zeitgeist": "queries"}
 OUTPUTS = {"weblog": ("hits-per-minute", "tops", "rates", "visits"), "zeitgeist": ("measured",)}
