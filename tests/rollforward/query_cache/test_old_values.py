@@ -223,3 +223,40 @@ def test_without_memcached_a_call_follows_no_computation_that_began_before_it(
         thread.join()
 
     assert sorted(values) == ["new", "old"]
+
+
+class FullCache(TimedCache):
+    """A memcached that takes no more writes one day, and still answers."""
+
+    is_full = False
+
+    def set(self, key: str, value: bytes, ttl_s: int) -> bool:
+        return not self.is_full and super().set(key, value, ttl_s)
+
+    def add(self, key: str, value: bytes, ttl_s: int) -> bool:
+        return not self.is_full and super().add(key, value, ttl_s)
+
+
+def test_a_process_that_has_invalidated_follows_none_of_its_older_computations(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """J3: although memcached is full, so that the invalidation was not confirmed."""
+
+    def follow(_: Flight) -> None:
+        raise AssertionError("it follows a computation that began before")
+
+    monkeypatch.setattr(Flight, "follow", follow)
+    cache = FullCache(Time())
+    clients, results, served = process(cache), iter(["old", "new"]), list[tuple[str, str]]()
+
+    def compute(_: Clients) -> str:
+        if (result := next(results)) == "old":
+            cache.is_full = True
+            assert not asked.invalidate(clients)
+            in_threads(lambda: served.append(read(asked, clients)))
+        return result
+
+    asked = query(str, compute)
+    read(asked, clients)
+
+    assert served == [("new", "misses")]

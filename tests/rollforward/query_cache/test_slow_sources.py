@@ -93,6 +93,44 @@ def test_a_thread_waits_for_another_one_beyond_the_lease(
     assert len(states) == 20
 
 
+class KilledError(BaseException):
+    """Ends a thread."""
+
+
+def test_the_end_of_the_thread_that_computes_is_no_error_of_those_that_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """J4: it is killed while it computes; one that waits for it computes in its place."""
+    time = Time()
+    clients, waits, computed = process(TimedCache(time)), threading.Event(), list[int]()
+    follow, states = Flight.follow, list[str]()
+
+    def following(flight: Flight) -> object:
+        waits.set()
+        return follow(flight)
+
+    def compute(clients: Clients) -> int:
+        computed.append(1)
+        if len(computed) == 1:
+            other.start()
+            assert waits.wait(PATIENCE_S)
+            raise KilledError
+        return 7
+
+    def read() -> None:
+        with clients.context():
+            states.append(slow.read(clients).state)
+
+    monkeypatch.setattr(Flight, "follow", following)
+    slow = CachedQuery(compute, "slow", returns=int, ttl_s=3600, lease_s=LEASE_S)
+    other = threading.Thread(target=read)
+    with pytest.raises(KilledError):
+        read()
+    other.join(PATIENCE_S)
+
+    assert (states, len(computed)) == (["misses"], 2)
+
+
 def test_a_process_waits_for_another_one_for_as_long_as_that_lives() -> None:
     """J2: the holder of the lease renews it, and the others wait for a hundred times its length."""
     source, states = Source(), list[str]()
