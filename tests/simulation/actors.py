@@ -2,7 +2,8 @@
 
 Each is a greenlet: it is resumed, and goes on until it ends or pauses. So a schedule is the order
 in which actors are resumed, and the same each time. The library takes each for a thread: what it
-keeps by thread is put away while an actor pauses. What a paused one locks, no other can wait for.
+keeps by thread is put away while an actor pauses. What a paused one locks, no other can wait for:
+the watch ends such a schedule.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import contextvars
 import threading
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 from greenlet import getcurrent, greenlet  # type: ignore[import-untyped]
@@ -54,6 +56,11 @@ class Actor:
     def is_dead(self) -> bool:
         """Whether its process is not the one that it began in."""
         return self._is_abandoned or bool(self.process.incarnation != self.incarnation)
+
+    @property
+    def frame(self) -> FrameType | None:
+        """Where it has paused."""
+        return None if self._greenlet is None else self._greenlet.gr_frame
 
     def resume(self) -> None:
         """Run until it ends or pauses; raise its error."""

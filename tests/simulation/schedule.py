@@ -20,6 +20,7 @@ from tests.simulation.shop.entities import PlacedOrder
 from tests.simulation.shop.first import FIRST
 from tests.simulation.shop.second import SECOND
 from tests.simulation.shop.totals import Look, wrong_totals
+from tests.simulation.watch import TICK_S, TICKS, StuckError, watched
 from tests.simulation.world import World
 
 ATTEMPTS, AGAIN_AFTER_S = 4, 3.0
@@ -117,10 +118,16 @@ class Played:
 
 
 class Simulator:
-    """Plays schedules in one world, one after the other."""
+    """Plays schedules in one world, one after the other.
 
-    def __init__(self) -> None:
+    Args:
+        ticks: A schedule that takes no turn for so many looks is stuck.
+        tick_s: In real time, between two looks.
+    """
+
+    def __init__(self, ticks: int = TICKS, tick_s: float = TICK_S) -> None:
         self.world = World([FIRST, SECOND])
+        self.ticks, self.tick_s = ticks, tick_s
         self._begin(plan_of(0))
 
     def _begin(self, plan: Plan) -> None:
@@ -148,11 +155,12 @@ class Simulator:
         self._begin(plan if faults is None else replace(plan, faults=faults))
         with in_virtual_time(world):
             world.begin(str(seed), self.plan.faults)
-            try:
-                self._play()
-            finally:
-                world.line.end()
-                world.end()
+            with watched(world, self.ticks, self.tick_s):
+                try:
+                    self._play()
+                finally:
+                    world.line.end()
+                    world.end()
         line = world.line
         return Played(line.calls, list(line.met), list(line.trace), world.sweeps)
 
@@ -249,6 +257,9 @@ def play_or_shrink(simulator: Simulator, seed: int) -> Played:
     try:
         return simulator.play(seed)
     except AssertionError as error:
-        needed = written(shrunk(simulator, seed, plan_of(seed).faults))
+        faults = plan_of(seed).faults
+        if not isinstance(error, StuckError):  # Each try of such a one takes real time.
+            faults = shrunk(simulator, seed, faults)
+        needed = written(faults)
         again = f'python -m tests.simulation {seed} --faults "{needed}"'
         raise BrokenPromiseError(f"{type(error).__name__}: {error}\nplay it by: {again}") from error
