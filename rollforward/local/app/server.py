@@ -45,6 +45,7 @@ GRACE_S = 30
 _REPOSITORY = Path(__file__).resolve().parents[3]
 # "ValueError: ...", "google.api_core.exceptions.Aborted: ..." as a traceback ends.
 _ERROR_LINE = re.compile(r"[A-Za-z_.]*(?:Error|Exception|Warning|Exit): ")
+_RECORD = re.compile(r"(?:DEBUG|INFO|WARNING) \S+: ")
 READY_PATH = "/_ah/warmup"  # any answer will do, and App Engine sends this one too
 
 
@@ -167,13 +168,17 @@ class AppServer:
 
     @property
     def why_it_ended(self) -> str:
-        """The last error the app printed, or how its workers ended, or its last line."""
+        """The last error the app printed, or how its workers ended, or its last line.
+
+        A record of a log, short of an error, is no reason.
+        """
         lines = list(self.process.last_lines) if self.process is not None else []
         reported = [line for line in lines if _ERROR_LINE.match(line)]
         errors = [line for line in reported if not line.startswith("gunicorn.errors.HaltServer")]
         if not errors and self.deaths.since_load:
             return f"its workers ended: {self.deaths.first}"
-        return (errors or lines or ["it printed nothing"])[-1].strip()
+        lines = [line for line in lines if not _RECORD.match(line)]
+        return (errors or lines or ["it gave no reason"])[-1].strip()
 
     def reload(self) -> None:
         """Let fresh workers load the code as it is now; start gunicorn if it has ended."""

@@ -28,6 +28,7 @@ _MAX_KINDS = 1000
 _OF_LIBRARY = re.compile(r"(?P<level>WARNING|ERROR) rollforward\.[\w.]+: ")
 _TASK = re.compile(r"( \[task \S+\])$")
 _DEATH = re.compile(r"\[ERROR\] Worker \(pid:\d+\) was sent SIGKILL")  # What gunicorn says.
+_DEATHS = "ERROR each worker ends while it loads the app"
 NOTHING = "nothing to do"
 _LASTING = re.compile(f"→ {NOTHING}.* if it ")  # It is harmless unless it does.
 _CACHE_IS = re.compile(r" rollforward\.[\w.]+: memcached (?P<state>is away|answers again)")
@@ -71,6 +72,8 @@ def _advice_about(line: str) -> str | None:
     """Return what to do about a line of the library or of gunicorn; None: it is another's."""
     if _DEATH.search(line):
         return f"{NOTHING}: another one starts; if it lasts, free memory"
+    if line.startswith(_DEATHS):
+        return f"{NOTHING}: others start; if it lasts, mend what ends them, and save"
     head = _OF_LIBRARY.match(line)
     if head is None:
         return None

@@ -210,6 +210,31 @@ def test_an_app_whose_workers_end_without_a_word_ends_the_start_in_ten_lines(
     assert not any("gunicorn" in line for line in shown)
 
 
+def test_a_warning_is_no_reason_why_an_app_ended(app_folder, loop_thread):
+    """Its last line may be a record of what went on, as before a kill."""
+    with (app_folder / "main.py").open("a") as main:
+        main.write(
+            "\nimport sys\nready = serve()\n\n@ready.after_request\ndef warn(response):\n"
+            "    print('WARNING shop.stock: few books', file=sys.stderr, flush=True)\n"
+            "    return response\n"
+        )
+    server = AppServer(
+        app_folder, port=ports.free_port(), env=dict(os.environ), target="main:ready"
+    )
+    loop_thread.run(server.start())
+    home(server)
+    eventually(
+        lambda: any("few books" in line for line in server.process.last_lines), "it has said it"
+    )
+
+    server.kill()
+
+    reason = server.why_it_ended
+    loop_thread.run(server.stop())
+    assert reason
+    assert "few books" not in reason
+
+
 def test_a_target_that_makes_no_app_is_a_mistake_of_the_caller(app_folder, loop_thread):
     """What is no app is not an app that fails: the sentence says what to name instead."""
     (app_folder / "main.py").write_text("def serve():\n    return None\n")
