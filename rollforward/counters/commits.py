@@ -23,7 +23,12 @@ from google.api_core import exceptions as rpc_errors
 from rollforward.counters.entities import CounterReceipt
 from rollforward.counters.increments import RECEIPTS_FOR, IncrementRequest
 from rollforward.datastore.expiry import expiry
-from rollforward.datastore.increments import Increment, insert_and_increment, supports_increments
+from rollforward.datastore.increments import (
+    PROBES,
+    Increment,
+    insert_and_increment,
+    supports_increments,
+)
 from rollforward.datastore.versions import commit_unchanged, read_versions
 from rollforward.runtime import Clients, naive_utc
 
@@ -78,7 +83,8 @@ def has_increments(clients: Clients) -> bool:
     memory: dict[str, bool] = clients.process_state.get_or_create("counters:increments", dict)
     if "is_supported" not in memory:
         try:
-            memory["is_supported"] = supports_increments(clients.datastore)
+            probe_number = clients.random.randrange(PROBES)
+            memory["is_supported"] = supports_increments(clients.datastore, probe_number)
         except rpc_errors.GoogleAPIError as error:
             log.warning("increments read their shards until the service answers: %s", error)
             return False

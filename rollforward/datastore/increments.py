@@ -9,8 +9,9 @@ ignores transforms silently, and an update with an empty mask empties its entity
 `supports_increments` tries it on a row of its own before a process relies on it.
 
 IncrementProbe
-    Key: "probe". Each commit of the probe leaves the same row, however many processes start
-    together. Queries: none. Growth: one row.
+    Key: "probe-<0 to 63>". Each commit of a probe leaves the same row. A row takes about one write
+    a second, and a deployment starts many processes together, so each draws its row. Queries:
+    none. Growth: 64 rows.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from rollforward.datastore.conversion.protobufs import protobuf_of, protobuf_of_
 
 # Numbers that no service makes up by itself.
 _INITIAL, _AMOUNT = 1, 41
+PROBES = 64
 
 
 class IncrementProbe(ndb.Model):
@@ -57,14 +59,17 @@ def insert_and_increment(
     commit.apply()
 
 
-def supports_increments(client: ndb.Client) -> bool:
+def supports_increments(client: ndb.Client, probe_number: int) -> bool:
     """Return whether the service applies increments.
+
+    Args:
+        probe_number: The number of the row to write, below `PROBES`.
 
     Raises:
         google.api_core.exceptions.GoogleAPICallError: it did not answer; that says nothing.
     """
     commit = Commit(client)
-    probe = IncrementProbe(id="probe", number=_INITIAL)
+    probe = IncrementProbe(id=f"probe-{probe_number}", number=_INITIAL)
     commit.upsert(protobuf_of(probe))
     commit.increment(protobuf_of_key(probe.key), "number", _AMOUNT)
     try:

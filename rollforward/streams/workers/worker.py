@@ -238,7 +238,7 @@ class Worker(LeasedInterval):
         are_decoded: bool = True,
     ) -> Bundle:
         """Return the next bundle of some chunks."""
-        codecs, limit = self.environment.pipeline.codecs, self._max_inputs(due)
+        codecs, limit = self.environment.pipeline.codecs, _max_inputs(self.limit, due)
         return gather(chunks, self.ids.accepted, limit, codecs, are_decoded=are_decoded)
 
     def _note_suspect(
@@ -264,13 +264,6 @@ class Worker(LeasedInterval):
             lease_ms=self.environment.now_ms() + self.config.lease_ms,
         )
         return (yield from self.commit(Commit(), interval))
-
-    def _max_inputs(self, due: Sequence[str]) -> int:
-        """Return how many records a bundle may have besides due keys.
-
-        While more timers are due than fit, it has none.
-        """
-        return 0 if len(due) > self.limit or (due and self.limit == 1) else self.limit
 
     def _shrink_bundle(
         self,
@@ -404,6 +397,14 @@ class Worker(LeasedInterval):
     def _may_inline(self) -> bool:
         """Return whether weak computations run inline: one may have crashed earlier workers."""
         return self.inlines and self.interval.crash_count < CAREFUL_AFTER
+
+
+def _max_inputs(limit: int, due: Sequence[str]) -> int:
+    """Return how many records a bundle may have besides due keys.
+
+    While more timers are due than fit, it has none.
+    """
+    return 0 if len(due) > limit or (due and limit == 1) else limit
 
 
 def _dead_row(computation: str, failure: Failure, now_ms: int) -> DeadRow:

@@ -51,7 +51,7 @@ def counter_world(
 ) -> World:
     """Return a world with counters; one way is forced on a service that has both."""
     if way == TWO_ROUND_TRIPS and monkeypatch is not None:
-        monkeypatch.setattr(counter_commits, "supports_increments", lambda client: False)
+        monkeypatch.setattr(counter_commits, "supports_increments", lambda *probe: False)
     return World(services, counters=COUNTERS)
 
 

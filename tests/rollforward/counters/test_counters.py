@@ -24,6 +24,7 @@ from rollforward.counters import resize as counter_resize
 from rollforward.counters.increments import IncrementRequest, increment_request
 from rollforward.counters.resize import Resizer
 from rollforward.counters.shard_maps import ShardMaps
+from rollforward.datastore.increments import IncrementProbe
 from rollforward.datastore.transactions import pending_writes
 from rollforward.tasks.errors import UnknownTaskError
 from rollforward.testing.injection import ERROR, REPLY_LOST
@@ -80,6 +81,17 @@ def test_no_increment_makes_an_index(world: World) -> None:
 
     assert stored(world, "a") == {0: 5}
     assert by_property == [[], []]
+
+
+def test_processes_that_start_together_do_not_compete_for_one_probe(world: World, way: str) -> None:
+    """A row takes a write a second, and a deployment may start a hundred processes at once."""
+    for number in range(8):
+        assert add(world, "a", idempotency_key=f"r{number}", clients=another_process(world))
+    with world.context():
+        probed = {key.id() for key in IncrementProbe.query().fetch(keys_only=True)}
+
+    assert total(world, "a") == 8
+    assert len(probed) > 1 if way == ONE_ROUND_TRIP else not probed
 
 
 def test_an_idempotency_key_counts_once(world: World) -> None:
