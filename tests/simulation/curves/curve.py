@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from benchmarks.harness.results import percentile
 from tests.simulation.curves.loads import CurveApp, Load, Progress
-from tests.simulation.curves.site import CLIENT, WORKER, Site
+from tests.simulation.curves.site import Site
 from tests.simulation.processes import in_virtual_time
 
 SETTLE_S = 900.0
@@ -64,11 +64,11 @@ def play(load: type[Load], n: int, conditions: Conditions) -> Row:
         progress = Progress(site)
         playing = load(site, progress, conditions.rate)
         site.run(until_s=site.now_s + conditions.warm_s)
-        for counts in (site.spent, site.aborts, site.full_s):
+        for counts in (site.spent, site.lost, site.tickets.refused, site.full_s):
             counts.clear()
         progress.began_s = site.now_s
         site.run(until_s=site.now_s + conditions.seconds)
-        row = _row(n, site, progress, conditions.seconds, WORKER if workers == n else CLIENT)
+        row = _row(n, site, progress, conditions.seconds, load.role)
         progress.began_s, site.is_over = None, True
         site.run(until_s=site.now_s + SETTLE_S)
         looker = site.clients[0].clients
@@ -83,6 +83,7 @@ def _row(n: int, site: Site, progress: Progress, seconds: float, role: str) -> R
         what: spent_s / (n * seconds) for (whose, what), spent_s in site.spent.items()
         if whose == role
     }  # fmt: skip
+    aborts = site.lost + site.tickets.refused
     shares["no task"] = max(0.0, 1 - sum(shares.values()))
     return Row(
         n,
@@ -92,7 +93,7 @@ def _row(n: int, site: Site, progress: Progress, seconds: float, role: str) -> R
         list(progress.lags_s),
         dict(sorted(shares.items(), key=lambda item: -item[1])),
         {queue: full_s / seconds for queue, full_s in site.full_s.items()},
-        {kind: count / seconds for kind, count in site.aborts.most_common()},
+        {kind: count / seconds for kind, count in aborts.most_common()},
         is_exact=False,
     )
 

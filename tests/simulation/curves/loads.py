@@ -17,11 +17,11 @@ from rollforward.fork_join import Batch, fork_join
 from rollforward.registry import Registry
 from rollforward.runtime import Clients
 from rollforward.runtime.errors import OutcomeUnknownError
-from tests.simulation.curves.site import PROCESSOR, REQUEST_S, Site, SiteProcess
+from tests.simulation.curves.site import CLIENT, PROCESSOR, REQUEST_S, WORKER, Site, SiteProcess
 
 HOT = "hot"
 CHORES = 4  # Workers beside the processes that increment an exact counter.
-MEMBERS = 100
+MEMBERS = 25
 
 
 class CurveSum(ndb.Model):
@@ -143,7 +143,7 @@ class Progress:
 class Load:
     """A load of one pattern on a site."""
 
-    queue = "fork-join"
+    role = WORKER  # Whose number the curve is about.
 
     def __init__(self, site: Site, progress: Progress, rate: float | None) -> None:
         """Begin the load.
@@ -167,13 +167,13 @@ class Load:
             site, turn = self.site, 0
             pause_s = len(site.clients) / self.rate if self.rate else 0.0
             due_s = site.now_s + site.chance.random() * (pause_s or 0.5)
-            with process.clients.context():
-                while not site.is_over:
-                    if due_s > site.now_s:
-                        site.sleep(due_s - site.now_s)
-                    site.wait(PROCESSOR, REQUEST_S)
+            while not site.is_over:
+                if due_s > site.now_s:
+                    site.sleep(due_s - site.now_s)
+                site.wait(PROCESSOR, REQUEST_S)
+                with process.clients.context():
                     self.bring(process.clients, number, turn)
-                    turn, due_s = turn + 1, due_s + pause_s
+                turn, due_s = turn + 1, due_s + pause_s
 
         return work
 
@@ -246,7 +246,7 @@ class Gathered(Load):
 class Exact(Gathered):
     """Increments of one exact counter, whose clients are what is counted: their work is its own."""
 
-    counter, queue = EXACT, "default"
+    counter, role = EXACT, CLIENT
 
     @staticmethod
     def processes(n: int, clients: int) -> tuple[int, int]:
@@ -266,8 +266,6 @@ class Exact(Gathered):
 class Members(Load):
     """Members of batches: clients populate a batch, and the next one when it is complete."""
 
-    queue = "fan-out"
-
     def __init__(self, site: Site, progress: Progress, rate: float | None) -> None:
         self._last_s: dict[str, float] = {}
         self._seen: set[str] = set()
@@ -276,7 +274,7 @@ class Members(Load):
 
     @staticmethod
     def processes(n: int, clients: int) -> tuple[int, int]:
-        return n, max(4, n // 2)
+        return n, max(4, 2 * n)
 
     def bring(self, clients: Clients, number: int, turn: int) -> None:
         batch = f"b{number}-{turn}"
@@ -299,7 +297,7 @@ class Members(Load):
 
     def totals(self, clients: Clients) -> tuple[int, int]:
         """Count members by their rows, and as the callbacks got them."""
-        rows = CurveMember.query().count()
+        rows = len(CurveMember.query().fetch(keys_only=True))
         told = sum(row.members for row in CurveEnd.query().fetch())
         return min(rows, told), max(rows, told, sum(self.progress.answered.values()))
 

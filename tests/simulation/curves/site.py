@@ -15,6 +15,7 @@ import heapq
 import itertools
 from collections import Counter, deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import grpc
@@ -23,7 +24,7 @@ from google.cloud.datastore_v1.types import Key
 from rollforward.cloud_profile import BUNDLED, load
 from rollforward.cloud_profile.slowdown import DrawnLatency
 from rollforward.runtime.channel.failed_call import error_of
-from rollforward.runtime.channel.write_limit import EntityWriteLimit, Pace, Tickets
+from rollforward.runtime.channel.write_limit import Contended, EntityWriteLimit, Pace, Tickets
 from tests.simulation.actors import Actor
 from tests.simulation.fault_line import FaultLine
 from tests.simulation.processes import Process
@@ -71,14 +72,25 @@ class SiteProcess(Process):
         return self._site.ask(continuation, details, request)
 
 
-class NamedTickets(Tickets):
-    """Tickets that know the kind of the row that was asked for last."""
+class CountedTickets(Tickets):
+    """Tickets that know the kind of the row that was asked for last.
 
-    kind = ""
+    Attributes:
+        refused: How many writes came too often, by the kind of row.
+    """
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.kind = ""
+        self.refused = Counter[str]()
 
     def take(self, name: str, pace: Pace, count: int = 1, at_once: float = 1.0) -> None:
-        self.kind = Key.pb().FromString(bytes.fromhex(name)).path[-1].kind
-        super().take(name, pace, count, at_once)
+        kind = self.kind = str(Key.pb().FromString(bytes.fromhex(name)).path[-1].kind)
+        try:
+            super().take(name, pace, count, at_once)
+        except Contended:
+            self.refused[f"{kind} (too often)"] += 1
+            raise
 
 
 class Site(World):
@@ -87,7 +99,7 @@ class Site(World):
     Attributes:
         on_commit: Is told each entity that a commit writes.
         spent: Seconds by role and by what they were spent with.
-        aborts: Refused commits by the kind of their first row.
+        lost: Commits that lost a race, by the kind of their first row.
         full_s: How long each queue could send nothing more while workers had no request.
         is_over: Whether clients end.
     """
@@ -100,14 +112,14 @@ class Site(World):
         self.drawn = DrawnLatency(self.profile, sleep=self._pass, monotonic=lambda: self.now_s)
         self._tickets_of = Memcached(lambda: self.now_s)
         cache = open_cache(lambda: self._tickets_of, lambda: self.now_s)
-        self._tickets = NamedTickets(cache, now_s=lambda: self.now_s, sleep=self._wait_for_row)
-        self.limit = EntityWriteLimit(self._tickets, pace=self._pace(), is_on=is_limited)
+        self.tickets = CountedTickets(cache, now_s=lambda: self.now_s, sleep=self._wait_for_row)
+        self.limit = EntityWriteLimit(self.tickets, pace=self._pace(), is_on=is_limited)
         self.workers = [SiteProcess(f"w{n}", WORKER, self, app) for n in range(workers)]
         self.clients = [SiteProcess(f"c{n}", CLIENT, self, app) for n in range(clients)]
         self.processes = [*self.workers, *self.clients]
         self.on_commit: Callable[[Any], None] = lambda entity: None
         self.spent = Counter[tuple[str, str]]()
-        self.aborts = Counter[str]()
+        self.lost = Counter[str]()
         self.full_s = Counter[str]()
         self.is_over = False
         self._idle = deque(self.workers)
@@ -146,7 +158,7 @@ class Site(World):
             self.spent[self.current.process.role, what] += max(0.0, seconds)
 
     def _wait_for_row(self, seconds: float) -> None:
-        self.wait(f"wait for {self._tickets.kind}", seconds)
+        self.wait(f"wait for {self.tickets.kind}", seconds)
 
     # Calls
 
@@ -170,13 +182,9 @@ class Site(World):
             self._note(rpc, self.now_s - began_s)
             return call
 
-        try:
-            call = self.limit.intercept_unary_unary(slowly, details, request)
-        except grpc.RpcError:
-            self.aborts[f"{self._tickets.kind} (too often)"] += 1
-            raise
+        call = self.limit.intercept_unary_unary(slowly, details, request)
         if rpc == "Commit" and error_of(call) is not None:
-            self.aborts[_kind_of(message)] += 1
+            self.lost[_kind_of(message)] += 1
         return call
 
     def _tell(self, message: Any) -> None:
@@ -223,7 +231,7 @@ class Site(World):
     def _dispatch(self) -> None:
         for attempt in self.engine.begin_ready():
             at_s = self.now_s + self.profile.draw("dispatch", self.chance)
-            self._at(at_s, lambda attempt=attempt: self._requests.append(attempt))  # type: ignore[misc]
+            self._at(at_s, partial(self._requests.append, attempt))
 
     def _serve(self, attempt: Any, process: Process) -> None:
         def work() -> None:
