@@ -15,8 +15,8 @@ def test_a_load_of_two_workers_loses_and_doubles_nothing(load: str) -> None:
     row = play(LOADS[load], 2, SHORT)
     assert row.is_exact
     assert row.per_s > 0
-    assert row.offered_per_s > 0
-    assert row.lags_s or load == "batches"  # None of its batches need be complete so soon.
+    # A batch is offered whole, maybe before the count, and none need be complete so soon.
+    assert load == "batches" or (row.offered_per_s > 0 and row.lags_s)
     assert sum(row.shares.values()) > 0.99
     assert {"Commit", "processor"} <= set(row.shares)
     assert text_of(row, row.lags_s, 1.0).startswith("| 2 | ")
