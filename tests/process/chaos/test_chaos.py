@@ -86,7 +86,7 @@ def test_a_loss_is_told_and_ends_the_rounds(
 ) -> None:
     """With the exit code, and the pattern that did not heal."""
     stage = _Stage()
-    monkeypatch.setattr(command, "AllLoads", _Loads)
+    monkeypatch.setattr(chaos_loads, "AllLoads", _Loads)
     monkeypatch.setattr(command, "WRITE_S", 0.0)
     monkeypatch.setattr(command, "staged", lambda *given: contextlib.nullcontext(stage))
 

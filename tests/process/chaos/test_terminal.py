@@ -9,6 +9,7 @@ from typing import IO, Any
 
 import pytest
 
+from benchmarks.chaos import loads
 from benchmarks.chaos import terminal as command
 
 pytestmark = pytest.mark.fast
@@ -82,7 +83,7 @@ def test_more_than_a_screen_or_a_traceback_fails(
     )
     monkeypatch.setattr(command, "staged", staged)
     monkeypatch.setattr(command, "time", clock)
-    monkeypatch.setattr(command, "AllLoads", _Loads)
+    monkeypatch.setattr(loads, "AllLoads", _Loads)
     monkeypatch.setattr(command, "strike", lambda stage, faults: stage.struck.extend(faults))
 
     assert command.main(["--minutes", "10"]) == code
