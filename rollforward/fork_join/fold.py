@@ -48,7 +48,10 @@ log = logging.getLogger(__name__)
 
 I = TypeVar("I")  # noqa: E741  An item.
 
-MAX_PACKS = 100
+# Of a commit, which takes 500 writes: a deletion for each pack, and maybe an outcome and a row of
+# the function's own. A hot key is folded about once a second, so this is its rate where callers
+# share no packs.
+MAX_PACKS = 160
 MAX_KILOBYTES = 2_000
 MAX_LISTED = 1_000
 MAX_FAILURES = 5
