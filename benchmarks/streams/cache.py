@@ -13,13 +13,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from benchmarks.harness.results import Result
-from benchmarks.harness.testbed import PROJECT
 from benchmarks.streams.load import WrongError
+from benchmarks.streams.lone_clients import lone_clients
 from benchmarks.streams.workload import FIRST_MS
-from rollforward.local.services.standalone import datastore_emulator
-from rollforward.outbox import InlineRelay
-from rollforward.runtime import Clients, Meter, NoCache, open_datastore
-from rollforward.runtime.messages import Message
+from rollforward.runtime import Clients
 from rollforward.streams import Computation, Context, Pipeline, PushedRecord, Record
 from rollforward.streams.driver import Engine
 from rollforward.streams.graph.environment import StreamConfig
@@ -44,25 +41,6 @@ class Kept(Computation):
         ctx.state.counter("seen").add(1)
 
 
-class NoTasks:
-    """A queue that forgets: the worker is called here."""
-
-    def create(self, message: Message) -> bool:
-        return True
-
-    def create_many(self, messages: Sequence[Message]) -> list[bool]:
-        return [True] * len(messages)
-
-    def create_each(self, messages: Sequence[Message]) -> list[bool | Exception]:
-        return [True] * len(messages)
-
-    def queues(self) -> list[str]:
-        return []
-
-    def ping(self) -> bool:
-        return True
-
-
 @dataclass(frozen=True)
 class Spent:
     """The cost of a record: entities read, and microseconds of this process."""
@@ -73,15 +51,7 @@ class Spent:
 
 def measure() -> Iterator[Result]:
     """Measure everything and yield the comparisons."""
-    with datastore_emulator("firestore") as datastore:
-        meter = Meter()
-        clients = Clients(
-            datastore=open_datastore(PROJECT, emulator=datastore, interceptors=[meter]),
-            tasks=NoTasks(),
-            cache=NoCache(),
-            meter=meter,
-            relay=InlineRelay(),
-        )
+    with lone_clients() as clients:
         found: dict[float, list[Spent]] = {part: [] for part in PARTS}
         for round_ in range(ROUNDS + 1):
             for part in PARTS:

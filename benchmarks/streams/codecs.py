@@ -15,14 +15,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.harness.results import Result
-from benchmarks.harness.testbed import PROJECT
-from benchmarks.streams.cache import NoTasks
 from benchmarks.streams.load import WrongError
+from benchmarks.streams.lone_clients import lone_clients
 from benchmarks.streams.workload import FIRST_MS
 from rollforward.datastore import bodies
-from rollforward.local.services.standalone import datastore_emulator
-from rollforward.outbox import InlineRelay
-from rollforward.runtime import Clients, Meter, NoCache, open_datastore
+from rollforward.runtime import Clients
 from rollforward.streams import Computation, Context, Pipeline, PushedRecord, Record
 from rollforward.streams.driver import Engine
 from rollforward.streams.graph.environment import StreamConfig
@@ -86,14 +83,7 @@ class Spent:
 
 def measure() -> Iterator[Result]:
     """Measure both in turn and yield the comparisons."""
-    with datastore_emulator("firestore") as datastore:
-        clients = Clients(
-            datastore=open_datastore(PROJECT, emulator=datastore),
-            tasks=NoTasks(),
-            cache=NoCache(),
-            meter=Meter(),
-            relay=InlineRelay(),
-        )
+    with lone_clients() as clients:
         spent: dict[str, list[Spent]] = {"json": [], "struct": []}
         for round_ in range(ROUNDS + 1):
             for name, costs in spent.items():

@@ -15,13 +15,10 @@ import hashlib
 from collections.abc import Iterator, Sequence
 
 from benchmarks.harness.results import Result
-from benchmarks.harness.testbed import PROJECT
-from benchmarks.streams.cache import NoTasks
 from benchmarks.streams.load import WrongError
+from benchmarks.streams.lone_clients import lone_clients
 from benchmarks.streams.workload import FIRST_MS
-from rollforward.local.services.standalone import datastore_emulator
-from rollforward.outbox import InlineRelay
-from rollforward.runtime import Clients, Meter, NoCache, open_datastore
+from rollforward.runtime import Clients
 from rollforward.streams import Computation, Context, Pipeline, PushedRecord, Record
 from rollforward.streams.driver import Engine
 from rollforward.streams.graph.environment import StreamConfig
@@ -76,14 +73,7 @@ class BloomFilter:
 
 def measure() -> Iterator[Result]:
     """Measure both and yield the reads a record."""
-    with datastore_emulator("firestore") as datastore:
-        clients = Clients(
-            datastore=open_datastore(PROJECT, emulator=datastore),
-            tasks=NoTasks(),
-            cache=NoCache(),
-            meter=Meter(),
-            relay=InlineRelay(),
-        )
+    with lone_clients() as clients:
         pipeline = Pipeline("known-ids", Count, intervals=1)
         _take(clients, pipeline, range(KNOWN))
         in_memory = _take(clients, pipeline, range(KNOWN, KNOWN + TAKEN))
