@@ -18,6 +18,7 @@ import hashlib
 import re
 import urllib.parse
 from collections.abc import Mapping
+from dataclasses import replace
 
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.messages import Message
@@ -25,6 +26,7 @@ from rollforward.tasks.attempts import TaskDelivery
 from rollforward.tasks.declaration import deadline_of
 from rollforward.tasks.errors import PERMANENT_ERRORS
 from rollforward.tasks.stored import arguments
+from rollforward.tasks.stored.distant import DISTANT_AFTER_S
 from rollforward.tasks.stored.names import MAX_TASK_BYTES
 from rollforward.tracing import trace_headers
 
@@ -65,8 +67,18 @@ def postpone(clients: Clients, delivery: TaskDelivery, after_s: float) -> bool:
         headers={TASK_HEADER: name, WAITS_HEADER: str(waits), **trace_headers()},
         deadline_s=deadline_of(clients, delivery.path),
     )
+    if _create(clients, message):
+        return True
+    too_far_s = after_s - DISTANT_AFTER_S  # For a service whose clock is behind.
+    return too_far_s > 0 and _create(
+        clients, replace(message, at=due - datetime.timedelta(seconds=too_far_s))
+    )
+
+
+def _create(clients: Clients, message: Message) -> bool:
+    """Create a task, unless an earlier delivery has; return False if it is refused."""
     try:
-        clients.tasks.create(message)  # False: an earlier delivery has created it.
+        clients.tasks.create(message)
     except PERMANENT_ERRORS:
         return False
     return True

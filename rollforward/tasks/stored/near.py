@@ -25,8 +25,10 @@ log = logging.getLogger(__name__)
 NEAR = datetime.timedelta(days=2)
 # Cloud Tasks knows the name of a task that has ended for nine days at most.
 NAME_KNOWN = datetime.timedelta(days=9)
-MAX_PER_SWEEP = 1_000
+MAX_CALLS = 10  # Of a sweep.
 MAX_PER_CALL = 100
+# A row is a task of up to 100 kB; one that keeps its name is written again.
+MAX_PUT = 20
 # A refusal may come from a running deployment: the queue is created after the code.
 REFUSED_FOR = datetime.timedelta(minutes=10)
 
@@ -34,8 +36,14 @@ REFUSED_FOR = datetime.timedelta(minutes=10)
 def create_near(clients: Clients) -> int:
     """Create the tasks that are due within two days; return their number, at most 1,000."""
     now_utc = clients.clock.now()
-    rows = waiting_until(naive_utc(now_utc + NEAR)).fetch(MAX_PER_SWEEP)
-    return sum(_create(clients, part, now_utc) for part in batched(rows, MAX_PER_CALL))
+    near, total = naive_utc(now_utc + NEAR), 0
+    for _ in range(MAX_CALLS):
+        rows = waiting_until(near).fetch(MAX_PER_CALL)
+        created = _create(clients, rows, now_utc)
+        total += created
+        if len(rows) < MAX_PER_CALL or not created:
+            break
+    return total
 
 
 def late_s(clients: Clients) -> float:
@@ -52,7 +60,8 @@ def _create(clients: Clients, rows: Sequence[DistantTask], now_utc: datetime.dat
     for row in created:
         row.waits_until = None
         row.expires = expiry(row.key.id(), naive_utc(_due(row) + NAME_KNOWN))
-    ndb.put_multi([row for row in created if row.name is not None])
+    for named in batched([row for row in created if row.name is not None], MAX_PUT):
+        ndb.put_multi(named)
     ndb.delete_multi([row.key for row in created if row.name is None])
     for row, answer in results:
         if isinstance(answer, PERMANENT_ERRORS):

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from google.api_core import exceptions as rpc_errors
 
 from rollforward.runtime.clock import CLOCK_SKEW_S
 from rollforward.runtime.messages import Message
@@ -17,6 +18,7 @@ from rollforward.tasks.attempt_entities import TaskAttempts, attempts_key
 from rollforward.tasks.attempts import RetryLaterError, TaskDelivery
 from rollforward.tasks.dead_task_entities import DeadTask
 from rollforward.tasks.dead_tasks import ReplayDeadTask
+from rollforward.tasks.errors import MAX_DELAY_S
 from rollforward.tasks.stored.entities import StoredArguments, stored_key
 from rollforward.tasks.stored.envelope import Envelope
 from tests.infra.memory_datastore import Memory, offline
@@ -209,6 +211,36 @@ def test_a_task_that_waits_is_created_once_for_each_wait_however_long_its_name(
     assert names[0] == "short-w1"
     assert {message.deadline_s for message in machine.created} == {1_200}
     assert kept == [(b"{}", due)] * 8
+
+
+@pytest.mark.parametrize(
+    ("after_s", "is_created", "dues_s"),
+    [
+        (MAX_DELAY_S, True, [MAX_DELAY_S, MAX_DELAY_S - 3_600]),
+        (MAX_DELAY_S - 3_600, False, [MAX_DELAY_S - 3_600]),
+    ],
+)
+def test_a_wait_of_thirty_days_begins_also_where_the_service_s_clock_is_behind(
+    monkeypatch: pytest.MonkeyPatch, after_s: float, is_created: bool, dues_s: list[float]
+) -> None:
+    """H1: it ends an hour early there; a shorter one that is refused is refused for good."""
+    machine: Any = Machine()
+    tried: list[float] = []
+
+    def create(message: Message) -> bool:
+        assert message.at is not None
+        tried.append((message.at - NOON).total_seconds())
+        if len(tried) == 1:
+            raise rpc_errors.InvalidArgument("too far ahead")
+        return True
+
+    machine.tasks.create = create
+    monkeypatch.setattr(waits, "arguments", SimpleNamespace(extend=lambda *a: None))
+    monkeypatch.setattr(waits, "deadline_of", lambda clients, path: None)
+
+    assert waits.postpone(machine, delivery(), after_s) is is_created
+
+    assert tried == dues_s
 
 
 # Dead tasks

@@ -104,6 +104,20 @@ def test_a_transaction_commits_a_distant_task_or_none(studio: World) -> None:
         assert runs_here() == {"twin": 4, "one": 1}
 
 
+@pytest.mark.parametrize(("tasks", "chars"), [(45, 95_000), (205, 1)])
+def test_one_sweep_creates_what_is_more_than_a_commit_takes(
+    studio: World, tasks: int, chars: int
+) -> None:
+    """B8: each keeps its name in a row of up to 100 kB; the emulators take 4 MiB at a time."""
+    with studio.context():
+        for number in range(tasks):
+            bound = film.bind(f"film {number}", "x" * chars)
+            assert film.enqueue(studio.clients, bound, name=(number,), delay_s=YEARS_S)
+        pass_days(studio, YEARS_S / DAY_S - 1)
+        assert len(queued(studio)) == tasks
+        assert [row for row in distant_here() if row.waits_until is not None] == []
+
+
 def test_a_name_exists_until_nine_days_after_its_task(studio: World) -> None:
     """B8: while the row waits, and while its task does."""
 
