@@ -48,10 +48,11 @@ log = logging.getLogger(__name__)
 
 I = TypeVar("I")  # noqa: E741  An item.
 
-# Of a commit, which takes 500 writes: a deletion for each pack, and maybe an outcome and a row of
-# the function's own. A hot key is folded about once a second, so this is its rate where callers
-# share no packs.
-MAX_PACKS = 160
+# Of a commit, which takes 500 writes: a deletion for each pack, and an outcome for one whose caller
+# waits for a result. The rest is for the join function. A hot key is folded about once a second, so
+# this is its rate where callers share no packs.
+MAX_PACKS = 320
+MAX_PACK_WRITES = 320
 MAX_KILOBYTES = 2_000
 MAX_LISTED = 1_000
 MAX_FAILURES = 5
@@ -162,7 +163,7 @@ def _fold(
         folded.items += committed
         return
     try:
-        items, unread = transact(lambda: _fold_here(clients, folding, part))
+        done = transact(lambda: _fold_here(clients, folding, part))
     except UNAVAILABLE_ERRORS:
         raise
     except Exception as error:
@@ -176,8 +177,10 @@ def _fold(
             if half and not folded.nothing_succeeded:
                 _fold(clients, folding, half, folded)
         return
-    folded.items += items
-    folded.unread += unread
+    folded.items += done.items
+    folded.unread += done.unread
+    if done.later:
+        _fold(clients, folding, done.later, folded)
 
 
 def _fold_guarded(clients: Clients, folding: Folding[Any], part: Sequence[PackId]) -> int | None:
@@ -210,13 +213,25 @@ def _fold_guarded(clients: Clients, folding: Folding[Any], part: Sequence[PackId
     return len(items)
 
 
-def _fold_here(clients: Clients, folding: Folding[Any], part: Sequence[PackId]) -> tuple[int, int]:
-    """Fold the packs that still exist, in a transaction.
+@dataclass(frozen=True)
+class _Folded:
+    """The results of one transaction.
 
-    Returns:
-        The numbers of folded items, and of packs that this version of the code cannot read.
+    Attributes:
+        unread: Packs that this version of the code cannot read.
+        later: Packs for which the transaction had no room.
     """
-    packs = [pack for pack in ndb.get_multi([pack_key(p.text) for p in part]) if pack is not None]
+
+    items: int
+    unread: int
+    later: Sequence[PackId]
+
+
+def _fold_here(clients: Clients, folding: Folding[Any], part: Sequence[PackId]) -> _Folded:
+    """Fold the packs that still exist, in a transaction, as many as it has room for."""
+    stored = ndb.get_multi([pack_key(p.text) for p in part])
+    room = _room_for(stored)
+    packs = [pack for pack in stored[:room] if pack is not None]
     epoch = part[0].epoch
     opened = EpochId.parse(epoch).opened
     is_new = naive_utc(clients.clock.now()) - opened < UNREAD_FOR
@@ -239,7 +254,18 @@ def _fold_here(clients: Clients, folding: Folding[Any], part: Sequence[PackId]) 
         count += len(items)
         for pack, _ in packs_of_key:
             pack.key.delete()
-    return count, len(packs) - sum(map(len, by_key.values()))
+    return _Folded(count, len(packs) - sum(map(len, by_key.values())), part[room:])
+
+
+def _room_for(packs: Sequence[WorkPack | None]) -> int:
+    """Return how many of some packs one transaction has room for, at least one."""
+    writes = 0
+    for position, pack in enumerate(packs):
+        if pack is not None:
+            writes += 2 if pack.keep_result else 1
+        if writes > MAX_PACK_WRITES:
+            return max(1, position)
+    return len(packs)
 
 
 def _span(folding: Folding[Any], packs: Sequence[WorkPack], items: int) -> Any:

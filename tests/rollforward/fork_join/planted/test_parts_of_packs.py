@@ -12,7 +12,7 @@ import pytest
 
 from rollforward.fork_join import fold, parked, sweep
 from rollforward.fork_join.batching.epochs import ITEM, OPEN, Admission, Epochs, Shape, Slot, _lock
-from rollforward.fork_join.entities import PackId, WorkPack, pack_key
+from rollforward.fork_join.entities import PackId, WorkPack, outcome_key, pack_key
 from rollforward.fork_join.items import Insertion
 from rollforward.fork_join.joiners import Joiners
 from rollforward.fork_join.sweep import Drain
@@ -140,6 +140,32 @@ def test_few_items_are_tried_while_nothing_succeeds(poison: str, failed: int) ->
     assert (len(folded.failed_items), folded.items) == (failed, 10 - len(poison))
     left = [pack.id for pack in packs if Memory.current.get(pack_key(pack.text))]
     assert "".join(left) == poison
+
+
+@pytest.mark.parametrize(("room", "sizes"), [(6, [4, 4, 1]), (1, [1] * 9)])
+def test_outcomes_take_room_in_the_commit_of_a_fold(
+    monkeypatch: pytest.MonkeyPatch, room: int, sizes: list[int]
+) -> None:
+    """D1: the packs for which it has none are folded by the next one; one that is gone has none."""
+    monkeypatch.setattr(fold, "MAX_PACK_WRITES", room)
+    packs = [pack_of(id_=str(number)) for number in range(10)]
+    waited_for = packs[:8:2]
+    for pack in packs[:8] + packs[9:]:
+        put_pack(pack, keep_result=pack in waited_for)
+    folded, joined = fold.FoldResult(), list[int]()
+
+    def join(clients: object, batch: object, items: list[str]) -> list[str]:
+        joined.append(len(items))
+        return items
+
+    machine: Any = Machine()
+    fold._fold(machine, fold.Folding("tallies", 500, join, json.loads, REPLAY), packs, folded)
+
+    assert [size for size in joined if size] == sizes
+    assert folded.items == 9
+    assert [pack for pack in packs if stored(pack)] == []
+    outcomes = [pack for pack in packs if Memory.current.get(outcome_key(pack.text))]
+    assert outcomes == waited_for
 
 
 def test_each_item_of_a_pack_that_is_split_is_as_it_was() -> None:
