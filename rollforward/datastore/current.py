@@ -17,7 +17,7 @@ from google.cloud.datastore_v1.types import Entity, Mutation
 from google.cloud.ndb import _datastore_api, _options
 from google.cloud.ndb.context import get_context
 
-from rollforward.datastore.conversion.protobufs import protobuf_of
+from rollforward.datastore.conversion.protobufs import protobuf_of, protobuf_of_key
 from rollforward.datastore.transactions import running_transaction
 
 
@@ -50,3 +50,12 @@ def put(entity: ndb.Model, converted: Any = None) -> None:
     # ndb has no public way to add to the commit of its transaction.
     batch = _datastore_api._get_commit_batch(transaction_id, _options.Options())
     batch.put(Entity.wrap(converted))
+
+
+def delete(key: Any) -> None:
+    """Delete an entity of a kind without hooks of its own."""
+    transaction = running_transaction()
+    if transaction is not None and transaction.mutations is not None:
+        transaction.mutations.append(Mutation.pb()(delete=protobuf_of_key(key)))
+    else:
+        key.delete()

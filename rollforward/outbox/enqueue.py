@@ -139,7 +139,7 @@ def enqueue_with_ack(
 
 def ack(row: str) -> None:
     """Delete an unacked row, in the transaction of its task."""
-    outbox_key(row).delete()
+    current.delete(outbox_key(row))
 
 
 @dataclass

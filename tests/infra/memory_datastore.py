@@ -125,5 +125,8 @@ def offline() -> Iterator[None]:
         mock.patch("rollforward.materialized_views.group.transact_shared", transact_shared),
         mock.patch("rollforward.materialized_views.group.transact", transact),
         mock.patch("rollforward.materialized_views.updating.apply.transact", transact),
+        mock.patch(
+            "rollforward.materialized_views.updating.apply.transact_declared", transact_shared
+        ),
     ):
         yield

@@ -11,19 +11,26 @@ from typing import Any
 from rollforward import outbox
 from rollforward.datastore.transactions import transact
 from rollforward.fork_join import Batch
-from rollforward.materialized_views.catalog import Catalog, CatalogStore
+from rollforward.materialized_views.catalog import Catalog, CatalogStore, any_catalog_key
 from rollforward.materialized_views.definitions import UnknownTableError, ViewDefinitions
 from rollforward.materialized_views.entities import ViewRow, row_key
 from rollforward.materialized_views.rows import BadContributionError, empty_row
-from rollforward.materialized_views.updates import Apply, Propagate, RowUpdates, newest_of
+from rollforward.materialized_views.updates import (
+    Apply,
+    Propagate,
+    RowUpdates,
+    Update,
+    newest_of,
+)
 from rollforward.materialized_views.updating.contribute import Contributor
-from rollforward.materialized_views.updating.fold import fold, put_row, read_for_apply
+from rollforward.materialized_views.updating.fold import ApplyReads, fold, put_row, read_for_apply
 from rollforward.materialized_views.updating.transport import QueuedUpdate
 from rollforward.materialized_views.view import View
 from rollforward.outbox.entities import RowId
 from rollforward.runtime.advisory_lock import advisory_lock
 from rollforward.runtime.clients import Clients
 from rollforward.runtime.clock import naive_utc
+from rollforward.runtime.sharing.shared_transaction import SharedBody, transact_declared
 from rollforward.tasks.declaration import Task
 from rollforward.tasks.errors import Reject
 from rollforward.tasks.waits import version_pause_s
@@ -56,7 +63,8 @@ class Applier:
 
         def body() -> None:
             outbox.ack(args.unacked)
-            self._apply(clients, args.table, [RowUpdates(args.row, args.updates, saved)])
+            rows = [RowUpdates(args.row, args.updates, saved)]
+            self._apply(clients, args.table, rows, self.catalogs.any_copy(clients))
 
         try:
             with advisory_lock(clients, f"views:apply:{args.table}:{args.row}"):
@@ -82,12 +90,23 @@ class Applier:
             UnknownTableError: this code does not know the table.
         """
 
-        def body() -> None:
+        group = self.definitions.group
+        reads = ApplyReads.of(_newest(table, rows))
+
+        def body(draw: int) -> None:
             for row in unacked:
                 outbox.ack(row)
-            self._apply(clients, table, rows)
+            self._apply(clients, table, rows, any_catalog_key(group, draw))
 
-        transact(body)
+        transact_declared(
+            clients,
+            SharedBody(
+                body,
+                reads=lambda draw: [any_catalog_key(group, draw), *reads.keys],
+                rows=frozenset(key.pairs() for key in reads.rows),
+                writes=len(reads.rows) + len(reads.pairs) + len(unacked),
+            ),
+        )
 
     def join(self, clients: Clients, batch: Batch, queued: Sequence[QueuedUpdate]) -> None:
         """Apply all updates of a row that have come together as work items.
@@ -97,13 +116,18 @@ class Applier:
         table, _, row = batch.key.partition(":")
         updates = [update.update for update in queued]
         saved = max(update.saved for update in queued)
-        self._apply(clients, table, [RowUpdates(row, updates, saved)])
+        rows = [RowUpdates(row, updates, saved)]
+        self._apply(clients, table, rows, self.catalogs.any_copy(clients))
 
-    def _apply(self, clients: Clients, table: str, rows: Sequence[RowUpdates]) -> None:
-        """Bring rows up to date, in the transaction that deletes the updates' own entities."""
+    def _apply(self, clients: Clients, table: str, rows: Sequence[RowUpdates], copy: Any) -> None:
+        """Bring rows up to date, in the transaction that deletes the updates' own entities.
+
+        Args:
+            copy: The key of the catalog's copy to read.
+        """
         updates_by_key = {row_key(table, row.row): row for row in rows}
-        newest_by_key = {key: newest_of(row.updates) for key, row in updates_by_key.items()}
-        snapshots = read_for_apply(self.catalogs.any_copy(clients), newest_by_key)
+        newest_by_key = _newest(table, rows)
+        snapshots = read_for_apply(copy, newest_by_key)
         catalog = Catalog.of(next(iter(snapshots.values())).catalog)
         if catalog.is_gone(table):
             return  # It has been replaced, and its rows go.
@@ -180,3 +204,8 @@ class Applier:
             transact(body)
         except BadContributionError as error:
             raise Reject(f"row {args.row} of {args.table}: {error}") from error
+
+
+def _newest(table: str, rows: Sequence[RowUpdates]) -> dict[Any, dict[str, Update]]:
+    """Return the last update of each source, by the key of its row."""
+    return {row_key(table, row.row): newest_of(row.updates) for row in rows}

@@ -12,12 +12,13 @@ The row's entry of a source afterwards, by the markers stored when an update of 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from google.cloud import ndb
 
+from rollforward.datastore import current
 from rollforward.materialized_views.entities import (
     RowMarker,
     SourceMarker,
@@ -49,6 +50,39 @@ class ApplySnapshot:
     source_markers: Mapping[str, SourceMarker | None]
 
 
+@dataclass(frozen=True)
+class ApplyReads:
+    """What an apply reads beside the catalog.
+
+    Attributes:
+        rows: The keys of the rows.
+        pairs: A row's key and a source, for each marker of a row.
+        likely: The sources whose own markers are likely to be needed.
+    """
+
+    rows: Sequence[Any]
+    pairs: Sequence[tuple[Any, str]]
+    likely: Sequence[str]
+
+    @classmethod
+    def of(cls, newest_by_row: Mapping[Any, Mapping[str, Update]]) -> ApplyReads:
+        """Return what to read for the last update of each source, by the row's key."""
+        likely = {
+            source: None
+            for newest in newest_by_row.values()
+            for source, update in newest.items()
+            if update.is_first
+        }
+        pairs = [(key, source) for key, newest in newest_by_row.items() for source in newest]
+        return cls([*newest_by_row], pairs, [*likely])
+
+    @property
+    def keys(self) -> list[Any]:
+        """The keys of all entities, in the order of the fields."""
+        markers = [row_marker_key(key, source) for key, source in self.pairs]
+        return [*self.rows, *markers, *(marker_key(source_key(name)) for name in self.likely)]
+
+
 def read_for_apply(
     catalog: Any, newest_by_row: Mapping[Any, Mapping[str, Update]]
 ) -> dict[Any, ApplySnapshot]:
@@ -58,21 +92,11 @@ def read_for_apply(
         catalog: The key of a copy of the catalog.
         newest_by_row: The last update of each source, by the row's key.
     """
-    pairs = [(key, source) for key, newest in newest_by_row.items() for source in newest]
-    likely = {
-        source: None
-        for newest in newest_by_row.values()
-        for source, update in newest.items()
-        if update.is_first
-    }
-    row_keys = [*newest_by_row]
-    marker_keys = [row_marker_key(key, source) for key, source in pairs]
-    copy, *entities = ndb.get_multi(
-        [catalog, *row_keys, *marker_keys, *(marker_key(source_key(name)) for name in likely)]
-    )
-    rows = dict(zip(row_keys, entities, strict=False))
-    markers = dict(zip(pairs, entities[len(row_keys) :], strict=False))
-    source_markers = dict(zip(likely, entities[len(row_keys) + len(pairs) :], strict=True))
+    reads = ApplyReads.of(newest_by_row)
+    copy, *entities = current.get_multi([catalog, *reads.keys])
+    rows = dict(zip(reads.rows, entities, strict=False))
+    markers = dict(zip(reads.pairs, entities[len(rows) :], strict=False))
+    source_markers = dict(zip(reads.likely, entities[len(rows) + len(markers) :], strict=True))
     unlikely = {
         source: None
         for (key, source), marker in markers.items()
@@ -149,12 +173,12 @@ def put_row(view: type[View], row: ViewRow, changed: Mapping[str, RowEntry | Non
     for source, entry in changed.items():
         key = row_marker_key(row.key, source)
         if entry is None:
-            key.delete()
+            current.delete(key)
             continue
         ranks = ranks_of(entry.measures, prefixes)
         measures = dict(entry.measures)
-        RowMarker(key=key, sequence=entry.sequence, measures=measures, ranks=ranks).put()
+        current.put(RowMarker(key=key, sequence=entry.sequence, measures=measures, ranks=ranks))
     if row.counts:
-        row.put()
+        current.put(row)
     else:
-        row.key.delete()
+        current.delete(row.key)

@@ -27,6 +27,8 @@ So a caller's attempts are counted as by `transact`: at most four without succes
 those that it lost together with others. Each caller has a `Transaction` of its own through all of
 them: its id, hooks and doubt are its own, and hooks are called by its own thread.
 
+`transact_declared` makes the same calls for a body alone: one that no other caller should wait for.
+
 Lost on failure: nothing that `transact` would keep. A process that is killed in step 4 leaves the
 outcome open for all callers of the group.
 """
@@ -110,13 +112,27 @@ def transact_shared(clients: Clients, body: SharedBody[T]) -> T:
         NotImplementedError: this code runs in a transaction, which would not hold the body.
         google.api_core.exceptions.GoogleAPICallError: as of `transact`.
     """
+    return _transact(clients, body, _share)
+
+
+def transact_declared(clients: Clients, body: SharedBody[T]) -> T:
+    """Run a body by the same calls in a transaction of its own, for which no other caller waits.
+
+    Raises: as `transact_shared`.
+    """
+    return _transact(clients, body, _try_alone)
+
+
+def _transact(
+    clients: Clients, body: SharedBody[T], begin: Callable[[Clients, _Caller[T]], None]
+) -> T:
     if get_context(raise_context_error=False) is None:
         raise NoContextError(ADVICE)
     if is_in_transaction():
         raise NotImplementedError("transactions may not be nested: write in this one")
     caller = _Caller(body, current_traceparent())
     with start_span("transaction") as span:
-        _share(clients, caller)
+        begin(clients, caller)
         if caller.is_open:
             _try_alone(clients, caller)
         span.set_attribute("rollforward.attempts", caller.attempts)
@@ -320,7 +336,8 @@ def _try_alone(clients: Clients, caller: _Caller[Any]) -> None:
     """Try until a caller has a result or an error, as `transact` does."""
     handled = sys.exc_info()[1]
     while caller.is_open:
-        pause_before_retry(caller.failures)
+        if caller.began_s:
+            pause_before_retry(caller.failures)
         error = _attempt(clients, [caller])
         if error is not None:
             caller.fail(error, handled)

@@ -18,7 +18,12 @@ from rollforward.datastore.transactions import (
     transact,
 )
 from rollforward.runtime.sharing import shared_transaction
-from rollforward.runtime.sharing.shared_transaction import SharedBody, _Caller, transact_shared
+from rollforward.runtime.sharing.shared_transaction import (
+    SharedBody,
+    _Caller,
+    transact_declared,
+    transact_shared,
+)
 from rollforward.testing.injection import ERROR, MEANWHILE, REPLY_LOST
 from rollforward.testing.world import in_threads
 from tests.infra.world import World
@@ -85,6 +90,60 @@ def test_callers_that_come_during_a_commit_share_the_next(world: World) -> None:
     assert calls_of(world) == SHARED * 2
     with world.clients.context():
         assert totals(*"abcdefgh") == [1] * 8
+
+
+def test_a_transaction_of_its_own_waits_for_no_group(world: World) -> None:
+    """By the same three calls, while a group is in progress; that one does not wait for it."""
+    answers: list[str] = []
+
+    def aside() -> None:
+        with world.clients.context(), world.plan.watched():
+            answers.append(transact_declared(world.clients, add_once("b")))
+            assert calls_of(world) == SHARED
+            assert totals("b") == [1]
+
+    def hold() -> None:
+        thread = threading.Thread(target=aside)
+        thread.start()
+        thread.join(60)
+
+    with world.clients.context():
+        answers.append(transact_shared(world.clients, add_once("a", hold)))
+        assert answers == ["b", "a"]
+        assert totals("a", "b") == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("fault", "answer", "tries"),
+    [(f"{ERROR}:ABORTED", "a", 2), (f"{REPLY_LOST}:UNAVAILABLE", "a, again", 2)],
+)
+def test_a_transaction_of_its_own_is_tried_again(
+    watched: World, fault: str, answer: str, tries: int
+) -> None:
+    """After a lost race, and after a lost reply, which it resolves by its own proof."""
+    watched.plan.break_next("Commit", fault)
+
+    assert transact_declared(watched.clients, add_once("a")) == answer
+
+    assert watched.plan.calls.count("BeginTransaction") == tries
+    assert totals("a") == [1]
+
+
+def test_a_transaction_of_its_own_gives_up_as_every_one(
+    watched: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After four attempts, with a pause between each two of them; nothing is written."""
+    pauses: list[int] = []
+    monkeypatch.setattr(shared_transaction, "pause_before_retry", pauses.append)
+    watched.plan.break_next("Commit", f"{ERROR}:ABORTED", times=100)
+
+    with pytest.raises(rpc_errors.Aborted):
+        transact_declared(watched.clients, add_once("a"))
+
+    assert watched.plan.calls.count("Commit") == MAX_ATTEMPTS
+    assert pauses == [1, 2, 3]
+    watched.plan.reset()
+    assert totals("a") == [0]
 
 
 def test_an_error_of_a_body_is_its_callers_own(watched: World) -> None:
