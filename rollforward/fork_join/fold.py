@@ -107,8 +107,16 @@ class FoldResult:
         return not self.items and len(self.failed_items) >= MAX_FAILED_ITEMS
 
 
-def fold_epoch(clients: Clients, folding: Folding[Any], epoch: str) -> FoldResult:
+def fold_epoch(
+    clients: Clients,
+    folding: Folding[Any],
+    epoch: str,
+    show_progress: Callable[[], None] = lambda: None,
+) -> FoldResult:
     """Fold all packs of an epoch.
+
+    Args:
+        show_progress: Called after each part.
 
     Raises:
         Retry: there is more, or a pack that this version of the code cannot read, which waits for
@@ -122,6 +130,7 @@ def fold_epoch(clients: Clients, folding: Folding[Any], epoch: str) -> FoldResul
     for part in _parts(packs, folding.max_batch_size):
         if not folded.nothing_succeeded:
             _fold(clients, folding, part, folded)
+            show_progress()
     errors = [
         error
         for pack, error in folded.failed_items

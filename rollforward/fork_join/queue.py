@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, get_args, get
 from rollforward.fork_join import sweep as sweeps
 from rollforward.fork_join.batching import epochs
 from rollforward.fork_join.batching.adaptive import BatchPolicy, BatchStats
-from rollforward.fork_join.batching.epochs import OpenEpoch, Slot
+from rollforward.fork_join.batching.epochs import FORGOTTEN_AFTER_S, OpenEpoch, Slot
 from rollforward.fork_join.batching.settings import MAX_BATCH_SIZE, RECEIPTS_FOR, QueueSettings
 from rollforward.fork_join.entities import EpochId, PackId, packs_of_epoch
 from rollforward.fork_join.fold import Batch, Folding, FoldResult, Guarded, fold_epoch
@@ -254,10 +254,12 @@ class ForkJoin(Generic[I]):
                 return
             args = replace(args, key=packs[0].batch_key)
         slot = Slot(self.name, args.key, args.shard)
-        with advisory_lock(clients, slot.fold_mutex):
+        # Meanwhile the batch stays open: what comes is folded with it.
+        mutex = advisory_lock(clients, slot.fold_mutex, max_wait_s=FORGOTTEN_AFTER_S)
+        with mutex as show_progress:
             lock_seen = epochs.close(clients, slot, args.epoch)
             closed = clients.clock.now()
-            folded = fold_epoch(clients, self._folding(), args.epoch)
+            folded = fold_epoch(clients, self._folding(), args.epoch, show_progress)
         if args.is_shared and not lock_seen:
             self._joiners.fold_again(clients, args)
         if folded.items:

@@ -2,14 +2,15 @@
 
 On a service that locks, transactions that read one row and then write it wait for each other until
 one gives up. Concurrent updates of a row took 46 s, although each takes some milliseconds. The lock
-only avoids contention; nothing depends on it. A caller goes ahead after 2 s, or as long as it asks
-for, and at once without memcached.
+only avoids contention; nothing depends on it. A caller goes ahead after 2 s without progress of the
+holder, which may have died, and at once without memcached.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import itertools
+from collections.abc import Callable, Iterator
 
 from rollforward.runtime.clients import Clients
 
@@ -21,32 +22,59 @@ MAX_PAUSE_S = 0.02
 
 
 @contextlib.contextmanager
-def advisory_lock(clients: Clients, name: str, *, wait_s: float = WAIT_S) -> Iterator[None]:
+def advisory_lock(
+    clients: Clients, name: str, *, wait_s: float = WAIT_S, max_wait_s: float | None = None
+) -> Iterator[Callable[[], None]]:
     """Hold the lock of a name while the block runs, or run it without the lock.
 
     Args:
-        wait_s: How long to wait for the holder.
+        wait_s: How long to wait for a holder that shows no progress.
+        max_wait_s: How long to wait in all; None: no longer than that.
+
+    Yields:
+        A function by which the holder shows progress, so that others wait on.
     """
     token = clients.new_id().encode()
-    for pause_s in pauses(wait_s):
-        if _take(clients, name, token):
-            break
-        clients.clock.sleep(pause_s)
+    _wait(clients, name, token, wait_s, max_wait_s or wait_s)
+    steps = itertools.count(1)
+
+    def show_progress() -> None:
+        if _is_of(token, clients.cache.get(name)):
+            clients.cache.set(name, b"%s.%d" % (token, next(steps)), TTL_S)
+
     try:
-        yield
+        yield show_progress
     finally:
-        if clients.cache.get(name) == token:
+        if _is_of(token, clients.cache.get(name)):
             clients.cache.delete(name)
 
 
-def _take(clients: Clients, name: str, token: bytes) -> bool:
-    """Take a lock; return whether to go ahead, with it or without memcached."""
+def _wait(clients: Clients, name: str, token: bytes, wait_s: float, max_wait_s: float) -> None:
+    """Wait until a lock is taken, or until it is time to go ahead without it."""
+    seen: bytes | None = None
+    unchanged_s = 0.0
+    for pause_s in pauses(max_wait_s):
+        held = _take(clients, name, token)
+        if held != seen:
+            seen, unchanged_s = held, 0.0
+        if held is None or unchanged_s >= wait_s:
+            return
+        clients.clock.sleep(pause_s)
+        unchanged_s += pause_s
+
+
+def _take(clients: Clients, name: str, token: bytes) -> bytes | None:
+    """Take a lock; return the holder's value, None: to go ahead, with it or without memcached."""
     if clients.cache.add(name, token, TTL_S):
-        return True
-    if clients.cache.get(name) is not None:
-        return False
+        return None
+    if (held := clients.cache.get(name)) is not None:
+        return held
     # Its holder has just released it, or memcached does not answer.
-    return clients.cache.add(name, token, TTL_S) or clients.cache.get(name) is None
+    return None if clients.cache.add(name, token, TTL_S) else clients.cache.get(name)
+
+
+def _is_of(token: bytes, held: bytes | None) -> bool:
+    return held is not None and held.partition(b".")[0] == token
 
 
 def pauses(timeout_s: float) -> Iterator[float]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import datetime
 import logging
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from operator import attrgetter
@@ -44,7 +44,7 @@ log = logging.getLogger(__name__)
 
 _DICE = random.Random()
 
-# For a fold of another process: with its parts it takes longer than a transaction.
+# For a fold of another process that gets on: with its parts it takes longer than a transaction.
 LOCK_WAIT_S = 6.0
 # A fold ends before others give up waiting for it, and rings for the rest.
 MAX_FOLD_S = 4.0
@@ -101,9 +101,10 @@ class TableFolder:
         with FoldTurns.of(clients).take(clients, args.table, answer) as is_my_turn:
             if not is_my_turn:
                 return
-            with advisory_lock(clients, f"views:fold:{args.table}", wait_s=LOCK_WAIT_S):
+            lock = advisory_lock(clients, f"views:fold:{args.table}", max_wait_s=LOCK_WAIT_S)
+            with lock as show_progress:
                 answer()
-                _Fold(self, clients, args.table).run()
+                _Fold(self, clients, args.table, show_progress).run()
 
     def read(self, unacked: OutboxTask) -> WaitingUpdates | None:
         """Return the updates in an outbox row; None: this version cannot read them."""
@@ -125,8 +126,15 @@ class TableFolder:
 class _Fold:
     """One fold of a table."""
 
-    def __init__(self, folder: TableFolder, clients: Clients, table: str) -> None:
+    def __init__(
+        self,
+        folder: TableFolder,
+        clients: Clients,
+        table: str,
+        show_progress: Callable[[], None] = lambda: None,
+    ) -> None:
         self._folder = folder
+        self._show_progress = show_progress
         self._clients = clients
         self._table = table
         self._view = folder.definitions.views.get(view_name(table))
@@ -168,6 +176,7 @@ class _Fold:
             for part in self._parts(due):
                 self._place.pass_by(part[-1].unacked.tag)
                 is_written |= self._fold_part(part)
+                self._show_progress()
                 if self._is_late():
                     return False
             if len(found) < MAX_LISTED:

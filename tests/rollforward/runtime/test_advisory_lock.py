@@ -74,6 +74,44 @@ def test_whoever_waits_comes_when_the_other_is_done(clients: Any) -> None:
     assert len(sleeps) == 1
 
 
+@pytest.mark.parametrize(
+    ("every_s", "waits_s"),
+    [(1.0, 5.0), (3.0, WAIT_S), (0.0, WAIT_S)],
+    ids=["alive", "slow", "dead"],
+)
+def test_a_holder_that_shows_progress_is_waited_for_longer(
+    clients: Any, every_s: float, waits_s: float
+) -> None:
+    """One that shows none for 2 s may have died; and nobody waits for ever."""
+    with advisory_lock(clients, "row") as show_progress:
+        began, shown = clients.clock.now(), 0
+
+        class Clock:
+            now = clients.clock.now
+
+            def sleep(self, seconds: float) -> None:
+                nonlocal shown
+                clients.clock.sleep(seconds)
+                passed_s = (clients.clock.now() - began).total_seconds()
+                if every_s and passed_s // every_s > shown:
+                    shown += 1
+                    show_progress()
+
+        with advisory_lock(replace(clients, clock=Clock()), "row", max_wait_s=5.0):
+            waited = (clients.clock.now() - began).total_seconds()
+        assert waits_s <= waited < waits_s + 0.1
+        assert clients.cache.get("row") is not None
+    assert clients.cache.get("row") is None
+
+
+def test_progress_keeps_no_lock_that_another_has_taken(clients: Any) -> None:
+    """Its time was over, and another holder has it."""
+    with advisory_lock(clients, "row") as show_progress:
+        clients.cache.set("row", b"another's", 60)
+        show_progress()
+        assert clients.cache.get("row") == b"another's"
+
+
 def test_a_lock_that_another_has_taken_meanwhile_is_left_to_it(clients: Any) -> None:
     """Its time was over, and another holder has it."""
     with advisory_lock(clients, "row"):

@@ -122,6 +122,7 @@ def test_updates_get_own_tasks_for_what_is_their_own_fault(
             raise error
 
     fold: Any = object.__new__(table_fold._Fold)
+    fold._show_progress = lambda: None
     fold._clients, fold._table, fold._lost = Machine(), TABLE, 0
     fold._folder = SimpleNamespace(applier=SimpleNamespace(apply_many=apply_many))
     fold._span = lambda part: contextlib.nullcontext()
@@ -161,6 +162,7 @@ def test_a_fold_rings_for_what_it_leaves(
     rung = list[Any]()
     at = [NOON + datetime.timedelta(seconds=seconds) for seconds in range(4)]
     fold: Any = object.__new__(table_fold._Fold)
+    fold._show_progress = lambda: None
     fold._clients, fold._table, fold._lost = Machine(), TABLE, lost
     fold._later = {at[seconds] for seconds in later}
     fold._run_paced, fold._has_passed_end = lambda: is_all, True
@@ -191,6 +193,7 @@ def test_a_fold_that_finds_only_busy_rows_goes_on_behind_them(
         monkeypatch.setattr(table_fold, "MAX_LISTINGS", listings)
         machine: Any = Machine(cache)
         fold: Any = object.__new__(table_fold._Fold)
+        fold._show_progress = lambda: None
         fold._table, fold._has_passed_end, fold._later = TABLE, False, set()
         fold._place = Place(machine, TABLE)
         fold._due, fold._parts = lambda found: [], lambda ids: []

@@ -236,6 +236,7 @@ def test_a_fold_goes_on_where_the_last_one_ended_and_then_from_the_first_row(
 
     monkeypatch.setattr(table_fold, "listed", listed)
     fold: Any = object.__new__(table_fold._Fold)
+    fold._show_progress = lambda: None
     fold._table, fold._has_passed_end, fold._later = "t", False, set()
     fold._place = SimpleNamespace(start=start, pass_by=lambda tag: None)
     fold._due = lambda found: [tag for _, tag in found]
