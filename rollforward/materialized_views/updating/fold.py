@@ -52,7 +52,7 @@ class ApplySnapshot:
 
 @dataclass(frozen=True)
 class ApplyReads:
-    """What an apply reads beside the catalog.
+    """The reads of an apply, beside the catalog.
 
     Attributes:
         rows: The keys of the rows.
@@ -66,7 +66,7 @@ class ApplyReads:
 
     @classmethod
     def of(cls, newest_by_row: Mapping[Any, Mapping[str, Update]]) -> ApplyReads:
-        """Return what to read for the last update of each source, by the row's key."""
+        """Return the reads for the last update of each source, by the row's key."""
         likely = {
             source: None
             for newest in newest_by_row.values()
