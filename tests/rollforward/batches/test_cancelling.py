@@ -93,6 +93,21 @@ def test_a_late_cancelling_leaves_the_next_generation_alone(world: World) -> Non
     assert states(world) == ["succeeded"] * 2
 
 
+def test_a_cancelling_ends_what_an_earlier_one_has_not_reached(world: World) -> None:
+    """F7: a batch that was nested in an earlier generation still runs; its task was purged, say."""
+    grow(world, 2)
+    with world.context():
+        for _ in range(2):
+            TREES.cancel(world.clients, "root")
+            TREES.run_again(world.clients, "root")
+        TREES.cancel(world.clients, "root")
+    assert states(world) == [None] * 2
+    with world.context():
+        cancel_nested.work(world.clients, CancelNested("trees:root", 3))
+
+    assert states(world) == ["cancelled"] * 2
+
+
 @pytest.mark.parametrize("generation", [1, 2])
 def test_a_member_that_was_cancelled_nests_no_more(world: World, generation: int) -> None:
     """F7: one that is at work meanwhile is refused, so nothing runs below a batch that is over."""
